@@ -232,7 +232,7 @@ class Rig:
         assert set(rows.values()) <= set(on_enis), "I7: every assigned address is on an ENI of this node"
         # The pool may be between CreateNetworkInterface and AttachNetworkInterface right now; a leaked ENI stays as it is.
         wait_until(self._has_no_stray_eni, what="I9: every ENI we made is attached or gone")
-        answer = self.client(lambda client: client.audit())
+        answer = self.client(lambda client: client.ask("Audit"))
         assert answer is not None
         worst = [found for found in answer["findings"] if found["severity"] != "pending"]
         assert worst == [], worst

@@ -11,8 +11,8 @@ from typing import Any
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from ipamd.ipamctl.main import find_verbs, make_parser
-from ipamd.ipamctl.verb import Verb, VerbError
+from ipamd.ipamctl.main import VERBS, make_parser
+from ipamd.ipamctl.verb import Verb
 from ipamd.pb import introspection_pb2 as pb
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,30 +55,9 @@ def page() -> str:
     parser = make_parser()
     (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     parts = [HEAD.read_text().rstrip("\n")]
-    for name, verb in find_verbs().items():
+    for name, verb in VERBS.items():
         parts.append(_section(name, verb, subparsers.choices[name]))
     return "\n\n".join(parts) + "\n"
-
-
-def reply_of(name: str, verb: Verb) -> Descriptor | None:
-    """The reply that a verb prints as JSON; None if it makes its answer itself."""
-    asked: list[str] = []
-
-    def daemon(rpc: str, **_: object) -> Any:
-        asked.append(rpc)
-        raise VerbError("", exit_status=4)
-
-    if not verb.asks_daemon or verb.stream is not None:
-        return None
-    command = argparse.ArgumentParser()
-    verb.arguments(command)
-    words = ["x" for action in command._actions if not action.option_strings]
-    try:
-        verb.ask(daemon, make_parser().parse_args([name, *words]))
-    except VerbError:
-        found: Descriptor | None = pb.DESCRIPTOR.message_types_by_name.get(f"{asked[0]}Reply")
-        return found
-    return None
 
 
 def fields(message: Descriptor, texts: Mapping[tuple[str, str], str], *, before: str = "") -> Iterator[Field]:
@@ -118,7 +97,7 @@ def _section(name: str, verb: Verb, parser: argparse.ArgumentParser) -> str:
     if arguments:
         lines += ["", "| Argument | Meaning |", "|---|---|"]
         lines += [f"| `{_spelt(action)}` | {_cell(action.help or '')} |" for action in arguments]
-    reply = reply_of(name, verb)
+    reply = pb.DESCRIPTOR.message_types_by_name.get(f"{verb.rpc}Reply")
     if name in ELSEWHERE:
         return "\n".join([*lines, "", ELSEWHERE[name]])
     rows = list(fields(reply, sentences())) if reply is not None else [Field(*pair) for pair in _own(name)]

@@ -14,14 +14,15 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ipamd import __version__
 from ipamd.ipamctl.verb import Ask
+from ipamd.kernel import dump
 from ipamd.model.redaction import without_secrets
 from ipamd.model.words import printable
 
@@ -53,8 +54,7 @@ LOGS = ("/var/log/vpc-ipamd.log", "/var/log/containers/vpc-ipamd-*.log", "/var/l
 NO_LOG = "no log of the daemon can be seen from here; add `kubectl -n kube-system logs POD` and, if it has ended, `--previous`"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One file of the archive. `make` returns its text; any exception is its problem."""
 
     name: str
@@ -87,10 +87,17 @@ def parts(daemon: Ask, *, run_dir: Path, history_dir: Path, metrics_address: str
         rpc("audit", "differences of datastore, kernel and runtime; EC2 is not asked", "Audit", skip_ec2=True),
         Part("history.jsonl", "what happened in the last 24 hours, refused ADDs included", lambda: _history(history_dir)),
         Part("metrics.txt", "Prometheus metrics", lambda: _metrics(metrics_address)),
-        *_kernel_parts(),
-        Part(
-            "sysctls.txt", "the kernel's settings that routing depends on", lambda: "\n".join(_sysctls(Path("/proc/sys"))) + "\n"
+        *(
+            Part(f"{ask.__name__}.jsonl", f"{what} of the node's network namespace", partial(_lines, ask))
+            for ask, what in (
+                (dump.links, "links"),
+                (dump.addresses, "addresses of links"),
+                (dump.rules, "routing rules"),
+                (dump.routes, "routes of all tables"),
+            )
         ),
+        Part("nft.txt", "the nftables ruleset", dump.nft_ruleset),
+        Part("sysctls.txt", "the kernel's settings that routing depends on", lambda: _sysctls(Path("/proc/sys"))),
         Part(
             "files.txt",
             "names, sizes and times of the files in the run and history directories and of CNI's",
@@ -98,19 +105,6 @@ def parts(daemon: Ask, *, run_dir: Path, history_dir: Path, metrics_address: str
         ),
         Part("log.txt", "the end of the daemon's log", lambda: _log(logs)),
     ]
-
-
-def _kernel_parts() -> Iterator[Part]:
-    from ipamd.kernel import dump
-
-    for name, what, ask in (
-        ("links", "links", dump.links),
-        ("addresses", "addresses of links", dump.addresses),
-        ("rules", "routing rules", dump.rules),
-        ("routes", "routes of all tables", dump.routes),
-    ):
-        yield Part(f"{name}.jsonl", f"{what} of the node's network namespace", lambda ask=ask: _lines(ask()))  # type: ignore[misc]  # bound now
-    yield Part("nft.txt", "the nftables ruleset", dump.nft_ruleset)
 
 
 def versions() -> dict[str, Any]:
@@ -130,8 +124,8 @@ def _json(answer: object) -> str:
     return json.dumps(answer, indent=2) + "\n"
 
 
-def _lines(rows: list[dict[str, Any]]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
+def _lines(ask: Callable[[], list[dict[str, Any]]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in ask())
 
 
 def _history(directory: Path) -> str:
@@ -165,14 +159,16 @@ def _metrics(address: str) -> str:
         return bytes(answer.read(TAIL_BYTES)).decode("utf-8", "replace")
 
 
-def _sysctls(root: Path) -> Iterator[str]:
+def _sysctls(root: Path) -> str:
+    lines = []
     for pattern in SYSCTLS:
         for path in sorted(root.glob(pattern)):
             try:
                 value = path.read_text(errors="replace").strip()
             except OSError as error:
                 value = f"({error.strerror})"
-            yield f"{path.relative_to(root)} = {value}"
+            lines.append(f"{path.relative_to(root)} = {value}\n")
+    return "".join(lines)
 
 
 def _files(run_dir: Path, history_dir: Path) -> str:
@@ -232,8 +228,7 @@ so look before you send it on.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(NamedTuple):
     """One file of the archive as the list tells it; `problem` is "" if it is whole."""
 
     name: str
@@ -266,7 +261,7 @@ def collect(
                 _put(archive, part.name, data, at_s)
             ms = round((time.monotonic() - began) * 1000, 1)
             collected.append(Collected(part.name, part.what, len(data), ms, problem))
-        _put(archive, "MANIFEST.json", (json.dumps([asdict(one) for one in collected], indent=2) + "\n").encode(), at_s)
+        _put(archive, "MANIFEST.json", (json.dumps([one._asdict() for one in collected], indent=2) + "\n").encode(), at_s)
     return collected
 
 
@@ -276,7 +271,11 @@ def _made(part: Part, most_bytes: int, timeout_s: float) -> tuple[bytes, str]:
 
     def make() -> None:
         try:
-            done.append(_clean(part.make(), most_bytes))
+            data = part.make().encode("utf-8", "replace")
+            problem = f"cut: it has {len(data)} bytes, {most_bytes} are kept" if len(data) > most_bytes else ""
+            # Cut, then taken out: what is cut off costs no time.
+            clean = without_secrets(data[:most_bytes].decode("utf-8", "ignore")).encode()
+            done.append((clean[:most_bytes], problem))
         except Exception as error:  # noqa: BLE001  # no part may stop the others
             done.append((b"", without_secrets(printable(f"{type(error).__name__}: {error}"))))
 
@@ -284,14 +283,6 @@ def _made(part: Part, most_bytes: int, timeout_s: float) -> tuple[bytes, str]:
     thread.start()
     thread.join(timeout_s)
     return done[0] if done else (b"", f"left out: it took more than {timeout_s:.0f} s")
-
-
-def _clean(text: str, most_bytes: int) -> tuple[bytes, str]:
-    """Cut a part, then take its secrets out: what is cut off costs no time."""
-    data = text.encode("utf-8", "replace")
-    problem = f"cut: it has {len(data)} bytes, {most_bytes} are kept" if len(data) > most_bytes else ""
-    clean = without_secrets(data[:most_bytes].decode("utf-8", "ignore")).encode()
-    return clean[:most_bytes], problem
 
 
 def _put(archive: tarfile.TarFile, name: str, data: bytes, at_s: float) -> None:

@@ -15,6 +15,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from ipamd.ipamctl.verb import AwayError, RefusedError
 from ipamd.pb import introspection_pb2 as pb
 
 TIMEOUT_S = 5.0
@@ -24,14 +25,6 @@ TIMEOUTS_S = {"Audit": 60.0, "Export": 60.0}
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-
-
-class AwayError(Exception):
-    """The daemon does not answer on its socket."""
-
-
-class RefusedError(Exception):
-    """The daemon answered that it cannot answer."""
 
 
 class Client:
@@ -61,8 +54,14 @@ class Client:
             request = request_of(rpc, **fields)
         except ValueError as error:  # text that is no UTF-8, or a number that no field holds
             raise RefusedError(f"vpc-ipamd cannot be asked this: {error}") from error
+        method = SERVICE.methods_by_name[rpc]
+        call: Any = self._channel.unary_unary(
+            f"/{SERVICE.full_name}/{rpc}",
+            request_serializer=GetMessageClass(method.input_type).SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
         try:
-            reply = self._call(rpc)(request, timeout=TIMEOUTS_S.get(rpc, TIMEOUT_S))
+            return plain(call(request, timeout=TIMEOUTS_S.get(rpc, TIMEOUT_S)))
         except grpc.RpcError as error:
             status: Any = error  # at run time every RpcError of a call carries code and details
             if status.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
@@ -72,31 +71,6 @@ class Client:
             if status.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise RefusedError(f"the daemon is of another release and does not know {rpc}: use its own ipamctl") from error
             raise RefusedError(f"vpc-ipamd refused: {status.details()}") from error
-        return plain(reply)
-
-    def _call(self, rpc: str) -> Any:
-        method = SERVICE.methods_by_name[rpc]
-        return self._channel.unary_unary(
-            f"/{SERVICE.full_name}/{rpc}",
-            request_serializer=GetMessageClass(method.input_type).SerializeToString,
-            response_deserializer=GetMessageClass(method.output_type).FromString,
-        )
-
-    def status(self) -> dict[str, Any]:
-        """Phase, stages, pool, runtime, cloud, last error (absent if there was none)."""
-        return self.ask("GetStatus")
-
-    def attachments(self) -> dict[str, Any]:
-        """`attachments`: a list, oldest first."""
-        return self.ask("ListAttachments")
-
-    def audit(self, *, skip_ec2: bool = False) -> dict[str, Any]:
-        """`findings`, worst first, and `silent` sources."""
-        return self.ask("Audit", skip_ec2=skip_ec2)
-
-    def explain(self, subject: str) -> dict[str, Any]:
-        """`sentences` and `history`."""
-        return self.ask("Explain", subject=subject)
 
 
 def request_of(rpc: str, **fields: object) -> Message:

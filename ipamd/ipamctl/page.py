@@ -24,9 +24,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from ipamd.ipamctl.verb import Ask, VerbError
+from ipamd.ipamctl.verb import Ask, VerbError, safe
 from ipamd.metrics_port import MetricsPort
 from ipamd.model.words import printable, rfc3339
 from ipamd.settings.settings_file import content_of
@@ -148,19 +147,10 @@ def state(daemon: Ask) -> bytes:
         "attachments": attachments[::-1][:ATTACHMENTS_MAX],
         "events": daemon("GetHistory", limit=EVENTS_MAX)["entries"][::-1],
     }
-    text = json.dumps(_printable(told), ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(safe(told), ensure_ascii=True, separators=(",", ":"))
     for character, escape in ESCAPES.items():
         text = text.replace(character, escape)
     return text.encode("ascii")
-
-
-def _printable(value: Any) -> Any:
-    """The same with every text made safe to print."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {key: _printable(one) for key, one in value.items()}
-    return [_printable(one) for one in value] if isinstance(value, list) else value
 
 
 class Answers:

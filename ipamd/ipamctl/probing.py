@@ -19,6 +19,7 @@ from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.core.clock import SystemClock
+from ipamd.ipamctl.verb import RefusedError
 from ipamd.model.eni import CLUSTER_TAG, NO_MANAGE_TAG
 from ipamd.model.words import printable
 from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Calls
@@ -32,14 +33,11 @@ LOCK = "probe.lock"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Busy(Exception):
-    """Another probe runs on this node."""
-
-
 def probe(settings: Settings, *, is_real: bool) -> dict[str, Any]:
     """Run the probe in the main thread. Returns: the report.
 
-    Raises: CloudError if metadata or credentials are missing; Busy; OSError if the run directory cannot be used.
+    Raises: CloudError if metadata or credentials are missing; RefusedError if another probe runs;
+    OSError if the run directory cannot be used.
     """
     clock = SystemClock()
     metadata = ImdsMetadata(settings.cloud, clock=clock)
@@ -76,13 +74,13 @@ def sender(client: Ec2Client) -> Callable[[str, Mapping[str, Any]], Mapping[str,
 
 @contextmanager
 def alone(run_dir: Path) -> Iterator[None]:
-    """Hold the node's lock of probes: a second probe would take the first one's ENI for a left-over. Raises: Busy, OSError."""
+    """Hold the node's lock of probes: a second probe would take the first one's ENI for a left-over. Raises: RefusedError, OSError."""
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (run_dir / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            raise Busy(f"another probe runs on this node: it holds {run_dir / LOCK}") from exc
+            raise RefusedError(f"another probe runs on this node: it holds {run_dir / LOCK}") from exc
         yield
 
 

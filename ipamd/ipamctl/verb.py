@@ -9,118 +9,149 @@ them all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable, Iterator
-from collections.abc import Sequence
+from ipamd.model.words import printable
 
 EXIT_ATTENTION = 1
 EXIT_USAGE = 2
 EXIT_AWAY = 3
 EXIT_REFUSED = 4
 
-LAST = 100
-
 Answer = dict[str, Any]
 """A reply as JSON has it: every field present, in the words of the proto."""
+
+Ask = Callable[..., Answer]
+"""Asks the daemon an RPC of `vpc_ipamd.v1.Introspection` with the fields of its request. Raises: VerbError if there is no answer."""
 
 
 class VerbError(Exception):
     """A verb has no answer: the message is for the operator, `exit_status` for the shell."""
 
-    def __init__(self, message: str, *, exit_status: int) -> None:
-        super().__init__(message)
-        self.exit_status = exit_status
+    exit_status: int
 
 
-class Ask(Protocol):
-    """Asks the daemon one RPC of `vpc_ipamd.v1.Introspection`."""
+class UsageError(VerbError):
+    """The command line or the settings are wrong."""
 
-    def __call__(self, rpc: str, **fields: object) -> Answer:
-        """Send `rpc` with the fields of its request. Raises: VerbError if there is no answer."""
-        ...
+    exit_status = EXIT_USAGE
 
 
-def no_arguments(_parser: ArgumentParser) -> None:
-    """Add nothing: the verb stands alone."""
+class AwayError(VerbError):
+    """The daemon does not answer on its socket."""
+
+    exit_status = EXIT_AWAY
 
 
-def always_ok(_answer: Answer) -> int:
-    """Any answer is a success."""
-    return 0
+class RefusedError(VerbError):
+    """The daemon answered that it cannot answer, or a verb that does its work itself cannot do it."""
+
+    exit_status = EXIT_REFUSED
+
+
+class Argument(NamedTuple):
+    """An argument of a verb, as argparse takes it."""
+
+    names: tuple[str, ...]
+    options: dict[str, Any]
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    """Write an argument as `add_argument` has it."""
+    return Argument(names, options)
 
 
 class Verb(NamedTuple):
     """One verb.
 
     help: its line in `ipamctl --help`.
-    ask: gets the answer, given the daemon and the parsed arguments.
     render: writes the answer as text for people; `-o json` prints the answer itself.
-    arguments: adds the verb's own arguments to its parser.
-    exit_status: the exit status for an answer.
-    position: place in the help; verbs of the same position follow in alphabetical order.
-    asks_daemon: whether it is answered by the daemon; False for a verb that does the work itself.
-    stream: yields answers until it is interrupted, instead of one `ask`; each is rendered and printed as it comes.
+    rpc: what the daemon is asked; empty for a verb that does its work itself.
+    fields: arguments that are fields of the request.
+    make: gets the answer where asking `rpc` is not enough; a verb that ends with Ctrl-C yields answers, each printed as it comes.
+    needs_attention: whether somebody must look at what an answer tells.
     """
 
     help: str
-    ask: Callable[[Ask, Namespace], Answer]
     render: Callable[[Answer], str]
-    arguments: Callable[[ArgumentParser], None] = no_arguments
-    exit_status: Callable[[Answer], int] = always_ok
-    position: int = LAST
-    asks_daemon: bool = True
-    stream: Callable[[Ask, Namespace], Iterator[Answer]] | None = None
+    rpc: str = ""
+    fields: tuple[str, ...] = ()
+    make: Callable[[Ask, Any], Answer | Iterator[Answer]] | None = None
+    arguments: tuple[Argument, ...] = ()
+    needs_attention: Callable[[Answer], object] = lambda _: False
+
+    def ask(self, daemon: Ask, arguments: Any) -> Answer | Iterator[Answer]:
+        """Get the answer. Raises: VerbError."""
+        if self.make is not None:
+            return self.make(daemon, arguments)
+        return daemon(self.rpc, **{name: getattr(arguments, name) for name in self.fields})
 
 
-def subject_argument(parser: ArgumentParser) -> None:
-    """Add the arguments of verbs about one address, pod or sandbox, now or in the past."""
-    parser.add_argument(
-        "subject",
-        metavar="ADDRESS|POD|CONTAINER_ID",
-        help="an address, a pod as namespace/name or by its name, or a container ID or its beginning",
-    )
-    parser.add_argument(
-        "--since", type=moment, metavar="TIME", help="nothing older: 2h, 3d, or RFC 3339 (UTC if it names no zone)"
-    )
-    parser.add_argument("--at", type=moment, metavar="TIME", help="who had it then: 2h (ago), 3d, or RFC 3339")
-    parser.add_argument(
-        "--history-dir",
-        default="",
-        metavar="DIR",
-        help="the file's directory, read when the daemon is away (default: the setting's)",
-    )
-
-
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def moment(text: str) -> str:
     """Read a time of the past: a duration before now, or RFC 3339. Returns: RFC 3339. Raises: ArgumentTypeError."""
-    from argparse import ArgumentTypeError
-    from datetime import UTC, datetime, timedelta
-
     count, unit = text[:-1], text[-1:]
     try:
-        if unit in _UNITS_S and count.isascii() and count.isdigit():
-            return (datetime.now(UTC) - timedelta(seconds=int(count) * _UNITS_S[unit])).isoformat()
+        if unit in _UNITS and count.isascii() and count.isdigit():
+            return (datetime.now(UTC) - timedelta(**{_UNITS[unit]: int(count)})).isoformat()
         found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise ArgumentTypeError(f"{text[:40]!r} is neither a duration (30m, 2h, 3d) nor an RFC 3339 time") from None
     return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).isoformat()
 
 
+SUBJECT = (
+    argument(
+        "subject",
+        metavar="ADDRESS|POD|CONTAINER_ID",
+        help="an address, a pod as namespace/name or by its name, or a container ID or its beginning",
+    ),
+    argument("--since", type=moment, metavar="TIME", help="nothing older: 2h, 3d, or RFC 3339 (UTC if it names no zone)"),
+    argument("--at", type=moment, metavar="TIME", help="who had it then: 2h (ago), 3d, or RFC 3339"),
+    argument(
+        "--history-dir",
+        default="",
+        metavar="DIR",
+        help="the file's directory, read when the daemon is away (default: the setting's)",
+    ),
+)
+"""The arguments of verbs about one address, pod or sandbox, now or in the past."""
+
+
 # Tables for people: plain text, columns as wide as their content, nothing cut off.
 
 
-STATE_COLUMNS = ("assigned", "reserved", "cooling", "quarantined", "free")
+STATES = ("assigned", "reserved", "cooling", "quarantined", "free")
 """Address states in the order of PoolCounts.__str__: one order everywhere."""
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Lay out rows under a header; every row as long as the header."""
-    cells = [[str(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+Columns = Mapping[str, str | Callable[[Answer], object]]
+"""By its head what a cell of a column holds: a format that names fields of the row, or a function of it."""
+
+
+def table(rows: Iterable[Answer], columns: Columns, *, empty: str = "") -> str:
+    """Lay out rows under a header.
+
+    Args:
+        empty: what an empty cell shows.
+    """
+    lines = [list(columns)]
+    for row in rows:
+        cells = (cell.format_map(row) if isinstance(cell, str) else str(cell(row)) for cell in columns.values())
+        lines.append([cell or empty for cell in cells])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def safe(value: Any) -> Any:
+    """Make every text of an answer safe for a terminal: names of pods, and what EC2 and the runtime said, are in it."""
+    if isinstance(value, dict):
+        return {key: safe(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [safe(one) for one in value]
+    return printable(value) if isinstance(value, str) else value

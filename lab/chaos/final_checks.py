@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import Any
 
 from lab.chaos.book import HandsBook, notice_s
@@ -94,7 +95,7 @@ class FinalChecks:
         unknown: list[str] = []
 
         def is_known() -> bool:
-            answer = node.daemon.ask(lambda client: client.audit())
+            answer = node.daemon.ask(lambda client: client.ask("Audit"))
             found = answer["findings"] if answer is not None else []
             unknown[:] = [one["subject"] for one in found if UNKNOWN_ENI in one["what"]]
             return answer is not None and not unknown
@@ -113,7 +114,7 @@ class FinalChecks:
         time.sleep(LISTS_S)
         node.pass_time(LATER_S)
         if not self._wait(lambda: not node.daemon.rows(), REAP_TIMEOUT_S):
-            told = [node.daemon.ask(lambda client, one=one: client.explain(one)) for one in (node.daemon.rows() or {})]  # type: ignore[misc]
+            told = [node.daemon.ask(methodcaller("ask", "Explain", subject=one)) for one in (node.daemon.rows() or {})]
             self._tell("I3", node, f"orphans were not reaped: {told}")
         return len(orphans)
 
@@ -156,7 +157,7 @@ class FinalChecks:
         """What other hands did a moment before the end is a difference until the daemon has looked twice."""
 
         def findings() -> list[Any]:
-            answer = node.daemon.ask(lambda client: client.audit()) or {
+            answer = node.daemon.ask(lambda client: client.ask("Audit")) or {
                 "findings": [{"severity": "violation", "what": "no answer"}]
             }
             return [found for found in answer["findings"] if found["severity"] != "pending"]

@@ -129,7 +129,7 @@ def address_count(enis: Sequence[Eni], *, lost: Mapping[str, Sequence[IPv4Addres
 
 def lost_by_eni(node: ChaosNode) -> dict[str, list[IPv4Address]]:
     """The lost addresses that sandboxes of a node still have for the daemon, by the ENI on which it has them."""
-    answer = node.daemon.ask(lambda client: client.attachments()) or {}
+    answer = node.daemon.ask(lambda client: client.ask("ListAttachments")) or {}
     found: dict[str, list[IPv4Address]] = {}
     for row in answer.get("attachments", ()):
         if row["lost_since"]:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ipamd.ipamctl.client import DEFAULT_RUN_DIR, AwayError, Client, RefusedError
+from ipamd.ipamctl.client import DEFAULT_RUN_DIR, Client
+from ipamd.ipamctl.verb import AwayError, RefusedError
 from lab.node import plugin
 from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY, Node
@@ -134,11 +135,11 @@ class Daemon:
 
     def status(self) -> dict[str, Any] | None:
         """What the daemon says of itself; None while it does not answer."""
-        return self.ask(lambda client: client.status())
+        return self.ask(lambda client: client.ask("GetStatus"))
 
     def rows(self) -> dict[str, str] | None:
         """Container ID -> address, as the daemon has it; None while it does not answer."""
-        answer = self.ask(lambda client: client.attachments())
+        answer = self.ask(lambda client: client.ask("ListAttachments"))
         return {row["container_id"]: row["address"] for row in answer["attachments"]} if answer is not None else None
 
     def problem(self) -> str:

@@ -15,7 +15,7 @@ import pytest
 from ipamd.core.deadline import Deadline
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.client import plain
-from ipamd.ipamctl.verb import EXIT_REFUSED, VerbError
+from ipamd.ipamctl.verb import EXIT_REFUSED, RefusedError
 from ipamd.logs import MESSAGE_MAX, TRACEBACK_LINES_MAX, JsonFormatter
 from ipamd.model.cniversion import SUPPORTED_VERSIONS
 from ipamd.model.errors import InvalidRequestError
@@ -196,7 +196,7 @@ def test_refusals_of_ipamctl_are_safe_too(monkeypatch: pytest.MonkeyPatch, capsy
     """On standard error."""
 
     def refuse(*_: object) -> None:
-        raise VerbError(NASTY, exit_status=EXIT_REFUSED)
+        raise RefusedError(NASTY)
 
     monkeypatch.setattr(ipamctl, "_ask_daemon", refuse)
     assert ipamctl.main(["status"]) == EXIT_REFUSED

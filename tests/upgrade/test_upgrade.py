@@ -176,7 +176,7 @@ class Disk:
 
 def attachments(made: Rig) -> dict[str, dict[str, Any]]:
     """Container ID -> what the daemon tells of the attachment."""
-    answer = made.client(lambda client: client.attachments())
+    answer = made.client(lambda client: client.ask("ListAttachments"))
     assert answer is not None
     return {row["container_id"]: row for row in answer["attachments"]}
 

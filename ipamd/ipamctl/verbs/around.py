@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from pathlib import Path
 
-from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_AWAY, EXIT_REFUSED, EXIT_USAGE, Answer, Ask, Verb, VerbError, table
+from ipamd.ipamctl.verb import Answer, Ask, AwayError, RefusedError, UsageError, Verb, argument, table
 
 ORIGIN_NOTE = "the daemon does not answer: settings in this process's environment"
 
@@ -12,43 +15,27 @@ ORIGIN_NOTE = "the daemon does not answer: settings in this process's environmen
 def render_config(answer: Answer) -> str:
     """Write one row per setting, under a line that says whose they are; what is not the default first."""
     rows = sorted(answer["settings"], key=lambda line: line["origin"] == "default")
-    return f"{answer['origin_note']}\n\n" + table(
-        ("SETTING", "VALUE", "DEFAULT", "ORIGIN", "MEANING"),
-        [(line["env"], line["value"] or '""', line["default"] or '""', line["origin"], line["text"]) for line in rows],
-    )
+    columns = {"SETTING": "{env}", "VALUE": "{value}", "DEFAULT": "{default}", "ORIGIN": "{origin}", "MEANING": "{text}"}
+    return f"{answer['origin_note']}\n\n" + table(rows, columns, empty='""')
 
 
-def _ask_config(daemon: Ask, _arguments: argparse.Namespace) -> Answer:
+def _config(daemon: Ask, _arguments: argparse.Namespace) -> Answer:
     try:
         return daemon("GetConfig")
-    except VerbError as error:
-        if error.exit_status != EXIT_AWAY:
-            raise
-    return _own()
+    except AwayError:
+        from dataclasses import asdict
 
+        from ipamd.model.redaction import without_secrets
+        from ipamd.settings import describe, load
 
-def _own() -> Answer:
-    from dataclasses import asdict
-
-    from ipamd.model.errors import SettingsError
-    from ipamd.model.redaction import without_secrets
-    from ipamd.settings import describe, load
-
-    try:
-        lines = [asdict(line) for line in describe(load())]
-    except SettingsError as error:
-        raise VerbError(str(error), exit_status=EXIT_USAGE) from error
-    for line in lines:
-        line["value"] = without_secrets(line["value"])
-        del line["is_live"]  # the daemon's answer has the same fields
-    return {"settings": lines, "origin_note": ORIGIN_NOTE}
+        lines = [asdict(line) | {"value": without_secrets(line.value)} for line in describe(load())]
+        for line in lines:
+            del line["is_live"]  # the daemon's answer has the same fields
+        return {"settings": lines, "origin_note": ORIGIN_NOTE}
 
 
 CONFIG = Verb(
-    help="settings in force: value, default, where it comes from, meaning",
-    ask=_ask_config,
-    render=render_config,
-    position=7,
+    help="settings in force: value, default, where it comes from, meaning", render=render_config, rpc="GetConfig", make=_config
 )
 
 
@@ -64,122 +51,84 @@ def render_export(answer: Answer) -> str:
     return "\n".join(lines)
 
 
-def _export_exit_status(answer: Answer) -> int:
-    """Return 1 if the export is not complete."""
-    return EXIT_ATTENTION if answer["problems"] else 0
-
-
-def _export_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--undo", action="store_true", help="keep the node: the daemon restarts and serves it again")
-
-
 EXPORT = Verb(
     help="give this node back to amazon-vpc-cni-k8s: ADD is refused from then on",
-    ask=lambda daemon, arguments: daemon("Export", undo=arguments.undo),
     render=render_export,
-    arguments=_export_arguments,
-    exit_status=_export_exit_status,
+    rpc="Export",
+    fields=("undo",),
+    arguments=(argument("--undo", action="store_true", help="keep the node: the daemon restarts and serves it again"),),
+    needs_attention=lambda answer: answer["problems"],
 )
 
 
 # `ipamctl convert-eniconfig`: custom networking's file from the ENIConfig objects of a cluster; the daemon need not run.
 
 
-def render_convert_eniconfig(answer: Answer) -> str:
-    """Write the file."""
-    import json
-
-    return json.dumps(answer, indent=2)
-
-
-def _convert_eniconfig_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="YAML with ENIConfig objects, one or more documents; - is standard input"
-    )
-    parser.add_argument(
-        "--zone",
-        action="append",
-        default=[],
-        metavar="NAME=ZONE",
-        help="availability zone of an ENIConfig that is not named after it",
-    )
-    parser.add_argument("--primary-carries-pods", action="store_true", help="pods may have addresses of the primary ENI too")
-
-
-def _ask_convert_eniconfig(_daemon: Ask, arguments: argparse.Namespace) -> Answer:
-    import json
-
+def _convert_eniconfig(_daemon: Ask, arguments: argparse.Namespace) -> Answer:
     from ipamd.ipamctl.eniconfig import convert
-    from ipamd.model.errors import SettingsError
     from ipamd.model.subnets import render as file_text
 
-    zones = dict(_pair(text) for text in arguments.zone)
+    zones = {}
+    for text in arguments.zone:
+        name, _, zone = text.partition("=")
+        if not (name and zone):
+            raise UsageError(f"--zone {text!r} is not NAME=ZONE")
+        zones[name] = zone
     documents = [document for path in arguments.files for document in _documents(path)]
-    try:
-        network = convert(documents, zones=zones, primary_carries_pods=arguments.primary_carries_pods)
-    except SettingsError as error:
-        raise VerbError(str(error), exit_status=EXIT_USAGE) from error
+    network = convert(documents, zones=zones, primary_carries_pods=arguments.primary_carries_pods)
     answer: Answer = json.loads(file_text(network))
     return answer
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, zone = text.partition("=")
-    if not (name and equals and zone):
-        raise VerbError(f"--zone {text!r} is not NAME=ZONE", exit_status=EXIT_USAGE)
-    return name, zone
-
-
 def _documents(path: str) -> list[tuple[str, object]]:
     """Read every document of a file."""
-    import sys
-    from pathlib import Path
-
     import yaml  # 20 ms, and no other verb needs it
 
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text()
         found = list(yaml.safe_load_all(text))
     except (OSError, UnicodeDecodeError) as error:
-        raise VerbError(f"{path} cannot be read: {error}", exit_status=EXIT_REFUSED) from error
+        raise RefusedError(f"{path} cannot be read: {error}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise VerbError(f"{path} is no YAML: {' '.join(str(error).split())}", exit_status=EXIT_USAGE) from error
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     return [(f"{path}, document {number}", document) for number, document in enumerate(found, 1)]
 
 
 CONVERT_ENICONFIG = Verb(
     help="make custom networking's file of ENIConfig objects",
-    ask=_ask_convert_eniconfig,
-    render=render_convert_eniconfig,
-    arguments=_convert_eniconfig_arguments,
-    asks_daemon=False,
+    render=lambda answer: json.dumps(answer, indent=2),
+    make=_convert_eniconfig,
+    arguments=(
+        argument(
+            "files", nargs="+", metavar="FILE", help="YAML with ENIConfig objects, one or more documents; - is standard input"
+        ),
+        argument(
+            "--zone",
+            action="append",
+            default=[],
+            metavar="NAME=ZONE",
+            help="availability zone of an ENIConfig that is not named after it",
+        ),
+        argument("--primary-carries-pods", action="store_true", help="pods may have addresses of the primary ENI too"),
+    ),
 )
 
 
-# `ipamctl completion`: the completion script for a shell, on standard output.
+# `ipamctl completion`: the completion script for a shell, on standard output, generated from the parser by shtab: verbs, options and
+# choices. Nothing is asked of the daemon, and no Python is started, while somebody types; argcomplete would start it at every Tab.
 
 
-SHELLS = ("bash", "zsh", "fish")
+def _completion(_daemon: Ask, arguments: argparse.Namespace) -> Answer:
+    import shtab
 
-
-def _completion_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="for which shell")
-
-
-def _ask_completion(_daemon: Ask, arguments: argparse.Namespace) -> Answer:
-    from ipamd.ipamctl import completion
     from ipamd.ipamctl.main import make_parser
 
-    return {"lines": completion.SHELLS[arguments.shell](make_parser()).splitlines()}
+    return {"lines": shtab.complete(make_parser(), shell=arguments.shell).splitlines()}
 
 
 COMPLETION = Verb(
     help="completion script for a shell: bash, zsh or fish",
-    ask=_ask_completion,
     render=lambda answer: "\n".join(answer["lines"]),
-    arguments=_completion_arguments,
-    asks_daemon=False,
+    make=_completion,
+    arguments=(argument("shell", choices=("bash", "zsh", "fish"), help="for which shell"),),
 )
-
-
-VERBS = {"config": CONFIG, "export": EXPORT, "convert-eniconfig": CONVERT_ENICONFIG, "completion": COMPLETION}

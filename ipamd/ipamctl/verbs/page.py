@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import signal
+from collections.abc import Iterator
+from pathlib import Path
 
-from ipamd.ipamctl.verb import EXIT_REFUSED, EXIT_USAGE, Answer, Ask, Verb, VerbError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ipamd.ipamctl.verb import Answer, Ask, RefusedError, UsageError, Verb, argument
 
 PORT = 61676
 PORT_MAX = 65535
@@ -20,15 +19,7 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=_port, default=PORT, metavar="PORT", help=f"on 127.0.0.1 (default {PORT}; 0: any)")
-    parser.add_argument("--token-file", default="", metavar="FILE", help="ask for the token in this file")
-
-
-def _stream(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
-    import signal
-    from pathlib import Path
-
+def _serve(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
     from ipamd.ipamctl.page import LOOPBACK, Answers, PagePort, state, token_of
 
     token_file = Path(arguments.token_file) if arguments.token_file else None
@@ -37,12 +28,12 @@ def _stream(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
             token_of(token_file)
     except (OSError, ValueError) as error:
         problem = error.strerror if isinstance(error, OSError) else error
-        raise VerbError(f"--token-file {token_file}: {problem}", exit_status=EXIT_USAGE) from error
+        raise UsageError(f"--token-file {token_file}: {problem}") from error
     try:
         served = PagePort(arguments.port, answers=Answers(token_file=token_file, state=lambda: state(daemon)))
     except OSError as error:
         problem = f"cannot serve the page on {LOOPBACK}:{arguments.port}: {error.strerror}; name another with --port"
-        raise VerbError(problem, exit_status=EXIT_REFUSED) from error
+        raise RefusedError(problem) from error
     served.start()
     try:
         yield {"url": f"http://localhost:{served.port}/", "is_token_needed": token_file is not None}
@@ -56,14 +47,12 @@ def render(answer: Answer) -> str:
     return f"the status page is at {answer['url']}{', with a token' if answer['is_token_needed'] else ''}; Ctrl-C ends it"
 
 
-VERBS = {
-    "page": Verb(
-        help="a status page for a browser, on a port of the node's loopback until Ctrl-C",
-        ask=lambda daemon, _: daemon("GetStatus"),
-        render=render,
-        arguments=_arguments,
-        position=9,
-        asks_daemon=False,
-        stream=_stream,
-    )
-}
+PAGE = Verb(
+    help="a status page for a browser, on a port of the node's loopback until Ctrl-C",
+    render=render,
+    make=_serve,
+    arguments=(
+        argument("--port", type=_port, default=PORT, metavar="PORT", help=f"on 127.0.0.1 (default {PORT}; 0: any)"),
+        argument("--token-file", default="", metavar="FILE", help="ask for the token in this file"),
+    ),
+)

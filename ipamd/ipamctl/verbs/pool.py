@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_USAGE, Answer, Ask, Verb, VerbError, table
+from ipamd.ipamctl.verb import Answer, Ask, Columns, UsageError, Verb, argument, table
+from ipamd.ipamctl.verbs.present import targets
 from ipamd.model.words import counted
 
 
@@ -21,45 +22,42 @@ def render_plan(answer: Answer) -> str:
         f"{answer['free_count']} free; {counted(answer['waiting_count'], 'ADD')} waiting",
         f"limits    {answer['instance_type']}: {answer['eni_count']} of {counted(answer['eni_limit'], 'ENI')} attached, "
         f"{counted(answer['slots_per_eni'], 'slot')} each",
-        "targets   " + (", ".join(f"{t['name']}={t['value']}" for t in answer["targets"] if t["defined"]) or "none"),
+        f"targets   {targets(answer)}",
     ]
-    lines += _auto(answer["auto"]) if "auto" in answer else []
+    if auto := answer.get("auto"):
+        lines += [
+            f"auto      {'' if auto['in_force'] else 'not in force; would be '}{auto['sentence']}",
+            f"demand    {60 * auto['minute_rate']:.1f} ADDs/min over a minute, {60 * auto['ten_minute_rate']:.1f} over ten; "
+            f"an allocation takes {auto['allocation_s']:.1f} s, a new ENI {auto['creation_s']:.1f} s",
+        ]
     lines += [f"under way {answer['under_way']}"] if answer["under_way"] else []
     if answer["obstacles"]:
-        rows = [
-            (o["subject"], f"{o['left_s']:.0f}" if o["left_s"] else "-", o["reason"], o["next"] or "-")
-            for o in answer["obstacles"]
-        ]
-        lines += ["", table(("IN THE WAY OF", "LEFT S", "REASON", "NEXT"), rows)]
+        columns: Columns = {
+            "IN THE WAY OF": "{subject}",
+            "LEFT S": lambda row: f"{row['left_s']:.0f}" if row["left_s"] else "-",
+            "REASON": "{reason}",
+            "NEXT": "{next}",
+        }
+        lines += ["", table(answer["obstacles"], columns, empty="-")]
     return "\n".join(lines)
-
-
-def _auto(auto: Answer) -> list[str]:
-    off = "" if auto["in_force"] else "not in force; would be "
-    return [
-        f"auto      {off}{auto['sentence']}",
-        f"demand    {60 * auto['minute_rate']:.1f} ADDs/min over a minute, {60 * auto['ten_minute_rate']:.1f} over ten; "
-        f"an allocation takes {auto['allocation_s']:.1f} s, a new ENI {auto['creation_s']:.1f} s",
-    ]
-
-
-def _plan_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="plan under this setting (repeatable)"
-    )
-    parser.add_argument("--instance-type", metavar="TYPE", default="", help="plan with the limits of this instance type")
-
-
-def _ask_plan(daemon: Ask, arguments: argparse.Namespace) -> Answer:
-    return daemon("Plan", settings=arguments.settings, instance_type=arguments.instance_type)
 
 
 PLAN = Verb(
     help="what the pool would do now and why, also under other settings; changes nothing",
-    ask=_ask_plan,
     render=render_plan,
-    arguments=_plan_arguments,
-    position=7,
+    rpc="Plan",
+    fields=("settings", "instance_type"),
+    arguments=(
+        argument(
+            "--set",
+            metavar="NAME=VALUE",
+            action="append",
+            default=[],
+            dest="settings",
+            help="plan under this setting (repeatable)",
+        ),
+        argument("--instance-type", metavar="TYPE", default="", help="plan with the limits of this instance type"),
+    ),
 )
 
 
@@ -75,25 +73,16 @@ def render_capacity(answer: Answer) -> str:
     """Write one row per mode, an asterisk at the one in force."""
     vcpus = f", {answer['vcpu_count']} vCPUs" if answer["vcpu_count"] else ""
     source = SOURCES.get(answer["limits_source"], answer["limits_source"])
-    rows = [
-        (
-            "*" if mode["in_force"] else "",
-            mode["mode"],
-            mode["address_count"],
-            mode["max_pods"],
-            mode["recommended"] or "-",
-            mode["formula"],
-            mode["limited_by"],
-        )
-        for mode in answer["modes"]
-    ]
-    header = ("", "MODE", "PODS WITH AN ADDRESS", "MAX PODS", "WITHIN EKS'S CAP", "FORMULA", "LIMITED BY")
-    return "\n".join([f"{answer['instance_type']}{vcpus}; limits from {source}", "", table(header, rows), "", NOTE])
-
-
-def _capacity_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--instance-type", metavar="TYPE", default="", help="of this type; the daemon is not asked")
-    parser.add_argument("--vcpus", metavar="N", type=int, default=0, help="its vCPUs, for EKS's cap")
+    columns: Columns = {
+        "": lambda mode: "*" if mode["in_force"] else "",
+        "MODE": "{mode}",
+        "PODS WITH AN ADDRESS": "{address_count}",
+        "MAX PODS": "{max_pods}",
+        "WITHIN EKS'S CAP": lambda mode: mode["recommended"] or "-",
+        "FORMULA": "{formula}",
+        "LIMITED BY": "{limited_by}",
+    }
+    return "\n".join([f"{answer['instance_type']}{vcpus}; limits from {source}", "", table(answer["modes"], columns), "", NOTE])
 
 
 def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:
@@ -103,18 +92,14 @@ def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:
     from ipamd.answers import capacity_reply
     from ipamd.cloud.limits import from_table
     from ipamd.ipamctl.client import plain
-    from ipamd.model.errors import SettingsError
     from ipamd.model.placement import NodeBounds, capacities
     from ipamd.settings import load
 
     limits = from_table(arguments.instance_type)
     if limits is None:
         message = f"instance type {arguments.instance_type!r} is not in the built-in table; check its spelling, as in m5.large"
-        raise VerbError(message, exit_status=EXIT_USAGE)
-    try:
-        pool = load().pool
-    except SettingsError as error:
-        raise VerbError(str(error), exit_status=EXIT_USAGE) from error
+        raise UsageError(message)
+    pool = load().pool
     bounds = NodeBounds(max_eni=pool.max_eni, max_pods=pool.max_pods, vcpu_count=max(arguments.vcpus, 0))
     modes = capacities(limits, bounds, prefixes=pool.prefix_delegation, primary_carries_pods=True)
     return plain(capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count))
@@ -122,10 +107,13 @@ def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:
 
 CAPACITY = Verb(
     help="how many pods this node, or an instance type, can hold in each mode",
-    ask=_ask_capacity,
     render=render_capacity,
-    arguments=_capacity_arguments,
-    position=7,
+    rpc="Capacity",
+    make=_ask_capacity,
+    arguments=(
+        argument("--instance-type", metavar="TYPE", default="", help="of this type; the daemon is not asked"),
+        argument("--vcpus", metavar="N", type=int, default=0, help="its vCPUs, for EKS's cap"),
+    ),
 )
 
 
@@ -137,26 +125,13 @@ def causes(answer: Answer) -> list[str]:
     return [f"frozen  {f['cause']}: {f['reason']} (since {f['since']})" for f in answer["freezings"]]
 
 
-def render_freeze(answer: Answer) -> str:
-    """Write every cause that is in force, and what did not work."""
-    return "\n".join([*causes(answer), *filter(None, [answer["problem"]])])
-
-
-def _freeze_exit_status(answer: Answer) -> int:
-    """Return 1 if something did not work."""
-    return EXIT_ATTENTION if answer["problem"] else 0
-
-
-def _freeze_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--reason", default="", metavar="TEXT", help="for whoever reads `ipamctl status`")
-
-
 FREEZE = Verb(
     help="make no ENI and give nothing back, until thaw or the next boot",
-    ask=lambda daemon, arguments: daemon("Freeze", reason=arguments.reason),
-    render=render_freeze,
-    arguments=_freeze_arguments,
-    exit_status=_freeze_exit_status,
+    render=lambda answer: "\n".join([*causes(answer), *filter(None, [answer["problem"]])]),
+    rpc="Freeze",
+    fields=("reason",),
+    arguments=(argument("--reason", default="", metavar="TEXT", help="for whoever reads `ipamctl status`"),),
+    needs_attention=lambda answer: answer["problem"],
 )
 
 
@@ -171,11 +146,5 @@ def render_thaw(answer: Answer) -> str:
 
 
 THAW = Verb(
-    help="end what `ipamctl freeze` began",
-    ask=lambda daemon, _: daemon("Thaw"),
-    render=render_thaw,
-    exit_status=_freeze_exit_status,
+    help="end what `ipamctl freeze` began", render=render_thaw, rpc="Thaw", needs_attention=lambda answer: answer["problem"]
 )
-
-
-VERBS = {"plan": PLAN, "capacity": CAPACITY, "freeze": FREEZE, "thaw": THAW}

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 
-from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_AWAY, STATE_COLUMNS, Answer, Ask, Verb, VerbError, table
-from ipamd.model.words import CLOUD_NOT_ASKED, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ipamd.ipamctl.verb import STATES, Answer, Ask, AwayError, Verb, argument, table
+from ipamd.model.words import CLOUD_NOT_ASKED, counted, rfc3339
 
 
 def render_status(answer: Answer) -> str:
     """Write the verdict, then one topic per line, and the start-up stages as a table."""
-    pool, runtime, cloud = answer.get("pool", {}), answer.get("runtime", {}), answer.get("cloud", {})
+    pool, cloud = answer["pool"], answer["cloud"]
     readiness = "ready" if answer["ready"] else "not ready"
+    reach = f"{_reach(cloud)}, {counted(int(cloud['call_count']), 'call')}; {cloud['detail']}"
     lines = [answer["verdict"], ""] if answer["verdict"] else []  # a daemon of an earlier release says none
     lines += [
         f"vpc-ipamd {answer['version']} on {answer['instance_id'] or 'an unknown instance'}: {answer['phase']}, {readiness}, "
         f"up {answer['uptime_s']:.0f} s",
         "",
-        table(
-            ("STAGE", "STATE", "MS", "DETAIL"),
-            [(s["name"], s["state"], f"{s['elapsed_ms']:.1f}", s["detail"]) for s in answer["stages"]],
-        ),
+        table(answer["stages"], {"STAGE": "{name}", "STATE": "{state}", "MS": "{elapsed_ms:.1f}", "DETAIL": "{detail}"}),
         "",
         f"pool     {_pool(pool)}",
-        "targets  " + (", ".join(f"{t['name']}={t['value']}" for t in pool["targets"] if t["defined"]) or "none"),
+        f"targets  {targets(pool)}",
         *([f"auto     {pool['auto']}"] if pool.get("auto") else []),
         f"loop     {pool['last_cycle']}",
         *([f"excess   {counted(int(pool['excess_count']), 'address')}; {pool['kept']}"] if pool.get("kept") else []),
-        f"runtime  {_runtime(runtime)}",
-        f"ec2      {_cloud(cloud)}",
+        f"runtime  {_runtime(answer['runtime'])}",
+        f"ec2      {CLOUD_NOT_ASKED if cloud['detail'] == CLOUD_NOT_ASKED else reach}",
         f"pending  {counted(answer['spooled_count'], 'spooled DEL')}, {counted(answer['dying_count'], 'dying link')}",
     ]
     if "settings" in answer:  # as below
@@ -44,39 +41,37 @@ def render_status(answer: Answer) -> str:
         + ("; its caller has left" if b.get("caller_left") else "")  # a daemon of an earlier release does not say
         for b in answer["busy"]
     ]
-    # a daemon of an earlier release names no causes
-    lines += [f"frozen   {f['cause']}: {f['reason']} (since {f['since']})" for f in answer.get("freezings", ())]
-    lines += [f"subnet   {_subnet(subnet)}" for subnet in answer.get("subnets", ())]
+    lines += [
+        f"frozen   {f['cause']}: {f['reason']} (since {f['since']})" for f in answer.get("freezings", ())
+    ]  # a daemon of an earlier release names no causes
+    for subnet in answer.get("subnets", ()):
+        use = f"not used: {subnet['why_not']}" if subnet["why_not"] else "used for new ENIs"
+        lines.append(f"subnet   {subnet['subnet_id']} with {counted(int(subnet['free_count']), 'free address')}, {use}")
     lines += [f"lacks    {sentence}" for sentence in answer["lacks"]]
     last = answer.get("last_error")
     lines.append(f"last error  {last['at']} {last['what']}: {last['message']}" if last else "last error  none since start")
     return "\n".join(lines)
 
 
+def targets(answer: Answer) -> str:
+    """Write the targets that have an effect."""
+    return ", ".join(f"{one['name']}={one['value']}" for one in answer["targets"] if one["defined"]) or "none"
+
+
+def _reach(answer: Answer) -> str:
+    return "reachable" if answer["reachable"] else "not reachable"
+
+
 def _pool(pool: Answer) -> str:
-    states = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATE_COLUMNS)
+    states = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATES)
     states += f", {pool['lost_count']} lost" if pool["lost_count"] else ""
     enis = f"{pool['eni_count']} of {counted(pool['eni_limit'], 'ENI')} with {counted(pool['slots_per_eni'], 'slot')} each"
     return f"{counted(pool['total_count'], 'address')}: {states}; {enis}"
 
 
-def _cloud(cloud: Answer) -> str:
-    if cloud["detail"] == CLOUD_NOT_ASKED:
-        return CLOUD_NOT_ASKED
-    return f"{'reachable' if cloud['reachable'] else 'not reachable'}, {counted(int(cloud['call_count']), 'call')}; {cloud['detail']}"
-
-
-def _subnet(subnet: Answer) -> str:
-    use = f"not used: {subnet['why_not']}" if subnet["why_not"] else "used for new ENIs"
-    return f"{subnet['subnet_id']} with {counted(int(subnet['free_count']), 'free address')}, {use}"
-
-
 def _confinement(confinement: Answer) -> str:
-    state = (
-        "checked for every packet of a sandbox"
-        if confinement["source_checked"]
-        else "not checked, or not only its own is allowed"
-    )
+    checked = "checked for every packet of a sandbox"
+    state = checked if confinement["source_checked"] else "not checked, or not only its own is allowed"
     dropped = ", ".join(f"{each['count']} {each['reason']}" for each in confinement["dropped"])
     return f"{state}; dropped: {dropped or 'not counted yet'}"
 
@@ -91,21 +86,19 @@ def _settings(settings: Answer) -> str:
 def _runtime(runtime: Answer) -> str:
     if not runtime.get("socket"):
         return str(runtime.get("detail", ""))
-    reach = "reachable" if runtime["reachable"] else "not reachable"
     events = "with events" if runtime["events"] else "without events"
     listed, seen = "not listed yet", counted(runtime["sandbox_count"], "sandbox")
     if runtime["list_age_s"] >= 0:
         listed = f"listed {runtime['list_age_s']:.0f} s ago: {seen} then"
     more = "" if runtime["detail"] in (seen, listed) else f"; {runtime['detail']}"
-    return f"{runtime['name']} {runtime['version']} at {runtime['socket']}: {reach}, {events}, {listed}{more}"
+    return f"{runtime['name']} {runtime['version']} at {runtime['socket']}: {_reach(runtime)}, {events}, {listed}{more}"
 
 
 STATUS = Verb(
     help="phase, stages with timings, pool, runtime, last error",
-    ask=lambda daemon, _: daemon("GetStatus"),
     render=render_status,
-    exit_status=lambda answer: 0 if answer["ready"] else EXIT_ATTENTION,
-    position=1,
+    rpc="GetStatus",
+    needs_attention=lambda answer: not answer["ready"],
 )
 
 
@@ -116,42 +109,27 @@ def render_enis(answer: Answer) -> str:
     """Write one row per ENI, its addresses counted by state, then a line per frozen or excluded ENI; LOST only if an address is."""
     from ipamd.model.eni import MAIN_TABLE  # here, because importing it costs every other verb 20 ms
 
-    states = (*STATE_COLUMNS, "lost") if any(eni["lost_count"] for eni in answer["enis"]) else STATE_COLUMNS
-    header = ("ENI", "DEVICE", "STATE", "PRIMARY ADDRESS", "SUBNET", "TABLE", "HOST", *map(str.upper, states))
-    text = table(
-        header,
-        [
-            (
-                eni["eni_id"],
-                eni["device_index"],
-                eni["state"],
-                eni["primary_address"],
-                f"{eni['subnet_id']} {eni['subnet_cidr']}",
-                "main" if eni["route_table"] == MAIN_TABLE else eni["route_table"],
-                _host(eni),
-                *(eni[f"{state}_count"] for state in states),
-            )
-            for eni in answer["enis"]
-        ],
-    )
     enis = answer["enis"]
+    states = (*STATES, "lost") if any(eni["lost_count"] for eni in enis) else STATES
+    text = table(
+        enis,
+        {
+            "ENI": "{eni_id}",
+            "DEVICE": "{device_index}",
+            "STATE": "{state}",
+            "PRIMARY ADDRESS": "{primary_address}",
+            "SUBNET": "{subnet_id} {subnet_cidr}",
+            "TABLE": lambda eni: "main" if eni["route_table"] == MAIN_TABLE else eni["route_table"],
+            "HOST": lambda eni: "frozen" if eni["frozen"] else "ready" if eni["host_ready"] else "not ready",
+            **{state.upper(): f"{{{state}_count}}" for state in states},
+        },
+    )
     frozen = [f"{eni['eni_id']} is frozen: {eni['frozen']}" for eni in enis if eni["frozen"]]
     excluded = [f"{eni['eni_id']} gets no new sandbox: {eni['excluded']}" for eni in enis if eni.get("excluded")]
     return "\n".join([text, *frozen, *excluded])
 
 
-def _host(eni: Answer) -> str:
-    if eni["frozen"]:
-        return "frozen"
-    return "ready" if eni["host_ready"] else "not ready"
-
-
-ENIS = Verb(
-    help="network interfaces and their addresses",
-    ask=lambda daemon, _: daemon("ListEnis"),
-    render=render_enis,
-    position=2,
-)
+ENIS = Verb(help="network interfaces and their addresses", render=render_enis, rpc="ListEnis")
 
 
 # `ipamctl attachments`: which sandbox has which address.
@@ -159,32 +137,22 @@ ENIS = Verb(
 
 def render_attachments(answer: Answer) -> str:
     """Write one row per attachment, oldest first; a column tells the lost addresses if there is one."""
-    is_any_lost = any(row["lost_since"] for row in answer["attachments"])
-    return table(
-        ("ADDRESS", "SANDBOX", "IFNAME", "NAME", "ENI", "HOST VETH", "SINCE", "ORIGIN", *["LOST SINCE"] * is_any_lost),
-        [
-            (
-                row["address"],
-                row["container_id"],
-                row["ifname"],
-                row["sandbox_name"] or "-",
-                row["eni_id"],
-                row["host_veth"],
-                row["created_at"],
-                row["origin"],
-                *[row["lost_since"] or "-"] * is_any_lost,
-            )
-            for row in answer["attachments"]
-        ],
-    )
+    rows = answer["attachments"]
+    lost = {"LOST SINCE": "{lost_since}"} if any(row["lost_since"] for row in rows) else {}
+    columns = {
+        "ADDRESS": "{address}",
+        "SANDBOX": "{container_id}",
+        "IFNAME": "{ifname}",
+        "NAME": "{sandbox_name}",
+        "ENI": "{eni_id}",
+        "HOST VETH": "{host_veth}",
+        "SINCE": "{created_at}",
+        "ORIGIN": "{origin}",
+    }
+    return table(rows, columns | lost, empty="-")
 
 
-ATTACHMENTS = Verb(
-    help="which sandbox has which address",
-    ask=lambda daemon, _: daemon("ListAttachments"),
-    render=render_attachments,
-    position=3,
-)
+ATTACHMENTS = Verb(help="which sandbox has which address", render=render_attachments, rpc="ListAttachments")
 
 
 # `ipamctl audit`: compare datastore, kernel, runtime and EC2.
@@ -195,25 +163,17 @@ def render_audit(answer: Answer) -> str:
     lines = [f"silent: {sentence}" for sentence in answer["silent"]]
     if not answer["findings"]:
         return "\n".join([*lines, f"{counted(answer['address_count'], 'address')} compared: the sources agree"])
-    rows = [(f["severity"], f["subject"], f["what"], f["next"]) for f in answer["findings"]]
-    return "\n".join([*lines, table(("SEVERITY", "SUBJECT", "WHAT DIFFERS", "NEXT"), rows)])
-
-
-def _audit_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--skip-ec2", action="store_true", help="make no EC2 call")
-
-
-def _audit_exit_status(answer: Answer) -> int:
-    return EXIT_ATTENTION if any(finding["severity"] == "violation" for finding in answer["findings"]) else 0
+    columns = {"SEVERITY": "{severity}", "SUBJECT": "{subject}", "WHAT DIFFERS": "{what}", "NEXT": "{next}"}
+    return "\n".join([*lines, table(answer["findings"], columns)])
 
 
 AUDIT = Verb(
     help="compare datastore, kernel, EC2 and runtime; exit 1 on a violation",
-    ask=lambda daemon, arguments: daemon("Audit", skip_ec2=arguments.skip_ec2),
     render=render_audit,
-    arguments=_audit_arguments,
-    exit_status=_audit_exit_status,
-    position=5,
+    rpc="Audit",
+    fields=("skip_ec2",),
+    arguments=(argument("--skip-ec2", action="store_true", help="make no EC2 call"),),
+    needs_attention=lambda answer: any(finding["severity"] == "violation" for finding in answer["findings"]),
 )
 
 
@@ -227,11 +187,6 @@ INTERVAL_MIN_S = 0.2
 INTERVAL_MAX_S = 3600.0
 
 
-def render_watch(answer: Answer) -> str:
-    """Write one line."""
-    return f"{answer['at']}  {answer['what']:<10}  {answer['text']}"
-
-
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -242,26 +197,19 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _watch_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--interval", type=_seconds, default=INTERVAL_S, metavar="S", help=f"seconds between two looks (default {INTERVAL_S:.0f})"
-    )
-    parser.add_argument("--count", type=int, default=0, metavar="N", help="end after N looks (default: Ctrl-C ends it)")
-
-
-def _stream(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
-    import time
-    from datetime import UTC, datetime
-
-    from ipamd.model.words import rfc3339
-
+def _watch(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
     before: dict[str, dict[str, str]] = {}
     looks = 0
     while True:
         now = _look(daemon)
         at = rfc3339(datetime.now(UTC))
-        for what, text in _changes(before, now):
-            yield {"at": at, "what": what, "text": text}
+        for what, texts in now.items():
+            known = before.get(what, {})
+            changes = [
+                f"+ {text}" if name and name not in known else text for name, text in texts.items() if known.get(name) != text
+            ]
+            gone = [f"- {text}" for name, text in known.items() if name not in texts]
+            yield from ({"at": at, "what": what, "text": text} for text in (*changes, *gone))
         # While the daemon is away nothing is known of the rest: what was there before is compared once it is back.
         before |= now
         looks += 1
@@ -274,44 +222,34 @@ def _look(daemon: Ask) -> dict[str, dict[str, str]]:
     """What there is now, by kind: name -> text."""
     try:
         status, rows = daemon("GetStatus"), daemon("ListAttachments")["attachments"]
-    except VerbError as error:
-        if error.exit_status != EXIT_AWAY:
-            raise
+    except AwayError as error:
         return {"daemon": {"": str(error)}}
-    pool = status.get("pool", {})
-    counts = ", ".join(f"{pool.get(f'{state}_count', 0)} {state}" for state in STATE_COLUMNS)
+    pool = status["pool"]
+    counts = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATES)
+    attachments = {}
+    for row in rows:
+        sandbox, lost = f"{row['container_id']}/{row['ifname']}", f", lost since {row['lost_since']}" if row["lost_since"] else ""
+        attachments[sandbox] = f"{row['address']} {row['sandbox_name'] or '-'} {sandbox}{lost}"
     return {
         "daemon": {"": f"vpc-ipamd {status['version']} answers, {status['phase']}"},
         "verdict": {"": status["verdict"]},
-        "pool": {
-            "": f"{pool.get('total_count', 0)} addresses: {counts}; {pool.get('eni_count', 0)} ENIs; {pool.get('last_cycle', '')}"
-        },
-        "attachment": {f"{row['container_id']}/{row['ifname']}": _attachment(row) for row in rows},
+        "pool": {"": f"{pool['total_count']} addresses: {counts}; {pool['eni_count']} ENIs; {pool['last_cycle']}"},
+        "attachment": attachments,
     }
-
-
-def _attachment(row: Answer) -> str:
-    lost = f", lost since {row['lost_since']}" if row["lost_since"] else ""
-    return f"{row['address']} {row['sandbox_name'] or '-'} {row['container_id']}/{row['ifname']}{lost}"
-
-
-def _changes(before: dict[str, dict[str, str]], now: dict[str, dict[str, str]]) -> Iterator[tuple[str, str]]:
-    for what, texts in now.items():
-        known = before.get(what, {})
-        for name, text in texts.items():
-            if known.get(name) != text:
-                yield what, f"+ {text}" if name and name not in known else text
-        yield from ((what, f"- {text}") for name, text in known.items() if name not in texts)
 
 
 WATCH = Verb(
     help="changes of verdict, pool and attachments, a line each, until Ctrl-C",
-    ask=lambda daemon, _: daemon("GetStatus"),
-    render=render_watch,
-    arguments=_watch_arguments,
-    stream=_stream,
-    position=9,
+    render=lambda answer: f"{answer['at']}  {answer['what']:<10}  {answer['text']}",
+    make=_watch,
+    arguments=(
+        argument(
+            "--interval",
+            type=_seconds,
+            default=INTERVAL_S,
+            metavar="S",
+            help=f"seconds between two looks (default {INTERVAL_S:.0f})",
+        ),
+        argument("--count", type=int, default=0, metavar="N", help="end after N looks (default: Ctrl-C ends it)"),
+    ),
 )
-
-
-VERBS = {"status": STATUS, "enis": ENIS, "attachments": ATTACHMENTS, "audit": AUDIT, "watch": WATCH}

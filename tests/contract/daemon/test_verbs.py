@@ -176,7 +176,7 @@ def test_check_finds_what_was_taken_away(served: Rig) -> None:
     assert "512" in details
     assert "default" in details
     assert "delete the pod to get it anew" in details
-    told = served.client(lambda client: client.audit())
+    told = served.client(lambda client: client.ask("Audit"))
     assert told is not None
     assert any("the default route" in one["what"] and "delete the pod" in one["next"] for one in told["findings"])
     other = json.loads(json.dumps(added.body).replace(str(added.address), "10.9.9.9"))

@@ -15,7 +15,7 @@ import pytest
 
 from ipamd.ipamctl import page as page_module
 from ipamd.ipamctl.page import ATTACHMENTS_MAX, EVENTS_MAX, STATIC
-from ipamd.ipamctl.verb import EXIT_AWAY, VerbError
+from ipamd.ipamctl.verb import AwayError
 from ipamd.metrics_port import SOURCE_MAX
 from tests.page import HOSTILE, Shown, add_named
 from tests.patience import PATIENCE_S
@@ -141,7 +141,7 @@ def test_a_daemon_that_is_away_is_told_and_not_shown(
     monkeypatch.setattr(page_module, "STATE_AGE_S", 0.0)
 
     def away() -> bytes:
-        raise VerbError("vpc-ipamd does not answer at /run/secret/path", exit_status=EXIT_AWAY)
+        raise AwayError("vpc-ipamd does not answer at /run/secret/path")
 
     with monkeypatch.context() as patch:
         patch.setattr(page.port.answers, "state", away)

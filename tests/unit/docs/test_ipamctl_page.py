@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.verb import EXIT_AWAY, Answer, VerbError
+from ipamd.ipamctl.verb import Answer, AwayError
 from tests.unit.ipamctl.test_verbs import VERBS, Daemon, parsed
 from tools.ipamctl_page import ELSEWHERE, sentences
 
@@ -34,21 +34,24 @@ def printed(answer: Any, before: str = "") -> Iterator[str]:
             yield path
 
 
+def shown(found: Answer | Iterator[Answer]) -> Answer:
+    """What it prints first."""
+    return found if isinstance(found, dict) else next(found)
+
+
 def answer_of(verb: str, tmp_path: Path) -> Answer:
     """What a verb prints: one of everything."""
     made = VERBS[verb]
-    if made.stream is not None:
-        return next(iter(made.stream(Daemon(), parsed(verb))))
     if verb == "completion":
-        return made.ask(Daemon(), ipamctl.make_parser().parse_args(["completion", "bash"]))
+        return shown(made.ask(Daemon(), ipamctl.make_parser().parse_args(["completion", "bash"])))
     if verb == "bundle":
         words = ["bundle", "-f", str(tmp_path / "x"), "--history-dir", str(tmp_path)]
 
         def away(_rpc: str, **_: object) -> Answer:
-            raise VerbError("away", exit_status=EXIT_AWAY)
+            raise AwayError("away")
 
-        return made.ask(away, ipamctl.make_parser().parse_args(words))
-    return made.ask(Daemon(), parsed(verb))
+        return shown(made.ask(away, ipamctl.make_parser().parse_args(words)))
+    return shown(made.ask(Daemon(), parsed(verb)))
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ELSEWHERE])

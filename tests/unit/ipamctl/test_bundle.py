@@ -16,7 +16,7 @@ from ipamd.history.appender import encode
 from ipamd.ipamctl import archive
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.archive import Part, collect, parts
-from ipamd.ipamctl.verb import EXIT_AWAY, VerbError
+from ipamd.ipamctl.verb import AwayError
 from ipamd.ipamctl.verbs import bundle as verb
 from ipamd.model.history import HistoryRecord
 
@@ -136,7 +136,7 @@ def test_every_part_fails_alone_on_a_machine_without_us(tmp_path: Path) -> None:
     """No daemon, no history, no log, no metrics: what the kernel and the files tell is there."""
 
     def away(_rpc: str, **_: object) -> dict[str, object]:
-        raise VerbError("vpc-ipamd does not answer", exit_status=EXIT_AWAY)
+        raise AwayError("vpc-ipamd does not answer")
 
     made = parts(away, run_dir=tmp_path, history_dir=tmp_path, metrics_address="off", logs=(str(tmp_path / "*.log"),))
     by_name = {part.name: part for part in made}

@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from ipamd.ipamctl.client import SERVICE, AwayError, Client, RefusedError
+from ipamd.ipamctl.client import SERVICE, Client
+from ipamd.ipamctl.verb import AwayError, RefusedError
 from ipamd.pb import introspection_pb2 as pb
 
 

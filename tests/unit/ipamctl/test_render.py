@@ -11,7 +11,7 @@ import yaml
 
 from ipamd import __version__
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.verb import STATE_COLUMNS
+from ipamd.ipamctl.verb import STATES
 from ipamd.ipamctl.verbs.present import ATTACHMENTS, ENIS, STATUS
 from ipamd.model.pool import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
@@ -22,7 +22,7 @@ NOTE = "the daemon does not answer: settings in this process's environment"
 
 def answer(**changes: Any) -> dict[str, Any]:
     """GetStatus as the client gives it: one of everything."""
-    counts = {f"{state}_count": 0 for state in STATE_COLUMNS} | {"total_count": 1, "assigned_count": 1, "lost_count": 0}
+    counts = {f"{state}_count": 0 for state in STATES} | {"total_count": 1, "assigned_count": 1, "lost_count": 0}
     pool = counts | {"eni_count": 1, "eni_limit": 1, "slots_per_eni": 1, "targets": [], "last_cycle": "at target: nothing to do"}
     runtime = {"socket": "/run/c.sock", "name": "containerd", "version": "1.6", "reachable": True, "events": False}
     return {
@@ -142,7 +142,7 @@ def test_a_frozen_interface_says_why() -> None:
         "frozen": "",
         "lost_count": 0,
     }
-    eni |= {f"{state}_count": 0 for state in STATE_COLUMNS}
+    eni |= {f"{state}_count": 0 for state in STATES}
     assert "not ready" in ENIS.render({"enis": [eni]})
     assert "LOST" not in ENIS.render({"enis": [eni]})
     assert "subnet-1" in ENIS.render({"enis": [eni]})

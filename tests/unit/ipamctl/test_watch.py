@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.verb import EXIT_AWAY, Answer, VerbError
+from ipamd.ipamctl.verb import Answer, AwayError
 from tests.unit.ipamctl.test_render import answer
 from tests.unit.test_printed_text import NASTY
 
@@ -28,7 +28,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Answer | None]]:
         now = given[0]
         if now is None:
             given.pop(0)
-            raise VerbError("vpc-ipamd does not answer", exit_status=EXIT_AWAY)
+            raise AwayError("vpc-ipamd does not answer")
         if rpc == "GetStatus":
             return answer(**{key: value for key, value in now.items() if key != "rows"})
         return {"attachments": given.pop(0)["rows"]}  # type: ignore[index]  # it is no None
