@@ -21,8 +21,8 @@ TASKS = {
     "upgrade": ("upgrade.md",),
     "migrate": ("migration.md",),
     "roll back": ("upgrade.md", "migration.md"),
-    "troubleshoot": ("tickets.md", "troubleshooting.md"),
-    "collect": ("collect.md",),
+    "troubleshoot": ("troubleshooting.md",),
+    "collect": ("troubleshooting.md",),
 }
 """Task -> the pages of docs/ that it is on."""
 
@@ -54,16 +54,18 @@ ELSEWHERE = {
 
 
 class Runner(StrEnum):
-    """Where a command is run: in a lab's node, beside a stand-in for the API server, or not by a test of the pages."""
+    """Where a command is run: in a lab's node, in one that has the trouble of its section, beside a stand-in for the API server,
+    or not by a test of the pages."""
 
     NODE = "node"
+    TROUBLED = "troubled"
     CLUSTER = "cluster"
     ELSEWHERE = "elsewhere"
 
 
 RUN_BY: Mapping[tuple[str, Runner], str] = {
     **{(page, Runner.NODE): "tests/lab/tickets/test_task_pages.py" for page in PAGES},
-    ("tickets.md", Runner.NODE): "tests/lab/tickets/test_tickets.py",
+    ("troubleshooting.md", Runner.TROUBLED): "tests/lab/tickets/test_tickets.py",
     ("migration.md", Runner.NODE): "tests/lab/migration/test_back.py",
     **{(page, Runner.CLUSTER): "tests/heavy/test_task_pages_on_a_cluster.py" for page in PAGES},
 }
@@ -111,10 +113,13 @@ def program(command: str) -> str:
     return next(word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word))
 
 
-def runner(command: str) -> Runner:
-    """Where a command is run. Raises: ValueError if no test would run it."""
+def runner(command: str, *, page: str = "") -> Runner:
+    """Where a command is run. On the page of troubles one that needs no pod belongs to the trouble of its section. Raises: ValueError
+    if no test would run it."""
     if command in ELSEWHERE:
         return Runner.ELSEWHERE
+    if page == "troubleshooting.md" and command.startswith("ipamctl "):
+        return Runner.TROUBLED
     first = program(command)
     if first in CLUSTER_PROGRAMS or "manifests/" in command or "eniconfig" in command:
         return Runner.CLUSTER
@@ -125,7 +130,7 @@ def runner(command: str) -> Runner:
 
 def commands(page: str, where: Runner) -> list[str]:
     """The commands of a page that are run there, in order."""
-    return [command for section in sections(page).values() for command in section.commands if runner(command) == where]
+    return [command for section in sections(page).values() for command in section.commands if runner(command, page=page) == where]
 
 
 def filled(command: str, words: Mapping[str, str]) -> str:

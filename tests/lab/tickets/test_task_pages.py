@@ -137,7 +137,7 @@ def test_collect() -> None:
     with served(VPC_IPAMD_METRICS_ADDRESS=":61678") as made:
         address = str(made.attachments()["web"])
         made.node.run(["/bin/sh", "-c", "echo 'password=hunter2 for default/web' >> /var/log/vpc-ipamd.log"])
-        printed = run_page(made, "collect.md", POD="ipamd", ADDRESS=address)
+        printed = run_page(made, "troubleshooting.md", POD="ipamd", ADDRESS=address)
         run = Path(made.node.root + "/run")
         assert json.loads((run / "status.json").read_text())["ready"]
         entries = json.loads((run / "history.json").read_text())["entries"]
@@ -163,7 +163,7 @@ def test_collect() -> None:
 def test_the_other_pages() -> None:
     """Each command is answered by a ready node."""
     with served() as made:
-        printed = run_page(made, "settings.md", "troubleshooting.md", "upgrade.md", POD="ipamd", LEVEL=str(LEVEL - 1))
+        printed = run_page(made, "settings.md", "upgrade.md", POD="ipamd", LEVEL=str(LEVEL - 1))
     assert printed[f"{IN_POD}ipamctl status"].startswith("ready:")
     assert "the sources agree" in printed["ipamctl audit"]
     assert f"and is of level {LEVEL - 1}" in printed["ipamd datastore downgrade --to LEVEL"]
