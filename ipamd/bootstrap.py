@@ -51,13 +51,10 @@ from ipamd.report.sources import CloudView, Sources
 from ipamd.report.what_if import WhatIfService
 from ipamd.rpc.cni import CniServicer, SandboxServices
 from ipamd.rpc.introspection import IntrospectionServicer
-from ipamd.sandbox.attach import AttachPolicy, AttachService
-from ipamd.sandbox.check import CheckService
+from ipamd.sandbox.attach import AttachPolicy, AttachService, CheckService, VethNames
 from ipamd.sandbox.cooldown import Cooldown
-from ipamd.sandbox.detach import DetachService
-from ipamd.sandbox.gc import GcService
+from ipamd.sandbox.detach import DetachService, GcService
 from ipamd.sandbox.judge import SandboxJudge
-from ipamd.sandbox.names import VethNames
 from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.runtime import RuntimeReconciler
 from ipamd.sandbox.startup import SpooledDeletes, StartupReconciler

@@ -15,12 +15,11 @@ from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.eni.sync_result import EniSyncResult
 from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
-from ipamd.model.attachment import Attachment
+from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.pool import PoolSettings
-from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
