@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline, Steps
@@ -173,17 +172,6 @@ FAILPOINTS = ("rename.recorded", "attach.reserved", "attach.wired", "attach.comm
 """Between every two effects of an ADD; datastore and kernel adapter list their own."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttachPolicy:
-    """What ADD needs from the settings.
-
-    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` of a new one, in bytes.
-    """
-
-    mtu: Callable[[], int]
-    waiting_limit: int
-
-
 class AttachService:
     """ADD. `replayed_count`: repeated requests that got the stored answer."""
 
@@ -192,11 +180,18 @@ class AttachService:
         context: ServiceContext,
         *,
         cooldown: Cooldown,
-        policy: AttachPolicy,
+        mtu: Callable[[], int],
+        waiting_limit: int,
         veth_names: VethNames,
         pod_names: VethNames,
     ) -> None:
-        """`pod_names`: always by pod, for a caller that wires the sandbox itself and names the link so."""
+        """Keep what ADD needs.
+
+        Args:
+            mtu: of a new sandbox, in bytes.
+            waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
+            pod_names: always by pod, for a caller that wires the sandbox itself and names the link so.
+        """
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
@@ -204,13 +199,14 @@ class AttachService:
         self._health = context.health
         self._locks = context.locks
         self._clock = context.clock
-        self._policy = policy
+        self._mtu = mtu
+        self._waiting_limit = waiting_limit
         self._veth_names = veth_names
         self._pod_names = pod_names
         self._failpoint = context.failpoint
         self.replayed_count = 0
         self._pool_empty: Counter[Blocked] = Counter()
-        self._places = threading.BoundedSemaphore(policy.waiting_limit)
+        self._places = threading.BoundedSemaphore(waiting_limit)
 
     def pool_empty_counts(self) -> Mapping[Blocked, int]:
         """ADDs that were refused for lack of an address, by what kept the pool from growing."""
@@ -224,9 +220,7 @@ class AttachService:
             WiringError, DeadlineError, DatastoreError. After any of them nothing of this request remains.
         """
         if not self._places.acquire(blocking=False):
-            raise BusyError(
-                f"{self._policy.waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL"
-            )
+            raise BusyError(f"{self._waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL")
         with ExitStack() as stack:
             stack.callback(self._places.release)
             self._health.await_add_service(deadline)
@@ -341,7 +335,7 @@ class AttachService:
             route_table=self._eni(reserved).route_table,
             host_veth=host_veth,
             netns=request.netns,
-            mtu=self._policy.mtu(),
+            mtu=self._mtu(),
             others_mac=MacAddress("") if request.is_wired_by_caller else None,
         )
 
