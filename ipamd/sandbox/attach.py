@@ -42,9 +42,8 @@ from ipamd.model.errors import (
     WiringError,
     log_text,
 )
-from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.pool import Blocked
 from ipamd.model.ids import AttachmentKey, ContainerId, MacAddress
+from ipamd.model.pool import Blocked
 from ipamd.model.sandbox import SandboxState
 from ipamd.ports import HostNetwork, Runtime
 from ipamd.sandbox.cooldown import Cooldown
