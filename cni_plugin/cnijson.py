@@ -5,7 +5,7 @@ messages may quote what a hostile peer sent: any byte string becomes a valid JSO
 Rejected: a small JSON parser. The daemon parses the configuration, and two parsers can disagree.
 """
 
-# A copy of ipamd/model/cniversion.py: the plugin imports nothing of the daemon. tests/unit/model/test_cniversion.py holds them equal.
+# A copy of ipamd/model/cniresult.py: the plugin imports nothing of the daemon. tests/unit/model/test_cniversion.py holds them equal.
 SUPPORTED_VERSIONS = ("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 DEFAULT_VERSION = SUPPORTED_VERSIONS[-1]  # ours, because an answer without a version is no answer: the newest we speak
 VERSION_BYTES = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.+-"  # semver

@@ -15,8 +15,7 @@ from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.pool import PoolSettings
 from ipamd.pb import cni_pb2, introspection_pb2
-from ipamd.rpc.server import RpcServer
-from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
+from ipamd.rpc.server import SPARE_CONNECTIONS, RpcServer, UnixServer
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 

@@ -50,7 +50,7 @@ class CloudLoop:
         if self._limits is None and self._agenda.is_due(FIRST):
             self._ask_first()
         self._follow_limits()
-        changes = self._app.reconcile.cloud
+        changes = self._app.cloud
         is_serving = self._health.phase is Phase.SERVING  # before, the start has not said yet who has which address
         if is_serving:
             changes.run_once()
@@ -156,6 +156,6 @@ class CloudLoop:
     def _set_up_node(self, identity: InstanceIdentity) -> None:
         """Set up SNAT and marks; sandboxes get addresses without them, and the host network reconciler tries again."""
         try:
-            self._app.reconcile.host_network.set_up_node(identity)
+            self._app.host_network.set_up_node(identity)
         except IpamError as error:
             self._health.report("node routing", f"node routing: {log_text(error)}", error=error)

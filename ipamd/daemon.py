@@ -164,12 +164,13 @@ def run(current: CurrentSettings, signals: Signals) -> int:
 
     prepare_run_dir(settings.daemon.run_dir)
     lock, has_run_before = take_instance_lock(settings.daemon.run_dir, is_ended=signals.wait_again)
-    from ipamd.bootstrap import build
+    from ipamd.adapters import connect
+    from ipamd.bootstrap import App
     from ipamd.lifecycle import Lifecycle
     from ipamd.model.freeze import FreezeCause
 
     current.follow(lambda now: now.daemon.log_level, logs.set_level)
-    app = build(current, has_run_before=has_run_before)
+    app = App(connect(current, has_run_before=has_run_before), current)
     health = app.context.health
     server = RpcServer(
         run_dir=settings.daemon.run_dir,

@@ -68,8 +68,8 @@ class Lifecycle:
         self._handover = Handover(
             aws_node=app.adapters.aws_node,
             is_overtaken=app.adapters.is_overtaken,
-            export=app.reconcile.export,
-            other=app.reconcile.other,
+            export=app.export,
+            other=app.other_daemon,
             backend=app.cni_backend,
             hostnet=app.adapters.hostnet,
             identity=app.adapters.node_info.identity,
@@ -95,7 +95,7 @@ class Lifecycle:
         self._plugins = ChainedPlugins(
             app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=context.clock
         )
-        host_network = app.reconcile.host_network
+        host_network = app.host_network
         self._conflist = ConflistKeeper(
             daemon,
             plugins=self._plugins,
@@ -110,13 +110,13 @@ class Lifecycle:
 
     def _loops(self) -> tuple[list[Loop], list[Loop], list[Loop]]:
         """Every loop, in the order in which they are started: with the process, when ADD is served, and those that `stop` spares."""
-        app, runtime, history = self._app, self._app.reconcile.runtime, self._app.adapters.history_writer
+        app, runtime, history = self._app, self._app.runtime, self._app.adapters.history_writer
         first = [self._files.loop, self._cloud.loop]
         serving = [
             self._maintenance.loop,
             app.pool.maintainer.loop,
-            app.reconcile.host_network.loop,
-            app.reconcile.cloud.links.loop,
+            app.host_network.loop,
+            app.cloud.links.loop,
         ]
         last = [app.cooldown.loop]  # DEL is served until the process ends, and its links must be deleted within a second (I4)
         if runtime is not None:
@@ -162,7 +162,7 @@ class Lifecycle:
             loop.stop()
 
     def _run(self) -> None:
-        app, health, runtime = self._app, self._health, self._app.reconcile.runtime
+        app, health, runtime = self._app, self._health, self._app.runtime
         health.enter(Phase.RESTORING)
         for loop in self._last:
             loop.start()
@@ -176,11 +176,11 @@ class Lifecycle:
         self._files.follow(self._drain_hook)
         self._cloud.loop.start()
         # Before the first sandbox is wired, and without waiting for EC2. A kernel that refuses is a condition: the node serves.
-        log.info("confinement: %s", "; ".join(app.reconcile.host_network.confine()) or "in place")
+        log.info("confinement: %s", "; ".join(app.host_network.confine()) or "in place")
         self._until_done("spool", self._replay_spool)
         listed = self._first_list()
         if listed is not None:
-            app.reconcile.other.heed(listed.values())
+            app.other_daemon.heed(listed.values())
         has_addresses = any(eni.host_ready and eni.managed for eni in app.context.datastore.enis())
         self._await(lambda: self._cloud.is_answered, patience_s=CLOUD_PATIENCE_S if has_addresses else math.inf)
         self._until_done("kernel", lambda: self._restore(listed))
@@ -218,7 +218,7 @@ class Lifecycle:
         Returns: sandboxes by ID; None if CRI is off, or if it does not answer and the datastore is intact. A datastore that is
             not intact cannot be rebuilt without the list: then the wait has no limit.
         """
-        runtime = self._app.reconcile.runtime
+        runtime = self._app.runtime
         if runtime is None:
             self._health.report("cri", "CRI is off: nothing is reaped")
             return None
@@ -253,12 +253,12 @@ class Lifecycle:
     def _replay_spool(self) -> None:
         with self._health.stage("spool") as stage:
             deadline = Deadline.after(self._app.context.clock, REPLAY_DEADLINE_S)
-            count = self._app.reconcile.spooled_deletes.replay(deadline=deadline)
+            count = self._app.spooled_deletes.replay(deadline=deadline)
             stage.detail = f"{counted(count, 'DEL')} carried out"
 
     def _restore(self, listed: dict[str, Sandbox] | None) -> None:
         with self._health.stage("kernel") as stage:
-            outcome = self._app.reconcile.startup.reconcile_kernel(self._survey(), listed)
+            outcome = self._app.startup.reconcile_kernel(self._survey(), listed)
             stage.detail = str(outcome)
         if outcome.duplicates:
             sentence = f"{'; '.join(outcome.duplicates)}: given to nobody else; delete the sandbox that should not have it"
@@ -276,7 +276,7 @@ class Lifecycle:
         return self._app.context.wiring.survey()
 
     def _set_up_eni_routings(self) -> None:
-        self._app.reconcile.cloud.links.compare()  # an ENI whose link is gone is not waited for
+        self._app.cloud.links.compare()  # an ENI whose link is gone is not waited for
         with self._health.stage("host-routing") as stage:
             problems = self._app.pool.enis.routing.set_up_all()
             if self._app.adapters.node_info.identity() is None:
@@ -296,7 +296,7 @@ class Lifecycle:
         problem = ""
         try:
             if removed := self._handover.tidy():
-                self._app.reconcile.host_network.note(f"removed what amazon-vpc-cni-k8s had left in nftables: {removed}")
+                self._app.host_network.note(f"removed what amazon-vpc-cni-k8s had left in nftables: {removed}")
         except IpamError as error:
             problem = f"aws-node chains: they could not be removed: {log_text(error)}; tried again"
         self._health.report("aws-node chains", problem)

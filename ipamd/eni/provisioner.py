@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import ServiceContext
-from ipamd.core.odd_objects import OddObjects
+from ipamd.core.loop import OddObjects
 from ipamd.eni.enis import EniService
 from ipamd.eni.leaked import LeakedEnis
 from ipamd.eni.limits import RELEASE_DENIED

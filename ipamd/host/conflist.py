@@ -21,7 +21,7 @@ from ipamd.host.files import SETTLE_S, FollowedFile
 from ipamd.host.plugin_bundle import Bundle
 from ipamd.host.plugin_directory import PluginDirectory
 from ipamd.host.repair_backoff import Fights
-from ipamd.model.cniversion import SUPPORTED_VERSIONS, conflist_version
+from ipamd.model.cniresult import SUPPORTED_VERSIONS, conflist_version
 from ipamd.model.errors import IpamError, PluginLackingError, SettingsError
 from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
 from ipamd.model.sandbox import RuntimeInfo

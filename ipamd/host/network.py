@@ -13,8 +13,7 @@ from ipaddress import IPv4Address
 from ipamd.core.agenda import soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline
-from ipamd.core.loop import Loop
-from ipamd.core.odd_objects import OddObjects
+from ipamd.core.loop import Loop, OddObjects
 from ipamd.eni.enis import EniService
 from ipamd.host.repair_backoff import Fights
 from ipamd.host.triggers import ExpectedVeths, Relevance, Scope, Silence, Triggers

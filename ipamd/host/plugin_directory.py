@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipamd.host.plugin_versions import ask_versions
-from ipamd.model.cniversion import SUPPORTED_VERSIONS, common_versions, limits
+from ipamd.model.cniresult import SUPPORTED_VERSIONS, common_versions, limits
 from ipamd.model.errors import PluginLackingError, log_text
 from ipamd.ports import Clock
 

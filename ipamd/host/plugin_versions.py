@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from ipamd.model.cniversion import parse_versions
+from ipamd.model.cniresult import parse_versions
 from ipamd.model.errors import PluginLackingError
 from ipamd.model.words import printable
 

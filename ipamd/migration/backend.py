@@ -16,16 +16,15 @@ import grpc
 
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.refused_adds import RefusedAdd
+from ipamd.model.attachment import AttachRequest, SandboxNames
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, parse_key
-from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.words import printable
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
 from ipamd.ports import Clock, Datastore
-from ipamd.rpc import codec
-from ipamd.rpc.cni import SandboxServices
-from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
+from ipamd.rpc.cni import POD_NAME_MAX, SandboxServices, require_netns, require_network_name
+from ipamd.rpc.server import SPARE_CONNECTIONS, UnixServer
 
 DEADLINE_S = 60.0
 """Of an ADD or DEL whose caller has none: its plugin never sets one. Ours: as our plugin's ADD."""
@@ -128,11 +127,11 @@ def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
         raise InvalidRequestError("several network cards are not served", details="remove the annotation nicConfig from the pod")
     if not (request.K8S_POD_NAME and request.K8S_POD_NAMESPACE and request.Netns):
         raise InvalidRequestError("a request needs a pod's name and namespace, and a netns")
-    if max(len(request.K8S_POD_NAME), len(request.K8S_POD_NAMESPACE)) > codec.POD_NAME_MAX:
+    if max(len(request.K8S_POD_NAME), len(request.K8S_POD_NAMESPACE)) > POD_NAME_MAX:
         # The link is named by them, so they are not cut; and a file of ours with such a name would be refused when it is read.
-        raise InvalidRequestError(f"a pod's name and namespace have at most {codec.POD_NAME_MAX} characters")
-    codec.require_netns(request.Netns)
-    codec.require_network_name(request.NetworkName)
+        raise InvalidRequestError(f"a pod's name and namespace have at most {POD_NAME_MAX} characters")
+    require_netns(request.Netns)
+    require_network_name(request.NetworkName)
     return AttachRequest(
         key=parse_key(request.ContainerID, request.IfName),
         netns=request.Netns,

@@ -41,7 +41,7 @@
     +- TakeoverError                  123  yes    the node cannot change hands now
 
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
-cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/codec.py` converts these into
+cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/cni.py` converts these into
 wire codes.
 """
 

@@ -32,7 +32,7 @@ CALL_TIMEOUT_S = 10.0
 """Deadline of a list. Ours: a list of 110 sandboxes takes a few milliseconds; kubelet waits 2 minutes."""
 
 NAME_MAX = 253
-"""Characters of a name that are kept; they are aids to people. Ours: those that CNI_ARGS give are cut alike (`ipamd/rpc/codec.py`)."""
+"""Characters of a name that are kept; they are aids to people. Ours: those that CNI_ARGS give are cut alike (`ipamd/rpc/cni.py`)."""
 
 OPEN_GRACE_S = 0.2
 """How long a refusal of the stream may arrive after the answer to a later call. Ours: one process sends both within

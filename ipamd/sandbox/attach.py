@@ -9,51 +9,166 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.demand import PoolStatus
 from ipamd.model.address import Address
-from ipamd.model.attachment import Attachment, NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cniresult import build_result
+from ipamd.model.attachment import (
+    Attachment,
+    AttachRequest,
+    NetnsIdentity,
+    Wired,
+    WiringSpec,
+    fingerprint,
+    pod_veth_name,
+    veth_name,
+)
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cniresult import build_result, recorded_spec, renamed_result, result_differences
 from ipamd.model.eni import Eni
 from ipamd.model.errors import (
     AttachmentConflictError,
     BusyError,
+    CheckFailedError,
     IpamError,
     NetnsError,
     PoolEmptyError,
     TombstonedError,
+    UnknownAttachmentError,
+    VethNameTakenError,
     WiringError,
     log_text,
 )
-from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.ids import AttachmentKey, ContainerId, MacAddress
 from ipamd.model.pool import Blocked
-from ipamd.model.request import AttachRequest, fingerprint
+from ipamd.model.sandbox import SandboxState
+from ipamd.ports import HostNetwork, Runtime
 from ipamd.sandbox.cooldown import Cooldown
-from ipamd.sandbox.names import VethNames
-
-POOL_WAIT_MARGIN_S = 1.0
-"""Of the caller's deadline, kept for the rollback and the refusal. Ours: an unwire takes about 20 ms, a reply 1 ms."""
-
-FAILPOINTS = ("attach.reserved", "attach.wired", "attach.committed", "attach.unwired")
-"""Between every two effects of an ADD; datastore and kernel adapter list their own."""
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AttachPolicy:
-    """What ADD needs from the settings.
+# The name of a new sandbox's host veth: made from the key, or, where a setting asks for it, from the pod's name.
+#
+# Calico in policy-only mode and aws-network-policy-agent compute the name that amazon-vpc-cni-k8s gives, and attach their policy
+# to the link of that name. Two sandboxes of one pod cannot both have it, and a name of another form would escape policy; so the
+# name goes from a predecessor that is not ready any more to its successor, and otherwise the ADD is refused and retried
+# (docs/adr/0024).
 
-    `waiting_limit`: ADDs that may be in work at once, so that DEL always finds a thread. `mtu` of a new one, in bytes.
-    """
 
-    mtu: Callable[[], int]
-    waiting_limit: int
+POD_IFNAME = "eth0"
+"""The interface whose host veth carries the pod's name: what kubelet calls the pod's own. Others are named by their key."""
+
+
+class VethNames:
+    """Names host veths. Locks: the sandbox's, then the name's, then the predecessor's."""
+
+    def __init__(
+        self, context: ServiceContext, *, cooldown: Cooldown, runtime: Runtime | None, prefix: str, is_by_pod: bool
+    ) -> None:
+        """`runtime` None: nobody can say that a predecessor is not ready."""
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._locks = context.locks
+        self._failpoint = context.failpoint
+        self._cooldown = cooldown
+        self._runtime = runtime
+        self._prefix = prefix
+        self._is_by_pod = is_by_pod
+
+    @contextmanager
+    def claimed(self, request: AttachRequest, deadline: Deadline) -> Iterator[str]:
+        """Yield the name for a sandbox that is not attached; for the block nobody else wires a link of this name.
+
+        Raises: VethNameTakenError, BusyError, WiringError, DatastoreError. Without the setting it costs nothing and raises nothing.
+        """
+        key, names = request.key, request.names
+        if not (self._is_by_pod and names.pod_name and names.pod_namespace and key.ifname == POD_IFNAME):
+            yield veth_name(key, prefix=self._prefix)
+            return
+        name = pod_veth_name(names.pod_namespace, names.pod_name, prefix=self._prefix)
+        with self._locks.hold(AttachmentKey(ContainerId(name), key.ifname), "NAME", deadline):
+            self._free(name, key, deadline)
+            yield name
+
+    def _free(self, name: str, key: AttachmentKey, deadline: Deadline) -> None:
+        """Take the name from whatever has it in kernel or datastore."""
+        if self._cooldown.is_dying(name):
+            self._cooldown.sweep()
+        occupant = self._wiring.veth(name)
+        if self._cooldown.is_dying(name) or (occupant is not None and occupant.is_dying):
+            raise VethNameTakenError(f"host veth {name} of sandbox {key} is being deleted", details="retry")
+        for attachment in self._datastore.attachments():
+            if attachment.host_veth == name and attachment.key != key:
+                self._rename(attachment.key, name, key, deadline)
+        if occupant is None or occupant.key == key:
+            return
+        if occupant.key is None:
+            raise VethNameTakenError(
+                f"host veth {name} of sandbox {key} is taken by a link without our alias", details=f"see `ip -d link show {name}`"
+            )
+        if self._wiring.veth(name) is not None:
+            self._take_from(occupant.key, name, key, deadline)
+
+    def _take_from(self, owner: AttachmentKey, name: str, key: AttachmentKey, deadline: Deadline) -> None:
+        """The link still has the name: its row has another one after a crash, or it has no row."""
+        if self._datastore.attachment(owner) is not None:
+            self._rename(owner, name, key, deadline)
+        elif self._datastore.is_tombstoned(owner):
+            self._wiring.remove_leftover(host_veth=name, address=None)
+        else:
+            raise VethNameTakenError(
+                f"host veth {name} of sandbox {key} is that of {owner}, which is not recorded",
+                details="it is adopted or removed by itself; retry",
+            )
+
+    def _rename(self, owner: AttachmentKey, name: str, key: AttachmentKey, deadline: Deadline) -> None:
+        """Give a sandbox's link the name of its own key: the record first, because DEL goes by it. Nothing if it has gone."""
+        with self._locks.hold(owner, "RENAME", deadline):
+            attachment = self._datastore.attachment(owner)
+            if attachment is None:
+                return
+            held = self._wiring.veth(name)
+            is_wired = held is not None and held.key == owner
+            if is_wired:
+                self._require_not_ready(attachment, name, key)
+            to = veth_name(owner, prefix=self._prefix)
+            if attachment.host_veth != to:
+                with self._datastore.transaction() as uow:
+                    result = renamed_result(attachment.result, attachment.host_veth, to)
+                    uow.rename_veth(owner, host_veth=to, result=result)
+                self._failpoint("rename.recorded")
+            if is_wired:
+                self._wiring.rename_veth(host_veth=name, to=to, address=attachment.address)
+            log.info("host veth %s of sandbox %s is %s now: its pod has a new sandbox %s", name, owner, to, key)
+
+    def _require_not_ready(self, attachment: Attachment, name: str, key: AttachmentKey) -> None:
+        """Raise VethNameTakenError unless the runtime says that the predecessor is not ready; silence is no evidence (I11)."""
+        state = "not known: CRI is off"
+        if self._runtime is not None:
+            try:
+                states = {sandbox.container_id: sandbox.state for sandbox in self._runtime.sandboxes()}
+            except IpamError as error:
+                state = f"not known: {log_text(error)}"
+            else:
+                found = states.get(attachment.key.container_id)
+                if found is SandboxState.NOTREADY:
+                    return
+                state = str(found) if found is not None else "not in the runtime's list"
+        raise VethNameTakenError(
+            f"host veth {name} of sandbox {key} is that of the pod's earlier sandbox {attachment.key}, which is {state}",
+            details="retry: it goes over once that sandbox is not ready, or is deleted; no other name would be under network policy",
+        )
+
+
+POOL_WAIT_MARGIN_S = 1.0
+"""Of the caller's deadline, kept for the rollback and the refusal. Ours: an unwire takes about 20 ms, a reply 1 ms."""
+
+FAILPOINTS = ("rename.recorded", "attach.reserved", "attach.wired", "attach.committed", "attach.unwired")
+"""Between every two effects of an ADD; datastore and kernel adapter list their own."""
 
 
 class AttachService:
@@ -64,11 +179,18 @@ class AttachService:
         context: ServiceContext,
         *,
         cooldown: Cooldown,
-        policy: AttachPolicy,
+        mtu: Callable[[], int],
+        waiting_limit: int,
         veth_names: VethNames,
         pod_names: VethNames,
     ) -> None:
-        """`pod_names`: always by pod, for a caller that wires the sandbox itself and names the link so."""
+        """Keep what ADD needs.
+
+        Args:
+            mtu: of a new sandbox, in bytes.
+            waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
+            pod_names: always by pod, for a caller that wires the sandbox itself and names the link so.
+        """
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._cooldown = cooldown
@@ -76,13 +198,14 @@ class AttachService:
         self._health = context.health
         self._locks = context.locks
         self._clock = context.clock
-        self._policy = policy
+        self._mtu = mtu
+        self._waiting_limit = waiting_limit
         self._veth_names = veth_names
         self._pod_names = pod_names
         self._failpoint = context.failpoint
         self.replayed_count = 0
         self._pool_empty: Counter[Blocked] = Counter()
-        self._places = threading.BoundedSemaphore(policy.waiting_limit)
+        self._places = threading.BoundedSemaphore(waiting_limit)
 
     def pool_empty_counts(self) -> Mapping[Blocked, int]:
         """ADDs that were refused for lack of an address, by what kept the pool from growing."""
@@ -96,9 +219,7 @@ class AttachService:
             WiringError, DeadlineError, DatastoreError. After any of them nothing of this request remains.
         """
         if not self._places.acquire(blocking=False):
-            raise BusyError(
-                f"{self._policy.waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL"
-            )
+            raise BusyError(f"{self._waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL")
         with ExitStack() as stack:
             stack.callback(self._places.release)
             self._health.await_add_service(deadline)
@@ -213,7 +334,7 @@ class AttachService:
             route_table=self._eni(reserved).route_table,
             host_veth=host_veth,
             netns=request.netns,
-            mtu=self._policy.mtu(),
+            mtu=self._mtu(),
             others_mac=MacAddress("") if request.is_wired_by_caller else None,
         )
 
@@ -277,3 +398,50 @@ class AttachService:
             log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, spec.host_veth, log_text(error))
             return False
         return True
+
+
+# CHECK: compare a sandbox's wiring with its record, and the host that carries its packets with what it must be.
+#
+# Reports every difference at once and repairs nothing: the host network reconciler does.
+
+
+class CheckService:
+    """CHECK."""
+
+    def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, identity: Callable[[], InstanceIdentity | None]) -> None:
+        """`identity` is None until instance metadata answers: then the node's own routing is not compared."""
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._hostnet = hostnet
+        self._identity = identity
+        self._locks = context.locks
+
+    def check_sandbox(self, request: AttachRequest, *, deadline: Deadline) -> None:
+        """Compare a sandbox with its record.
+
+        Raises: UnknownAttachmentError if there is no record; CheckFailedError with every difference; KernelDumpError if the
+            kernel could not be read.
+        """
+        with self._locks.hold(request.key, "CHECK", deadline):
+            known = self._datastore.attachment(request.key)
+            if known is None:
+                raise UnknownAttachmentError(
+                    f"sandbox {request.key} is not attached", details="DEL it and let the runtime make a new one"
+                )
+            problems = []
+            if request.prev_result is not None:
+                problems += result_differences(
+                    request.prev_result, ifname=request.key.ifname, address=known.address, netns=request.netns
+                )
+            problems += self._wiring.check(recorded_spec(known, netns=request.netns))
+            problems += self._host_faults(known)
+        if problems:
+            raise CheckFailedError(f"sandbox {request.key} differs from its record", details="; ".join(problems))
+
+    def _host_faults(self, known: Attachment) -> list[str]:
+        """What of the node, and of the ENI that has the address, keeps packets from the sandbox."""
+        eni = self._datastore.eni(known.eni_id)
+        if eni is None:
+            return [f"{known.eni_id}, which has its address, is gone"]
+        found = self._hostnet.differences(identity=self._identity(), enis=[eni])
+        return [f"host: {difference}" for difference in found if difference.is_cut]

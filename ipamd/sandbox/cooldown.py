@@ -15,8 +15,7 @@ from datetime import timedelta
 from ipaddress import IPv4Address
 
 from ipamd.core.context import ServiceContext
-from ipamd.core.loop import Loop
-from ipamd.core.odd_objects import OddObjects
+from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import veth_name
 from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text

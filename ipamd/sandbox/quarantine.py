@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline
-from ipamd.core.odd_objects import OddObjects
+from ipamd.core.loop import OddObjects
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, is_imported_alias
 from ipamd.model.cniresult import build_result

@@ -15,8 +15,7 @@ from ipaddress import IPv4Address
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Health
-from ipamd.core.loop import Loop
-from ipamd.core.odd_objects import OddObjects
+from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError, log_text
 from ipamd.model.evidence import Evidence, Judgement, Verdict

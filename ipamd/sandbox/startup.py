@@ -14,7 +14,7 @@ from ipaddress import IPv4Address
 
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline, Steps
-from ipamd.core.odd_objects import OddObjects
+from ipamd.core.loop import OddObjects
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, Defect, IpamError, log_text
 from ipamd.model.evidence import Verdict

@@ -13,10 +13,9 @@ import pytest
 
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, veth_name
+from ipamd.model.attachment import Attachment, SandboxNames, veth_name
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
-from ipamd.model.request import SandboxNames
 from ipamd.model.sandbox import SandboxState
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.settings import NetworkConfig

@@ -8,19 +8,18 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from ipamd.adapters import Adapters
-from ipamd.bootstrap import compose
+from ipamd.bootstrap import App
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Health, Phase
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import FileSpool
 from ipamd.eni.sync_result import EniSyncResult
 from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
-from ipamd.model.attachment import Attachment
+from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.pool import PoolSettings
-from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
@@ -42,7 +41,7 @@ SETTINGS = Settings(cloud=CloudConfig(cluster_name="test"), daemon=DaemonConfig(
 
 
 class FakeNode:
-    """Kernel, EC2, metadata, runtime and the other's daemon outlive `crash`, the process does not. `compose` makes it, as it ships."""
+    """Kernel, EC2, metadata, runtime and the other's daemon outlive `crash`, the process does not. `App` composes it, as it ships."""
 
     def __init__(
         self,
@@ -104,7 +103,7 @@ class FakeNode:
             aws_node=self.aws_node,
         )
         self.current = CurrentSettings(replace(self.shipped, network=self.network, subnets=self.subnets_config))
-        self.app = compose(self.connected(adapters), self.current)
+        self.app = App(self.connected(adapters), self.current)
         self._name_parts()
 
     def connected(self, adapters: Adapters) -> Adapters:
@@ -125,10 +124,10 @@ class FakeNode:
         self.attacher, self.detacher = app.sandbox.attach, app.sandbox.detach
         self.checker, self.collector = app.sandbox.check, app.sandbox.gc
         self.enis, self.provisioner, self.pool = app.pool.enis, app.pool.provisioner, app.pool.maintainer
-        self.startup, self.quarantine = app.reconcile.startup, app.reconcile.quarantine
-        self.host_reconciler, self.cloud_reconciler = app.reconcile.host_network, app.reconcile.cloud
-        assert app.reconcile.runtime is not None
-        self.runtime_reconciler = app.reconcile.runtime
+        self.startup, self.quarantine = app.startup, app.quarantine
+        self.host_reconciler, self.cloud_reconciler = app.host_network, app.cloud
+        assert app.runtime is not None
+        self.runtime_reconciler = app.runtime
         self.judge = self.runtime_reconciler._judge
 
     def listed(self) -> dict[str, Sandbox] | None:

@@ -38,7 +38,7 @@ def ask(node: FakeNode, verb: str, name: str, *, netns: str = "", config: bytes 
 
 def replay(node: FakeNode) -> int:
     """What start-up and the watch do: carry out what is in the spool."""
-    return node.app.reconcile.spooled_deletes.replay(deadline=Deadline.after(node.clock, 30))
+    return node.app.spooled_deletes.replay(deadline=Deadline.after(node.clock, 30))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ The verb GC hands a plugin the attachments that the runtime counts as valid, and
 one network configuration, no runtime knows all attachments: its list lacks those of the others, and what is in use is cleaned up. The
 maintainers asked for a switch that turns GC off for such a configuration.
 
-What prevents it here: the list is a declaration, one witness more that can only name absence (`sandbox/gc.py`). The one
+What prevents it here: the list is a declaration, one witness more that can only name absence (`sandbox/detach.py`). The one
 verdict (`model/evidence.py: judge`) frees what the list lacks only if network namespace and host veth are gone too, CRI does not
 list it, and it is older than five minutes (I2, I11). A container that CRI never lists keeps its address as long as it lives
 (docs/adr/0001).
@@ -19,9 +19,8 @@ from dataclasses import replace
 import pytest
 
 from ipamd.core.deadline import Deadline, Steps
-from ipamd.model.attachment import Attachment
+from ipamd.model.attachment import Attachment, SandboxNames
 from ipamd.model.evidence import Evidence, Judgement, Verdict
-from ipamd.model.request import SandboxNames
 from ipamd.sandbox import judge as sandbox_judge
 from tests.fakes.node import FakeNode
 

@@ -20,12 +20,12 @@ from ipaddress import IPv4Address
 import pytest
 
 from ipamd.core.deadline import Deadline, Steps
+from ipamd.model.attachment import SandboxNames
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
-from ipamd.model.request import SandboxNames
 from ipamd.model.sandbox import SandboxState
+from ipamd.sandbox import attach as veth_names
 from ipamd.sandbox import detach
-from ipamd.sandbox import names as veth_names
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes

@@ -20,7 +20,7 @@ from ipamd.host.conflist import ChainedPlugins, ConflistKeeper
 from ipamd.host.files import FileFollowers
 from ipamd.host.plugin_bundle import Bundle
 from ipamd.host.repair_backoff import FIGHT_REPAIRS, Fights
-from ipamd.model.cniversion import SUPPORTED_VERSIONS
+from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from ipamd.model.kernel import RepairKind
 from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
 from tests import loops

@@ -31,8 +31,8 @@ class Hands:
         self.handover = Handover(
             aws_node=app.adapters.aws_node,
             is_overtaken=is_overtaken,
-            export=app.reconcile.export,
-            other=app.reconcile.other,
+            export=app.export,
+            other=app.other_daemon,
             backend=backend,  # type: ignore[arg-type]  # what is called of it
             hostnet=app.adapters.hostnet,
             identity=app.adapters.node_info.identity,

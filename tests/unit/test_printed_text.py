@@ -17,13 +17,13 @@ from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.client import plain
 from ipamd.ipamctl.verb import EXIT_REFUSED, RefusedError
 from ipamd.logs import MESSAGE_MAX, TRACEBACK_LINES_MAX, JsonFormatter
-from ipamd.model.cniversion import SUPPORTED_VERSIONS
+from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ids import parse_ifname
 from ipamd.model.words import TEXT_MAX
 from ipamd.pb import cni_pb2
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.rpc import codec
+from ipamd.rpc.cni import encode_error
 from tests.fakes.node import FakeNode
 from tests.unit.ipamctl.test_render import answer
 from tests.unit.ipamctl.test_verbs import ASKING, fill, positionals
@@ -136,7 +136,7 @@ def test_text_that_no_message_can_carry_is_refused_typed(node: FakeNode, conf: d
 
 def test_an_unexpected_error_with_a_surrogate_is_answered(node: FakeNode) -> None:
     """The text of an exception may have any."""
-    encoded = codec.encode_error(RuntimeError("\ud800" * TEXT_MAX * 2), cni_version="1.0.0")
+    encoded = encode_error(RuntimeError("\ud800" * TEXT_MAX * 2), cni_version="1.0.0")
     assert encoded.code == 100
     assert is_safe(encoded.details)
     assert node.app.cni is not None

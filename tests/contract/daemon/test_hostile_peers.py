@@ -18,9 +18,15 @@ import pytest
 
 from ipamd.migration import backend as cni_backend
 from ipamd.migration.backend import MAX_RPCS, CniBackendServer, CniBackendServicer
-from ipamd.rpc import unix_server
-from ipamd.rpc.server import MAX_REQUEST_BYTES, SOCKET_NAME, RpcServer
-from ipamd.rpc.unix_server import MAX_HEADER_BYTES, SPARE_CONNECTIONS, STREAMS_PER_CONNECTION
+from ipamd.rpc import server as unix_server
+from ipamd.rpc.server import (
+    MAX_HEADER_BYTES,
+    MAX_REQUEST_BYTES,
+    SOCKET_NAME,
+    SPARE_CONNECTIONS,
+    STREAMS_PER_CONNECTION,
+    RpcServer,
+)
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
@@ -169,7 +175,7 @@ def test_a_request_over_the_bound_is_refused(served: Served) -> None:
 
 
 def test_bytes_that_are_no_message_are_refused(served: Served) -> None:
-    """By us: grpcio's own refusal keeps the call and a thread (ipamd/rpc/unix_server.py)."""
+    """By us: grpcio's own refusal keeps the call and a thread (ipamd/rpc/server.py)."""
     assert served.call(b"\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
     assert served.answers()
 

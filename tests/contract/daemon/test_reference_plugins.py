@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ipamd.model.cniversion import SUPPORTED_VERSIONS
+from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from lab.lab import missing_requirements
 from lab.node.node import REPOSITORY
 from tests.rig import Rig, rig, wait_until

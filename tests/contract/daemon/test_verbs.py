@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ipamd.model.cniversion import SUPPORTED_VERSIONS
+from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from lab.node.plugin import onefile
 from tests.rig import PLUGIN_PATH, Rig
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from ipamd.model.cniversion import SUPPORTED_VERSIONS
+from ipamd.model.cniresult import SUPPORTED_VERSIONS
 
 
 def leave_stale_socket(run_dir):

@@ -1,4 +1,4 @@
-"""The whole daemon over fakes: `bootstrap.compose` and `Lifecycle`, its threads in simulated time, one life after another."""
+"""The whole daemon over fakes: `bootstrap.App` and `Lifecycle`, its threads in simulated time, one life after another."""
 
 from __future__ import annotations
 

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.address import Address, AddressState
-from ipamd.model.attachment import (
-    ALIAS_TAG,
-    NetnsIdentity,
-    WiringSpec,
-    decode_alias,
-    encode_alias,
-    sandbox_mac,
-    veth_name,
-)
+from ipamd.model.attachment import ALIAS_TAG, NetnsIdentity, WiringSpec, decode_alias, encode_alias, sandbox_mac, veth_name
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, AttachmentKey, parse_ifname, parse_key
 from tests.unit.datastore.support import START, a_key, an_attachment, an_eni
 from tests.unit.model.test_ids import CONTAINER_IDS

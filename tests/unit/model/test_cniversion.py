@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 
 from cni_plugin import cnijson
-from ipamd.model.cniresult import CANONICAL_VERSION, convert_result
-from ipamd.model.cniversion import CONFLIST_VERSION, SUPPORTED_VERSIONS, VERB_SINCE, is_before, require_supported, require_verb
+from ipamd.model.cniresult import (
+    CANONICAL_VERSION,
+    CONFLIST_VERSION,
+    SUPPORTED_VERSIONS,
+    VERB_SINCE,
+    convert_result,
+    is_before,
+    require_supported,
+    require_verb,
+)
 from ipamd.model.errors import IncompatibleVersionError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.host.plugin_directory import ASK_AGAIN_S, PluginDirectory, Spoken
-from ipamd.model.cniversion import SUPPORTED_VERSIONS
+from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from ipamd.model.errors import PluginLackingError
 from tests.fakes.clock import FakeClock
 

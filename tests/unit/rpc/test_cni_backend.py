@@ -16,7 +16,7 @@ from ipamd.migration.backend import CniBackendServer, CniBackendServicer
 from ipamd.model.errors import SettingsError
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
-from ipamd.rpc.unix_server import PRIVATE_NAME
+from ipamd.rpc.server import PRIVATE_NAME
 from tests.fakes.node import FakeNode
 
 REQUEST = {

@@ -17,7 +17,7 @@ IPAMD = Path(__file__).parents[3] / "ipamd"
 def test_a_server_is_made_in_one_place() -> None:
     """I16: a second call of `grpc.server` had none of the bounds of the first."""
     made = [str(path.relative_to(IPAMD)) for path in sorted(IPAMD.rglob("*.py")) if "grpc.server(" in path.read_text()]
-    assert made == ["rpc/unix_server.py"]
+    assert made == ["rpc/server.py"]
 
 
 def test_a_dead_socket_is_replaced_and_ours_is_removed_at_the_end(tmp_path: Path) -> None:

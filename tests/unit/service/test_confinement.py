@@ -12,7 +12,7 @@ REFUSED = f"{NOT_REPAIRED}: the source of sandboxes' packets is not checked"
 def test_it_is_put_in_place_without_an_identity(node: FakeNode) -> None:
     """Metadata has not answered yet: the drop needs no answer, and is put back all the same."""
     node.hostnet.is_confined = False
-    reconciler = node.app.reconcile.host_network
+    reconciler = node.app.host_network
     reconciler._identity = lambda: None  # metadata is away
     assert reconciler.reconcile() == ["nftables table was missing: added"]
     assert node.hostnet.is_confined
@@ -21,7 +21,7 @@ def test_it_is_put_in_place_without_an_identity(node: FakeNode) -> None:
 
 def test_a_refusal_is_a_condition_until_it_ends(node: FakeNode) -> None:
     """The node serves, and says that sandboxes are not confined; the condition goes with the refusal."""
-    reconciler, health = node.app.reconcile.host_network, node.app.context.health
+    reconciler, health = node.app.host_network, node.app.context.health
     node.hostnet.is_confined, node.hostnet.confine_refusals = False, [REFUSED]
     reconciler.reconcile()
     assert health.conditions_by_subject()["confinement"] == f"confinement: {REFUSED}"
@@ -35,7 +35,7 @@ def test_the_audit_names_what_is_missing(node: FakeNode) -> None:
     node.hostnet.is_confined = False
     found = [each for each in node.app.introspection._sources.audit.audit(ask_ec2=False).findings if "nftables" in each.what]
     assert [each.severity for each in found] == [Severity.DIFFERENCE]
-    node.app.reconcile.host_network.reconcile()
+    node.app.host_network.reconcile()
     assert not [each for each in node.app.introspection._sources.audit.audit(ask_ec2=False).findings if "nftables" in each.what]
 
 
@@ -52,7 +52,7 @@ def test_dropped_packets_are_in_the_metrics(node: FakeNode) -> None:
 
 def test_a_change_of_nftables_looks_at_no_veth_while_the_drop_is_in_place(node: FakeNode) -> None:
     """kube-proxy changes its tables all the time: nothing is confined anew, also where extra sources are allowed."""
-    reconciler = node.app.reconcile.host_network
+    reconciler = node.app.host_network
     node.hostnet.has_extra_sources = True
     assert reconciler._reconcile_table() == []
     assert node.hostnet.confine_count == 0

@@ -245,7 +245,7 @@ def test_one_spooled_del_that_refuses_stops_neither_the_others_nor_the_start(
         (spool / f"del-{number}").write_bytes(request.SerializeToString())
     node.crash()
     switch = refuse(node, monkeypatch, "mark_for_deletion", odd.host_veth, WiringError("no"))
-    replay = node.app.reconcile.spooled_deletes.replay
+    replay = node.app.spooled_deletes.replay
     assert replay(deadline=Deadline.after(node.clock, 9)) == 1
     assert [a.key for a in node.datastore.attachments()] == [odd.key]
     assert node.spool.pending_count() == 1

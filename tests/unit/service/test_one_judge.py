@@ -9,9 +9,8 @@ import pytest
 
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment
+from ipamd.model.attachment import Attachment, SandboxNames
 from ipamd.model.errors import RuntimeUnreachableError
-from ipamd.model.request import SandboxNames
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode

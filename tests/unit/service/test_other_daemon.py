@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> FakeNode:
 
 def look(node: FakeNode) -> str:
     """As the maintenance loop does every few seconds."""
-    return node.app.reconcile.other.look()
+    return node.app.other_daemon.look()
 
 
 def status(node: FakeNode) -> pb.GetStatusReply:
@@ -171,18 +171,18 @@ def test_a_file_that_we_took_over_or_wrote_is_compared_with_nothing(node: FakeNo
     stale = Allocation(node.key("dead"), ours.address, "default", "dead")
     node.aws_node.tell(stale)
     node.aws_node.settle()
-    assert node.app.reconcile.other.given_twice() == ()
+    assert node.app.other_daemon.given_twice() == ()
     node.aws_node.tell(stale)
-    assert len(node.app.reconcile.other.given_twice()) == 1
+    assert len(node.app.other_daemon.given_twice()) == 1
     node.aws_node.begin_export()
-    assert (node.app.reconcile.other.given_twice(), look(node)) == ((), "")
+    assert (node.app.other_daemon.given_twice(), look(node)) == ((), "")
 
 
 def test_a_damaged_file_names_nothing_and_is_the_last_error(node: FakeNode) -> None:
     """What reports go on: nothing is concluded from it (I11)."""
     node.aws_node.tell()
     node.aws_node.refusal = ForeignStateError("ipam.json cannot be used: it is not JSON")
-    assert node.app.reconcile.other.given_twice() == ()
+    assert node.app.other_daemon.given_twice() == ()
     last = node.health.last_error()
     assert last is not None
     assert "not JSON" in last.message

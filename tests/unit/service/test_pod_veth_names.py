@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.deadline import Deadline, Steps
-from ipamd.model.attachment import Attachment, pod_veth_name, veth_name
+from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames, pod_veth_name, veth_name
 from ipamd.model.errors import IpamError, VethNameTakenError, WiringError
-from ipamd.model.request import AttachRequest, SandboxNames
 from ipamd.model.sandbox import SandboxState
 from ipamd.settings import NetworkConfig
 from tests.fakes.node import FakeNode

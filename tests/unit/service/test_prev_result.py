@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cniresult import build_result, convert_result, require_valid
-from ipamd.model.cniversion import SUPPORTED_VERSIONS
+from ipamd.model.cniresult import SUPPORTED_VERSIONS, build_result, convert_result, require_valid
 from ipamd.model.errors import InvalidConfigError
 from ipamd.model.ids import MacAddress, parse_key
 from tests.fakes.node import FakeNode

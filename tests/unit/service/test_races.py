@@ -108,10 +108,10 @@ def test_a_spooled_del_that_is_refused_stays_and_the_others_are_done(
         return real(key, **options)
 
     monkeypatch.setattr(node.detacher, "detach_sandbox", refuse_once)
-    assert node.app.reconcile.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9)) == 1
+    assert node.app.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9)) == 1
     assert [a.key.container_id for a in node.datastore.attachments()] == ["a"]
     assert node.spool.pending_count() == 1
-    assert node.app.reconcile.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9)) == 1
+    assert node.app.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9)) == 1
     assert node.datastore.attachments() == ()
 
 

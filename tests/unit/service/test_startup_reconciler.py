@@ -179,7 +179,7 @@ def test_a_spooled_del_is_carried_out_before_anything_else(node: FakeNode) -> No
     (spool / "del-1").write_bytes(request.SerializeToString())
     (spool / "del-2").write_bytes(b"\xff\xff\xff")
     node.crash()
-    assert node.app.reconcile.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9)) == 1
+    assert node.app.spooled_deletes.replay(deadline=Deadline.after(node.clock, 9)) == 1
     assert node.datastore.attachment(made.key) is None
     assert node.spool.pending_count() == 0
     assert list((node.run_dir / "spool-bad").iterdir()) != []
