@@ -82,11 +82,11 @@ class Adapters:
     ec2: Ec2
     runtime: Runtime | None
     spool: Spool
+    aws_node: AwsNode
     custom_network: CustomNetwork | None = None
     has_run_before: bool = False
     failpoint: Failpoint = no_failpoint
     boot_id: str = ""
-    aws_node: AwsNode | None = None
     is_overtaken: bool = False
     history: History = field(default_factory=NoHistory)
     history_writer: HistoryWriter | None = None

@@ -37,8 +37,8 @@ from ipamd.metric_families import Counts
 from ipamd.metrics import Metrics
 from ipamd.migration.backend import CniBackendServer, CniBackendServicer
 from ipamd.migration.export import ExportService
+from ipamd.migration.handover import OtherDaemon
 from ipamd.migration.importing import ImportService
-from ipamd.migration.other_daemon import OtherDaemon
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
 from ipamd.pool.maintainer import PoolMaintainer

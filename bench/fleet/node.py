@@ -36,7 +36,7 @@ from ipamd.model.attachment import Attachment, NetnsIdentity
 from ipamd.model.errors import IpamError, PoolEmptyError
 from ipamd.model.ids import AttachmentKey, ContainerId, IfName
 from ipamd.node_info import NodeInfo
-from ipamd.ports import HostNetwork, Metadata, Spool, Wiring
+from ipamd.ports import AwsNode, HostNetwork, Metadata, Spool, Wiring
 from ipamd.sandbox.cooldown import SWEEP_QUIET_S, Cooldown
 from ipamd.settings import CloudConfig, CurrentSettings, Settings
 
@@ -112,6 +112,7 @@ class FleetNode:
             ec2=self._ec2,
             runtime=None,
             spool=cast("Spool", None),
+            aws_node=cast("AwsNode", None),
         )
         self.pool = compose_pool(self._context, self._cooldown, adapters, CurrentSettings(settings))
 

@@ -14,7 +14,8 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -89,21 +90,9 @@ def is_its_daemon(address: tuple[str, int], *, timeout_s: float = CONNECT_S) -> 
 # Read and write small files that others read too: bounded, atomic, durable, and never written through a stranger's link.
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """Which content of a file it is, without reading it: both daemons replace it by a rename, so another has another inode or time."""
-
-    inode: int
-    mtime_ns: int
-
-
-def version_of(path: Path) -> Version | None:
-    """The version of a file that is there; None without one. Raises: OSError."""
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return Version(status.st_ino, status.st_mtime_ns)
+Version = list[int]
+"""Inode and time of a file, as the note has them: which content it is, without reading it. Both daemons replace the file by a rename,
+so another content has another inode or time."""
 
 
 def read_bounded(path: Path, *, most: int) -> bytes | None:
@@ -131,7 +120,7 @@ def replace(path: Path, content: bytes, *, mode: int, announce: Callable[[Versio
         stream.flush()
         os.fsync(stream.fileno())
         status = os.fstat(stream.fileno())
-    announce(Version(status.st_ino, status.st_mtime_ns))
+    announce([status.st_ino, status.st_mtime_ns])
     scratch.replace(path)
     sync_directory(path.parent)
 
@@ -143,6 +132,15 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _done_or_refused(what: str, *, advice: str = "") -> Iterator[None]:
+    """Name what could not be done to a file. Raises: TakeoverError for an OSError within."""
+    try:
+        yield
+    except OSError as error:
+        raise TakeoverError(what, details=f"{error.strerror or ''}{advice}") from error
 
 
 NOTE_NAME = "aws-node.json"
@@ -185,8 +183,10 @@ class FileAwsNode:
     def last_sign(self, *, pod: str = "") -> Sign | None:
         note, now_s, listener = self._read_note(), self._clock.monotonic(), self.listener()
         lasting = f"it serves {listener}" if listener else f"its pod {pod} runs" if pod else ""
-        noted = _Seen.of(note.get("seen"), boot_id=self._boot_id)
-        seen = max((one for one in (noted, self._seen) if one is not None), key=lambda one: one.at_s, default=None)
+        seen = self._seen
+        match note.get("seen"):
+            case [self._boot_id, int() | float() as at_s, str(what), list(of)] if seen is None or at_s >= seen.at_s:
+                seen = _Seen(self._boot_id, float(at_s), what, of)
         version = self._version()
         if lasting:
             seen = _Seen(self._boot_id, now_s, lasting, [] if seen is None else seen.version)
@@ -233,16 +233,12 @@ class FileAwsNode:
 
     def begin_export(self) -> None:
         self._change_note(exporting=True)
-        try:
+        with _done_or_refused(f"{self._exported} cannot be written"):
             replace(self._exported, b"`ipamctl export --undo` removes this file\n", mode=0o644)
-        except OSError as error:
-            raise TakeoverError(f"{self._exported} cannot be written", details=error.strerror or "") from error
 
     def end_export(self) -> None:
-        try:
+        with _done_or_refused(f"{self._exported} cannot be removed"):
             self._exported.unlink(missing_ok=True)
-        except OSError as error:
-            raise TakeoverError(f"{self._exported} cannot be removed", details=error.strerror or "") from error
         self._change_note(exporting=None)
 
     def write(self, allocations: Iterable[Allocation]) -> str:
@@ -250,14 +246,12 @@ class FileAwsNode:
 
         def announce(version: Version) -> None:
             # Before the rename: a process that dies between both must not take what it wrote for the other's.
-            self._change_note(next=[version.inode, version.mtime_ns])
+            self._change_note(next=version)
 
-        try:
+        advice = f": mount {self._checkpoint.parent} into the daemon's pod"
+        with _done_or_refused(f"{self._checkpoint} cannot be written", advice=advice):
             self._checkpoint.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             replace(self._checkpoint, content, mode=0o600, announce=announce)
-        except OSError as error:
-            details = f"{error.strerror}: mount {self._checkpoint.parent} into the daemon's pod"
-            raise TakeoverError(f"{self._checkpoint} cannot be written", details=details) from error
         self._change_note(version=self._read_note().get("next"), next=None)
         return str(self._checkpoint)
 
@@ -273,23 +267,21 @@ class FileAwsNode:
         return f"{self._saved} was renamed to {self._theirs.name}" if self._rename(self._saved, self._theirs) else ""
 
     def remove_our_conflist(self) -> str:
-        try:
-            self._ours.unlink()
+        with _done_or_refused(f"{self._ours} cannot be removed"):
+            try:
+                self._ours.unlink()
+            except FileNotFoundError:
+                return ""
             sync_directory(self._ours.parent)
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            raise TakeoverError(f"{self._ours} cannot be removed", details=error.strerror or "") from error
         return f"{self._ours} was removed"
 
     def _rename(self, source: Path, target: Path) -> bool:
-        try:
-            source.rename(target)
+        with _done_or_refused(f"{source} cannot be renamed to {target.name}"):
+            try:
+                source.rename(target)
+            except FileNotFoundError:
+                return False
             sync_directory(target.parent)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise TakeoverError(f"{source} cannot be renamed to {target.name}", details=error.strerror or "") from error
         return True
 
     def _network_name(self) -> str:
@@ -310,12 +302,15 @@ class FileAwsNode:
         except ForeignStateError:
             return True
 
-    def _version(self) -> list[int] | None:
+    def _version(self) -> Version | None:
+        """The version of its file; None without one. Raises: ForeignStateError."""
         try:
-            found = version_of(self._checkpoint)
-            return None if found is None else [found.inode, found.mtime_ns]
+            status = self._checkpoint.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
             raise ForeignStateError(f"{self._checkpoint} cannot be looked at", details=error.strerror or "") from error
+        return [status.st_ino, status.st_mtime_ns]
 
     def _read_note(self) -> dict[str, object]:
         """Our note; a damaged one counts as none, so that its file is looked at again."""
@@ -328,14 +323,11 @@ class FileAwsNode:
 
     def _change_note(self, **parts: object) -> None:
         """Change parts of our note, from any thread: a look and an export change others. None removes one."""
-        try:
-            with self._changing:
-                note = self._read_note()
-                changed = {name: part for name, part in (note | parts).items() if part is not None}
-                if changed != note:
-                    replace(self._note, json.dumps(changed).encode() + b"\n", mode=0o600)
-        except OSError as error:
-            raise TakeoverError(f"{self._note} cannot be written", details=error.strerror or "") from error
+        with _done_or_refused(f"{self._note} cannot be written"), self._changing:
+            note = self._read_note()
+            changed = {name: part for name, part in (note | parts).items() if part is not None}
+            if changed != note:
+                replace(self._note, json.dumps(changed).encode() + b"\n", mode=0o600)
 
 
 def _known(note: Mapping[str, object]) -> list[object]:
@@ -350,12 +342,4 @@ class _Seen:
     boot_id: str
     at_s: float
     what: str
-    version: list[int]
-
-    @classmethod
-    def of(cls, noted: object, *, boot_id: str) -> _Seen | None:
-        """What a note says, of this boot; None for anything else."""
-        match noted:
-            case [str(boot), int() | float() as at_s, str(what), list(version)] if boot == boot_id:
-                return cls(boot, float(at_s), what, version)
-        return None
+    version: Version

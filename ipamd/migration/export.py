@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
 
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline
@@ -52,7 +51,7 @@ class ExportReport:
 class ExportService:
     """`ipamctl export` and `ipamctl export --undo`. One at a time."""
 
-    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, aws_node: AwsNode | None, prefix: str) -> None:
+    def __init__(self, context: ServiceContext, *, cooldown: Cooldown, aws_node: AwsNode, prefix: str) -> None:
         self._datastore = context.datastore
         self._wiring = context.wiring
         self._locks = context.locks
@@ -71,11 +70,6 @@ class ExportService:
         """Say how the loops are ended, and how the process: the life of the process is not known here."""
         self._quiesce, self._restart = quiesce, restart
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether this node is, or is to be, the other's."""
-        return self._aws_node is not None and self._aws_node.is_exporting
-
     def hold(self) -> None:
         """Refuse ADD and leave EC2 alone, for as long as the process lives."""
         self._health.hold_adds(CONDITION, REASON)
@@ -84,45 +78,35 @@ class ExportService:
 
     def export(self) -> ExportReport:
         """Do everything that is not done yet. Returns: what was done, and what could not be."""
-        report = ExportReport()
-        if not self._one.acquire(blocking=False):
-            report.problems.append("another export is at work")
-            return report
-        try:
-            self._export(report)
-        except IpamError as error:
-            self._health.record_error("export", error)
-            report.problems.append(f"{log_text(error)}; repeat the export")
-        finally:
-            self._one.release()
-        return report
+        return self._alone(self._export, busy="another export is at work")
 
     def undo(self) -> ExportReport:
         """Keep the node: the process ends, and the next one serves it again.
 
         If the other daemon has run meanwhile, the next one takes the node over as on the first day.
         """
+        return self._alone(self._undo, busy="an export is at work: let it end first")
+
+    def _alone(self, work: Callable[[ExportReport], None], *, busy: str) -> ExportReport:
         report = ExportReport()
         if not self._one.acquire(blocking=False):
-            report.problems.append("an export is at work: let it end first")
+            report.problems.append(busy)
             return report
         try:
-            self._undo(report)
+            work(report)
         finally:
             self._one.release()
         return report
 
     def _undo(self, report: ExportReport) -> None:
-        aws_node = self._aws_node
-        if aws_node is None or not aws_node.is_exporting:
+        if not self._aws_node.is_exporting:
             report.steps.append("no export was begun")
             return
-        listener = aws_node.listener()
-        if listener:
+        if listener := self._aws_node.listener():
             report.problems.append(f"amazon-vpc-cni-k8s serves {listener}: remove its DaemonSet aws-node from this node first")
             return
         try:
-            aws_node.end_export()
+            self._aws_node.end_export()
         except TakeoverError as error:
             report.problems.append(log_text(error))
             return
@@ -130,9 +114,17 @@ class ExportService:
         self._restart("an export was undone")
 
     def _export(self, report: ExportReport) -> None:
+        try:
+            self._begin()
+            report.steps.append("ADD is refused, and nothing is asked of EC2")
+            self._finish(report)
+        except IpamError as error:
+            self._health.record_error("export", error)
+            report.problems.append(f"{log_text(error)}; repeat the export")
+
+    def _begin(self) -> None:
+        """From here on no process of ours gives an address. Raises: TakeoverError."""
         aws_node = self._aws_node
-        if aws_node is None:
-            raise TakeoverError("there is nothing to export to", details="the daemon knows no file of amazon-vpc-cni-k8s")
         if not (aws_node.is_exporting or self._health.is_ready):
             raise TakeoverError("the daemon is not ready", details="its rows may not be whole; see `ipamctl status`")
         listener = aws_node.listener()
@@ -149,17 +141,26 @@ class ExportService:
                 self.hold()
         self._failpoint("export.begun")
         self._quiesce()
-        report.steps.append("ADD is refused, and nothing is asked of EC2")
+
+    def _finish(self, report: ExportReport) -> None:
+        """Make wiring and file complete, then change the conflists. Raises: IpamError."""
         self._await_adds()
         self._cooldown.sweep()
         self._rename(report)
-        survey = self._complete(report)
-        allocations = self._allocations(survey, aws_node, report)
-        path = aws_node.write(allocations)
+        allocations = self._allocations(self._complete(report), report)
+        path = self._aws_node.write(allocations)
         self._failpoint("export.written")
         report.exported_count = len(allocations)
         report.steps.append(f"{counted(len(allocations), 'address')} written to {path}")
-        self._change_conflists(aws_node, report)
+        if restored := self._aws_node.restore_conflist():  # its conflist first, so that there is never none: it sorts before ours
+            report.steps.append(restored)
+        self._failpoint("export.restored")
+        if not self._aws_node.has_conflist():
+            report.steps.append(
+                "its conflist was never here, so ours stays: its daemon writes one, which sorts before ours; remove ours then"
+            )
+        elif removed := self._aws_node.remove_our_conflist():
+            report.steps.append(removed)
         cooling = self._datastore.counts().cooling
         if cooling:
             report.steps.append(f"{counted(cooling, 'address')} still cool: its daemon knows no cooldown from before its start")
@@ -181,21 +182,18 @@ class ExportService:
             if not wanted or attachment.host_veth == wanted:
                 continue
             with self._locks.hold(attachment.key, "EXPORT", Deadline.after(self._clock, LOCK_WAIT_S)):
-                count += self._rename_one(attachment, wanted)
+                if self._datastore.attachment(attachment.key) != attachment:
+                    continue  # its DEL came
+                if any(one.host_veth == wanted for one in self._datastore.attachments()) or self._is_taken(wanted):
+                    continue
+                with self._datastore.transaction() as uow:
+                    result = renamed_result(attachment.result, attachment.host_veth, wanted)
+                    uow.rename_veth(attachment.key, host_veth=wanted, result=result)
+                self._failpoint("export.renamed")
+                self._wiring.rename_veth(host_veth=attachment.host_veth, to=wanted, address=attachment.address)
+                count += 1
         if count:
             report.steps.append(f"{counted(count, 'host veth')} named by pod")
-
-    def _rename_one(self, attachment: Attachment, wanted: str) -> bool:
-        if self._datastore.attachment(attachment.key) != attachment:
-            return False  # its DEL came
-        if any(one.host_veth == wanted for one in self._datastore.attachments()) or self._is_taken(wanted):
-            return False
-        with self._datastore.transaction() as uow:
-            result = renamed_result(attachment.result, attachment.host_veth, wanted)
-            uow.rename_veth(attachment.key, host_veth=wanted, result=result)
-        self._failpoint("export.renamed")
-        self._wiring.rename_veth(host_veth=attachment.host_veth, to=wanted, address=attachment.address)
-        return True
 
     def _is_taken(self, name: str) -> bool:
         try:
@@ -221,37 +219,21 @@ class ExportService:
         report.steps.append(f"rules {TO_SANDBOX_PRIORITY} and {FROM_SANDBOX_PRIORITY} and routes of every sandbox are in place")
         return survey
 
-    def _allocations(self, survey: KernelSurvey, aws_node: AwsNode, report: ExportReport) -> list[Allocation]:
+    def _allocations(self, survey: KernelSurvey, report: ExportReport) -> list[Allocation]:
         """One for each address that somebody has: what is not in the file is given again."""
         found = recorded(self._datastore.attachments(), survey, prefix=self._prefix)
-        told, now = self._told(aws_node), self._clock.now()
-        others = unrecorded(survey, found, told=told, prefix=self._prefix, now=now)
+        told = {}
+        try:
+            told = {one.address: one for one in self._aws_node.allocations() if one.address is not None}
+        except ForeignStateError as error:
+            log.info("its file is written anew without a look at what it said: %s", log_text(error))
+        others = unrecorded(survey, found, told=told, prefix=self._prefix, now=self._clock.now())
         for address, (veth, allocation) in others.items():
             report.steps.append(
                 f"{address} is not recorded, but {veth.name} ({veth.key or 'of nobody we know'}) has it: exported"
             )
             found[address] = allocation
         return [found[address] for address in sorted(found)]
-
-    @staticmethod
-    def _told(aws_node: AwsNode) -> Mapping[IPv4Address, Allocation]:
-        try:
-            return {one.address: one for one in aws_node.allocations() if one.address is not None}
-        except ForeignStateError as error:
-            log.info("its file is written anew without a look at what it said: %s", log_text(error))
-            return {}
-
-    def _change_conflists(self, aws_node: AwsNode, report: ExportReport) -> None:
-        """Its conflist first, so that there is never none: it sorts before ours."""
-        if restored := aws_node.restore_conflist():
-            report.steps.append(restored)
-        self._failpoint("export.restored")
-        if not aws_node.has_conflist():
-            report.steps.append(
-                "its conflist was never here, so ours stays: its daemon writes one, which sorts before ours; remove ours then"
-            )
-        elif removed := aws_node.remove_our_conflist():
-            report.steps.append(removed)
 
 
 def _lacks(attachment: Attachment, survey: KernelSurvey) -> list[str]:

@@ -1,23 +1,32 @@
 """When this node changes hands between amazon-vpc-cni-k8s and us: who may give addresses, and whose conflist the runtime finds.
 
-Two daemons that give addresses of the same ENIs give one twice (I1). So a start waits until the other one has been away for a minute
-(`migration/other_daemon.py`), its file is read only then, and its conflist, which sorts before ours, is renamed only once we
-are ready (docs/adr/0037). After `ipamctl export` nothing is given here any more (docs/adr/0038).
+Two daemons that give addresses of the same ENIs give one twice (I1). So a start waits until the other one has been away for a minute,
+its file is read only then, and its conflist, which sorts before ours, is renamed only once we are ready (docs/adr/0037). After
+`ipamctl export` nothing is given here any more (docs/adr/0038).
+
+ADD is held while amazon-vpc-cni-k8s may give addresses of this node too, and what both gave is named (I1, I20). Its daemon restarts (a
+crash, an upgrade, an OOM kill), so one refused connection is no proof that it has gone: once it was seen in this boot it must have
+been away for a minute. On a node where it left no sign nothing is held. Its file says what it gave: while it is another than the one
+that we took over or wrote, it is compared with our rows at each look (docs/adr/0043).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from ipamd.core.health import Health
+from ipamd.core.context import ServiceContext
+from ipamd.core.health import Health, Phase
 from ipamd.migration.backend import CniBackendServer
 from ipamd.migration.export import ExportService
-from ipamd.migration.other_daemon import OtherDaemon
+from ipamd.model.aws_node import GivenTwice, agent_pod, given_twice
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.errors import NotServingError, SettingsError
+from ipamd.model.errors import IpamError, NotServingError, SettingsError, log_text
+from ipamd.model.freeze import FreezeCause
 from ipamd.model.kernel import NODE
+from ipamd.model.sandbox import Sandbox
+from ipamd.model.words import first_of
 from ipamd.ports import AwsNode, HostNetwork
 
 LOOK_S = 1.0
@@ -26,7 +35,75 @@ LOOK_S = 1.0
 RESTART_PAUSE_S = 0.5
 """For the reply to `ipamctl export --undo` to leave before the process ends. Ours."""
 
+CONDITION = "aws-node"
+TWICE = "given twice"
+
+ABSENCE_S = 60.0
+"""After the last sign. Ours: kubelet starts a container that ended again within 10 s at first, and its daemon listens some seconds
+after its start; while kubelet waits longer than that, its pod's sandbox is a sign."""
+
+NAMED_MAX = 5
+REMOVE = "remove its DaemonSet aws-node from this node"
+
 log = logging.getLogger(__name__)
+
+
+class OtherDaemon:
+    """Safe from any thread. Nothing is raised: what cannot be told holds ADD (I11)."""
+
+    def __init__(self, context: ServiceContext, *, aws_node: AwsNode) -> None:
+        self._context = context
+        self._health = context.health
+        self._aws_node = aws_node
+        self._lock = threading.Lock()
+        self._pod = ""
+
+    def heed(self, sandboxes: Iterable[Sandbox]) -> None:
+        """Take a complete list of the runtime: whether a pod of its daemon is there."""
+        pod = agent_pod(sandboxes)
+        if pod != self._pod:
+            self._pod = pod
+            self.look()
+
+    def look(self) -> str:
+        """Hold ADD, or end that. Returns: why its daemon may give addresses now, "" if it does not."""
+        with self._lock:  # a whole look: an older one must not serve what a newer one holds
+            if self._aws_node.is_exporting:
+                return ""
+            why, is_overtaken = "", False
+            try:
+                sign = self._aws_node.last_sign(pod=self._pod)
+                if sign is not None and sign.age_s < ABSENCE_S:
+                    seen = f", {sign.age_s:.0f} s ago" if sign.age_s else ""
+                    why = f"amazon-vpc-cni-k8s may give addresses of this node: {sign.what}{seen}"
+                # What it gave while we served is taken over by the next start: until then our rows call some of it free.
+                is_overtaken = self._health.phase is Phase.SERVING and self._aws_node.has_run_since()
+            except IpamError as error:
+                why = f"nobody can tell whether amazon-vpc-cni-k8s is away: {log_text(error)}"
+            self._hold(why or ("amazon-vpc-cni-k8s gave addresses while we served" if is_overtaken else ""))
+            both = first_of([str(one) for one in self.given_twice()], NAMED_MAX)
+            self._health.report(TWICE, both and f"{TWICE}: {both}; delete one pod of each pair, and {REMOVE}")
+            return why
+
+    def given_twice(self) -> tuple[GivenTwice, ...]:
+        """What both gave, by its file and our rows as they are now. Nothing is raised: a file that cannot be read names nothing."""
+        try:
+            if self._aws_node.is_exporting or not self._aws_node.has_run_since():
+                return ()
+            return given_twice(self._context.datastore.attachments(), self._aws_node.allocations())
+        except IpamError as error:
+            self._health.record_error(TWICE, error)
+            return ()
+
+    def _hold(self, why: str) -> None:
+        sentence = f"{why}; {REMOVE}; ADD is served {ABSENCE_S:.0f} s after its last sign; two must not share a node (I20)"
+        if why:
+            self._health.hold_adds(CONDITION, sentence)
+            self._context.freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
+        elif CONDITION in self._health.conditions_by_subject():  # only from hold to serve: that renews the patience of STATUS
+            self._health.serve_adds(CONDITION)
+            self._context.freeze.clear(FreezeCause.AWS_NODE)
+        self._health.report(CONDITION, why and f"{CONDITION}: {sentence}")
 
 
 class Handover:
@@ -35,7 +112,7 @@ class Handover:
     def __init__(
         self,
         *,
-        aws_node: AwsNode | None,
+        aws_node: AwsNode,
         is_overtaken: bool,
         export: ExportService,
         other: OtherDaemon,
@@ -76,9 +153,7 @@ class Handover:
 
         Raises: NotServingError if the daemon is stopped.
         """
-        if self._aws_node is None:
-            return True
-        if self._export.is_begun:
+        if self._aws_node.is_exporting:
             self._export.hold()
             log.warning("this node was exported to amazon-vpc-cni-k8s: DEL is served, ADD is not")
             return False
@@ -86,28 +161,21 @@ class Handover:
             self._leave_mark()
             if self._stopped.wait(LOOK_S):
                 raise NotServingError("vpc-ipamd is shutting down")
-        if self._other.is_overtaken() and not self._is_overtaken:
+        if self._aws_node.has_run_since() and not self._is_overtaken:
             self._end("amazon-vpc-cni-k8s wrote its file after our rows had been opened: they are made anew")
             return False
-        self._serve_its_plugin()
+        if self._backend is not None:  # a setting asks to listen where the other daemon did; a refusal is a condition
+            try:
+                self._backend.start()
+                log.info("the plugin of amazon-vpc-cni-k8s is served on %s", self._backend.path)
+            except SettingsError as error:
+                self._health.report("cni-backend", f"cni-backend: the other's plugin is not served: {error}", error=error)
         return True
-
-    def _serve_its_plugin(self) -> None:
-        """Listen where the other daemon did, if a setting asks for it; a refusal is a condition."""
-        if self._backend is None or self._aws_node is None:
-            return
-        try:
-            self._backend.start()
-        except SettingsError as error:
-            self._health.report("cni-backend", f"cni-backend: the other's plugin is not served: {error}", error=error)
-            return
-        log.info("the plugin of amazon-vpc-cni-k8s is served on %s", self._backend.path)
 
     def settle(self) -> None:
         """Note that what the other had given is taken over. Raises: ForeignStateError, TakeoverError."""
-        if self._aws_node is not None:
-            self._other.look()  # first: what is noted as taken over is no sign any more
-            self._aws_node.settle()
+        self._other.look()  # first: what is noted as taken over is no sign any more
+        self._aws_node.settle()
 
     def tidy(self) -> str:
         """Remove the other's chains, once: its daemon is away, and our own table does for every sandbox what they did.
@@ -115,7 +183,7 @@ class Handover:
         Returns: what was removed. Raises: WiringError, KernelDumpError.
         """
         identity = self._identity()
-        if self._is_tidy or self._aws_node is None or identity is None or self._other.look():
+        if self._is_tidy or identity is None or self._other.look():
             return ""
         if any(one.subject == NODE and one.is_repaired for one in self._hostnet.differences(identity=identity, enis=())):
             return ""  # our table is not in place yet
@@ -133,9 +201,9 @@ class Handover:
         """
         if self._other.look():
             return False
-        if not self._other.is_overtaken():
+        if not self._aws_node.has_run_since():
             return True
-        if not self._is_exported():
+        if not self._aws_node.is_exporting:
             self._end("amazon-vpc-cni-k8s gave addresses while we served: our rows are made anew")
         return False
 
@@ -144,16 +212,11 @@ class Handover:
 
         Returns: what was done, "" if there was nothing to do. Raises: TakeoverError, ForeignStateError.
         """
-        aws_node = self._aws_node
         # An export may begin while the other is looked for: then its conflist is what the runtime is to use.
-        if aws_node is None or self._is_exported() or not self.look() or self._is_exported():
+        if self._aws_node.is_exporting or not self.look() or self._aws_node.is_exporting:
             return ""
-        said = aws_node.save_conflist()
+        said = self._aws_node.save_conflist()
         if said:
             self._is_tidy = False  # its daemon was here: it made its chains anew
             log.warning("%s: it sorts before ours; `ipamctl export` puts it back", said)
         return said
-
-    def _is_exported(self) -> bool:
-        """Whether an export is at work or done: another thread begins it."""
-        return self._export.is_begun

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address
 
 from ipamd.core.context import ServiceContext
-from ipamd.migration.other_daemon import OtherDaemon
+from ipamd.migration.handover import OtherDaemon
 from ipamd.model.attachment import pod_veth_name
 from ipamd.model.aws_node import Allocation, ImportResult, Unnamed, identify
 from ipamd.model.errors import ForeignStateError, IpamError, log_text
@@ -31,8 +31,7 @@ log = logging.getLogger(__name__)
 class ImportService:
     """Identifies and stamps; records nothing, so it is repeated whole after a crash."""
 
-    def __init__(self, context: ServiceContext, *, aws_node: AwsNode | None, other: OtherDaemon, prefix: str) -> None:
-        """`aws_node` None: nothing is known of another software's files; kernel and runtime are asked all the same."""
+    def __init__(self, context: ServiceContext, *, aws_node: AwsNode, other: OtherDaemon, prefix: str) -> None:
         self._other = other
         self._datastore = context.datastore
         self._wiring = context.wiring
@@ -49,7 +48,12 @@ class ImportService:
         Raises: nothing: a veth that refuses is unnamed, and its file that cannot be read is the last error.
         """
         foreign = [veth for veth in survey.veths if veth.key is None and not veth.is_dying]
-        self._told = self._allocations() if foreign else ()
+        try:
+            self._told = self._aws_node.allocations() if foreign else ()
+        except ForeignStateError as error:
+            self._told = ()
+            self._health.record_error("import", error)
+            log.warning("sandboxes are taken over without the file of amazon-vpc-cni-k8s: %s", log_text(error))
         return self._stamp_all(foreign, survey, listed)
 
     def look_again(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
@@ -82,7 +86,13 @@ class ImportService:
             if why:
                 result.unnamed.append(Unnamed(veth, addresses, why))
         result.veths = tuple(stamped.get(veth.name, veth) for veth in survey.veths)
-        self._tell(result)
+        self._unnamed = frozenset(one.veth.ifindex for one in result.unnamed)
+        if not result.unnamed:
+            self._told = ()
+        named = "; ".join(
+            f"{one.veth.name} ({', '.join(map(str, one.addresses)) or 'no address'}): {one.why}" for one in result.unnamed
+        )
+        self._health.report(CONDITION, named and f"{CONDITION}: host veths that are not ours, left as they are: {named}")
         return result
 
     def _led_elsewhere(self, veth: HostVeth, survey: KernelSurvey) -> tuple[IPv4Address, ...]:
@@ -104,36 +114,16 @@ class ImportService:
         (address,) = addresses
         known = next((one for one in self._datastore.attachments() if one.host_veth == veth.name), None)
         if known is not None and known.address == address:
-            identity_key, witness = known.key, "its row"
+            key, witness = known.key, "its row"
         else:
             found = identify(veth.name, address, allocations=self._told, listed=listed, prefix=self._prefix)
             if isinstance(found, str):
                 return found
-            identity_key, witness = found.key, found.witness
+            key, witness = found
         try:
-            stamped[veth.name] = self._wiring.stamp(veth, key=identity_key, address=address)
+            stamped[veth.name] = self._wiring.stamp(veth, key=key, address=address)
         except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
             return log_text(error)
         self._failpoint("import.stamped")
-        log.info("host veth %s with %s is that of %s: says %s", veth.name, address, identity_key, witness)
+        log.info("host veth %s with %s is that of %s: says %s", veth.name, address, key, witness)
         return ""
-
-    def _allocations(self) -> tuple[Allocation, ...]:
-        if self._aws_node is None:
-            return ()
-        try:
-            found = self._aws_node.allocations()
-        except ForeignStateError as error:
-            self._health.record_error("import", error)
-            log.warning("sandboxes are taken over without the file of amazon-vpc-cni-k8s: %s", log_text(error))
-            return ()
-        return found
-
-    def _tell(self, result: ImportResult) -> None:
-        self._unnamed = frozenset(one.veth.ifindex for one in result.unnamed)
-        if not result.unnamed:
-            self._told = ()
-        named = "; ".join(
-            f"{one.veth.name} ({', '.join(map(str, one.addresses)) or 'no address'}): {one.why}" for one in result.unnamed
-        )
-        self._health.report(CONDITION, named and f"{CONDITION}: host veths that are not ours, left as they are: {named}")

@@ -99,15 +99,6 @@ def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose a host veth of amazon-vpc-cni-k8s is. `witness`: who says so, for people."""
-
-    key: AttachmentKey
-    address: IPv4Address
-    witness: str
-
-
 def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
     """Read its file, all or nothing.
 
@@ -145,11 +136,7 @@ def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = 
     for one in allocations:
         if one.address is None:
             raise ValueError(f"{one.key} has no IPv4 address")
-        metadata = {
-            "k8sPodNamespace": one.pod_namespace,
-            "k8sPodName": one.pod_name,
-            "interfacesCount": one.interface_count,
-        }
+        names = {"k8sPodNamespace": one.pod_namespace, "k8sPodName": one.pod_name} if one.pod_name else {}
         entries.append(
             {
                 "networkName": network_name,
@@ -157,7 +144,7 @@ def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = 
                 "ifName": one.key.ifname,
                 "ipv4": str(one.address),
                 "allocationTimestamp": one.made_at_ns,
-                "metadata": metadata if one.pod_name else {"interfacesCount": one.interface_count},
+                "metadata": names | {"interfacesCount": one.interface_count},
             }
         )
     return json.dumps({"version": VERSION, "allocations": entries}, separators=(",", ":")).encode() + b"\n"
@@ -180,14 +167,14 @@ def identify(
     allocations: Iterable[Allocation],
     listed: Mapping[str, Sandbox] | None,
     prefix: str,
-) -> Identity | str:
+) -> tuple[AttachmentKey, str] | str:
     """Say whose a host veth without our alias is.
 
     Args:
         routed: the one address that main routes through it.
         listed: the runtime's sandboxes by container ID; None while it is silent.
         prefix: of host veths' names.
-    Returns: the identity; or one sentence that says why nobody can tell: then nobody may get the address.
+    Returns: the sandbox, and who says so, for people; or one sentence that says why nobody can tell: then nobody may get the address.
 
     The sandbox that the runtime lists decides: the file may name a dead one of the same pod. Without a list the file does, and the
     list confirms it later. Concurrency: pure.
@@ -195,20 +182,20 @@ def identify(
     entry = next((one for one in allocations if one.address == routed), None)
     if entry is not None and entry.interface_count > 1:
         return f"{entry.key} has {entry.interface_count} interfaces, on several network cards"
-    if entry is not None and entry.pod_name and pod_veth_name(entry.pod_namespace, entry.pod_name, prefix=prefix) != veth_name:
+    if entry is not None and not _may_be_named(entry, veth_name, prefix=prefix):
         entry = None  # the address went to another pod since: this one's name is not the link's
     if entry is not None and listed is None:
-        return Identity(entry.key, routed, "its file and the kernel")
+        return entry.key, "its file and the kernel"
     if entry is not None and listed is not None and entry.key.container_id in listed:
-        return Identity(entry.key, routed, "its file, the kernel and the runtime")
+        return entry.key, "its file, the kernel and the runtime"
     named = [one for one in (listed or {}).values() if pod_veth_name(one.pod_namespace, one.pod_name, prefix=prefix) == veth_name]
     ready = [one for one in named if one.state is SandboxState.READY] or named
     if len(ready) == 1:
-        return Identity(AttachmentKey(ready[0].container_id, IfName("eth0")), routed, "the kernel and the runtime")
+        return AttachmentKey(ready[0].container_id, IfName(POD_IFNAME)), "the kernel and the runtime"
     if len(ready) > 1:
         return f"{len(ready)} sandboxes of one pod are listed, and any of them may have it"
     if entry is not None:
-        return Identity(entry.key, routed, "its file and the kernel; the runtime does not list it")
+        return entry.key, "its file and the kernel; the runtime does not list it"
     return "neither its file nor the runtime tells whose it is"
 
 
@@ -287,11 +274,13 @@ def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix:
     Also for one that its own plugin has just got from us and is about to wire: if it does not, its daemon drops the entry.
     """
     live = {veth.name for veth in survey.veths if not veth.is_dying}
-    return {
-        one.address: _of_row(one, is_named=one.host_veth == wanted_name(one, prefix=prefix))
-        for one in attachments
-        if one.host_veth in live or others_mac(one) == ""
-    }
+    found = {}
+    for one in attachments:
+        if one.host_veth in live or others_mac(one) == "":
+            is_named = one.host_veth == wanted_name(one, prefix=prefix)
+            names = (one.pod_namespace, one.pod_name) if is_named else ("", "")
+            found[one.address] = Allocation(one.key, one.address, *names, made_at_ns=int(one.created_at.timestamp()) * 10**9)
+    return found
 
 
 def unrecorded(
@@ -312,34 +301,20 @@ def unrecorded(
     carried = {veth.address: name for name, veth in live.items() if veth.address is not None}  # its route may be missing
     found = {address: live[device] for address, device in {**carried, **survey.routes}.items() if device in live}
     made_at_ns, keys = int(now.timestamp()) * 10**9, {one.key for one in known.values()}
-    told = {address: one for address, one in told.items() if one.key not in keys}
-    return {
-        address: (veth, _of_link(veth, address, told.get(address), prefix=prefix, made_at_ns=made_at_ns))
-        for address, veth in sorted(found.items())
-        if address not in known
-    }
+    others = {}
+    for address, veth in sorted(found.items()):
+        if address in known:
+            continue
+        one = told.get(address)
+        if veth.key is not None or one is None or one.key in keys or not _may_be_named(one, veth.name, prefix=prefix):
+            one = Allocation(veth.key or parse_key(f"unknown-{veth.name}", POD_IFNAME), address, made_at_ns=made_at_ns)
+        others[address] = veth, one
+    return others
 
 
-def _of_row(attachment: Attachment, *, is_named: bool) -> Allocation:
-    return Allocation(
-        attachment.key,
-        attachment.address,
-        attachment.pod_namespace if is_named else "",
-        attachment.pod_name if is_named else "",
-        made_at_ns=int(attachment.created_at.timestamp()) * 10**9,
-    )
-
-
-def _of_link(veth: HostVeth, address: IPv4Address, told: Allocation | None, *, prefix: str, made_at_ns: int) -> Allocation:
-    if veth.key is None and told is not None:
-        names = told.pod_namespace, told.pod_name
-        if not told.pod_name or pod_veth_name(*names, prefix=prefix) == veth.name:
-            return told
-    return Allocation(veth.key or _placeholder(veth.name), address, made_at_ns=made_at_ns)
-
-
-def _placeholder(host_veth: str) -> AttachmentKey:
-    return parse_key(f"unknown-{host_veth}", POD_IFNAME)
+def _may_be_named(entry: Allocation, veth_name: str, *, prefix: str) -> bool:
+    """Whether a link may be that of an entry's pod; an entry without a name says nothing about it."""
+    return not entry.pod_name or pod_veth_name(entry.pod_namespace, entry.pod_name, prefix=prefix) == veth_name
 
 
 @dataclass(slots=True)

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ipamd.core.health import STATUS_GRACE_S, Phase
-from ipamd.migration.handover import LOOK_S, Handover
-from ipamd.migration.other_daemon import ABSENCE_S, CONDITION
+from ipamd.migration.handover import ABSENCE_S, CONDITION, LOOK_S, Handover
 from ipamd.model.errors import NotServingError, PluginNotAvailableError, SettingsError
 from ipamd.model.kernel import NODE, RoutingDifference
 from tests.fakes.aws_node import OURS, SAVED, THEIRS

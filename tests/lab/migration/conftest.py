@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Address
 
-from ipamd.migration.other_daemon import ABSENCE_S
+from ipamd.migration.handover import ABSENCE_S
 from lab.chaos import skewed_daemon
 from lab.fabric import talk
 from lab.fabric.netns import run_inside

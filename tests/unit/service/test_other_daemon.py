@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.deadline import Deadline, Steps
-from ipamd.migration.other_daemon import ABSENCE_S, CONDITION, TWICE
+from ipamd.migration.handover import ABSENCE_S, CONDITION, TWICE
 from ipamd.model.aws_node import Allocation, agent_pod
 from ipamd.model.errors import ForeignStateError, NotServingError
 from ipamd.model.freeze import FreezeCause
