@@ -21,7 +21,6 @@ from bench.fleet.world import VirtualDemand, World
 from ipamd.adapters import Adapters
 from ipamd.bootstrap import compose_pool
 from ipamd.cloud import errors
-from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.core.agenda import NODE, Agenda
@@ -68,7 +67,6 @@ class VirtualEc2(BotoEc2):
         world = model.world
         super().__init__(CloudConfig(), region=lambda: "us-west-2", clock=world, sleep=world.sleep, vpc_id=lambda: "vpc-1")
         self._client = ModelClient(model, instance)
-        self._calls = Ec2Calls(self._client, clock=world, sleep=world.sleep)
 
 
 class FleetNode:

@@ -3,13 +3,12 @@
 EC2's limits apply to the whole account, so a node starts low and adapts: a fixed increase on success, half the rate on a throttled
 answer. As at EC2 each API has its own bucket, so one throttled API does not stop the others. Rejected: one bucket for all calls,
 where a throttled Create would delay the Unassign that ends the shortage.
-Concurrency: one lock, never held while waiting; the caller sleeps.
+Concurrency: one thread at a time (`Ec2Calls` has the lock); nothing here waits, the caller sleeps.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,17 +62,10 @@ class BudgetLimits:
 class CallBudget:
     """The buckets of all APIs; a bucket is created at the first call of its API."""
 
-    def __init__(
-        self,
-        monotonic: Callable[[], float],
-        *,
-        limits: BudgetLimits | None = None,
-        draw: Callable[[], float] = random.random,
-    ) -> None:
+    def __init__(self, monotonic: Callable[[], float], *, draw: Callable[[], float] = random.random) -> None:
         self._monotonic = monotonic
-        self._limits = limits or BudgetLimits()
+        self._limits = BudgetLimits()
         self._draw = draw
-        self._lock = threading.Lock()
         self._buckets: dict[str, _Bucket] = {}
 
     def reserve(self, api: str) -> float:
@@ -82,44 +74,46 @@ class CallBudget:
         Returns: seconds that the caller must sleep first (0 if a token was there), jittered upwards.
         Raises: ThrottledError if the wait would exceed `max_wait_s`; no token is taken.
         """
-        with self._lock:
-            wait_s = self._refilled(api).take(self._limits.max_wait_s)
-            if wait_s is None:
-                rate_per_s = self._buckets[api].rate_per_s
-        if wait_s is None:
+        bucket = self._refilled(api)
+        wait_s = max((1.0 - bucket.tokens) / bucket.rate_per_s, 0.0)
+        if wait_s > self._limits.max_wait_s:
             raise ThrottledError(
                 f"{api} is held back by this node's own call budget",
-                details=f"{rate_per_s:.2f} calls/s after throttled answers; it recovers with each success, try again later",
+                details=f"{bucket.rate_per_s:.2f} calls/s after throttled answers; it recovers with each success, try again later",
             )
+        bucket.tokens -= 1.0
         return wait_s + min(wait_s, self._limits.jitter_s) * self._draw()
 
     def throttled(self, api: str) -> None:
         """Halve the API's rate and empty its bucket."""
-        with self._lock:
-            self._refilled(api).slow_down(self._monotonic(), self._limits)
+        bucket, now, limits = self._refilled(api), self._monotonic(), self._limits
+        if now - bucket.throttled_at >= limits.episode_s:
+            bucket.episode_began_at = now
+        bucket.throttled_at = now
+        bucket.tokens = min(bucket.tokens, 0.0)
+        if now - bucket.cut_at >= limits.cut_interval_s:
+            longest_s = max(limits.pause_share * (now - bucket.episode_began_at), 2.0 / limits.rate_per_s)
+            bucket.rate_per_s = max(limits.floor_per_s, bucket.rate_per_s * limits.cut, 1.0 / longest_s)
+            bucket.cut_at = now
 
     def succeeded(self, api: str) -> None:
         """Raise the API's rate by one step."""
-        with self._lock:
-            bucket = self._refilled(api)
-            bucket.rate_per_s = min(self._limits.rate_per_s, bucket.rate_per_s + self._limits.step_per_s)
+        bucket = self._refilled(api)
+        bucket.rate_per_s = min(self._limits.rate_per_s, bucket.rate_per_s + self._limits.step_per_s)
 
     def rate_per_s(self, api: str) -> float:
         """The current refill rate of one API, for status and metrics."""
-        with self._lock:
-            return self._refilled(api).rate_per_s
+        return self._refilled(api).rate_per_s
 
     def left_count(self, api: str) -> float:
         """Calls of one API that can be made at once; negative while callers wait for tokens that are still to come."""
-        with self._lock:
-            return self._refilled(api).tokens
+        return self._refilled(api).tokens
 
     def _refilled(self, api: str) -> _Bucket:
-        now = self._monotonic()
-        bucket = self._buckets.get(api)
-        if bucket is None:
-            bucket = self._buckets[api] = _Bucket(float(self._limits.burst), self._limits.rate_per_s, now)
-        bucket.refill(now, self._limits.burst)
+        now, burst = self._monotonic(), float(self._limits.burst)
+        bucket = self._buckets.setdefault(api, _Bucket(burst, self._limits.rate_per_s, now))
+        bucket.tokens = min(burst, bucket.tokens + max(now - bucket.filled_at, 0.0) * bucket.rate_per_s)
+        bucket.filled_at = now
         return bucket
 
 
@@ -133,25 +127,3 @@ class _Bucket:
     cut_at: float = float("-inf")
     throttled_at: float = float("-inf")
     episode_began_at: float = float("-inf")
-
-    def refill(self, now: float, burst: int) -> None:
-        gained = max(now - self.filled_at, 0.0) * self.rate_per_s
-        self.tokens = min(float(burst), self.tokens + gained)
-        self.filled_at = now
-
-    def take(self, max_wait_s: float) -> float | None:
-        wait_s = max((1.0 - self.tokens) / self.rate_per_s, 0.0)
-        if wait_s > max_wait_s:
-            return None
-        self.tokens -= 1.0
-        return wait_s
-
-    def slow_down(self, now: float, limits: BudgetLimits) -> None:
-        if now - self.throttled_at >= limits.episode_s:
-            self.episode_began_at = now
-        self.throttled_at = now
-        self.tokens = min(self.tokens, 0.0)
-        if now - self.cut_at >= limits.cut_interval_s:
-            longest_s = max(limits.pause_share * (now - self.episode_began_at), 2.0 / limits.rate_per_s)
-            self.rate_per_s = max(limits.floor_per_s, self.rate_per_s * limits.cut, 1.0 / longest_s)
-            self.cut_at = now

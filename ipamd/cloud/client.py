@@ -11,16 +11,13 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ipamd import __version__
 from ipamd.cloud import errors
 from ipamd.cloud.bounded_http import bound_botocore
 from ipamd.cloud.trim_model import DATA_DIR, OPERATIONS, trimmed_loader, why_unusable
 from ipamd.settings import CloudConfig
-
-if TYPE_CHECKING:
-    from botocore.session import Session
 
 CONNECT_TIMEOUT_S = 3
 """Longest wait for a connection, unless HTTP_TIMEOUT is shorter. Ours: a lost SYN is sent again after 1 s, EC2's
@@ -54,29 +51,28 @@ class Ec2Client:
         Args:
             api: a key of OPERATIONS.
             subject: the object, for messages.
-        Raises: AttemptError and below, by the table in `errors.py`.
+        Raises: AttemptError, by the table in `errors.py`.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
-        client = self._built(api, subject)
         try:
-            return self._ask(client, api, params)
+            return self.undigested(api, params, subject=subject)
         except ClientError as exc:
-            raise _refusal(api, subject, exc.response) from exc
+            error, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
+            code, message = str(error.get("Code", "")), str(error.get("Message", ""))
+            raise errors.refused(api, subject, code=code, message=message, status=meta.get("HTTPStatusCode", 0)) from exc
         except BotoCoreError as exc:
-            raise errors.unreached(api, subject, endpoint=client.meta.endpoint_url, exc=exc) from exc
+            raise errors.unreached(api, subject, endpoint=self._client.meta.endpoint_url, exc=exc) from exc
 
-    def undigested(self, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make one attempt for a probe, which wants to see EC2's own codes (`ipamd/probe/`).
+    def undigested(self, api: str, params: Mapping[str, Any], *, subject: str = "the probe") -> Mapping[str, Any]:
+        """Make one attempt; also for a probe, which wants to see EC2's own codes (`ipamd/probe/`).
 
-        Raises: AttemptError without credentials, else botocore's own exceptions.
+        Raises: AttemptError without credentials, else botocore's own exceptions, whose parsers have others for what is no answer of
+        EC2.
         """
-        return self._ask(self._built(api, "the probe"), api, params)
-
-    def _ask(self, client: Any, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make one attempt. Raises: botocore's exceptions, whose parsers have others for what is no answer of EC2; AttemptError."""
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
+        client = self._built(api, subject)
         try:
             answer: Mapping[str, Any] = getattr(client, OPERATIONS[api])(**params)
         except (BotoCoreError, ClientError):
@@ -84,7 +80,7 @@ class Ec2Client:
         except Exception as exc:
             if isinstance(exc, OSError) and exc.filename is not None:
                 # A file of credentials, read when the call is signed: nothing was sent.
-                raise errors.AttemptError(errors.no_credentials(f"EC2 {api} was not called", errors.said(exc))) from exc
+                raise errors.no_credentials(api, subject, cause=errors.said(exc)) from exc
             # Any of Python's errors, from a parser that met HTML, nothing, or a word for a number; also that of credentials.
             raise HTTPClientError(error=errors.UnreadableAnswerError(f"{type(exc).__name__}: {exc}")) from exc
         if not answer.get("ResponseMetadata", {}).get("RequestId"):
@@ -99,21 +95,20 @@ class Ec2Client:
         with self._lock:
             if self._client is None:
                 try:
-                    session = self._session()
-                    found = session.get_credentials()
-                    client = self._build(session) if found is not None else None
+                    self._client = self._build()
                 except BotoCoreError as exc:
                     raise errors.unreached(api, subject, endpoint="instance metadata", exc=exc) from exc
                 except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
                     cause = f"what gives the credentials sent something else ({errors.said(exc)})"
-                    raise errors.AttemptError(errors.no_credentials(f"EC2 {api} was not called for {subject}", cause)) from exc
-                if client is None:
-                    message = f"EC2 {api} was not called for {subject}"
-                    raise errors.AttemptError(errors.no_credentials(message, "no AWS credentials were found"))
-                self._client = client
+                    raise errors.no_credentials(api, subject, cause=cause) from exc
+                if self._client is None:
+                    raise errors.no_credentials(api, subject, cause="no AWS credentials were found")
             return self._client
 
-    def _session(self) -> Session:
+    def _build(self) -> Any:
+        """Make a client; None if there are no credentials. Raises: BotoCoreError, and Python's errors for a malformed answer."""
+        import boto3.session
+        from botocore.config import Config
         from botocore.session import Session
 
         bound_botocore()
@@ -127,12 +122,8 @@ class Ec2Client:
         session.set_config_variable("ec2_metadata_v1_disabled", True)
         session.set_config_variable("metadata_service_timeout", CREDENTIAL_TIMEOUT_S)
         session.set_config_variable("metadata_service_num_attempts", CREDENTIAL_ATTEMPTS)
-        return session
-
-    def _build(self, session: Session) -> Any:
-        import boto3.session
-        from botocore.config import Config
-
+        if session.get_credentials() is None:
+            return None
         return boto3.session.Session(botocore_session=session).client(
             "ec2",
             region_name=self._region(),
@@ -145,10 +136,3 @@ class Ec2Client:
                 user_agent_extra=f"vpc-ipamd/{__version__}",
             ),
         )
-
-
-def _refusal(api: str, subject: str, response: Mapping[str, Any]) -> errors.AttemptError:
-    error = response.get("Error", {})
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    code, message = str(error.get("Code", "")), str(error.get("Message", ""))
-    return errors.refused(api, subject, code=code, message=message, status=status)

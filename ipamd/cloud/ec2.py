@@ -19,7 +19,7 @@ from ipamd.cloud import limits
 from ipamd.cloud.answers import described_eni, described_enis, described_subnet, described_subnets, incomplete
 from ipamd.cloud.calls import Ec2Calls
 from ipamd.cloud.client import Ec2Client
-from ipamd.cloud.errors import AttemptError, BusyAttempt
+from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.retries import (
     AT_MOST_ONCE,
     ATTACHING,
@@ -28,13 +28,12 @@ from ipamd.cloud.retries import (
     IDEMPOTENT,
     SETTLING,
     UNHURRIED,
-    NotAttachedYet,
 )
 from ipamd.cloud.trim_model import DATA_DIR
-from ipamd.model.call_report import CallReport
-from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest
+from ipamd.model.call_report import Outcome
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError, EniLimitError
+from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 from ipamd.ports import Clock, Ec2
@@ -59,8 +58,8 @@ def literal(value: str) -> str:
     return re.sub(r"([*?\\])", r"\\\1", value)
 
 
-class BotoEc2(Ec2):
-    """EC2 for one node. Makes no call and imports no AWS library before its first method is called."""
+class BotoEc2(Ec2Calls, Ec2):
+    """EC2 for one node: the calls, with what each needs and answers. Before the first nothing is asked, no AWS library imported."""
 
     def __init__(
         self,
@@ -73,10 +72,8 @@ class BotoEc2(Ec2):
         model_dir: Path = DATA_DIR,
     ) -> None:
         """`vpc_id`: the node's VPC, "" while it is not known."""
-        self._calls = Ec2Calls(Ec2Client(config, region=region, model_dir=model_dir), clock=clock, sleep=sleep)
+        super().__init__(Ec2Client(config, region=region, model_dir=model_dir), clock=clock, sleep=sleep)
         self._vpc_id = vpc_id
-        self._clock = clock
-        self._sleep = sleep
         self._subnets: dict[SubnetId, IPv4Network] = {}
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
 
@@ -102,16 +99,15 @@ class BotoEc2(Ec2):
         def look() -> DescribedEni:
             eni = self.describe_eni(eni_id)
             if eni.attachment_status != "attached":
-                raise NotAttachedYet(eni.attachment_status or "not attached")
+                details = f"EC2 says: {eni.attachment_status or 'not attached'}; it is described again later"
+                error = CloudError(f"ENI {eni_id} is not attached after {ATTACHING.total_s:.0f} s", details=details)
+                raise AttemptError(error, Outcome.BUSY)
             return eni
 
         try:
             return ATTACHING.retrying(self._clock, self._sleep)(look)
-        except NotAttachedYet as exc:
-            raise CloudError(
-                f"ENI {eni_id} is not attached after {ATTACHING.total_s:.0f} s",
-                details=f"EC2 says: {exc}; it is described again later",
-            ) from exc
+        except AttemptError as failed:
+            raise failed.error from failed
 
     def subnet_cidr(self, subnet_id: SubnetId) -> IPv4Network:
         return self._subnets[subnet_id] if subnet_id in self._subnets else self.describe_subnet(subnet_id).cidr
@@ -150,13 +146,13 @@ class BotoEc2(Ec2):
         subject = f"a new ENI in {request.subnet_id}"
         try:
             policy = IDEMPOTENT if request.is_urgent else UNHURRIED
-            answer = self._calls.call("CreateNetworkInterface", subject, params, policy)
+            answer = self.call("CreateNetworkInterface", subject, params, policy)
         except CloudDeniedError as error:
             # A condition on aws:TagKeys or aws:RequestTag refuses the whole call: name the keys that it has to allow.
             error.next_step += f"; the request carries the tags {', '.join(sorted(request.tags)) or '(none)'}"
             raise
         eni = described_eni(answer.get("NetworkInterface") or {})
-        self._calls.remember(eni.eni_id)
+        self.remember(eni.eni_id)
         return eni
 
     def attach_eni(self, eni_id: EniId, *, instance_id: InstanceId, device_index: int, network_card: int) -> str:
@@ -168,13 +164,12 @@ class BotoEc2(Ec2):
         }
         subject = f"{eni_id} as device {device_index} of card {network_card} of {instance_id}"
         try:
-            answer = self._calls.attempts("AttachNetworkInterface", subject, params, IDEMPOTENT, about=eni_id)
+            answer = self.attempts("AttachNetworkInterface", subject, params, IDEMPOTENT, about=eni_id)
             attachment_id = answer.get("AttachmentId", "")
         except AttemptError as failed:
-            if not isinstance(failed, BusyAttempt) and not isinstance(failed.error, EniLimitError):
-                raise failed.error from failed
-            if isinstance(failed.error, DeviceIndexTakenError) and not failed.error.may_have_happened:
-                # Every attempt was answered, so another ENI is there. If it is this one, by a process before, it is in use elsewhere.
+            is_answered = isinstance(failed.error, DeviceIndexTakenError) and not failed.error.may_have_happened
+            if failed.outcome not in (Outcome.BUSY, Outcome.LIMIT) or is_answered:
+                # If every attempt was answered, another ENI is there. If it is this one, by a process before, it is in use elsewhere.
                 raise failed.error from failed
             # The refusal may be due to our own first attempt, whose answer was lost: then the ENI is where we want it.
             found = self.describe_eni(eni_id)
@@ -183,7 +178,7 @@ class BotoEc2(Ec2):
             attachment_id = found.attachment_id
         if not attachment_id:
             raise incomplete(f"the attachment of {eni_id}", "AttachmentId")
-        self._calls.remember(attachment_id)
+        self.remember(attachment_id)
         return str(attachment_id)
 
     def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
@@ -191,7 +186,7 @@ class BotoEc2(Ec2):
             "NetworkInterfaceId": eni_id,
             "Attachment": {"AttachmentId": attachment_id, "DeleteOnTermination": True},
         }
-        self._calls.call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
+        self.call("ModifyNetworkInterfaceAttribute", eni_id, params, SETTLING, about=attachment_id)
 
     def set_security_groups(self, eni_id: EniId, *, security_group_ids: tuple[str, ...]) -> None:
         """Replace the ENI's security groups, at least one.
@@ -200,21 +195,21 @@ class BotoEc2(Ec2):
         the groups that are sent replace the existing ones.
         """
         params = {"NetworkInterfaceId": eni_id, "Groups": list(security_group_ids)}
-        self._calls.call("ModifyNetworkInterfaceAttribute", eni_id, params, IDEMPOTENT, about=eni_id)
+        self.call("ModifyNetworkInterfaceAttribute", eni_id, params, IDEMPOTENT, about=eni_id)
 
     def detach_eni(self, attachment_id: str) -> None:
         try:
             params = {"AttachmentId": attachment_id}
-            self._calls.call("DetachNetworkInterface", attachment_id, params, SETTLING, about=attachment_id)
+            self.call("DetachNetworkInterface", attachment_id, params, SETTLING, about=attachment_id)
         except CloudNotFoundError:
             _log.info("attachment %s is gone already", attachment_id)
 
     def delete_eni(self, eni_id: EniId) -> None:
         try:
-            self._calls.call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, DELETING, about=eni_id)
+            self.call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, DELETING, about=eni_id)
         except CloudNotFoundError:
             _log.info("ENI %s is gone already", eni_id)
-        self._calls.forget(eni_id)
+        self.forget(eni_id)
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
         wanted = {"SecondaryPrivateIpAddressCount": count}
@@ -236,9 +231,14 @@ class BotoEc2(Ec2):
         except CloudNotFoundError:
             # EC2 refuses the whole call if one item is missing, and the other call may have succeeded: retry with what exists.
             try:
-                present = self._describe_if_there(eni_id)
-                if present is not None:
-                    self._release(eni_id, wanted_addresses & present.secondary_addresses, wanted_prefixes & present.prefixes)
+                present = self.describe_eni(eni_id)
+            except CloudNotFoundError:
+                return
+            except CloudError as error:
+                error.may_have_happened = True
+                raise
+            try:
+                self._release(eni_id, wanted_addresses & present.secondary_addresses, wanted_prefixes & present.prefixes)
             except CloudError as error:
                 error.may_have_happened = True  # a part of it may be gone: before this call, or in it
                 raise
@@ -247,21 +247,19 @@ class BotoEc2(Ec2):
         known, ask_again_at = self._limits.get(instance_type, (None, 0.0))
         if known is not None and self._clock.monotonic() < ask_again_at:
             return known
-        told, until = self._limits_of_ec2(instance_type)
+        told, until = None, float("inf")
+        try:
+            answer = self.call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
+            told = limits.from_ec2(instance_type, answer)
+        except CloudError as exc:
+            _log.warning("%s", exc)
+            if not isinstance(exc, CloudDeniedError):
+                until = self._clock.monotonic() + LIMITS_RETRY_S  # no answer: it is asked again
         found = told or limits.from_table(instance_type) or limits.safe_default(instance_type)
         if told is None:
             _log.warning("limits of %s are taken from %s: %s", instance_type, found.source, found)
         self._limits[instance_type] = (found, until)
         return found
-
-    def call_reports(self) -> Mapping[str, CallReport]:
-        return self._calls.reports()
-
-    def throttling(self) -> tuple[float, float] | None:
-        return self._calls.throttling()
-
-    def calls_under_way(self) -> tuple[CallUnderWay, ...]:
-        return self._calls.under_way.list()
 
     def _assign(
         self, eni_id: EniId, what: str, wanted: Mapping[str, int], *, key: str, read: Callable[[Mapping[str, Any]], T]
@@ -269,7 +267,7 @@ class BotoEc2(Ec2):
         """Not repeated after a lost answer, because the call has no client token: the caller asks Describe what happened."""
         subject = f"{what} on {eni_id}"
         params = {"NetworkInterfaceId": eni_id, **wanted}
-        answer = self._calls.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
+        answer = self.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
         try:
             return frozenset(map(read, answer.get(key, ())))
         except (KeyError, ValueError) as exc:
@@ -278,7 +276,7 @@ class BotoEc2(Ec2):
     def _one(self, api: str, key: str, object_id: str) -> Mapping[str, Any]:
         """Describe one object: EC2 names the parameter after the answer's key."""
         params = {f"{key.removesuffix('s')}Ids": [object_id]}
-        entries = self._calls.call(api, object_id, params, IDEMPOTENT, about=object_id).get(key, ())
+        entries = self.call(api, object_id, params, IDEMPOTENT, about=object_id).get(key, ())
         if not entries:
             raise incomplete(object_id, key)
         found: Mapping[str, Any] = entries[0]
@@ -301,7 +299,7 @@ class BotoEc2(Ec2):
         params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
         entries: list[Mapping[str, Any]] = []
         for _ in range(PAGES_MAX):
-            page = self._calls.call(api, subject, params, IDEMPOTENT)
+            page = self.call(api, subject, params, IDEMPOTENT)
             entries += page.get(key, ())
             if not page.get("NextToken"):
                 return entries
@@ -311,33 +309,15 @@ class BotoEc2(Ec2):
             details=f"{PAGES_MAX} pages named a next one; nothing was concluded from them; check AWS_EC2_ENDPOINT if it is set",
         )
 
-    def _limits_of_ec2(self, instance_type: str) -> tuple[InstanceLimits | None, float]:
-        """Ask EC2 once. Returns: the limits or None, and until when the outcome is valid (infinity unless EC2 did not answer)."""
-        try:
-            answer = self._calls.call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
-        except CloudDeniedError as exc:
-            _log.warning("%s", exc)
-            return None, float("inf")
-        except CloudError as exc:
-            _log.warning("%s", exc)
-            return None, self._clock.monotonic() + LIMITS_RETRY_S
-        return limits.from_ec2(instance_type, answer), float("inf")
-
-    def _describe_if_there(self, eni_id: EniId) -> DescribedEni | None:
-        try:
-            return self.describe_eni(eni_id)
-        except CloudNotFoundError:
-            return None
-
     def _release(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
         api = "UnassignPrivateIpAddresses"
         if addresses:
             params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(item) for item in sorted(addresses)]}
-            self._calls.call(api, f"{len(addresses)} addresses of {eni_id}", params, IDEMPOTENT)
+            self.call(api, f"{len(addresses)} addresses of {eni_id}", params, IDEMPOTENT)
         if prefixes:
             params = {"NetworkInterfaceId": eni_id, "Ipv4Prefixes": [str(item) for item in sorted(prefixes)]}
             try:
-                self._calls.call(api, f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
+                self.call(api, f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
             except CloudError as error:
                 error.may_have_happened = error.may_have_happened or bool(addresses)  # those are gone
                 raise

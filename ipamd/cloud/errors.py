@@ -1,7 +1,7 @@
 """Convert botocore's exceptions into errors of our tree, by one table.
 
-The table decides which `CloudError` the caller gets, and for `retries.py` how the attempt failed, because a retry must know
-whether the request may have taken effect. `AttemptError` and its subclasses never leave this package. Rejected: matching the
+The table decides which `CloudError` the caller gets, and how the attempt ended: `retries.py` must know whether the request may have
+taken effect, and metrics count it. `AttemptError` never leaves this package. Rejected: matching the
 exception classes that botocore generates per code, because EC2's model declares none. Source of the codes:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; where a row says so, observed wording.
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from ipamd.cloud.bounded_http import broken_bound
+from ipamd.model.call_report import Outcome
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -44,31 +46,16 @@ _log = logging.getLogger(__name__)
 
 
 class AttemptError(Exception):
-    """One HTTP attempt failed; `error` is what the caller gets when no retry follows. This class itself: EC2 refused."""
+    """One HTTP attempt failed; `error` is what the caller gets when no retry follows.
 
-    def __init__(self, error: CloudError) -> None:
+    `outcome`: NOT_FOUND may be of an object that we created just now: EC2 is eventually consistent. UNANSWERED may have taken effect,
+    BUSY can succeed later. None: nothing was sent, and a repetition would not help.
+    """
+
+    def __init__(self, error: CloudError, outcome: Outcome | None = None) -> None:
         super().__init__(str(error))
         self.error = error
-
-
-class ThrottledAttempt(AttemptError):
-    """EC2 did nothing and asked for fewer calls."""
-
-
-class UnsentAttempt(AttemptError):
-    """No connection was made, so nothing was done."""
-
-
-class UnansweredAttempt(AttemptError):
-    """Sent, but the answer was lost or reports a fault in EC2: the call may have taken effect."""
-
-
-class BusyAttempt(AttemptError):
-    """The object is in use or in transition; the same call can succeed later."""
-
-
-class UnseenAttempt(AttemptError):
-    """NotFound of an object that we created just now: EC2 is eventually consistent."""
+        self.outcome = outcome
 
 
 class UnreadableAnswerError(Exception):
@@ -82,7 +69,7 @@ class Rule:
     codes: tuple[str, ...]
     error: type[CloudError]
     advice: str
-    attempt: type[AttemptError] = AttemptError
+    outcome: Outcome = Outcome.REFUSED
     contains: str = ""
 
 
@@ -91,60 +78,70 @@ RULES = (
         ("RequestLimitExceeded", "Throttl*", "RequestThrottled*", "TooManyRequests*", "EC2ThrottledException", "SlowDown"),
         ThrottledError,
         "this node makes fewer calls automatically; if it lasts, ask AWS for a higher limit of this API or lower the warm targets",
-        attempt=ThrottledAttempt,
+        outcome=Outcome.THROTTLED,
     ),
     Rule(
         ("InsufficientFreeAddressesInSubnet",),
         SubnetExhaustedError,
         "the subnet has no free address: delete unused ENIs in it, lower the warm targets or use a larger subnet",
+        outcome=Outcome.SUBNET_FULL,
     ),
     Rule(
         ("InsufficientCidrBlocks",),
         SubnetExhaustedError,
         "the subnet has no free /28: reserve a part of it for prefixes (subnet CIDR reservation) or use single addresses",
+        outcome=Outcome.SUBNET_FULL,
     ),
     Rule(  # observed wording; the code alone says nothing (cilium issue 31016)
         ("InvalidParameterValue",),
         SubnetExhaustedError,
         "the subnet is too full for a /28: use a larger subnet or single addresses",
+        outcome=Outcome.SUBNET_FULL,
         contains="sufficient free Ipv4 addresses or prefixes",
     ),
     Rule(
         ("PrivateIpAddressLimitExceeded",),
         EniLimitError,
         "the ENI has no slot left: read it again with Describe; the pool continues with another ENI",
+        outcome=Outcome.LIMIT,
     ),
     Rule(
         ("AttachmentLimitExceeded",),
         EniLimitError,
         "the instance takes no further ENI. On most types volumes take the same places: move volumes or pods elsewhere, or use a "
         "larger instance type or prefixes",
+        outcome=Outcome.LIMIT,
     ),
     Rule(
         ("NetworkInterfaceLimitExceeded",),
         CloudQuotaError,
         "the account's quota of network interfaces is used up in this region: delete leaked ENIs or ask for a higher quota",
+        outcome=Outcome.QUOTA,
     ),
     Rule(
         ("*.NotFound",),
         CloudNotFoundError,
         "it was deleted, or by someone else: the pool reads EC2 again; check for other controllers if this comes back",
+        outcome=Outcome.NOT_FOUND,
     ),
     Rule(  # observed wording (cilium issue 15877)
         ("InvalidParameterValue",),
         CloudNotFoundError,
         "the pool reads the ENI again; check for other controllers if this comes back",
+        outcome=Outcome.NOT_FOUND,
         contains="not assigned to interface",
     ),
     Rule(
         ("UnauthorizedOperation", "AccessDenied*"),
         CloudDeniedError,
         "allow {actions} to the node's role (manifests/iam-policy.json); conditions on tags, resources and boundaries count too",
+        outcome=Outcome.DENIED,
     ),
     Rule(
         ("RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException"),
         CloudDeniedError,
         "the request's signature was refused: check the node's clock and its credentials; IAM action {actions}",
+        outcome=Outcome.DENIED,
     ),
     Rule(
         (
@@ -153,25 +150,26 @@ RULES = (
         ),
         CloudDeniedError,
         "AWS refused the credentials: check the node's role and its instance profile; IAM action {actions}",
+        outcome=Outcome.DENIED,
     ),
     Rule(
         ("InvalidNetworkInterface.InUse", "IncorrectState", "IncorrectInstanceState"),
         CloudError,
         "it is in use or changing state, and the call is retried; if this lasts, check its attachment in EC2",
-        attempt=BusyAttempt,
+        outcome=Outcome.BUSY,
     ),
     Rule(  # observed wording of DeleteNetworkInterface (cloud-nuke issue 1132)
         ("InvalidParameterValue",),
         CloudError,
         "it is still attached; it is tried again until the detach has finished",
-        attempt=BusyAttempt,
+        outcome=Outcome.BUSY,
         contains="currently in use",
     ),
     Rule(  # observed wording of AttachNetworkInterface (k8s-vpcnet issue 71, terraform-provider-aws issue 27513)
         ("InvalidParameterValue",),
         DeviceIndexTakenError,
         "another ENI has that device index: the pool reads EC2 again and takes the next one",
-        attempt=BusyAttempt,
+        outcome=Outcome.BUSY,
         contains="already has an interface attached at device index",
     ),
     Rule(
@@ -183,18 +181,19 @@ RULES = (
         ("OperationNotPermitted",),
         CloudDeniedError,
         "EC2 does not allow this on this object (a primary ENI, or one that another service manages): nothing is retried soon",
+        outcome=Outcome.DENIED,
     ),
     Rule(
         ("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
         CloudError,
         "EC2 has a fault of its own: see the AWS health dashboard if it lasts",
-        attempt=UnansweredAttempt,
+        outcome=Outcome.UNANSWERED,
     ),
 )  # fmt: skip
 """First match wins."""
 
 UNKNOWN = Rule(("*",), CloudError, "EC2 does not accept the request: look the code up in EC2's list of error codes")
-SERVER = Rule(("*",), CloudError, "EC2 has a fault of its own: see the AWS health dashboard if it lasts", UnansweredAttempt)
+SERVER = Rule(("*",), CloudError, "EC2 has a fault of its own: see the AWS health dashboard if it lasts", Outcome.UNANSWERED)
 
 UNSENT_NAMES = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError", "SSLError"})
 """botocore exceptions (by name, so that naming them imports nothing) raised before a request was sent."""
@@ -212,40 +211,41 @@ def refused(api: str, subject: str, *, code: str, message: str, status: int) -> 
     rule = next((rule for rule in RULES if _matches(rule, code, message)), SERVER if status >= SERVER_ERROR else UNKNOWN)
     message, _, encoded = message.partition(ENCODED)
     told = printable(message, most=MESSAGE_MAX)
-    advice = rule.advice.format(actions=iam_actions(api))
+    # Create sends tags along, which is an action of its own.
+    actions = f"ec2:{api} and ec2:CreateTags" if api == "CreateNetworkInterface" else f"ec2:{api}"
+    advice = rule.advice.format(actions=actions)
     if encoded:
         _log.warning("EC2 %s for %s, what IAM decided, encoded: %s", api, subject, encoded.strip())
         told, advice = told.strip(), f"{advice}. {DECODE}"
     said = f"{code}: {told}"
     error = rule.error(f"EC2 {api} failed for {subject}", details=f"{said}; {advice}", code=code, said=said, next_step=advice)
-    return rule.attempt(error)
+    return AttemptError(error, rule.outcome)
 
 
 def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> AttemptError:
     """Convert a botocore exception that is not an answer of EC2."""
     names = {kind.__name__ for kind in type(exc).__mro__}
-    if names & CREDENTIAL_NAMES:
-        return AttemptError(no_credentials(f"EC2 {api} was not called for {subject}", said(exc)))
-    if bound := broken_bound(exc):
-        advice = f"it may have taken effect; Describe will show it; check what answers at {endpoint}"
-        return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{bound}; {advice}"))
     unreadable = getattr(exc, "kwargs", {}).get("error")
-    if isinstance(unreadable, UnreadableAnswerError):
+    message, cause, outcome = f"EC2 {api} was not answered for {subject}", said(exc), Outcome.UNANSWERED
+    if names & CREDENTIAL_NAMES:
+        return no_credentials(api, subject, cause=cause)
+    if bound := broken_bound(exc):
+        cause, advice = str(bound), f"it may have taken effect; Describe will show it; check what answers at {endpoint}"
+    elif isinstance(unreadable, UnreadableAnswerError):
+        message, cause = f"the answer to EC2 {api} for {subject} is not one of EC2's", said(unreadable)
         advice = (
             f"it may have taken effect; a proxy or another service may answer at {endpoint}; check AWS_EC2_ENDPOINT if it is set"
         )
-        error = CloudError(f"the answer to EC2 {api} for {subject} is not one of EC2's", details=f"{said(unreadable)}; {advice}")
-        return UnansweredAttempt(error)
-    if names & UNSENT_NAMES:
+    elif names & UNSENT_NAMES:
+        message, outcome = f"EC2 {api} could not be sent for {subject}", Outcome.UNSENT
         advice = f"nothing was changed; check the node's route, DNS, proxy and security groups to {endpoint}"
-        return UnsentAttempt(CloudError(f"EC2 {api} could not be sent for {subject}", details=f"{said(exc)}; {advice}"))
-    if names & UNANSWERED_NAMES:
+    elif names & UNANSWERED_NAMES:
         advice = f"it may have taken effect; Describe will show it (HTTP_TIMEOUT sets the wait for {endpoint})"
-        return UnansweredAttempt(CloudError(f"EC2 {api} was not answered for {subject}", details=f"{said(exc)}; {advice}"))
-    advice = "the request or the AWS configuration is wrong; report it with this line"
-    return AttemptError(
-        CloudError(f"EC2 {api} was not called for {subject}", details=f"{type(exc).__name__}: {said(exc)}; {advice}")
-    )
+    else:
+        advice = "the request or the AWS configuration is wrong; report it with this line"
+        details = f"{type(exc).__name__}: {cause}; {advice}"
+        return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=details))
+    return AttemptError(CloudError(message, details=f"{cause}; {advice}"), outcome)
 
 
 def said(exc: BaseException) -> str:
@@ -253,25 +253,14 @@ def said(exc: BaseException) -> str:
     return printable(str(exc), most=MESSAGE_MAX)
 
 
-def no_credentials(message: str, cause: str) -> CloudError:
+def no_credentials(api: str, subject: str, *, cause: str) -> AttemptError:
     """Return the error for missing credentials."""
-    return CloudError(
-        message,
-        details=f"{cause}; give the node an instance profile, and let this pod reach instance metadata "
-        "(hostNetwork, or a hop limit of 2); it is tried again",
+    advice = (
+        "give the node an instance profile, and let this pod reach instance metadata (hostNetwork, or a hop limit of 2); "
+        "it is tried again"
     )
-
-
-def iam_actions(api: str) -> str:
-    """Name the IAM actions that an API needs. Create sends tags along, which is an action of its own."""
-    return f"ec2:{api} and ec2:CreateTags" if api == "CreateNetworkInterface" else f"ec2:{api}"
+    return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=f"{cause}; {advice}"))
 
 
 def _matches(rule: Rule, code: str, message: str) -> bool:
-    return rule.contains in message and any(_code_matches(pattern, code) for pattern in rule.codes)
-
-
-def _code_matches(pattern: str, code: str) -> bool:
-    if pattern.startswith("*"):
-        return code.endswith(pattern[1:])
-    return code.startswith(pattern[:-1]) if pattern.endswith("*") else code == pattern
+    return rule.contains in message and any(fnmatchcase(code, pattern) for pattern in rule.codes)

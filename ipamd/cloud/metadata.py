@@ -2,26 +2,30 @@
 
 It uses `http.client` instead of botocore's fetcher: the identity is needed before any AWS library is imported, http.client uses no
 proxy (metadata must not go through one), and IMDSv1 is not used even if v2 fails. Metadata lags behind EC2, so nothing is removed
-because of it (I7), and a failed read is an error, never an empty value (I11).
-Source of the paths: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html.
+because of it (I7), and a failed read is an error, never an empty value (I11). In the tree of the ENIs a 404 means "none" for
+addresses and prefixes (an IPv6-only or EFA-only interface has no local-ipv4s); for the rest it means that metadata has not caught up.
+Source of the paths: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-categories.html; amazon-vpc-cni-k8s issue
+3122 (an interface without local-ipv4s), pkg/awsutils/imds.go (a 404 for ipv4-prefix).
 """
 
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
-import threading
+import re
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv4Network
 from urllib.parse import urlsplit
 
-from ipamd.cloud import metadata_enis
 from ipamd.cloud.bounded_http import AnswerLimitError, MetadataResponse
-from ipamd.cloud.errors import AttemptError, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
-from ipamd.cloud.retries import RetryPolicy
+from ipamd.cloud.errors import AttemptError
+from ipamd.cloud.retries import PASSING, RetryPolicy
+from ipamd.model.call_report import Outcome
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni
 from ipamd.model.errors import CloudError, SettingsError, ThrottledError
@@ -45,19 +49,22 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-re
 TOKEN_MARGIN_S = 300.0
 """A token is renewed this long before its end. Ours: no request may start with a token that expires during it."""
 
-POLICY = RetryPolicy(
-    (UnsentAttempt, UnansweredAttempt, UnseenAttempt, ThrottledAttempt),
-    attempts=5,
-    total_s=8.0,
-    first_wait_s=0.1,
-    wait_cap_s=1.0,
-)
+POLICY = RetryPolicy(PASSING, attempts=5, total_s=8.0, first_wait_s=0.1, wait_cap_s=1.0)
 """For one reading of the identity. Ours: longer than the second or two in which metadata of a booting instance is incomplete,
 and short enough for the start. A 404 is retried because metadata lags."""
 
 DOCUMENT = "dynamic/instance-identity/document"
 MAC = "meta-data/mac"
 MACS = "meta-data/network/interfaces/macs"
+Read = Callable[[str], str | None]
+"""Path -> text, None for a 404. Raises: CloudError or AttemptError."""
+
+ID, INDEX, ADDRESSES, PREFIXES = "interface-id", "device-number", "local-ipv4s", "ipv4-prefix"
+
+WORD = re.compile(r"[!-;=?-~]{1,1024}")
+"""Printable ASCII without spaces and without the angle brackets of HTML. Ours: AWS promises the format of no ID; tokens are base64."""
+
+MAC_FORM = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
 
 CHANGING = ("vpc-ipv4-cidr-blocks", "security-group-ids")
 """Paths that are read every time; the others do not change while the instance runs."""
@@ -81,10 +88,10 @@ class ImdsMetadata(Metadata):
         self._sleep = sleep
         self._token: tuple[str, float] | None = None
         self._settled: dict[str, str] = {}
-        self._settled_enis: dict[MacAddress, dict[str, str]] = {}
+        self._settled_enis: dict[MacAddress, tuple[EniId, int]] = {}
         self._life_cycle = ""
+        self._numbers = itertools.count(1)  # of requests: two threads never have the same
         self._count = 0
-        self._counting = threading.Lock()
 
     def identity(self) -> InstanceIdentity:
         """Read the identity.
@@ -92,9 +99,14 @@ class ImdsMetadata(Metadata):
         Raises: CloudError naming the path, after the attempts of POLICY.
         Concurrency: any thread, without a lock; two at the same time read twice.
         """
-        read: dict[str, str] = dict(self._settled)
+        read: dict[str, str] = dict(self._settled)  # what an attempt has read the next one does not ask for
+
+        def attempt() -> InstanceIdentity:
+            with self._connection() as connection:
+                return _identity(partial(self._required, connection, read))
+
         try:
-            found = POLICY.retrying(self._clock, self._sleep)(self._read_identity, read)
+            found = POLICY.retrying(self._clock, self._sleep)(attempt)
         except AttemptError as failed:
             raise failed.error from failed
         self._settled = {path: text for path, text in read.items() if not path.endswith(CHANGING)}
@@ -102,76 +114,70 @@ class ImdsMetadata(Metadata):
 
     def read(self, path: str) -> str | None:
         """Read one path below /latest, in one attempt; None for a 404. For a probe. Raises: CloudError naming the path."""
-        with self._connection() as connection:
-            return self._get_once(connection, path)
+        with self._once() as read:
+            return read(path)
 
     def list_interfaces(self) -> frozenset[MacAddress]:
         """See the port. One attempt: whoever looks in the background looks again, within a budget of requests."""
-        with self._connection() as connection:
-            shown = metadata_enis.read_macs(lambda path: self._get_once(connection, f"{MACS}/{path}"))
-        self._settled_enis = {mac: leaves for mac, leaves in self._settled_enis.items() if mac in shown}
+        with self._once() as read:
+            shown = read_macs(read)
+        self._settled_enis = {mac: settled for mac, settled in self._settled_enis.items() if mac in shown}
         return shown
 
     def interface(self, mac: MacAddress, *, known: Eni | None = None) -> MetadataEni:
         """See the port. What does not change while an ENI is attached is read once."""
-        settled = dict(self._settled_enis.get(mac, {} if known is None else metadata_enis.settled_of(known)))
-        with self._connection() as connection:
-            found = metadata_enis.read_eni(mac, lambda path: self._get_once(connection, f"{MACS}/{path}"), settled)
-        self._settled_enis[mac] = settled
+        settled = self._settled_enis.get(mac) or (None if known is None else (known.eni_id, known.device_index))
+        with self._once() as read:
+            found = read_eni(mac, read, settled)
+        self._settled_enis[mac] = found.eni_id, found.device_index
         return found
 
     def notices(self) -> Mapping[FreezeCause, str]:
         """See the port. The life cycle is read until metadata has told it; it does not change."""
-        with self._connection() as connection:
-            if not self._life_cycle:
-                self._life_cycle = (self._get_once(connection, LIFE_CYCLE) or "").strip()
-            if self._life_cycle != SPOT:
-                return {}
-            return read_notices(lambda path: self._get_once(connection, path))
+        with self._once() as read:
+            self._life_cycle = self._life_cycle or (read(LIFE_CYCLE) or "").strip()
+            return read_notices(read) if self._life_cycle == SPOT else {}
 
     def request_count(self) -> int:
         return self._count
 
-    def _get_once(self, connection: http.client.HTTPConnection, path: str) -> str | None:
-        """GET in one attempt; None for a 404. Raises: CloudError; a 401 makes the next request renew the token."""
+    @contextmanager
+    def _once(self) -> Iterator[Read]:
+        """One connection, and what reads a path over it in one attempt. Raises: CloudError."""
         try:
-            headers = {"X-aws-ec2-metadata-token": self._living_token(connection)}
-            status, body = self._request(connection, "GET", path, headers)
+            with self._connection() as connection:
+                yield partial(self._get, connection)
         except AttemptError as failed:
             raise failed.error from failed
-        if status == HTTPStatus.UNAUTHORIZED:
-            self._token = None
-        if status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
-            raise self._refused(path, status).error
-        return body if status == HTTPStatus.OK else None
 
     def _connection(self) -> closing[http.client.HTTPConnection]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)
         connection.response_class = MetadataResponse
         return closing(connection)
 
-    def _read_identity(self, read: dict[str, str]) -> InstanceIdentity:
-        """Make one attempt; paths in `read` from an earlier attempt are not requested again."""
-        with self._connection() as connection:
+    def _required(self, connection: http.client.HTTPConnection, read: dict[str, str], path: str) -> str:
+        """What is in `read`, or the text that is there now, which it gets. A forgotten token is renewed at once."""
+        if path not in read:
+            text = self._get(connection, path, tries=2)
+            if text is None:
+                raise self._refused(path, HTTPStatus.NOT_FOUND)
+            read[path] = text
+        return read[path]
 
-            def text(path: str) -> str:
-                if path not in read:
-                    read[path] = self._get(connection, path)
-                return read[path]
+    def _get(self, connection: http.client.HTTPConnection, path: str, *, tries: int = 1) -> str | None:
+        """GET with a token; None for a 404. Raises: AttemptError.
 
-            return _identity(text)
-
-    def _get(self, connection: http.client.HTTPConnection, path: str) -> str:
-        """GET with a token. A 401 means that metadata restarted and forgot the token: renew it once."""
-        for is_last in (False, True):
+        A 401 means that metadata restarted and forgot the token: the next try renews it, of this call or of another.
+        """
+        for _ in range(tries):
             headers = {"X-aws-ec2-metadata-token": self._living_token(connection)}
             status, body = self._request(connection, "GET", path, headers)
-            if status == HTTPStatus.OK:
-                return body
-            if status != HTTPStatus.UNAUTHORIZED or is_last:
+            if status != HTTPStatus.UNAUTHORIZED:
                 break
             self._token = None
-        raise self._refused(path, status)
+        if status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+            raise self._refused(path, status)
+        return body if status == HTTPStatus.OK else None
 
     def _living_token(self, connection: http.client.HTTPConnection) -> str:
         now = self._clock.monotonic()
@@ -183,8 +189,8 @@ class ImdsMetadata(Metadata):
         status, body = self._request(connection, "PUT", path, headers)
         if status != HTTPStatus.OK:
             raise self._refused(path, status)
-        if not metadata_enis.is_word(body):
-            raise AttemptError(self._error(path, f"it is no token; check AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint}"))
+        if not is_word(body):
+            raise AttemptError(_unread(path, f"it is no token; check AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint}"))
         self._token = (body, now + TOKEN_TTL_S - TOKEN_MARGIN_S)
         return body
 
@@ -192,10 +198,13 @@ class ImdsMetadata(Metadata):
         self, connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]
     ) -> tuple[int, str]:
         """Make one HTTP request, opening the connection if necessary."""
-        with self._counting:
-            self._count += 1
+        self._count = next(self._numbers)
         if connection.sock is None:
-            self._connect(connection, path)
+            try:
+                connection.connect()
+            except OSError as exc:
+                advice = "is this an EC2 instance, and does the pod use hostNetwork or the instance a hop limit of 2?"
+                raise AttemptError(_unread(path, f"no connection to {self._endpoint} ({exc}); {advice}"), Outcome.UNSENT) from exc
         connection.sock.settimeout(READ_TIMEOUT_S)  # each answer has all of it: the answer before has left what it did not need
         try:
             connection.request(method, f"{self._root}/{path}", headers=headers)
@@ -204,37 +213,34 @@ class ImdsMetadata(Metadata):
         except (AnswerLimitError, UnicodeDecodeError) as exc:
             connection.close()
             advice = f"check what AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint} points to"
-            raise UnansweredAttempt(self._error(path, f"{exc}; {advice}")) from exc
+            raise AttemptError(_unread(path, f"{exc}; {advice}"), Outcome.UNANSWERED) from exc
         except (OSError, http.client.HTTPException) as exc:
             connection.close()
             advice = "a PUT that is never answered means a hop limit of 1 between pod and host: set it to 2"
-            raise UnansweredAttempt(self._error(path, f"no answer from {self._endpoint} ({exc!r}); {advice}")) from exc
-
-    def _connect(self, connection: http.client.HTTPConnection, path: str) -> None:
-        try:
-            connection.connect()
-        except OSError as exc:
-            advice = "is this an EC2 instance, and does the pod use hostNetwork or the instance a hop limit of 2?"
-            raise UnsentAttempt(self._error(path, f"no connection to {self._endpoint} ({exc}); {advice}")) from exc
+            error = _unread(path, f"no answer from {self._endpoint} ({exc!r}); {advice}")
+            raise AttemptError(error, Outcome.UNANSWERED) from exc
 
     def _refused(self, path: str, status: int) -> AttemptError:
         if status == HTTPStatus.NOT_FOUND:
-            return UnseenAttempt(self._error(path, "404: the instance has none, or metadata has not caught up yet; try again"))
+            details = "404: the instance has none, or metadata has not caught up yet; try again"
+            return AttemptError(_unread(path, details), Outcome.NOT_FOUND)
         if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-            advice = "find out what else on this node asks instance metadata so often"
-            return ThrottledAttempt(ThrottledError(_what(path), details=f"{status}: too many requests; {advice}"))
+            details = f"{status}: too many requests; find out what else on this node asks instance metadata so often"
+            return AttemptError(_unread(path, details, kind=ThrottledError), Outcome.THROTTLED)
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return UnansweredAttempt(self._error(path, f"{status}: a fault of instance metadata; reboot the node if it lasts"))
+            details = f"{status}: a fault of instance metadata; reboot the node if it lasts"
+            return AttemptError(_unread(path, details), Outcome.UNANSWERED)
         if status == HTTPStatus.FORBIDDEN:
-            return AttemptError(self._error(path, "403: switched off for this instance; set HttpEndpoint=enabled"))
-        return AttemptError(self._error(path, f"{status}; check AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint}"))
-
-    def _error(self, path: str, details: str) -> CloudError:
-        return CloudError(_what(path), details=details)
+            return AttemptError(_unread(path, "403: switched off for this instance; set HttpEndpoint=enabled"))
+        return AttemptError(_unread(path, f"{status}; check AWS_EC2_METADATA_SERVICE_ENDPOINT={self._endpoint}"))
 
 
-def _what(path: str) -> str:
-    return f"instance metadata /latest/{path} could not be read"
+def _unread(path: str, details: str, *, kind: type[CloudError] = CloudError) -> CloudError:
+    return kind(f"instance metadata /latest/{path} could not be read", details=details)
+
+
+def _malformed(path: str, what: object) -> CloudError:
+    return _unread(path, f"the value is malformed ({str(what)[:200]}); check what AWS_EC2_METADATA_SERVICE_ENDPOINT points to")
 
 
 def _identity(text: Callable[[str], str]) -> InstanceIdentity:
@@ -242,7 +248,7 @@ def _identity(text: Callable[[str], str]) -> InstanceIdentity:
     path = DOCUMENT
 
     def word(value: object) -> str:
-        if not isinstance(value, str) or not metadata_enis.is_word(value.strip()):
+        if not isinstance(value, str) or not is_word(value.strip()):
             raise ValueError(f"{str(value)[:40]!r} is no name")
         return value.strip()
 
@@ -252,7 +258,7 @@ def _identity(text: Callable[[str], str]) -> InstanceIdentity:
         region, zone = word(document["region"]), word(document["availabilityZone"])
         primary = IPv4Address(word(document["privateIp"])) if document.get("privateIp") else None
         path = MAC
-        mac = metadata_enis.parse_mac(text(path))
+        mac = parse_mac(text(path))
         path = f"{MACS}/{mac}"
         return InstanceIdentity(
             instance_id=InstanceId(instance_id),
@@ -269,8 +275,7 @@ def _identity(text: Callable[[str], str]) -> InstanceIdentity:
             security_group_ids=tuple(sorted(map(word, text(f"{path}/security-group-ids").split()))),
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as exc:
-        details = f"the value is malformed ({str(exc)[:200]!r}); check what AWS_EC2_METADATA_SERVICE_ENDPOINT points to"
-        raise AttemptError(CloudError(_what(path), details=details)) from exc
+        raise AttemptError(_malformed(path, repr(str(exc)[:200]))) from exc
 
 
 # What EC2 announces about the end of an instance, in its metadata: only to spot instances, so only these are asked.
@@ -311,12 +316,57 @@ def _words(path: str, text: str | None, names: tuple[str, ...]) -> list[str]:
         document = json.loads(text)
         values = [document[name] for name in names]
     except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise _malformed(path, repr(exc)[:200]) from exc
-    if not all(isinstance(value, str) and metadata_enis.is_word(value) for value in values):
-        raise _malformed(path, f"{values!r:.200}")
+        raise _malformed(path, repr(exc)) from exc
+    if not all(isinstance(value, str) and is_word(value) for value in values):
+        raise _malformed(path, values)
     return values
 
 
-def _malformed(path: str, what: str) -> CloudError:
-    details = f"the value is malformed ({what}); check what AWS_EC2_METADATA_SERVICE_ENDPOINT points to"
-    return CloudError(f"instance metadata /latest/{path} could not be read", details=details)
+def read_macs(read: Read) -> frozenset[MacAddress]:
+    """Read the list of interfaces: one request. Raises: CloudError, also for an empty list: every instance has one."""
+    try:
+        macs = frozenset(parse_mac(line.rstrip("/")) for line in (read(f"{MACS}/") or "").split())
+    except ValueError as exc:
+        raise _malformed(MACS, exc) from exc
+    if not macs:
+        raise _unread(MACS, "it names no interface, and every instance has one; metadata has not caught up, or is not EC2's")
+    return macs
+
+
+def read_eni(mac: MacAddress, read: Read, settled: tuple[EniId, int] | None) -> MetadataEni:
+    """Read one interface: two requests, and two more unless its ID and device index are `settled`: they do not change.
+
+    Raises: CloudError if a leaf that every interface has is missing, or a value is malformed.
+    """
+    path = f"{MACS}/{mac}"
+    try:
+        if settled is None:
+            eni_id, index = (read(f"{path}/{leaf}") for leaf in (ID, INDEX))
+            if eni_id is None or index is None:
+                details = "404: the ENI is gone, or metadata has not caught up; it is looked at again"
+                raise _unread(f"{path}/{ID if eni_id is None else INDEX}", details)
+            if not is_word(eni_id.strip()):
+                raise ValueError(f"{eni_id[:40]!r} is no ID")
+            settled = EniId(eni_id.strip()), int(index)
+        return MetadataEni(
+            mac=mac,
+            eni_id=settled[0],
+            device_index=settled[1],
+            addresses=frozenset(map(IPv4Address, (read(f"{path}/{ADDRESSES}") or "").split())),
+            prefixes=frozenset(map(IPv4Network, (read(f"{path}/{PREFIXES}") or "").split())),
+        )
+    except ValueError as exc:
+        raise _malformed(path, exc) from exc
+
+
+def is_word(text: str) -> bool:
+    """Whether a text may be an ID, a name or a token of AWS: no HTML page is."""
+    return WORD.fullmatch(text) is not None
+
+
+def parse_mac(text: str) -> MacAddress:
+    """Read a MAC, as metadata writes it. Raises: ValueError."""
+    mac = text.strip().lower()
+    if not MAC_FORM.fullmatch(mac):
+        raise ValueError(f"{text[:40]!r} is no MAC address")
+    return MacAddress(mac)

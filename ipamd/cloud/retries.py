@@ -1,4 +1,4 @@
-"""Every retry of this package, as tenacity values: a stop, a full-jitter wait, a named set of exceptions.
+"""Every retry of this package, as tenacity values: a stop, a full-jitter wait, a named set of outcomes.
 
 Full jitter spreads nodes that fail at the same moment (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
 botocore's retries are off, and each policy is applied in one place (`Ec2Calls.attempts`, `ImdsMetadata.identity`), so no retry is
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed, wait_random_exponential
 
-from ipamd.cloud.errors import BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnseenAttempt, UnsentAttempt
+from ipamd.cloud.errors import AttemptError
+from ipamd.model.call_report import Outcome
 from ipamd.ports import Clock
 
 FIRST_WAIT_S = 0.2
@@ -25,9 +26,9 @@ than any caller here waits; the call budget slows us down instead."""
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """When to retry: on which exceptions, how often, for how long, after which waits."""
+    """When to retry: after which outcomes, how often, for how long, after which waits."""
 
-    on: tuple[type[Exception], ...]
+    on: frozenset[Outcome]
     attempts: int
     total_s: float
     first_wait_s: float = FIRST_WAIT_S
@@ -38,29 +39,33 @@ class RetryPolicy:
         """Make the tenacity object for one call; the last exception is raised unchanged."""
         deadline = clock.monotonic() + self.total_s
 
-        def is_late(_: RetryCallState) -> bool:
-            return clock.monotonic() >= deadline
+        def is_over(state: RetryCallState) -> bool:
+            return state.attempt_number >= self.attempts or clock.monotonic() >= deadline
 
         return Retrying(
-            retry=retry_if_exception_type(self.on),
+            retry=retry_if_exception(lambda failed: isinstance(failed, AttemptError) and failed.outcome in self.on),
             wait=wait_fixed(self.least_wait_s) + wait_random_exponential(multiplier=self.first_wait_s, max=self.wait_cap_s),
-            stop=lambda state: stop_after_attempt(self.attempts)(state) or is_late(state),
+            stop=is_over,
             sleep=sleep,
             reraise=True,
         )
 
 
-IDEMPOTENT = RetryPolicy((ThrottledAttempt, UnsentAttempt, UnansweredAttempt, UnseenAttempt), attempts=6, total_s=30.0)
+PASSING = frozenset({Outcome.THROTTLED, Outcome.UNSENT, Outcome.UNANSWERED, Outcome.NOT_FOUND})
+"""Outcomes of which the next attempt may differ. NOT_FOUND: only of what we created just now (`calls.py`), or in metadata, which
+lags."""
+
+IDEMPOTENT = RetryPolicy(PASSING, attempts=6, total_s=30.0)
 """Calls that may be sent twice: Describe, Create with its token, Attach, Unassign. Ours: 6 attempts wait 3 s on
 average and 6 s at most, enough for a short disturbance; after that the pool loop retries."""
 
-UNHURRIED = RetryPolicy((UnsentAttempt, UnansweredAttempt, UnseenAttempt), attempts=6, total_s=30.0)
+UNHURRIED = RetryPolicy(PASSING - {Outcome.THROTTLED}, attempts=6, total_s=30.0)
 """A creation that no ADD waits for: what EC2 throttles is asked for much later, because others may need the account's tokens now."""
 
-AT_MOST_ONCE = RetryPolicy((ThrottledAttempt, UnsentAttempt, UnseenAttempt), attempts=6, total_s=30.0)
+AT_MOST_ONCE = RetryPolicy(PASSING - {Outcome.UNANSWERED}, attempts=6, total_s=30.0)
 """AssignPrivateIpAddresses has no client token: after a lost answer only Describe can show what happened."""
 
-SETTLING = RetryPolicy((*IDEMPOTENT.on, BusyAttempt), attempts=40, total_s=60.0)
+SETTLING = RetryPolicy(PASSING | {Outcome.BUSY}, attempts=40, total_s=60.0)
 """Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds.
 amazon-vpc-cni-k8s retries 12 times with up to 60 s between (pkg/awsutils/awsutils.go, maxENIEC2APIRetries), which blocks its pool
 loop; here an open intent makes the pool continue later (I9)."""
@@ -68,14 +73,10 @@ loop; here an open intent makes the pool continue later (I9)."""
 DELETING = RetryPolicy(SETTLING.on, attempts=20, total_s=60.0, least_wait_s=1.0)
 """Delete while its detach is under way: as SETTLING, with at least a second between two refusals."""
 
-HURRIED = RetryPolicy((), attempts=1, total_s=0.0)
+HURRIED = RetryPolicy(frozenset(), attempts=1, total_s=0.0)
 """One attempt, for a query with a good fallback: instance limits at start (docs/life.md, Start)."""
 
 
-class NotAttachedYet(Exception):
-    """EC2 described the ENI, but it is not attached yet."""
-
-
-ATTACHING = RetryPolicy((NotAttachedYet,), attempts=40, total_s=60.0, wait_cap_s=2.0)
+ATTACHING = RetryPolicy(frozenset({Outcome.BUSY}), attempts=40, total_s=60.0, wait_cap_s=2.0)
 """Waiting for an attachment, one Describe per attempt. Ours: attaches take 1 to 10 s. amazon-vpc-cni-k8s waits with up to 60 s
 between 12 attempts (pkg/awsutils/awsutils.go, waitForENIAndIPsAttached); here an open intent makes the pool continue later."""

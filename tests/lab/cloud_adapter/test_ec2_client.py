@@ -80,7 +80,7 @@ def test_the_trimmed_model_is_used_when_present(bench: Bench, caplog: pytest.Log
     with caplog.at_level(logging.WARNING, logger="ipamd"):
         bench.ec2.describe_enis(bench.instance_id)
     assert caplog.records == []
-    client = bench.ec2._calls._client._client
+    client = bench.ec2._client._client
     assert set(client.meta.service_model.operation_names) == set(OPERATIONS)
     assert "vpc-ipamd/" in client.meta.config.user_agent_extra
 

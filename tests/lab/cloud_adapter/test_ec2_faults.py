@@ -37,7 +37,7 @@ def test_a_stored_token_finds_the_eni_after_a_restart(bench: Bench) -> None:
 def test_a_refusal_after_a_lost_answer_may_have_happened(bench: Bench, code: str) -> None:
     """The first attempt made an ENI and its answer was lost; the second is refused: the error says what may be there (I9)."""
     bench.fault("CreateNetworkInterface", lost_answers={"count": 1})
-    bench.ec2._calls._sleep = lambda _s: bench.fault("CreateNetworkInterface", error={"code": code})  # between the two attempts
+    bench.ec2._sleep = lambda _s: bench.fault("CreateNetworkInterface", error={"code": code})  # between the two attempts
     with pytest.raises(CloudError, match=code) as refused:
         bench.ec2.create_eni(bench.request(addresses=2))
     assert len(bench.vpc.enis()) == 2

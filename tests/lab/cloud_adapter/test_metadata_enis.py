@@ -6,8 +6,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from ipamd.cloud.metadata import TOKEN_TTL_S, ImdsMetadata
-from ipamd.cloud.metadata_enis import read_eni, read_macs
+from ipamd.cloud.metadata import MACS, TOKEN_TTL_S, ImdsMetadata, read_eni, read_macs
 from ipamd.model.errors import CloudError, ThrottledError
 from ipamd.model.ids import MacAddress
 from ipamd.settings import CloudConfig
@@ -85,21 +84,22 @@ def test_a_forgotten_token_is_renewed_by_the_next_look(bench: Bench) -> None:
 def leaves(**changes: str | None) -> dict[str, str | None]:
     """The tree below macs/ for one interface."""
     tree = {"interface-id": "eni-9", "device-number": "1", "local-ipv4s": "10.0.0.9\n10.0.0.10", "ipv4-prefix": "10.0.1.0/28"}
-    return {f"{MAC}/{leaf}": text for leaf, text in (tree | changes).items()}
+    return {f"{MACS}/{MAC}/{leaf}": text for leaf, text in (tree | changes).items()}
 
 
 def test_no_addresses_and_no_prefixes_are_none_there() -> None:
     """An IPv6-only or EFA-only interface has neither leaf: no error (amazon-vpc-cni-k8s issue 3122)."""
     tree = leaves(**{"local-ipv4s": None, "ipv4-prefix": None})
-    found = read_eni(MAC, tree.get, {})
+    found = read_eni(MAC, tree.get, None)
     assert (found.eni_id, found.addresses, found.prefixes) == ("eni-9", frozenset(), frozenset())
-    assert read_eni(MAC, leaves().get, {}).prefixes == {IPv4Network("10.0.1.0/28")}
+    assert read_eni(MAC, leaves().get, None).prefixes == {IPv4Network("10.0.1.0/28")}
 
 
 @pytest.mark.parametrize(
     ("leaf", "text"),
     [
         ("interface-id", None),
+        ("interface-id", "<html>"),
         ("device-number", None),
         ("device-number", "x"),
         ("local-ipv4s", "<html>"),
@@ -109,7 +109,7 @@ def test_no_addresses_and_no_prefixes_are_none_there() -> None:
 def test_a_malformed_interface_is_an_error_and_is_not_remembered(leaf: str, text: str | None) -> None:
     """A missing or malformed value is an error, never a part of an interface."""
     with pytest.raises(CloudError, match="instance metadata"):
-        read_eni(MAC, leaves(**{leaf: text}).get, {})
+        read_eni(MAC, leaves(**{leaf: text}).get, None)
 
 
 @pytest.mark.parametrize("answer", [None, "", "\n"])

@@ -180,13 +180,13 @@ def test_the_filters_of_vpc_cni(account: Account, vector: dict[str, Any]) -> Non
     """EC2 selects: the same filters and page size as amazon-vpc-cni-k8s."""
     tags = {INSTANCE_TAG: ""} | ({CLUSTER_TAG: vector["given"]["cluster_name"]} if vector["given"]["cluster_name"] else {})
     asked: list[dict[str, Any]] = []
-    call = account.ec2._calls.call
+    call = account.ec2.call
 
     def noting(api: str, subject: str, params: dict[str, Any], policy: Any, *, about: str = "") -> Any:
         asked.append(params)
         return call(api, subject, params, policy, about=about)
 
-    account.ec2._calls.call = noting  # type: ignore[method-assign]
+    account.ec2.call = noting  # type: ignore[method-assign]
     account.ec2.find_detached(tags)
     assert sorted(one["Name"] for one in asked[0]["Filters"]) == vector["expect"]["names"]
     assert asked[0]["MaxResults"] == vector["expect"]["page_size"]

@@ -6,7 +6,7 @@ import pytest
 from botocore import exceptions as theirs
 
 from ipamd.cloud import errors
-from ipamd.cloud.errors import AttemptError, BusyAttempt, ThrottledAttempt, UnansweredAttempt, UnsentAttempt
+from ipamd.model.call_report import Outcome
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -21,76 +21,80 @@ from ipamd.model.errors import (
 from ipamd.model.words import printable
 
 ANSWERS = [
-    ("RequestLimitExceeded", "Request limit exceeded.", 503, ThrottledError, ThrottledAttempt),
-    ("Throttling", "Rate exceeded", 400, ThrottledError, ThrottledAttempt),
-    ("ThrottlingException", "Rate exceeded", 400, ThrottledError, ThrottledAttempt),
-    ("RequestThrottledException", "", 400, ThrottledError, ThrottledAttempt),
-    ("TooManyRequestsException", "", 429, ThrottledError, ThrottledAttempt),
-    ("EC2ThrottledException", "", 400, ThrottledError, ThrottledAttempt),
-    ("SlowDown", "", 503, ThrottledError, ThrottledAttempt),
-    ("InsufficientFreeAddressesInSubnet", "not enough", 400, SubnetExhaustedError, AttemptError),
-    ("InsufficientCidrBlocks", "not enough", 400, SubnetExhaustedError, AttemptError),
+    ("RequestLimitExceeded", "Request limit exceeded.", 503, ThrottledError, Outcome.THROTTLED),
+    ("Throttling", "Rate exceeded", 400, ThrottledError, Outcome.THROTTLED),
+    ("ThrottlingException", "Rate exceeded", 400, ThrottledError, Outcome.THROTTLED),
+    ("RequestThrottledException", "", 400, ThrottledError, Outcome.THROTTLED),
+    ("TooManyRequestsException", "", 429, ThrottledError, Outcome.THROTTLED),
+    ("EC2ThrottledException", "", 400, ThrottledError, Outcome.THROTTLED),
+    ("SlowDown", "", 503, ThrottledError, Outcome.THROTTLED),
+    ("InsufficientFreeAddressesInSubnet", "not enough", 400, SubnetExhaustedError, Outcome.SUBNET_FULL),
+    ("InsufficientCidrBlocks", "not enough", 400, SubnetExhaustedError, Outcome.SUBNET_FULL),
     (
         "InvalidParameterValue",
         "There aren't sufficient free Ipv4 addresses or prefixes",
         400,
         SubnetExhaustedError,
-        AttemptError,
+        Outcome.SUBNET_FULL,
     ),
-    ("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.", 400, EniLimitError, AttemptError),
-    ("AttachmentLimitExceeded", "Interface count 4 exceeds the limit for m5.large", 400, EniLimitError, AttemptError),
-    ("NetworkInterfaceLimitExceeded", "quota", 400, CloudQuotaError, AttemptError),
+    ("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.", 400, EniLimitError, Outcome.LIMIT),
+    ("AttachmentLimitExceeded", "Interface count 4 exceeds the limit for m5.large", 400, EniLimitError, Outcome.LIMIT),
+    ("NetworkInterfaceLimitExceeded", "quota", 400, CloudQuotaError, Outcome.QUOTA),
     (
         "InvalidNetworkInterfaceID.NotFound",
         "The networkInterface ID 'eni-1' does not exist",
         400,
         CloudNotFoundError,
-        AttemptError,
+        Outcome.NOT_FOUND,
     ),
-    ("InvalidAttachmentID.NotFound", "", 400, CloudNotFoundError, AttemptError),
-    ("InvalidSubnetID.NotFound", "", 400, CloudNotFoundError, AttemptError),
+    ("InvalidAttachmentID.NotFound", "", 400, CloudNotFoundError, Outcome.NOT_FOUND),
+    ("InvalidSubnetID.NotFound", "", 400, CloudNotFoundError, Outcome.NOT_FOUND),
     (
         "InvalidParameterValue",
         "Some of the specified addresses are not assigned to interface eni-1",
         400,
         CloudNotFoundError,
-        AttemptError,
+        Outcome.NOT_FOUND,
     ),
-    ("UnauthorizedOperation", "You are not authorized", 403, CloudDeniedError, AttemptError),
-    ("AccessDenied", "", 403, CloudDeniedError, AttemptError),
-    ("RequestExpired", "", 400, CloudDeniedError, AttemptError),
-    ("SignatureDoesNotMatch", "", 403, CloudDeniedError, AttemptError),
-    ("AuthFailure", "", 401, CloudDeniedError, AttemptError),
-    ("ExpiredTokenException", "", 400, CloudDeniedError, AttemptError),
-    ("InvalidClientTokenId", "", 403, CloudDeniedError, AttemptError),
-    ("UnrecognizedClientException", "", 400, CloudDeniedError, AttemptError),
-    ("InvalidNetworkInterface.InUse", "Interface: [eni-1] in use.", 400, CloudError, BusyAttempt),
-    ("IncorrectState", "", 400, CloudError, BusyAttempt),
-    ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", 400, CloudError, BusyAttempt),
+    ("UnauthorizedOperation", "You are not authorized", 403, CloudDeniedError, Outcome.DENIED),
+    ("AccessDenied", "", 403, CloudDeniedError, Outcome.DENIED),
+    ("RequestExpired", "", 400, CloudDeniedError, Outcome.DENIED),
+    ("SignatureDoesNotMatch", "", 403, CloudDeniedError, Outcome.DENIED),
+    ("AuthFailure", "", 401, CloudDeniedError, Outcome.DENIED),
+    ("ExpiredTokenException", "", 400, CloudDeniedError, Outcome.DENIED),
+    ("InvalidClientTokenId", "", 403, CloudDeniedError, Outcome.DENIED),
+    ("UnrecognizedClientException", "", 400, CloudDeniedError, Outcome.DENIED),
+    ("InvalidNetworkInterface.InUse", "Interface: [eni-1] in use.", 400, CloudError, Outcome.BUSY),
+    ("IncorrectState", "", 400, CloudError, Outcome.BUSY),
+    ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", 400, CloudError, Outcome.BUSY),
     (
         "InvalidParameterValue",
         "Instance 'i-1' already has an interface attached at device index '1'.",
         400,
         DeviceIndexTakenError,
-        BusyAttempt,
+        Outcome.BUSY,
     ),
-    ("OperationNotPermitted", "The network interface at device index 0 cannot be detached.", 400, CloudDeniedError, AttemptError),
-    ("IdempotentParameterMismatch", "", 400, CloudError, AttemptError),
-    ("InternalError", "", 500, CloudError, UnansweredAttempt),
-    ("Unavailable", "", 503, CloudError, UnansweredAttempt),
-    ("", "no code at all", 502, CloudError, UnansweredAttempt),
-    ("InvalidParameterValue", "something else", 400, CloudError, AttemptError),
-    ("NeverHeardOf", "", 400, CloudError, AttemptError),
+    (
+        "OperationNotPermitted",
+        "The network interface at device index 0 cannot be detached.",
+        400,
+        CloudDeniedError,
+        Outcome.DENIED,
+    ),
+    ("IdempotentParameterMismatch", "", 400, CloudError, Outcome.REFUSED),
+    ("InternalError", "", 500, CloudError, Outcome.UNANSWERED),
+    ("Unavailable", "", 503, CloudError, Outcome.UNANSWERED),
+    ("", "no code at all", 502, CloudError, Outcome.UNANSWERED),
+    ("InvalidParameterValue", "something else", 400, CloudError, Outcome.REFUSED),
+    ("NeverHeardOf", "", 400, CloudError, Outcome.REFUSED),
 ]
 
 
-@pytest.mark.parametrize(("code", "message", "status", "error", "attempt"), ANSWERS, ids=[f"{a[0]}-{a[1][:24]}" for a in ANSWERS])
-def test_each_ec2_code_has_its_class(
-    code: str, message: str, status: int, error: type[CloudError], attempt: type[AttemptError]
-) -> None:
+@pytest.mark.parametrize(("code", "message", "status", "error", "outcome"), ANSWERS, ids=[f"{a[0]}-{a[1][:24]}" for a in ANSWERS])
+def test_each_ec2_code_has_its_class(code: str, message: str, status: int, error: type[CloudError], outcome: Outcome) -> None:
     """Every EC2 code becomes exactly one class, says the API, the object and EC2's own code, and ends with advice (I14)."""
     failed = errors.refused("AttachNetworkInterface", "eni-1", code=code, message=message, status=status)
-    assert type(failed) is attempt
+    assert failed.outcome is outcome
     assert type(failed.error) is error
     assert failed.error.message == "EC2 AttachNetworkInterface failed for eni-1"
     assert failed.error.details.startswith(f"{code}: {message}; ")
@@ -140,25 +144,25 @@ def test_long_messages_are_cut() -> None:
 
 
 EXCEPTIONS = [
-    (theirs.ConnectTimeoutError(endpoint_url="http://ec2"), UnsentAttempt),
-    (theirs.EndpointConnectionError(endpoint_url="http://ec2"), UnsentAttempt),
-    (theirs.ProxyConnectionError(proxy_url="http://proxy"), UnsentAttempt),
-    (theirs.SSLError(endpoint_url="http://ec2", error="bad"), UnsentAttempt),
-    (theirs.ReadTimeoutError(endpoint_url="http://ec2"), UnansweredAttempt),
-    (theirs.ConnectionClosedError(endpoint_url="http://ec2"), UnansweredAttempt),
-    (theirs.HTTPClientError(error="cut"), UnansweredAttempt),
-    (theirs.NoCredentialsError(), AttemptError),
-    (theirs.CredentialRetrievalError(provider="iam", error_msg="no"), AttemptError),
-    (theirs.MetadataRetrievalError(error_msg="no"), AttemptError),
-    (theirs.ParamValidationError(report="bad"), AttemptError),
+    (theirs.ConnectTimeoutError(endpoint_url="http://ec2"), Outcome.UNSENT),
+    (theirs.EndpointConnectionError(endpoint_url="http://ec2"), Outcome.UNSENT),
+    (theirs.ProxyConnectionError(proxy_url="http://proxy"), Outcome.UNSENT),
+    (theirs.SSLError(endpoint_url="http://ec2", error="bad"), Outcome.UNSENT),
+    (theirs.ReadTimeoutError(endpoint_url="http://ec2"), Outcome.UNANSWERED),
+    (theirs.ConnectionClosedError(endpoint_url="http://ec2"), Outcome.UNANSWERED),
+    (theirs.HTTPClientError(error="cut"), Outcome.UNANSWERED),
+    (theirs.NoCredentialsError(), None),
+    (theirs.CredentialRetrievalError(provider="iam", error_msg="no"), None),
+    (theirs.MetadataRetrievalError(error_msg="no"), None),
+    (theirs.ParamValidationError(report="bad"), None),
 ]
 
 
-@pytest.mark.parametrize(("exc", "attempt"), EXCEPTIONS, ids=[type(row[0]).__name__ for row in EXCEPTIONS])
-def test_each_transport_exception_has_its_class(exc: Exception, attempt: type[AttemptError]) -> None:
+@pytest.mark.parametrize(("exc", "outcome"), EXCEPTIONS, ids=[type(row[0]).__name__ for row in EXCEPTIONS])
+def test_each_transport_exception_has_its_class(exc: Exception, outcome: Outcome | None) -> None:
     """What botocore raises becomes a CloudError; whether the request may have taken effect decides about a retry (I9)."""
     failed = errors.unreached("DescribeSubnets", "subnet-1", endpoint="http://ec2", exc=exc)
-    assert type(failed) is attempt
+    assert failed.outcome is outcome
     assert type(failed.error) is CloudError
     assert "DescribeSubnets" in failed.error.message
     assert "subnet-1" in failed.error.message
