@@ -7,6 +7,7 @@ probe must not share the daemon's client, budget or fate, and works where the da
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import sys
 import time
@@ -23,12 +24,12 @@ from ipamd.ipamctl.verb import RefusedError
 from ipamd.model.eni import CLUSTER_TAG, NO_MANAGE_TAG
 from ipamd.model.words import printable
 from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Calls
-from ipamd.probe.node import read_links
 from ipamd.probe.report import as_dict
-from ipamd.probe.run import Tools, run
-from ipamd.probe.subject import Sources
+from ipamd.probe.run import run
+from ipamd.probe.subject import Subject
 from ipamd.settings import Settings
 
+LINKS_DIR = Path("/sys/class/net")
 LOCK = "probe.lock"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -44,12 +45,31 @@ def probe(settings: Settings, *, is_real: bool) -> dict[str, Any]:
     with alone(settings.daemon.run_dir):
         identity = metadata.identity()
         client = Ec2Client(settings.cloud, region=lambda: identity.region)
-        calls = Calls(sender(client), clock=clock, sleep=time.sleep)
-        tools = Tools(calls, Sources(read_links, metadata.read), clock, time.sleep, eni_tags(settings), say)
+        subject = Subject(
+            Calls(sender(client), clock=clock, sleep=time.sleep),
+            links=read_links,
+            read_metadata=metadata.read,
+            identity=identity,
+            tags=eni_tags(settings),
+            say=say,
+            is_real=is_real,
+            at=clock.now(),
+        )
         if is_real:
             say(f"one ENI, at most {CHECK_CALLS + CLEANUP_CALLS} EC2 calls, a minute or two; Ctrl-C ends it and cleans up")
-        with stopping(calls.stop):
-            return as_dict(run(tools, identity, is_real=is_real))
+        with stopping(subject.calls.stop):
+            run(subject)
+            return as_dict(subject)
+
+
+def read_links(directory: Path = LINKS_DIR) -> frozenset[str]:
+    """Read the MACs of the links of this network namespace. Raises: OSError."""
+    found = set()
+    for name in os.listdir(directory):  # noqa: PTH208  # names are enough
+        # One may go while we read, or is a file such as bonding_masters.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            found.add((directory / name / "address").read_text().strip().lower())
+    return frozenset(found)
 
 
 def eni_tags(settings: Settings) -> dict[str, str]:

@@ -41,12 +41,8 @@ SILENT_MAX = 3
 MESSAGE_MAX = 300
 
 
-class CallsUsedUp(Exception):
-    """The bound on calls is reached."""
-
-
-class Stopped(Exception):
-    """Somebody asked the probe to end."""
+class Ended(Exception):
+    """The run ends here: somebody asked for it, the bound on calls is reached, or the node is not fit. The clean-up follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +87,25 @@ class Answer:
         one = self.body.get("NetworkInterface")
         return [one] if one else list(self.body.get("NetworkInterfaces") or ())
 
+    def eni_ids(self) -> list[str]:
+        """Their IDs."""
+        return [entry["NetworkInterfaceId"] for entry in self.enis()]
+
     def __str__(self) -> str:
         return "accepted" if self.ok else f"{self.code}: {self.message}" if self.message else self.code
 
 
+@dataclass(slots=True)
 class Calls:
-    """Makes the calls. One thread."""
+    """Makes the calls. One thread. `send`: one attempt of an API with its parameters, which raises botocore's exceptions."""
 
-    def __init__(
-        self, send: Callable[[str, Mapping[str, Any]], Mapping[str, Any]], *, clock: Clock, sleep: Callable[[float], None]
-    ) -> None:
-        """Take `send`: one attempt of an API with its parameters, which raises botocore's exceptions."""
-        self._send = send
-        self._clock = clock
-        self._sleep = sleep
-        self._limit = CHECK_CALLS
-        self._is_cleaning = False
-        self._stop_reason = ""
-        self.answers: list[Answer] = []
+    send: Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
+    clock: Clock
+    sleep: Callable[[float], None]
+    answers: list[Answer] = field(default_factory=list)
+    _limit: int = CHECK_CALLS
+    _is_cleaning: bool = False
+    _stop_reason: str = ""
 
     def stop(self, reason: str) -> None:
         """End the checks before the next call; the clean-up still makes its calls. Safe in a signal handler."""
@@ -121,22 +118,22 @@ class Calls:
             self._limit = len(self.answers) + CLEANUP_CALLS
 
     def check_stop(self) -> None:
-        """Raises: Stopped if somebody asked for it, unless the clean-up is under way."""
+        """Raises: Ended if somebody asked for it, unless the clean-up is under way."""
         if self._stop_reason and not self._is_cleaning:
-            raise Stopped(self._stop_reason)
+            raise Ended(self._stop_reason)
 
     def ask(self, api: str, about: str, **params: Any) -> Answer:
         """Make a call; only throttling is retried.
 
         Args:
             about: the object, for the report.
-        Raises: CallsUsedUp, Stopped before the call is made; never for what EC2 answers.
+        Raises: Ended before the call is made; never for what EC2 answers.
         """
         for wait_s in (*THROTTLE_WAITS_S, 0.0):
             answer = self._once(api, about, params)
             if not THROTTLED.match(answer.code):
                 break
-            self._sleep(wait_s)
+            self.sleep(wait_s)
         return answer
 
     def list_enis(self, about: str, filters: Mapping[str, str]) -> Answer:
@@ -163,27 +160,21 @@ class Calls:
 
         self.check_stop()
         if not self._is_cleaning and [one.code for one in self.answers[-SILENT_MAX:]] == [NO_ANSWER] * SILENT_MAX:
-            raise Stopped(f"EC2 has not answered {SILENT_MAX} calls in a row: {self.answers[-1].message}")
+            raise Ended(f"EC2 has not answered {SILENT_MAX} calls in a row: {self.answers[-1].message}")
         if len(self.answers) >= self._limit:
-            raise CallsUsedUp(f"the bound of {self._limit} calls is reached")
+            raise Ended(f"the bound of {self._limit} calls is reached")
         if self.answers:
-            self._sleep(PAUSE_S)
-        sent_s, body, code, message, status = self._clock.monotonic(), {}, "", "", 200
+            self.sleep(PAUSE_S)
+        sent_s, body, code, message, status = self.clock.monotonic(), {}, "", "", 200
         try:
-            body = dict(self._send(api, params))
+            body = dict(self.send(api, params))
         except ClientError as exc:
             error = exc.response.get("Error", {})
             code, message = str(error.get("Code") or "(no code)"), str(error.get("Message", ""))
             status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         except BotoCoreError as exc:
             code, message, status = NO_ANSWER, f"{type(exc).__name__}: {exc}", 0
-        answer = Answer(
-            len(self.answers) + 1, api, about, code, without_account(message), status, sent_s, self._clock.monotonic(), body
-        )
+        told = re.sub(r"\b\d{12}\b", "ACCOUNT", message)[:MESSAGE_MAX]  # no account numbers: reports are made to be shared
+        answer = Answer(len(self.answers) + 1, api, about, code, told, status, sent_s, self.clock.monotonic(), body)
         self.answers.append(answer)
         return answer
-
-
-def without_account(text: str) -> str:
-    """Shorten a message, and take account numbers out: reports are made to be shared."""
-    return re.sub(r"\b\d{12}\b", "ACCOUNT", text)[:MESSAGE_MAX]

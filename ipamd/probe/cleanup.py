@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from ipamd.probe.calls import Answer
-from ipamd.probe.node import Refused
+from ipamd.probe.calls import Answer, Ended
 from ipamd.probe.steps import find_by_tag
-from ipamd.probe.subject import NODE_TAG, RUN_TAG, NotPossible, Subject, tags_of
+from ipamd.probe.subject import NODE_TAG, RUN_TAG, LeftOver, NotPossible, Subject, tags_of
 
 WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Before each try to delete one ENI. Ours: a detach takes seconds."""
@@ -23,25 +22,24 @@ SEARCH_WAIT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-class LeftOver(NamedTuple):
-    """Something that is still there. `commands`: what deletes it."""
-
-    subject: str
-    why: str
-    commands: tuple[str, ...]
-
-
-def clean_up(subject: Subject) -> tuple[LeftOver, ...]:
-    """Delete every ENI of this run. Returns: what is left, or may be.
+def clean_up(subject: Subject) -> list[LeftOver]:
+    """Delete every ENI of this run, if any was or may have been created. Returns: what is left, or may be.
 
     Never raises for what EC2 answers. Concurrency: a request to stop does not shorten it.
     """
+    if not subject.owned_ids and not subject.unsettled:
+        return []
+    subject.say("cleaning up")
     subject.calls.begin_cleanup()
     why: dict[str, str] = {}
     try:
-        is_searched = _settle(subject)
+        was_lost = list(subject.unsettled)
+        for params in was_lost:  # the token makes a replay give the same ENI
+            subject.unsettled.remove(params)
+            subject.create(params, "settle an unanswered Create")
+        _search(subject)
         _delete_owned(subject, why)
-        if not is_searched:
+        if was_lost:
             subject.pause(SEARCH_WAIT_S)
             _search(subject)
             _delete_owned(subject, why)
@@ -50,39 +48,43 @@ def clean_up(subject: Subject) -> tuple[LeftOver, ...]:
         why["*"] = f"{type(error).__name__}: {error}"
     left = [_named(subject, eni_id, why.get(eni_id) or why.get("*", "")) for eni_id in sorted(_living(subject))]
     if subject.unsettled:
-        left.append(_unsettled(subject))
-    return tuple(left)
+        region = f"aws ec2 --region {subject.identity.region}"
+        find = f"{region} describe-network-interfaces --filters Name=tag:{RUN_TAG},Values={subject.run_id}"
+        left.append(LeftOver("an ENI may exist", "a CreateNetworkInterface was never answered", [find]))
+    subject.say("nothing is left behind" if not left else f"left behind: {', '.join(one.subject for one in left)}")
+    return left
 
 
-def former_enis(subject: Subject) -> list[Mapping[str, Any]]:
-    """Search what former runs on this node left behind. Raises: Refused if EC2 does not tell (I11)."""
+def clear_former(subject: Subject) -> list[str]:
+    """Delete what former probes left behind on this node; a dry run only names it.
+
+    The caller holds the lock that a running probe holds, so none of it is in use. Returns: the ENIs that they left. Raises: Ended if
+    EC2 does not tell what was left (I11), or something cannot be deleted: each run would leave one more.
+    """
     identity = subject.identity
     filters = {"subnet-id": str(identity.subnet_id), f"tag:{NODE_TAG}": str(identity.instance_id)}
     answer = subject.calls.list_enis("left-overs of former probes", filters)
     if not answer.ok:
-        raise Refused(f"EC2 does not tell what former probes left: {answer}")
-    return [entry for entry in answer.enis() if _is_former(subject, entry)]
-
-
-def delete_former(subject: Subject, entries: list[Mapping[str, Any]]) -> tuple[LeftOver, ...]:
-    """Delete left-overs of former runs. The caller holds the lock that a running probe holds, so none of them is in use."""
-    left = []
-    for entry in entries:
-        eni_id = entry["NetworkInterfaceId"]
-        subject.owned_ids.add(eni_id)
-        try:
-            reason = _remove(subject, eni_id)
-        finally:
-            subject.owned_ids.discard(eni_id)
-        if reason:
-            left.append(_named(subject, eni_id, reason))
-    return tuple(left)
-
-
-def named_former(subject: Subject, entries: list[Mapping[str, Any]]) -> tuple[LeftOver, ...]:
-    """Name left-overs of former runs, and leave them."""
+        raise Ended(f"EC2 does not tell what former probes left: {answer}")
+    former = [entry["NetworkInterfaceId"] for entry in answer.enis() if _is_former(subject, entry)]
     why = "left by a former probe; `ipamctl probe aws --run` deletes it"
-    return tuple(_named(subject, entry["NetworkInterfaceId"], why) for entry in entries)
+    subject.left_over = [_named(subject, eni_id, why) for eni_id in former]
+    if former and subject.is_real:
+        subject.say(f"deleting {len(former)} left over by a former probe")
+        left = []
+        for eni_id in former:
+            subject.owned_ids.add(eni_id)
+            try:
+                reason = _remove(subject, eni_id)
+            finally:
+                subject.owned_ids.discard(eni_id)
+            if reason:
+                left.append(_named(subject, eni_id, reason))
+        subject.left_over = left
+        if left:
+            names = ", ".join(one.subject for one in left)
+            raise Ended(f"{names}, left by a former probe, cannot be deleted, so nothing was created; delete it by hand")
+    return former
 
 
 def _is_former(subject: Subject, entry: Mapping[str, Any]) -> bool:
@@ -90,16 +92,6 @@ def _is_former(subject: Subject, entry: Mapping[str, Any]) -> bool:
     elsewhere = (entry.get("Attachment") or {}).get("InstanceId") not in (None, str(subject.identity.instance_id))
     is_marked = tags.get(NODE_TAG) == str(subject.identity.instance_id) and RUN_TAG in tags
     return is_marked and tags[RUN_TAG] != subject.run_id and not elsewhere
-
-
-def _settle(subject: Subject) -> bool:
-    """Learn what unanswered Creates made: their token makes a replay give the same ENI. Returns: whether none was unanswered."""
-    was_lost = list(subject.unsettled)
-    for params in was_lost:
-        subject.unsettled.remove(params)
-        subject.create(params, "settle an unanswered Create")
-    _search(subject)
-    return not was_lost
 
 
 def _search(subject: Subject) -> None:
@@ -141,10 +133,10 @@ def _detach_or_delete(subject: Subject, eni_id: str) -> Answer:
     entry = next(iter(subject.describe(eni_id).enis()), None)
     attachment = (entry or {}).get("Attachment") or {}
     if attachment and attachment.get("Status") != "detaching":
-        detached = subject.change("DetachNetworkInterface", eni_id, eni_id, AttachmentId=str(attachment.get("AttachmentId", "")))
+        detached = subject.change("DetachNetworkInterface", eni_id, AttachmentId=str(attachment.get("AttachmentId", "")))
         if not detached.is_gone:
             return detached
-    return subject.change("DeleteNetworkInterface", eni_id, eni_id)
+    return subject.delete(eni_id)
 
 
 def _named(subject: Subject, eni_id: str, why: str) -> LeftOver:
@@ -153,16 +145,10 @@ def _named(subject: Subject, eni_id: str, why: str) -> LeftOver:
     return LeftOver(
         eni_id,
         why or "it was not reached",
-        (
+        [
             f"{region} detach-network-interface --attachment-id "
             f'"$({region} describe-network-interfaces --network-interface-ids {eni_id} {query})"',
             f"{region} wait network-interface-available --network-interface-ids {eni_id}",
             f"{region} delete-network-interface --network-interface-id {eni_id}",
-        ),
+        ],
     )
-
-
-def _unsettled(subject: Subject) -> LeftOver:
-    region = f"aws ec2 --region {subject.identity.region}"
-    find = f"{region} describe-network-interfaces --filters Name=tag:{RUN_TAG},Values={subject.run_id}"
-    return LeftOver("an ENI may exist", "a CreateNetworkInterface was never answered", (find,))

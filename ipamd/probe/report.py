@@ -10,34 +10,42 @@ from typing import Any
 
 from ipamd import __version__
 from ipamd.model.words import rfc3339
-from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Answer
-from ipamd.probe.checks import BY_NAME, CHECKS, NOT_PROBED
-from ipamd.probe.run import Outcome
-from ipamd.probe.subject import NODE_TAG, RUN_TAG
+from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS
+from ipamd.probe.checks import CHECKS, NOT_PROBED
+from ipamd.probe.subject import NODE_TAG, RUN_TAG, Subject
 
 
-def as_dict(outcome: Outcome) -> dict[str, Any]:
+def as_dict(subject: Subject) -> dict[str, Any]:
     """Make the report as JSON has it: every key is always there; times are seconds from the first call."""
-    began_s = outcome.answers[0].sent_s if outcome.answers else 0.0
-    identity, node = outcome.identity, outcome.node
+    identity, answers = subject.identity, subject.calls.answers
+    began_s = answers[0].sent_s if answers else 0.0
     return {
         "vpc_ipamd": __version__,
-        "mode": "run" if outcome.is_real else "dry run",
-        "run_id": outcome.run_id,
-        "at": rfc3339(outcome.at, timespec="seconds"),
+        "mode": "run" if subject.is_real else "dry run",
+        "run_id": subject.run_id,
+        "at": rfc3339(subject.at, timespec="seconds"),
         "region": identity.region,
         "instance_id": str(identity.instance_id),
         "instance_type": identity.instance_type,
-        "attachment_limit_type": node.attachment_limit_type if node else "",
-        "device_index": node.device_index if node else -1,
-        "call_count": len(outcome.answers),
+        "attachment_limit_type": subject.attachment_limit_type,
+        "device_index": subject.device_index,
+        "call_count": len(answers),
         "call_bound": CHECK_CALLS + CLEANUP_CALLS,
-        "ended": outcome.ended,
-        "permissions": [one._asdict() for one in outcome.permissions],
-        "checks": [_check(name, outcome) for name in BY_NAME if name in outcome.findings],
+        "ended": subject.ended,
+        "permissions": [one._asdict() for one in subject.permissions],
+        "checks": [
+            {**check._asdict(), **subject.findings[check.name]._asdict()} for check in CHECKS if check.name in subject.findings
+        ],
         "not_probed": [{"what": what, "why": why} for what, why in NOT_PROBED],
-        "left_over": [{**one._asdict(), "commands": list(one.commands)} for one in outcome.left_over],
-        "answers": [_answer(answer, began_s) for answer in outcome.answers],
+        "left_over": [one._asdict() for one in subject.left_over],
+        "answers": [
+            {
+                **{name: getattr(answer, name) for name in ("number", "api", "about", "code", "message", "status")},
+                "at_s": round(answer.sent_s - began_s, 3),
+                "took_ms": round((answer.answered_s - answer.sent_s) * 1000, 1),
+            }
+            for answer in answers
+        ],
     }
 
 
@@ -101,29 +109,6 @@ def _calls(report: dict[str, Any]) -> list[tuple[object, ...]]:
         )
         for a in report["answers"]
     ]
-
-
-def _check(name: str, outcome: Outcome) -> dict[str, Any]:
-    finding = outcome.findings[name]
-    return {
-        **BY_NAME[name]._asdict(),
-        "verdict": str(finding.verdict),
-        "observed": finding.observed,
-        "calls": list(finding.calls),
-    }
-
-
-def _answer(answer: Answer, began_s: float) -> dict[str, Any]:
-    return {
-        "number": answer.number,
-        "api": answer.api,
-        "about": answer.about,
-        "code": answer.code,
-        "message": answer.message,
-        "status": answer.status,
-        "at_s": round(answer.sent_s - began_s, 3),
-        "took_ms": round((answer.answered_s - answer.sent_s) * 1000, 1),
-    }
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError
-from ipamd.ports import Clock
 from ipamd.probe.calls import Answer, Calls
-from ipamd.probe.checks import BY_NAME, Verdict
 
 RUN_TAG = "vpc-ipamd/probe"
 """Its value is the ID of the run."""
@@ -41,31 +40,28 @@ class NotPossible(Exception):
     """A step lacks what an earlier one should have made; its checks are reported as unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """The outcome of one check; `calls` are numbers of answers."""
 
-    verdict: Verdict
+    verdict: str
     observed: str
-    calls: tuple[int, ...] = ()
+    calls: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Where else than at EC2 the ENI shows: MACs of the node's links, and a path of instance metadata (None: 404)."""
+class Permission(NamedTuple):
+    """What EC2 told about one action. `verdict`: allowed, denied or not told."""
 
-    links: Callable[[], frozenset[str]]
-    metadata: Callable[[str], str | None]
+    action: str
+    verdict: str
+    told: str
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The node before the probe. `device_index`: where the probe's ENI goes. `table`: what the built-in table says of the type."""
+class LeftOver(NamedTuple):
+    """Something that is still there. `commands`: what deletes it."""
 
-    limits: InstanceLimits
-    table: InstanceLimits | None
-    device_index: int
-    attachment_limit_type: str
+    subject: str
+    why: str
+    commands: list[str]
 
 
 @dataclass(slots=True)
@@ -77,42 +73,43 @@ class OwnEni:
     addresses: frozenset[str]
     created_s: float
     attachment_id: str = ""
-    attach_asked_s: float = 0.0
 
 
 @dataclass(slots=True)
 class Subject:
-    """Everything that a run knows. One thread. `while_waiting` is called in every slice of a pause, and costs no EC2 call."""
+    """Everything that a run works with, and what it found. One thread.
+
+    links: MACs of the node's links. read_metadata: a path of instance metadata (None: 404). tags: what every ENI carries besides the
+    probe's own tags. say: takes progress for people. is_real: whether to create an ENI; otherwise only dry runs are made. at: when it
+    began. device_index:
+    where the ENI goes. address_limit: of one ENI. ended: why the run ended early; empty if it did not.
+    """
 
     calls: Calls
-    sources: Sources
+    links: Callable[[], frozenset[str]]
+    read_metadata: Callable[[str], str | None]
     identity: InstanceIdentity
-    clock: Clock
-    sleep: Callable[[float], None]
     tags: Mapping[str, str]
+    say: Callable[[str], None]
+    is_real: bool
+    at: datetime
     run_id: str = field(default_factory=lambda: f"probe-{uuid.uuid4().hex[:12]}")
+    device_index: int = -1
+    address_limit: int = 0
+    attachment_limit_type: str = ""
+    permissions: list[Permission] = field(default_factory=list)
     findings: dict[str, Finding] = field(default_factory=dict)
+    left_over: list[LeftOver] = field(default_factory=list)
+    ended: str = ""
     owned_ids: set[str] = field(default_factory=set)
     deleted_ids: set[str] = field(default_factory=set)
     unsettled: list[dict[str, Any]] = field(default_factory=list)
     current: OwnEni | None = None
-    while_waiting: Callable[[], None] = lambda: None
-    inspected: Node | None = None
 
-    @property
-    def node(self) -> Node:
-        """The node, once it was inspected. Raises: NotPossible before."""
-        if self.inspected is None:
-            raise NotPossible("the node was not inspected")
-        return self.inspected
-
-    def find(self, name: str, verdict: Verdict | bool, observed: str, *answers: Answer) -> None:
-        """Record the outcome of a check; True holds, False does not. Raises: KeyError for a check that nobody declared."""
-        if name not in BY_NAME:
-            raise KeyError(name)
-        if isinstance(verdict, bool):
-            verdict = Verdict.HOLDS if verdict else Verdict.DIFFERS
-        self.findings[name] = Finding(verdict, observed, tuple(answer.number for answer in answers))
+    def find(self, name: str, holds: bool | None, observed: str, *answers: Answer) -> None:
+        """Record the outcome of a check; None: unknown."""
+        verdict = "unknown" if holds is None else "holds" if holds else "does not hold"
+        self.findings[name] = Finding(verdict, observed, [answer.number for answer in answers])
 
     def eni(self) -> OwnEni:
         """The ENI under test. Raises: NotPossible if there is none."""
@@ -127,14 +124,14 @@ class Subject:
             raise NotPossible(f"{eni.eni_id} is not attached")
         return eni
 
-    def create_params(self, token: str) -> dict[str, Any]:
-        """Parameters of CreateNetworkInterface: one secondary address, the primary ENI's subnet and groups."""
+    def create_params(self, *, suffix: str = "") -> dict[str, Any]:
+        """Parameters of CreateNetworkInterface: the run's token, one secondary address, the primary ENI's subnet and groups."""
         identity = self.identity
         tags = {**self.tags, RUN_TAG: self.run_id, NODE_TAG: str(identity.instance_id)}
         return {
             "SubnetId": str(identity.subnet_id),
             "Description": f"vpc-ipamd {self.run_id}",
-            "ClientToken": token,
+            "ClientToken": f"vpc-ipamd-{self.run_id}{suffix}",
             "Groups": list(identity.security_group_ids),
             "SecondaryPrivateIpAddressCount": 1,
             "TagSpecifications": [
@@ -160,42 +157,57 @@ class Subject:
             self.owned_ids.add(entry["NetworkInterfaceId"])
         return is_ours
 
-    def change(self, api: str, eni_id: str, about: str, **params: Any) -> Answer:
+    def change(self, api: str, eni_id: str, about: str = "", **params: Any) -> Answer:
         """Make a changing call about an ENI of this run. Raises: NotPossible for any other ENI, before the call."""
         if eni_id not in self.owned_ids:
             raise NotPossible(f"{eni_id} was not created by this run")
         named = {"NetworkInterfaceId": eni_id} if api != "DetachNetworkInterface" else {}
-        return self.calls.ask(api, about, **named, **params)
+        return self.calls.ask(api, about or eni_id, **named, **params)
+
+    def delete(self, eni_id: str, about: str = "") -> Answer:
+        """Delete an ENI of this run. Raises: as `change`."""
+        answer = self.change("DeleteNetworkInterface", eni_id, about)
+        if answer.ok:
+            self.deleted_ids.add(eni_id)
+        return answer
 
     def describe(self, eni_id: str) -> Answer:
         """Describe one ENI by its ID."""
         return self.calls.ask("DescribeNetworkInterfaces", eni_id, NetworkInterfaceIds=[eni_id])
 
-    def pause(self, seconds: float) -> None:
-        """Sleep in slices. Raises: Stopped."""
+    def pause(self, seconds: float, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Sleep in slices; `meanwhile` is called before each, and costs no EC2 call. Raises: Ended."""
         while seconds > 0:
             self.calls.check_stop()
-            self.while_waiting()
-            self.sleep(min(seconds, SLEEP_SLICE_S))
+            meanwhile()
+            self.calls.sleep(min(seconds, SLEEP_SLICE_S))
             seconds -= SLEEP_SLICE_S
 
-    def links(self) -> frozenset[str] | None:
-        """MACs of the node's links; None if they cannot be read."""
+    def macs(self) -> frozenset[str] | None:
+        """MACs of the node's links; None if they cannot be read, or are not visible from here: the primary one would be."""
         try:
-            return self.sources.links()
+            found = self.links()
         except OSError:
             return None
+        return found if self.identity.primary_mac in found else None
 
-    def sees_links(self) -> bool:
-        """Whether the node's links are visible from here: its primary one is."""
-        return self.identity.primary_mac in (self.links() or ())
-
-    def metadata(self, leaf: str) -> str | None:
-        """Read a leaf of the ENI's metadata; None if it is absent or metadata did not answer."""
+    def listed(self) -> frozenset[str] | None:
+        """Addresses that metadata lists on the ENI under test; None if it lists no such ENI, or does not answer."""
+        path = f"meta-data/network/interfaces/macs/{self.eni().mac}/"
         try:
-            return self.sources.metadata(f"meta-data/network/interfaces/macs/{self.eni().mac}/{leaf}")
+            addresses = self.read_metadata(f"{path}local-ipv4s")
+            is_listed = bool(addresses) or self.read_metadata(f"{path}interface-id") is not None
         except CloudError:
             return None
+        return frozenset((addresses or "").split()) if is_listed else None
+
+    def await_listed(self, wanted: frozenset[str], look: Callable[[], frozenset[str] | None]) -> float | None:
+        """Wait until metadata lists some addresses. Returns: when, monotonic; None if not within 60 s."""
+        for wait_s in METADATA_WAITS_S:
+            self.pause(wait_s)
+            if wanted <= (look() or frozenset()):
+                return self.calls.clock.monotonic()
+        return None
 
 
 def tags_of(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -210,49 +222,64 @@ def addresses_of(entry: Mapping[str, Any]) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Lag:
-    """How a change became visible. `seen_s`: seconds from the change to the first look of two in a row that show it."""
+    """How a change became visible. `seen_s`: seconds from the change to the first look of enough in a row that show it."""
 
     seen_s: float | None = None
-    miss_count: int = 0
-    relapse_count: int = 0
     answers: list[Answer] = field(default_factory=list)
+    shown: list[bool] = field(default_factory=list)
 
     @property
     def is_prompt(self) -> bool:
         """Whether every look showed the change."""
-        return self.seen_s is not None and not self.miss_count and not self.relapse_count
+        return self.seen_s is not None and all(self.shown)
 
     def __str__(self) -> str:
         if self.seen_s is None:
             return f"not seen twice in a row in {len(self.answers)} looks"
         if self.is_prompt:
             return f"seen in every look, the first {self.seen_s:.1f} s after the change"
-        relapses = f", after {self.relapse_count} looks that showed it and then did not" if self.relapse_count else ""
-        return f"seen after {self.seen_s:.1f} s and {self.miss_count} looks without it{relapses}"
+        relapse_count = sum(before and not now for before, now in pairwise(self.shown))
+        relapses = f", after {relapse_count} looks that showed it and then did not" if relapse_count else ""
+        return f"seen after {self.seen_s:.1f} s and {self.shown.count(False) - relapse_count} looks without it{relapses}"
 
 
 def until_seen(
-    subject: Subject, look: Callable[[], Answer], shows: Callable[[Answer], bool], *, since_s: float, enough: int = 2
+    subject: Subject,
+    shows: Callable[[Answer], bool],
+    *,
+    since_s: float,
+    look: Callable[[], Answer] | None = None,
+    enough: int = 2,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Lag:
-    """Look until `enough` successive looks show a change, or LOOK_WAITS_S are over."""
-    lag, row, first_s = Lag(), 0, 0.0
+    """Look until `enough` successive looks show a change, or LOOK_WAITS_S are over.
+
+    Args:
+        look: asks EC2; by default for the ENI under test.
+        meanwhile: called in every slice of a pause and before each look; costs no EC2 call.
+    """
+    lag = Lag()
     for wait_s in LOOK_WAITS_S:
-        subject.pause(wait_s)
-        answer = look()
+        subject.pause(wait_s, meanwhile)
+        meanwhile()
+        answer = look() if look is not None else subject.describe(subject.eni().eni_id)
         lag.answers.append(answer)
-        if shows(answer):
-            first_s = answer.answered_s - since_s if row == 0 else first_s
-            row += 1
-            if row >= enough:
-                lag.seen_s = first_s
-                break
-        else:
-            lag.relapse_count += row > 0
-            lag.miss_count += row == 0
-            row = 0
+        lag.shown.append(shows(answer))
+        if lag.shown[-enough:] == [True] * enough:
+            lag.seen_s = lag.answers[-enough].answered_s - since_s
+            break
     return lag
 
 
-def verdict_of(lag: Lag) -> Verdict:
-    """Whether a change was visible at once."""
-    return Verdict.HOLDS if lag.is_prompt else Verdict.DIFFERS
+def watch(
+    subject: Subject,
+    name: str,
+    shows: Callable[[Answer], bool],
+    *,
+    since_s: float,
+    look: Callable[[], Answer] | None = None,
+    enough: int = 2,
+) -> None:
+    """Look until a change is seen, and report whether it was visible at once."""
+    lag = until_seen(subject, shows, since_s=since_s, look=look, enough=enough)
+    subject.find(name, lag.is_prompt, str(lag), *lag.answers)

@@ -9,8 +9,8 @@ from ipamd.cloud.client import Ec2Client
 from ipamd.ipamctl.probing import eni_tags, sender
 from ipamd.probe.calls import Calls
 from ipamd.probe.report import as_dict
-from ipamd.probe.run import Tools, run
-from ipamd.probe.subject import Sources
+from ipamd.probe.run import run
+from ipamd.probe.subject import Subject
 from ipamd.settings import Settings
 from tests.lab.cloud_adapter.conftest import Bench
 
@@ -46,9 +46,18 @@ class ProbeOnLab:
     def run(self, *, is_real: bool = True) -> dict[str, Any]:
         """The report."""
         bench = self.bench
-        sources = Sources(self.links, self.metadata)
-        tools = Tools(self.calls, sources, bench.clock, bench.clock.sleep, eni_tags(Settings()), self.said.append)
-        return as_dict(run(tools, bench.imds.identity(), is_real=is_real))
+        subject = Subject(
+            self.calls,
+            links=self.links,
+            read_metadata=self.metadata,
+            identity=bench.imds.identity(),
+            tags=eni_tags(Settings()),
+            say=self.said.append,
+            is_real=is_real,
+            at=bench.clock.now(),
+        )
+        run(subject)
+        return as_dict(subject)
 
 
 def verdicts(report: Mapping[str, Any]) -> dict[str, str]:

@@ -10,9 +10,8 @@ import pytest
 from ipamd.cloud.answers import described_eni
 from ipamd.eni.tags import is_managed
 from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS
-from ipamd.probe.checks import CHECKS
+from ipamd.probe.checks import CHECKS, STEPS
 from ipamd.probe.report import markdown
-from ipamd.probe.run import STEPS
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.lab.cloud_adapter.false_answers import CREATE, FALSE_ANSWERS, FalseAnswer
 from tests.lab.cloud_adapter.probing import ProbeOnLab, Send, enis_left, observed, verdicts
@@ -46,8 +45,10 @@ def test_where_everything_is_instant_every_assumption_holds(bench: Bench) -> Non
 
 def test_each_step_names_the_checks_that_it_answers() -> None:
     """A check that no step answers would always be unknown."""
-    named = [name for _, names in STEPS for name in names]
+    named = [check.name for checks in STEPS.values() for check in checks]
     assert sorted([*named, "limits-table"]) == sorted(check.name for check in CHECKS)
+    assert len(set(named)) == len(named)
+    assert all(STEPS.values())
 
 
 def test_each_check_has_a_false_answer() -> None:
