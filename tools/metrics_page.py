@@ -13,7 +13,7 @@ from ipamd.metrics import Metrics
 from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
 from ipamd.ports import Ec2
 from ipamd.report.sources import Sources
-from tools.metrics_words import ALERTS, METRICS_HEAD, NOT_HERE, OF_THEIRS, OURS, ZERO
+from tools.metrics_words import ALERTS, METRICS_HEAD, NOT_HERE, OF_THEIRS, ZERO
 
 SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}
 """What the library appends to the name of a family of this type."""
@@ -22,7 +22,7 @@ SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}
 def metrics_page() -> str:
     """Write the page: head, alerts, what must stay 0, all metrics, and those of amazon-vpc-cni-k8s that are missing."""
     rows = [_row(metric) for metric in sorted(documented(), key=lambda metric: metric.name)]
-    head = "## All of them\n\n| Name | Type | Labels | Meaning | In amazon-vpc-cni-k8s |\n|---|---|---|---|---|\n"
+    head = "## All of them\n\n*There* is amazon-vpc-cni-k8s.\n\n| Name | Type | Labels | Meaning |\n|---|---|---|---|\n"
     missing = "\n".join(f"| `{name}` | {why} |" for name, why in sorted(NOT_HERE.items()))
     theirs = (
         f"## Names of amazon-vpc-cni-k8s that are not here\n\nOf its {len(OF_THEIRS) + len(NOT_HERE)} metrics "
@@ -67,8 +67,8 @@ def labels_of(metric: Metric) -> tuple[str, ...]:
 
 def _row(metric: Metric) -> str:
     name, kind = exposed_name(metric), {"unknown": "counter (untyped)", "info": "gauge"}.get(metric.type, metric.type)
-    theirs = OF_THEIRS[name] if name in OF_THEIRS else f"-: {OURS[name]}"
-    return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels_of(metric))} | {metric.documentation} | {theirs} |"
+    text = f"{metric.documentation}; there {OF_THEIRS[name]}" if name in OF_THEIRS else metric.documentation
+    return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels_of(metric))} | {text} |"
 
 
 class _Nothing:
