@@ -42,11 +42,7 @@ from ipamd.migration.importing import ImportService
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
 from ipamd.pool.maintainer import PoolMaintainer
-from ipamd.report.audit import AuditService, AuditSources
-from ipamd.report.explain import ExplainService, Present
-from ipamd.report.past import PastService
 from ipamd.report.sources import CloudView, Sources
-from ipamd.report.what_if import WhatIfService
 from ipamd.rpc.cni import CniServicer, SandboxServices
 from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.sandbox.attach import AttachService, CheckService, VethNames
@@ -56,7 +52,7 @@ from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.runtime import RuntimeReconciler
 from ipamd.sandbox.startup import SpooledDeletes, StartupReconciler
-from ipamd.settings import CurrentSettings, Settings, describe
+from ipamd.settings import CurrentSettings, Settings
 
 DEL_SHARE = 4
 """One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
@@ -225,68 +221,41 @@ class App:
             observer=self.metrics,
             refused=self.refused.note,
         )
-        self.introspection = IntrospectionServicer(sources, self.operator, self.export)
+        self.introspection = IntrospectionServicer(sources, self.operator, export=self.export.export, keep=self.export.undo)
 
     def _sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
-        node_info, given_twice, custom = adapters.node_info, self.other_daemon.given_twice, adapters.custom_network
-        past = PastService(datastore=context.datastore, history=adapters.history, refused=self.refused, clock=adapters.clock)
+        node_info, custom = adapters.node_info, adapters.custom_network
         return Sources(
+            clock=context.clock,
             health=context.health,
             datastore=context.datastore,
+            history=adapters.history,
             spool=adapters.spool,
-            dying_count=self.cooldown.dying_count,
-            dropped_packets=adapters.hostnet.dropped_packets,
-            is_source_checked=adapters.hostnet.is_source_checked,
+            wiring=context.wiring,
+            hostnet=adapters.hostnet,
+            ec2=adapters.ec2,
+            cri=adapters.runtime,
             locks=context.locks,
             demand=context.demand,
+            refused=self.refused,
             pool=pool.maintainer,
+            settings=self.current,
+            identity=node_info.identity,
+            dying_count=self.cooldown.dying_count,
             runtime_view=runtime.view if runtime else lambda: None,
             runtime=node_info.runtime,
+            judgement=runtime.present_judgement if runtime else None,
+            quarantined=runtime.present_verdicts if runtime else None,
             cloud=self._cloud_view,
-            calls_under_way=adapters.ec2.calls_under_way,
-            audit=self._audit(),
-            given_twice=given_twice,
+            recent=lambda: pool.enis.book.added().keys(),
             frozen=pool.enis.routing.frozen,
             freezings=context.freeze.in_force,
             subnets=lambda: pool.subnets.views(node_info.identity()),
-            explain=ExplainService(
-                datastore=context.datastore,
-                wiring=context.wiring,
-                judgement=runtime.present_judgement if runtime else None,
-                quarantined=runtime.present_verdicts if runtime else None,
-                present=Present(context.locks, context.clock, given_twice),
-                past=past,
-            ),
-            what_if=WhatIfService(
-                pool.maintainer,
-                settings=lambda: self.settings,
-                limits_of=from_table,
-                clock=context.clock,
-                primary_carries_pods=custom is None or custom.primary_carries_pods,
-            ),
-            settings=self.current,
-            config=lambda: describe(self.settings),
-            past=past,
-            instance_id=lambda: identity.instance_id if (identity := node_info.identity()) else "",
+            given_twice=self.other_daemon.given_twice,
+            limits_of=from_table,
+            primary_carries_pods=custom is None or custom.primary_carries_pods,
             version=__version__,
-        )
-
-    def _audit(self) -> AuditService:
-        context, adapters, enis = self.context, self.adapters, self.pool.enis
-        return AuditService(
-            AuditSources(
-                datastore=context.datastore,
-                wiring=context.wiring,
-                hostnet=adapters.hostnet,
-                ec2=adapters.ec2,
-                runtime=adapters.runtime,
-                locks=context.locks,
-                identity=adapters.node_info.identity,
-                frozen=enis.routing.frozen,
-                recent=lambda: enis.book.added().keys(),
-                given_twice=self.other_daemon.given_twice,
-            )
         )
 
     def _cloud_view(self) -> CloudView:

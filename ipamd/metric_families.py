@@ -164,9 +164,9 @@ class StateFamilies(Collector):
     def _host(self) -> Iterator[Metric]:
         sources = self._sources
         text = "1 while no sandbox can send with a source that is not its own; 0 with VPC_IPAMD_EXTRA_SOURCE_CIDRS"
-        yield gauge("ipamd_source_checked", text, int(sources.is_source_checked()))
+        yield gauge("ipamd_source_checked", text, int(sources.hostnet.is_source_checked()))
         text = "Packets of sandboxes that were dropped, by reason"
-        yield counters("ipamd_dropped_packets", text, "reason", DROP_REASONS, sources.dropped_packets())
+        yield counters("ipamd_dropped_packets", text, "reason", DROP_REASONS, sources.hostnet.dropped_packets())
         text = "Objects of the host put right after something else changed them, by kind"
         yield counters("ipamd_repairs", text, "object", RepairKind, self._counts.repairs())
 
@@ -188,7 +188,7 @@ class StateFamilies(Collector):
     def _must_stay_zero(self) -> Iterator[Metric]:
         text = "Addresses that sandboxes of ours have and amazon-vpc-cni-k8s gave to others, by its file: two daemons are on this node"
         yield gauge("ipamd_given_twice_addresses", text, len(self._sources.given_twice()))
-        found = {**self._sources.health.defects(), Defect.DATASTORE: self._sources.audit.datastore_defect_count}
+        found = self._sources.health.defects()
         text = "What must never happen: any increase is a defect of vpc-ipamd, to be reported with its log"
         yield counters("ipamd_defects", text, "what", Defect, found)
 

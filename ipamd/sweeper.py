@@ -24,7 +24,7 @@ from ipamd.model.errors import CloudDeniedError, CloudError, SettingsError, Thro
 from ipamd.model.ids import EniId
 from ipamd.model.words import printable
 from ipamd.ports import Clock, Ec2
-from ipamd.settings import CloudConfig, load
+from ipamd.settings import load
 
 EXIT_INCOMPLETE, EXIT_USAGE, EXIT_BLIND = 1, 2, 3
 
@@ -61,8 +61,13 @@ def main(argv: Sequence[str] | None = None, *, sleep: Callable[[float], None] = 
         time_s=arguments.max_seconds,
         is_dry_run=not arguments.delete,
     )
+    from ipamd.cloud.ec2 import BotoEc2
+    from ipamd.core.clock import SystemClock
+
+    clock = SystemClock()
     try:
-        findings = _sweep(order, load().cloud, region, sleep)
+        ec2 = BotoEc2(load().cloud, region=lambda: region, vpc_id=lambda: order.vpc_id, clock=clock)
+        findings = sweep(order, ec2=ec2, clock=clock, sleep=sleep)
     except SettingsError as error:
         print(f"vpc-ipamd-sweeper: {printable(str(error))}", file=sys.stderr)
         return EXIT_USAGE
@@ -71,15 +76,6 @@ def main(argv: Sequence[str] | None = None, *, sleep: Callable[[float], None] = 
         return EXIT_BLIND
     _print(findings, order, as_json=arguments.output == "json")
     return 0 if is_complete(findings) else EXIT_INCOMPLETE
-
-
-def _sweep(order: SweepOrder, config: CloudConfig, region: str, sleep: Callable[[float], None]) -> list[Finding]:
-    from ipamd.cloud.ec2 import BotoEc2
-    from ipamd.core.clock import SystemClock
-
-    clock = SystemClock()
-    ec2 = BotoEc2(config, region=lambda: region, vpc_id=lambda: order.vpc_id, clock=clock)
-    return sweep(order, ec2=ec2, clock=clock, sleep=sleep)
 
 
 def _print(findings: Sequence[Finding], order: SweepOrder, *, as_json: bool) -> None:
@@ -119,10 +115,6 @@ def _at_least(lowest: int) -> Callable[[str], int]:
         return value
 
     return parse
-
-
-if __name__ == "__main__":
-    sys.exit(main())
 
 
 # One sweep over a cluster's detached ENIs: two looks, the rule of `ipamd/model/eni.py`, then at most so many deletions.
@@ -181,16 +173,17 @@ def sweep(order: SweepOrder, *, ec2: Ec2, clock: Clock, sleep: Callable[[float],
     if not order.cluster_name or not order.vpc_id:
         raise ValueError("a sweep without a cluster and a VPC would delete the ENIs of others")
     deadline = clock.monotonic() + order.time_s
-    leaked, kept = _look(order, ec2, clock)
+    leaked, findings = _look(order, ec2, clock)
     if order.is_dry_run:
-        return _by_id([*kept, *(_finding(eni, Verdict.LEAKED, _why(eni)) for eni in leaked)])
-    if leaked:
+        findings += [_finding(eni, Verdict.LEAKED, _why(eni)) for eni in leaked]
+    elif leaked:
         seen = {eni.eni_id for eni in leaked}
         sleep(SECOND_LOOK_S)
-        leaked, kept = _look(order, ec2, clock)
-        kept += [_finding(eni, Verdict.LEFT, "only one look has shown it") for eni in leaked if eni.eni_id not in seen]
+        leaked, findings = _look(order, ec2, clock)
+        findings += [_finding(eni, Verdict.LEFT, "only one look has shown it") for eni in leaked if eni.eni_id not in seen]
         leaked = [eni for eni in leaked if eni.eni_id in seen]
-    return _by_id([*kept, *_delete(leaked, order, ec2, lambda: clock.monotonic() >= deadline)])
+        findings += _delete(leaked, order, ec2, lambda: clock.monotonic() >= deadline)
+    return sorted(findings, key=lambda one: one.eni_id)
 
 
 def _look(order: SweepOrder, ec2: Ec2, clock: Clock) -> tuple[list[DescribedEni], list[Finding]]:
@@ -242,5 +235,5 @@ def _finding(eni: DescribedEni, verdict: Verdict, reason: str) -> Finding:
     return Finding(eni.eni_id, verdict, reason, eni.tags.get(INSTANCE_TAG, ""), eni.tags.get(CREATED_AT_TAG, ""))
 
 
-def _by_id(findings: Sequence[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda one: one.eni_id)
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,21 +7,20 @@ is in progress and needs no action. The crash tests end with this audit; operato
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
 from ipamd.core.locks import KeyLocks
-from ipamd.model.address import Address, AddressState
+from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, sandbox_mac
-from ipamd.model.aws_node import GivenTwice
-from ipamd.model.cloud import DescribedEni, InstanceIdentity
+from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import addresses_on, plausibility
 from ipamd.model.cniresult import others_mac, recorded_spec
-from ipamd.model.eni import MAIN_TABLE, Eni
-from ipamd.model.errors import IpamError, log_text
+from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.errors import Defect, IpamError, log_text
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import IntentKind, leaving_addresses
 from ipamd.model.kernel import (
@@ -36,7 +35,8 @@ from ipamd.model.kernel import (
 from ipamd.model.metadata_evidence import CloudKey, recorded
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, rfc3339
-from ipamd.ports import Datastore, Ec2, HostNetwork, Runtime, Wiring
+from ipamd.ports import Datastore
+from ipamd.report.sources import Sources
 
 
 class Severity(StrEnum):
@@ -68,22 +68,33 @@ SET_UP = "set up now, or by the host network reconciler within 30 s; if it stays
 LINK = "look at the ENI in EC2: detached by hand? Delete the pods on it; the pool grows elsewhere"
 
 
-def against_host(
-    snapshot: Snapshot, *, hostnet: HostNetwork, identity: InstanceIdentity | None, frozen: Mapping[EniId, str]
-) -> list[Finding]:
-    """Compare the host's routing with what the attached ENIs of `snapshot` need. Raises: KernelDumpError."""
+def _host(sources: Sources, silent: list[str]) -> list[Finding]:
+    """Compare the host's routing with what the attached ENIs need."""
+    identity, frozen, snapshot = sources.identity(), sources.frozen(), sources.datastore.snapshot()
+    if identity is None:
+        silent.append("the node's own routing is not compared: instance metadata has not answered")
     attached = {eni.eni_id: eni for eni in snapshot.enis.values() if eni.is_in_pool}
+
+    def compare() -> list[RoutingDifference]:
+        hostnet = sources.hostnet
+        found = hostnet.differences(identity=identity, enis=attached.values(), addresses=snapshot.addresses)
+        return [*found, *hostnet.confinement_differences()]
+
+    differences = _ask("host routing", compare, silent)
+    if differences is None:
+        return []
     unready = {eni_id for eni_id, eni in attached.items() if not eni.host_ready and eni_id not in frozen}
     sandboxes = Counter(attachment.eni_id for attachment in snapshot.attachments.values())
     found = [
         _of_routing(each, sandboxes)
-        for each in (
-            *hostnet.differences(identity=identity, enis=attached.values(), addresses=snapshot.addresses),
-            *hostnet.confinement_differences(),
-        )
+        for each in differences
         if not (each.is_repaired and each.subject in unready)  # its set-up may be under way
     ]
-    found += [_of_frozen(eni, frozen[eni_id], sandboxes[eni_id]) for eni_id, eni in attached.items() if eni_id in frozen]
+    for eni_id in attached.keys() & frozen.keys():
+        what = f"frozen, it gives no address to new sandboxes: {frozen[eni_id]}"
+        what += f"; {counted(sandboxes[eni_id], 'sandbox')} on it" if sandboxes[eni_id] else ""
+        over = "it is used again once that is over, or forgotten once EC2 confirms it"
+        found.append(Finding(Severity.DIFFERENCE, eni_id, what, over))
     what = "its routing is not set up on the host, so it gives no address (I7)"
     return found + [Finding(Severity.PENDING, eni_id, what, SET_UP) for eni_id in unready]
 
@@ -100,13 +111,6 @@ def _of_routing(difference: RoutingDifference, sandboxes: Counter[EniId]) -> Fin
     return Finding(Severity.VIOLATION, difference.subject, what, LINK)
 
 
-def _of_frozen(eni: Eni, reason: str, sandbox_count: int) -> Finding:
-    what = f"frozen, it gives no address to new sandboxes: {reason}"
-    if sandbox_count:
-        what += f"; {counted(sandbox_count, 'sandbox')} on it"
-    return Finding(Severity.DIFFERENCE, eni.eni_id, what, "it is used again once that is over, or forgotten once EC2 confirms it")
-
-
 NEXT_GIVEN_TWICE = "delete one of the two pods, and remove its DaemonSet aws-node from this node"
 
 T = TypeVar("T")
@@ -121,116 +125,70 @@ class AuditReport:
     address_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class AuditSources:
-    """Whom the audit asks; `runtime` is None with CRI off.
+def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
+    """Read every source once and compare.
 
-    `frozen`: ENIs that give no address although they are attached, with the reason. `recent`: what our own calls to EC2 changed in
-    the last minutes. `given_twice`: what amazon-vpc-cni-k8s gave besides, by its file.
+    Args:
+        ask_ec2: make one Describe call; otherwise EC2 is not compared.
+    Returns: the report. A source that fails is named in it; nothing is raised.
     """
-
-    datastore: Datastore
-    wiring: Wiring
-    hostnet: HostNetwork
-    ec2: Ec2
-    runtime: Runtime | None
-    locks: KeyLocks
-    identity: Callable[[], InstanceIdentity | None]
-    frozen: Callable[[], Mapping[EniId, str]]
-    recent: Callable[[], Collection[CloudKey]]
-    given_twice: Callable[[], tuple[GivenTwice, ...]]
-
-
-class AuditService:
-    """Audits one node. `datastore_defect_count`: what audits found wrong in the datastore itself, since start."""
-
-    def __init__(self, sources: AuditSources) -> None:
-        self._sources = sources
-        self.datastore_defect_count = 0
-
-    def audit(self, *, ask_ec2: bool = True) -> AuditReport:
-        """Read every source once and compare.
-
-        Args:
-            ask_ec2: make one Describe call; otherwise EC2 is not compared.
-        Returns: the report. A source that fails is named in it; nothing is raised.
-        """
-        datastore, silent = self._sources.datastore, list[str]()
-        before = datastore.snapshot()  # one read: an ADD between two reads would look like a contradiction
-        findings = [
-            Finding(Severity.VIOLATION, "datastore", sentence, "report it: memory and disk must never differ")
-            for sentence in datastore.audit()
-        ]
-        self.datastore_defect_count += len(findings)
-        findings += [
-            Finding(Severity.VIOLATION, str(one.ours.address), f"{one} (I1, I20)", NEXT_GIVEN_TWICE)
-            for one in self._sources.given_twice()
-        ]
-        findings += lost_addresses(before) + primary_addresses(before)
-        findings += self._kernel(before, silent) + self._host(silent) + self._runtime(before, silent)
-        if ask_ec2:
-            findings += self._ec2(before, silent)
-        order = list(Severity)
-        findings.sort(key=lambda finding: (order.index(finding.severity), finding.subject))
-        return AuditReport(tuple(findings), tuple(silent), len(before.addresses))
-
-    def _kernel(self, before: Snapshot, silent: list[str]) -> list[Finding]:
-        survey = _ask("kernel", lambda: self._sources.wiring.survey(may_be_torn=True), silent)
-        if survey is None:
-            return []
-        if not survey.is_whole:
-            silent.append("kernel: links or routes changed without pause: nothing is concluded from what was not seen")
-        findings = against_kernel(before, survey, datastore=self._sources.datastore, locks=self._sources.locks)
-        return findings + self._inside(before, survey, silent)
-
-    def _inside(self, before: Snapshot, survey: KernelSurvey, silent: list[str]) -> list[Finding]:
-        """Compare the sandboxes' own side; one whose veth or namespace path is not known is told of elsewhere."""
-        sources, findings = self._sources, list[Finding]()
-        wired = {veth.name for veth in survey.veths if not veth.is_dying}
-        busy = {held.key for held in sources.locks.held()}
-        for one in before.attachments.values():
-            if one.host_veth not in wired or one.key in busy or not one.netns:
-                continue
-            found = _ask(f"sandbox {one.key}", partial(_look_inside, sources.wiring, one), silent)
-            if found and sources.datastore.attachment(one.key) == one:  # no DEL came between
-                findings.append(Finding(Severity.DIFFERENCE, str(one.address), "; ".join(found), INSIDE_IS_LEFT))
-        return findings
-
-    def _host(self, silent: list[str]) -> list[Finding]:
-        sources, identity = self._sources, self._sources.identity()
-        if identity is None:
-            silent.append("the node's own routing is not compared: instance metadata has not answered")
-
-        def compare() -> list[Finding]:
-            frozen = sources.frozen()
-            return against_host(sources.datastore.snapshot(), hostnet=sources.hostnet, identity=identity, frozen=frozen)
-
-        return _ask("host routing", compare, silent) or []
-
-    def _runtime(self, before: Snapshot, silent: list[str]) -> list[Finding]:
-        if self._sources.runtime is None:
-            silent.append("CRI is off: dead sandboxes are not noticed")
-            return []
-        sandboxes = _ask("runtime", self._sources.runtime.sandboxes, silent)
-        return against_runtime(before, {sandbox.container_id for sandbox in sandboxes}) if sandboxes is not None else []
-
-    def _ec2(self, before: Snapshot, silent: list[str]) -> list[Finding]:
-        sources, identity = self._sources, self._sources.identity()
-        if identity is None:
-            silent.append("EC2 cannot be asked: instance metadata has not answered, so this node is not known")
-            return []
-        enis = _ask("EC2", lambda: sources.ec2.describe_enis(identity.instance_id), silent)
-        if enis is None:
-            return []
-        # ENIs and addresses may have been recorded while EC2 was asked: a difference is told only if a later look has it too.
-        compared = against_ec2(before, enis, after=sources.datastore.snapshot(), identity=identity, recent=sources.recent())
-        if compared.implausible:
-            silent.append(f"EC2: its answer is not plausible, {compared.implausible}: nothing is concluded from it")
-        return list(compared.findings)
+    datastore, silent = sources.datastore, list[str]()
+    before = datastore.snapshot()  # one read: an ADD between two reads would look like a contradiction
+    findings = [
+        Finding(Severity.VIOLATION, "datastore", sentence, "report it: memory and disk must never differ")
+        for sentence in datastore.audit()
+    ]
+    sources.health.note_defects(Defect.DATASTORE, len(findings))
+    findings += [
+        Finding(Severity.VIOLATION, str(one.ours.address), f"{one} (I1, I20)", NEXT_GIVEN_TWICE) for one in sources.given_twice()
+    ]
+    findings += lost_addresses(before) + primary_addresses(before)
+    findings += _kernel(sources, before, silent) + _host(sources, silent) + _runtime(sources, before, silent)
+    if ask_ec2:
+        findings += _ec2(sources, before, silent)
+    order = list(Severity)
+    findings.sort(key=lambda finding: (order.index(finding.severity), finding.subject))
+    return AuditReport(tuple(findings), tuple(silent), len(before.addresses))
 
 
-def _look_inside(wiring: Wiring, attachment: Attachment) -> list[str]:
-    return wiring.check_inside(recorded_spec(attachment))
+def _kernel(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]:
+    """Compare the wiring of sandboxes; the inside of one whose veth or namespace path is not known is told of elsewhere."""
+    survey = _ask("kernel", lambda: sources.wiring.survey(may_be_torn=True), silent)
+    if survey is None:
+        return []
+    if not survey.is_whole:
+        silent.append("kernel: links or routes changed without pause: nothing is concluded from what was not seen")
+    findings = against_kernel(before, survey, datastore=sources.datastore, locks=sources.locks)
+    wired = {veth.name for veth in survey.veths if not veth.is_dying}
+    busy = {held.key for held in sources.locks.held()}
+    for one in before.attachments.values():
+        if one.host_veth not in wired or one.key in busy or not one.netns:
+            continue
+        found = _ask(f"sandbox {one.key}", partial(sources.wiring.check_inside, recorded_spec(one)), silent)
+        if found and sources.datastore.attachment(one.key) == one:  # no DEL came between
+            findings.append(Finding(Severity.DIFFERENCE, str(one.address), "; ".join(found), INSIDE_IS_LEFT))
+    return findings
+
+
+def _runtime(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]:
+    """Compare the records with the runtime's complete list of container IDs."""
+    if sources.cri is None:
+        silent.append("CRI is off: dead sandboxes are not noticed")
+        return []
+    sandboxes = _ask("runtime", sources.cri.sandboxes, silent)
+    if sandboxes is None:
+        return []
+    listed = {sandbox.container_id for sandbox in sandboxes}
+    return [
+        Finding(
+            Severity.PENDING,
+            str(attachment.address),
+            f"sandbox {attachment.key} is recorded and the runtime does not list it",
+            "freed by its DEL, or reaped once every source says that it is gone",
+        )
+        for attachment in before.attachments.values()
+        if attachment.key.container_id not in listed
+    ]
 
 
 def _ask(source: str, question: Callable[[], T], silent: list[str]) -> T | None:
@@ -293,20 +251,6 @@ def _unowned_links(
                 )
             )
     return findings
-
-
-def against_runtime(snapshot: Snapshot, listed: set[str]) -> list[Finding]:
-    """Compare the records with the runtime's complete list of container IDs."""
-    return [
-        Finding(
-            Severity.PENDING,
-            str(attachment.address),
-            f"sandbox {attachment.key} is recorded and the runtime does not list it",
-            "freed by its DEL, or reaped once every source says that it is gone",
-        )
-        for attachment in snapshot.attachments.values()
-        if attachment.key.container_id not in listed
-    ]
 
 
 def _duplicates(survey: KernelSurvey) -> list[Finding]:
@@ -373,14 +317,6 @@ def _identity_differences(attachment: Attachment, veth: HostVeth) -> list[Findin
 NOT_CONFIRMED = "not confirmed: one answer may lag; an address is lost after a second one"
 
 
-@dataclass(frozen=True, slots=True)
-class CloudComparison:
-    """What one answer shows. `implausible`: why it is not compared, "" if it is; then there are no findings."""
-
-    findings: tuple[Finding, ...] = ()
-    implausible: str = ""
-
-
 def lost_addresses(snapshot: Snapshot) -> list[Finding]:
     """Tell each address that the daemon found to be lost, and which sandbox has it. Asks nobody."""
     found = []
@@ -410,61 +346,48 @@ def primary_addresses(snapshot: Snapshot) -> list[Finding]:
     ]
 
 
-def against_ec2(
-    before: Snapshot,
-    described: Iterable[DescribedEni],
-    *,
-    after: Snapshot,
-    identity: InstanceIdentity,
-    recent: Collection[CloudKey] = (),
-) -> CloudComparison:
+def _ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]:
     """Compare the records with one complete answer.
 
-    Args:
-        before, after: what was recorded before EC2 was asked and after it answered: only what both say is told.
-        identity: names the primary ENI, without which no answer is believed.
-        recent: what our own calls changed so lately that EC2 may not show it yet.
-    Concurrency: pure.
+    Only what both `before` and the records after the answer say is told: ENIs and addresses may be recorded while EC2 is asked.
     """
-    enis = tuple(described)
-    recent = {*recent, *_given_back(before), *_given_back(after)}
-    implausible = plausibility(enis, recorded(before, identity), recent=recent)
-    if implausible:
-        return CloudComparison(implausible=implausible)
+    identity = sources.identity()
+    if identity is None:
+        silent.append("EC2 cannot be asked: instance metadata has not answered, so this node is not known")
+        return []
+    enis = _ask("EC2", lambda: sources.ec2.describe_enis(identity.instance_id), silent)
+    if enis is None:
+        return []
+    after = sources.datastore.snapshot()
+    recent = {*sources.recent(), *_given_back(before), *_given_back(after)}
+    if implausible := plausibility(enis, recorded(before, identity), recent=recent):
+        silent.append(f"EC2: its answer is not plausible, {implausible}: nothing is concluded from it")
+        return []
     on_eni = {address: eni.eni_id for eni in enis if eni.is_readable for address in addresses_on(eni)}
     unreadable = {eni.eni_id for eni in enis if not eni.is_readable}
-    found = [
-        _of_address(row, on_eni.get(row.address, ""), is_recent=row.address in recent or row.eni_id in recent)
-        for row in before.addresses.values()
-        if not row.is_lost
-        and on_eni.get(row.address) != row.eni_id
-        and row.eni_id not in unreadable
-        and _is_unchanged(row, after)
-    ]
+    found = []
+    for row in before.addresses.values():
+        now, other_id = after.addresses.get(row.address), on_eni.get(row.address, "")
+        if row.is_lost or other_id == row.eni_id or row.eni_id in unreadable or now is None or now.eni_id != row.eni_id:
+            continue
+        what = f"{row.state} on {row.eni_id}; EC2's answer has it on {other_id or 'no ENI of this node'}"
+        if row.address in recent or row.eni_id in recent:
+            lags = "our own call changed it minutes ago: EC2's answer lags"
+            found.append(Finding(Severity.PENDING, str(row.address), what, lags))
+        else:
+            found.append(Finding(Severity.DIFFERENCE, str(row.address), what, NOT_CONFIRMED))
     primaries = {eni.primary_address: eni.eni_id for eni in enis if eni.primary_address is not None}
     found += [
         Finding(Severity.DIFFERENCE, str(address), f"EC2 has it as the primary address of {primaries[address]}", NOT_CONFIRMED)
         for address in before.addresses.keys() & primaries.keys()
     ]
-    return CloudComparison((*found, *_of_enis(enis, after, recent)))
+    return found + _of_enis(enis, after, recent)
 
 
 def _given_back(snapshot: Snapshot) -> set[CloudKey]:
     """What open intents of ours take away at EC2; nobody can have it meanwhile."""
     enis = {EniId(i.payload.get("eni_id", "")) for i in snapshot.intents.values() if i.kind is IntentKind.DELETE_ENI}
     return {*leaving_addresses(snapshot.intents.values()), *enis}
-
-
-def _is_unchanged(row: Address, after: Snapshot) -> bool:
-    now = after.addresses.get(row.address)
-    return now is not None and now.eni_id == row.eni_id
-
-
-def _of_address(row: Address, other_id: str, *, is_recent: bool) -> Finding:
-    what = f"{row.state} on {row.eni_id}; EC2's answer has it on {other_id or 'no ENI of this node'}"
-    if is_recent:
-        return Finding(Severity.PENDING, str(row.address), what, "our own call changed it minutes ago: EC2's answer lags")
-    return Finding(Severity.DIFFERENCE, str(row.address), what, NOT_CONFIRMED)
 
 
 def _of_enis(enis: Collection[DescribedEni], after: Snapshot, recent: Collection[CloudKey]) -> list[Finding]:

@@ -5,21 +5,19 @@ The verdict is the one that the runtime reconciler would reach now, from the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
 
-from ipamd.core.locks import KeyLocks
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import GivenTwice
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
-from ipamd.model.evidence import Evidence, Judgement, Verdict
+from ipamd.model.evidence import Evidence, Verdict
 from ipamd.model.history import HistoryAnswer, HistoryEvent, HistoryQuestion, Subject, refusal
 from ipamd.model.kernel import duplicate_addresses
 from ipamd.model.words import rfc3339
-from ipamd.ports import Clock, Datastore, Wiring
-from ipamd.report.past import PastService
+from ipamd.report.past import ask
+from ipamd.report.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,133 +29,101 @@ class Explanation:
     past: HistoryAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class Present:
-    """What tells of this moment. `given_twice`: what amazon-vpc-cni-k8s gave besides, by its file."""
+def explain(sources: Sources, question: HistoryQuestion) -> Explanation:
+    """Explain an address, a pod (`namespace/name` or name), or a sandbox by its container ID or the unique beginning of it.
 
-    locks: KeyLocks
-    clock: Clock
-    given_twice: Callable[[], tuple[GivenTwice, ...]]
+    With `question.at` the sentences tell of that instant, and nothing of the present.
+    Raises: InvalidRequestError if the subject is unknown, or fits more than one sandbox or pod.
+    """
+    subject, past = question.subject, ask(sources, question)
+    if question.at is not None:
+        return Explanation(subject, tuple(map(str, past.tenures)), past)
+    try:
+        sentences = _explain_address(sources, IPv4Address(subject))
+    except AddressValueError:
+        sentences = _explain_sandbox(sources, subject)
+    sentences += [f"{one} (I1, I20)" for one in sources.given_twice() if _is_about(one, Subject(subject))]
+    sentences += [refusal(record) for record in past.records if record.event == HistoryEvent.REFUSED]
+    if not sentences and not past.records:
+        raise InvalidRequestError(f"{subject} is not known", details=f"no address, pod or sandbox; {'; '.join(past.notes)}")
+    return Explanation(subject, tuple(sentences or ["no longer known; its history follows"]), past)
 
 
-class ExplainService:
-    """Explains one address or sandbox."""
+def _explain_address(sources: Sources, address: IPv4Address) -> list[str]:
+    row = sources.datastore.address(address)
+    if row is None:
+        primary = next((eni for eni in sources.datastore.enis() if eni.primary_address == address), None)
+        return [f"{address} is the primary address of {primary.eni_id}: never given to a sandbox (I6)"] if primary else []
+    sentences = [f"{address} is {row.state} since {rfc3339(row.since)} on {row.eni_id}"]
+    if row.prefix is not None:
+        sentences.append(f"it is part of the delegated prefix {row.prefix}")
+    if row.reason:
+        sentences.append(f"reason: {row.reason}")
+    sentences += _what_next(sources, row)
+    owner = sources.datastore.attachment(row.owner) if row.owner else None
+    return sentences + (_explain_attachment(sources, owner) if owner else [])
 
-    def __init__(
-        self,
-        *,
-        datastore: Datastore,
-        wiring: Wiring,
-        judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None,
-        quarantined: Callable[[IPv4Address], list[str]] | None,
-        present: Present,
-        past: PastService,
-    ) -> None:
-        """`judgement` asks the one judge about an attachment, with what every source says now, `quarantined` about
-        the sandboxes for which an address is quarantined; None with CRI off.
-        """
-        self._datastore = datastore
-        self._wiring = wiring
-        self._judgement = judgement
-        self._quarantined = quarantined
-        self._locks = present.locks
-        self._clock = present.clock
-        self._given_twice = present.given_twice
-        self._past = past
 
-    def explain(self, question: HistoryQuestion) -> Explanation:
-        """Explain an address, a pod (`namespace/name` or name), or a sandbox by its container ID or the unique beginning of it.
-
-        With `question.at` the sentences tell of that instant, and nothing of the present.
-        Raises: InvalidRequestError if the subject is unknown, or fits more than one sandbox or pod.
-        """
-        subject, past = question.subject, self._past.ask(question)
-        if question.at is not None:
-            return Explanation(subject, tuple(map(str, past.tenures)), past)
-        try:
-            sentences = self._explain_address(IPv4Address(subject))
-        except AddressValueError:
-            sentences = self._explain_sandbox(subject)
-        sentences += [f"{one} (I1, I20)" for one in self._given_twice() if _is_about(one, Subject(subject))]
-        sentences += [refusal(record) for record in past.records if record.event == HistoryEvent.REFUSED]
-        if not sentences and not past.records:
-            raise InvalidRequestError(f"{subject} is not known", details=f"no address, pod or sandbox; {'; '.join(past.notes)}")
-        return Explanation(subject, tuple(sentences or ["no longer known; its history follows"]), past)
-
-    def _explain_address(self, address: IPv4Address) -> list[str]:
-        row = self._datastore.address(address)
-        if row is None:
-            primary = next((eni for eni in self._datastore.enis() if eni.primary_address == address), None)
-            return [f"{address} is the primary address of {primary.eni_id}: never given to a sandbox (I6)"] if primary else []
-        sentences = [f"{address} is {row.state} since {rfc3339(row.since)} on {row.eni_id}"]
-        if row.prefix is not None:
-            sentences.append(f"it is part of the delegated prefix {row.prefix}")
-        if row.reason:
-            sentences.append(f"reason: {row.reason}")
-        sentences += self._what_next(row)
-        owner = self._datastore.attachment(row.owner) if row.owner else None
-        return sentences + (self._explain_attachment(owner) if owner else [])
-
-    def _what_next(self, row: Address) -> list[str]:
-        if row.state is AddressState.COOLING and row.cooling_until is not None:
-            left = (row.cooling_until - self._clock.now()).total_seconds()
-            return [f"it is free again in {max(left, 0):.0f} s, once its link is gone (I4, I8)"]
-        if row.state is AddressState.QUARANTINED:
-            verdicts = self._quarantined(row.address) if self._quarantined is not None else []
-            return [
-                "it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list",
-                *verdicts,
-            ]
-        eni = self._datastore.eni(row.eni_id)
-        if row.state is AddressState.FREE and eni is not None and not eni.host_ready:
-            return [f"it is not assignable: host routing of {eni.eni_id} is not in place (I7)"]
-        return []
-
-    def _explain_sandbox(self, beginning: str) -> list[str]:
-        named = Subject(beginning)
-        found = [a for a in self._datastore.attachments() if named.names_pod(a.sandbox_name)]
-        pods = sorted({attachment.sandbox_name for attachment in found})
-        if len(pods) > 1:
-            raise InvalidRequestError(f"{beginning} is the name of {len(pods)} pods", details=f"give one of {', '.join(pods)}")
-        if not found:
-            found = [a for a in self._datastore.attachments() if a.key.container_id.startswith(beginning)]
-            if len({attachment.key.container_id for attachment in found}) > 1:
-                raise InvalidRequestError(
-                    f"{beginning} is the beginning of {len(found)} container IDs", details="give more characters"
-                )
-        return [sentence for attachment in found for sentence in self._explain_attachment(attachment)]
-
-    def _explain_attachment(self, attachment: Attachment) -> list[str]:
-        name = f" ({attachment.sandbox_name})" if attachment.sandbox_name else ""
-        sentences = [
-            f"sandbox {attachment.key}{name} has {attachment.address} since {rfc3339(attachment.created_at)} "
-            f"(by {attachment.origin})",
-            f"host veth {attachment.host_veth}, netns {attachment.netns or 'not known'}, ENI {attachment.eni_id}, "
-            f"route table {attachment.route_table}",
+def _what_next(sources: Sources, row: Address) -> list[str]:
+    if row.state is AddressState.COOLING and row.cooling_until is not None:
+        left = (row.cooling_until - sources.clock.now()).total_seconds()
+        return [f"it is free again in {max(left, 0):.0f} s, once its link is gone (I4, I8)"]
+    if row.state is AddressState.QUARANTINED:
+        verdicts = sources.quarantined(row.address) if sources.quarantined is not None else []
+        return [
+            "it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list",
+            *verdicts,
         ]
-        sentences += [
-            f"{held.operation} has been running on it for {held.age_s:.1f} s; operations waiting: {held.waiting_count}"
-            + ("; its caller has left" if held.caller_left else "")
-            for held in self._locks.held()
-            if held.key == attachment.key
-        ]
-        if self._judgement is None:
-            return [*sentences, "CRI is off: it is kept until its DEL"]
-        evidence, judgement = self._judgement(attachment)
-        sentences.append(_sources(evidence))
-        verbs = {Verdict.REAP: "to be reaped", Verdict.UNWIRE_THEN_REAP: "to be unwired and reaped"}
-        verb = verbs.get(judgement.verdict, "kept")
-        sentences.append(f"without a DEL it is {verb}: {'; '.join(judgement.reasons)}")
-        try:
-            survey = self._wiring.survey()
-        except IpamError as error:
-            return [*sentences, f"the kernel could not be read: {log_text(error)}"]
-        if survey.routes.get(attachment.address) != attachment.host_veth:
-            sentences.append(f"its route leads to {survey.routes.get(attachment.address, 'nothing')}, not to its veth")
-        others = [one for one in duplicate_addresses(survey).get(attachment.address, ()) if one.name != attachment.host_veth]
-        return sentences + [
-            f"{one.name} of {one.key} has the address too: delete one of the two sandboxes (I1)" for one in others
-        ]
+    eni = sources.datastore.eni(row.eni_id)
+    if row.state is AddressState.FREE and eni is not None and not eni.host_ready:
+        return [f"it is not assignable: host routing of {eni.eni_id} is not in place (I7)"]
+    return []
+
+
+def _explain_sandbox(sources: Sources, beginning: str) -> list[str]:
+    named = Subject(beginning)
+    found = [a for a in sources.datastore.attachments() if named.names_pod(a.sandbox_name)]
+    pods = sorted({attachment.sandbox_name for attachment in found})
+    if len(pods) > 1:
+        raise InvalidRequestError(f"{beginning} is the name of {len(pods)} pods", details=f"give one of {', '.join(pods)}")
+    if not found:
+        found = [a for a in sources.datastore.attachments() if a.key.container_id.startswith(beginning)]
+        if len({attachment.key.container_id for attachment in found}) > 1:
+            raise InvalidRequestError(
+                f"{beginning} is the beginning of {len(found)} container IDs", details="give more characters"
+            )
+    return [sentence for attachment in found for sentence in _explain_attachment(sources, attachment)]
+
+
+def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
+    name = f" ({attachment.sandbox_name})" if attachment.sandbox_name else ""
+    sentences = [
+        f"sandbox {attachment.key}{name} has {attachment.address} since {rfc3339(attachment.created_at)} "
+        f"(by {attachment.origin})",
+        f"host veth {attachment.host_veth}, netns {attachment.netns or 'not known'}, ENI {attachment.eni_id}, "
+        f"route table {attachment.route_table}",
+    ]
+    sentences += [
+        f"{held.operation} has been running on it for {held.age_s:.1f} s; operations waiting: {held.waiting_count}"
+        + ("; its caller has left" if held.caller_left else "")
+        for held in sources.locks.held()
+        if held.key == attachment.key
+    ]
+    if sources.judgement is None:
+        return [*sentences, "CRI is off: it is kept until its DEL"]
+    evidence, judgement = sources.judgement(attachment)
+    sentences.append(_sources(evidence))
+    verbs = {Verdict.REAP: "to be reaped", Verdict.UNWIRE_THEN_REAP: "to be unwired and reaped"}
+    verb = verbs.get(judgement.verdict, "kept")
+    sentences.append(f"without a DEL it is {verb}: {'; '.join(judgement.reasons)}")
+    try:
+        survey = sources.wiring.survey()
+    except IpamError as error:
+        return [*sentences, f"the kernel could not be read: {log_text(error)}"]
+    if survey.routes.get(attachment.address) != attachment.host_veth:
+        sentences.append(f"its route leads to {survey.routes.get(attachment.address, 'nothing')}, not to its veth")
+    others = [one for one in duplicate_addresses(survey).get(attachment.address, ()) if one.name != attachment.host_veth]
+    return sentences + [f"{one.name} of {one.key} has the address too: delete one of the two sandboxes (I1)" for one in others]
 
 
 def _is_about(pair: GivenTwice, subject: Subject) -> bool:

@@ -1,32 +1,34 @@
 """Everything that `ipamctl` and the metrics read, as one value.
 
 Read-only: from a service that changes things it takes a callable or a narrow Protocol, so that a report cannot call a method that
-changes something.
+changes something; of the ports (wiring, host network, EC2, history) a report calls only what reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from typing import Protocol
 
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
 from ipamd.core.locks import KeyLocks
+from ipamd.core.refused_adds import RefusedAdds
+from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import GivenTwice
-from ipamd.model.cloud import CallUnderWay
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
+from ipamd.model.evidence import Evidence, Judgement
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId
+from ipamd.model.metadata_evidence import CloudKey
 from ipamd.model.plan import AutoTarget
+from ipamd.model.pool import PoolSettings, PoolSnapshot
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.subnets import SubnetView
-from ipamd.ports import Datastore, Spool
-from ipamd.report.audit import AuditService
-from ipamd.report.explain import ExplainService
-from ipamd.report.past import PastService
-from ipamd.report.what_if import PoolOutlook, WhatIfService
-from ipamd.settings import ConfigLine, CurrentSettings
+from ipamd.ports import Clock, Datastore, Ec2, History, HostNetwork, Runtime, Spool, Wiring
+from ipamd.settings import CurrentSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,13 @@ class CloudView:
     detail: str
 
 
-class PoolLimits(PoolOutlook, Protocol):
-    """The pool's targets and limits."""
+class PoolView(Protocol):
+    """The pool, to be read from any thread."""
+
+    @property
+    def settings(self) -> PoolSettings:
+        """The targets in force."""
+        ...
 
     @property
     def limits(self) -> InstanceLimits | None:
@@ -51,38 +58,48 @@ class PoolLimits(PoolOutlook, Protocol):
         """The target of WARM_TARGET=auto and why; None without it."""
         ...
 
+    def outlook(self) -> PoolSnapshot | None:
+        """The planner's input now; None before the pool's first cycle."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the answers come from. A callable returns what is known now, or None if nothing is known.
 
-    `frozen` tells which ENIs give nothing and why, `freezings` what freezes the pool. `runtime_view` returns None with CRI off;
-    `dying_count` counts host veths marked and not yet deleted; `dropped_packets` counts by reason; `is_source_checked` asks the
-    kernel, in microseconds. `given_twice`: what amazon-vpc-cni-k8s gave besides, by its file.
+    `cri` is None with CRI off, as are `judgement` (the one judge about an attachment, with what every source says now) and
+    `quarantined` (for which sandboxes an address is quarantined); `runtime_view` then returns None. `frozen` tells which ENIs give
+    nothing although they are attached, and why, `freezings` what freezes the pool. `recent`: what our own calls to EC2 changed in the
+    last minutes. `dying_count` counts host veths marked and not yet deleted. `given_twice`: what amazon-vpc-cni-k8s gave besides, by
+    its file. `limits_of` looks a type up in the built-in table; with custom networking the primary ENI may carry no pods.
     """
 
+    clock: Clock
     health: Health
     datastore: Datastore
+    history: History
     spool: Spool
+    wiring: Wiring
+    hostnet: HostNetwork
+    ec2: Ec2
+    cri: Runtime | None
     locks: KeyLocks
     demand: Demand
-    pool: PoolLimits
+    refused: RefusedAdds
+    pool: PoolView
+    settings: CurrentSettings
+    identity: Callable[[], InstanceIdentity | None]
     dying_count: Callable[[], int]
-    dropped_packets: Callable[[], Mapping[str, int]]
-    is_source_checked: Callable[[], bool]
     runtime_view: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
+    judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None
+    quarantined: Callable[[IPv4Address], list[str]] | None
     cloud: Callable[[], CloudView]
-    calls_under_way: Callable[[], tuple[CallUnderWay, ...]]
-    audit: AuditService
+    recent: Callable[[], Collection[CloudKey]]
     frozen: Callable[[], Mapping[EniId, str]]
     freezings: Callable[[], tuple[Freezing, ...]]
     subnets: Callable[[], tuple[SubnetView, ...]]
-    explain: ExplainService
-    past: PastService
-    config: Callable[[], list[ConfigLine]]
-    what_if: WhatIfService
-    settings: CurrentSettings
-    instance_id: Callable[[], str]
-    version: str
     given_twice: Callable[[], tuple[GivenTwice, ...]]
+    limits_of: Callable[[str], InstanceLimits | None]
+    primary_carries_pods: bool
+    version: str

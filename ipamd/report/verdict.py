@@ -52,7 +52,7 @@ def facts(sources: Sources) -> Facts:
     conditions = health.conditions_by_subject()
     if is_ready and not count:
         conditions[POOL] = f"pool: no address is assignable: {sources.demand.status().cause}"
-    refusals = [call.last_refusal for call in sources.calls_under_way() if call.last_refusal]
+    refusals = [call.last_refusal for call in sources.ec2.calls_under_way() if call.last_refusal]
     return Facts(is_ready, health.phase, count, conditions, tuple(health.stages()), refusals[-1] if refusals else "")
 
 

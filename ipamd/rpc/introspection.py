@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
@@ -17,7 +18,6 @@ from google.protobuf.message_factory import GetMessageClass
 from ipamd.answers import answer, capacity_reply, history_limit, history_reply, question_of
 from ipamd.core.freeze import FreezeControl
 from ipamd.model.address import Address
-from ipamd.model.eni import Eni
 from ipamd.model.errors import InvalidRequestError, NotServingError
 from ipamd.model.history import HistoryAnswer, HistoryQuestion
 from ipamd.model.kernel import DROP_REASONS
@@ -27,10 +27,13 @@ from ipamd.model.redaction import without_secrets
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.snapshot import eni_place
 from ipamd.pb import introspection_pb2 as pb
+from ipamd.report.audit import audit
+from ipamd.report.explain import explain
+from ipamd.report.past import ask, latest
 from ipamd.report.sources import Sources
 from ipamd.report.verdict import facts, verdict
-from ipamd.report.what_if import WhatIf
-from ipamd.settings import ConfigLine
+from ipamd.report.what_if import WhatIf, capacity, what_if
+from ipamd.settings import ConfigLine, describe
 from ipamd.settings.current import INVALID_SETTINGS
 
 EXPLAIN_LIMIT = 50
@@ -42,18 +45,6 @@ CRI_OFF = RuntimeView(False, False, 0, -1.0, "CRI is off: nothing is reaped", 0)
 NO_RUNTIME = RuntimeInfo("", "", "")
 COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
 """States of addresses, each a field of its own with the ending `_count`."""
-
-
-class ExportControl(Protocol):
-    """What `ipamctl export` does. Each returns what `ExportReply` holds."""
-
-    def export(self) -> object:
-        """Give the node back to amazon-vpc-cni-k8s."""
-        ...
-
-    def undo(self) -> object:
-        """Keep it after all."""
-        ...
 
 
 def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
@@ -84,24 +75,27 @@ def _refusing(servicer: object, name: str) -> Callable[[Any, grpc.ServicerContex
     return serve
 
 
+@dataclass(slots=True)
 class IntrospectionServicer:
-    """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError."""
+    """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError.
 
-    def __init__(self, sources: Sources, control: FreezeControl, export: ExportControl) -> None:
-        self._sources = sources
-        self._control = control
-        self._export = export
+    `export` gives the node back to amazon-vpc-cni-k8s, `keep` keeps it after all; each returns what `ExportReply` holds.
+    """
+
+    sources: Sources
+    control: FreezeControl
+    export: Callable[[], object]
+    keep: Callable[[], object]
 
     def GetStatus(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
         """Report phase, start-up stages, pool, runtime, EC2, last error."""
-        sources, health = self._sources, self._sources.health
-        known = facts(sources)
-        dropped = sources.dropped_packets()
+        sources, health, generation = self.sources, self.sources.health, self.sources.settings.generation
+        known, identity, dropped = facts(sources), sources.identity(), sources.hostnet.dropped_packets()
         return answer(
             pb.GetStatusReply,
             known,
             sources,
-            instance_id=sources.instance_id(),
+            instance_id=identity.instance_id if identity is not None else "",
             alive=True,
             ready=known.is_ready,
             uptime_s=health.uptime_s(),
@@ -112,10 +106,16 @@ class IntrospectionServicer:
             dying_count=sources.dying_count(),
             verdict=verdict(known),
             freezings=self._freezings(),
-            settings=self._settings(known.conditions),
+            settings=answer(
+                pb.SettingsState,
+                generation,
+                generation=generation.number,
+                file=generation.settings.daemon.settings_file,
+                valid=INVALID_SETTINGS not in known.conditions,
+            ),
             busy=[answer(pb.Busy, held, held.key) for held in sources.locks.held()],
             confinement=pb.Confinement(
-                source_checked=sources.is_source_checked(),
+                source_checked=sources.hostnet.is_source_checked(),
                 dropped=[pb.Dropped(reason=reason, count=dropped[reason]) for reason in DROP_REASONS if reason in dropped],
             ),
             subnets=sources.subnets(),
@@ -125,89 +125,87 @@ class IntrospectionServicer:
 
     def ListEnis(self, _: pb.ListEnisRequest) -> pb.ListEnisReply:
         """List ENIs with their addresses counted by state."""
-        limits = self._sources.pool.limits
+        limits, snapshot, frozen = self.sources.pool.limits, self.sources.datastore.snapshot(), self.sources.frozen()
         rows: dict[str, list[Address]] = {}
-        snapshot, frozen = self._sources.datastore.snapshot(), self._sources.frozen()
         for row in snapshot.addresses.values():
             rows.setdefault(row.eni_id, []).append(row)
-        return pb.ListEnisReply(
-            enis=[
-                _eni(eni, rows.get(eni.eni_id, []), limits.slots_per_eni if limits else 0, frozen.get(eni.eni_id, ""))
-                for eni in sorted(snapshot.enis.values(), key=eni_place)
-            ]
-        )
+        reply = pb.ListEnisReply()
+        for eni in sorted(snapshot.enis.values(), key=eni_place):
+            own = rows.get(eni.eni_id, [])
+            states = Counter(row.state.value for row in own if not row.is_lost)
+            told = answer(
+                pb.Eni,
+                eni,
+                **{f"{state}_count": states[state] for state in COUNTED},
+                lost_count=sum(row.is_lost for row in own),
+                primary=eni.is_primary,
+                state=eni.state if eni.managed else "unmanaged",
+                slot_count=limits.slots_per_eni if limits else 0,
+                frozen=frozen.get(eni.eni_id, ""),
+                prefixes=[str(prefix) for prefix in sorted({row.prefix for row in own if row.prefix is not None})],
+            )
+            reply.enis.append(told)
+        return reply
 
     def ListAttachments(self, _: pb.ListAttachmentsRequest) -> pb.ListAttachmentsReply:
         """List attachments, oldest first."""
-        datastore = self._sources.datastore
-        return pb.ListAttachmentsReply(
-            attachments=[
-                answer(pb.Attachment, row, row.key, lost_since=_lost_since(datastore.address(row.address)))
-                for row in datastore.attachments()
-            ]
-        )
+        datastore = self.sources.datastore
+        lost = {row.address: row.lost_since for row in datastore.addresses()}
+        rows = datastore.attachments()
+        told = [answer(pb.Attachment, row, row.key, lost_since=lost.get(row.address)) for row in rows]
+        return pb.ListAttachmentsReply(attachments=told)
 
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryReply:
         """List what happened to a subject, oldest first, and who had which address when; without a subject the newest events."""
-        past = self._sources.past
-        if not request.subject:
-            newest = HistoryQuestion("", history_limit(request.limit))
-            return history_reply(HistoryAnswer(tuple(past.latest(newest.limit)), (), ()), newest, source=FROM_DAEMON)
-        question = question_of(request, limit=request.limit)
-        return history_reply(past.ask(question), question, source=FROM_DAEMON)
+        if request.subject:
+            question = question_of(request, limit=request.limit)
+            return history_reply(ask(self.sources, question), question, source=FROM_DAEMON)
+        question = HistoryQuestion("", history_limit(request.limit))
+        newest = HistoryAnswer(tuple(latest(self.sources, question.limit)), (), ())
+        return history_reply(newest, question, source=FROM_DAEMON)
 
     def GetConfig(self, _: pb.GetConfigRequest) -> pb.GetConfigReply:
         """List the settings that are in force."""
-        return pb.GetConfigReply(settings=[setting(line) for line in self._sources.config()], origin_note=IN_FORCE)
+        return pb.GetConfigReply(settings=[setting(line) for line in describe(self.sources.settings.now)], origin_note=IN_FORCE)
 
     def Audit(self, request: pb.AuditRequest) -> pb.AuditReply:
         """Cross-check datastore, kernel, CRI and EC2."""
-        return answer(pb.AuditReply, self._sources.audit.audit(ask_ec2=not request.skip_ec2))
+        return answer(pb.AuditReply, audit(self.sources, ask_ec2=not request.skip_ec2))
 
     def Explain(self, request: pb.ExplainRequest) -> pb.ExplainReply:
         """Explain why an address or a sandbox is as it is."""
-        explained = self._sources.explain.explain(question_of(request, limit=EXPLAIN_LIMIT))
+        explained = explain(self.sources, question_of(request, limit=EXPLAIN_LIMIT))
         return answer(pb.ExplainReply, explained, explained.past, history=explained.past.records, source=FROM_DAEMON)
 
     def Freeze(self, request: pb.FreezeRequest) -> pb.FreezeReply:
         """Freeze the pool until `Thaw` or the next boot."""
-        problem = self._control.freeze(request.reason)
+        problem = self.control.freeze(request.reason)
         return pb.FreezeReply(freezings=self._freezings(), problem=problem)
 
     def Thaw(self, _: pb.ThawRequest) -> pb.ThawReply:
         """End what `Freeze` began."""
-        problem = self._control.thaw()
+        problem = self.control.thaw()
         return pb.ThawReply(freezings=self._freezings(), problem=problem)
 
     def Export(self, request: pb.ExportRequest) -> pb.ExportReply:
         """Give the node back to amazon-vpc-cni-k8s, or keep it after all."""
-        return answer(pb.ExportReply, self._export.undo() if request.undo else self._export.export())
+        return answer(pb.ExportReply, self.keep() if request.undo else self.export())
 
     def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:
         """Tell what the pool would do now, also under other settings or on another type. Nothing is changed."""
-        what = self._sources.what_if.plan(tuple(request.settings), instance_type=request.instance_type)
+        what = what_if(self.sources, tuple(request.settings), instance_type=request.instance_type)
         return plan_reply(what, changed=(*request.settings, *filter(None, [request.instance_type])))
 
     def Capacity(self, _: pb.CapacityRequest) -> pb.CapacityReply:
         """Tell how many pods this node can hold in each mode."""
-        limits, bounds, modes = self._sources.what_if.capacity()
+        limits, bounds, modes = capacity(self.sources)
         return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
 
     def _freezings(self) -> list[pb.Freezing]:
-        return [answer(pb.Freezing, one, since=one.since_at) for one in self._sources.freezings()]
-
-    def _settings(self, conditions: Mapping[str, str]) -> pb.SettingsState:
-        generation = self._sources.settings.generation
-        return answer(
-            pb.SettingsState,
-            generation,
-            generation=generation.number,
-            file=generation.settings.daemon.settings_file,
-            valid=INVALID_SETTINGS not in conditions,
-        )
+        return [answer(pb.Freezing, one, since=one.since_at) for one in self.sources.freezings()]
 
     def _pool(self, assignable_count: int) -> pb.Pool:
-        sources = self._sources
+        sources = self.sources
         counts, limits, status = sources.datastore.counts(), sources.pool.limits, sources.demand.status()
         return answer(
             pb.Pool,
@@ -226,25 +224,6 @@ class IntrospectionServicer:
 def setting(line: ConfigLine) -> pb.Setting:
     """Spell one setting, without the credentials that a URL may hold."""
     return answer(pb.Setting, line, value=without_secrets(line.value))
-
-
-def _lost_since(row: Address | None) -> object:
-    return row.lost_since if row is not None else None
-
-
-def _eni(eni: Eni, rows: list[Address], slot_count: int, frozen: str) -> pb.Eni:
-    states = Counter(row.state.value for row in rows if not row.is_lost)
-    return answer(
-        pb.Eni,
-        eni,
-        **{f"{state}_count": states[state] for state in COUNTED},
-        lost_count=sum(row.is_lost for row in rows),
-        primary=eni.is_primary,
-        state=eni.state if eni.managed else "unmanaged",
-        slot_count=slot_count,
-        frozen=frozen,
-        prefixes=[str(prefix) for prefix in sorted({row.prefix for row in rows if row.prefix is not None})],
-    )
 
 
 # The pool's plan.

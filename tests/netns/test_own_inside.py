@@ -15,6 +15,7 @@ from ipamd.core.clock import SystemClock
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CheckFailedError
+from ipamd.report.audit import audit
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -82,7 +83,7 @@ class KernelNode(FakeNode):
 
     def audited(self):
         """The findings of an audit."""
-        report = self.app.introspection._sources.audit.audit(ask_ec2=False)
+        report = audit(self.app.introspection.sources, ask_ec2=False)
         assert not any("sandbox" in one for one in report.silent), report.silent
         return report.findings
 

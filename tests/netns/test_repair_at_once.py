@@ -18,6 +18,7 @@ from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.kernel import RepairKind
+from ipamd.report.audit import audit
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.loops import running
@@ -168,7 +169,7 @@ def test_what_is_not_ours_is_named_with_the_command(node):
     host.sh(f"ip addr add {pod}/32 dev lo; ip link set eth1 up; ip route replace default via 10.0.0.1 dev eth1 onlink")
     commands = [f"ip address del {pod}/32 dev lo", "ip route del default dev eth1"]
     until("named", lambda: all(one in "; ".join(node.health.conditions()) for one in commands))
-    remedies = "; ".join(finding.next for finding in node.app.introspection._sources.audit.audit().findings)
+    remedies = "; ".join(finding.next for finding in audit(node.app.introspection.sources).findings)
     assert all(one in remedies for one in commands), remedies
     host.sh(f"ip addr del {pod}/32 dev lo; ip route del default dev eth1")
     until("over", lambda: node.health.conditions() == [])

@@ -11,6 +11,7 @@ from ipamd.model.eni import EniState
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.ids import EniId
 from ipamd.model.kernel import NODE, RoutingDifference
+from ipamd.report import audit as service
 from ipamd.report.audit import AuditReport, Finding, Severity, primary_addresses
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
@@ -19,7 +20,7 @@ from tests.fakes.node import FakeNode
 def audit(node: FakeNode, *, ask_ec2: bool = True) -> AuditReport:
     """One look, which changes nothing."""
     before = node.datastore.snapshot()
-    report = node.app.introspection._sources.audit.audit(ask_ec2=ask_ec2)
+    report = service.audit(node.app.introspection.sources, ask_ec2=ask_ec2)
     assert node.datastore.snapshot() == before
     return report
 
@@ -236,7 +237,7 @@ def test_a_sandbox_that_goes_while_it_is_looked_at_is_no_finding(node: FakeNode,
         return ["interface eth0 is missing"]
 
     monkeypatch.setattr(node.wiring, "check_inside", look)
-    report = node.app.introspection._sources.audit.audit()
+    report = service.audit(node.app.introspection.sources)
     assert "interface eth0 is missing" not in [found.what for found in about(report, made.address)]
 
 

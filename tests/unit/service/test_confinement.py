@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipamd.model.kernel import DROP_REASONS, NOT_REPAIRED
-from ipamd.report.audit import Severity
+from ipamd.report.audit import Severity, audit
 from tests.fakes.node import FakeNode
 
 REFUSED = f"{NOT_REPAIRED}: the source of sandboxes' packets is not checked"
@@ -33,10 +33,10 @@ def test_a_refusal_is_a_condition_until_it_ends(node: FakeNode) -> None:
 def test_the_audit_names_what_is_missing(node: FakeNode) -> None:
     """A difference that the reconciler repairs; after that the audit is clean."""
     node.hostnet.is_confined = False
-    found = [each for each in node.app.introspection._sources.audit.audit(ask_ec2=False).findings if "nftables" in each.what]
+    found = [each for each in audit(node.app.introspection.sources, ask_ec2=False).findings if "nftables" in each.what]
     assert [each.severity for each in found] == [Severity.DIFFERENCE]
     node.app.host_network.reconcile()
-    assert not [each for each in node.app.introspection._sources.audit.audit(ask_ec2=False).findings if "nftables" in each.what]
+    assert not [each for each in audit(node.app.introspection.sources, ask_ec2=False).findings if "nftables" in each.what]
 
 
 def test_dropped_packets_are_in_the_metrics(node: FakeNode) -> None:

@@ -20,7 +20,8 @@ from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.ready_marks import ServedMark
-from ipamd.report.audit import Severity
+from ipamd.report.audit import Severity, audit
+from ipamd.report.explain import explain
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.node import FakeNode
 
@@ -225,10 +226,10 @@ def test_an_address_that_both_gave_is_named_after_our_restart_too(warm: FakeNode
     theirs.tell(Allocation(warm.key("theirs"), ours.address, "default", "pod-theirs"))
     start_over(warm, theirs)
     theirs.settle()
-    violations = [one for one in warm.app.introspection._sources.audit.audit().findings if one.severity is Severity.VIOLATION]
+    violations = [one for one in audit(warm.app.introspection.sources).findings if one.severity is Severity.VIOLATION]
     assert [one.subject for one in violations] == [str(ours.address)]
     assert all(name in violations[0].what for name in (ours.host_veth, pod_veth_name("default", "pod-theirs", prefix="eni")))
-    told = warm.app.introspection._sources.explain.explain(HistoryQuestion(str(ours.address), 50)).sentences
+    told = explain(warm.app.introspection.sources, HistoryQuestion(str(ours.address), 50)).sentences
     assert any("theirs/eth0 has the address too" in one for one in told)
     assert warm.health.defects()[Defect.DUPLICATE] == 1
     assert rows(warm)[ours.key] == ours.address

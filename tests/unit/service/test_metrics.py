@@ -17,6 +17,7 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
 from ipamd.model.pool import PoolSettings
 from ipamd.pb import cni_pb2
+from ipamd.report.audit import audit
 from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
@@ -117,7 +118,7 @@ def test_an_address_wired_twice_is_counted_at_the_start(made: list[FakeNode], tm
 def test_an_audit_that_finds_memory_and_disk_different_is_counted(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each sentence of each audit."""
     monkeypatch.setattr(node.datastore, "audit", lambda: ["memory has a, the disk has b"])
-    node.app.introspection._sources.audit.audit(ask_ec2=False)
+    audit(node.app.introspection.sources, ask_ec2=False)
     assert value(node, "ipamd_defects_total", what="datastore-differs") == 1
 
 

@@ -10,6 +10,7 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.evidence import Evidence, Judgement, Verdict, judge
 from ipamd.model.history import HistoryQuestion
+from ipamd.report.explain import explain
 from ipamd.sandbox import judge as sandbox_judge
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
@@ -63,7 +64,7 @@ def explain_path(node: FakeNode) -> bool:
         node.judge.look(node.datastore.attachments(), {"pod"}, unrecorded=())
         node.clock.advance(LIST_INTERVAL_S)
     node.runtime_reconciler._seen, node.runtime_reconciler._reachable = frozenset({"pod"}), True
-    told = node.app.introspection._sources.explain.explain(HistoryQuestion("a", 50)).sentences
+    told = explain(node.app.introspection.sources, HistoryQuestion("a", 50)).sentences
     return any("without a DEL it is kept" in sentence for sentence in told)
 
 
@@ -105,7 +106,7 @@ def test_explain_shows_the_verdict_and_its_sources(node: FakeNode) -> None:
     node.runtime.is_down = True
     node.add("b")
     node.runtime_reconciler.reconcile_once()
-    told = node.app.introspection._sources.explain.explain(HistoryQuestion("b", 50)).sentences
+    told = explain(node.app.introspection.sources, HistoryQuestion("b", 50)).sentences
     assert any("without a DEL it is kept" in sentence and "the runtime has not given" in sentence for sentence in told)
     assert any("sources: runtime unknown" in sentence for sentence in told)
 
@@ -114,6 +115,6 @@ def test_explain_shows_the_verdict_on_a_quarantined_address(node: FakeNode) -> N
     """Who it is held for, and what would be done now."""
     made = quarantine_one(node, "a")
     list_for(node, 60)
-    told = node.app.introspection._sources.explain.explain(HistoryQuestion(str(made.address), 50)).sentences
+    told = explain(node.app.introspection.sources, HistoryQuestion(str(made.address), 50)).sentences
     assert any(f"{made.host_veth} of sandbox {made.key}: keep: wired, but the runtime" in sentence for sentence in told)
     assert node.datastore.counts().quarantined == 1

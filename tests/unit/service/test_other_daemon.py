@@ -17,7 +17,8 @@ from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import ContainerId
 from ipamd.model.sandbox import Sandbox, SandboxState
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.report.audit import Severity
+from ipamd.report.audit import Severity, audit
+from ipamd.report.explain import explain
 from tests.fakes.node import FakeNode
 from tests.unit.service.metric_values import value
 
@@ -48,7 +49,7 @@ def status(node: FakeNode) -> pb.GetStatusReply:
 
 def explained(node: FakeNode, subject: str) -> str:
     """What `ipamctl explain` says of now."""
-    return "\n".join(node.app.introspection._sources.explain.explain(HistoryQuestion(subject, 50)).sentences)
+    return "\n".join(explain(node.app.introspection.sources, HistoryQuestion(subject, 50)).sentences)
 
 
 def test_add_is_held_while_it_may_give_and_a_minute_longer(node: FakeNode) -> None:
@@ -153,7 +154,7 @@ def test_what_both_gave_is_named_by_everything_that_tells(node: FakeNode) -> Non
     told = f"{ours.address} was given to sandbox {ours.key} (default/ours) by us, and to theirs/eth0 (shop/cart-0)"
     assert told in "\n".join(status(node).lacks)
     assert "delete one pod of each pair, and remove its DaemonSet" in node.health.conditions_by_subject()[TWICE]
-    violations = [one for one in node.app.introspection._sources.audit.audit().findings if one.severity is Severity.VIOLATION]
+    violations = [one for one in audit(node.app.introspection.sources).findings if one.severity is Severity.VIOLATION]
     assert [(one.subject, one.what) for one in violations] == [(str(ours.address), f"{told} by amazon-vpc-cni-k8s (I1, I20)")]
     for subject in (str(ours.address), "default/ours", "shop/cart-0", "cart-0", "theirs"):
         assert told in explained(node, subject), subject

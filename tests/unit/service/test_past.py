@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ipamd.model.history import HistoryAnswer, HistoryQuestion, Subject
 from ipamd.ports import NoHistory
-from ipamd.report.past import PastService, held
+from ipamd.report.past import ask as ask_past
+from ipamd.report.past import held
 from tests.fakes.node import FakeNode
 
 
@@ -24,7 +26,7 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
 
 def ask(node: FakeNode, subject: str, *, limit: int = 100) -> HistoryAnswer:
     """Ask the daemon."""
-    return node.app.introspection._sources.past.ask(HistoryQuestion(subject, limit))
+    return ask_past(node.app.introspection.sources, HistoryQuestion(subject, limit))
 
 
 def events(node: FakeNode, subject: str) -> list[str]:
@@ -67,11 +69,11 @@ def test_without_a_history_the_ledger_finds_a_pod(node: FakeNode) -> None:
     """VPC_IPAMD_HISTORY_DIR=off: by name, by name alone and by container ID, and it says that no more is kept."""
     node.add("a")
     node.delete("a")
-    past = PastService(datastore=node.datastore, history=NoHistory(), refused=node.app.refused, clock=node.clock)
+    sources = replace(node.app.introspection.sources, history=NoHistory())
     for subject in ("default/a", "a"):
-        told = [record.event for record in past.ask(HistoryQuestion(subject, 100)).records]
+        told = [record.event for record in ask_past(sources, HistoryQuestion(subject, 100)).records]
         assert [event for event in told if event in ("assigned", "unassigned")] == ["assigned", "unassigned"], subject
-    assert "VPC_IPAMD_HISTORY_DIR=off" in " ".join(past.ask(HistoryQuestion("default/nobody", 100)).notes)
+    assert "VPC_IPAMD_HISTORY_DIR=off" in " ".join(ask_past(sources, HistoryQuestion("default/nobody", 100)).notes)
 
 
 def test_who_has_it_now_is_told_though_nothing_was_written(node: FakeNode) -> None:

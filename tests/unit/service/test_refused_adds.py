@@ -12,6 +12,7 @@ from ipamd.core.health import Phase
 from ipamd.core.refused_adds import SERIES_MAX, TELL_S, RefusedAdd, RefusedAdds
 from ipamd.model.history import HistoryQuestion, HistoryRecord, Recorded, Subject
 from ipamd.pb import cni_pb2
+from ipamd.report.explain import explain
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 
@@ -127,7 +128,7 @@ def test_a_refused_add_is_explained(node: FakeNode) -> None:
     assert add(node, "x").error.code == 104
     node.clock.advance(5)
     add(node, "x")
-    explained = node.app.introspection._sources.explain.explain(HistoryQuestion("default/pod-x", 50))
+    explained = explain(node.app.introspection.sources, HistoryQuestion("default/pod-x", 50))
     (sentence,) = explained.sentences
     assert sentence.startswith("ADD of default/pod-x was refused 2 times, from ")
     assert ": code 104: " in sentence

@@ -14,6 +14,7 @@ from ipamd.host.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
+from ipamd.report.audit import audit
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 
@@ -198,8 +199,8 @@ def test_an_audit_of_a_torn_survey_says_so_and_misses_nothing_by_it(node: FakeNo
     made = node.add("a")
     del node.wiring.routes[made.address]
     node.wiring.fail["survey"] = [KernelDumpError("torn")]
-    audit = node.app.introspection._sources.audit
-    report = audit.audit(ask_ec2=False)
+    sources = node.app.introspection.sources
+    report = audit(sources, ask_ec2=False)
     assert any("changed without pause" in one for one in report.silent)
     assert not any("its route leads" in finding.what for finding in report.findings)
-    assert any("its route leads to nothing" in finding.what for finding in audit.audit(ask_ec2=False).findings)
+    assert any("its route leads to nothing" in finding.what for finding in audit(sources, ask_ec2=False).findings)

@@ -81,7 +81,7 @@ def test_the_facts_come_from_memory_and_an_empty_pool_is_a_condition_that_ends_b
     """Derived at each look: it appears with the last address given, names the pool's cause, and goes with the first free one."""
     node.ec2.under_way = (CallUnderWay("AttachNetworkInterface", "eni-2", 1.0, 2, THROTTLED), CallUnderWay("Other", "x", 0.1))
     node.health.mark_ready()
-    sources = node.app.introspection._sources
+    sources = node.app.introspection.sources
     known = facts(sources)
     assert (known.is_ready, known.assignable_count, known.refusal) == (True, node.datastore.counts().free, THROTTLED)
     assert known.conditions == {}

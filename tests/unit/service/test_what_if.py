@@ -20,7 +20,7 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, ThrottledError
 from ipamd.model.ids import EniId
 from ipamd.model.pool import GrowthState, PoolSettings, ReleaseAddresses, ReleaseEni
-from ipamd.report.what_if import changed_settings
+from ipamd.report.what_if import changed_settings, what_if
 from ipamd.rpc.introspection import handler, plan_reply
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import SETTINGS, FakeNode
@@ -85,7 +85,7 @@ def test_other_settings_are_planned_and_not_taken(node: FakeNode) -> None:
 
 def test_what_would_be_given_back_is_an_action_too(node: FakeNode) -> None:
     """Kind, ENI and counts of both releases, as of what makes the pool grow."""
-    what = node.app.introspection._sources.what_if.plan()
+    what = what_if(node.app.introspection.sources)
     given = ReleaseAddresses(EniId("eni-1"), (IPv4Address("10.0.0.9"),), (IPv4Network("10.0.1.0/28"),))
     shown = plan_reply(replace(what, decided=replace(what.decided, actions=(given, ReleaseEni(EniId("eni-2"))))))
     assert [(one.kind, one.eni_id, one.address_count, one.prefix_count) for one in shown.actions] == [
@@ -189,11 +189,11 @@ def test_the_capacity_of_the_node(node: FakeNode) -> None:
 
 def test_the_room_of_the_subnet_narrows_the_capacity(node: FakeNode) -> None:
     """As far as EC2 has told it."""
-    service = node.app.introspection._sources.what_if
     snapshot = node.pool.outlook()
     assert snapshot is not None
     narrow = replace(snapshot, growth=GrowthState(room=2))
-    service._pool = type("Pool", (), {"settings": node.pool.settings, "outlook": lambda _: narrow})()
+    pool: Any = type("Pool", (), {"settings": node.pool.settings, "outlook": lambda _: narrow})()
+    node.app.introspection.sources = replace(node.app.introspection.sources, pool=pool)
     single = ask(node, "Capacity")["modes"][0]
     assert (single["address_count"], single["limited_by"]) == (20, "the subnet's 2 free addresses beside the 18 held")
 
