@@ -293,9 +293,9 @@ class Cooldown:
     def _await_quiet(self) -> None:
         """Let requests pass before a sweep, for a bounded time."""
         for _ in range(SWEEP_QUIET_TRIES):
-            seen = self._locks.asked_count()
+            seen = self._locks.asked_count
             if self.loop.pause(SWEEP_QUIET_S):
                 return
             # An ADD that waits for an address to cool waits for this thread, not for the kernel.
-            if self._demand.waiting()[0] or (self._locks.asked_count() == seen and not self._locks.held()):
+            if self._demand.waiting()[0] or (self._locks.asked_count == seen and not self._locks.held()):
                 return

@@ -78,7 +78,7 @@ class DetachService:
                     known = self._forget(key)
             if known is None:
                 return False
-            steps.about(pod=known.sandbox_name, address=str(known.address))
+            steps.pod, steps.address = known.sandbox_name, str(known.address)
             with steps.step("retire"):
                 host_veth = self._present_name(known)
                 self._wiring.mark_for_deletion(
