@@ -182,7 +182,7 @@ class GcService:
     def _decide(
         self, attachment: Attachment, listed: frozenset[str], survey: KernelSurvey, deadline: Deadline, steps: Steps
     ) -> bool:
-        judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey, is_declared_gone=True)
+        _, judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey, is_declared_gone=True)
         if judgement.verdict is Verdict.KEEP:
             self._judge.note_kept(attachment.key, judgement)
             return False
