@@ -8,7 +8,6 @@ groups.
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 
 from ipamd.model.cloud import InstanceIdentity
@@ -24,27 +23,23 @@ log = logging.getLogger(__name__)
 
 
 class NodeInfo:
-    """Safe from any thread."""
+    """Safe from any thread without a lock: each fact is one value, replaced whole."""
 
     def __init__(self, metadata: Metadata, *, clock: Clock) -> None:
         self._metadata = metadata
         self._clock = clock
         self._refresh_deadline = clock.monotonic()
-        self._lock = threading.Lock()
         self._identity: InstanceIdentity | None = None
         self._runtime: RuntimeInfo | None = None
-        self._cloud_detail = CLOUD_NOT_ASKED
-        self._is_cloud_reachable = False
+        self._cloud = False, CLOUD_NOT_ASKED
 
     def learn_identity(self) -> InstanceIdentity:
         """Ask instance metadata who this node is, and remember it. Raises: CloudError; then the identity is unchanged."""
         identity = self._metadata.identity()
-        with self._lock:
-            known = self._identity
-            if known is not None and not identity.security_group_ids:
-                # An ENI has at least one group: an empty list is metadata that has not caught up, and no ENI can be created with it.
-                identity = replace(identity, security_group_ids=known.security_group_ids)
-            self._identity = identity
+        if (known := self._identity) is not None and not identity.security_group_ids:
+            # An ENI has at least one group: an empty list is metadata that has not caught up, and no ENI can be created with it.
+            identity = replace(identity, security_group_ids=known.security_group_ids)
+        self._identity = identity
         return identity
 
     def refresh_identity(self) -> InstanceIdentity:
@@ -53,7 +48,7 @@ class NodeInfo:
         Costs two or three requests to the instance's own metadata service and no EC2 call.
         Raises: CloudError if it never answered.
         """
-        known = self.identity()
+        known = self._identity
         if known is not None and self._clock.monotonic() < self._refresh_deadline:
             return known
         try:
@@ -68,37 +63,30 @@ class NodeInfo:
 
     def identity(self) -> InstanceIdentity | None:
         """Who this node is; None until instance metadata has answered."""
-        with self._lock:
-            return self._identity
+        return self._identity
 
     def runtime(self) -> RuntimeInfo | None:
         """Which runtime answered."""
-        with self._lock:
-            return self._runtime
+        return self._runtime
 
     def region(self) -> str:
         """The region for EC2. Raises: CloudError while it is not known."""
-        identity = self.identity()
-        if identity is None:
+        if self._identity is None:
             raise CloudError("the region is not known yet", details="instance metadata has not answered; it is asked again")
-        return identity.region
+        return self._identity.region
 
     def vpc_id(self) -> str:
         """The VPC of this node; empty while it is not known."""
-        identity = self.identity()
-        return identity.vpc_id if identity is not None else ""
+        return self._identity.vpc_id if self._identity else ""
 
     def set_runtime(self, runtime: RuntimeInfo) -> None:
         """Record which runtime answered."""
-        with self._lock:
-            self._runtime = runtime
+        self._runtime = runtime
 
     def set_cloud(self, *, reachable: bool, detail: str) -> None:
         """Record whether EC2 answered, and what it said."""
-        with self._lock:
-            self._is_cloud_reachable, self._cloud_detail = reachable, printable(detail)
+        self._cloud = reachable, printable(detail)
 
     def cloud(self) -> tuple[bool, str]:
         """Whether EC2 answered at the last try, and what it said."""
-        with self._lock:
-            return self._is_cloud_reachable, self._cloud_detail
+        return self._cloud

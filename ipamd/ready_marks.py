@@ -48,12 +48,12 @@ class FirstAddress:
             return "not awaited: this node has been ready since its boot"
         # As an ADD that waits: with MINIMUM_IP_TARGET alone the pool may see no reason to grow before one comes.
         self._demand.join()
-        self._health.await_first_address(True)
+        self._health.awaits_first_address = True
         try:
             return self._wait()
         finally:
             self._demand.leave()
-            self._health.await_first_address(False)
+            self._health.awaits_first_address = False
 
     def remember(self) -> None:
         """Record that this boot had its first *ready*. A disk that refuses is logged."""

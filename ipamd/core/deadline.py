@@ -13,21 +13,16 @@ from ipamd.model.errors import DeadlineError
 from ipamd.ports import Clock
 
 
-def never_cancelled() -> bool:
-    """For work without a caller that could cancel it (tests, replay)."""
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """A monotonic point in time, and whether the caller is still there to hear the answer."""
 
     clock: Clock
     monotonic_s: float
-    is_cancelled: Callable[[], bool] = never_cancelled
+    is_cancelled: Callable[[], bool] = lambda: False
 
     @classmethod
-    def after(cls, clock: Clock, seconds: float, *, is_cancelled: Callable[[], bool] = never_cancelled) -> Deadline:
+    def after(cls, clock: Clock, seconds: float, *, is_cancelled: Callable[[], bool] = lambda: False) -> Deadline:
         """Make a deadline `seconds` from now."""
         return cls(clock, clock.monotonic() + seconds, is_cancelled)
 
@@ -37,10 +32,9 @@ class Deadline:
 
     def check(self, doing: str) -> None:
         """Raise DeadlineError if time is up or the caller has left; `doing` names the step."""
-        if self.is_cancelled():
-            raise DeadlineError(f"the caller left while {doing}", details="the operation was rolled back; a retry is safe")
-        if self.remaining_s() <= 0:
-            raise DeadlineError(f"the deadline passed while {doing}", details="the operation was rolled back; a retry is safe")
+        why = "the caller left" if self.is_cancelled() else "" if self.remaining_s() > 0 else "the deadline passed"
+        if why:
+            raise DeadlineError(f"{why} while {doing}", details="the operation was rolled back; a retry is safe")
 
 
 class Steps:
@@ -54,10 +48,6 @@ class Steps:
         self.durations_ms: dict[str, float] = {}
         self.pod = ""
         self.address = ""
-
-    def about(self, *, pod: str, address: str) -> None:
-        """Say what the request is about, as far as it is known: for people who read the log by a pod's name or an address."""
-        self.pod, self.address = pod or self.pod, address or self.address
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:

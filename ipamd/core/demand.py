@@ -37,7 +37,10 @@ class PoolStatus:
 
 
 class Demand:
-    """Counts waiting ADDs, wakes the pool maintainer (`triggered`), and the ADDs when addresses appear. Safe from any thread."""
+    """Counts waiting ADDs, wakes the pool maintainer (`triggered`), and the ADDs when addresses appear. Safe from any thread.
+
+    One number or status is read without the lock: each is replaced whole.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -65,18 +68,16 @@ class Demand:
 
     def served_count(self) -> int:
         """ADDs that took an address since start."""
-        with self._changed:
-            return self._served
+        return self._served
 
     def join(self) -> int:
         """Start to wait, as an ADD; returns the generation from which on a status takes this ADD into account."""
         with self._changed:
             self._waiting += 1
             self._generation += 1
-            generation = self._generation
             self._changed.notify_all()
-        self.triggered.set()
-        return generation
+            self.triggered.set()
+            return self._generation
 
     def leave(self) -> None:
         """End the wait of an ADD."""
@@ -90,7 +91,7 @@ class Demand:
 
     def is_waited_for(self) -> bool:
         """Whether an ADD waits."""
-        return self.waiting()[0] > 0
+        return self._waiting > 0
 
     def announce_supply(self) -> None:
         """Wake the waiting ADDs: addresses became free."""
@@ -106,13 +107,11 @@ class Demand:
 
     def status(self) -> PoolStatus:
         """The latest published status."""
-        with self._changed:
-            return self._status
+        return self._status
 
     def supply_count(self) -> int:
         """A number that grows with every announcement; read it before trying, wait on it after."""
-        with self._changed:
-            return self._supply
+        return self._supply
 
     def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float) -> None:
         """Sleep until supply was announced, the status changed, or time is up."""

@@ -41,15 +41,14 @@ class FreezeControl(Protocol):
 
 
 class Freeze:
-    """Safe from any thread."""
+    """Safe from any thread. The causes are replaced whole, so who reads them needs no lock; who changes them tells under it."""
 
     def __init__(self, *, clock: Clock, health: Health, demand: Demand) -> None:
         self._clock = clock
         self._health = health
         self._demand = demand
         self._lock = threading.Lock()
-        self._telling = threading.Lock()  # the last to tell tells what is in force, whoever changed it
-        self._causes: dict[FreezeCause, Freezing] = {}
+        self._causes: Mapping[FreezeCause, Freezing] = {}
 
     def set(self, cause: FreezeCause, reason: str, *, since_at: datetime | None = None) -> None:
         """Put a cause in force, or change its reason; it keeps the time at which it came unless `since_at` says another."""
@@ -57,19 +56,19 @@ class Freeze:
         with self._lock:
             known = self._causes.get(cause)
             since_at = since_at or (known.since_at if known is not None else self._clock.now())
-            self._causes[cause] = Freezing(cause, text, since_at)
-        if known is None or known.reason != text:
-            what = barred_enis(is_ahead_of_need=is_ahead_of_need({cause}))
-            log.warning("the pool is frozen, %s and nothing is given back: %s: %s", what, cause, text)
-            self._tell()
+            self._causes = {**self._causes, cause: Freezing(cause, text, since_at)}
+            if known is None or known.reason != text:
+                what = barred_enis(is_ahead_of_need=is_ahead_of_need({cause}))
+                log.warning("the pool is frozen, %s and nothing is given back: %s: %s", what, cause, text)
+                self._tell()
 
     def clear(self, cause: FreezeCause) -> None:
         """End a cause; one that is not in force is fine."""
         with self._lock:
-            known = self._causes.pop(cause, None)
-        if known is not None:
-            log.warning("the pool's freeze has ended: %s; %s", known, self.reason or "it is thawed")
-            self._tell()
+            if known := self._causes.get(cause):
+                self._causes = {other: freezing for other, freezing in self._causes.items() if other != cause}
+                log.warning("the pool's freeze has ended: %s; %s", known, self.reason or "it is thawed")
+                self._tell()
 
     def follow_notices(self, told: Mapping[FreezeCause, str]) -> None:
         """Take over everything that metadata announces now: what it no longer announces has ended."""
@@ -81,8 +80,7 @@ class Freeze:
 
     def in_force(self) -> tuple[Freezing, ...]:
         """The causes that are in force, in the order of their names."""
-        with self._lock:
-            return tuple(self._causes[cause] for cause in sorted(self._causes))
+        return tuple(freezing for _, freezing in sorted(self._causes.items()))
 
     @property
     def reason(self) -> str:
@@ -92,10 +90,9 @@ class Freeze:
     @property
     def is_ahead_of_need(self) -> bool:
         """Whether all causes in force let an ADD have the ENI that it waits for."""
-        return is_ahead_of_need([one.cause for one in self.in_force()])
+        return is_ahead_of_need(self._causes)
 
     def _tell(self) -> None:
-        with self._telling:
-            reason, what = self.reason, barred_enis(is_ahead_of_need=self.is_ahead_of_need)
-            self._health.report(CONDITION, reason and f"{CONDITION}: {what} and nothing is given back: {reason}")
+        reason, what = self.reason, barred_enis(is_ahead_of_need=self.is_ahead_of_need)
+        self._health.report(CONDITION, reason and f"{CONDITION}: {what} and nothing is given back: {reason}")
         self._demand.trigger()  # with it another plan may be right

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
@@ -81,32 +81,35 @@ class ErrorReport:
 
 
 class Stage:
-    """A running stage; `detail` becomes its sentence in `ipamctl status`."""
+    """A stage that runs or has run; `detail` becomes its sentence in `ipamctl status`."""
 
-    def __init__(self) -> None:
+    def __init__(self, began_s: float) -> None:
+        self.began_s = began_s
+        self.elapsed_ms: float | None = None
         self.detail = ""
-        self.degraded = False
+        self.ends_as = StageState.DONE
 
     def degrade(self, detail: str) -> None:
         """End the stage as degraded: the daemon continues without its result."""
-        self.degraded, self.detail = True, detail
+        self.ends_as, self.detail = StageState.DEGRADED, detail
 
 
 class Health:
-    """Phase and stages; safe to use from any thread."""
+    """Phase and stages; safe to use from any thread. What is one value or one copy is read without the lock.
+
+    `awaits_first_address`: *ready* waits for the first address that can be given since the boot.
+    """
 
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._phase_changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._started_monotonic_s = self._patient_since_s = clock.monotonic()
-        self._phase = Phase.STARTING
-        self._stages = {name: StageReport(name) for name in stages}
-        self._running: dict[str, tuple[float, Stage]] = {}
+        self.phase = Phase.STARTING
+        self.awaits_first_address = False
+        self._stages: dict[str, Stage | None] = dict.fromkeys(stages)
         self._conditions: dict[str, str] = {}
         self._last_error: ErrorReport | None = None
         self._is_ready = False
-        self._awaits_first_address = False
         self._held: dict[str, str] = {}
         self._defects: Counter[Defect] = Counter()
         self._reached_s: dict[str, float] = {}
@@ -114,50 +117,49 @@ class Health:
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """Run a stage: timed, and failed if it raises (the error passes on)."""
-        stage, started = Stage(), self._clock.monotonic()
-        self._running[name] = started, stage
-        self._report(StageReport(name, StageState.RUNNING))
+        stage = Stage(self._clock.monotonic())
+        self._set_stage(name, stage)
         try:
             yield stage
         except BaseException as error:
-            self._report(StageReport(name, StageState.FAILED, self._since_ms(started), str(error)))
+            stage.ends_as, stage.detail = StageState.FAILED, str(error)
             raise
-        state = StageState.DEGRADED if stage.degraded else StageState.DONE
-        self._report(StageReport(name, state, self._since_ms(started), stage.detail))
+        finally:
+            stage.elapsed_ms = (self._clock.monotonic() - stage.began_s) * 1000
+            self._set_stage(name, stage)
+
+    def _set_stage(self, name: str, stage: Stage) -> None:
+        with self._changed:
+            self._stages[name] = stage
+            self._changed.notify_all()
 
     def enter(self, phase: Phase) -> None:
         """Change the phase. Draining is never left."""
-        with self._lock:
-            if self._phase is not Phase.DRAINING:
-                self._phase = phase
+        with self._changed:
+            if self.phase is not Phase.DRAINING:
+                self.phase = phase
                 self._reached_s.setdefault(phase, self.uptime_s())
-            self._phase_changed.notify_all()
+            self._changed.notify_all()
 
     def mark_ready(self) -> None:
         """Say that ADD is served, the conflist is in place, and this node could give an address in this boot."""
-        with self._lock:
+        with self._changed:
             self._is_ready = True
             self._reached_s.setdefault(READY, self.uptime_s())
 
     def reached_s(self, phase: str) -> float | None:
         """Seconds from the start until a phase, or READY, was reached first; None: not yet."""
-        with self._lock:
-            return self._reached_s.get(phase)
-
-    def await_first_address(self, is_awaited: bool) -> None:
-        """Say whether *ready* waits for the first address that can be given since the boot."""
-        with self._lock:
-            self._awaits_first_address = is_awaited
+        return self._reached_s.get(phase)
 
     def hold_adds(self, subject: str, reason: str) -> None:
         """Refuse every ADD from now on, whatever the phase, and end *ready*; `serve_adds` of the same subject ends it."""
-        with self._lock:
+        with self._changed:
             self._held[subject] = reason
-            self._phase_changed.notify_all()
+            self._changed.notify_all()
 
     def serve_adds(self, subject: str) -> None:
         """End what `hold_adds` began; STATUS is as patient from here as after a start."""
-        with self._lock:
+        with self._changed:
             self._held.pop(subject, None)
             self._patient_since_s = self._clock.monotonic()
 
@@ -177,11 +179,11 @@ class Health:
         The one way in which a part says how it is: whoever finds out reports, again and again if it likes.
         """
         sentence = printable(problem)
-        with self._lock:
+        with self._changed:
             before = self._conditions.pop(subject, "")
             if sentence:
                 self._conditions[subject] = sentence
-            self._phase_changed.notify_all()  # also of a success that changes nothing: a start may wait for it
+            self._changed.notify_all()  # also of a success that changes nothing: a start may wait for it
         if sentence and sentence != before:
             if error is not None:
                 self.record_error(subject, error)
@@ -193,43 +195,40 @@ class Health:
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
         """Sleep until `is_done`, asked after each change of phase or stage and each report, or time is up. Returns: whether it is."""
-        with self._phase_changed:
-            return self._phase_changed.wait_for(is_done, timeout_s)
+        with self._changed:
+            return self._changed.wait_for(is_done, timeout_s)
 
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people, and count it if it shows a defect of ours."""
         self.note_defects(defect_of(error), 1)
-        with self._lock:
-            self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
+        self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
 
     def note_defects(self, defect: Defect | None, count: int) -> None:
         """Count what must never happen; None is nothing."""
         if defect is not None:
-            with self._lock:
+            with self._changed:
                 self._defects[defect] += count
 
     def defects(self) -> Mapping[Defect, int]:
         """What must never happen and did, since start."""
-        with self._lock:
-            return dict(self._defects)
-
-    @property
-    def phase(self) -> Phase:
-        """The current phase."""
-        with self._lock:
-            return self._phase
+        return self._defects.copy()
 
     @property
     def is_ready(self) -> bool:
         """ADD is served, the conflist was written, and this node could give an address in this boot."""
-        with self._lock:
-            return self._is_ready and self._phase is Phase.SERVING and not self._held
+        return self._is_ready and self.phase is Phase.SERVING and not self._held
 
     def stages(self) -> list[StageReport]:
         """Start-up stages, in order; of a running one, its time and its detail so far."""
-        now = self._clock.monotonic()
-        with self._lock:
-            return [self._so_far(stage, now) if stage.state is StageState.RUNNING else stage for stage in self._stages.values()]
+        reports, now_s = [], self._clock.monotonic()
+        for name, stage in list(self._stages.items()):
+            if stage is None:
+                reports.append(StageReport(name))
+            elif (elapsed_ms := stage.elapsed_ms) is None:
+                reports.append(StageReport(name, StageState.RUNNING, (now_s - stage.began_s) * 1000, printable(stage.detail)))
+            else:
+                reports.append(StageReport(name, stage.ends_as, elapsed_ms, printable(stage.detail)))
+        return reports
 
     def conditions(self) -> list[str]:
         """Degraded conditions, one sentence each."""
@@ -237,13 +236,11 @@ class Health:
 
     def conditions_by_subject(self) -> dict[str, str]:
         """Subject of each degraded condition -> its sentence."""
-        with self._lock:
-            return dict(self._conditions)
+        return self._conditions.copy()
 
     def last_error(self) -> ErrorReport | None:
         """The last thing that went wrong since start."""
-        with self._lock:
-            return self._last_error
+        return self._last_error
 
     def uptime_s(self) -> float:
         """Seconds since start."""
@@ -255,21 +252,20 @@ class Health:
 
         A daemon whose ADD is held does not start: a restart of it changes no condition of the node (I17).
         """
-        with self._lock:
-            return self._phase is Phase.DRAINING or (self._phase is not Phase.SERVING and not self._held)
+        return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._held)
 
     def await_add_service(self, deadline: Deadline) -> None:
         """Let an ADD through, which waits for the end of the start: a pod that comes during a restart needs no second try (I17).
 
         Raises: NotServingError with the phase and what is missing (I14); DeadlineError if the caller leaves.
         """
-        with self._phase_changed:
-            while self._phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions and not self._held:
+        with self._changed:
+            while self.phase in (Phase.STARTING, Phase.RESTORING) and START not in self._conditions and not self._held:
                 left_s = deadline.remaining_s() - REPLY_MARGIN_S
                 if left_s <= 0:
                     break
                 deadline.check("waiting for the end of the start")
-                self._phase_changed.wait(min(left_s, LOOK_S))
+                self._changed.wait(min(left_s, LOOK_S))
         self.require_add_service()
 
     def require_add_service(self) -> None:
@@ -293,25 +289,11 @@ class Health:
         reason to fail: a node that is NotReady for minutes has its pods evicted; nor is a node that is being exported.
         Raises: PluginNotAvailableError.
         """
-        with self._lock:
-            phase, awaits_address, held = self._phase, self._awaits_first_address, self._held
-            for_s = self._clock.monotonic() - self._patient_since_s
-        if for_s <= STATUS_GRACE_S or held:
+        phase, for_s = self.phase, self._clock.monotonic() - self._patient_since_s
+        if for_s <= STATUS_GRACE_S or self._held:
             return
         details = "; ".join(self.conditions()) or "see `ipamctl status`"
         if phase in (Phase.STARTING, Phase.RESTORING):
             raise PluginNotAvailableError(f"vpc-ipamd has been {phase} for {for_s:.0f} s and does not take ADD", details=details)
-        if phase is Phase.SERVING and awaits_address:
+        if phase is Phase.SERVING and self.awaits_first_address:
             raise PluginNotAvailableError(f"vpc-ipamd has had no address to give for {for_s:.0f} s", details=details)
-
-    def _so_far(self, report: StageReport, now: float) -> StageReport:
-        started, stage = self._running[report.name]
-        return replace(report, elapsed_ms=(now - started) * 1000, detail=printable(stage.detail))
-
-    def _since_ms(self, started: float) -> float:
-        return (self._clock.monotonic() - started) * 1000
-
-    def _report(self, report: StageReport) -> None:
-        with self._lock:
-            self._stages[report.name] = replace(report, detail=printable(report.detail))
-            self._phase_changed.notify_all()

@@ -38,13 +38,16 @@ class _Ticket:
 
 
 class KeyLocks:
-    """Locks by attachment key. A key that nobody uses costs nothing."""
+    """Locks by attachment key. A key that nobody uses costs nothing.
+
+    `asked_count`: operations that asked for a key since start: equal at two moments if none began in between.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._guard = threading.Lock()
         self._queues: dict[AttachmentKey, deque[_Ticket]] = {}
-        self._asked_count = 0
+        self.asked_count = 0
 
     @contextmanager
     def hold(self, key: AttachmentKey, operation: str, deadline: Deadline) -> Iterator[None]:
@@ -55,7 +58,7 @@ class KeyLocks:
         """
         ticket = _Ticket(operation, deadline, self._clock.monotonic())
         with self._guard:
-            self._asked_count += 1
+            self.asked_count += 1
             queue = self._queues.setdefault(key, deque())
             queue.append(ticket)
             if queue[0] is ticket:
@@ -71,11 +74,6 @@ class KeyLocks:
             yield
         finally:
             self._leave(key, ticket)
-
-    def asked_count(self) -> int:
-        """Operations that asked for a key since start: equal at two moments if none began in between."""
-        with self._guard:
-            return self._asked_count
 
     def held(self) -> list[Held]:
         """Every key in work, oldest first."""

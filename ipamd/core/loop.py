@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from ipamd.core.agenda import NODE
 from ipamd.core.health import Health
 from ipamd.model.errors import BusyError, log_text
 from ipamd.model.words import counted, first_of
@@ -21,9 +22,9 @@ from ipamd.ports import Clock
 log = logging.getLogger(__name__)
 
 
-FAILED_FIRST_S = 1.0
 FAILED_MAX_S = 5.0
-"""Pause after a turn that failed. Ours: a defect must not make a loop spin, and one that passes must not be felt."""
+"""Longest pause after a turn that failed; they are those of a service of this node (`NODE`). Ours: a defect must not make a loop spin,
+and one that passes must not be felt."""
 
 
 class Announced(Protocol):
@@ -74,7 +75,7 @@ class Loop:
         self._settle_s = settle_s
         self._failed_max_s = failed_max_s
         self._cancel = cancel
-        self._has_failed, self._failed_count = False, 0
+        self._failed_count = 0
 
     def start(self) -> None:
         """Run in a thread of its own, which does not keep the process alive."""
@@ -94,16 +95,24 @@ class Loop:
         try:
             wait_s = self._turn()
         except Exception as error:  # noqa: BLE001  # top of a loop
-            if not self.is_stopped:
-                self._put_off(error, took_s=self._clock.monotonic() - began_s)
+            if self.is_stopped:
+                return 0.0
+            if self._clock.monotonic() - began_s > self._failed_max_s:
+                self._failed_count = 0  # it worked for longer than the longest pause: it has not failed before
+            self._failed_count += 1
+            if isinstance(error, BusyError):  # what another operation holds is no failure: it is only left for the next turn
+                log.info("%s waits: %s", self.name, log_text(error))
+            else:
+                self._health.report(self.name, f"{self.name}: {log_text(error)}; tried again", error=error)
+            self.pause(min(NODE.pause_s(self._failed_count), self._failed_max_s))
             return 0.0
         self.recovered()
         return wait_s
 
     def recovered(self) -> None:
         """End a failure: a turn succeeded, or one that blocks for hours says that it works."""
-        if self._has_failed:
-            self._has_failed, self._failed_count = False, 0
+        if self._failed_count:
+            self._failed_count = 0
             self._health.report(self.name, "")
 
     def pause(self, seconds: float) -> bool:
@@ -124,18 +133,6 @@ class Loop:
     def is_stopped(self) -> bool:
         """Whether `stop` was called: a turn that is under way must begin nothing any more."""
         return self._stopped.is_set()
-
-    def _put_off(self, error: Exception, *, took_s: float) -> None:
-        """Say why a turn failed, and pause. One that worked for longer than the longest pause has not failed before."""
-        self._failed_count = 0 if took_s > self._failed_max_s else self._failed_count
-        pause_s = min(FAILED_FIRST_S * 2**self._failed_count, self._failed_max_s)
-        self._failed_count += pause_s < self._failed_max_s
-        if isinstance(error, BusyError):  # what another operation holds is no failure: it is only left for the next turn
-            log.info("%s waits: %s", self.name, log_text(error))
-        else:
-            self._has_failed = True
-            self._health.report(self.name, f"{self.name}: {log_text(error)}; tried again", error=error)
-        self.pause(pause_s)
 
 
 # Go on after one object that refuses: it is skipped, named in a condition, logged once, and tried again at the next pass.

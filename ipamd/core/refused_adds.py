@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ipamd.model.history import HistoryEvent, HistoryRecord, Subject
 from ipamd.model.words import printable
@@ -58,13 +58,25 @@ class RefusedAdds:
         who = refused.pod or f"{refused.container_id}/{refused.ifname}"
         key = (who, refused.code, _VARYING.sub("#", refused.cause.replace(refused.container_id, "#")))
         with self._lock:
-            series = self._counted(self._series.pop(key, None), refused)
-            is_due = series.record.count >= 2 * series.told_count or self._clock.monotonic() - series.told_s >= TELL_S
-            tell = [series.record] if is_due else []
-            self._series[key] = self._told(series) if is_due else series
+            now, now_s = self._clock.now(), self._clock.monotonic()
+            known = self._series.pop(key, None)
+            record = HistoryRecord(
+                now,
+                HistoryEvent.REFUSED,
+                container_id=printable(refused.container_id),
+                ifname=printable(refused.ifname),
+                detail=printable(refused.cause),
+                pod=printable(refused.pod),
+                since=known.record.since if known else now,
+                count=known.record.count + 1 if known else 1,
+                code=refused.code,
+            )
+            is_due = known is None or record.count >= 2 * known.told_count or now_s - known.told_s >= TELL_S
+            told = (record.count, now_s) if known is None or is_due else (known.told_count, known.told_s)
+            tell = [record] if is_due else []
+            self._series[key] = _Series(record, *told)
             if len(self._series) > SERIES_MAX:
-                _, oldest = self._series.popitem(last=False)
-                tell += _untold(oldest)
+                tell += _untold(self._series.popitem(last=False)[1])
         self._history.note(tell)
 
     def records(self, subject: Subject) -> tuple[HistoryRecord, ...]:
@@ -76,24 +88,6 @@ class RefusedAdds:
         """Give the history what it has not heard, before the process ends."""
         with self._lock:
             self._history.note([record for series in self._series.values() for record in _untold(series)])
-
-    def _counted(self, known: _Series | None, refused: RefusedAdd) -> _Series:
-        now = self._clock.now()
-        record = HistoryRecord(
-            now,
-            HistoryEvent.REFUSED,
-            container_id=printable(refused.container_id),
-            ifname=printable(refused.ifname),
-            detail=printable(refused.cause),
-            pod=printable(refused.pod),
-            since=known.record.since if known else now,
-            count=known.record.count + 1 if known else 1,
-            code=refused.code,
-        )
-        return replace(known, record=record) if known else _Series(record, 0, self._clock.monotonic())
-
-    def _told(self, series: _Series) -> _Series:
-        return _Series(series.record, series.record.count, self._clock.monotonic())
 
 
 def _untold(series: _Series) -> list[HistoryRecord]:

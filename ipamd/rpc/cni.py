@@ -146,7 +146,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         with steps.step("decode"):
             wanted = decode_attach(request)
         attachment = self._services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
-        steps.about(pod=attachment.sandbox_name, address=str(attachment.address))
+        steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
         return convert_result(attachment.result, version=wanted.cni_version)
 
     def _del(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:

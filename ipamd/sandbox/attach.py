@@ -28,7 +28,6 @@ from ipamd.model.attachment import (
 )
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import build_result, recorded_spec, renamed_result, result_differences
-from ipamd.model.eni import Eni
 from ipamd.model.errors import (
     AttachmentConflictError,
     BusyError,
@@ -111,19 +110,15 @@ class VethNames:
                 f"host veth {name} of sandbox {key} is taken by a link without our alias", details=f"see `ip -d link show {name}`"
             )
         if self._wiring.veth(name) is not None:
-            self._take_from(occupant.key, name, key, deadline)
-
-    def _take_from(self, owner: AttachmentKey, name: str, key: AttachmentKey, deadline: Deadline) -> None:
-        """The link still has the name: its row has another one after a crash, or it has no row."""
-        if self._datastore.attachment(owner) is not None:
-            self._rename(owner, name, key, deadline)
-        elif self._datastore.is_tombstoned(owner):
-            self._wiring.remove_leftover(host_veth=name, address=None)
-        else:
-            raise VethNameTakenError(
-                f"host veth {name} of sandbox {key} is that of {owner}, which is not recorded",
-                details="it is adopted or removed by itself; retry",
-            )
+            if self._datastore.attachment(occupant.key) is not None:  # its row has another name after a crash
+                self._rename(occupant.key, name, key, deadline)
+            elif self._datastore.is_tombstoned(occupant.key):
+                self._wiring.remove_leftover(host_veth=name, address=None)
+            else:
+                raise VethNameTakenError(
+                    f"host veth {name} of sandbox {key} is that of {occupant.key}, which is not recorded",
+                    details="it is adopted or removed by itself; retry",
+                )
 
     def _rename(self, owner: AttachmentKey, name: str, key: AttachmentKey, deadline: Deadline) -> None:
         """Give a sandbox's link the name of its own key: the record first, because DEL goes by it. Nothing if it has gone."""
@@ -226,22 +221,26 @@ class AttachService:
             with steps.step("lock"):
                 stack.enter_context(self._locks.hold(request.key, "ADD", deadline))
             self._health.require_add_service()  # an export waits for ADDs that hold a lock: this one may have come after its look
-            return self._attach_locked(request, deadline, steps)
-
-    def _attach_locked(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> Attachment:
-        key = request.key
-        if self._datastore.is_tombstoned(key):
-            raise TombstonedError(
-                f"sandbox {key} was deleted", details="an ADD after its DEL is refused; the runtime makes a new sandbox instead"
+            key = request.key
+            if self._datastore.is_tombstoned(key):
+                raise TombstonedError(
+                    f"sandbox {key} was deleted",
+                    details="an ADD after its DEL is refused; the runtime makes a new sandbox instead",
+                )
+            with steps.step("netns"):
+                identity = self._wiring.identify_netns(request.netns)
+            known = self._datastore.attachment(key)
+            if known is None:
+                names = self._pod_names if request.is_wired_by_caller else self._veth_names
+                host_veth = stack.enter_context(names.claimed(request, deadline))
+                return self._attach_new(request, identity, host_veth, deadline, steps)
+            if known.fingerprint == fingerprint(request, identity):
+                self.replayed_count += 1
+                return known
+            raise AttachmentConflictError(
+                f"sandbox {key} is attached already, with address {known.address}",
+                details=f"by another request (netns {known.netns}, this one {request.netns}); DEL it first",
             )
-        with steps.step("netns"):
-            identity = self._wiring.identify_netns(request.netns)
-        known = self._datastore.attachment(key)
-        if known is not None:
-            return self._replay(known, request, identity)
-        names = self._pod_names if request.is_wired_by_caller else self._veth_names
-        with names.claimed(request, deadline) as host_veth:
-            return self._attach_new(request, identity, host_veth, deadline, steps)
 
     def _attach_new(
         self, request: AttachRequest, identity: NetnsIdentity, host_veth: str, deadline: Deadline, steps: Steps
@@ -250,18 +249,30 @@ class AttachService:
         with steps.step("reserve"):
             reserved = self._reserve(key, deadline)
         self._failpoint("attach.reserved")
-        try:
-            spec = self._spec(request, reserved, host_veth)
-        except BaseException:
+        eni = self._datastore.eni(reserved.eni_id)
+        if eni is None:
             self._cooldown.abort(reserved.address, reason="no ENI for the address", dying_veth=None)
-            raise
+            raise WiringError(f"ENI {reserved.eni_id} of address {reserved.address} is not known any more", details="retry")
+        spec = WiringSpec(
+            key=key,
+            address=reserved.address,
+            route_table=eni.route_table,
+            host_veth=host_veth,
+            netns=request.netns,
+            mtu=self._mtu(),
+            others_mac=MacAddress("") if request.is_wired_by_caller else None,
+        )
         try:
             with steps.step("wire"):
-                wired = (
-                    Wired(MacAddress(""), MacAddress(""), identity)
-                    if request.is_wired_by_caller
-                    else self._wire(spec, identity, deadline)
-                )
+                wired = Wired(MacAddress(""), MacAddress(""), identity)
+                if not request.is_wired_by_caller:
+                    deadline.check(f"wiring sandbox {key}")
+                    wired = self._wiring.wire(spec)
+                    if wired.netns_identity != identity:
+                        raise NetnsError(
+                            f"netns {spec.netns} of sandbox {key} was replaced while it was wired",
+                            details="the sandbox is gone; retry",
+                        )
             self._failpoint("attach.wired")
             with steps.step("commit"):
                 attachment = self._attachment(request, spec, reserved, wired)
@@ -275,15 +286,6 @@ class AttachService:
         self._failpoint("attach.committed")
         self._demand.take()
         return attachment
-
-    def _replay(self, known: Attachment, request: AttachRequest, identity: NetnsIdentity) -> Attachment:
-        if known.fingerprint == fingerprint(request, identity):
-            self.replayed_count += 1
-            return known
-        raise AttachmentConflictError(
-            f"sandbox {known.key} is attached already, with address {known.address}",
-            details=f"by another request (netns {known.netns}, this one {request.netns}); DEL it first",
-        )
 
     def _reserve(self, key: AttachmentKey, deadline: Deadline) -> Address:
         """Take a free address; while none is free, wait as long as the pool may still grow and the caller has time."""
@@ -327,32 +329,6 @@ class AttachService:
             f"no address for sandbox {key}", details=f"cause: {cause}; {self._datastore.counts()}; next: {step}"
         ).with_traceback(empty.__traceback__)
 
-    def _spec(self, request: AttachRequest, reserved: Address, host_veth: str) -> WiringSpec:
-        return WiringSpec(
-            key=request.key,
-            address=reserved.address,
-            route_table=self._eni(reserved).route_table,
-            host_veth=host_veth,
-            netns=request.netns,
-            mtu=self._mtu(),
-            others_mac=MacAddress("") if request.is_wired_by_caller else None,
-        )
-
-    def _eni(self, reserved: Address) -> Eni:
-        eni = self._datastore.eni(reserved.eni_id)
-        if eni is not None:
-            return eni
-        raise WiringError(f"ENI {reserved.eni_id} of address {reserved.address} is not known any more", details="retry")
-
-    def _wire(self, spec: WiringSpec, identity: NetnsIdentity, deadline: Deadline) -> Wired:
-        deadline.check(f"wiring sandbox {spec.key}")
-        wired = self._wiring.wire(spec)
-        if wired.netns_identity != identity:
-            raise NetnsError(
-                f"netns {spec.netns} of sandbox {spec.key} was replaced while it was wired", details="the sandbox is gone; retry"
-            )
-        return wired
-
     def _attachment(self, request: AttachRequest, spec: WiringSpec, reserved: Address, wired: Wired) -> Attachment:
         return Attachment(
             key=request.key,
@@ -384,20 +360,15 @@ class AttachService:
                 dying_veth = None
             except IpamError as error:
                 log.warning("wiring of sandbox %s could not be undone; its link is deleted later: %s", spec.key, log_text(error))
-                is_marked = self._mark_after_failure(spec)
+                try:
+                    self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+                    is_marked = True
+                except IpamError as refused:
+                    self._health.record_error(f"undo of {spec.key}", refused)
+                    log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, dying_veth, log_text(refused))
             self._failpoint("attach.unwired")
         finally:  # also after an unexpected error, or the address would stay reserved until a restart
             self._cooldown.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
-
-    def _mark_after_failure(self, spec: WiringSpec) -> bool:
-        """Mark the link for deletion; returns whether the kernel accepted that."""
-        try:
-            self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
-        except IpamError as error:
-            self._health.record_error(f"undo of {spec.key}", error)
-            log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, spec.host_veth, log_text(error))
-            return False
-        return True
 
 
 # CHECK: compare a sandbox's wiring with its record, and the host that carries its packets with what it must be.

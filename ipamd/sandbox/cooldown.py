@@ -7,11 +7,11 @@ clock too: it continues while no daemon runs, and starts over when the machine b
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from ipaddress import IPv4Address
 
 from ipamd.core.context import ServiceContext
@@ -21,50 +21,6 @@ from ipamd.model.attachment import veth_name
 from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
 
 log = logging.getLogger(__name__)
-
-
-# Which address has cooled next, without looking at all of them: a node may have thousands.
-
-
-class CoolingOrder:
-    """Cooling addresses by the monotonic point at which each has cooled. Not locked: its user holds a lock."""
-
-    def __init__(self) -> None:
-        self._deadlines: dict[IPv4Address, float] = {}
-        self._in_order: list[tuple[float, IPv4Address]] = []  # a heap; an entry that `_deadlines` does not confirm is stale
-
-    def __contains__(self, address: IPv4Address) -> bool:
-        return address in self._deadlines
-
-    def put(self, address: IPv4Address, *, deadline: float) -> None:
-        """Add an address, or give it another deadline."""
-        self._deadlines[address] = deadline
-        heapq.heappush(self._in_order, (deadline, address))
-
-    def remove(self, address: IPv4Address, *, deadline: float) -> None:
-        """Remove an address that is free; one that was given and released again since keeps its new deadline."""
-        if self._deadlines.get(address) == deadline:
-            del self._deadlines[address]
-
-    def left_s(self, *, now_s: float) -> float | None:
-        """Seconds until the next address has cooled; None if there is none."""
-        while self._in_order and self._is_stale(*self._in_order[0]):
-            heapq.heappop(self._in_order)
-        return max(self._in_order[0][0] - now_s, 0.0) if self._in_order else None
-
-    def due(self, *, now_s: float) -> dict[IPv4Address, float]:
-        """What has cooled, with its deadline. It stays in order until it is removed: the disk may refuse to free it."""
-        found: dict[IPv4Address, float] = {}
-        while self._in_order and self._in_order[0][0] <= now_s:
-            deadline, address = heapq.heappop(self._in_order)
-            if not self._is_stale(deadline, address):
-                found[address] = deadline
-        for address, deadline in found.items():
-            heapq.heappush(self._in_order, (deadline, address))
-        return found
-
-    def _is_stale(self, deadline: float, address: IPv4Address) -> bool:
-        return self._deadlines.get(address) != deadline
 
 
 SWEEP_QUIET_S = 0.2
@@ -95,7 +51,7 @@ class Cooldown:
         self._failpoint = context.failpoint
         self._lock = threading.Lock()
         self._dying: dict[str, IPv4Address | None] = {}
-        self._cooling = CoolingOrder()
+        self._cooling: dict[IPv4Address, float] = {}
         self._unmarked: set[str] = set()
         self._aborts: dict[IPv4Address, str] = {}
         self._has_new = False
@@ -110,7 +66,7 @@ class Cooldown:
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
         """Start the cooldown of an address; its link, if any, waits to be deleted."""
         with self._lock:
-            self._cooling.put(address, deadline=self._clock.monotonic() + self._period())
+            self._cooling[address] = self._clock.monotonic() + self._period()
             self._has_new = True
             if dying_veth is not None:
                 self._dying[dying_veth] = address
@@ -133,9 +89,8 @@ class Cooldown:
         except DatastoreError as error:
             self._health.record_error(f"abort of {address}", error)
             log.error("address %s stays reserved until the datastore accepts writes again: %s", address, log_text(error))
-            with self._lock:
-                self._aborts[address] = reason
-                self.loop.wake()
+            self._aborts[address] = reason
+            self.loop.wake()
 
     def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
@@ -144,28 +99,27 @@ class Cooldown:
             for row in self._datastore.addresses(state=AddressState.COOLING):
                 if row.address not in self._cooling:
                     left = period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
-                    self._cooling.put(row.address, deadline=monotonic + min(max(left, 0.0), period_s))
+                    self._cooling[row.address] = monotonic + min(max(left, 0.0), period_s)
             self._dying.update(dying_veths)
             self.loop.wake()
 
     def is_dying(self, host_veth: str) -> bool:
         """Whether a link of this name waits for its deletion."""
-        with self._lock:
-            return host_veth in self._dying
+        return host_veth in self._dying
 
     def dying_count(self) -> int:
         """Links marked and not yet deleted."""
-        with self._lock:
-            return len(self._dying)
+        return len(self._dying)
 
     def next_due_s(self) -> float | None:
         """Seconds until the next address has cooled; None if none is cooling."""
         with self._lock:
-            return self._cooling.left_s(now_s=self._clock.monotonic())
+            deadline = min(self._cooling.values(), default=None)
+        return None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
 
     def turn(self) -> float | None:
         """Sweep once a link is marked, free an address once it has cooled. Returns: seconds until the next address has cooled."""
-        if self.dying_count():
+        if self._dying:
             self._await_quiet()
         self.work()
         return self.next_due_s()
@@ -177,7 +131,9 @@ class Cooldown:
         if has_new:
             self._demand.trigger()  # what cools is no load any more: the pool may have too much
         error: IpamError | None = None
-        for step in (self.sweep, self._retry_aborts, self.release_cooled):
+        aborts = [partial(self._write_abort, address, reason) for address, reason in self._aborts.copy().items()]
+        steps: list[Callable[[], object]] = [self.sweep, *aborts, self.release_cooled]
+        for step in steps:
             try:
                 step()
             except IpamError as refused:
@@ -242,17 +198,23 @@ class Cooldown:
         now = self._clock.monotonic()
         with self._lock:
             dying = set(self._dying.values())
-            due = [(address, deadline) for address, deadline in self._cooling.due(now_s=now).items() if address not in dying]
+            due = {address: end for address, end in self._cooling.items() if end <= now and address not in dying}
         freed, error = 0, None
         try:
-            for address, deadline in due:
-                try:
-                    freed += self._free(address)
-                except DatastoreError as refused:
-                    error = refused
-                    continue
+            for address, deadline in due.items():
+                row = self._datastore.address(address)
+                if row is not None and row.state is AddressState.COOLING:  # else adopted, quarantined or removed in the meantime
+                    try:
+                        with self._datastore.transaction() as uow:
+                            uow.free(address, reason="cooldown over and link gone")
+                    except DatastoreError as refused:
+                        error = refused
+                        continue
+                    self._failpoint("cooling.cooled")
+                    freed += 1
                 with self._lock:
-                    self._cooling.remove(address, deadline=deadline)
+                    if self._cooling.get(address) == deadline:  # not one that was given and released again since
+                        del self._cooling[address]
         finally:
             if freed:
                 self._demand.announce_supply()
@@ -264,38 +226,15 @@ class Cooldown:
     def _write_abort(self, address: IPv4Address, reason: str) -> None:
         with self._datastore.transaction() as uow:
             uow.abort(address, cooldown=self.period, reason=reason)
+        self._aborts.pop(address, None)
         self.start(address, dying_veth=None)
-
-    def _retry_aborts(self) -> None:
-        with self._lock:
-            waiting = dict(self._aborts)
-        error: DatastoreError | None = None
-        for address, reason in waiting.items():
-            try:
-                self._write_abort(address, reason)
-            except DatastoreError as refused:
-                error = refused
-                continue
-            with self._lock:
-                del self._aborts[address]
-        if error is not None:
-            raise error
-
-    def _free(self, address: IPv4Address) -> int:
-        row = self._datastore.address(address)
-        if row is None or row.state is not AddressState.COOLING:
-            return 0  # it was adopted, quarantined or removed in the meantime
-        with self._datastore.transaction() as uow:
-            uow.free(address, reason="cooldown over and link gone")
-        self._failpoint("cooling.cooled")
-        return 1
 
     def _await_quiet(self) -> None:
         """Let requests pass before a sweep, for a bounded time."""
         for _ in range(SWEEP_QUIET_TRIES):
-            seen = self._locks.asked_count()
+            seen = self._locks.asked_count
             if self.loop.pause(SWEEP_QUIET_S):
                 return
             # An ADD that waits for an address to cool waits for this thread, not for the kernel.
-            if self._demand.waiting()[0] or (self._locks.asked_count() == seen and not self._locks.held()):
+            if self._demand.waiting()[0] or (self._locks.asked_count == seen and not self._locks.held()):
                 return

@@ -78,7 +78,7 @@ class DetachService:
                     known = self._forget(key)
             if known is None:
                 return False
-            steps.about(pod=known.sandbox_name, address=str(known.address))
+            steps.pod, steps.address = known.sandbox_name, str(known.address)
             with steps.step("retire"):
                 host_veth = self._present_name(known)
                 self._wiring.mark_for_deletion(
@@ -182,7 +182,7 @@ class GcService:
     def _decide(
         self, attachment: Attachment, listed: frozenset[str], survey: KernelSurvey, deadline: Deadline, steps: Steps
     ) -> bool:
-        judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey, is_declared_gone=True)
+        _, judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey, is_declared_gone=True)
         if judgement.verdict is Verdict.KEEP:
             self._judge.note_kept(attachment.key, judgement)
             return False

@@ -79,21 +79,6 @@ class SandboxJudge:
             return 0
         return len(wired)
 
-    def judge_attachment(
-        self,
-        attachment: Attachment,
-        *,
-        listed: Collection[str] | None,
-        survey: KernelSurvey | None,
-        is_declared_gone: bool = False,
-    ) -> Judgement:
-        """Judge a recorded sandbox. `listed` and `survey` are None where the source was silent."""
-        return self.judge_evidence(self.evidence(attachment, listed=listed, survey=survey, is_declared_gone=is_declared_gone))
-
-    def judge_evidence(self, evidence: Evidence) -> Judgement:
-        """Ask the one verdict about evidence that this object collected."""
-        return judge(evidence)
-
     def judge_veth(
         self,
         veth: HostVeth,
@@ -127,21 +112,24 @@ class SandboxJudge:
         wiring = Presence.PRESENT if is_routed else Presence.ABSENT
         return judge(Evidence(record=Record.QUARANTINED, runtime=Presence.UNKNOWN, netns=wiring, host_veth=wiring))
 
-    def evidence(
+    def judge_attachment(
         self,
         attachment: Attachment,
         *,
         listed: Collection[str] | None,
         survey: KernelSurvey | None,
         is_declared_gone: bool = False,
-    ) -> Evidence:
-        """Collect what every witness says of a recorded sandbox."""
+    ) -> tuple[Evidence, Judgement]:
+        """Judge a recorded sandbox by what every witness says. `listed` and `survey` are None where the source was silent."""
         container_id = attachment.key.container_id
-        host_veth = _veth_presence(attachment, survey)
+        host_veth = Presence.UNKNOWN
+        if survey is not None:
+            names = {veth.name for veth in survey.veths if not veth.is_dying}
+            host_veth = Presence.PRESENT if attachment.host_veth in names else Presence.ABSENT
         with self._lock:
             count, absent_age_s = self._absence_of(container_id)
             is_own = attachment.origin is Origin.ADOPT or bool(attachment.pod_name) or container_id in self._listed_once
-        return Evidence(
+        evidence = Evidence(
             record=Record.RECORDED,
             runtime=_runtime_presence(container_id, listed),
             netns=self._netns_presence(attachment, host_veth),
@@ -152,6 +140,7 @@ class SandboxJudge:
             is_declared_gone=is_declared_gone,
             is_runtimes_own=is_own,
         )
+        return evidence, judge(evidence)
 
     def note_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
         """Record the reasons to keep only when their kinds change, not after every list. Raises: DatastoreError."""
@@ -206,10 +195,3 @@ def _runtime_presence(container_id: str, listed: Collection[str] | None) -> Pres
     if listed is None:
         return Presence.UNKNOWN
     return Presence.PRESENT if container_id in listed else Presence.ABSENT
-
-
-def _veth_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:
-    if survey is None:
-        return Presence.UNKNOWN
-    names = {veth.name for veth in survey.veths if not veth.is_dying}
-    return Presence.PRESENT if attachment.host_veth in names else Presence.ABSENT

@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class QuarantineService:
-    """Adopts sandboxes and resolves quarantined addresses."""
+    """Adopts sandboxes and resolves quarantined addresses, by the verdicts of `judge`."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: Callable[[], int]) -> None:
         self._failpoint = context.failpoint
         self._cooldown = cooldown
-        self._judge = judge
+        self.judge = judge
         self._locks = context.locks
         self._datastore = context.datastore
         self._wiring = context.wiring
@@ -49,11 +49,6 @@ class QuarantineService:
         self._odd = OddObjects(context.health, work="quarantine")
         self._unplaced: dict[str, HostVeth] = {}
         self._leftovers: frozenset[str] = frozenset()
-
-    @property
-    def judge(self) -> SandboxJudge:
-        """Whose verdicts are carried out here."""
-        return self._judge
 
     def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
         """Record a wired sandbox that the runtime lists.
@@ -99,15 +94,11 @@ class QuarantineService:
         self._leftovers |= {veth.name}
 
     def take_stock(self, survey: KernelSurvey) -> None:
-        """After a look at the kernel: quarantine what others wired, and resolve what needs no list. Raises: DatastoreError."""
-        self._hold_what_others_wired(survey)
-        self.resolve(None)
+        """After a look at the kernel: quarantine what others wired, and resolve what needs no list. Raises: DatastoreError.
 
-    def _hold_what_others_wired(self, survey: KernelSurvey) -> None:
-        """Quarantine what is nobody's by our rows, and routed through a host veth without our alias (I1, I2).
-
-        amazon-vpc-cni-k8s gives addresses beside us where its daemon came back: an ADD that got one of them would fail, and in time
-        EC2 would be asked to take it from under its pod. It ends like every quarantine, once nothing is wired.
+        What others wired is nobody's by our rows, and routed through a host veth without our alias (I1, I2). amazon-vpc-cni-k8s gives
+        addresses beside us where its daemon came back: an ADD that got one of them would fail, and in time EC2 would be asked to
+        take it from under its pod. It ends like every quarantine, once nothing is wired.
         """
         others = {veth.name for veth in survey.veths if veth.key is None and not veth.is_dying}
         for address in [address for address, device in survey.routes.items() if device in others]:
@@ -116,16 +107,17 @@ class QuarantineService:
                 with self._datastore.transaction() as uow:
                     uow.quarantine(address, reason=f"{survey.routes[address]} has it, which is not ours")
                 log.warning("address %s is quarantined: %s has it, which is not ours", address, survey.routes[address])
+        self.resolve(None)
 
     def wired_sandboxes(self) -> frozenset[str] | None:
         """Container IDs of the wired sandboxes that are quarantined or unplaced; None if the kernel could not be read.
 
         A veth of an ADD that is under way is neither: it may be younger than the list that is about to be counted.
         """
-        quarantined = {row.address for row in self._quarantined()}
+        quarantined = {row.address for row in self._datastore.addresses(state=AddressState.QUARANTINED)}
         if not quarantined and not self._unplaced:
             return frozenset()
-        survey = self._survey()
+        survey = self.survey()
         if survey is None:
             return None
         judged = [veth for veth in self._unrecorded(survey) if veth.address in quarantined or veth.name in self._unplaced]
@@ -135,7 +127,7 @@ class QuarantineService:
         """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
         said = []
         for veth in (veth for veth in self._unrecorded(survey) if veth.address == address):
-            judgement = self._judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
+            judgement = self.judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
             said.append(f"{veth.name} of sandbox {veth.key}: {judgement.verdict}: {'; '.join(judgement.reasons)}")
         return said
 
@@ -146,11 +138,11 @@ class QuarantineService:
             listed: a complete, plausible list of the runtime; None without one: then only what needs no list is resolved.
         Nothing is raised: an address that refuses is named in a condition, and tried again.
         """
-        rows = self._quarantined()
+        rows = self._datastore.addresses(state=AddressState.QUARANTINED)
         if not rows and not self._unplaced:
             self._odd.keep_only(())
             return
-        survey = self._survey()
+        survey = self.survey()
         if survey is None:
             return
         unrecorded = self._unrecorded(survey)
@@ -159,7 +151,8 @@ class QuarantineService:
         for row in rows:
             with self._odd.skip(str(row.address)):
                 self._resolve_row(row, unrecorded, survey, listed)
-        self._set_unplaced({veth.name: veth for veth in unrecorded if self._is_unplaced(veth)})
+        left = [veth for veth in unrecorded if veth.name in self._unplaced and veth.address is not None]
+        self._set_unplaced({veth.name: veth for veth in left if veth.address and self._datastore.address(veth.address) is None})
         for veth in list(self._unplaced.values()):
             with self._odd.skip(str(veth.address)):
                 self._resolve_unplaced(veth, listed)
@@ -171,7 +164,7 @@ class QuarantineService:
         carriers = [veth for veth in survey.veths if veth.address == row.address]
         live_count = sum(not veth.is_dying for veth in carriers)
         if not live_count:
-            judgement = self._judge.judge_unclaimed(is_routed=row.address in survey.routes)
+            judgement = self.judge.judge_unclaimed(is_routed=row.address in survey.routes)
             if judgement.verdict is Verdict.REAP:
                 if row.address in survey.to_rules or row.address in survey.from_rules:
                     self._wiring.remove_leftover(host_veth=None, address=row.address)
@@ -179,7 +172,7 @@ class QuarantineService:
                 self._settle(row, judgement.reasons[0], dying_veth=dying)
         for veth in (veth for veth in unrecorded if veth.address == row.address):
             is_leftover = veth.name in self._leftovers
-            judgement = self._judge.judge_veth(veth, listed=listed, is_unpromised=is_leftover)
+            judgement = self.judge.judge_veth(veth, listed=listed, is_unpromised=is_leftover)
             if judgement.verdict is Verdict.ADOPT and listed is not None and veth.key is not None:
                 refusal = self.adopt(veth, listed[veth.key.container_id], survey)
                 if refusal:
@@ -192,7 +185,7 @@ class QuarantineService:
 
     def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
         """Remove what is left of a sandbox without a row if that is the verdict; it has no address that could be freed."""
-        judgement = self._judge.judge_veth(veth, listed=listed)
+        judgement = self.judge.judge_veth(veth, listed=listed)
         if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
             self._unwire(veth, address=veth.address)
             log.info("wiring %s of sandbox %s was removed: %s", veth.name, veth.key, judgement.reasons[0])
@@ -221,23 +214,18 @@ class QuarantineService:
         live = [veth for veth in survey.veths if not veth.is_dying and veth.key is not None and veth.address is not None]
         return [veth for veth in live if veth.key is not None and self._datastore.attachment(veth.key) is None]
 
-    def _is_unplaced(self, veth: HostVeth) -> bool:
-        return veth.name in self._unplaced and veth.address is not None and self._datastore.address(veth.address) is None
-
     def _set_unplaced(self, unplaced: dict[str, HostVeth]) -> None:
         self._unplaced = unplaced
         named = ", ".join(f"{veth.address} of {veth.key}" for veth in unplaced.values())
         self._health.report("unplaced", named and f"unplaced: wired, but EC2 shows the address on no ENI of this node: {named}")
 
-    def _survey(self) -> KernelSurvey | None:
+    def survey(self) -> KernelSurvey | None:
+        """Look at the kernel; None if it could not be read: then nothing is concluded from it."""
         try:
             return self._wiring.survey()
         except IpamError as error:
-            log.info("quarantined addresses are checked again at the next look: %s", log_text(error))
+            log.info("the kernel could not be surveyed, nothing is reaped or resolved now: %s", log_text(error))
             return None
-
-    def _quarantined(self) -> list[Address]:
-        return list(self._datastore.addresses(state=AddressState.QUARANTINED))
 
     def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
         """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD, or another's."""

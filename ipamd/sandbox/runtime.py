@@ -8,13 +8,13 @@ made later are not judged by it (whereabouts issue 162).
 from __future__ import annotations
 
 import logging
-import threading
+from collections import deque
 from collections.abc import Callable, Collection
 from ipaddress import IPv4Address
 
+from ipamd.core.agenda import NODE
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline, Steps
-from ipamd.core.health import Health
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError, log_text
@@ -50,40 +50,31 @@ Change = tuple[str, bool]
 
 
 class MissedEventDetector:
-    """Compares events with lists. `on_event` is called by the stream's thread, `on_list` by the reconciler's."""
+    """Compares events with lists. `on_event`, `on_open` and `on_close` are the stream's thread's, all else is the reconciler's.
+
+    `is_open`: whether a stream is known to be open. `missed_count`: changes that a list found and no event announced. What both
+    threads use is one number each, or the queue, whose single steps are whole: no lock is needed.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
         self._stream_count = 0
-        self._is_open = False
-        self._base: frozenset[str] | None = None
-        self._announced: dict[Change, None] = {}
+        self.is_open = False
+        self._base: frozenset[str] = frozenset()
+        self._base_stream = 0
+        self._announced: deque[Change] = deque(maxlen=ANNOUNCED_LIMIT_COUNT)
         self._unannounced: dict[Change, float] = {}
-        self._missed_count = 0
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a stream is known to be open."""
-        return self._is_open
-
-    @property
-    def missed_count(self) -> int:
-        """Changes that a list found and no event announced."""
-        return self._missed_count
+        self.missed_count = 0
 
     def on_open(self) -> None:
-        """Note that a stream is open from now on."""
-        with self._lock:
-            self._forget()
-            self._stream_count += 1
-            self._is_open = True
+        """Note that a stream is open from now on; changes not yet counted are dropped."""
+        self._announced.clear()
+        self._stream_count += 1
+        self.is_open = True
 
     def on_close(self) -> None:
-        """Note that the stream ended; changes not yet counted are dropped."""
-        with self._lock:
-            self._forget()
-            self._is_open = False
+        """Note that the stream ended."""
+        self.is_open = False
 
     def on_event(self, event: SandboxEvent) -> None:
         """Note what an event announces.
@@ -91,43 +82,28 @@ class MissedEventDetector:
         DELETED announces the removal of the sandbox or container that it names (lists show no container IDs). Every other kind
         announces that it exists. An event of a container also announces that its sandbox exists.
         """
-        changes = {(event.container_id, event.kind is EventKind.DELETED)}
+        self._announced.append((event.container_id, event.kind is EventKind.DELETED))
         if event.sandbox_id and event.sandbox_id != event.container_id:
-            changes.add((event.sandbox_id, False))
-        with self._lock:
-            for change in changes:
-                self._announced.pop(change, None)
-                self._announced[change] = None
-                self._unannounced.pop(change, None)
-            while len(self._announced) > ANNOUNCED_LIMIT_COUNT:
-                del self._announced[next(iter(self._announced))]
+            self._announced.append((event.sandbox_id, False))
 
     def before_list(self) -> int:
         """Return the number of the open stream, to be passed to `on_list`; 0 if none is open."""
-        with self._lock:
-            return self._stream_count if self._is_open else 0
+        return self._stream_count if self.is_open else 0
 
     def on_list(self, sandbox_ids: frozenset[str], *, stream: int) -> None:
         """Compare a complete list, begun when `before_list` returned `stream`, with the one before it."""
-        with self._lock:
-            if not self._is_open or stream != self._stream_count:
-                return
-            now = self._clock.monotonic()
-            if self._base is not None:
-                for sandbox_id in self._base ^ sandbox_ids:
-                    change = (sandbox_id, sandbox_id in self._base)
-                    if change not in self._announced:
-                        self._unannounced[change] = now
-            self._base = sandbox_ids
-            late = [change for change, found_monotonic_s in self._unannounced.items() if now - found_monotonic_s >= LATE_EVENT_S]
-            for change in late:
-                del self._unannounced[change]
-            self._missed_count += len(late)
-
-    def _forget(self) -> None:
-        self._base = None
-        self._announced.clear()
-        self._unannounced.clear()
+        if not stream or stream != self.before_list():
+            return
+        now_s, announced = self._clock.monotonic(), set(self._announced.copy())
+        if stream == self._base_stream:
+            changes = {(sandbox_id, sandbox_id in self._base) for sandbox_id in self._base ^ sandbox_ids}
+            since_s = dict.fromkeys(changes, now_s) | self._unannounced
+        else:
+            since_s = {}
+        self._base, self._base_stream = sandbox_ids, stream
+        open_s = {change: found_s for change, found_s in since_s.items() if change not in announced}
+        self._unannounced = {change: found_s for change, found_s in open_s.items() if now_s - found_s < LATE_EVENT_S}
+        self.missed_count += len(open_s) - len(self._unannounced)
 
 
 # Keep the runtime's event stream open; every event asks for a new list of sandboxes.
@@ -136,11 +112,9 @@ class MissedEventDetector:
 # again every 5 min: it may be upgraded in place. Nothing else is concluded from an event (docs/datastore.md, Sources).
 
 
-RESUBSCRIBE_FIRST_S = 0.5
-RESUBSCRIBE_MAX_S = 10.0
-"""Doubling pause before a stream that broke is opened again; a list that succeeds after one that failed ends it early, a stream
-that lasted RESUBSCRIBE_MAX_S starts over. Ours: containerd restarts in a tenth of a second, and a stream that dies at once, every
-time, costs two calls in ten seconds."""
+STREAM = ("events",)
+"""Key of the agenda: pauses before a stream that broke is opened again, by the schedule of a service of this node. A list that
+succeeds after one that failed ends a pause early; a stream that lasted as long as the longest one starts over."""
 
 UNSUPPORTED_RETRY_S = 300.0
 """Pause before a runtime without events is asked for them again. Ours: an upgrade in place is noticed within five minutes."""
@@ -149,16 +123,17 @@ UNSUPPORTED_RETRY_S = 300.0
 class EventStream:
     """One subscription at a time. `wake` is called for every event, after it was noted, and for the first outcome."""
 
-    def __init__(self, *, runtime: Runtime, health: Health, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(self, context: ServiceContext, *, runtime: Runtime, wake: Callable[[], None]) -> None:
+        clock = context.clock
         self.missed_events = MissedEventDetector(clock)
+        self._agenda = context.agenda
         self._runtime = runtime
         self._wake = wake
         self._said = ""
         self._clock = clock
         self._opened_monotonic_s = 0.0
-        self._failed_count = 0
         self.has_outcome = False
-        self.loop = Loop("events", self.turn, health=health, clock=clock, cancel=runtime.cancel_events)
+        self.loop = Loop("events", self.turn, health=context.health, clock=clock, cancel=runtime.cancel_events)
 
     def turn(self) -> float:
         """Hold one subscription until it breaks. Returns: seconds until the next one."""
@@ -172,15 +147,13 @@ class EventStream:
             self._say(f"the event stream is not open: {log_text(error)}")
         finally:
             if was_open := self.missed_events.is_open:
-                if self._clock.monotonic() - self._opened_monotonic_s >= RESUBSCRIBE_MAX_S:
-                    self._failed_count = 0
+                if self._clock.monotonic() - self._opened_monotonic_s >= NODE.longest_s:
+                    self._agenda.clear(STREAM)
                 self.missed_events.on_close()
             is_first, self.has_outcome = not self.has_outcome, True
             if was_open or is_first:
                 self._wake()  # what broke the stream may have changed the list
-        pause_s = min(RESUBSCRIBE_FIRST_S * 2**self._failed_count, RESUBSCRIBE_MAX_S)
-        self._failed_count += pause_s < RESUBSCRIBE_MAX_S
-        return pause_s if is_supported else UNSUPPORTED_RETRY_S
+        return self._agenda.put_off(STREAM, NODE) if is_supported else UNSUPPORTED_RETRY_S
 
     def _follow(self) -> None:
         for event in self._runtime.events():
@@ -246,7 +219,6 @@ class RuntimeReconciler:
         self._failpoint = context.failpoint
         self._runtime = runtime
         self._datastore = context.datastore
-        self._wiring = context.wiring
         self._detach = detach
         self._judge = quarantine.judge
         self._quarantine_service = quarantine
@@ -260,7 +232,7 @@ class RuntimeReconciler:
         self._listed_monotonic_s: float | None = None
         self._detail = "not listed yet"
         self._reachable = False
-        self._stream = EventStream(runtime=runtime, health=context.health, clock=context.clock, wake=self.loop.wake)
+        self._stream = EventStream(context, runtime=runtime, wake=self.loop.wake)
         self.events = self._stream.loop
         self._odd = OddObjects(context.health, work="reaping")
 
@@ -299,9 +271,8 @@ class RuntimeReconciler:
                 self._learned(self._runtime.info())
                 self.first_list = {sandbox.container_id: sandbox for sandbox in self._runtime.sandboxes()}
             except RuntimeUnreachableError as error:
-                self._detail = log_text(error)
+                self._refuse(log_text(error))
                 stage.degrade(self._detail)
-                self._health.report("cri", f"CRI: {self._detail}; nothing is reaped")
                 return False
             stage.detail = counted(len(self.first_list), "sandbox")
             return True
@@ -328,7 +299,7 @@ class RuntimeReconciler:
         self._judge.look(attachments, listed, unrecorded=self._quarantine_service.wired_sandboxes())
         self._quarantine_service.resolve(listed)
         suspects = self._judge.suspects(attachments)
-        survey = self._survey() if suspects else None
+        survey = self._quarantine_service.survey() if suspects else None
         self._odd.keep_only(str(attachment.key) for attachment in suspects)
         reaped = []
         for attachment in suspects:
@@ -343,8 +314,8 @@ class RuntimeReconciler:
         try:
             sandboxes = self._runtime.sandboxes()
         except RuntimeUnreachableError as error:
-            self._reachable, self._detail = False, log_text(error)
-            self._health.report("cri", f"CRI: {log_text(error)}; nothing is reaped")
+            self._reachable = False
+            self._refuse(log_text(error))
             return None
         listed: dict[str, Sandbox] = {sandbox.container_id: sandbox for sandbox in sandboxes}
         if not self._reachable and self._listed_monotonic_s is not None:
@@ -354,16 +325,20 @@ class RuntimeReconciler:
         self._stream.missed_events.on_list(self._seen, stream=stream)
         missing_count = self._judge.missing_count(attachments, listed)
         if missing_count > 1:
-            self._detail = f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}"
-            self._health.report("cri", f"CRI: {self._detail}; nothing is reaped")
+            self._refuse(f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}")
             return None
         self._detail = counted(len(listed), "sandbox")
         self._health.report("cri", "")
         return listed
 
+    def _refuse(self, why: str) -> None:
+        """There is no list to judge by (I11)."""
+        self._detail = why
+        self._health.report("cri", f"CRI: {why}; nothing is reaped")
+
     def _decide(self, attachment: Attachment, listed: Collection[str], survey: KernelSurvey | None) -> bool:
         """Judge one attachment and reap it if that is the verdict. Raises: whatever refuses; it is kept then."""
-        judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey)
+        _, judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey)
         if judgement.verdict is Verdict.KEEP:
             self._judge.note_kept(attachment.key, judgement)
             return False
@@ -382,20 +357,12 @@ class RuntimeReconciler:
 
     def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:
         """Judge with what the sources say now; the runtime's part comes from the last list. Reads only."""
-        evidence = self._judge.evidence(attachment, listed=self._last_list(), survey=self._survey())
-        return evidence, self._judge.judge_evidence(evidence)
+        return self._judge.judge_attachment(attachment, listed=self._last_list(), survey=self._quarantine_service.survey())
 
     def present_verdicts(self, address: IPv4Address) -> list[str]:
         """Say what the verdict is now on each veth that carries a quarantined address, one sentence each. Reads only."""
-        survey = self._survey()
+        survey = self._quarantine_service.survey()
         return [] if survey is None else self._quarantine_service.verdicts(address, survey, self._last_list())
 
     def _last_list(self) -> frozenset[str] | None:
         return self._seen if self._reachable else None
-
-    def _survey(self) -> KernelSurvey | None:
-        try:
-            return self._wiring.survey()
-        except IpamError as error:
-            log.info("the kernel could not be surveyed, nothing is reaped now: %s", log_text(error))
-            return None

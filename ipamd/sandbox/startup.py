@@ -91,9 +91,10 @@ class StartupReconciler:
         An object that refuses is named in a condition, and its address is given to nobody.
         Raises: DatastoreError if not even that can be recorded.
         """
-        outcome = StartupOutcome()
+        self._outcome = outcome = StartupOutcome()
+        self._claimed: set[IPv4Address] = set()
         taken_over = self._imported.take_over(survey, listed)
-        survey = replace(survey, veths=taken_over.veths)
+        self._survey, self._listed = survey, listed = replace(survey, veths=taken_over.veths), listed
         dying = [(veth.name, veth.address) for veth in survey.veths if veth.is_dying]
         self._cooldown.resume(dying)
         outcome.dying_count = len(dying)
@@ -107,13 +108,14 @@ class StartupReconciler:
             for address, veths in duplicate_addresses(survey).items()
         ]
         self._health.note_defects(Defect.DUPLICATE, len(outcome.duplicates))
-        claimed: set[IPv4Address] = set()
         for veth in survey.veths:
             if not veth.is_dying:
                 try:
-                    self._resolve_veth(veth, survey, listed, claimed, outcome)
+                    self._resolve_veth(veth)
                 except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
-                    self._set_aside(veth, error, claimed, outcome)
+                    log.warning("host veth %s of %s is resolved later: %s", veth.name, veth.key, log_text(error))
+                    if veth.address is not None:
+                        self._quarantine(veth, f"it could not be resolved: {log_text(error)}")
                 self._failpoint("restore.veth-settled")
         for unnamed in taken_over.unnamed:
             for address in unnamed.addresses:
@@ -121,7 +123,7 @@ class StartupReconciler:
                 outcome.quarantined.append(f"{address} of {unnamed.veth.name}: {unnamed.why}")
         wired = {veth.name for veth in survey.veths if not veth.is_dying}
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
-        self._remove_stray_routes(survey, claimed, outcome)
+        self._remove_stray_routes()
         self._quarantine_service.resolve(None)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             # What stays unresolved is quarantined, or has no row: neither passes for "no ADD was promised" at the next start.
@@ -129,70 +131,43 @@ class StartupReconciler:
                 uow.mark_restored(detail=str(outcome))
         return outcome
 
-    def _resolve_veth(
-        self,
-        veth: HostVeth,
-        survey: KernelSurvey,
-        listed: dict[str, Sandbox] | None,
-        claimed: set[IPv4Address],
-        outcome: StartupOutcome,
-    ) -> None:
+    def _resolve_veth(self, veth: HostVeth) -> None:
         if veth.key is None or veth.address is None:
             # Named like ours without our alias, and nobody knows whose it is: not ours to touch.
             log.warning("host veth %s carries no identity of ours and is left alone", veth.name)
-            claimed.update(address for address, device in survey.routes.items() if device == veth.name)
+            self._claimed.update(address for address, device in self._survey.routes.items() if device == veth.name)
             return
-        known = self._datastore.attachment(veth.key)
+        known, listed = self._datastore.attachment(veth.key), self._listed
         if known is not None and known.address == veth.address:
-            outcome.kept_count += 1
-            claimed.add(veth.address)
-            if known.host_veth not in {one.name for one in survey.veths}:  # a crash between the names of record and link
+            self._outcome.kept_count += 1
+            self._claimed.add(veth.address)
+            if known.host_veth not in {one.name for one in self._survey.veths}:  # a crash between the names of record and link
                 self._wiring.rename_veth(host_veth=veth.name, to=known.host_veth, address=veth.address)
-        elif known is not None:
-            claimed.add(veth.address)
-            self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}", outcome)
+            return
+        if known is not None:
+            self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}")
+            return
+        judgement = self._judge.judge_veth(veth, listed=listed, is_datastore_whole=self._is_datastore_intact)
+        if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
+            self._remove(veth, judgement.reasons[0])
+        elif judgement.verdict is not Verdict.ADOPT or listed is None:
+            self._quarantine(veth, judgement.reasons[0])
+        elif not (refusal := self._quarantine_service.adopt(veth, listed[veth.key.container_id], self._survey)):
+            self._claimed.add(veth.address)
+            self._outcome.adopted_count += 1
+        elif self._datastore.is_tombstoned(veth.key):
+            self._remove(veth, "its DEL was done")  # it was served in the meantime
         else:
-            judgement = self._judge.judge_veth(veth, listed=listed, is_datastore_whole=self._is_datastore_intact)
-            if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
-                self._remove(veth, judgement.reasons[0], outcome)
-                return
-            claimed.add(veth.address)
-            if judgement.verdict is Verdict.ADOPT and listed is not None:
-                self._adopt(veth, listed[veth.key.container_id], survey, claimed, outcome)
-            else:
-                self._quarantine(veth, judgement.reasons[0], outcome)
+            self._quarantine(veth, refusal)
 
-    def _set_aside(self, veth: HostVeth, error: Exception, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
-        """Leave a veth that refused as it is; its address is given to nobody. Raises: DatastoreError."""
-        log.warning("host veth %s of %s is resolved later: %s", veth.name, veth.key, log_text(error))
+    def _quarantine(self, veth: HostVeth, why: str) -> None:
+        """Leave a veth as it is; its address is given to nobody. Raises: DatastoreError."""
         if veth.address is not None:
-            claimed.add(veth.address)
-            self._quarantine(veth, f"it could not be resolved: {log_text(error)}", outcome)
-
-    def _adopt(
-        self,
-        veth: HostVeth,
-        sandbox: Sandbox,
-        survey: KernelSurvey,
-        claimed: set[IPv4Address],
-        outcome: StartupOutcome,
-    ) -> None:
-        refusal = self._quarantine_service.adopt(veth, sandbox, survey)
-        if not refusal:
-            outcome.adopted_count += 1
-        elif veth.key is not None and veth.address is not None and self._datastore.is_tombstoned(veth.key):
-            claimed.discard(veth.address)  # its DEL was served in the meantime
-            self._remove(veth, "its DEL was done", outcome)
-        else:
-            self._quarantine(veth, refusal, outcome)
-
-    def _quarantine(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
-        outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
+            self._claimed.add(veth.address)
+        self._outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
         row = self._datastore.address(veth.address) if veth.address else None
         if row is None:
-            self._quarantine_service.remember_unplaced(
-                veth
-            )  # EC2 did not show its address: nothing to quarantine, and nothing to give away
+            self._quarantine_service.remember_unplaced(veth)  # EC2 did not show its address: there is nothing to give away
         else:
             self._quarantine_address(row.address, f"{veth.key}: {why}")
 
@@ -204,7 +179,7 @@ class StartupReconciler:
         with self._datastore.transaction() as uow:
             uow.quarantine(address, reason=why)
 
-    def _remove(self, veth: HostVeth, why: str, outcome: StartupOutcome) -> None:
+    def _remove(self, veth: HostVeth, why: str) -> None:
         row = self._datastore.address(veth.address) if veth.address else None
         is_others = row is not None and row.owner not in (None, veth.key)
         # Without an address only what leads to this link is removed: the routes and rules are another sandbox's (I2).
@@ -221,18 +196,19 @@ class StartupReconciler:
                 key=veth.key,
                 detail=f"wiring {veth.name} removed at start: {why}",
             )
-        outcome.removed_count += 1
+        self._outcome.removed_count += 1
 
-    def _remove_stray_routes(self, survey: KernelSurvey, claimed: set[IPv4Address], outcome: StartupOutcome) -> None:
+    def _remove_stray_routes(self) -> None:
         """Remove routes and rules of our addresses that belong to no veth and no attachment; EC2 may have taken the address since."""
-        owned = {attachment.address for attachment in self._datastore.attachments()} | claimed
+        survey = self._survey
+        owned = {attachment.address for attachment in self._datastore.attachments()} | self._claimed
         known = {row.address for row in self._datastore.addresses()}
         known |= stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
         strays = (set(survey.to_rules) | set(survey.from_rules)) & known - owned
         for address in sorted(strays):
             try:
                 self._wiring.remove_leftover(host_veth=None, address=address)
-                outcome.removed_count += 1
+                self._outcome.removed_count += 1
             except IpamError as error:
                 self._quarantine_address(address, f"a rule that leads nowhere could not be removed: {log_text(error)}")
 

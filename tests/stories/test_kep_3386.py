@@ -82,7 +82,7 @@ def play_storm(node: FakeNode) -> None:
         deliver(node, [event("other", EventKind.STARTED)])
         node.runtime_reconciler.reconcile_once()
         node.clock.advance(0.1)
-    evidence = node.judge.evidence(made, listed={}, survey=node.wiring.survey())
+    evidence, _ = node.judge.judge_attachment(made, listed={}, survey=node.wiring.survey())
     assert evidence.absent_look_count == 1, "one moment counts as many lists"
     node.runtime.run("a")
     node.runtime_reconciler.reconcile_once()

@@ -67,7 +67,7 @@ def play_follow(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.runtime_reconciler.reconcile_once()
     young = node.datastore.attachment(node.key("young"))
     assert young is not None
-    evidence = node.judge.evidence(young, listed={}, survey=node.wiring.survey())
+    evidence, _ = node.judge.judge_attachment(young, listed={}, survey=node.wiring.survey())
     assert evidence.absent_look_count == 0, "a list from before its birth counts against it"
     node.runtime.run("young")
     node.runtime_reconciler.reconcile_once()

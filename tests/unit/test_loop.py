@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from ipamd.core.agenda import NODE
 from ipamd.core.health import Health
-from ipamd.core.loop import FAILED_FIRST_S, FAILED_MAX_S, Loop
+from ipamd.core.loop import FAILED_MAX_S, Loop
 from ipamd.model.errors import BusyError, DatastoreError
 from tests.fakes.clock import FakeClock
 from tests.loops import running
@@ -81,14 +82,14 @@ class Played:
             (FAIL,) * 6,
             {},
             [0.0] * 5,
-            [FAILED_FIRST_S, 2 * FAILED_FIRST_S, 4 * FAILED_FIRST_S, FAILED_MAX_S, FAILED_MAX_S, 0.0],
+            [NODE.first_s, 2 * NODE.first_s, 4 * NODE.first_s, 8 * NODE.first_s, FAILED_MAX_S, 0.0],
             id="failures: the pause doubles, and an announcement does not end it",
         ),
-        pytest.param((FAIL, FAIL, 3.0, FAIL, 1.0), {}, [0.0, 0.0, 3.0, 0.0], [1.0, 2.0, 1.0, 0.0], id="a success starts over"),
+        pytest.param((FAIL, FAIL, 3.0, FAIL, 1.0), {}, [0.0, 0.0, 3.0, 0.0], [0.5, 1.0, 0.5, 0.0], id="a success starts over"),
         pytest.param(
-            (FAIL, FAIL, FAIL, 1.0), {"failed_max_s": 1.0}, [0.0] * 3, [1.0, 1.0, 1.0, 0.0], id="a longest pause of its own"
+            (FAIL, FAIL, FAIL, 1.0), {"failed_max_s": 1.0}, [0.0] * 3, [0.5, 1.0, 1.0, 0.0], id="a longest pause of its own"
         ),
-        pytest.param((BusyError("held"), 1.0), {}, [0.0], [1.0, 0.0], id="what is in use is tried again"),
+        pytest.param((BusyError("held"), 1.0), {}, [0.0], [0.5, 0.0], id="what is in use is tried again"),
     ],
 )
 def test_turns_and_sleeps(
@@ -131,7 +132,7 @@ def test_a_turn_that_worked_for_long_has_not_failed_before() -> None:
     loop.pause = lambda seconds: bool(pauses.append(seconds))  # type: ignore[method-assign]
     for _ in range(4):
         loop.take_turn()
-    assert pauses == [FAILED_FIRST_S] * 4
+    assert pauses == [NODE.first_s] * 4
 
 
 @pytest.mark.parametrize("way", ["sleeping", "failing", "blocked", "before it runs"])

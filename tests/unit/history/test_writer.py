@@ -15,6 +15,7 @@ import pytest
 
 from ipamd.answers import history_reply
 from ipamd.core import loop as loop_module
+from ipamd.core.agenda import Schedule
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
 from ipamd.history import writer as writer_module
@@ -337,7 +338,7 @@ def _half(make: Callable[[], OSError]) -> Callable[[int, Sequence[int]], int]:
 
 def test_the_loop_tells_its_trouble_and_its_end(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once each; a directory that cannot be made is one such trouble."""
-    monkeypatch.setattr(loop_module, "FAILED_FIRST_S", 0.02)
+    monkeypatch.setattr(loop_module, "NODE", Schedule("node", 0.02, 5.0))
     disk.directory.parent.mkdir(exist_ok=True)
     disk.directory.write_text("in the way")
     health = Health(disk.clock, ())

@@ -105,7 +105,7 @@ def test_a_commit_failure_unwires(node: FakeNode, monkeypatch: pytest.MonkeyPatc
         node.add("a")
     assert not node.wiring.wired
     assert node.datastore.counts().reserved == 1, "nothing could be written: the address is held back, not lost"
-    node.cooldown._retry_aborts()
+    node.cooldown.work()
     assert node.datastore.counts().reserved == 0
     nothing_of(node, "a")
 

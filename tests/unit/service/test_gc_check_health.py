@@ -198,7 +198,7 @@ def test_check_goes_by_the_mtu_that_was_wired(node: FakeNode) -> None:
     seen: list[int] = []
     real = node.wiring.check
     node.wiring.check = lambda spec: (seen.append(spec.mtu), real(spec))[1]  # type: ignore[method-assign]
-    node.attacher._policy = type(node.attacher._policy)(mtu=1500, waiting_limit=48)
+    node.attacher._mtu = lambda: 1500
     node.checker.check_sandbox(node.request("a"), deadline=Deadline.after(node.clock, 9))
     assert seen == [9001]
 

@@ -201,9 +201,9 @@ def test_an_add_during_a_list_is_not_judged_by_it(node: FakeNode) -> None:
 
     node.runtime.before_list = meanwhile
     node.runtime_reconciler.reconcile_once()
-    assert node.judge.evidence(made[0], listed={}, survey=None).absent_look_count == 0
+    assert node.judge.judge_attachment(made[0], listed={}, survey=None)[0].absent_look_count == 0
     node.runtime_reconciler.reconcile_once()
-    assert node.judge.evidence(made[0], listed={}, survey=None).absent_look_count == 1
+    assert node.judge.judge_attachment(made[0], listed={}, survey=None)[0].absent_look_count == 1
     node.runtime.run("new")
     node.runtime_reconciler.reconcile_once()
-    assert node.judge.evidence(made[0], listed={}, survey=None).absent_look_count == 0
+    assert node.judge.judge_attachment(made[0], listed={}, survey=None)[0].absent_look_count == 0

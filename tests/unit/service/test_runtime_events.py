@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from ipamd.core.agenda import Schedule
 from ipamd.model.sandbox import EventKind, SandboxEvent
-from ipamd.sandbox import runtime as events
 from ipamd.sandbox import runtime as runtime_module
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
@@ -32,8 +32,7 @@ def following(node: FakeNode) -> Iterator[None]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same pauses, twenty times shorter."""
     monkeypatch.setattr(runtime_module, "LIST_GAP_S", 0.05)
-    monkeypatch.setattr(events, "RESUBSCRIBE_FIRST_S", 0.025)
-    monkeypatch.setattr(events, "RESUBSCRIBE_MAX_S", 0.5)
+    monkeypatch.setattr(runtime_module, "NODE", Schedule("node", 0.025, 0.5))
 
 
 def quiet(node: FakeNode) -> None:
@@ -159,7 +158,7 @@ def test_a_runtime_that_comes_back_is_known_within_seconds(node: FakeNode, quick
     """While it is away it is asked every 2 s; the first list that succeeds has the stream opened again at once; nothing is
     freed."""
     monkeypatch.setattr(runtime_module, "RELIST_UNREACHABLE_S", 0.1)
-    monkeypatch.setattr(events, "RESUBSCRIBE_MAX_S", 60.0)  # the stream alone would come back late
+    monkeypatch.setattr(runtime_module, "NODE", Schedule("node", 60.0, 60.0))  # the stream alone would come back late
     node.add("a")
     node.runtime.run("a")
     node.runtime.has_events = True
