@@ -310,9 +310,7 @@ def compose_pool(
     maintainer = PoolMaintainer(
         context,
         provisioner=provisioner,
-        resync_due=enis.resync_due,
         security_groups=SecurityGroups(context, ec2=ec2, book=book, follows_primary=subnets.follows_primary),
-        limits=limits,
         identity=identity,
         settings=settings.pool_settings(max_pods=0),
     )

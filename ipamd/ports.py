@@ -193,8 +193,11 @@ class Datastore(Protocol):
     def held(self) -> frozenset[IPv4Address]:
         """Addresses that `reserve` does not take for now."""
 
+    def draining(self) -> Draining:
+        """What `reserve` takes only if nothing else has an address to give."""
+
     def set_draining(self, draining: Draining) -> None:
-        """Replace what `reserve` takes only if nothing else has an address to give; in memory only."""
+        """Replace what `draining` returns; in memory only."""
 
     def snapshot(self) -> Snapshot:
         """Copy everything at one moment: for readers to whom two reads must not contradict each other. Costs a full copy."""

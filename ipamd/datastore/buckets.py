@@ -200,14 +200,14 @@ class PoolIndex:
         self.slots: dict[EniId, EniSlot] = {}
         self.held: frozenset[IPv4Address] = frozenset()
         self._claimed: set[IPv4Address] = set()
-        self._draining = Draining()
+        self.draining = Draining()
 
     def put_eni(self, eni: Eni) -> None:
         """Add an ENI, or replace what is known of it."""
         slot = self.slots.get(eni.eni_id)
         if slot is None:
             slot = self.slots[eni.eni_id] = EniSlot(eni)
-            slot.drain(self._draining)
+            slot.drain(self.draining)
         else:
             slot.eni = eni
 
@@ -248,8 +248,8 @@ class PoolIndex:
 
     def set_draining(self, draining: Draining) -> None:
         """Replace what gives addresses last. Cost: the number of ENIs, and of their prefixes if the kind changes."""
-        if draining != self._draining:
-            self._draining = draining
+        if draining != self.draining:
+            self.draining = draining
             for slot in self.slots.values():
                 slot.drain(draining)
 
@@ -266,7 +266,7 @@ class PoolIndex:
     def recount(self, addresses: Iterable[Address]) -> list[str]:
         """Compare counters and order with ones made anew from `addresses`; one sentence per difference."""
         real = PoolIndex()
-        real.held, real._claimed, real._draining = self.held, self._claimed, self._draining
+        real.held, real._claimed, real.draining = self.held, self._claimed, self.draining
         for slot in self.slots.values():
             real.put_eni(slot.eni)
         for address in addresses:

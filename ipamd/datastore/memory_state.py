@@ -119,8 +119,12 @@ class MemoryState:
             self._doubted = addresses
             self._hold()
 
+    def draining(self) -> Draining:
+        """What gives addresses last."""
+        return self._pool.draining
+
     def set_draining(self, draining: Draining) -> None:
-        """Replace what gives addresses last."""
+        """Replace it."""
         with self._lock:
             self._pool.set_draining(draining)
 

@@ -176,11 +176,11 @@ class Limits:
     """The refusals in force. Used by the pool's thread; `refusal` and `in_force` by any."""
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, draw: Callable[[], float] = random.random) -> None:
-        """`draw`: 0.0 to 1.0, this node's part of the time for which what nobody waits for is put off."""
+        """`draw`: 0.0 to 1.0; 1 more than that is this node's `part` of the time for which what nobody waits for is put off."""
         self._clock = context.clock
         self._agenda = context.agenda
         self._ec2 = ec2
-        self._part = 1.0 + draw()
+        self.part = 1.0 + draw()
         self._limits: dict[Key, _Limit] = {}
 
     def learn(self, asked: Asked, error: BaseException) -> None:
@@ -361,7 +361,7 @@ class Limits:
         if throttling is None:
             return None
         began_s, last_s = throttling
-        pause_s = self._part * min(max(YIELD_SHARE * (last_s - began_s), YIELD_S[kind]), YIELD_MAX_S)
+        pause_s = self.part * min(max(YIELD_SHARE * (last_s - began_s), YIELD_S[kind]), YIELD_MAX_S)
         left_s = last_s + pause_s - self._clock.monotonic()
         return Refusal(YIELDS, left_s=left_s, kind=Blocked.THROTTLED) if left_s > 0 else None
 

@@ -110,7 +110,7 @@ class EniProvisioner:
         self._agenda = context.agenda
         self._failpoint = context.failpoint
         self._ec2 = ec2
-        self._enis = enis
+        self.enis = enis
         self.subnets = new_enis.subnets
         self._tags = new_enis.tags
         self._identity = identity
@@ -122,19 +122,10 @@ class EniProvisioner:
         self._limits = new_enis.subnets.limits
         self._ramp = _Ramp(context.clock.monotonic())
         self.leaked_enis = LeakedEnis(context, ec2=ec2, operations=self._log, delete=self._resume)
-        self.host_setup = enis.routing
 
     def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
         return bool(self._log.all_open())
-
-    def occupied(self) -> tuple[tuple[int, int], ...]:
-        """Network card and device index of attached ENIs that are not recorded: places where no ENI of ours can be attached."""
-        return tuple(self._enis.occupied().values())
-
-    def refused(self) -> frozenset[tuple[int, int]]:
-        """Network card and device index of places where EC2 attached nothing, because an ENI is there that it does not show."""
-        return self._enis.book.refused()
 
     def execute(self, action: Growth) -> None:
         """Grow by one action at EC2 and store the answer.
@@ -251,11 +242,11 @@ class EniProvisioner:
         open_ids = {intent.intent_id for intent in opened}
         self._failed = {intent_id: error for intent_id, error in self._failed.items() if intent_id in open_ids}
         self._agenda.keep_only(PAUSE, open_ids)
-        return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self._enis.book.next_end_s()])
+        return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self.enis.book.next_end_s()])
 
-    def pending(self) -> GrowthState:
-        """What EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come. An intent that
-        is malformed counts for nothing, and its recovery says why."""
+    def with_pending(self, known: GrowthState) -> GrowthState:
+        """Add what EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come. An intent
+        that is malformed counts for nothing, and its recovery says why."""
         enis: list[PendingEni] = []
         slots: dict[EniId, int] = {}
         address_count = 0
@@ -274,7 +265,7 @@ class EniProvisioner:
                 address_count += operation.supply_count
         errors = [error for error in self._failed.values() if error is not None]
         why = f"EC2 is asked what became of the last call, which failed: {log_text(errors[-1])}" if errors else ""
-        return GrowthState(pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count, pending=why)
+        return replace(known, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count, pending=why)
 
     def _resume(self, intent: Intent) -> None:
         self._set_up(self._steps.run(intent, identity=self._identity()))
@@ -312,7 +303,7 @@ class EniProvisioner:
 
     def _set_up(self, work: Work) -> None:
         if work.eni is not None:
-            self.host_setup.try_set_up(work.eni)
+            self.enis.routing.try_set_up(work.eni)
             self._failpoint("growth.host-ready")
 
     def _create(self, action: CreateEni) -> bool:
@@ -334,7 +325,7 @@ class EniProvisioner:
 
     def _create_in(self, target: EniTarget, action: CreateEni, identity: InstanceIdentity) -> Work:
         """With the primary ENI's timeouts of connection tracking; if EC2 may have refused it because of them, once without."""
-        tracking = self._enis.connection_tracking
+        tracking = self.enis.connection_tracking
         try:
             work = self._steps.run(self._open_creation(target, action, identity, tracking), identity=identity, is_first=True)
         except CloudError as error:
@@ -385,7 +376,7 @@ class EniProvisioner:
         eni = self._datastore.eni(action.eni_id)
         if eni is None or eni.is_primary or not eni.created_by_us or eni.state is not EniState.ATTACHED:
             return None
-        if self._enis.may_carry_unrecorded(eni):
+        if self.enis.may_carry_unrecorded(eni):
             raise InvariantError(f"ENI {eni.eni_id} may carry a sandbox whose address EC2 does not show")
         leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
         return self._log.open(Delete(action.eni_id, Why.RELEASED), also=lambda uow: uow.put_eni(leaving))

@@ -54,9 +54,9 @@ than 3 in 100 times to grow bring more."""
 class AutoTarget:
     """The target and what it is made of, in addresses.
 
-    `reserve_count`: from what was seen; `held_count`: the one that counts, with the hold and `start_count`, what a new node expects
-    (while it fills as far as attached ENIs have room). `arriving_count`: what arrives while the pool grows, `grow_s` seconds.
-    `growth_count`: growth seen within such a time. `most_count`: the bound.
+    `reserve_count`: from what was seen; `held_count`: the one that counts, with `start_count`, what a new node expects (while it fills
+    as far as attached ENIs have room). `arriving_count`: what arrives while the pool grows, `grow_s` seconds. `growth_count`: growth
+    seen within such a time. `most_count`: the bound.
     """
 
     count: int
@@ -68,20 +68,18 @@ class AutoTarget:
     peak_count: int
     busy_count: int
     most_count: int
-    needs_eni: bool = False
-    start_count: int = 0
+    needs_eni: bool
+    start_count: int
 
     def __str__(self) -> str:
         way = "a new ENI" if self.needs_eni else "an allocation"
         start = f", expected since the start {self.start_count}" if self.start_count else ""
-        why = [f"a reserve of {self.held_count}"]
-        if self.held_count > max(self.reserve_count, self.start_count):
-            why[0] += f" (held; now {self.reserve_count})"
-        why[0] += f" ({self.arriving_count} arrive in the {self.grow_s:.1f} s of {way}, growth seen {self.growth_count}{start})"
+        why = f"a reserve of {self.held_count} ({self.arriving_count} arrive in the {self.grow_s:.1f} s of {way}, "
+        why += f"growth seen {self.growth_count}{start})"
         if self.peak_count > self.busy_count:
-            why.append(f"{self.peak_count - self.busy_count} below the peak of {self.peak_count} in use or cooling")
+            why += f" and {self.peak_count - self.busy_count} below the peak of {self.peak_count} in use or cooling"
         bound = f", at most {self.most_count}" if self.count == self.most_count else ""
-        return f"auto: {self.count} because {' and '.join(why)}{bound}"
+        return f"auto: {self.count} because {why}{bound}"
 
 
 def resolved(snapshot: PoolSnapshot, settings: PoolSettings) -> PoolSettings:
@@ -99,15 +97,19 @@ def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
     """
     seen, counts = snapshot.growth.demand, snapshot.counts
     busy = counts.in_use + counts.cooling + snapshot.waiting_count
-    vacant = _vacant_count(snapshot, settings)
+    unit = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else 1
+    vacant = unit * sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+    reserve, grow_s, arriving, growth, needs_eni = FLOOR_COUNT, seen.allocation_s, 0, 0, False
+    for needs_eni, grow_s in ((False, seen.allocation_s), (True, seen.creation_s)):
+        mean = max(seen.minute_rate, seen.ten_minute_rate) * grow_s
+        arriving = ceil(mean + SPREAD * sqrt(mean))
+        growth = seen.long_growth_count if needs_eni or grow_s > SHORT_S else seen.short_growth_count
+        reserve = max(FLOOR_COUNT, arriving, growth)
+        if vacant >= reserve:
+            break
     # Nodes start together, and their first pods need the calls: an ENI for what may come after them can wait.
     start = min(seen.start_count, max(counts.free - counts.held, 0) + vacant) if seen.is_filling else seen.start_count
-    reserve, arriving, growth, grow_s = _reserve(snapshot, is_creation=False)
-    needs_eni = vacant < reserve
-    if needs_eni:
-        reserve, arriving, growth, grow_s = _reserve(snapshot, is_creation=True)
-    held, peak = max(reserve, start, seen.held_count), max(seen.peak_count, busy)
-    most = most_count(snapshot, settings)
+    held, peak, most = max(reserve, start), max(seen.peak_count, busy), most_count(snapshot, settings)
     return AutoTarget(
         count=max(min(held + peak - busy, most), 1),
         reserve_count=reserve,
@@ -132,22 +134,6 @@ def most_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     room = (min(capacity, settings.max_pods) if settings.max_pods else capacity) - counts.in_use - counts.cooling
     left = settings.max_pods - counts.in_use if settings.max_pods else unit
     return max(min(unit - 1, max(ceil(room / 2), FLOOR_COUNT), left), 1)
-
-
-def _reserve(snapshot: PoolSnapshot, *, is_creation: bool) -> tuple[int, int, int, float]:
-    """Returns: the reserve, what arrives while the pool grows, the growth seen within such a time, and that time in seconds."""
-    seen = snapshot.growth.demand
-    grow_s = seen.creation_s if is_creation else seen.allocation_s
-    mean = max(seen.minute_rate, seen.ten_minute_rate) * grow_s
-    arriving = ceil(mean + SPREAD * sqrt(mean))
-    growth = seen.long_growth_count if is_creation or grow_s > SHORT_S else seen.short_growth_count
-    return max(FLOOR_COUNT, arriving, growth), arriving, growth, grow_s
-
-
-def _vacant_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Addresses that attached ENIs have room for."""
-    unit = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else 1
-    return unit * sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
 
 
 # Why the pool cannot grow, in words that help in this case (I14). Pure.
@@ -388,7 +374,9 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """What to ask for to make up a deficit: more while a ramp lasts, less while single addresses stand in for missing /28s."""
     if not is_prefix_mode(snapshot, settings):
-        extra = max(min(snapshot.growth.ramp_count, settings.warm_ip_target), _behind_waiting_count(snapshot, settings, deficit))
+        extra = max(
+            min(snapshot.growth.demand.lasting_count, settings.warm_ip_target), _behind_waiting_count(snapshot, settings, deficit)
+        )
         return min(deficit + extra, settings.max_pods - snapshot.pool_count) if settings.max_pods else deficit + extra
     if snapshot.prefixes_available or settings.ip_targets_defined:
         return deficit
@@ -411,7 +399,7 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
     needed, which takes seconds.
     """
     known = snapshot.growth
-    if not known.is_settling or is_prefix_mode(snapshot, settings) or snapshot.waiting_count:
+    if not known.demand.is_settling or is_prefix_mode(snapshot, settings) or snapshot.waiting_count:
         return False
     if snapshot.pool_count < settings.minimum_ip_target or known.allocation is not None:
         return False

@@ -209,7 +209,8 @@ class SeenDemand:
     use, cooling or waited for at once. `short_growth_count`, `long_growth_count`: most by which that rose above its former peak
     within SHORT_S and LONG_S. `allocation_s`, `creation_s`: how long an allocation on an attached ENI and a new ENI took.
     `start_count`: what a node expects that was just made (`is_filling`: minutes ago), or had free when its daemon started.
-    `held_count`: the highest reserve that was computed within the hold time, so that the target does not fall at once.
+    `lasting_count`: addresses that ADDs will take in the next seconds if they go on as they did. `is_settling`: an ADD took an
+    address a moment ago.
     """
 
     minute_rate: float = 0.0
@@ -221,7 +222,8 @@ class SeenDemand:
     is_filling: bool = False
     allocation_s: float = 1.0
     creation_s: float = LONG_S
-    held_count: int = 0
+    lasting_count: int = 0
+    is_settling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +336,7 @@ class GrowthState:
     `pending_address_count`. `pending`: why it is not known. `host`: why the host's routing of an attached ENI is not in place;
     `has_stuck_eni`: it has failed for so long that its addresses are no supply.
 
-    `ramp_count`: addresses that ADDs will take in the next seconds if they go on as they did. `is_settling`: an ADD took an
-    address a moment ago; `is_spare_eni_settling`: too lately for a spare ENI. `demand`: what was measured of it, for WARM_TARGET=auto.
+    `demand`: what was measured of it. `is_spare_eni_settling`: an ADD took an address too lately for a spare ENI.
     """
 
     creation: Refusal | None = None
@@ -354,8 +355,6 @@ class GrowthState:
     pending: str = ""
     host: Refusal | None = None
     has_stuck_eni: bool = False
-    ramp_count: int = 0
-    is_settling: bool = False
     is_spare_eni_settling: bool = False
     demand: SeenDemand = field(default_factory=SeenDemand)
 
@@ -381,13 +380,12 @@ class Releasable:
 class Hold:
     """The surplus over the hold window, in addresses.
 
-    `settled_count`: was surplus during the whole window, and may go. `is_over`: the window has been seen in full. `ages`: seconds for
-    which each ENI is known. `releasable`: what may be named, by ENI; nothing unless something may go. `refusal`: why EC2 or an
+    `settled_count`: was surplus during the whole window, and may go; None before the window has been seen in full. `ages`: of the ENIs
+    that we made lately, in seconds. `releasable`: what may be named, by ENI; nothing unless something may go. `refusal`: why EC2 or an
     unfinished release stands in the way.
     """
 
-    settled_count: int = 0
-    is_over: bool = False
+    settled_count: int | None = None
     ages: Mapping[EniId, float] = field(default_factory=dict)
     releasable: Mapping[EniId, Releasable] = field(default_factory=dict)
     refusal: Refusal | None = None

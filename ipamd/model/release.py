@@ -50,7 +50,7 @@ def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: 
     if obstacle(snapshot):
         return ()
     leaving = [*_excluded(snapshot)]
-    if not snapshot.hold.is_over:
+    if snapshot.hold.settled_count is None:
         return tuple(leaving)
     budget = min(snapshot.hold.settled_count, surplus)
     gone = {action.eni_id for action in leaving}
@@ -89,8 +89,8 @@ def why_kept(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int) ->
     reason = obstacle(snapshot)
     if reason:
         return reason
-    budget = min(snapshot.hold.settled_count, surplus)
-    if not snapshot.hold.is_over or not budget:
+    budget = min(snapshot.hold.settled_count or 0, surplus)
+    if not budget:
         return f"it has not been in excess for {settings.release_hold_s:.0f} s"
     stays = []
     for eni in sorted(snapshot.enis, key=lambda eni: (-eni.device_index, eni.eni_id)):
@@ -180,7 +180,7 @@ def _why_eni_stays(eni: EniCapacity, snapshot: PoolSnapshot, min_age_s: float) -
     ):
         if count:
             return f"has {counted(count, 'address')} {what}"
-    if snapshot.hold.ages.get(eni.eni_id, 0.0) < min_age_s:
+    if snapshot.hold.ages.get(eni.eni_id, min_age_s) < min_age_s:
         return f"is younger than {min_age_s:.0f} s"
     return ""
 

@@ -1,14 +1,13 @@
 """Keep the pool at its target: take a snapshot, plan, execute one action, repeat.
 
-`ipamd/model/plan.py` decides, the provisioner executes. Events wake the maintainer (an ADD, a cooled address, a restart), and a timer
-only while something is due: an idle node makes no EC2 call (I13). No lock that ADD or DEL needs is held
-while EC2 is asked (I10).
+`ipamd/model/plan.py` decides, with `ipamd/model/release.py` what is given back, and the provisioner executes. Events wake the
+maintainer (an ADD, a cooled address, a restart), and a timer only while something is due: an idle node makes no EC2 call (I13).
+No lock that ADD or DEL needs is held while EC2 is asked (I10).
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,14 +17,17 @@ from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import ServiceContext
 from ipamd.core.demand import PoolStatus
 from ipamd.core.loop import Loop
-from ipamd.eni.limits import FAULT, Asked, Limits
+from ipamd.eni.limits import FAULT, RELEASE_DENIED, RELEASE_FAILED, Asked
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.security_groups import SecurityGroups
+from ipamd.eni.steps import report_refused
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import InstanceLimits
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, log_text
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.plan import AutoTarget, Plan, plan, wanted_count
+from ipamd.model.placement import is_prefix_mode
+from ipamd.model.plan import AutoTarget, Plan, auto_target, deficit_count, plan, surplus_count, wanted_count
 from ipamd.model.pool import (
     CreateEni,
     Growth,
@@ -34,13 +36,13 @@ from ipamd.model.pool import (
     PoolSettings,
     PoolSnapshot,
     Refusal,
+    Release,
     ReleaseAddresses,
     ReleaseEni,
     pool_snapshot,
 )
-from ipamd.model.release import Draining
-from ipamd.pool.demand_window import DemandMeter, Ramp
-from ipamd.pool.release import GivingBack
+from ipamd.model.release import Draining, draining, eni_min_age_s, needs_slot, releasable
+from ipamd.pool.demand_window import SETTLE_S, DemandWindow
 
 COALESCE_S = 0.02
 """Pause after a trigger while no ADD waits, so that one plan serves several. Ours, measured: planning beside every ADD of a burst
@@ -59,22 +61,23 @@ log = logging.getLogger(__name__)
 
 
 class PoolMaintainer:
-    """One network card's pool."""
+    """One network card's pool.
+
+    What other threads read is one reference each, assigned whole: it needs no lock.
+    """
 
     def __init__(
         self,
         context: ServiceContext,
         *,
         provisioner: EniProvisioner,
-        resync_due: Callable[[], None],
         security_groups: SecurityGroups,
-        limits: Limits,
         identity: Callable[[], InstanceIdentity | None],
         settings: PoolSettings,
     ) -> None:
         self._datastore = context.datastore
         self._provisioner = provisioner
-        self._resync_due = resync_due
+        self._enis = provisioner.enis
         self._security_groups = security_groups
         self._subnets = provisioner.subnets
         self._identity = identity
@@ -82,48 +85,38 @@ class PoolMaintainer:
         self._health = context.health
         self._freeze = context.freeze
         self._clock = context.clock
-        self._settings = settings
-        self._drain_other_kind(is_prefix_mode=settings.prefix_delegation)  # ADDs are served before the instance type is known
-        self._lock = threading.Lock()
-        self._limits: InstanceLimits | None = None
-        self._refused = limits
-        self._ramp = Ramp()
-        self._giving_back = GivingBack(context, release=provisioner.release, limits=limits)
-        self._meter = DemandMeter()
-        self._known: tuple[Callable[..., PoolSnapshot], Hold] | None = None
-        self._is_postponed = False
-        self._due_deadline: float | None = None
-        self.loop = Loop("pool", self.turn, health=context.health, clock=context.clock, changed=context.demand.triggered)
-
-    @property
-    def settings(self) -> PoolSettings:
+        self.settings = settings
         """The targets in force."""
-        return self._settings
-
-    @property
-    def limits(self) -> InstanceLimits | None:
+        self._drain_other_kind(is_prefix_mode=settings.prefix_delegation)  # ADDs are served before the instance type is known
+        self.limits: InstanceLimits | None = None
         """What the instance type can carry; None until it is known."""
-        return self._limits
+        self._refused = provisioner.subnets.limits
+        self._window = DemandWindow()
+        self._known: tuple[Callable[..., PoolSnapshot], PoolSnapshot] | None = None
+        self._is_postponed = False
+        self.loop = Loop("pool", self.turn, health=context.health, clock=context.clock, changed=context.demand.triggered)
 
     @property
     def auto(self) -> AutoTarget | None:
         """The target that followed from demand at the last cycle; None without WARM_TARGET=auto."""
-        return self._meter.latest
+        known = self._known
+        return auto_target(known[1], self.settings) if known is not None and self.settings.warm_target_auto else None
 
     def outlook(self) -> PoolSnapshot | None:
         """Make the planner's input from what the pool's thread knew at its last cycle and the datastore now; None before its first.
 
         For any thread: what EC2 has taught is not asked of objects that are the pool thread's own.
         """
-        if self._known is None:
+        known = self._known
+        if known is None:
             return None
-        snapshot_of, hold = self._known
-        return replace(snapshot_of(self._datastore.stock(), waiting_count=self._demand.waiting()[0]), hold=hold)
+        snapshot_of, then = known
+        return replace(snapshot_of(self._datastore.stock(), waiting_count=self._demand.waiting()[0]), hold=then.hold)
 
     def set_limits(self, limits: InstanceLimits, *, settings: PoolSettings) -> None:
         """Set the limits of the instance type: the pool may grow from now on."""
-        with self._lock:
-            self._limits, self._settings = limits, settings
+        self.settings = settings  # first: once there are limits, these are in force
+        self.limits = limits
         has_prefixes = settings.prefix_delegation and limits.supports_prefixes
         self._drain_other_kind(is_prefix_mode=has_prefixes)
         is_without = settings.prefix_delegation and not has_prefixes
@@ -137,129 +130,133 @@ class PoolMaintainer:
     def turn(self) -> float | None:
         """Run once. Returns: seconds until something is due by itself; None: an idle pool has no timer (I13)."""
         self._demand.coalesce(COALESCE_S)
+        due_deadline = None
         try:
-            self.run_once()
+            due_deadline = self.run_once()
         except Exception as error:  # noqa: BLE001  # the pause is the pool's own, which status tells and plans go by
             self._health.record_error("pool", error)
             log.warning("the pool maintainer continues after an error: %s", log_text(error))
             self._refused.put_off(FAULT, error, EC2)
-            self._publish(self._status(log_text(error), self._refused.refusal(FAULT), generation=self._demand.waiting()[1]))
-        left_s = None if self._due_deadline is None else max(self._due_deadline - self._clock.monotonic(), 0.0)
+            self._publish(log_text(error), self._refused.refusal(FAULT), generation=self._demand.waiting()[1])
+        left_s = None if due_deadline is None else max(due_deadline - self._clock.monotonic(), 0.0)
         return soonest_s([self._pause_s(), left_s])
 
-    def run_once(self) -> Plan | None:
-        """Do what one wake-up asks for: security groups follow the primary ENI's, and the pool grows towards its target."""
-        self._due_deadline = None
-        decided = self.cycle()  # first: an ADD may wait for it, and creating an ENI asks metadata again
-        self._due_deadline = self._next_due()  # now: what follows may block past it, and nothing would show it any more
-        if self.limits is not None:  # as below: only one thread at a time
-            self._resync_due()
-            self._find_leaked_enis()
-        self._follow_security_groups()
-        return decided
+    def run_once(self) -> float | None:
+        """Do what one wake-up asks for: the pool grows towards its target, and security groups follow the primary ENI's.
 
-    def _find_leaked_enis(self) -> None:
-        identity = self._identity()
-        if identity is not None:
-            self._provisioner.leaked_enis.run_due(identity)
-
-    def _follow_security_groups(self) -> None:
-        identity = self._identity()
-        # Before the limits are known the cloud thread may be recording what EC2 shows: only one thread at a time may be in there.
-        if identity is not None and self.limits is not None:
-            self._security_groups.follow(identity)
+        Returns: the monotonic point at which the plan has to be made anew though nothing happens; None without one.
+        """
+        self.cycle()  # first: an ADD may wait for it, and creating an ENI asks metadata again
+        # Now: what follows may block past it, and nothing would show it any more.
+        pause_s, deadline = self._pause_s(), self._demand.status().retry_deadline
+        due_deadline = soonest_s([deadline, None if pause_s is None else self._clock.monotonic() + pause_s])
+        if self.limits is not None:  # before, the cloud thread may be recording what EC2 shows: only one thread at a time
+            self._enis.resync_due()
+            if (identity := self._identity()) is not None:
+                self._provisioner.leaked_enis.run_due(identity)
+            if (identity := self._identity()) is not None:
+                self._security_groups.follow(identity)
+        return due_deadline
 
     def cycle(self) -> Plan | None:
         """Plan and act until the target is reached or the pool cannot grow; returns the last plan, None before limits."""
         for _ in range(MAX_ACTIONS_PER_WAKE):
             waiting, generation = self._demand.waiting()
-            now_s, served = self._clock.monotonic(), self._demand.served_count()
-            self._ramp.note(served, now_s=now_s)
-            if self.limits is not None:  # before, what EC2 shows may not be recorded yet
-                self._meter.note(self._datastore.counts(), waiting_count=waiting, served_count=served, now_s=now_s)
             if waiting:
-                self._provisioner.host_setup.retry_due()
+                self._enis.routing.retry_due()
+            counts, served_count, now_s = self._datastore.counts(), self._demand.served_count(), self._clock.monotonic()
+            if self.limits is not None:  # before, what EC2 shows may not be recorded yet
+                self._window.observe(counts, self.settings, waiting_count=waiting, served_count=served_count, now_s=now_s)
             snapshot = self.snapshot(waiting_count=waiting)
             if snapshot is None:
-                self._publish(PoolStatus(0, "the instance's limits are not known yet"))
+                self._publish("the instance's limits are not known yet", None, generation=0)
                 return None
             if self._refused.drop_stale_cap(snapshot.known_eni_count):
                 continue
-            self._meter.follow(snapshot, self._settings, now_s=now_s)
-            self._provisioner.note_wanted(wanted_count(snapshot, self._settings))
-            decided = plan(snapshot, settings=self._settings, now=self._clock.now())
-            self._giving_back.note(snapshot, self._settings)
+            self._provisioner.note_wanted(wanted_count(snapshot, self.settings))
+            decided = plan(snapshot, settings=self.settings, now=self._clock.now())
+            surplus = surplus_count(snapshot, self.settings)
+            self._window.record_surplus(surplus, self.settings, now_s=now_s)
+            before = self._datastore.draining().enis
+            self._datastore.set_draining(draining(snapshot, self.settings, surplus=surplus, before=before))
             self._is_postponed = decided.is_postponed
-            status = self._status(decided.sentence, decided.blocked, generation=generation)
-            self._publish(replace(status, excess_count=decided.excess_count, kept=decided.kept))
+            self._publish(decided.sentence, decided.blocked, generation=generation, decided=decided)
             if self.loop.is_stopped or self._refused.refusal(FAULT) is not None:
                 return decided
             if self._provisioner.has_due_intents(is_add_waiting=waiting > 0):
                 self._recover(is_add_waiting=waiting > 0)  # their outcome changes what is needed: plan anew
             elif not decided.actions:
-                if not (decided.deficit_count and self._subnets_changed()):
+                identity = self._identity()
+                if not decided.deficit_count or identity is None or not self._subnets.look_again(identity):
                     return decided
-            elif isinstance(decided.actions[0], ReleaseAddresses | ReleaseEni):
-                self._giving_back.act(decided.actions[0], snapshot)
+            elif isinstance(action := decided.actions[0], ReleaseAddresses | ReleaseEni):
+                self._give_back(action, snapshot)
                 self._demand.trigger()  # one at a time: whatever else is due comes first
                 return decided
             else:
-                self._act(decided.actions[0], snapshot)
+                self._grow(action, snapshot)
         log.warning("the pool maintainer did %d actions in one wake-up and continues at the next", MAX_ACTIONS_PER_WAKE)
         self._demand.trigger()
         return None
 
     def snapshot(self, *, waiting_count: int = 0) -> PoolSnapshot | None:
         """Make the planner's input from one consistent read of memory; None while the instance's limits are not known."""
-        with self._lock:
-            limits = self._limits
-        if limits is None:
+        if self.limits is None:
             return None
         fault = self._refused.refusal(FAULT)
         snapshot_of = partial(
             pool_snapshot,
-            limits=limits,
+            limits=self.limits,
             retry_at=None if fault is None else self._clock.now() + timedelta(seconds=fault.left_s or 0.0),
             blocked_reason="" if fault is None else fault.reason,
             growth=self._growth(is_urgent=waiting_count > 0),
-            occupied=self._provisioner.occupied(),
-            refused=self._provisioner.refused(),
-            taken=self._provisioner.host_setup.unplugged(),
+            occupied=self._enis.occupied().values(),
+            refused=self._enis.book.refused(),
+            taken=self._enis.routing.unplugged(),
             frozen=self._freeze.reason,
             is_frozen_ahead=self._freeze.is_ahead_of_need,
         )
-        now = self._giving_back.with_hold(snapshot_of(self._datastore.stock(), waiting_count=waiting_count), self._settings)
-        self._known = (snapshot_of, now.hold)
-        return now
+        snapshot = snapshot_of(self._datastore.stock(), waiting_count=waiting_count)
+        snapshot = replace(snapshot, hold=self._hold(snapshot))
+        self._known = (snapshot_of, snapshot)
+        return snapshot
 
     def _growth(self, *, is_urgent: bool) -> GrowthState:
-        """What stands in the way of growth, what is under way, and how fast addresses go."""
-        now_s = self._clock.monotonic()
-        taught, pending, hosts = (
-            self._refused.state(home=self._home(), candidates=self._subnets.candidates, is_urgent=is_urgent),
-            self._provisioner.pending(),
-            self._provisioner.host_setup,
-        )
+        """What stands in the way of growth, what is under way, and what was seen of demand."""
+        now_s, routing = self._clock.monotonic(), self._enis.routing
+        known = self._refused.state(home=self._home(), candidates=self._subnets.candidates, is_urgent=is_urgent)
         return replace(
-            taught,
-            slot_caps={**taught.slot_caps, **dict.fromkeys(hosts.frozen(), 0)},
-            pending_enis=pending.pending_enis,
-            pending_slots=pending.pending_slots,
-            pending_address_count=pending.pending_address_count,
-            pending=pending.pending,
-            host=hosts.refusal(),
-            has_stuck_eni=hosts.has_stuck_eni(),
-            ramp_count=self._ramp.lasting_count(now_s=now_s),
-            is_settling=self._ramp.settles_in_s(now_s=now_s) > 0,
-            is_spare_eni_settling=self._spare_eni_settles_in_s(now_s=now_s) > 0,
-            demand=self._meter.seen(now_s=now_s),
+            self._provisioner.with_pending(known),
+            slot_caps={**known.slot_caps, **dict.fromkeys(routing.frozen(), 0)},
+            host=routing.refusal(),
+            has_stuck_eni=routing.has_stuck_eni(),
+            is_spare_eni_settling=self._window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s) > 0,
+            demand=self._window.seen(self.settings, now_s=now_s),
         )
 
-    def _status(self, sentence: str, blocked: Refusal | None, *, generation: int) -> PoolStatus:
-        if blocked is None:
-            return PoolStatus(generation, sentence)
-        deadline = None if blocked.left_s is None else self._clock.monotonic() + blocked.left_s
-        return PoolStatus(generation, sentence, str(blocked), deadline, blocked.next_step, kind=blocked.kind)
+    def _hold(self, snapshot: PoolSnapshot) -> Hold:
+        """What is known of the surplus over time, and what may be named. To name addresses costs a look at all of them."""
+        settings, now_s = self.settings, self._clock.monotonic()
+        settled = self._window.settled_count(settings, kept_count=self._kept_count(snapshot), now_s=now_s)
+        settled = None if settled is None else min(settled, surplus_count(snapshot, settings))
+        has_unit = settings.ip_targets_defined or any(eni.prefix_count for eni in snapshot.enis)
+        may_go = (settled and has_unit) or any(eni.is_excluded and eni.counts.free for eni in snapshot.enis)
+        may_go = may_go and not snapshot.waiting_count
+        may_go = may_go or (needs_slot(snapshot, settings) and deficit_count(snapshot, settings) > 0)
+        refusal = self._refused.refusal(RELEASE_DENIED, RELEASE_FAILED)
+        if refusal is None and self._provisioner.has_open_intents():
+            refusal = Refusal("an earlier call to EC2 is not finished")  # one after the other: a crash leaves little open
+        return Hold(
+            settled_count=settled,
+            ages={EniId(key): RECENT_S - left_s for key, left_s in self._enis.book.added().items() if isinstance(key, str)},
+            releasable=releasable(self._datastore.snapshot(), held=self._datastore.held()) if may_go else {},
+            refusal=refusal,
+        )
+
+    def _kept_count(self, snapshot: PoolSnapshot) -> int | None:
+        """What is held for the whole window where whole ENIs are the unit: one of them. None: everything is."""
+        is_by_eni = not self.settings.ip_targets_defined and not is_prefix_mode(snapshot, self.settings)
+        return snapshot.limits.slots_per_eni if is_by_eni else None
 
     def _recover(self, *, is_add_waiting: bool) -> None:
         problems = self._provisioner.recover_due(is_add_waiting=is_add_waiting)
@@ -268,12 +265,20 @@ class PoolMaintainer:
         if not problems:
             self._note_success()
 
-    def _act(self, action: Growth, snapshot: PoolSnapshot) -> None:
+    def _grow(self, action: Growth, snapshot: PoolSnapshot) -> None:
         """Do one action; a refusal becomes a limit."""
         identity = self._identity()
         if identity is not None and self._subnets.look_before(action, identity):
             return  # an ENI is excluded now, or not any more
-        asked = self._asked(action, snapshot)
+        home = self._home()
+        known = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
+        asked = Asked(
+            action,
+            home=home,
+            is_other_subnet=known is not None and home is not None and known.subnet_id != home,
+            is_urgent=snapshot.waiting_count > 0,
+            used_slot_count=sum(eni.used_slot_count for eni in snapshot.enis if known is not None and eni.eni_id == known.eni_id),
+        )
         if self._refused.recheck_home(asked):
             return
         began_s = self._clock.monotonic()
@@ -287,56 +292,63 @@ class PoolMaintainer:
             self._note_failure(error, is_urgent=asked.is_urgent)
         else:
             self._refused.succeeded(asked)
-            self._meter.took(self._clock.monotonic() - began_s, action)
+            self._window.grew(action, took_s=self._clock.monotonic() - began_s)
             self._note_success()
 
-    def _subnets_changed(self) -> bool:
-        identity = self._identity()
-        return identity is not None and self._subnets.look_again(identity)
+    def _give_back(self, action: Release, snapshot: PoolSnapshot) -> None:
+        """Give one thing back. A refusal stops no growth, and is no error of the pool."""
+        now_s = self._clock.monotonic()
+        try:
+            is_asked = self._provisioner.release(action)
+        except IpamError as error:
+            self._refused.learn_release(error)
+            report_refused(self._health, error)
+            log.warning("%s: %s", action, log_text(error))
+            return
+        if not is_asked:  # pause, or a plan that never fits would be tried in a loop
+            self._refused.put_off(RELEASE_FAILED, IpamError("an ADD or a comparison with EC2 was faster than the plan"), EC2)
+            return
+        self._refused.clear(RELEASE_FAILED, RELEASE_DENIED)
+        eni = next((eni for eni in snapshot.enis if eni.eni_id == action.eni_id), None)
+        if eni is None or eni.is_excluded:  # what is on an excluded ENI was no surplus
+            count = 0
+        elif isinstance(action, ReleaseEni):
+            count = eni.counts.total
+        else:
+            count = len(action.addresses) + len(action.prefixes) * ADDRESSES_PER_PREFIX
+        self._window.released(count, self.settings, kept_count=self._kept_count(snapshot), now_s=now_s)
 
     def _home(self) -> SubnetId | None:
         """The subnet that new ENIs go to by themselves."""
         identity = self._identity()
         return None if identity is None else self._subnets.home(identity)
 
-    def _asked(self, action: Growth, snapshot: PoolSnapshot) -> Asked:
-        """An action with what the table of refusals must know of it."""
-        home = self._home()
-        known = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
-        return Asked(
-            action,
-            home=home,
-            is_other_subnet=known is not None and home is not None and known.subnet_id != home,
-            is_urgent=snapshot.waiting_count > 0,
-            used_slot_count=0 if known is None else _used_slot_count(snapshot, known.eni_id),
-        )
-
-    def _next_due(self) -> float | None:
-        """Monotonic point at which the plan has to be made anew though nothing happens; None without one."""
-        pause_s, told = self._pause_s(), self._demand.status().retry_deadline
-        points = [told, None if pause_s is None else self._clock.monotonic() + pause_s]
-        return min((point for point in points if point is not None), default=None)
-
     def _pause_s(self) -> float | None:
         """Seconds until something is due by itself; None: an idle pool has no timer (I13)."""
-        pauses = [self._security_groups.next_retry_s()]
+        pauses, now_s = [self._security_groups.next_retry_s()], self._clock.monotonic()
         fault = self._refused.refusal(FAULT)
         if fault is not None:
             pauses.append(fault.left_s)
         elif self.limits is not None:
-            pauses += [self._refused.next_retry_s(), self._provisioner.next_retry_s(), self._giving_back.next_retry_s()]
-            pauses.append(self._provisioner.leaked_enis.next_look_s())
-            if self._settings.warm_target_auto:
-                pauses.append(self._meter.next_change_s(now_s=self._clock.monotonic()))
+            pauses += [
+                self._refused.next_retry_s(),
+                self._provisioner.next_retry_s(),
+                self._provisioner.leaked_enis.next_look_s(),
+            ]
+            pauses.append(self._window.next_change_s(self.settings, now_s=now_s))
+            if self._known is not None:
+                ages, grown_s = self._known[1].hold.ages, eni_min_age_s(self.settings)
+                pauses += [grown_s - age_s for age_s in ages.values() if age_s < grown_s]
             if self._is_postponed:
-                now_s = self._clock.monotonic()
-                pauses.append(self._ramp.settles_in_s(now_s=now_s) or self._spare_eni_settles_in_s(now_s=now_s))
+                settles_s = self._window.quiet_in_s(SETTLE_S, now_s=now_s)
+                pauses.append(settles_s or self._window.quiet_in_s(self._spare_eni_delay_s(), now_s=now_s))
             if self._demand.waiting()[0]:
-                pauses.append(self._provisioner.host_setup.next_retry_s())
+                pauses.append(self._enis.routing.next_retry_s())
         return soonest_s(pauses)
 
-    def _spare_eni_settles_in_s(self, *, now_s: float) -> float:
-        return self._ramp.spare_eni_settles_in_s(delay_s=self._settings.spare_eni_delay_s, now_s=now_s)
+    def _spare_eni_delay_s(self) -> float:
+        """Once to twice the setting, by draw: nodes that got pods in the same moment do not ask together."""
+        return self.settings.spare_eni_delay_s * self._refused.part
 
     def _note_success(self) -> None:
         self._refused.clear(FAULT)
@@ -350,11 +362,13 @@ class PoolMaintainer:
         if isinstance(error, CloudError) and (is_urgent or not isinstance(error, ThrottledError)):  # else it can wait, and does
             self._health.report("ec2", f"EC2: {log_text(error)}")
 
-    def _publish(self, status: PoolStatus) -> None:
-        if status.sentence != self._demand.status().sentence:
-            log.info("pool: %s", status.sentence)
+    def _publish(self, sentence: str, blocked: Refusal | None, *, generation: int, decided: Plan | None = None) -> None:
+        status = PoolStatus(generation, sentence)
+        if blocked is not None:
+            deadline = None if blocked.left_s is None else self._clock.monotonic() + blocked.left_s
+            status = PoolStatus(generation, sentence, str(blocked), deadline, blocked.next_step, kind=blocked.kind)
+        if decided is not None:
+            status = replace(status, excess_count=decided.excess_count, kept=decided.kept)
+        if sentence != self._demand.status().sentence:
+            log.info("pool: %s", sentence)
         self._demand.publish(status)
-
-
-def _used_slot_count(snapshot: PoolSnapshot, eni_id: EniId) -> int:
-    return next((eni.used_slot_count for eni in snapshot.enis if eni.eni_id == eni_id), 0)

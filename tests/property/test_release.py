@@ -24,9 +24,9 @@ from ipamd.model.pool import (
     ReleaseEni,
     pool_snapshot,
 )
-from ipamd.model.release import eni_min_age_s, releasable
+from ipamd.model.release import releasable
 from ipamd.model.snapshot import Snapshot
-from ipamd.pool.demand_window import Surplus
+from ipamd.pool.demand_window import DemandWindow
 from tests.fakes.clock import FakeClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -83,7 +83,6 @@ class Pool:
         made = pool_snapshot(MemoryState(self.records(), clock=FakeClock()).stock(), limits=LIMITS)
         known = hold or Hold(
             surplus_count(made, settings),
-            is_over=True,
             ages=dict.fromkeys(self.enis, 3600.0),
             releasable=releasable(self.records(), held=frozenset()),
         )
@@ -161,26 +160,20 @@ def test_what_goes_is_free_and_the_pool_is_not_short_without_it(pool: Pool, sett
 @given(pools(), settings_of_any_kind)
 def test_nothing_goes_before_its_window_is_over(pool: Pool, settings: PoolSettings) -> None:
     """Without a whole window, and with nothing settled, no release."""
-    now = pool.snapshot(settings, Hold(0, is_over=False, releasable=releasable(pool.records(), held=frozenset())))
+    now = pool.snapshot(settings, Hold(None, releasable=releasable(pool.records(), held=frozenset())))
     assert not [a for a in plan(now, settings=settings, now=NOW).actions if isinstance(a, ReleaseAddresses | ReleaseEni)]
 
 
 @given(settings_of_any_kind, st.lists(st.integers(0, 14), min_size=1, max_size=6))
 def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSettings, loads: list[int]) -> None:
     """A load that repeats within the hold window, for hours: after two windows EC2 is asked for nothing."""
-    pool, surplus, now_s, calls = Pool(), Surplus(), 0.0, []
+    pool, window, now_s, calls = Pool(), DemandWindow(), 0.0, []
     step_s = settings.release_hold_s / (len(loads) + 1)
     for turn in range(len(loads) * 12):
         for _ in range(30):
             _load(pool, loads[turn % len(loads)])  # what found no address waits, and takes what has come
-            snapshot = pool.snapshot(settings, _hold(pool, surplus, now_s))
-            surplus.note(
-                surplus_count(snapshot, settings),
-                enis=list(pool.enis),
-                hold_s=settings.release_hold_s,
-                eni_min_age_s=eni_min_age_s(settings),
-                now_s=now_s,
-            )
+            snapshot = pool.snapshot(settings, _hold(pool, window, settings, now_s))
+            window.record_surplus(surplus_count(snapshot, settings), settings, now_s=now_s)
             decided = plan(snapshot, settings=settings, now=NOW)
             if not decided.actions:
                 break
@@ -188,17 +181,15 @@ def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSet
             before = len(pool.rows)
             pool.apply(decided.actions[0])
             if isinstance(decided.actions[0], ReleaseAddresses | ReleaseEni):
-                surplus.released(before - len(pool.rows), now_s=now_s)
+                window.released(before - len(pool.rows), settings, kept_count=None, now_s=now_s)
         _load(pool, loads[turn % len(loads)])
         now_s += step_s
     assert [turn for turn in calls if turn > 5 * (len(loads) + 1)] == []
 
 
-def _hold(pool: Pool, surplus: Surplus, now_s: float) -> Hold:
+def _hold(pool: Pool, window: DemandWindow, settings: PoolSettings, now_s: float) -> Hold:
     return Hold(
-        surplus.settled_count(now_s=now_s),
-        is_over=surplus.is_over(now_s=now_s),
-        ages=surplus.ages(now_s=now_s),
+        window.settled_count(settings, kept_count=None, now_s=now_s),
         releasable=releasable(pool.records(), held=frozenset()),
     )
 

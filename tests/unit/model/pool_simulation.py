@@ -1,4 +1,4 @@
-"""A pool in virtual time: the shipped planner and demand meter, pods from a trace, EC2 with fixed delays.
+"""A pool in virtual time: the shipped planner and demand window, pods from a trace, EC2 with fixed delays.
 
 A trace is a list of pods, each with its arrival and its life in seconds. Releases are simpler than the daemon's, and in favour of
 WARM_ENI_TARGET: an ENI's worth is given back at once as soon as a whole one more than needed is free; with IP targets, what has been
@@ -16,16 +16,18 @@ from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.plan import excess_count, plan, resolved
 from ipamd.model.pool import (
-    Action,
     AllocateAddresses,
     CreateEni,
     EniCapacity,
+    Growth,
     GrowthState,
     PoolCounts,
     PoolSettings,
     PoolSnapshot,
+    ReleaseAddresses,
+    ReleaseEni,
 )
-from ipamd.pool.demand_window import DemandMeter, Ramp
+from ipamd.pool.demand_window import SETTLE_S, DemandWindow
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COOLDOWN_S = 30.0
@@ -56,7 +58,7 @@ class PoolSimulation:
         self.assigned = self.cooling = self.waiting = self.served = 0
         self.lives: list[float] = []
         self.outcome = Outcome()
-        self.meter, self.ramp = DemandMeter(), Ramp()
+        self.window = DemandWindow()
         self.is_busy = False
         self.excess_since_s: float | None = None
         self.events: list[tuple[float, int, str, object]] = []
@@ -111,11 +113,7 @@ class PoolSimulation:
 
     def snapshot(self) -> PoolSnapshot:
         """What the planner sees."""
-        growth = GrowthState(
-            ramp_count=self.ramp.lasting_count(now_s=self.now_s),
-            is_settling=self.ramp.settles_in_s(now_s=self.now_s) > 0,
-            demand=self.meter.seen(now_s=self.now_s),
-        )
+        growth = GrowthState(demand=self.window.seen(self.settings, now_s=self.now_s))
         enis = (EniCapacity(EniId(f"eni-{n}"), n, EniState.ATTACHED, used) for n, used in enumerate(self.enis))
         counts = PoolCounts(free=self.free, assigned=self.assigned, cooling=self.cooling)
         return PoolSnapshot(tuple(enis), counts, self.limits, waiting_count=self.waiting, growth=growth)
@@ -123,31 +121,31 @@ class PoolSimulation:
     def cycle(self) -> None:
         """What the pool's thread does after a wake-up."""
         counts = PoolCounts(free=self.free, assigned=self.assigned, cooling=self.cooling)
-        self.ramp.note(self.served, now_s=self.now_s)
-        self.meter.note(counts, waiting_count=self.waiting, served_count=self.served, now_s=self.now_s)
+        self.window.observe(counts, self.settings, waiting_count=self.waiting, served_count=self.served, now_s=self.now_s)
         snapshot = self.snapshot()
-        self.meter.follow(snapshot, self.settings, now_s=self.now_s)
         target = resolved(snapshot, self.settings).warm_ip_target
         if not self.outcome.targets or self.outcome.targets[-1][1] != target:
             self.outcome.targets.append((self.now_s, target))
         decided = plan(snapshot, settings=self.settings, now=NOW)
         if decided.actions:
-            self.act(decided.actions[0])
+            action = decided.actions[0]
+            assert not isinstance(action, ReleaseAddresses | ReleaseEni)
+            self.act(action)
         else:
             self.release(excess_count(snapshot, resolved(snapshot, self.settings)))
         if decided.is_postponed:
-            self.push(self.now_s + self.ramp.settles_in_s(now_s=self.now_s), "look")
-        fades_s = self.meter.next_change_s(now_s=self.now_s) if self.settings.warm_target_auto else None
+            self.push(self.now_s + self.window.quiet_in_s(SETTLE_S, now_s=self.now_s), "look")
+        fades_s = self.window.next_change_s(self.settings, now_s=self.now_s) if self.settings.warm_target_auto else None
         if fades_s is not None and self.now_s + fades_s > self.next_look_s:
             self.next_look_s = self.now_s + fades_s
             self.push(self.next_look_s, "look")
 
-    def act(self, action: Action) -> None:
+    def act(self, action: Growth) -> None:
         """Ask EC2; the answer comes later."""
         took_s = CREATION_S if isinstance(action, CreateEni) else ALLOCATION_S
         self.outcome.calls += 4 if isinstance(action, CreateEni) else 1
         self.is_busy = True
-        self.meter.took(took_s, action)
+        self.window.grew(action, took_s=took_s)
         self.push(self.now_s + took_s, "done", action)
 
     def release(self, excess: int) -> None:

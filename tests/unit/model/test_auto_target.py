@@ -45,7 +45,6 @@ demands = st.builds(
     start_count=st.integers(0, 100),
     allocation_s=st.floats(0, 120),
     creation_s=st.floats(0, 120),
-    held_count=st.integers(0, 100),
 )
 types = st.builds(InstanceLimits, st.just("t"), st.integers(1, 15), st.integers(2, 50))
 snapshots = st.builds(
@@ -78,7 +77,6 @@ MORE: dict[str, Callable[[SeenDemand], SeenDemand]] = {
     "long arrivals": lambda seen: replace(seen, ten_minute_rate=seen.ten_minute_rate + 0.5),
     "peak": lambda seen: replace(seen, peak_count=seen.peak_count + 3),
     "start": lambda seen: replace(seen, start_count=seen.start_count + 2),
-    "held": lambda seen: replace(seen, held_count=seen.held_count + 1),
     "growth": lambda seen: replace(
         seen, short_growth_count=seen.short_growth_count + 2, long_growth_count=seen.long_growth_count + 2
     ),
@@ -207,7 +205,7 @@ def test_a_load_that_comes_back_costs_few_calls(name: str) -> None:
 
 
 def test_an_hourly_burst_is_remembered_and_an_old_one_is_not() -> None:
-    """Two hours in full, less with each hour after that, the floor in the end; the target falls in steps, it does not flap."""
+    """For the window in full, then the floor; the target falls in steps, it does not flap."""
     simulation = PoolSimulation(AUTO, M5_4XLARGE)
     outcome = simulation.run(residents(4) + [(3600.0, 60.0)] * 12, total_s=14 * HOUR_S)
     late = [(at_s, count) for at_s, count in outcome.targets if at_s > 3900]
@@ -215,4 +213,4 @@ def test_an_hourly_burst_is_remembered_and_an_old_one_is_not() -> None:
     assert at_next_hour >= 12
     assert [count for _, count in late] == sorted((count for _, count in late), reverse=True)
     assert late[-1][1] == FLOOR_COUNT
-    assert simulation.meter.next_change_s(now_s=14 * HOUR_S) is None, "an idle pool has no timer (I13)"
+    assert simulation.window.next_change_s(AUTO, now_s=14 * HOUR_S) is None, "an idle pool has no timer (I13)"

@@ -48,7 +48,7 @@ def pool(*enis: EniCapacity, limits: InstanceLimits = LIMITS) -> PoolSnapshot:
         for eni in enis
         if eni.counts.free
     }
-    hold = Hold(10_000, is_over=True, ages={eni.eni_id: LONG_S for eni in enis}, releasable=free)
+    hold = Hold(10_000, ages={eni.eni_id: LONG_S for eni in enis}, releasable=free)
     return PoolSnapshot(enis=enis, counts=total, limits=limits, hold=hold)
 
 

@@ -59,7 +59,7 @@ def barely_full(eni: EniCapacity, *, others: Sequence[EniCapacity] = (FULL,), **
     snapshot = pool(*others, eni, limits=LIMITS)
     free = sum(other.counts.free for other in others)
     counts = replace(snapshot.counts, free=free)  # as `pool_snapshot`: what is excluded is no supply
-    return replace(snapshot, counts=counts, hold=replace(snapshot.hold, settled_count=0, is_over=False, **hold))
+    return replace(snapshot, counts=counts, hold=replace(snapshot.hold, settled_count=None, **hold))
 
 
 @pytest.mark.parametrize(
@@ -133,5 +133,5 @@ def test_one_that_is_not_managed_is_no_part_of_the_pool() -> None:
     rows = {address: Address(address, foreign.eni_id, AddressState.FREE, NOW) for address in FREE}
     assert releasable(Snapshot({foreign.eni_id: foreign}, rows, {}, {}, {}), held=frozenset()) == {}
     stock = Stock((EniStock(foreign, PoolCounts(free=3), 3, 0, 0),), PoolCounts())
-    named = Hold(100, is_over=True, releasable={foreign.eni_id: Releasable(FREE)})
+    named = Hold(100, releasable={foreign.eni_id: Releasable(FREE)})
     assert decide(replace(pool_snapshot(stock, limits=LIMITS), hold=named, counts=PoolCounts(free=10))).actions == ()

@@ -39,7 +39,7 @@ def move_by_hand(node: FakeNode, prefix: IPv4Network) -> EniId:
     node.ec2.unassign(PRIMARY, addresses=[], prefixes=[prefix])
     other = next(eni for eni in node.ec2.attached() if eni.eni_id != PRIMARY)
     node.ec2.enis[other.eni_id] = replace(other, prefixes=other.prefixes | {prefix})
-    node.pool._provisioner._enis.add_addresses(other.eni_id, frozenset(), frozenset({prefix}), asked_count=16)
+    node.pool._provisioner.enis.add_addresses(other.eni_id, frozenset(), frozenset({prefix}), asked_count=16)
     return other.eni_id
 
 
@@ -81,7 +81,7 @@ def test_old_addresses_in_an_answer_are_no_recent_change(node: FakeNode) -> None
     later, passed for lag of EC2 for five minutes, and ADDs got its addresses (I7)."""
     old = next(iter(node.ec2.enis[PRIMARY].prefixes))
     new = IPv4Network("10.0.200.16/28")
-    node.provisioner._enis.add_addresses(PRIMARY, frozenset(), frozenset({old, new}), asked_count=16)
+    node.provisioner.enis.add_addresses(PRIMARY, frozenset(), frozenset({old, new}), asked_count=16)
     added = node.enis.book.added()
     assert set(new) <= added.keys()
     assert not set(old) & added.keys()

@@ -201,7 +201,7 @@ def test_a_retry_that_falls_due_during_another_call_is_made(tmp_path: Path, monk
     left_s = node.pool._pause_s()
     assert left_s, "the refusal is in force"
     node.clock.advance(left_s)
-    monkeypatch.setattr(node.pool, "_resync_due", lambda: node.clock.advance(10_000))
+    monkeypatch.setattr(node.enis, "resync_due", lambda: node.clock.advance(10_000))
     assert node.pool.turn() == 0.0
 
 
