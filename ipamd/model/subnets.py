@@ -215,11 +215,6 @@ def why_unusable(tags: Mapping[str, str], *, is_primary: bool, cluster_name: str
     return "" if matches_cluster(tags, cluster_name) else f"tagged for other clusters, not for {cluster_name}"
 
 
-def why_excluded(tags: Mapping[str, str], *, cluster_name: str) -> str:
-    """Say why an ENI that is in a subnet already gets nothing new, "" if it does. A missing ROLE_TAG excludes nothing."""
-    return why_unusable(tags, is_primary=True, cluster_name=cluster_name)
-
-
 def by_room(subnets: Iterable[DescribedSubnet]) -> list[DescribedSubnet]:
     """Most free addresses first; those with the same count stay in their order."""
     return sorted(subnets, key=lambda subnet: -subnet.free_count)
@@ -244,7 +239,8 @@ def exclusion(
     if subnets is None:
         return "" if eni.excluded.startswith(CUSTOM) else eni.excluded
     subnet = subnets.get(eni.subnet_id)
-    why = "" if subnet is None else why_excluded(subnet.tags, cluster_name=policy.cluster_name)
+    # As for the node's own: a missing ROLE_TAG excludes no ENI that is there.
+    why = "" if subnet is None else why_unusable(subnet.tags, is_primary=True, cluster_name=policy.cluster_name)
     return f"its subnet {eni.subnet_id} is {why}" if why else ""
 
 

@@ -38,7 +38,6 @@ from ipamd.model.subnets import (
     by_room,
     exclusion,
     matches_cluster,
-    why_excluded,
     why_unusable,
 )
 
@@ -84,7 +83,8 @@ def test_a_role_tag_means_the_same_for_new_and_old(role: str, cluster: str, is_p
     for other in ({}, {"cni.networking.k8s.aws/cluster/other": ""}, {"cni.networking.k8s.aws/cluster/mine": "x"}):
         tags = {"kubernetes.io/role/cni": role, **other}
         unusable = why_unusable(tags, is_primary=is_primary, cluster_name=cluster)
-        assert unusable == why_excluded(tags, cluster_name=cluster)
+        excluded = exclusion(ENI, SubnetPolicy(cluster_name=cluster), {SUBNET.subnet_id: replace(SUBNET, tags=tags)})
+        assert excluded == (f"its subnet {SUBNET.subnet_id} is {unusable}" if unusable else "")
 
 
 def test_the_roomiest_comes_first_and_equals_keep_their_order() -> None:

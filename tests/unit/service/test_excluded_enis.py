@@ -62,7 +62,7 @@ def test_what_is_used_cooling_or_lost_stays_and_the_rest_goes_at_once(node: Fake
     unassigned = node.ec2.calls["unassign"]
     assert len(before) >= 4
     node.ec2.subnets[SUBNET] = replace(node.ec2.subnets[SUBNET], tags={"kubernetes.io/role/cni": "0"})
-    node.app.pool.subnets._listing.disprove()
+    node.app.pool.subnets._listed_monotonic_s = float("-inf")
     node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=12))
     for _ in range(10):
         node.pool.cycle()
