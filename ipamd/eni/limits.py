@@ -28,8 +28,6 @@ from ipamd.model.errors import (
 )
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.pool import (
-    AllocateAddresses,
-    AllocatePrefixes,
     Blocked,
     CreateEni,
     Growth,
@@ -85,17 +83,9 @@ class Asked:
         return CREATION if isinstance(self.action, CreateEni) else ALLOCATION
 
     @property
-    def prefix_count(self) -> int:
-        """The /28s that were asked for."""
-        match self.action:
-            case AllocatePrefixes(count=count) | CreateEni(prefix_count=count):
-                return count
-        return 0
-
-    @property
     def half(self) -> int:
         """Half of what was asked for at once."""
-        return (self.prefix_count or getattr(self.action, "address_count", 0)) // 2
+        return (self.action.prefix_count or self.action.address_count) // 2
 
     def key(self, what: str) -> Key:
         """What is stopped: this ENI's slots, this kind of call, or what every action asks for."""
@@ -111,12 +101,12 @@ class Asked:
             case "elsewhere":
                 return self.is_other_subnet
             case "prefixes" | "prefix":
-                return self.prefix_count > 1 if word == "prefixes" else self.prefix_count == 1
+                return self.action.prefix_count > 1 if word == "prefixes" else self.action.prefix_count == 1
             case "large":
                 return self.kind == CREATION and bool(self.half) and isinstance(error, CloudError) and error.code == SLOTS_CODE
             case "odd":  # answered with a code that says nothing to us: perhaps that this instance cannot have prefixes
                 is_answer = type(error) is CloudError and bool(error.code) and not error.may_have_happened
-                return is_answer and isinstance(self.action, AllocatePrefixes)
+                return is_answer and self.kind == ALLOCATION and bool(self.action.prefix_count)
         return word in ("any", self.kind)
 
 
@@ -222,7 +212,7 @@ class Limits:
     def succeeded(self, asked: Asked) -> None:
         """End what this action has disproved."""
         self.clear(*(asked.key(what) for what in ("error", "denied", "spare")))
-        self.clear(ENI_COUNT if asked.kind == CREATION else asked.key("slots"), *[PREFIXES] * bool(asked.prefix_count))
+        self.clear(ENI_COUNT if asked.kind == CREATION else asked.key("slots"), *[PREFIXES] * bool(asked.action.prefix_count))
         if asked.kind == ALLOCATION and asked.home is not None and not asked.is_other_subnet:
             self.took_room(asked.home, asked.action)
 
@@ -310,7 +300,7 @@ class Limits:
 
     def recheck_home(self, asked: Asked) -> bool:
         """As `recheck_room`, before addresses are asked for on an attached ENI."""
-        is_here = isinstance(asked.action, AllocateAddresses) and not asked.is_other_subnet
+        is_here = asked.kind == ALLOCATION and not asked.action.prefix_count and not asked.is_other_subnet
         return is_here and asked.home is not None and self.recheck_room(asked.home, asked.action)
 
     def short_of_room(self, subnet_id: SubnetId, count: int) -> None:
@@ -373,10 +363,4 @@ def refused_because(error: BaseException) -> str:
 
 def needs(action: Growth) -> int:
     """Addresses of the subnet that an action takes, a new ENI's primary address included; prefixes are not counted."""
-    match action:
-        case AllocateAddresses(count=count):
-            return count
-        case CreateEni(address_count=count):
-            return count + 1
-        case _:
-            return 0
+    return action.address_count + isinstance(action, CreateEni)

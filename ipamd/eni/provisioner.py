@@ -39,8 +39,7 @@ from ipamd.model.errors import (
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Assign, Create, Delete, Intent, IntentKind, Unassign, Why
 from ipamd.model.pool import (
-    AllocateAddresses,
-    AllocatePrefixes,
+    Allocate,
     CreateEni,
     Growth,
     GrowthState,
@@ -160,14 +159,9 @@ class EniProvisioner:
         """The addresses that an action asks for. Raises: CloudError if that is more than the ramp may have, or than has an effect."""
         if not self._agenda.is_due(WITHOUT_EFFECT):
             raise CloudError("EC2 did what it was asked to last, and no address more was recorded", details=WHAT_HELPS)
-        is_of_prefixes = isinstance(action, AllocatePrefixes) or (isinstance(action, CreateEni) and action.prefix_count > 0)
-        if isinstance(action, CreateEni):
-            count = unit = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
-        else:
-            count, unit = (
-                action.count * (ADDRESSES_PER_PREFIX if is_of_prefixes else 1),
-                ADDRESSES_PER_PREFIX if is_of_prefixes else 1,
-            )
+        count = unit = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
+        if isinstance(action, Allocate):
+            unit = ADDRESSES_PER_PREFIX if action.prefix_count else 1
         most = math.ceil(2 * self._ramp.wanted_count / max(unit, 1)) * unit
         if self._ramp.asked_count + count > most:
             asked = f"{self._ramp.asked_count} were asked for already, and {self._ramp.wanted_count} were wanted"
@@ -355,9 +349,9 @@ class EniProvisioner:
         )
         return self._log.open(operation, token=token)
 
-    def _allocate(self, action: AllocateAddresses | AllocatePrefixes) -> bool:
+    def _allocate(self, action: Allocate) -> bool:
         """Returns: False if somebody else filled or detached the ENI: the pool plans again with the new state."""
-        operation = Assign(action.eni_id, action.count, isinstance(action, AllocatePrefixes))
+        operation = Assign(action.eni_id, action.prefix_count or action.address_count, action.prefix_count > 0)
         try:
             work = self._steps.run(self._log.open(operation), identity=self._identity(), is_first=True)
         except (EniLimitError, CloudNotFoundError):

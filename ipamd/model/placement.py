@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count as count_from
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
-from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, EniCapacity, Growth, PoolSettings, PoolSnapshot
+from ipamd.model.pool import Allocate, CreateEni, EniCapacity, Growth, PoolSettings, PoolSnapshot
 from ipamd.model.words import counted
 
 STOPGAP_COUNT = 4
@@ -92,7 +92,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
             can_wait = can_wait or not known.allocation.is_lasting
             continue
         share = min(vacant if whole else want, vacant, room)
-        yield AllocatePrefixes(eni.eni_id, share) if by_prefix else AllocateAddresses(eni.eni_id, share)
+        yield Allocate(eni.eni_id, prefix_count=share) if by_prefix else Allocate(eni.eni_id, share)
         want, room, placed = want - share, room - share, placed + share
     if snapshot.frozen:  # only what ADDs wait for
         want = min(want, -(-(snapshot.waiting_count - snapshot.counts.free + snapshot.counts.held) // unit) - placed)

@@ -227,25 +227,15 @@ class SeenDemand:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateAddresses:
-    """Ask EC2 for more secondary addresses on an attached ENI."""
+class Allocate:
+    """Ask EC2 for more secondary addresses on an attached ENI, or for more /28 prefixes."""
 
     eni_id: EniId
-    count: int
+    address_count: int = 0
+    prefix_count: int = 0
 
     def __str__(self) -> str:
-        return f"allocate {counted(self.count, 'address')} on {self.eni_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class AllocatePrefixes:
-    """Ask EC2 for more /28 prefixes on an attached ENI."""
-
-    eni_id: EniId
-    count: int
-
-    def __str__(self) -> str:
-        return f"allocate {counted(self.count, 'prefix')} on {self.eni_id}"
+        return f"allocate {_what(self)} on {self.eni_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +251,14 @@ class CreateEni:
     other_place_count: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        what = counted(self.address_count, "address") if self.address_count else counted(self.prefix_count, "prefix")
-        return f"create an ENI with {what} as device {self.device_index}"
+        return f"create an ENI with {_what(self)} as device {self.device_index}"
 
 
-Growth = AllocateAddresses | AllocatePrefixes | CreateEni
+def _what(action: Growth) -> str:
+    return counted(action.prefix_count, "prefix") if action.prefix_count else counted(action.address_count, "address")
+
+
+Growth = Allocate | CreateEni
 
 
 @dataclass(frozen=True, slots=True)

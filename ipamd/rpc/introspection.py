@@ -22,7 +22,7 @@ from ipamd.model.errors import InvalidRequestError, NotServingError
 from ipamd.model.history import HistoryAnswer, HistoryQuestion
 from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.placement import eni_limit
-from ipamd.model.pool import Action, AllocateAddresses, AllocatePrefixes, PoolSettings
+from ipamd.model.pool import Action, Allocate, PoolSettings
 from ipamd.model.redaction import without_secrets
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.snapshot import eni_place
@@ -274,11 +274,13 @@ def targets(settings: PoolSettings) -> list[pb.Target]:
 
 def _action(action: Action) -> pb.PlannedAction:
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(action).__name__).lower()
+    if isinstance(action, Allocate):
+        kind = "allocate-prefixes" if action.prefix_count else "allocate-addresses"
     addresses, prefixes = len(getattr(action, "addresses", ())), len(getattr(action, "prefixes", ()))
     return pb.PlannedAction(
         kind=kind,
         eni_id=getattr(action, "eni_id", ""),
-        address_count=action.count if isinstance(action, AllocateAddresses) else getattr(action, "address_count", addresses),
-        prefix_count=action.count if isinstance(action, AllocatePrefixes) else getattr(action, "prefix_count", prefixes),
+        address_count=getattr(action, "address_count", addresses),
+        prefix_count=getattr(action, "prefix_count", prefixes),
         text=str(action),
     )

@@ -14,8 +14,7 @@ from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId
 from ipamd.model.plan import deficit_count, plan, surplus_count
 from ipamd.model.pool import (
-    AllocateAddresses,
-    AllocatePrefixes,
+    Allocate,
     CreateEni,
     Hold,
     PoolSettings,
@@ -102,9 +101,9 @@ class Pool:
                     assert row.state is FREE
                     assert row.eni_id == eni_id
                     assert (row.prefix in prefixes) == (row.prefix is not None), "a prefix goes whole"
-            case AllocateAddresses(eni_id, count):
+            case Allocate(eni_id, count, 0):
                 self.add(eni_id, [FREE] * count)
-            case AllocatePrefixes(eni_id, count):
+            case Allocate(eni_id, 0, count):
                 for _ in range(count):
                     self.add(eni_id, [FREE] * 16, is_prefix=True)
             case CreateEni(index, address_count, prefix_count):

@@ -13,7 +13,7 @@ import pytest
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
-from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
+from ipamd.model.pool import Allocate, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors_pool.json").read_text())
@@ -74,10 +74,10 @@ def converge(limits: InstanceLimits, settings: PoolSettings, pods: int) -> list[
             placed += 1
             continue
         match decided.actions[0]:
-            case AllocateAddresses(eni_id, count):
+            case Allocate(eni_id, count, 0):
                 enis[int(eni_id[4:])][0] += count
                 enis[int(eni_id[4:])][1] += count
-            case AllocatePrefixes(eni_id, count):
+            case Allocate(eni_id, 0, count):
                 enis[int(eni_id[4:])][0] += count
                 enis[int(eni_id[4:])][1] += count * 16
             case CreateEni(_, address_count, prefix_count):

@@ -16,7 +16,7 @@ from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.plan import excess_count, plan, resolved
 from ipamd.model.pool import (
-    AllocateAddresses,
+    Allocate,
     CreateEni,
     EniCapacity,
     Growth,
@@ -101,7 +101,7 @@ class PoolSimulation:
                 self.push(self.now_s + COOLDOWN_S, "cooled")
             case "cooled", _:
                 self.cooling -= 1
-            case "done", AllocateAddresses(eni_id, number):
+            case "done", Allocate(eni_id, number, 0):
                 self.enis[int(eni_id[4:])] += number
                 self.is_busy = False
             case "done", CreateEni(_, number):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
-from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
+from ipamd.model.pool import Allocate, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WHY = "operator: maintenance"
@@ -55,7 +55,7 @@ def test_after_a_rebalance_recommendation_an_eni_is_made_for_adds_only(waiting: 
 def test_attached_enis_still_give(is_prefix_mode: bool) -> None:
     """An ADD that waits gets an address or a /28 of an ENI that has a slot left."""
     decided = plan(pool(4, waiting=1), settings=PoolSettings(prefix_delegation=is_prefix_mode, warm_ip_target=2), now=NOW)
-    assert [type(action) for action in decided.actions] == [AllocatePrefixes if is_prefix_mode else AllocateAddresses]
+    assert [(type(action), bool(action.prefix_count)) for action in decided.actions] == [(Allocate, is_prefix_mode)]
     assert decided.blocked is None
 
 

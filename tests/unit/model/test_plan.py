@@ -14,8 +14,7 @@ from ipamd.model.errors import SettingsError
 from ipamd.model.ids import EniId
 from ipamd.model.plan import deficit_count, plan, surplus_count
 from ipamd.model.pool import (
-    AllocateAddresses,
-    AllocatePrefixes,
+    Allocate,
     CreateEni,
     EniCapacity,
     GrowthState,
@@ -54,7 +53,7 @@ def test_an_allocation_in_doubt_is_not_asked_for_twice() -> None:
     assert decided.actions == ()
     assert "the answer was lost" in decided.sentence
     more = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=7), now=NOW)
-    assert more.actions == (AllocateAddresses(EniId("eni-0"), 2),)
+    assert more.actions == (Allocate(EniId("eni-0"), 2),)
 
 
 def test_a_creation_in_doubt_takes_its_place() -> None:
@@ -151,7 +150,7 @@ def test_what_adds_wait_for_and_the_target_behind_them_share_a_call() -> None:
     settings = PoolSettings(warm_ip_target=5)
     for waiting, count in ((0, 5), (1, 5), (2, 7), (7, 12)):
         decided = plan(replace(empty, waiting_count=waiting), settings=settings, now=NOW)
-        assert [action.count for action in decided.actions if isinstance(action, AllocateAddresses)] == [count]
+        assert [action.address_count for action in decided.actions if isinstance(action, Allocate)] == [count]
 
 
 def test_waiting_adds_are_demand() -> None:
@@ -245,11 +244,12 @@ def test_a_plan_never_asks_for_what_does_not_fit(snapshot: PoolSnapshot, setting
     added = 0
     for action in decided.actions:
         match action:
-            case AllocateAddresses(eni_id, count) | AllocatePrefixes(eni_id, count):
-                used[eni_id] += count
-                assert count >= 1
+            case Allocate(eni_id, address_count, prefix_count):
+                used[eni_id] += address_count + prefix_count
+                assert address_count + prefix_count >= 1
+                assert 0 in (address_count, prefix_count)
                 assert used[eni_id] <= slots
-                added += count * (16 if isinstance(action, AllocatePrefixes) else 1)
+                added += address_count + prefix_count * 16
             case CreateEni(device_index, address_count, prefix_count):
                 assert 1 <= address_count + prefix_count <= slots
                 assert 0 in (address_count, prefix_count)
@@ -259,8 +259,8 @@ def test_a_plan_never_asks_for_what_does_not_fit(snapshot: PoolSnapshot, setting
     assert len(indexes) <= max(limits.eni_count, len(snapshot.enis))
     if settings.max_pods and decided.actions:
         last = decided.actions[-1]
-        is_prefix = isinstance(last, AllocatePrefixes) or (isinstance(last, CreateEni) and last.prefix_count)
-        assert snapshot.counts.total + added <= settings.max_pods + (15 if is_prefix else 0)
+        assert isinstance(last, Allocate | CreateEni)
+        assert snapshot.counts.total + added <= settings.max_pods + (15 if last.prefix_count else 0)
 
 
 @given(SNAPSHOTS, SETTINGS)

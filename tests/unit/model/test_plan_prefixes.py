@@ -14,8 +14,7 @@ from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.plan import deficit_count, plan
 from ipamd.model.pool import (
-    AllocateAddresses,
-    AllocatePrefixes,
+    Allocate,
     CreateEni,
     EniCapacity,
     GrowthState,
@@ -78,16 +77,16 @@ def test_a_new_eni_gets_no_more_than_ec2_takes_at_once() -> None:
     pool = replace(a_pool(63, assigned=63, limits=M8I_48XLARGE), growth=growth)
     assert plan(pool, settings=PoolSettings(), now=NOW).actions[0] == CreateEni(1, address_count=31)
     pool = replace(a_pool(3, assigned=3, limits=M8I_48XLARGE), growth=growth)
-    assert plan(pool, settings=PoolSettings(), now=NOW).actions[0] == AllocateAddresses(EniId("eni-0"), 60)
+    assert plan(pool, settings=PoolSettings(), now=NOW).actions[0] == Allocate(EniId("eni-0"), 60)
 
 
 def test_fewer_prefixes_are_asked_for_where_many_were_refused() -> None:
     """A subnet with two whole /28s refuses four: half as many are asked for, not none."""
     settings = PoolSettings(warm_prefix_target=4, prefix_delegation=True)
     pool = a_pool(0)
-    assert plan(pool, settings=settings, now=NOW).actions == (AllocatePrefixes(EniId("eni-0"), 4),)
+    assert plan(pool, settings=settings, now=NOW).actions == (Allocate(EniId("eni-0"), prefix_count=4),)
     pool = replace(pool, growth=GrowthState(prefix_cap=2))
-    assert plan(pool, settings=settings, now=NOW).actions == (AllocatePrefixes(EniId("eni-0"), 2),)
+    assert plan(pool, settings=settings, now=NOW).actions == (Allocate(EniId("eni-0"), prefix_count=2),)
     pool = replace(a_pool(9, assigned=9), growth=GrowthState(prefix_cap=2))
     assert plan(pool, settings=settings, now=NOW).actions == (CreateEni(1, prefix_count=2),)
 
@@ -104,7 +103,7 @@ def test_fewer_prefixes_are_asked_for_where_many_were_refused() -> None:
 def test_single_addresses_on_a_mixed_eni_are_supply(used: int, free: int, expected: int) -> None:
     """Whatever holds a free address, it is free: a /28 is asked for only once fewer than 16 are, and each takes one slot."""
     decided = plan(a_pool(used, free=free, assigned=3), settings=PREFIXES, now=NOW)
-    assert decided.actions == ((AllocatePrefixes(EniId("eni-0"), expected),) if expected else ())
+    assert decided.actions == ((Allocate(EniId("eni-0"), prefix_count=expected),) if expected else ())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_which_target_counts(settings: PoolSettings, short: int) -> None:
 def test_the_primary_eni_gets_prefixes_first() -> None:
     """Device 0 has slots like any other ENI."""
     decided = plan(a_pool(3, 1, free=0, assigned=20), settings=PREFIXES, now=NOW)
-    assert decided.actions == (AllocatePrefixes(EniId("eni-0"), 1),)
+    assert decided.actions == (Allocate(EniId("eni-0"), prefix_count=1),)
 
 
 @given(
@@ -157,9 +156,9 @@ def test_a_mixed_node_never_asks_for_more_slots_than_there_are(
     slots = {f"eni-{n}": count for n, count in enumerate(used)}
     for action in decided.actions:
         match action:
-            case AllocateAddresses(eni_id, count):
+            case Allocate(eni_id, count, 0):
                 slots[eni_id] += count
-            case AllocatePrefixes(eni_id, count):
+            case Allocate(eni_id, 0, count):
                 assert not has_no_prefix
                 assert prefix_cap is None or count <= prefix_cap
                 slots[eni_id] += count
@@ -185,7 +184,7 @@ def test_a_free_single_address_makes_way_for_a_prefix() -> None:
     assert decided.actions == (ReleaseAddresses(EniId("eni-2"), (IPv4Address("10.0.0.1"),)),)
     assert "every slot is taken" in decided.sentence
     after = a_pool(9, 9, 8, free=1, assigned=25)
-    assert plan(after, settings=PREFIXES, now=NOW).actions == (AllocatePrefixes(EniId("eni-2"), 1),)
+    assert plan(after, settings=PREFIXES, now=NOW).actions == (Allocate(EniId("eni-2"), prefix_count=1),)
 
 
 def test_an_exchange_comes_before_another_eni() -> None:

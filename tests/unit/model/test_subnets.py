@@ -15,7 +15,7 @@ from ipamd.model.eni import Eni, EniState, InstanceLimits
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.plan import plan
 from ipamd.model.pool import (
-    AllocateAddresses,
+    Allocate,
     CreateEni,
     EniCapacity,
     EniStock,
@@ -134,7 +134,7 @@ def test_a_full_subnet_of_the_node_does_not_bound_an_eni_elsewhere() -> None:
     for creation_room, expected in ((50, 7), (4, 3)):
         known = replace(snapshot, growth=GrowthState(room=2, creation_room=creation_room))
         actions = plan(known, settings=PoolSettings(warm_ip_target=9), now=NOW).actions
-        assert actions == (AllocateAddresses(EniId("eni-1"), 2), CreateEni(1, address_count=expected))
+        assert actions == (Allocate(EniId("eni-1"), 2), CreateEni(1, address_count=expected))
     empty = replace(snapshot, growth=GrowthState(allocation=short, room=0, creation_room=50))
     assert plan(empty, settings=PoolSettings(warm_ip_target=9), now=NOW).actions == (CreateEni(1, address_count=9),)
 

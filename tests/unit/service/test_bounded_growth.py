@@ -13,15 +13,15 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan
-from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, Growth, PoolSettings, PoolSnapshot
+from ipamd.model.pool import Allocate, CreateEni, Growth, PoolSettings, PoolSnapshot
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 
 HOUR_S = 3600
 CALLS = ("assign_addresses", "assign_prefixes", "create_eni")
 BROKEN: dict[str, Growth] = {
-    "a /28": AllocatePrefixes(PRIMARY, 1),
-    "addresses": AllocateAddresses(PRIMARY, 1),
+    "a /28": Allocate(PRIMARY, prefix_count=1),
+    "addresses": Allocate(PRIMARY, 1),
     "an ENI": CreateEni(1, address_count=9),
 }
 
@@ -99,7 +99,7 @@ def test_a_ramp_asks_for_twice_what_is_wanted_at_most(node: FakeNode, monkeypatc
     """What comes is of no use to ADDs, so the pool stays two short, beside the two that ADDs took: it is not asked without end."""
     node.add("a")
     node.add("b")
-    break_planner(monkeypatch, AllocateAddresses(PRIMARY, 1))
+    break_planner(monkeypatch, Allocate(PRIMARY, 1))
     monkeypatch.setattr("ipamd.pool.maintainer.wanted_count", lambda snapshot, settings: 2)
     before = asked(node)
     run(node, HOUR_S // 2, step=30)
@@ -111,7 +111,7 @@ def test_a_ramp_of_whole_prefixes_asks_for_one_where_less_is_wanted(tmp_path: Pa
     node = FakeNode(tmp_path, settings=PoolSettings(prefix_delegation=True, warm_prefix_target=1))
     node.bring_up()
     node.add("a")
-    break_planner(monkeypatch, AllocatePrefixes(PRIMARY, 1))
+    break_planner(monkeypatch, Allocate(PRIMARY, prefix_count=1))
     monkeypatch.setattr("ipamd.pool.maintainer.wanted_count", lambda snapshot, settings: 3)
     before = asked(node)
     run(node, HOUR_S // 2, step=30)

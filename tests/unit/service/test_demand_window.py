@@ -8,7 +8,7 @@ import pytest
 
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.ids import EniId
-from ipamd.model.pool import RELEASE_HOLD_S, AllocateAddresses, CreateEni, PoolCounts, PoolSettings
+from ipamd.model.pool import RELEASE_HOLD_S, Allocate, CreateEni, PoolCounts, PoolSettings
 from ipamd.pool.demand_window import FILL_S, LONG_RATE_S, START_COUNT, DemandWindow, Highest
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -102,8 +102,8 @@ def test_memory_is_bounded() -> None:
 def test_the_slowest_growth_of_late_counts() -> None:
     """A slower call counts at once, a faster one gradually."""
     window = DemandWindow()
-    window.grew(AllocateAddresses(EniId("eni-0"), 1), took_s=4.0)
-    window.grew(AllocateAddresses(EniId("eni-0"), 1), took_s=0.5)
+    window.grew(Allocate(EniId("eni-0"), 1), took_s=4.0)
+    window.grew(Allocate(EniId("eni-0"), 1), took_s=0.5)
     window.grew(CreateEni(1, 1), took_s=20.0)
     seen = window.seen(AUTO, now_s=0.0)
     assert (round(seen.allocation_s, 2), seen.creation_s) == (3.3, 20.0)

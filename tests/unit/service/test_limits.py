@@ -23,15 +23,15 @@ from ipamd.model.errors import (
     ThrottledError,
 )
 from ipamd.model.ids import EniId
-from ipamd.model.pool import AllocateAddresses, AllocatePrefixes, CreateEni, GrowthState
+from ipamd.model.pool import Allocate, CreateEni, GrowthState
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 
 CREATE, CREATE_ONE = CreateEni(1, address_count=8), CreateEni(1, address_count=1)
 CREATE_PREFIXES, CREATE_PREFIX = CreateEni(1, prefix_count=4), CreateEni(1, prefix_count=1)
-ADDRESSES = AllocateAddresses(EniId("eni-1"), 8)
-PREFIX_SET, PREFIX = AllocatePrefixes(EniId("eni-1"), 4), AllocatePrefixes(EniId("eni-1"), 1)
+ADDRESSES = Allocate(EniId("eni-1"), 8)
+PREFIX_SET, PREFIX = Allocate(EniId("eni-1"), prefix_count=4), Allocate(EniId("eni-1"), prefix_count=1)
 FULL, GONE = SubnetExhaustedError("full"), CloudNotFoundError("gone")
 TOO_MANY, NO_SLOT = EniLimitError("limit"), EniLimitError("limit", code=SLOTS_CODE)
 DENIAL, QUOTA, CHOICE = CloudDeniedError("denied"), CloudQuotaError("quota"), SubnetChoiceError("excluded")
@@ -65,7 +65,7 @@ class Learner:
     ("asked", "error", "stops", "schedule"),
     [
         (Asked(ADDRESSES, home=SUBNET), FULL, {"room": 4}, ROOM),
-        (Asked(AllocateAddresses(EniId("eni-1"), 1), home=SUBNET), FULL, {"room": 0, "creation": 0, "allocation": 0}, ROOM),
+        (Asked(Allocate(EniId("eni-1"), 1), home=SUBNET), FULL, {"room": 0, "creation": 0, "allocation": 0}, ROOM),
         (Asked(ADDRESSES, home=SUBNET, is_other_subnet=True, used_slot_count=3), FULL, {"slot_caps": {"eni-1": 3}}, ROOM),
         (Asked(PREFIX_SET), FULL, {"prefix_cap": 2}, ROOM),
         (Asked(CREATE_PREFIXES), FULL, {"prefix_cap": 2}, ROOM),
