@@ -26,7 +26,7 @@ from ipamd.eni.external_changes import CloudReconciler
 from ipamd.eni.limits import Limits
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.metadata import MetadataWatch
-from ipamd.eni.provisioner import EniProvisioner, NewEnis
+from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.resync import ResyncScheduler
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.eni.subnets import Subnets
@@ -209,7 +209,7 @@ class App:
             looks=self.pool.resyncs.counts,
             found=self.pool.resyncs.found,
             repairs=self.host_network.fights.counts,
-            released=self.pool.provisioner.released_counts,
+            released=lambda: self.pool.provisioner.steps.counts,
             metadata=self.cloud.metadata.difference,
             metadata_requests=adapters.metadata.request_count,
         )
@@ -301,7 +301,8 @@ def compose_pool(
         context,
         ec2=ec2,
         enis=enis,
-        new_enis=NewEnis(subnets, lambda: EniTags(settings.cloud.cluster_name, current.now.cloud.additional_tags)),
+        subnets=subnets,
+        tags=lambda: EniTags(settings.cloud.cluster_name, current.now.cloud.additional_tags),
         identity=identity,
         refresh_identity=node_info.refresh_identity,
     )

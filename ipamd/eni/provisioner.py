@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -23,7 +23,7 @@ from ipamd.eni.operations import OperationLog, is_denied, new_token
 from ipamd.eni.steps import MOVES_MAX, InterruptedByAddError, Steps, Work
 from ipamd.eni.subnets import EniTarget, Subnets
 from ipamd.eni.tags import EniTags
-from ipamd.model.cloud import ConnectionTracking, InstanceIdentity
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.errors import (
     CloudDeniedError,
@@ -77,14 +77,6 @@ class _Ramp:
     asked_count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NewEnis:
-    """Where new ENIs are made, and what they are tagged with."""
-
-    subnets: Subnets
-    tags: Callable[[], EniTags]
-
-
 class EniProvisioner:
     """Creates ENIs, allocates addresses, gives back. Used by one thread, the pool maintainer's.
 
@@ -97,11 +89,12 @@ class EniProvisioner:
         *,
         ec2: Ec2,
         enis: EniService,
-        new_enis: NewEnis,
+        subnets: Subnets,
+        tags: Callable[[], EniTags],
         identity: Callable[[], InstanceIdentity | None],
         refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
-        """`identity` returns what is known of this node; `refresh_identity` asks instance metadata first."""
+        """`tags`: of new ENIs. `identity` returns what is known of this node; `refresh_identity` asks instance metadata first."""
         self._datastore = context.datastore
         self._clock = context.clock
         self._demand = context.demand
@@ -110,15 +103,15 @@ class EniProvisioner:
         self._failpoint = context.failpoint
         self._ec2 = ec2
         self.enis = enis
-        self.subnets = new_enis.subnets
-        self._tags = new_enis.tags
+        self.subnets = subnets
+        self._tags = tags
         self._identity = identity
         self._refresh_identity = refresh_identity
         self._log = OperationLog(context)
-        self._steps = Steps(context, ec2=ec2, enis=enis, operations=self._log)
+        self.steps = Steps(context, ec2=ec2, enis=enis, operations=self._log)
         self._odd = OddObjects(context.health, work="recovery")
         self._failed: dict[str, IpamError | None] = {}  # by intent: why it is open still; those that were tried last come last
-        self._limits = new_enis.subnets.limits
+        self._limits = subnets.limits
         self._ramp = _Ramp(context.clock.monotonic())
         self.leaked_enis = LeakedEnis(context, ec2=ec2, operations=self._log, delete=self._resume)
 
@@ -177,23 +170,22 @@ class EniProvisioner:
             return False
         with self._noting_what_stays_open():
             try:
-                intent = self._open_release(action)
-            except InvariantError as error:
-                log.info(
-                    "nothing is given back: %s", log_text(error)
-                )  # an ADD, or a comparison with EC2, was faster than the plan
-                return False
-            if intent is None:
+                if isinstance(action, ReleaseAddresses):
+                    intent = self._log.open(Unassign(action.eni_id, frozenset(action.addresses), frozenset(action.prefixes)))
+                else:
+                    eni = self._datastore.eni(action.eni_id)
+                    if eni is None or eni.is_primary or not eni.created_by_us or eni.state is not EniState.ATTACHED:
+                        return False
+                    leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
+                    intent = self._log.open(Delete(action.eni_id, Why.RELEASED), also=lambda uow: uow.put_eni(leaving))
+            except InvariantError as error:  # an ADD, or a comparison with EC2, was faster than the plan
+                log.info("nothing is given back: %s", log_text(error))
                 return False
             try:
-                self._steps.run(intent, identity=None, is_first=True)
+                self.steps.run(intent, identity=None, is_first=True)
             except InterruptedByAddError as error:
                 log.info("%s", log_text(error))
         return True
-
-    def released_counts(self) -> Mapping[str, int]:
-        """Addresses, prefixes and ENIs that were given back since the start."""
-        return dict(self._steps.counts)
 
     def recover_due(self, *, is_add_waiting: bool = False) -> list[IpamError]:
         """Find out what EC2 did with open intents whose pause is over, and finish or undo it; what gives back waits while an ADD does.
@@ -262,7 +254,7 @@ class EniProvisioner:
         return replace(known, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count, pending=why)
 
     def _resume(self, intent: Intent) -> None:
-        self._set_up(self._steps.run(intent, identity=self._identity()))
+        self._set_up(self.steps.run(intent, identity=self._identity()))
 
     def _put_off(self, intent: Intent, error: IpamError | None) -> None:
         """It stays open after a try: it is tried again after a pause."""
@@ -318,24 +310,10 @@ class EniProvisioner:
         return False
 
     def _create_in(self, target: EniTarget, action: CreateEni, identity: InstanceIdentity) -> Work:
-        """With the primary ENI's timeouts of connection tracking; if EC2 may have refused it because of them, once without."""
-        tracking = self.enis.connection_tracking
-        try:
-            work = self._steps.run(self._open_creation(target, action, identity, tracking), identity=identity, is_first=True)
-        except CloudError as error:
-            if not tracking or not _may_be_for_a_parameter(error):
-                raise
-            work = self._steps.run(self._open_creation(target, action, identity, ()), identity=identity, is_first=True)
-            sentence = f"connection tracking: new ENIs have EC2's timeouts, not the primary ENI's: {log_text(error)}"
-            self._health.report(TRACKING, sentence, error=error)
-        else:
-            self._health.report(TRACKING, "")
-        return work
+        """With the primary ENI's timeouts of connection tracking; if EC2 may have refused it because of them, once without.
 
-    def _open_creation(
-        self, target: EniTarget, action: CreateEni, identity: InstanceIdentity, tracking: ConnectionTracking
-    ) -> Intent:
-        """The intent holds its subnet: a replay asks for the same."""
+        The intent holds its subnet: a replay asks for the same.
+        """
         token = new_token()
         operation = Create(
             subnet_id=target.subnet_id,
@@ -344,36 +322,43 @@ class EniProvisioner:
             prefix_count=action.prefix_count,
             tags=self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token),
             security_group_ids=target.security_group_ids,
-            connection_tracking=tracking,
+            connection_tracking=self.enis.connection_tracking,
             moves_left=min(action.other_place_count, MOVES_MAX),
         )
-        return self._log.open(operation, token=token)
+        try:
+            work = self.steps.run(self._log.open(operation, token=token), identity=identity, is_first=True)
+        except CloudError as error:
+            # An older EC2 does not know a parameter, a policy may deny it.
+            is_of_parameter = type(error) is CloudError and error.code.startswith(
+                ("InvalidParameter", "UnknownParameter", "Unsupported")
+            )
+            may_be = (is_of_parameter or isinstance(error, CloudDeniedError)) and not error.may_have_happened
+            if not operation.connection_tracking or not may_be:
+                raise
+            token = new_token()
+            tags = self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token)
+            without = replace(operation, tags=tags, connection_tracking=())
+            work = self.steps.run(self._log.open(without, token=token), identity=identity, is_first=True)
+            sentence = f"connection tracking: new ENIs have EC2's timeouts, not the primary ENI's: {log_text(error)}"
+            self._health.report(TRACKING, sentence, error=error)
+        else:
+            self._health.report(TRACKING, "")
+        return work
 
     def _allocate(self, action: Allocate) -> bool:
         """Returns: False if somebody else filled or detached the ENI: the pool plans again with the new state."""
         operation = Assign(action.eni_id, action.prefix_count or action.address_count, action.prefix_count > 0)
         try:
-            work = self._steps.run(self._log.open(operation), identity=self._identity(), is_first=True)
+            work = self.steps.run(self._log.open(operation), identity=self._identity(), is_first=True)
         except (EniLimitError, CloudNotFoundError):
-            if self._steps.adopt_changes(self._node()):
+            if self.steps.adopt_changes(self._node()):
                 return False
             raise
         if (eni := self._datastore.eni(action.eni_id)) is not None:
             self.subnets.allocated(eni.subnet_id, operation.supply_count)
         if work.conflicts:
-            self._steps.adopt_changes(self._node())
+            self.steps.adopt_changes(self._node())
         return True
-
-    def _open_release(self, action: Release) -> Intent | None:
-        if isinstance(action, ReleaseAddresses):
-            return self._log.open(Unassign(action.eni_id, frozenset(action.addresses), frozenset(action.prefixes)))
-        eni = self._datastore.eni(action.eni_id)
-        if eni is None or eni.is_primary or not eni.created_by_us or eni.state is not EniState.ATTACHED:
-            return None
-        if self.enis.may_carry_unrecorded(eni):
-            raise InvariantError(f"ENI {eni.eni_id} may carry a sandbox whose address EC2 does not show")
-        leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
-        return self._log.open(Delete(action.eni_id, Why.RELEASED), also=lambda uow: uow.put_eni(leaving))
 
     def _node(self) -> InstanceIdentity:
         identity = self._identity()
@@ -384,9 +369,3 @@ class EniProvisioner:
 
 def _name(intent: Intent) -> str:
     return f"{intent.kind} intent {intent.intent_id}"
-
-
-def _may_be_for_a_parameter(error: CloudError) -> bool:
-    """Whether a creation may have been refused because of a parameter: an older EC2 does not know it, a policy may deny it."""
-    is_of_parameter = type(error) is CloudError and error.code.startswith(("InvalidParameter", "UnknownParameter", "Unsupported"))
-    return (is_of_parameter or isinstance(error, CloudDeniedError)) and not error.may_have_happened

@@ -266,18 +266,25 @@ class PoolMaintainer:
             self._note_success()
 
     def _grow(self, action: Growth, snapshot: PoolSnapshot) -> None:
-        """Do one action; a refusal becomes a limit."""
+        """Do one action; a refusal becomes a limit. What is refused is not asked for again, whatever the plan says (I18)."""
+        known = snapshot.growth
+        is_at_cap = known.eni_cap is not None and snapshot.known_eni_count >= known.eni_cap
+        refused = (known.creation or (known.cap if is_at_cap else None)) if isinstance(action, CreateEni) else known.allocation
+        if refused is not None:
+            log.error("the plan asks for what is refused: %s: %s", action, refused.reason)
+            self._refused.put_off(FAULT, CloudError(f"the plan asks for what is refused: {refused.reason}"), EC2)
+            return
         identity = self._identity()
         if identity is not None and self._subnets.look_before(action, identity):
             return  # an ENI is excluded now, or not any more
         home = self._home()
-        known = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
+        eni = None if isinstance(action, CreateEni) else self._datastore.eni(action.eni_id)
         asked = Asked(
             action,
             home=home,
-            is_other_subnet=known is not None and home is not None and known.subnet_id != home,
+            is_other_subnet=eni is not None and home is not None and eni.subnet_id != home,
             is_urgent=snapshot.waiting_count > 0,
-            used_slot_count=sum(eni.used_slot_count for eni in snapshot.enis if known is not None and eni.eni_id == known.eni_id),
+            used_slot_count=sum(one.used_slot_count for one in snapshot.enis if eni is not None and one.eni_id == eni.eni_id),
         )
         if self._refused.recheck_home(asked):
             return

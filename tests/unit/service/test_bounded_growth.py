@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import PoolEmptyError
+from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, PoolEmptyError
 from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan
 from ipamd.model.pool import Allocate, CreateEni, Growth, PoolSettings, PoolSnapshot
@@ -150,3 +150,24 @@ def test_pods_that_come_want_more(tmp_path: Path) -> None:
     assert not any("more than is wanted" in line for line in node.health.conditions())
     with pytest.raises(PoolEmptyError):
         node.add("too-many", deadline_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("action", "method", "error", "most"),
+    [
+        ("an ENI", "attach_eni", EniLimitError("instance is full", code="AttachmentLimitExceeded"), 3),
+        ("an ENI", "create_eni", CloudDeniedError("create", code="UnauthorizedOperation"), 7),
+        ("addresses", "assign_addresses", CloudDeniedError("assign", code="UnauthorizedOperation"), 7),
+    ],
+    ids=["attachment limit", "denied creation", "denied addresses"],
+)
+def test_what_is_refused_is_not_repeated(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, action: str, method: str, error: CloudError, most: int
+) -> None:
+    """A plan that asks for what EC2 refused, for three hours and nothing else in its way: as often as the schedule says."""
+    monkeypatch.setattr("ipamd.pool.maintainer.wanted_count", lambda snapshot, settings: 1_000)
+    break_planner(monkeypatch, BROKEN[action])
+    before = asked(node)
+    node.ec2.fail[method] = [error] * 10_000
+    run(node, 3 * HOUR_S, step=20)
+    assert 1 <= asked(node) - before <= most
