@@ -176,6 +176,8 @@ class EniProvisioner:
                     eni = self._datastore.eni(action.eni_id)
                     if eni is None or eni.is_primary or not eni.created_by_us or eni.state is not EniState.ATTACHED:
                         return False
+                    if self.enis.may_carry_unrecorded(eni):
+                        raise InvariantError(f"ENI {eni.eni_id} may carry a sandbox whose address EC2 does not show")
                     leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
                     intent = self._log.open(Delete(action.eni_id, Why.RELEASED), also=lambda uow: uow.put_eni(leaving))
             except InvariantError as error:  # an ADD, or a comparison with EC2, was faster than the plan
