@@ -55,7 +55,7 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
         service.full_name,
         {
             method.name: grpc.unary_unary_rpc_method_handler(
-                partial(_serve, getattr(servicer, method.name)),
+                partial(_serve, servicer, method.name),
                 request_deserializer=GetMessageClass(method.input_type).FromString,
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
@@ -64,9 +64,9 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
     )
 
 
-def _serve(method: Callable[[Any], Any], request: Any, context: grpc.ServicerContext) -> Any:
+def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerContext) -> Any:
     try:
-        return method(request)
+        return getattr(servicer, name)(request)
     except InvalidRequestError as error:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
     except NotServingError as error:
