@@ -56,12 +56,9 @@ def _plain(value: Any, field: Any) -> Any:
         return str(value)
     if value is None or field.message_type is None:
         return value
-    made = [one if isinstance(one, Message) else answer(GetMessageClass(field.message_type), one) for one in _several(value)]
+    several = value if isinstance(value, list | tuple) else (value,)
+    made = [one if isinstance(one, Message) else answer(GetMessageClass(field.message_type), one) for one in several]
     return made if field.is_repeated else made[0]
-
-
-def _several(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else (value,)
 
 
 def question_of(request: pb.GetHistoryRequest | pb.ExplainRequest, *, limit: int) -> HistoryQuestion:

@@ -135,16 +135,13 @@ def _history(directory: Path) -> str:
     found = read_since(directory, datetime.now(UTC) - DAY)
     if not found.records:
         raise NotThere(found.problem or f"nothing of the last day in {directory}")
-    told: list[bytes] = []
-    left_bytes = HISTORY_BYTES
-    for record in sorted(found.records, key=lambda record: record.at, reverse=True):  # the newest tell of what is wrong now
-        told.append(encode(record))
-        left_bytes -= len(told[-1])
-        if left_bytes < 0:
-            break
-    problem = found.problem or (f"older ones are left out: {HISTORY_BYTES} bytes are kept" if left_bytes < 0 else "")
+    data = b"".join(map(encode, sorted(found.records, key=lambda record: record.at)))
+    problem, kept = found.problem, data[-HISTORY_BYTES:]
+    if len(data) > HISTORY_BYTES:  # the newest tell of what is wrong now
+        problem = problem or f"older ones are left out: {HISTORY_BYTES} bytes are kept"
+        kept = kept.partition(b"\n")[2]
     first = json.dumps({"problem": problem}) + "\n" if problem else ""
-    return first + b"".join(reversed(told)).decode()
+    return first + kept.decode()
 
 
 def _metrics(address: str) -> str:

@@ -34,8 +34,9 @@ def convert(documents: Iterable[Document], *, zones: Mapping[str, str], primary_
     found: dict[str, ZoneNetwork] = {}
     used: set[str] = set()
     for where, document in _objects(documents, problems):
-        name = _name(document)
-        if not name:
+        metadata = document.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        if not name or not isinstance(name, str):
             problems.append(f"{where}: metadata.name is missing")
             continue
         used.add(name)
@@ -73,12 +74,6 @@ def _objects(documents: Iterable[Document], problems: list[str]) -> Iterator[tup
             problems.append(f"{where}: is {shown}, not {API_VERSION} ENIConfig")
         else:
             yield where, document
-
-
-def _name(document: Mapping[str, Any]) -> str:
-    metadata = document.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    return name if isinstance(name, str) else ""
 
 
 def _network(spec: object, *, where: str, problems: list[str]) -> ZoneNetwork | None:

@@ -9,7 +9,7 @@ import sys
 
 from ipamd import __version__
 from ipamd.ipamctl.verb import EXIT_ATTENTION, EXIT_REFUSED, EXIT_USAGE, Answer, Verb, VerbError, safe
-from ipamd.ipamctl.verbs import around, bundle, page, past, pool, present, probe
+from ipamd.ipamctl.verbs import around, past, pool, present
 from ipamd.model.words import printable
 
 VERBS: dict[str, Verb] = {
@@ -22,9 +22,9 @@ VERBS: dict[str, Verb] = {
     "capacity": pool.CAPACITY,
     "config": around.CONFIG,
     "plan": pool.PLAN,
-    "probe": probe.PROBE,
-    "bundle": bundle.BUNDLE,
-    "page": page.PAGE,
+    "probe": around.PROBE,
+    "bundle": around.BUNDLE,
+    "page": around.PAGE,
     "watch": present.WATCH,
     "completion": around.COMPLETION,
     "convert-eniconfig": around.CONVERT_ENICONFIG,

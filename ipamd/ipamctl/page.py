@@ -21,9 +21,9 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from ipamd.ipamctl.verb import Ask, VerbError, safe
 from ipamd.metrics_port import MetricsPort
@@ -69,8 +69,7 @@ COMMON_HEADERS = (
 # Who may read it.
 
 
-@dataclass(frozen=True, slots=True)
-class Denial:
+class Denial(NamedTuple):
     """Why a request is not answered: the status line, one line for people, more headers."""
 
     status: str

@@ -1,6 +1,6 @@
 """Compose a probe from the daemon's own settings and adapters, run it alone on this node, and write its report.
 
-Imported by `verbs/probe.py` when the verb runs, because it imports botocore. Rejected: asking the daemon over its socket, because the
+Imported by `verbs/around.py` when the verb runs, because it imports botocore. Rejected: asking the daemon over its socket, because the
 probe must not share the daemon's client, budget or fate, and works where the daemon does not.
 """
 

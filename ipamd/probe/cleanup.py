@@ -6,10 +6,8 @@ An ENI that cannot be deleted is named with the commands that delete it; none is
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
-from ipamd.probe.calls import Answer, Ended
+from ipamd.probe.calls import Ended
 from ipamd.probe.steps import find_by_tag
 from ipamd.probe.subject import NODE_TAG, RUN_TAG, LeftOver, NotPossible, Subject, tags_of
 
@@ -66,7 +64,12 @@ def clear_former(subject: Subject) -> list[str]:
     answer = subject.calls.list_enis("left-overs of former probes", filters)
     if not answer.ok:
         raise Ended(f"EC2 does not tell what former probes left: {answer}")
-    former = [entry["NetworkInterfaceId"] for entry in answer.enis() if _is_former(subject, entry)]
+    former = []
+    for entry in answer.enis():
+        node, run_id = tags_of(entry).get(NODE_TAG), tags_of(entry).get(RUN_TAG, subject.run_id)
+        is_here = (entry.get("Attachment") or {}).get("InstanceId") in (None, str(identity.instance_id))
+        if node == str(identity.instance_id) and run_id != subject.run_id and is_here:
+            former.append(entry["NetworkInterfaceId"])
     why = "left by a former probe; `ipamctl probe aws --run` deletes it"
     subject.left_over = [_named(subject, eni_id, why) for eni_id in former]
     if former and subject.is_real:
@@ -85,13 +88,6 @@ def clear_former(subject: Subject) -> list[str]:
             names = ", ".join(one.subject for one in left)
             raise Ended(f"{names}, left by a former probe, cannot be deleted, so nothing was created; delete it by hand")
     return former
-
-
-def _is_former(subject: Subject, entry: Mapping[str, Any]) -> bool:
-    tags = tags_of(entry)
-    elsewhere = (entry.get("Attachment") or {}).get("InstanceId") not in (None, str(subject.identity.instance_id))
-    is_marked = tags.get(NODE_TAG) == str(subject.identity.instance_id) and RUN_TAG in tags
-    return is_marked and tags[RUN_TAG] != subject.run_id and not elsewhere
 
 
 def _search(subject: Subject) -> None:
@@ -116,27 +112,22 @@ def _remove(subject: Subject, eni_id: str) -> str:
     for wait_s in WAITS_S:
         subject.pause(wait_s)
         try:
-            answer = _detach_or_delete(subject, eni_id)
+            entry = next(iter(subject.describe(eni_id).enis()), {})
+            attachment = entry.get("Attachment") or {}
+            if attachment and attachment.get("Status") != "detaching":
+                attachment_id = str(attachment.get("AttachmentId", ""))
+                answer = subject.change("DetachNetworkInterface", eni_id, AttachmentId=attachment_id)
+                if not answer.is_gone:
+                    continue
+            answer = subject.delete(eni_id)
         except NotPossible as error:
             return str(error)
-        if answer.api == "DeleteNetworkInterface":
-            absent_count += answer.is_gone
-            # One NotFound may be of an ENI too new to be seen; our own call's success needs no second.
-            if answer.ok or absent_count >= 2:
-                subject.deleted_ids.add(eni_id)
-                return ""
+        absent_count += answer.is_gone
+        # One NotFound may be of an ENI too new to be seen; our own call's success needs no second.
+        if answer.ok or absent_count >= 2:
+            subject.deleted_ids.add(eni_id)
+            return ""
     return f"{answer.api}: {answer}" if answer else "not tried"
-
-
-def _detach_or_delete(subject: Subject, eni_id: str) -> Answer:
-    """Take the next step towards deletion. Returns: the answer to it."""
-    entry = next(iter(subject.describe(eni_id).enis()), None)
-    attachment = (entry or {}).get("Attachment") or {}
-    if attachment and attachment.get("Status") != "detaching":
-        detached = subject.change("DetachNetworkInterface", eni_id, AttachmentId=str(attachment.get("AttachmentId", "")))
-        if not detached.is_gone:
-            return detached
-    return subject.delete(eni_id)
 
 
 def _named(subject: Subject, eni_id: str, why: str) -> LeftOver:

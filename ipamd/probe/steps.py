@@ -6,11 +6,12 @@ Each step asks EC2, the kernel or metadata, and reports what it saw to the subje
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv4Network
 
 from ipamd.model.eni import PREFIX_LENGTH
 from ipamd.probe.calls import Answer
-from ipamd.probe.subject import LONGEST_S, RUN_TAG, Lag, NotPossible, OwnEni, Subject, addresses_of, tags_of, until_seen, watch
+from ipamd.probe.subject import LONGEST_S, RUN_TAG, Lag, NotPossible, OwnEni, Subject, addresses_of, tags_of, until_seen
 
 MISSING_ENI_ID = "eni-00000000000000000"
 """Well-formed, and nobody's: EC2 draws IDs at random."""
@@ -63,8 +64,8 @@ def search(subject: Subject) -> None:
     def shows(answer: Answer) -> bool:
         return eni.eni_id in answer.eni_ids()
 
-    watch(subject, "tag-search", shows, since_s=eni.created_s, look=lambda: find_by_tag(subject), enough=1)
-    watch(subject, "list-by-instance", shows, since_s=eni.created_s, look=lambda: list_instance(subject), enough=1)
+    for name, look in (("tag-search", find_by_tag), ("list-by-instance", list_instance)):
+        subject.find_prompt(name, until_seen(subject, shows, since_s=eni.created_s, look=partial(look, subject), enough=1))
     filters = [{"Name": "attachment.instance-id", "Values": [str(subject.identity.instance_id)]}]
     unpaged = subject.calls.ask("DescribeNetworkInterfaces", "the instance, unpaged", Filters=filters)
     subject.find("list-unpaged", unpaged.ok, f"{unpaged}, {len(unpaged.enis())} ENIs", unpaged)
@@ -247,7 +248,7 @@ def addresses(subject: Subject) -> None:
     if not new:
         raise NotPossible("the answer to Assign named no new address")
     eni.addresses |= told
-    watch(subject, "assign-visible", _shows(new[0]), since_s=answer.answered_s)
+    subject.find_prompt("assign-visible", until_seen(subject, _shows(new[0]), since_s=answer.answered_s))
     listed_s = subject.await_listed(frozenset(new[:1]), subject.listed)
     if listed_s is None:
         subject.find("assign-metadata", None if subject.listed() is None else False, "not seen within 60 s")
@@ -271,7 +272,8 @@ def _unassign(subject: Subject, eni: OwnEni, address: str) -> None:
     eni.addresses -= {address}
     shows = _shows(address)
     # An answer without an ENI shows nothing (I11).
-    watch(subject, "unassign-visible", lambda told: bool(told.enis()) and not shows(told), since_s=answer.answered_s)
+    lag = until_seen(subject, lambda told: bool(told.enis()) and not shows(told), since_s=answer.answered_s)
+    subject.find_prompt("unassign-visible", lag)
     again = subject.change(UNASSIGN, eni.eni_id, f"{address} again", PrivateIpAddresses=[address])
     is_said = again.is_gone or (again.code == "InvalidParameterValue" and "not assigned to interface" in again.message)
     subject.find("unassign-again", is_said, str(again), again)
@@ -339,7 +341,8 @@ def delete(subject: Subject) -> None:
         answer = subject.delete(eni.eni_id)
         if not answer.ok:
             raise NotPossible(f"the ENI was not deleted: {answer}")
-        watch(subject, "delete-visible", lambda told: told.is_gone, since_s=answer.answered_s)
+        lag = until_seen(subject, lambda told: told.is_gone, since_s=answer.answered_s)
+        subject.find_prompt("delete-visible", lag)
     again = subject.change("DeleteNetworkInterface", eni.eni_id, "again")
     subject.find("delete-again", again.is_gone, str(again), again)
     subject.current = None

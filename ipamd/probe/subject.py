@@ -111,6 +111,10 @@ class Subject:
         verdict = "unknown" if holds is None else "holds" if holds else "does not hold"
         self.findings[name] = Finding(verdict, observed, [answer.number for answer in answers])
 
+    def find_prompt(self, name: str, lag: Lag) -> None:
+        """Record whether a change was visible at once."""
+        self.find(name, lag.is_prompt, str(lag), *lag.answers)
+
     def eni(self) -> OwnEni:
         """The ENI under test. Raises: NotPossible if there is none."""
         if self.current is None:
@@ -269,17 +273,3 @@ def until_seen(
             lag.seen_s = lag.answers[-enough].answered_s - since_s
             break
     return lag
-
-
-def watch(
-    subject: Subject,
-    name: str,
-    shows: Callable[[Answer], bool],
-    *,
-    since_s: float,
-    look: Callable[[], Answer] | None = None,
-    enough: int = 2,
-) -> None:
-    """Look until a change is seen, and report whether it was visible at once."""
-    lag = until_seen(subject, shows, since_s=since_s, look=look, enough=enough)
-    subject.find(name, lag.is_prompt, str(lag), *lag.answers)

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -54,7 +55,7 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
         service.full_name,
         {
             method.name: grpc.unary_unary_rpc_method_handler(
-                _refusing(servicer, method.name),
+                partial(_serve, servicer, method.name),
                 request_deserializer=GetMessageClass(method.input_type).FromString,
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
@@ -63,16 +64,13 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
     )
 
 
-def _refusing(servicer: object, name: str) -> Callable[[Any, grpc.ServicerContext], Any]:
-    def serve(request: Any, context: grpc.ServicerContext) -> Any:
-        try:
-            return getattr(servicer, name)(request)
-        except InvalidRequestError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except NotServingError as error:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-
-    return serve
+def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerContext) -> Any:
+    try:
+        return getattr(servicer, name)(request)
+    except InvalidRequestError as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except NotServingError as error:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
 
 @dataclass(slots=True)
@@ -250,26 +248,23 @@ def plan_reply(what: WhatIf, *, changed: tuple[str, ...] = ()) -> pb.PlanReply:
         changed=changed,
         eni_limit=eni_limit(snapshot.limits, what.settings),
         eni_count=snapshot.known_eni_count + len(snapshot.refused_device_indexes),
-        total_count=counts.total,
-        free_count=counts.free,
-        in_use_count=counts.in_use,
-        cooling_count=counts.cooling,
+        **{f"{name}_count": getattr(counts, name) for name in ("total", "free", "in_use", "cooling")},
         under_way=snapshot.growth.pending,
     )
 
 
 def targets(settings: PoolSettings) -> list[pb.Target]:
     """List the targets and caps; `defined`: whether it has an effect."""
-    is_auto = settings.warm_target_auto
-    named = {
-        "WARM_ENI_TARGET": (settings.warm_eni_target, not settings.ip_targets_defined),
-        "WARM_IP_TARGET": (settings.warm_ip_target, settings.warm_ip_target > 0 and not is_auto),
-        "MINIMUM_IP_TARGET": (settings.minimum_ip_target, settings.minimum_ip_target > 0),
-        "WARM_PREFIX_TARGET": (settings.warm_prefix_target, settings.warm_prefix_target > 0 and not is_auto),
-        "MAX_ENI": (settings.max_eni, settings.max_eni > 0),
-        "MAX_PODS": (settings.max_pods, settings.max_pods > 0),
+    is_fixed = not settings.warm_target_auto
+    in_effect = {
+        "warm_eni_target": not settings.ip_targets_defined,
+        "warm_ip_target": is_fixed and settings.warm_ip_target > 0,
+        "minimum_ip_target": settings.minimum_ip_target > 0,
+        "warm_prefix_target": is_fixed and settings.warm_prefix_target > 0,
+        "max_eni": settings.max_eni > 0,
+        "max_pods": settings.max_pods > 0,
     }
-    return [pb.Target(name=name, value=value, defined=on) for name, (value, on) in named.items()]
+    return [pb.Target(name=name.upper(), value=getattr(settings, name), defined=on) for name, on in in_effect.items()]
 
 
 def _action(action: Action) -> pb.PlannedAction:

@@ -175,7 +175,7 @@ def test_messages_that_the_documentation_quotes_are_said() -> None:
     text = (ROOT / "docs" / "page.md").read_text()
     sources = (
         Path(page_module.__file__),
-        ROOT / "ipamd" / "ipamctl" / "verbs" / "page.py",
+        ROOT / "ipamd" / "ipamctl" / "verbs" / "around.py",
         ROOT / "ipamd" / "settings" / "upstream.py",
     )
     code = " ".join(path.read_text() for path in sources)

@@ -17,7 +17,7 @@ from ipamd.ipamctl import archive
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.archive import Part, collect, parts
 from ipamd.ipamctl.verb import AwayError
-from ipamd.ipamctl.verbs import bundle as verb
+from ipamd.ipamctl.verbs import around as verb
 from ipamd.model.history import HistoryRecord
 
 SECRETS = {
