@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from ipaddress import IPv4Address
-from typing import Final
 
 from ipamd.kernel import messages, records, survey, uapi
 from ipamd.kernel.netlink import NetlinkSocket, Outcome
@@ -15,7 +14,7 @@ from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.kernel import SANDBOX_GATEWAY
 
-OUTSIDE: Final = IPv4Address("192.0.2.1")
+OUTSIDE = IPv4Address("192.0.2.1")
 """An address to which nothing but a default route should lead. Source: RFC 5737, TEST-NET-1: no host has it."""
 
 

@@ -16,25 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from ipaddress import collapse_addresses
-from typing import Final
 
 from ipamd.kernel.ruleset import NftTable, chain
 from ipamd.settings import NetworkConfig
 
-IPV4: Final = NftTable("ip", "vpc-ipamd-confine")
-IPV6: Final = NftTable("ip6", "vpc-ipamd-confine")
-ARP: Final = NftTable("arp", "vpc-ipamd-confine")
+IPV4 = NftTable("ip", "vpc-ipamd-confine")
+IPV6 = NftTable("ip6", "vpc-ipamd-confine")
+ARP = NftTable("arp", "vpc-ipamd-confine")
 
-CHAINS: Final = ("from_veths", "from_sandbox")
+CHAINS = ("from_veths", "from_sandbox")
 """In every table; with extra sources the IPv4 one has `extra_source` too."""
 
-_BEFORE_DEFRAG: Final = "-450"
+_BEFORE_DEFRAG = "-450"
 """NF_IP_PRI_RAW_BEFORE_DEFRAG and NF_IP6_PRI_RAW_BEFORE_DEFRAG; fragments are put together at -400, NF_IP_PRI_CONNTRACK_DEFRAG.
 
 Source: linux/netfilter_ipv4.h, linux/netfilter_ipv6.h.
 """
 
-COUNTER_PREFIX: Final = "dropped_"
+COUNTER_PREFIX = "dropped_"
 """A named counter for each of `DROP_REASONS`, in one of the tables; nothing else in them changes by itself."""
 
 

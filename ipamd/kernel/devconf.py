@@ -9,28 +9,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Final
 
 from ipamd.kernel import messages, records, uapi
 from ipamd.kernel.netlink import attributes
 from ipamd.kernel.netns import HostNetns
 
-OFF: Final = 0
-STRICT: Final = 1
-LOOSE: Final = 2
+OFF = 0
+STRICT = 1
+LOOSE = 2
 """Values of rp_filter: no check; the source must be routed back through the link; it must be routed at all.
 
 On a link without an address of its own, as host veths are, loose is strict. Source: the kernel's net/ipv4/fib_frontend.c,
 __fib_validate_source (no_addr).
 """
 
-ENI: Final = {uapi.IPV4_DEVCONF_FORWARDING: 1}
-PRIMARY_ENI: Final = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
+ENI = {uapi.IPV4_DEVCONF_FORWARDING: 1}
+PRIMARY_ENI = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
 """What the links of ENIs have. Loose, because replies to addresses of other ENIs arrive on the primary one: NodePort connections.
 Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. Forwarding of a link is what the kernel goes by
 (net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only sets it for all links at once."""
 
-NAMES: Final = {
+NAMES = {
     uapi.IPV4_DEVCONF_FORWARDING: "forwarding",
     uapi.IPV4_DEVCONF_ACCEPT_REDIRECTS: "accept_redirects",
     uapi.IPV4_DEVCONF_SECURE_REDIRECTS: "secure_redirects",
@@ -38,8 +37,8 @@ NAMES: Final = {
     uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: "accept_source_route",
 }
 
-_AF_INET: Final = 2
-_AF_INET6: Final = 10
+_AF_INET = 2
+_AF_INET6 = 10
 _U32 = struct.Struct("=I")
 
 

@@ -14,22 +14,22 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from ipamd.kernel.filters import Interface, Rule, Scope, Verdict
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import WiringError
 
-NAMES: Final = Path("/proc/thread-self/net/ip_tables_names")
+NAMES = Path("/proc/thread-self/net/ip_tables_names")
 """The tables in the namespace of the thread that opens it; without iptables-legacy it is missing."""
 
-LOOKED_AT: Final = {"filter": b"", "nat": b"AWS-"}
+LOOKED_AT = {"filter": b"", "nat": b"AWS-"}
 """Tables that are read, and what must be in one for it to be taken apart: kube-proxy's nat table may have 100,000 rules."""
 
-SO_GET_INFO: Final = 64
-SO_GET_ENTRIES: Final = 65
-FORWARD_HOOK: Final = 2
-MAX_BYTES: Final = 32 * 1024 * 1024
+SO_GET_INFO = 64
+SO_GET_ENTRIES = 65
+FORWARD_HOOK = 2
+MAX_BYTES = 32 * 1024 * 1024
 """Largest table that is read. Ours: 100,000 rules of kube-proxy are about 25 MB."""
 
 _INFO = struct.Struct("=32sI5I5III")

@@ -12,24 +12,23 @@ import errno
 import struct
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
-from typing import Final
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, attribute, text_attribute
 
-ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
+ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
 """The kernel's errnos if an object to be removed does not exist.
 
 Source: the kernel's net/core/fib_rules.c, net/ipv4/fib_trie.c, net/core/rtnetlink.c.
 """
 
-PRESENT: Final = frozenset({errno.EEXIST})
+PRESENT = frozenset({errno.EEXIST})
 
-UNREACHABLE: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH})
+UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH})
 """The kernel's errnos if nothing leads to an address. Source: the kernel's net/ipv4/route.c, ip_route_output_key_hash_rcu."""
 
-_ADD: Final = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
-_PUT: Final = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
+_ADD = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
+_PUT = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
 
 LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
 ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
@@ -37,9 +36,9 @@ ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, sc
 ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
 NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
 U32 = struct.Struct("=I")
-_AF_INET: Final = 2
-_AF_INET6: Final = 10
-_AF_UNSPEC: Final = 0
+_AF_INET = 2
+_AF_INET6 = 10
+_AF_UNSPEC = 0
 
 
 def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netns: int, mtu: int) -> Message:
@@ -306,9 +305,9 @@ def _mac(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
 
 
-_NO_STATS: Final = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
+_NO_STATS = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
 """Without counters an answer has a third of the size: more links per datagram, fewer interrupted dumps."""
 
-_ONE_QUEUE: Final = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
+_ONE_QUEUE = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
 """One queue per veth. By default the kernel allocates one per possible CPU and uses only one (drivers/net/veth.c,
 veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and more on large nodes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attribute
@@ -48,7 +48,7 @@ def generation_by(sock: NetlinkSocket) -> bytes:
 
 T = TypeVar("T")
 
-LOOK_TRIES: Final = 3
+LOOK_TRIES = 3
 """How often a look is repeated that another change fell into. Ours: a look takes a fraction of a millisecond."""
 
 _FAMILIES = {"ip": 2, "arp": 3, "ip6": 10}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Final
 
 from ipamd.kernel import messages, records, ruleset, uapi
 from ipamd.kernel.enis import Repair
@@ -71,7 +70,7 @@ SYSCTL_ROOT = Path("/proc/sys")
 """/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
 
 
-WANTED: Final = {"net/ipv4/ip_forward": "1"}
+WANTED = {"net/ipv4/ip_forward": "1"}
 
 
 def wrong_sysctls(host: HostNetns) -> dict[str, str]:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from ipamd.kernel.filters import Interface, Rule, Scope, Verdict
 from ipamd.kernel.nft import Nftables
@@ -26,8 +26,8 @@ from ipamd.model.errors import WiringError
 from ipamd.model.kernel import Followed
 from ipamd.settings import NetworkConfig
 
-TABLE: Final = "vpc-ipamd"
-FAMILY: Final = "ip"
+TABLE = "vpc-ipamd"
+FAMILY = "ip"
 
 
 class NftTable(NamedTuple):
@@ -48,9 +48,9 @@ class NftTable(NamedTuple):
         return f"{self.removal()}add table {self}\ntable {self} {{\n{body}\n}}\n"
 
 
-SNAT: Final = NftTable(FAMILY, TABLE)
+SNAT = NftTable(FAMILY, TABLE)
 
-PORT_FLAGS: Final = {"prng": " fully-random", "hashrandom": " random", "none": ""}
+PORT_FLAGS = {"prng": " fully-random", "hashrandom": " random", "none": ""}
 """AWS_VPC_K8S_CNI_RANDOMIZESNAT -> how SNAT chooses ports.
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, typeOfSNAT (--random-fully, --random).
@@ -69,9 +69,9 @@ class FormerSettings:
     marks: tuple[int, ...] = ()
 
 
-NONE_FORMER: Final = FormerSettings()
+NONE_FORMER = FormerSettings()
 
-BRANCH_LINKS: Final = "vlan*"
+BRANCH_LINKS = "vlan*"
 """Links of branch ENIs, whose packets keep their address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go (`! -o vlan+`)."""
 
 
@@ -178,7 +178,7 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
 
 JsonObject = Mapping[str, Any]
 
-_VERDICTS: Final = {
+_VERDICTS = {
     "accept": Verdict.ACCEPT,
     "drop": Verdict.DROP,
     "reject": Verdict.DROP,
@@ -186,7 +186,7 @@ _VERDICTS: Final = {
     "jump": Verdict.JUMP,
     "goto": Verdict.GOTO,
 }
-_HARMLESS: Final = frozenset({"counter", "log", "comment", "mangle"})
+_HARMLESS = frozenset({"counter", "log", "comment", "mangle"})
 """Statements that neither choose packets nor end a rule."""
 
 

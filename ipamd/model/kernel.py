@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ipamd.model.ids import AttachmentKey, MacAddress
 
@@ -161,28 +161,28 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IPv4Address, tuple[HostVet
 # Route tables are in `ipamd/model/eni.py`, names of host veths in `ipamd/model/attachment.py`.
 
 
-SANDBOX_GATEWAY: Final = IPv4Address("169.254.1.1")
+SANDBOX_GATEWAY = IPv4Address("169.254.1.1")
 """Next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
 
 Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run.
 """
 
-TO_SANDBOX_PRIORITY: Final = 512
+TO_SANDBOX_PRIORITY = 512
 """`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority."""
 
-MARK_PRIORITY: Final = 1024
+MARK_PRIORITY = 1024
 """`fwmark 0x80/0x80 lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, hostRulePriority."""
 
-EXTERNAL_SERVICE_PRIORITY: Final = 1535
+EXTERNAL_SERVICE_PRIORITY = 1535
 """`to <CIDR of AWS_EXTERNAL_SERVICE_CIDRS> lookup main`.
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, externalServiceIpRulePriority.
 """
 
-FROM_SANDBOX_PRIORITY: Final = 1536
+FROM_SANDBOX_PRIORITY = 1536
 """`from address lookup <ENI table>`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPodRulePriority."""
 
-FROM_ENI_PRIORITY: Final = 32765
+FROM_ENI_PRIORITY = 32765
 """`from <ENI's primary address> lookup <ENI table>`.
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPrimaryIPofENIRulePriority.
