@@ -2,7 +2,7 @@
 
 By netlink they need NET_ADMIN only: in an ordinary container /proc/sys is read-only. An ENI's link must forward, and the primary one
 must take answers to addresses of the others. Those of host veths are the second line of a sandbox's confinement; the first is the
-nftables table (`confine_rules`, docs/adr/0021).
+nftables table (`ruleset`, docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from ipamd.kernel import messages, records, uapi
+from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import attributes
-from ipamd.kernel.netns import HostNetns
 
 OFF = 0
 STRICT = 1
@@ -56,7 +55,7 @@ def host_veth(*, is_strict: bool) -> Mapping[int, int]:
     }
 
 
-def wrong(link: records.Link, wanted: Mapping[int, int]) -> dict[int, int]:
+def wrong(link: messages.Link, wanted: Mapping[int, int]) -> dict[int, int]:
     """Find the settings of a link that differ: number -> present value. A setting that the kernel did not tell does not differ."""
     # An array of u32: the first is number 1. Source: the kernel's net/ipv4/devinet.c, inet_fill_link_af.
     values = _conf(link, _AF_INET, uapi.IFLA_INET_CONF)
@@ -68,22 +67,7 @@ def wrong(link: records.Link, wanted: Mapping[int, int]) -> dict[int, int]:
     return different
 
 
-def found(link: records.Link, wanted: Mapping[int, int]) -> dict[int, str]:
-    """Say of each setting that differs what it is: number -> sentence."""
-    return {number: f"sysctl net/ipv4/conf/{link.name}/{NAMES[number]} was {now}" for number, now in wrong(link, wanted).items()}
-
-
-def repair(host: HostNetns, link: records.Link, wanted: Mapping[int, int]) -> list[str]:
-    """Set what differs, in one message; one sentence each. Raises: WiringError if the kernel refuses."""
-    sentences = [f"{what}: set to {wanted[number]}" for number, what in found(link, wanted).items()]
-    if sentences:
-        with host.netlink() as sock:
-            change = messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=wanted)
-            sock.carry_out([change], what="settings of links")
-    return sentences
-
-
-def has_ipv6(link: records.Link) -> bool:
+def has_ipv6(link: messages.Link) -> bool:
     """Whether IPv6 is on for a link (disable_ipv6 is 0); False in a kernel without IPv6."""
     # An array of s32: the first is number 0. Source: the kernel's net/ipv6/addrconf.c, ipv6_store_devconf.
     values = _conf(link, _AF_INET6, uapi.IFLA_INET6_CONF)
@@ -91,6 +75,6 @@ def has_ipv6(link: records.Link) -> bool:
     return len(values) >= start + _U32.size and not _U32.unpack_from(values, start)[0]
 
 
-def _conf(link: records.Link, family: int, kind: int) -> bytes:
+def _conf(link: messages.Link, family: int, kind: int) -> bytes:
     settings = attributes(link.families, 0).get(family, b"")
     return attributes(settings, 0).get(kind, b"")
