@@ -58,17 +58,14 @@ def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: mes
         found.append(f"interface {name} is not the other end of {spec.host_veth}")
     if not link.is_up:
         return found  # it has no routes then, and none can be looked up through it
+    gateway, unicast = SANDBOX_GATEWAY, uapi.RTN_UNICAST
     wanted = (
         (spec.address, (spec.address, 32, None, uapi.RTN_LOCAL), f"interface {name} does not have {spec.address}"),
-        (
-            SANDBOX_GATEWAY,
-            (SANDBOX_GATEWAY, 32, None, uapi.RTN_UNICAST),
-            f"the route to {SANDBOX_GATEWAY} dev {name} is missing in the sandbox",
-        ),
+        (gateway, (gateway, 32, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
         (
             OUTSIDE,
-            (None, 0, SANDBOX_GATEWAY, uapi.RTN_UNICAST),
-            f"the default route via {SANDBOX_GATEWAY} dev {name} is missing in the sandbox, or not in use",
+            (None, 0, gateway, unicast),
+            f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use",
         ),
     )
     asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted]
