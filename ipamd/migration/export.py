@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline
-from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import Allocation, recorded, unrecorded, wanted_name
 from ipamd.model.cniresult import recorded_spec, renamed_result
 from ipamd.model.errors import ForeignStateError, IpamError, TakeoverError, log_text
