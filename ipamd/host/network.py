@@ -7,7 +7,7 @@ without an error anywhere. What it undoes again and again is repaired less and l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 
 from ipamd.core.agenda import soonest_s
@@ -16,23 +16,24 @@ from ipamd.core.deadline import Deadline
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.eni.enis import EniService
 from ipamd.host.repair_backoff import Fights
-from ipamd.host.triggers import ExpectedVeths, Relevance, Scope, Silence, Triggers
+from ipamd.host.triggers import Scope, Triggers, scope_of
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
-from ipamd.model.eni import MAIN_TABLE, Eni, EniState
+from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
     NOT_REPAIRED,
+    ChangeKind,
     HostChange,
-    HostVeth,
     KernelSurvey,
     Repaired,
     RepairedObject,
     duplicate_addresses,
     stray_rules,
+    wiring_differences,
 )
 from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Datastore, HostNetwork
@@ -41,49 +42,20 @@ from ipamd.sandbox.quarantine import QuarantineService
 log = logging.getLogger(__name__)
 
 
-# Remove rules that lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost.
-
-
-class StrayRules:
-    """Used by one thread."""
-
-    def __init__(self, context: ServiceContext) -> None:
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._odd = OddObjects(context.health, work="removal of rules that lead nowhere")
-        self._unowned: frozenset[IPv4Address] = frozenset()
-
-    @property
-    def are_there(self) -> bool:
-        """Whether the last survey showed any."""
-        return bool(self._unowned)
-
-    def remove(self, survey: KernelSurvey) -> list[str]:
-        """Remove those that this whole survey and the one before show, too: an ADD adds its rules before its row is stored.
-
-        Returns: one sentence per repair.
-        """
-        strays = stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
-        unowned = frozenset(address for address in strays if not self._has_owner(address))
-        seen_twice, self._unowned = unowned & self._unowned, unowned
-        self._odd.keep_only(str(address) for address in seen_twice)
-        repairs = []
-        for address in sorted(seen_twice):
-            with self._odd.skip(str(address)):
-                self._wiring.remove_leftover(host_veth=None, address=address)
-                repairs.append(f"rules of {address} led nowhere: removed")
-        return repairs
-
-    def _has_owner(self, address: IPv4Address) -> bool:
-        row = self._datastore.address(address)
-        return row is not None and (row.is_in_use or row.state is AddressState.QUARANTINED)
-
-
 RECONCILE_INTERVAL_S = 30.0
 """Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
 
 FIRST_RECONCILE_S = 1.0
 """A daemon that restarts every few seconds repairs too (found by a chaos run). Ours: after the ADDs that waited for the start."""
+
+SURVEYED = frozenset(
+    {ChangeKind.LINK, ChangeKind.VETH_GONE, ChangeKind.ADDRESS, ChangeKind.ROUTE, ChangeKind.RULE, ChangeKind.MISSED}
+)
+"""What a survey shows, or may; nftables, which kube-proxy changes every second, is not among it."""
+
+SURVEY_TURNS = 4
+"""Passes by the clock of which one reads the sandboxes' wiring in any case: with one pass each 30 s every two minutes. Ours: the
+announcements have been tested for all that a survey shows, so this guards against what nobody thought of."""
 
 REPAIR_WAIT_S = 1.0
 """How long a repair waits for an operation on the same sandbox; it has its turn again later. Ours."""
@@ -123,14 +95,14 @@ class HostNetworkReconciler:
         self._clock_deadline: float | None = None
         self.loop = Loop("host network", self.turn, health=context.health, clock=context.clock)
         self._said: list[str] = []
-        self._strays = StrayRules(context)
         self._odd = OddObjects(context.health, work="repair of sandboxes")
-        self._veths = ExpectedVeths()
-        self._relevance = Relevance(context.datastore, veths=self._veths)
+        self._odd_strays = OddObjects(context.health, work="removal of rules that lead nowhere")
         self._triggers = Triggers(context.clock)
         self._addresses = _PoolAddresses(context.datastore)
         self._held: frozenset[RepairedObject] = frozenset()
-        self._silence = Silence()
+        # Without a lock: who announces puts a new mark, and who surveys keeps the one that was there before it looked.
+        self._last_announced = object()
+        self._in_order: tuple[object, int] | None = None  # that mark at the last survey without a fault, and the passes since
         self.fights = Fights(clock=context.clock, health=context.health, agenda=context.agenda)
 
     def set_up_node(self, identity: InstanceIdentity) -> None:
@@ -164,10 +136,11 @@ class HostNetworkReconciler:
 
     def on_change(self, change: HostChange) -> None:
         """The kernel announced a change: if it concerns anything of ours, a pass is due soon. From any thread."""
-        self._silence.heard(change)
+        if change.kind in SURVEYED:
+            self._last_announced = object()
         if change.process:
             self.fights.note_changer(change.process)
-        scope = self._relevance.scope(change)
+        scope = scope_of(change, self._datastore)
         if scope is not None:
             self._mark(scope)
 
@@ -227,12 +200,10 @@ class HostNetworkReconciler:
         The survey, which need not be whole, finds those that may be damaged; each is compared again, object by object, under its
         lock, so a concurrent DEL is never undone (I4). One that refuses is named in a condition, and does not stop the others.
         """
-        wired = {veth.name: veth for veth in survey.veths if not veth.is_dying}
         repairs: list[str] = []
         attachments = self._datastore.attachments()
-        self._veths.keep_only(attachments)
         moved = self._moved(attachments)
-        damaged = [one for one in attachments if one.key in moved or not self._is_whole(one, survey, wired.get(one.host_veth))]
+        damaged = [one for one in attachments if one.key in moved or wiring_differences(recorded_spec(one), survey)]
         self._odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
             with (
@@ -240,8 +211,10 @@ class HostNetworkReconciler:
                 self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
             ):
                 if self._datastore.attachment(attachment.key) == attachment:
-                    spec = recorded_spec(self._in_its_table(attachment, moved))
-                    repairs += self._wiring.repair([spec], seen=survey, held=self._held)
+                    if attachment.key in moved:  # the record comes first, because DEL goes by it
+                        with self._datastore.transaction() as uow:
+                            attachment = uow.move_table(attachment.key, route_table=moved[attachment.key])
+                    repairs += self._wiring.repair([recorded_spec(attachment)], seen=survey, held=self._held)
         return repairs, bool(damaged)
 
     def _moved(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
@@ -251,32 +224,16 @@ class HostNetworkReconciler:
         }
         return {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
 
-    def _is_whole(self, attachment: Attachment, survey: KernelSurvey, veth: HostVeth | None) -> bool:
-        """Whether link, route and rules of a sandbox are what they must be, as far as the survey shows."""
-        tables = () if attachment.route_table == MAIN_TABLE else (attachment.route_table,)
-        return (
-            veth is not None
-            and self._veths.fits(attachment, veth)
-            and survey.routes.get(attachment.address) == attachment.host_veth
-            and attachment.address in survey.to_rules
-            and survey.from_rules.get(attachment.address, ()) == tables
-        )
-
-    def _in_its_table(self, attachment: Attachment, moved: Mapping[AttachmentKey, int]) -> Attachment:
-        """Record the table of the sandbox's ENI if that is another one now; the record comes first, because DEL goes by it."""
-        if attachment.key not in moved:
-            return attachment
-        with self._datastore.transaction() as uow:
-            return uow.move_table(attachment.key, route_table=moved[attachment.key])
-
     def reconcile(self, *, is_by_clock: bool = False) -> list[str]:
         """Compare and repair once; by the clock without what a silent kernel makes needless. Returns: one sentence per repair."""
-        is_silent = self._silence.may_leave_out() and is_by_clock
+        announced, is_silent = self._last_announced, False  # what comes during the survey is for the next one
+        if self._in_order is not None and self._in_order[0] is announced and self._in_order[1] + 1 < SURVEY_TURNS:
+            self._in_order, is_silent = (announced, self._in_order[1] + 1), is_by_clock
         repairs = self.confine(is_silent=is_silent)
         identity = self._identity()
         self._held = self.fights.held()
         if identity is not None:
-            repairs += self._reconcile_routing(identity, is_silent=is_silent)
+            repairs += self._reconcile_routing(identity, announced, is_silent=is_silent)
         self._count(repairs)
         if repairs != self._said:
             # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
@@ -285,7 +242,7 @@ class HostNetworkReconciler:
                 self._record(repairs)
         return repairs
 
-    def _reconcile_routing(self, identity: InstanceIdentity, *, is_silent: bool) -> list[str]:
+    def _reconcile_routing(self, identity: InstanceIdentity, announced: object, *, is_silent: bool) -> list[str]:
         """Compare and repair what depends on which node this is."""
         attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
@@ -298,23 +255,48 @@ class HostNetworkReconciler:
         enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
         repairs = self._reconcile_node(identity, enis, is_silent=is_silent)
         if not is_silent or self._moved(self._datastore.attachments()):
-            return repairs + self._reconcile_sandboxes()
+            return repairs + self._reconcile_sandboxes(announced)
         self._quarantine_service.resolve(None)
         return repairs
 
-    def _reconcile_sandboxes(self) -> list[str]:
+    def _reconcile_sandboxes(self, announced: object) -> list[str]:
         """Compare and repair what one survey of the kernel shows: the sandboxes' wiring, and what nobody or somebody else wired."""
         survey = self._wiring.survey(may_be_torn=True)  # one for all that follows
         repairs, is_damaged = self._repair_sandboxes(survey)
+        strays = self._strays(survey) if survey.is_whole else frozenset()
         if survey.is_whole:
-            repairs += self._strays.remove(survey)
+            repairs += self._remove_strays(strays)
         self._quarantine_service.take_stock(survey)
         is_doubled = bool(duplicate_addresses(survey))
         if survey.is_whole and not is_doubled:
             self._health.report("duplicates", "")
         # Addresses of what others wired may become ours to give.
         has_others = any(veth.key is None and not veth.is_dying for veth in survey.veths)
-        self._silence.surveyed(survey, is_odd=is_damaged or is_doubled or has_others or self._strays.are_there)
+        is_odd = is_damaged or is_doubled or has_others or bool(strays) or not survey.is_whole
+        self._in_order = None if is_odd else (announced, 0)
+        return repairs
+
+    def _strays(self, survey: KernelSurvey) -> frozenset[IPv4Address]:
+        """Addresses whose rules lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost."""
+        rows = self._datastore.address
+        return frozenset(
+            address
+            for address in stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
+            if (row := rows(address)) is None or not (row.is_in_use or row.state is AddressState.QUARANTINED)
+        )
+
+    def _remove_strays(self, strays: frozenset[IPv4Address]) -> list[str]:
+        """Remove those that a second survey shows, too: it began after the first had read the rules, so it has the veth and the
+        route of an ADD that was under way then. Returns: one sentence per repair.
+        """
+        survey = self._wiring.survey(may_be_torn=True) if strays else None
+        seen_twice = strays & self._strays(survey) if survey is not None and survey.is_whole else frozenset()
+        self._odd_strays.keep_only(map(str, seen_twice))
+        repairs = []
+        for address in sorted(seen_twice):
+            with self._odd_strays.skip(str(address)):
+                self._wiring.remove_leftover(host_veth=None, address=address)
+                repairs.append(f"rules of {address} led nowhere: removed")
         return repairs
 
     def _count(self, repairs: list[str]) -> None:

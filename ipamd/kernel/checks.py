@@ -5,36 +5,38 @@ Each sentence names the actual and the expected value; the runtime gets it uncha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
-from typing import Final
 
-from ipamd.kernel import messages, records, survey, uapi
-from ipamd.kernel.netlink import NetlinkSocket, Outcome
+from ipamd.kernel import messages, survey, uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import WiringSpec
-from ipamd.model.kernel import SANDBOX_GATEWAY
+from ipamd.model.attachment import WiringSpec, decode_alias
+from ipamd.model.kernel import (
+    SANDBOX_GATEWAY,
+    KernelSurvey,
+    Repaired,
+    RepairedObject,
+    RepairKind,
+    veth_differences,
+    wiring_differences,
+)
 
-OUTSIDE: Final = IPv4Address("192.0.2.1")
+OUTSIDE = IPv4Address("192.0.2.1")
 """An address to which nothing but a default route should lead. Source: RFC 5737, TEST-NET-1: no host has it."""
 
 
 def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> list[str]:
     """Compare the host side: 0 or more sentences. Raises: KernelDumpError, WiringError."""
     link = find_link(sock, spec.host_veth)
-    found: list[str] = []
-    if link is None:
-        found.append(f"host link {spec.host_veth} is missing")
-    else:
-        found += _link_differences(link, spec, side="host", alias=spec.alias)
-        if link.group == uapi.DYING_GROUP:
-            found.append(f"host link {link.name} is marked for deletion")
-    found += _route_differences(sock, spec, link)
-    found += _rule_differences(sock, spec)
-    return found
+    veths, names = ([survey.host_veth(link)], {link.index: link.name}) if link is not None else ([], {})
+    routes = survey.routes_of(sock, table=uapi.RT_TABLE_MAIN)
+    seen = survey.seen(veths, names, routes=routes, rules=survey.rules_of(sock))
+    return [one.what for one in wiring_differences(spec, seen)]
 
 
-def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: records.Link | None) -> list[str]:
+def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: messages.Link | None) -> list[str]:
     """Compare the sandbox side; `sock` is a socket of its namespace. Raises: WiringError.
 
     Who runs there may have made any number of anything, so single objects are asked for, and nothing is dumped (I16). Routes are
@@ -44,86 +46,146 @@ def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: rec
     link = find_link(sock, name)
     if link is None:
         return [f"interface {name} is missing in {spec.netns}"]
-    found = list(_link_differences(link, spec, side="sandbox"))
+    mac = spec.mac("sandbox")
+    compared = (
+        (link.kind == uapi.VETH_KIND, f"is of kind {link.kind or 'hardware'}, not veth"),
+        (link.is_up, "is down"),
+        (link.mac == (mac or link.mac), f"has MAC {link.mac}, not {mac}"),
+        (link.mtu == spec.mtu or not spec.is_mtu_known, f"has MTU {link.mtu}, not {spec.mtu}"),
+    )
+    found = [f"interface {name} {what}" for is_right, what in compared if not is_right]
     if host_link is not None and host_link.peer_index != link.index:
         found.append(f"interface {name} is not the other end of {spec.host_veth}")
     if not link.is_up:
         return found  # it has no routes then, and none can be looked up through it
+    gateway, unicast = SANDBOX_GATEWAY, uapi.RTN_UNICAST
     wanted = (
         (spec.address, (spec.address, 32, None, uapi.RTN_LOCAL), f"interface {name} does not have {spec.address}"),
-        (
-            SANDBOX_GATEWAY,
-            (SANDBOX_GATEWAY, 32, None, uapi.RTN_UNICAST),
-            f"the route to {SANDBOX_GATEWAY} dev {name} is missing in the sandbox",
-        ),
+        (gateway, (gateway, 32, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
         (
             OUTSIDE,
-            (None, 0, SANDBOX_GATEWAY, uapi.RTN_UNICAST),
-            f"the default route via {SANDBOX_GATEWAY} dev {name} is missing in the sandbox, or not in use",
+            (None, 0, gateway, unicast),
+            f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use",
         ),
     )
     asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted]
     *looked, neighbour = sock.request([*asked, messages.get_neighbour(link.index, SANDBOX_GATEWAY)])
     for outcome, (address, route, sentence) in zip(looked, wanted, strict=True):
-        taken = records.read_route(outcome.replies[0]) if outcome.replies else None
+        taken = messages.read_route(outcome.replies[0]) if outcome.replies else None
         if taken is None:
             found.append(f"{sentence} (the kernel says of {address}: {outcome.cause})")
         elif (taken.destination, taken.length, taken.via, taken.route_type) != route:
             found.append(f"{sentence} (the kernel takes {taken.destination or 'default'}/{taken.length} for {address})")
-    return [*found, *_neighbour_differences(neighbour, spec)]
+    mac = spec.mac("host")
+    entry = messages.read_neighbour(neighbour.replies[0]) if neighbour.replies else None
+    if entry is None and neighbour.errno not in messages.ABSENT:
+        return found  # a kernel that cannot be asked for one entry says nothing about it (I11)
+    if entry is None or not entry.is_permanent or entry.mac != (mac or entry.mac):
+        now = "none" if entry is None else f"{entry.mac}{'' if entry.is_permanent else ' (not permanent)'}"
+        found.append(f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac or 'one'} (permanent)")
+    return found
 
 
-def find_link(sock: NetlinkSocket, which: str | int) -> records.Link | None:
+def find_link(sock: NetlinkSocket, which: str | int) -> messages.Link | None:
     """Find one link by name or index, without a dump; None for index 0."""
     if not which:
         return None
     (looked,) = sock.request([messages.get_link(which)])
-    return records.read_link(looked.replies[0]) if looked.replies else None
+    return messages.read_link(looked.replies[0]) if looked.replies else None
 
 
-def _link_differences(link: records.Link, spec: WiringSpec, *, side: str, alias: str | None = None) -> Iterable[str]:
-    what = f"host link {link.name}" if side == "host" else f"interface {link.name}"
-    mac = spec.mac(side)
-    if link.kind != uapi.VETH_KIND:
-        yield f"{what} is of kind {link.kind or 'hardware'}, not veth"
-    if not link.is_up:
-        yield f"{what} is down"
-    if mac and link.mac != mac:
-        yield f"{what} has MAC {link.mac}, not {mac}"
-    if spec.is_mtu_known and link.mtu != spec.mtu:
-        yield f"{what} has MTU {link.mtu}, not {spec.mtu}"
-    if alias is not None and link.alias != alias:
-        yield f"{what} has alias {link.alias!r}, not {alias!r}"
+# Put right what something else on the node changed of one wired sandbox, object by object and without a dump of the whole node.
+#
+# Additions ask the kernel to refuse what exists, so an object that was there all the time is neither touched nor counted. A link is
+# ours if it is a veth of the recorded name whose alias or MAC is this sandbox's: one of both may have been changed. The datastore says
+# who owns the address, so a route that leads elsewhere is replaced, unless it leads to another sandbox's veth (I1). A missing link
+# cannot be restored: the sandbox must be created again. A sandbox's own side is its own: `checks` names what differs there.
 
 
-def _route_differences(sock: NetlinkSocket, spec: WiringSpec, link: records.Link | None) -> Iterable[str]:
-    routes = [
-        one for one in survey.routes_of(sock, table=uapi.RT_TABLE_MAIN) if one.destination == spec.address and one.length == 32
-    ]
-    if not routes:
-        yield f"the route {spec.address} dev {spec.host_veth} is missing on the host"
-    for route in routes:
-        if link is None or route.index != link.index or route.via is not None:
-            yield f"{spec.address} is routed through link {route.index}, not through {spec.host_veth}"
+@dataclass(slots=True)
+class SandboxRepair:
+    """The repair of one sandbox: sends each change at once, and keeps a sentence of those that changed something.
 
+    `held`: objects that are left as they are.
+    """
 
-def _rule_differences(sock: NetlinkSocket, spec: WiringSpec) -> Iterable[str]:
-    rules = survey.rules_of(sock)
-    if not any(survey.is_to_sandbox(rule) and rule.destination == spec.address for rule in rules):
-        yield f"rule {dataplane.TO_SANDBOX_PRIORITY} to {spec.address} lookup main is missing"
-    tables = [rule.table for rule in rules if survey.is_from_sandbox(rule) and rule.source == spec.address]
-    if spec.route_table != uapi.RT_TABLE_MAIN and spec.route_table not in tables:
-        yield f"rule {dataplane.FROM_SANDBOX_PRIORITY} from {spec.address} lookup {spec.route_table} is missing"
-    for table in tables:
-        if table != spec.route_table:
-            yield f"rule {dataplane.FROM_SANDBOX_PRIORITY} from {spec.address} looks up table {table}, not {spec.route_table}"
+    sock: NetlinkSocket
+    spec: WiringSpec
+    held: Collection[RepairedObject]
+    sentences: list[str] = field(default_factory=list)
 
+    def make(self, kind: RepairKind, changes: Iterable[tuple[Message, str]]) -> bool:
+        """Make changes of one kind, each with its sentence. A refusal becomes a sentence. Returns: whether any changed something."""
+        thing = RepairedObject(kind, str(self.spec.address))
+        made = False
+        for message, sentence in () if thing in self.held else changes:
+            (outcome,) = self.sock.request([message])
+            if outcome.errno == 0:
+                self.sentences.append(Repaired(sentence, thing))
+                made = True
+            elif outcome.is_refused:
+                self.sentences.append(f"{message.step} failed: {outcome.cause}")
+        return made
 
-def _neighbour_differences(looked: Outcome, spec: WiringSpec) -> Iterable[str]:
-    mac = spec.mac("host")
-    entry = records.read_neighbour(looked.replies[0]) if looked.replies else None
-    if entry is None and looked.errno not in messages.ABSENT:
-        return  # a kernel that cannot be asked for one entry says nothing about it (I11)
-    if entry is None or not entry.is_permanent or entry.mac != (mac or entry.mac):
-        now = "none" if entry is None else f"{entry.mac}{'' if entry.is_permanent else ' (not permanent)'}"
-        yield f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac or 'one'} (permanent)"
+    def host_side(self, seen: KernelSurvey) -> None:
+        """Restore link, route and rules in the host's namespace; `seen` names rules to other tables.
+
+        Raises: KernelDumpError, WiringError.
+        """
+        spec = self.spec
+        link = find_link(self.sock, spec.host_veth)
+        differences = veth_differences(spec, None if link is None else survey.host_veth(link))
+        lasting = [one.what for one in differences if one.kind is None]
+        if link is None or lasting:
+            self.sentences.append(f"{'; '.join(lasting)}; sandbox {spec.key}: not repaired")
+            return
+        if differences:
+            # In one message, or a crash in between might leave a link that nothing proves to be this sandbox's.
+            mtu = spec.mtu if spec.is_mtu_known else 0
+            change = messages.change_link(
+                link.index, step=f"set {link.name}", is_up=True, alias=spec.alias, mac=spec.mac("host"), mtu=mtu
+            )
+            self.make(RepairKind.LINK, [(change, f"{'; '.join(one.what for one in differences)}: set")])
+        self._route(link)
+        self._rules(seen)
+
+    def _route(self, link: messages.Link) -> None:
+        spec = self.spec
+        through_it = survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN, index=link.index)
+        if any(one.destination == spec.address and one.length == 32 and one.metric == 0 and not one.via for one in through_it):
+            return
+        add = messages.add_route(spec.address, index=link.index, step=f"add route {spec.address} dev {link.name}")
+        exists = replace(add, tolerated=messages.PRESENT)
+        if self.make(RepairKind.ROUTE, [(exists, f"route {spec.address} dev {link.name} was missing: added")]):
+            return
+        # Of routes without a metric the kernel has one for each destination: the one that was in the way.
+        for other in survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN):
+            if other.destination == spec.address and other.length == 32 and other.metric == 0:
+                self._take_back(link, other)
+
+    def _take_back(self, link: messages.Link, other: messages.Route) -> None:
+        spec = self.spec
+        elsewhere = find_link(self.sock, other.index)
+        name = elsewhere.name if elsewhere else f"link {other.index}"
+        claim = decode_alias(elsewhere.alias) if elsewhere is not None and elsewhere.index != link.index else None
+        if claim is not None and claim[1] == spec.address:
+            self.sentences.append(f"{spec.address} of {spec.key} is routed through {name} of {claim[0]}: not repaired")
+            return
+        put = messages.add_route(
+            spec.address, index=link.index, is_replaced=True, step=f"replace route {spec.address} dev {link.name}"
+        )
+        self.make(RepairKind.ROUTE, [(put, f"route {spec.address} led through {name}, not {link.name}: replaced")])
+
+    def _rules(self, seen: KernelSurvey) -> None:
+        spec = self.spec
+        to_main, from_sandbox = dataplane.TO_SANDBOX_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY
+        added = messages.add_rule(to_main, table=uapi.RT_TABLE_MAIN, destination=spec.address)
+        wanted = [(added, f"rule {to_main} to {spec.address} was missing: added")]
+        if spec.route_table != uapi.RT_TABLE_MAIN:
+            added = messages.add_rule(from_sandbox, table=spec.route_table, source=spec.address)
+            wanted.append((added, f"rule {from_sandbox} from {spec.address} lookup {spec.route_table} was missing: added"))
+        for table in dict.fromkeys(seen.from_rules.get(spec.address, ())):
+            if table != spec.route_table:
+                stale = messages.delete_rule(from_sandbox, table=table, source=spec.address)
+                wanted.append((stale, f"rule {from_sandbox} from {spec.address} looked up table {table}: removed"))
+        self.make(RepairKind.RULE, wanted)

@@ -1,6 +1,6 @@
 """Keep sandboxes confined: a packet with a source that is not the sandbox's, a redirect or anything of IPv6 goes nowhere.
 
-The guarantee are three nftables tables (`confine_rules`); they need no identity of the node and no EC2, so they are in place before
+The guarantee are three nftables tables (`ruleset`); they need no identity of the node and no EC2, so they are in place before
 the first sandbox is. The second line are settings of each host veth (`devconf`), which ADD makes and which are made again here: the
 nftables table does not depend on them, so others that set them (systemd's rules for new links) are no fault and are not reported.
 """
@@ -10,20 +10,22 @@ from __future__ import annotations
 import errno
 import logging
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ipamd.kernel import confine_rules, devconf, messages, nft_state, records, survey, uapi
-from ipamd.kernel import node as sysctls
+from ipamd.kernel import devconf, messages, routing, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables
-from ipamd.kernel.ruleset import NftTable, OwnTable
+from ipamd.kernel.nft import Nftables, NftState, NftTable, OwnTable
+from ipamd.kernel.nft import generation as generation_of
 from ipamd.model.attachment import decode_alias
 from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, RoutingDifference, as_repairs
 from ipamd.settings import NetworkConfig
 
-_COUNTER = re.compile(rf"counter {confine_rules.COUNTER_PREFIX}(\w+) {{\s*packets (\d+)")
+_COUNTER = re.compile(rf"counter {ruleset.COUNTER_PREFIX}(\w+) {{\s*packets (\d+)")
+
+NAMED_MAX = 3
+"""Host veths that one sentence names."""
 
 log = logging.getLogger(__name__)
 
@@ -31,23 +33,20 @@ log = logging.getLogger(__name__)
 class Confinement:
     """The drop tables and the settings of host veths.
 
-    Concurrency: safe from any thread; one repair or comparison at a time. Its lock comes before that of `Nftables` and no other;
-    `is_in_place`, `is_source_checked` and `dropped_packets` do not take it.
+    Concurrency: one repair or comparison at a time, by the lock of its owner; `is_in_place`, `is_source_checked` and
+    `dropped_packets` from any thread, without it.
     """
 
     def __init__(self, host: HostNetns, *, config: NetworkConfig, nft: Nftables) -> None:
         self._host = host
         self._config = config
         self._tables = {
-            table: OwnTable(nft, table, follows="the host veths' names")
-            for table in (confine_rules.IPV4, confine_rules.IPV6, confine_rules.ARP)
+            table: OwnTable(nft, table, follows="the host veths' names") for table in (ruleset.IPV4, ruleset.IPV6, ruleset.ARP)
         }
-        self._state = nft_state.NftState(host, chains=confine_rules.CHAINS)
+        self._state = NftState(host, chains=ruleset.CHAINS)
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
-        self._veths_in_order: list[records.Link] | None = None  # the last ones that needed no setting
-        self._dropped: Mapping[str, int] = {}
-        self._lock = threading.Lock()
+        self._veths_in_order: list[messages.Link] | None = None  # the last ones that needed no setting
 
     def is_in_place(self) -> bool:
         """Whether the tables were verified and nothing of them has changed since: tens of microseconds, no dump of others' objects."""
@@ -59,71 +58,68 @@ class Confinement:
 
     def dropped_packets(self) -> Mapping[str, int]:
         """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
-        return self._dropped
+        listing = "".join(table.listing for table in self._tables.values())
+        return {reason: int(count) for reason, count in _COUNTER.findall(listing)}
 
-    def repair(self, *, is_silent: bool = False) -> tuple[list[str], list[WiringError]]:
-        """Put tables and settings in place. Returns: one sentence per repair, and what was refused; each part is tried.
+    def repair(self, *, is_silent: bool = False) -> list[str]:
+        """Put tables and settings in place. Returns: one sentence per repair, and one per part that was refused; each is tried.
 
         Args:
             is_silent: no link was announced since the last repair; the settings of the veths wait for a repair without it.
         """
-        with self._lock:
-            sentences, refusals = list[str](), list[WiringError]()
-            known = self._veths_in_order if is_silent else None
-            veths = self._look_at_veths() if known is None else known
-            generation = nft_state.generation(self._host)
-            commands = self._commands()
-            accepted = list[NftTable]()
-            for table, text in commands.items():
-                try:
-                    sentences += self._tables[table].repair(text)
-                    accepted.append(table)
-                except WiringError as exc:
-                    refusals.append(_not_checked(table, exc))
-            if sentences:  # it was replaced, so the ruleset has another generation now
-                generation = nft_state.generation(self._host)
-            # Without the table of ARP, which a kernel may lack, sources of packets are checked all the same.
-            is_checked = set(commands) <= {*accepted, confine_rules.ARP}
-            self._state.remember(accepted, generation=generation if is_checked else None)
-            self._count()
-            if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
-                self._veths_in_order = None
-                try:
-                    sentences += self._repair_settings(veths)
-                except WiringError as exc:
-                    refusals.append(exc)
-                self._turn_ipv6_off(veths)
-                if not any(devconf.wrong(link, self._wanted) or devconf.has_ipv6(link) for link in veths):
-                    self._veths_in_order = veths
-            refusals += self._overruled()
-            return sentences, refusals
+        sentences, refusals = list[str](), list[WiringError]()
+        known = self._veths_in_order if is_silent else None
+        veths = self._look_at_veths() if known is None else known
+        generation = generation_of(self._host)
+        commands = self._commands()
+        accepted = list[NftTable]()
+        for table, text in commands.items():
+            try:
+                sentences += self._tables[table].repair(text)
+                accepted.append(table)
+            except WiringError as exc:
+                refusals.append(_not_checked(table, exc))
+        if sentences:  # it was replaced, so the ruleset has another generation now
+            generation = generation_of(self._host)
+        # Without the table of ARP, which a kernel may lack, sources of packets are checked all the same.
+        is_checked = set(commands) <= {*accepted, ruleset.ARP}
+        self._state.remember(accepted, generation=generation if is_checked else None)
+        if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
+            self._veths_in_order = None
+            try:
+                sentences += self._repair_settings(veths)
+            except WiringError as exc:
+                refusals.append(exc)
+            self._turn_ipv6_off(veths)
+            if not any(devconf.wrong(link, self._wanted) or devconf.has_ipv6(link) for link in veths):
+                self._veths_in_order = veths
+        refusals += self._overruled()
+        return as_repairs(sentences, CONFINEMENT) + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
 
-    def differences(self) -> tuple[list[str], list[str]]:
-        """Compare and change nothing. Returns: sentences about what the next repair puts right, and about what it cannot."""
-        with self._lock:
-            repairable, lasting = list[str](), list[str]()
-            for table, text in self._commands().items():
-                try:
-                    found = self._tables[table].difference(text)
-                except WiringError as exc:
-                    lasting.append(str(_not_checked(table, exc)))
-                else:
-                    repairable += [found] if found else []
-            return repairable, lasting + [str(each) for each in self._overruled()]
+    def differences(self) -> list[RoutingDifference]:
+        """Compare and change nothing."""
+        found, refusals = list[RoutingDifference](), list[WiringError]()
+        for table, text in self._commands().items():
+            try:
+                what = self._tables[table].difference(text)
+            except WiringError as exc:
+                refusals.append(_not_checked(table, exc))
+            else:
+                found += [RoutingDifference(NODE, what)] if what else []
+        refusals += self._overruled()
+        return found + [RoutingDifference(NODE, str(refusal), is_repaired=False) for refusal in refusals]
 
     def _commands(self) -> dict[NftTable, str]:
         others = self._other_veths or frozenset()
-        found = {confine_rules.IPV4: confine_rules.ipv4_table(self._config, other_veths=others)}
-        if self._has_ipv6():
-            found[confine_rules.IPV6] = confine_rules.ipv6_table(self._config, other_veths=others)
-        found[confine_rules.ARP] = confine_rules.arp_table(self._config, other_veths=others)
+        found = {ruleset.IPV4: ruleset.ipv4_table(self._config, other_veths=others)}
+        with self._host.entered():
+            has_ipv6 = (routing.SYSCTL_ROOT / "net/ipv6").exists()
+        if has_ipv6:
+            found[ruleset.IPV6] = ruleset.ipv6_table(self._config, other_veths=others)
+        found[ruleset.ARP] = ruleset.arp_table(self._config, other_veths=others)
         return found
 
-    def _has_ipv6(self) -> bool:
-        with self._host.entered():
-            return (sysctls.SYSCTL_ROOT / "net/ipv6").exists()
-
-    def _look_at_veths(self) -> list[records.Link]:
+    def _look_at_veths(self) -> list[messages.Link]:
         """All host veths of ours that are in use; none if every dump was interrupted: the next repair looks again (I11)."""
         try:
             with self._host.netlink() as sock:
@@ -137,7 +133,7 @@ class Confinement:
         self._other_veths = frozenset(one.name for one in ours if not one.name.startswith(prefix))
         return [one for one in ours if one.group != uapi.DYING_GROUP]
 
-    def _repair_settings(self, veths: Iterable[records.Link]) -> list[str]:
+    def _repair_settings(self, veths: Iterable[messages.Link]) -> list[str]:
         """Set what differs, by netlink. Only forwarding is worth a sentence: without it a sandbox has no network."""
         different = [(link, found) for link in veths if (found := devconf.wrong(link, self._wanted))]
         batch = [
@@ -150,14 +146,17 @@ class Confinement:
             names = {devconf.NAMES[number] for _, found in different for number in found}
             log.info("%s of %d host veths set by netlink", ", ".join(sorted(names)), len(different))
         stopped = [link.name for link, found in different if uapi.IPV4_DEVCONF_FORWARDING in found]
-        return [f"forwarding was off for host veths {_some(stopped)}: set to 1"] if stopped else []
+        if not stopped:
+            return []
+        more = f" and {len(stopped) - NAMED_MAX} more" if len(stopped) > NAMED_MAX else ""
+        return [f"forwarding was off for host veths {', '.join(stopped[:NAMED_MAX])}{more}: set to 1"]
 
     def _overruled(self) -> list[WiringError]:
         """The sysctl that takes effect from allowed extra sources: the kernel uses the higher value of all links' and the veth's."""
         if not self._config.extra_source_cidrs:
             return []
         try:
-            now = sysctls.sysctl(self._host, "net/ipv4/conf/all/rp_filter", wanted=str(devconf.OFF))
+            now = routing.sysctl(self._host, "net/ipv4/conf/all/rp_filter", wanted=str(devconf.OFF))
         except WiringError as exc:
             return [exc]
         if now == str(devconf.OFF):
@@ -165,38 +164,27 @@ class Confinement:
         what = f"sysctl net/ipv4/conf/all/rp_filter is {now}: the kernel drops what VPC_IPAMD_EXTRA_SOURCE_CIDRS allows"
         return [WiringError(what, details="sysctl -w net.ipv4.conf.all.rp_filter=0, or unset the setting")]
 
-    def _turn_ipv6_off(self, veths: Iterable[records.Link]) -> None:
+    def _turn_ipv6_off(self, veths: Iterable[messages.Link]) -> None:
         """Turn IPv6 off where it can be told: an old veth's address goes, and the kernel reads no router advertisement there.
 
         Not in ADD: the write waits for the kernel's lock of all links. It is a line more and no guarantee, so a read-only /proc/sys
         is no fault.
         """
-        for link in veths:
-            if devconf.has_ipv6(link) and not self._write_disable(link.name):
-                return
-
-    def _write_disable(self, name: str) -> bool:
         with self._host.entered():
-            try:
-                (sysctls.SYSCTL_ROOT / f"net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
-            except OSError as exc:
-                return exc.errno == errno.ENOENT  # the veth has gone meanwhile
-        return True
-
-    def _count(self) -> None:
-        listing = "".join(table.listing for table in self._tables.values())
-        self._dropped = {reason: int(count) for reason, count in _COUNTER.findall(listing)}
+            for link in veths:
+                if devconf.has_ipv6(link):
+                    try:
+                        (routing.SYSCTL_ROOT / f"net/ipv6/conf/{link.name}/disable_ipv6").write_text("1", encoding="ascii")
+                    except OSError as exc:
+                        if exc.errno != errno.ENOENT:  # the veth has gone meanwhile
+                            return
 
 
 def _not_checked(table: NftTable, exc: WiringError) -> WiringError:
-    if table == confine_rules.ARP:
+    if table == ruleset.ARP:
         what = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
         return WiringError(what, details=f"{exc}; the kernel needs nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
-    is_source = table == confine_rules.IPV4
+    is_source = table == ruleset.IPV4
     what = "the source of sandboxes' packets is not checked" if is_source else "IPv6 packets of sandboxes are not dropped"
     left = ": strict rp_filter of the host veths is all that is left; the kernel needs nft_fib (CONFIG_NFT_FIB_IPV4)"
     return WiringError(what, details=f"{exc}{left if is_source else ''}")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

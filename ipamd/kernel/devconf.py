@@ -2,35 +2,33 @@
 
 By netlink they need NET_ADMIN only: in an ordinary container /proc/sys is read-only. An ENI's link must forward, and the primary one
 must take answers to addresses of the others. Those of host veths are the second line of a sandbox's confinement; the first is the
-nftables table (`confine_rules`, docs/adr/0021).
+nftables table (`ruleset`, docs/adr/0021).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Final
 
-from ipamd.kernel import messages, records, uapi
+from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import attributes
-from ipamd.kernel.netns import HostNetns
 
-OFF: Final = 0
-STRICT: Final = 1
-LOOSE: Final = 2
+OFF = 0
+STRICT = 1
+LOOSE = 2
 """Values of rp_filter: no check; the source must be routed back through the link; it must be routed at all.
 
 On a link without an address of its own, as host veths are, loose is strict. Source: the kernel's net/ipv4/fib_frontend.c,
 __fib_validate_source (no_addr).
 """
 
-ENI: Final = {uapi.IPV4_DEVCONF_FORWARDING: 1}
-PRIMARY_ENI: Final = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
+ENI = {uapi.IPV4_DEVCONF_FORWARDING: 1}
+PRIMARY_ENI = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
 """What the links of ENIs have. Loose, because replies to addresses of other ENIs arrive on the primary one: NodePort connections.
 Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. Forwarding of a link is what the kernel goes by
 (net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only sets it for all links at once."""
 
-NAMES: Final = {
+NAMES = {
     uapi.IPV4_DEVCONF_FORWARDING: "forwarding",
     uapi.IPV4_DEVCONF_ACCEPT_REDIRECTS: "accept_redirects",
     uapi.IPV4_DEVCONF_SECURE_REDIRECTS: "secure_redirects",
@@ -38,8 +36,8 @@ NAMES: Final = {
     uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: "accept_source_route",
 }
 
-_AF_INET: Final = 2
-_AF_INET6: Final = 10
+_AF_INET = 2
+_AF_INET6 = 10
 _U32 = struct.Struct("=I")
 
 
@@ -57,7 +55,7 @@ def host_veth(*, is_strict: bool) -> Mapping[int, int]:
     }
 
 
-def wrong(link: records.Link, wanted: Mapping[int, int]) -> dict[int, int]:
+def wrong(link: messages.Link, wanted: Mapping[int, int]) -> dict[int, int]:
     """Find the settings of a link that differ: number -> present value. A setting that the kernel did not tell does not differ."""
     # An array of u32: the first is number 1. Source: the kernel's net/ipv4/devinet.c, inet_fill_link_af.
     values = _conf(link, _AF_INET, uapi.IFLA_INET_CONF)
@@ -69,22 +67,7 @@ def wrong(link: records.Link, wanted: Mapping[int, int]) -> dict[int, int]:
     return different
 
 
-def found(link: records.Link, wanted: Mapping[int, int]) -> dict[int, str]:
-    """Say of each setting that differs what it is: number -> sentence."""
-    return {number: f"sysctl net/ipv4/conf/{link.name}/{NAMES[number]} was {now}" for number, now in wrong(link, wanted).items()}
-
-
-def repair(host: HostNetns, link: records.Link, wanted: Mapping[int, int]) -> list[str]:
-    """Set what differs, in one message; one sentence each. Raises: WiringError if the kernel refuses."""
-    sentences = [f"{what}: set to {wanted[number]}" for number, what in found(link, wanted).items()]
-    if sentences:
-        with host.netlink() as sock:
-            change = messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=wanted)
-            sock.carry_out([change], what="settings of links")
-    return sentences
-
-
-def has_ipv6(link: records.Link) -> bool:
+def has_ipv6(link: messages.Link) -> bool:
     """Whether IPv6 is on for a link (disable_ipv6 is 0); False in a kernel without IPv6."""
     # An array of s32: the first is number 0. Source: the kernel's net/ipv6/addrconf.c, ipv6_store_devconf.
     values = _conf(link, _AF_INET6, uapi.IFLA_INET6_CONF)
@@ -92,6 +75,6 @@ def has_ipv6(link: records.Link) -> bool:
     return len(values) >= start + _U32.size and not _U32.unpack_from(values, start)[0]
 
 
-def _conf(link: records.Link, family: int, kind: int) -> bytes:
+def _conf(link: messages.Link, family: int, kind: int) -> bytes:
     settings = attributes(link.families, 0).get(family, b"")
     return attributes(settings, 0).get(kind, b"")

@@ -18,11 +18,12 @@ import select
 import socket
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from ipamd.kernel import links, records, survey, uapi
-from ipamd.kernel.netlink import BUFFER_BYTES, attributes, describe_errno
+from ipamd.kernel import messages, routing, survey, uapi
+from ipamd.kernel.netlink import BUFFER_BYTES, attributes, describe_errno, split
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
@@ -45,7 +46,6 @@ ROUTING_GROUPS = uapi.RTMGRP_LINK | uapi.RTMGRP_IPV4_IFADDR | uapi.RTMGRP_IPV4_R
 
 NEW_GENERATION = uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN
 
-_HEADER = struct.Struct("=IHHII")
 _INSTRUCTION = struct.Struct("=HBBI")  # sock_filter: code, jump if true, jump if false, operand
 
 
@@ -61,7 +61,10 @@ class NoticeSocket:
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
             try:
-                self._grow_queue()
+                try:
+                    self._socket.setsockopt(socket.SOL_SOCKET, uapi.SO_RCVBUFFORCE, QUEUE_BYTES)
+                except PermissionError:  # without CAP_NET_ADMIN: as far as net.core.rmem_max allows
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, QUEUE_BYTES)
                 if protocol == uapi.NETLINK_ROUTE:
                     self._socket.bind((0, ROUTING_GROUPS))
                     self._socket.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, uapi.RTNLGRP_IPV4_NETCONF)
@@ -104,14 +107,8 @@ class NoticeSocket:
                 is_overrun = True
                 continue
             if sender == 0:  # the kernel's port
-                _split_into(found, data)
+                found += [(kind, port, data[start:end]) for kind, _, _, port, start, end in split(data)]
         return found, is_overrun
-
-    def _grow_queue(self) -> None:
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, uapi.SO_RCVBUFFORCE, QUEUE_BYTES)
-        except PermissionError:  # without CAP_NET_ADMIN: as far as net.core.rmem_max allows
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, QUEUE_BYTES)
 
     def _take_only(self, kind: int) -> None:
         """Have the kernel drop every datagram whose first message is of another type (net/netfilter sends this one alone)."""
@@ -127,31 +124,6 @@ class NoticeSocket:
         # sock_fprog: number of instructions, padding, pointer
         attached = struct.pack("@HxxxxxxP" if struct.calcsize("P") == 8 else "@HxxP", len(program) // 8, ctypes.addressof(buffer))
         self._socket.setsockopt(socket.SOL_SOCKET, uapi.SO_ATTACH_FILTER, attached)
-
-
-class StopFlag:
-    """An eventfd that ends a wait; it stays set."""
-
-    def __init__(self) -> None:
-        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-
-    def fileno(self) -> int:
-        """The descriptor, readable once it is set."""
-        return self._fd
-
-    def set(self) -> None:
-        """Set it; idempotent, from any thread."""
-        os.eventfd_write(self._fd, 1)
-
-
-def _split_into(found: list[Notice], data: bytes) -> None:
-    start, unpack = 0, _HEADER.unpack_from
-    while start + _HEADER.size <= len(data):
-        length, kind, _, _, port = unpack(data, start)
-        if length < _HEADER.size:
-            return
-        found.append((kind, port, data[start + _HEADER.size : start + length]))
-        start += (length + 3) & ~3
 
 
 SETTLE_S = 0.1
@@ -176,19 +148,22 @@ class HostEvents:
     def __init__(self, host: HostNetns, *, veth_prefix: str) -> None:
         self._host = host
         self._veth_prefix = veth_prefix
-        self._stop = StopFlag()
+        self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # it stays set
 
     def follow(self) -> Iterator[LinkEvent | HostChange]:
         """See `HostNetwork.host_events`."""
-        sockets = self._open()
+        with self._host.entered():
+            sockets = [NoticeSocket(uapi.NETLINK_ROUTE)]
+            with suppress(WiringError):  # a kernel without nftables has nothing to tell of it
+                sockets.append(NoticeSocket(uapi.NETLINK_NETFILTER))
         until_change, until_stop = select.poll(), select.poll()
         for poll in (until_change, until_stop):
-            poll.register(self._stop.fileno(), select.POLLIN)
+            poll.register(self._stop_fd, select.POLLIN)
         for sock in sockets:
             until_change.register(sock.fileno(), select.POLLIN)
         try:
             yield LinkEvent(LinkEventKind.OPENED)
-            while not (self._is_stopped(until_change.poll()) or until_stop.poll(SETTLE_S * 1000)):
+            while not (any(fd == self._stop_fd for fd, _ in until_change.poll()) or until_stop.poll(SETTLE_S * 1000)):
                 notices: list[Notice] = []
                 for sock in sockets:
                     taken, is_overrun = sock.take()
@@ -203,20 +178,7 @@ class HostEvents:
 
     def stop(self) -> None:
         """End `follow`; idempotent, from any thread."""
-        self._stop.set()
-
-    def _open(self) -> list[NoticeSocket]:
-        """Subscribe. A kernel without nftables has nothing to tell of it."""
-        with self._host.entered():
-            sockets = [NoticeSocket(uapi.NETLINK_ROUTE)]
-            try:
-                sockets.append(NoticeSocket(uapi.NETLINK_NETFILTER))
-            except WiringError:
-                return sockets
-        return sockets
-
-    def _is_stopped(self, ready: Iterable[tuple[int, int]]) -> bool:
-        return any(fd == self._stop.fileno() for fd, _ in ready)
+        os.eventfd_write(self._stop_fd, 1)
 
 
 def host_events(notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str) -> list[LinkEvent | HostChange]:
@@ -231,15 +193,22 @@ def host_events(notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str)
                 last[_INDEX.unpack_from(body)[0]] = notice
         elif kind in RULES:
             if not host.is_own(port):
-                changes[_rule_change(body)] = None
+                rule = messages.read_rule(body)
+                address, length = rule.destination, rule.destination_length
+                if address is None:
+                    address, length = rule.source, rule.source_length
+                changed = HostChange(ChangeKind.RULE, address=address, length=length, table=rule.table, priority=rule.priority)
+                changes[changed] = None
         elif kind in ROUTES:
-            if not host.is_own(port):
-                changes |= dict.fromkeys(_route_change(body))
+            if not host.is_own(port) and (route := messages.read_route(body)).table != uapi.RT_TABLE_LOCAL:
+                changes[HostChange(ChangeKind.ROUTE, address=route.destination, length=route.length, table=route.table)] = None
         elif kind in ADDRESSES:
-            found = records.read_address(body)
+            found = messages.read_address(body)
             changes[HostChange(ChangeKind.ADDRESS, address=found.address, length=found.length)] = None
         elif kind == uapi.RTM_NEWNETCONF:
-            if _concerns_all_links(body):
+            # Of conf.all, as ip_forward is; netconfmsg is four bytes. One of a link is left to the clock.
+            index = attributes(body, 4).get(uapi.NETCONFA_IFINDEX, b"")
+            if len(index) == _I32.size and _I32.unpack(index)[0] == uapi.NETCONFA_IFINDEX_ALL:
                 changes[HostChange(ChangeKind.SYSCTL)] = None
         elif kind == NEW_GENERATION:
             changes[HostChange(ChangeKind.NFT, process=_process(body))] = None
@@ -250,35 +219,16 @@ def host_events(notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str)
 def _link_events(notices: Iterable[Notice], veth_prefix: str) -> Iterator[LinkEvent | HostChange]:
     latest: dict[str, LinkEventKind] = {}
     for message_kind, _, body in notices:
-        link = records.read_link(body)
+        link = messages.read_link(body)
         veths = list(survey.host_veths([link], veth_prefix)) if link.kind == uapi.VETH_KIND else []
         if veths and message_kind == uapi.RTM_NEWLINK:
             yield HostChange(ChangeKind.LINK, veth=veths[0])
         elif veths:
             yield HostChange(ChangeKind.VETH_GONE)
-        elif not veths and link.mac and links.may_be_eni(link, veth_prefix=veth_prefix):
+        elif not veths and link.mac and routing.may_be_eni(link, veth_prefix=veth_prefix):
             latest[link.mac] = LINKS[message_kind]  # several links may have had an ENI's MAC: the last one tells
     for mac, kind in latest.items():
         yield LinkEvent(kind, MacAddress(mac))
-
-
-def _route_change(body: bytes) -> Iterator[HostChange]:
-    route = records.read_route(body)
-    if route.table != uapi.RT_TABLE_LOCAL:
-        yield HostChange(ChangeKind.ROUTE, address=route.destination, length=route.length, table=route.table)
-
-
-def _rule_change(body: bytes) -> HostChange:
-    rule = records.read_rule(body)
-    address = rule.destination if rule.destination is not None else rule.source
-    length = rule.destination_length if rule.destination is not None else rule.source_length
-    return HostChange(ChangeKind.RULE, address=address, length=length, table=rule.table, priority=rule.priority)
-
-
-def _concerns_all_links(body: bytes) -> bool:
-    """Whether it tells of a sysctl of conf.all, as ip_forward is; netconfmsg is four bytes. One of a link is left to the clock."""
-    index = attributes(body, 4).get(uapi.NETCONFA_IFINDEX, b"")
-    return len(index) == _I32.size and _I32.unpack(index)[0] == uapi.NETCONFA_IFINDEX_ALL
 
 
 def _process(body: bytes) -> str:

@@ -11,22 +11,18 @@ import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address
 
-from ipamd.kernel import devconf, enis, links, records, survey
+from ipamd.kernel import devconf, messages, routing, ruleset, survey
 from ipamd.kernel.confinement import Confinement
-from ipamd.kernel.foreign import LeftChains, foreign_differences, pod_address_repairs
 from ipamd.kernel.host_events import HostEvents
-from ipamd.kernel.links import HostLook, HostLooker
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables
-from ipamd.kernel.node import node_repairs, promote_secondaries, repair_sysctls, wrong_sysctls
-from ipamd.kernel.other_software import OtherSoftware
-from ipamd.kernel.snat_table import SnatTable
+from ipamd.kernel.nft import Nftables, OwnTable
+from ipamd.kernel.other_software import OtherSoftware, remove_left_chains
+from ipamd.kernel.routing import HostLook, HostLooker, Repair
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
-    CONFINEMENT,
     NODE,
     NOT_REPAIRED,
     HostChange,
@@ -40,11 +36,10 @@ from ipamd.model.kernel import (
 from ipamd.ports import HostNetwork
 from ipamd.settings import NetworkConfig
 
-ENI_STEPS = 4
-"""Comparisons of one ENI: link, addresses, table, rules."""
+ENI_STEPS = 5
+"""Comparisons of one ENI: settings of its link, the link, addresses, table, rules."""
 
 TABLE = RepairedObject(RepairKind.NFT, NODE)
-SYSCTLS = RepairedObject(RepairKind.SYSCTL, NODE)
 
 
 class KernelHostNetwork(HostNetwork):
@@ -59,7 +54,7 @@ class KernelHostNetwork(HostNetwork):
         *,
         config: NetworkConfig,
         nft: Nftables,
-        link_wait_s: float = links.LINK_WAIT_S,
+        link_wait_s: float = routing.LINK_WAIT_S,
         veth_names: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """Manage the namespace `host` by `config`.
@@ -70,21 +65,24 @@ class KernelHostNetwork(HostNetwork):
         """
         self._host = host
         self._config = config
-        self._table = SnatTable(nft, config=config, veth_names=veth_names)
+        self._nft = nft
+        self._veth_names = veth_names
+        self._table = OwnTable(nft, ruleset.SNAT, follows="the VPC's CIDRs or of a setting")
+        self._former_names: set[str] = set()
+        self._table_seen: tuple[str, ruleset.FormerSettings] | None = None  # what the last repair of the table saw of the host
         self._confinement = Confinement(host, config=config, nft=nft)
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
-        self._left = LeftChains(host, nft)
         self._link_wait_s = link_wait_s
-        self._looker, self._presence = (HostLooker(veth_prefix=config.veth_prefix) for _ in range(2))
+        self._looker = HostLooker(veth_prefix=config.veth_prefix)
         self._events = HostEvents(host, veth_prefix=config.veth_prefix)
         self._primary_name = ""  # of the primary ENI's link, from the last look
-        self._lock, self._presence_lock = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
 
     def use(self, config: NetworkConfig) -> None:
         """Go by other settings from now on; the next comparison finds what differs. What confines sandboxes stays as it is."""
         with self._lock:
             self._config = config
-            self._table.use(config)
+            self._table_seen = None
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         with self._lock:
@@ -96,13 +94,12 @@ class KernelHostNetwork(HostNetwork):
             raise refusals[0]
 
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
-        sentences, refusals = self._confinement.repair(is_silent=is_silent)
-        return as_repairs(sentences, CONFINEMENT) + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+        with self._lock:
+            return self._confinement.repair(is_silent=is_silent)
 
     def confinement_differences(self) -> list[RoutingDifference]:
-        repairable, lasting = self._confinement.differences()
-        found = [RoutingDifference(NODE, what) for what in repairable]
-        return found + [RoutingDifference(NODE, what, is_repaired=False) for what in lasting]
+        with self._lock:
+            return self._confinement.differences()
 
     def is_drop_in_place(self) -> bool:
         return self._confinement.is_in_place()
@@ -115,20 +112,19 @@ class KernelHostNetwork(HostNetwork):
 
     def await_link(self, mac: MacAddress) -> None:
         # No lock: reconciliation must not wait for a slow hot-plug.
-        links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+        routing.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
     def remove_left_chains(self) -> str:
         with self._lock:
-            return self._left.remove()
+            return remove_left_chains(self._host, self._nft)
 
     def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
-        if macs is not None:
-            with self._presence_lock, self._host.netlink() as sock:  # not behind a repair: a link that goes is news at once
-                return frozenset(self._presence.links(sock, macs))
-        with self._host.netlink() as sock:
+        with self._host.netlink() as sock:  # no lock, so not behind a repair: a link that goes is news at once
+            if macs is not None:
+                return frozenset(self._looker.links(sock, macs))
             found = survey.links_of(sock, kind="")
         prefix = self._config.veth_prefix
-        return frozenset(MacAddress(link.mac) for link in found if link.mac and links.may_be_eni(link, veth_prefix=prefix))
+        return frozenset(MacAddress(link.mac) for link in found if link.mac and routing.may_be_eni(link, veth_prefix=prefix))
 
     def host_events(self) -> Iterator[LinkEvent | HostChange]:
         return self._events.follow()
@@ -141,18 +137,18 @@ class KernelHostNetwork(HostNetwork):
 
         Raises: WiringError if its link does not appear, if it has no table of its own, or if the kernel refuses; KernelDumpError.
         """
-        enis.refuse_kernel_table(eni)
+        routing.refuse_kernel_table(eni)
         # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
-        link = links.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+        link = routing.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
         with self._lock:
             with self._host.netlink() as sock:
                 look = self._looker.look(sock, [eni.mac])
             self._repair_eni(look, eni, link)
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
-        enis.refuse_kernel_table(eni)
+        routing.refuse_kernel_table(eni)
         with self._lock, self._host.netlink() as sock:
-            sock.carry_out(enis.removals(sock, eni, keep=tuple(keep)), what=f"teardown of {eni.eni_id}")
+            sock.carry_out(routing.removals(sock, eni, keep=tuple(keep)), what=f"teardown of {eni.eni_id}")
 
     def reconcile(
         self,
@@ -175,17 +171,23 @@ class KernelHostNetwork(HostNetwork):
                 look = self._looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)], is_silent=is_silent)
             sentences = []
             for eni in secondary:
-                sentences += self._reconcile_eni(look, eni, held)
+                link = look.links.get(eni.mac)
+                if link is None:
+                    sentences.append(f"the link of {eni.eni_id} with MAC {eni.mac} is missing: not repaired")
+                    continue
+                try:
+                    sentences += self._repair_eni(look, eni, link, held)
+                except WiringError as exc:
+                    sentences.append(f"{eni.eni_id} {NOT_REPAIRED}: {exc}")
             repaired, refusals = self._repair_node(look, identity, addresses, held)
             left = [*self._foreign(look, identity, secondary, addresses), *self._of_others()]
-        sentences += repaired + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
-        return sentences + [f"{NOT_REPAIRED}: {one}" for one in left]
+        return [*sentences, *repaired, *(f"{NOT_REPAIRED}: {one}" for one in [*refusals, *left])]
 
     def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
-        if TABLE in held:
-            return []
         with self._lock:
-            return as_repairs(self._table.repair_again(identity), TABLE)
+            if TABLE in held or self._table_seen is None:
+                return []
+            return as_repairs(self._table.repair(self._table_commands(identity, *self._table_seen)), TABLE)
 
     def differences(
         self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
@@ -209,15 +211,13 @@ class KernelHostNetwork(HostNetwork):
 
     def _eni_differences(self, look: HostLook, eni: Eni) -> list[RoutingDifference]:
         try:
-            enis.refuse_kernel_table(eni)
+            routing.refuse_kernel_table(eni)
         except WiringError as exc:
             return [RoutingDifference(eni.eni_id, str(exc), is_repaired=False)]
         link = look.links.get(eni.mac)
         if link is None:
             return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False)]
-        repairs = [repair for group in self._eni_repairs(look, eni, link) for repair in group]
-        what = [*(repair.found for repair in repairs), *devconf.found(link, devconf.ENI).values()]
-        return [RoutingDifference(eni.eni_id, each) for each in what]
+        return [RoutingDifference(eni.eni_id, each.found) for step in self._eni_repairs(look, eni, link) for each in step]
 
     def _node_differences(
         self, look: HostLook, identity: InstanceIdentity, addresses: Container[IPv4Address]
@@ -226,19 +226,17 @@ class KernelHostNetwork(HostNetwork):
         if link is None:
             missing = f"its link with MAC {identity.primary_mac} is missing"
             return [RoutingDifference(identity.primary_eni_id, missing, is_repaired=False)]
-        self._primary_name = link.name
-        repairs = [*pod_address_repairs(look, identity, link, addresses), *node_repairs(link, look.rules, self._config)]
-        found = [RoutingDifference(NODE, repair.found) for repair in repairs]
-        found += [RoutingDifference(NODE, what) for what in devconf.found(link, devconf.PRIMARY_ENI).values()]
+        found = []
         if not link.is_up:
             found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
-        try:
-            found += [RoutingDifference(NODE, what) for what in wrong_sysctls(self._host).values()]
-        except WiringError as exc:
-            found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
+        for _, repairs in self._node_repairs(look, identity, link, addresses):
+            try:
+                found += [RoutingDifference(NODE, each.found) for each in repairs]
+            except WiringError as exc:
+                found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
         found += self._of_others()
         try:
-            table = self._table.difference(identity, primary_link=link.name, rules=look.rules)
+            table = self._table.difference(self._table_commands(identity, link.name, self._former(look)))
         except WiringError as exc:
             return [*found, RoutingDifference(NODE, str(exc), is_repaired=False)]
         return [*found, RoutingDifference(NODE, table)] if table else found
@@ -248,17 +246,7 @@ class KernelHostNetwork(HostNetwork):
     ) -> list[RoutingDifference]:
         macs = [eni.mac for eni in secondary]
         with self._host.netlink() as sock:
-            return foreign_differences(sock, look, primary=identity.primary_mac, secondary=macs, addresses=addresses)
-
-    def _reconcile_eni(self, look: HostLook, eni: Eni, held: Collection[RepairedObject]) -> list[str]:
-        """Repair one ENI. A failure becomes a sentence, so that it does not stop the other ENIs. Raises: KernelDumpError."""
-        link = look.links.get(eni.mac)
-        if link is None:
-            return [f"the link of {eni.eni_id} with MAC {eni.mac} is missing: not repaired"]
-        try:
-            return self._repair_eni(look, eni, link, held)
-        except WiringError as exc:
-            return [f"{eni.eni_id} {NOT_REPAIRED}: {exc}"]
+            return routing.foreign_differences(sock, look, primary=identity.primary_mac, secondary=macs, addresses=addresses)
 
     def _repair_node(
         self,
@@ -273,28 +261,52 @@ class KernelHostNetwork(HostNetwork):
         """
         link = look.links.get(identity.primary_mac)
         if link is None:
-            raise _no_primary_link(identity)
-        self._primary_name = link.name
-        foreign = list(pod_address_repairs(look, identity, link, addresses))
-        found = list(node_repairs(link, look.rules, self._config))
+            raise WiringError(
+                f"the primary ENI's link with MAC {identity.primary_mac} is missing",
+                details="is the daemon in the host's network namespace (hostNetwork: true)?",
+            )
         sentences: list[str] = []
         refusals: list[WiringError] = []
-        pieces: tuple[tuple[RepairedObject | None, Callable[[], list[str]]], ...] = (
-            (SYSCTLS, lambda: devconf.repair(self._host, link, devconf.PRIMARY_ENI)),
-            (SYSCTLS, lambda: repair_sysctls(self._host)),
-            (None, lambda: self._carry_out(foreign, subject=identity.primary_eni_id, held=held)),
-            (None, lambda: self._carry_out(found, subject=NODE, held=held)),
-            (TABLE, lambda: self._table.repair(identity, primary_link=link.name, rules=look.rules)),
-        )
-        for thing, piece in pieces:
+        for subject, repairs in self._node_repairs(look, identity, link, addresses):
             try:
-                if thing is None:
-                    sentences += piece()
-                elif thing not in held:
-                    sentences += as_repairs(piece(), thing)
+                sentences += self._carry_out(repairs, subject=subject, held=held)
+            except WiringError as exc:
+                refusals.append(exc)
+        if TABLE not in held:
+            try:
+                self._table_seen = seen = link.name, self._former(look)
+                sentences += as_repairs(self._table.repair(self._table_commands(identity, *seen)), TABLE)
             except WiringError as exc:
                 refusals.append(exc)
         return sentences, refusals
+
+    def _node_repairs(
+        self, look: HostLook, identity: InstanceIdentity, link: messages.Link, addresses: Container[IPv4Address]
+    ) -> tuple[tuple[str, Iterator[Repair]], ...]:
+        """All comparisons of the node but that of its table, each with the subject of its repairs. One may raise WiringError."""
+        self._primary_name = link.name
+        return (
+            (NODE, routing.setting_repairs(link, devconf.PRIMARY_ENI)),
+            (NODE, routing.sysctl_repairs(self._host)),
+            (identity.primary_eni_id, routing.pod_address_repairs(look, identity, link, addresses)),
+            (NODE, routing.node_repairs(link, look.rules, self._config)),
+        )
+
+    def _former(self, look: HostLook) -> ruleset.FormerSettings:
+        """A former prefix is kept until the next start: else audit and CHECK would find a difference after its sandboxes' last DEL."""
+        prefix = self._config.veth_prefix
+        self._former_names.update(name for name in self._veth_names() if not name.startswith(prefix))
+        return routing.former_settings(look.rules, self._former_names, self._config)
+
+    def _table_commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> str:
+        """The table that translates and marks, as it must be for this node."""
+        return ruleset.replace_table(
+            self._config,
+            vpc_cidrs=tuple(identity.vpc_cidrs),
+            primary_address=identity.primary_address,
+            primary_link=primary_link,
+            former=former,
+        )
 
     def _of_others(self) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
@@ -303,15 +315,11 @@ class KernelHostNetwork(HostNetwork):
         except WiringError:
             return []
 
-    def _repair_eni(self, look: HostLook, eni: Eni, link: records.Link, held: Collection[RepairedObject] = ()) -> list[str]:
-        enis.refuse_kernel_table(eni)
-        thing = RepairedObject(RepairKind.SYSCTL, eni.eni_id)
+    def _repair_eni(self, look: HostLook, eni: Eni, link: messages.Link, held: Collection[RepairedObject] = ()) -> list[str]:
+        routing.refuse_kernel_table(eni)
         sentences: list[str] = []
-        if thing not in held:
-            sentences += [Repaired(sentence, thing) for sentence in devconf.repair(self._host, link, devconf.ENI)]
         for step in range(ENI_STEPS):
-            repairs = list(self._eni_repairs(look, eni, link)[step])
-            made = self._carry_out(repairs, subject=eni.eni_id, held=held)
+            made = self._carry_out(self._eni_repairs(look, eni, link)[step], subject=eni.eni_id, held=held)
             sentences += made
             if made:
                 # Routes need the link up, and an address changes what follows: what comes next is compared anew.
@@ -319,29 +327,24 @@ class KernelHostNetwork(HostNetwork):
                     look = self._looker.look(sock, look.links)
         return sentences
 
-    def _eni_repairs(self, look: HostLook, eni: Eni, link: records.Link) -> tuple[Iterator[enis.Repair], ...]:
+    def _eni_repairs(self, look: HostLook, eni: Eni, link: messages.Link) -> tuple[Iterator[Repair], ...]:
         """All comparisons of one ENI, ENI_STEPS, in the order in which they are repaired."""
         return (
-            enis.link_repairs(eni, link, mtu=self._config.eni_mtu),
-            enis.address_repairs(look, eni, link),
-            enis.table_repairs(look, eni, link),
-            enis.rule_repairs(look, eni),
+            routing.setting_repairs(link, devconf.ENI),
+            routing.link_repairs(eni, link, mtu=self._config.eni_mtu),
+            routing.address_repairs(look, eni, link),
+            routing.table_repairs(look, eni, link),
+            routing.rule_repairs(look, eni),
         )
 
-    def _carry_out(self, repairs: list[enis.Repair], *, subject: str, held: Collection[RepairedObject]) -> list[str]:
+    def _carry_out(self, repairs: Iterable[Repair], *, subject: str, held: Collection[RepairedObject]) -> list[str]:
         """Make repairs and return their sentences. Raises: WiringError for the first that is refused."""
         due = [(repair, thing) for repair in repairs if (thing := RepairedObject(repair.kind, subject)) not in held]
         for repair, _ in due:
-            if repair.promoted_on:
-                promote_secondaries(self._host, repair.promoted_on)
+            if repair.sysctl is not None:
+                key, value = repair.sysctl
+                routing.sysctl(self._host, key, wanted=value, is_set=True)
         what = f"setup of {'the node' if subject == NODE else subject}"
         with self._host.netlink() as sock:
-            sock.carry_out([repair.change for repair, _ in due], what=what)
+            sock.carry_out([repair.change for repair, _ in due if repair.change is not None], what=what)
         return [Repaired(str(repair), thing) for repair, thing in due]
-
-
-def _no_primary_link(identity: InstanceIdentity) -> WiringError:
-    return WiringError(
-        f"the primary ENI's link with MAC {identity.primary_mac} is missing",
-        details="is the daemon in the host's network namespace (hostNetwork: true)?",
-    )

@@ -11,25 +11,25 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
-from typing import Final
 
 from ipamd.kernel import uapi
-from ipamd.kernel.netlink import Message, attribute, text_attribute
+from ipamd.kernel.netlink import Message, attribute, attributes, text_attribute
 
-ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
+ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
 """The kernel's errnos if an object to be removed does not exist.
 
 Source: the kernel's net/core/fib_rules.c, net/ipv4/fib_trie.c, net/core/rtnetlink.c.
 """
 
-PRESENT: Final = frozenset({errno.EEXIST})
+PRESENT = frozenset({errno.EEXIST})
 
-UNREACHABLE: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH})
+UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH})
 """The kernel's errnos if nothing leads to an address. Source: the kernel's net/ipv4/route.c, ip_route_output_key_hash_rcu."""
 
-_ADD: Final = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
-_PUT: Final = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
+_ADD = uapi.NLM_F_CREATE | uapi.NLM_F_EXCL
+_PUT = uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE
 
 LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, change
 ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
@@ -37,9 +37,9 @@ ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, sc
 ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
 NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
 U32 = struct.Struct("=I")
-_AF_INET: Final = 2
-_AF_INET6: Final = 10
-_AF_UNSPEC: Final = 0
+_AF_INET = 2
+_AF_INET6 = 10
+_AF_UNSPEC = 0
 
 
 def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netns: int, mtu: int) -> Message:
@@ -306,9 +306,167 @@ def _mac(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
 
 
-_NO_STATS: Final = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
+_NO_STATS = _u32(uapi.IFLA_EXT_MASK, uapi.RTEXT_FILTER_SKIP_STATS)
 """Without counters an answer has a third of the size: more links per datagram, fewer interrupted dumps."""
 
-_ONE_QUEUE: Final = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
+_ONE_QUEUE = _u32(uapi.IFLA_NUM_TX_QUEUES, 1) + _u32(uapi.IFLA_NUM_RX_QUEUES, 1)
 """One queue per veth. By default the kernel allocates one per possible CPU and uses only one (drivers/net/veth.c,
 veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and more on large nodes."""
+
+
+# Parse the kernel's answers into values: links, addresses, routes, rules, neighbours. No I/O.
+#
+# Only attributes that a decision needs are read. Unknown ones are skipped, so a newer kernel does no harm.
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link. `peer_index`: the other end of a veth, in the peer's namespace. MAC in lower case; MTU in bytes.
+
+    `families`: its settings per address family, unread (`ipamd/kernel/devconf.py`).
+    """
+
+    index: int
+    name: str
+    kind: str
+    mac: str
+    mtu: int
+    alias: str
+    group: int
+    is_up: bool
+    peer_index: int
+    families: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """One IPv4 address on a link. `is_secondary`: the kernel removes it with the first one of its subnet (IFA_F_SECONDARY)."""
+
+    index: int
+    address: IPv4Address
+    length: int
+    scope: int
+    is_secondary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One IPv4 route with one next hop; `destination` None: the default route. `index` 0: no or several links."""
+
+    destination: IPv4Address | None
+    length: int
+    table: int
+    index: int
+    via: IPv4Address | None
+    route_type: int
+    metric: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One IPv4 policy rule that looks a table up."""
+
+    priority: int
+    table: int
+    source: IPv4Address | None
+    source_length: int
+    destination: IPv4Address | None
+    destination_length: int
+    mark: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """One IPv4 neighbour entry."""
+
+    address: IPv4Address | None
+    mac: str
+    is_permanent: bool
+
+
+def read_link(body: bytes) -> Link:
+    """Read an RTM_NEWLINK body."""
+    _, _, index, flags, _ = LINK.unpack_from(body)
+    found = attributes(body, LINK.size)
+    info = attributes(found[uapi.IFLA_LINKINFO], 0) if uapi.IFLA_LINKINFO in found else {}
+    return Link(
+        index=index,
+        name=_text(found.get(uapi.IFLA_IFNAME)),
+        kind=_text(info.get(uapi.IFLA_INFO_KIND)),
+        mac=_read_mac(found.get(uapi.IFLA_ADDRESS)),
+        mtu=_number(found.get(uapi.IFLA_MTU)),
+        alias=_text(found.get(uapi.IFLA_IFALIAS)),
+        group=_number(found.get(uapi.IFLA_GROUP)),
+        is_up=bool(flags & uapi.IFF_UP),
+        # Older kernels leave the peer's index out when it equals the own one.
+        peer_index=_number(found.get(uapi.IFLA_LINK)) or index,
+        families=found.get(uapi.IFLA_AF_SPEC, b""),
+    )
+
+
+def read_address(body: bytes) -> InterfaceAddress:
+    """Read an RTM_NEWADDR body."""
+    _, length, flags, scope, index = ADDRESS.unpack_from(body)
+    found = attributes(body, ADDRESS.size)
+    local = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS) or bytes(4)
+    is_secondary = bool(flags & uapi.IFA_F_SECONDARY)
+    return InterfaceAddress(index=index, address=IPv4Address(local), length=length, scope=scope, is_secondary=is_secondary)
+
+
+def read_route(body: bytes) -> Route:
+    """Read an RTM_NEWROUTE body."""
+    _, length, _, _, table, _, _, route_type, _ = ROUTE.unpack_from(body)
+    found = attributes(body, ROUTE.size)
+    return Route(
+        destination=_address(found.get(uapi.RTA_DST)),
+        length=length,
+        table=_number(found.get(uapi.RTA_TABLE)) or table,
+        index=_number(found.get(uapi.RTA_OIF)),
+        via=_address(found.get(uapi.RTA_GATEWAY)),
+        route_type=route_type,
+        metric=_number(found.get(uapi.RTA_PRIORITY)),
+    )
+
+
+def read_rule(body: bytes) -> Rule:
+    """Read an RTM_NEWRULE body."""
+    _, destination_length, source_length, _, table, _, _, action, _ = ROUTE.unpack_from(body)
+    found = attributes(body, ROUTE.size)
+    return Rule(
+        priority=_number(found.get(uapi.FRA_PRIORITY)),
+        table=(_number(found.get(uapi.FRA_TABLE)) or table) if action == uapi.FR_ACT_TO_TBL else 0,
+        source=_address(found.get(uapi.FRA_SRC)),
+        source_length=source_length,
+        destination=_address(found.get(uapi.FRA_DST)),
+        destination_length=destination_length,
+        mark=_number(found.get(uapi.FRA_FWMARK)),
+        mask=_number(found.get(uapi.FRA_FWMASK)),
+    )
+
+
+def read_neighbour(body: bytes) -> Neighbour:
+    """Read an RTM_NEWNEIGH body."""
+    _, _, state, _, _ = NEIGHBOUR.unpack_from(body)
+    found = attributes(body, NEIGHBOUR.size)
+    return Neighbour(
+        address=_address(found.get(uapi.NDA_DST)),
+        mac=_read_mac(found.get(uapi.NDA_LLADDR)),
+        is_permanent=bool(state & uapi.NUD_PERMANENT),
+    )
+
+
+def _number(payload: bytes | None) -> int:
+    return int(U32.unpack(payload[:4])[0]) if payload and len(payload) >= 4 else 0
+
+
+def _text(payload: bytes | None) -> str:
+    return payload.rstrip(b"\0").decode("utf-8", "replace") if payload else ""
+
+
+def _read_mac(payload: bytes | None) -> str:
+    return payload.hex(":") if payload else ""
+
+
+def _address(payload: bytes | None) -> IPv4Address | None:
+    return IPv4Address(payload) if payload and len(payload) == 4 else None

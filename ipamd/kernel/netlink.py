@@ -151,7 +151,7 @@ class NetlinkSocket:
         missing = len(outcomes)
         while missing:
             data = self._receive(messages[0].step)
-            for kind, flags, sequence, start, end in _split(data):
+            for kind, flags, sequence, _, start, end in split(data):
                 if not first <= sequence < first + len(outcomes):
                     continue
                 outcome = outcomes[sequence - first]
@@ -225,7 +225,7 @@ class NetlinkSocket:
         interrupted = False
         while True:
             data = self._receive(message.step)
-            for kind, flags, sequence, start, end in _split(data):
+            for kind, flags, sequence, _, start, end in split(data):
                 if sequence != expected:
                     continue
                 interrupted = interrupted or bool(flags & uapi.NLM_F_DUMP_INTR)
@@ -296,15 +296,15 @@ def describe_errno(code: int) -> str:
     return f"{os.strerror(code)} ({errno.errorcode.get(code, str(code))})"
 
 
-def _split(data: bytes) -> list[tuple[int, int, int, int, int]]:
-    """Cut a datagram into messages: type, flags, sequence, and where the body starts and ends."""
+def split(data: bytes) -> list[tuple[int, int, int, int, int, int]]:
+    """Cut a datagram into messages: type, flags, sequence, port, and where the body starts and ends."""
     found = []
     start = 0
     while start + _HEADER.size <= len(data):
-        length, kind, flags, sequence, _ = _HEADER.unpack_from(data, start)
+        length, kind, flags, sequence, port = _HEADER.unpack_from(data, start)
         if length < _HEADER.size:
             break
-        found.append((kind, flags, sequence, start + _HEADER.size, min(start + length, len(data))))
+        found.append((kind, flags, sequence, port, start + _HEADER.size, min(start + length, len(data))))
         start += (length + 3) & ~3
     return found
 

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 import threading
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from ipamd.kernel import uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attribute
 from ipamd.kernel.netns import HostNetns
-from ipamd.model.errors import WiringError
+from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.kernel import Followed
 
 LIBRARY = "libnftables.so.1"
 PACKAGE = "libnftables1"
@@ -106,3 +112,194 @@ def _one_line(errors: bytes) -> str:
     """Keep the error lines, not the echo of our commands: it always shows the first line of the buffer, not the faulty one."""
     said = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if "Error:" in line]
     return "; ".join(said) or "no text from libnftables"
+
+
+# Tables of ours in nftables: compare one with what it must be, and replace it.
+#
+# What nft prints is not what it was given, so the comparison is with what it printed right after our own replacement: the first
+# comparison of a process always replaces.
+
+
+COUNTED = re.compile(r"packets \d+ bytes \d+")
+"""How nft prints the present value of a counter."""
+
+
+class NftTable(NamedTuple):
+    """An nftables table of ours, as nft names it."""
+
+    family: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.name}"
+
+    def removal(self) -> str:
+        """Return commands that remove it, whether it exists or not."""
+        return f"add table {self}\ndelete table {self}\n"
+
+    def replacement(self, body: str) -> str:
+        """Return commands that make it anew, as one transaction."""
+        return f"{self.removal()}add table {self}\ntable {self} {{\n{body}\n}}\n"
+
+
+class OwnTable:
+    """Remembers what was applied. Used under a lock of its owner.
+
+    `listing`: how nft printed the table at the last look, with the values of its counters.
+    """
+
+    def __init__(self, nft: Nftables, table: NftTable, *, follows: str) -> None:
+        """`follows` says what changes what the table must be."""
+        self._nft = nft
+        self._table = table
+        self._follows = follows
+        self._what = f"nftables table {table.name}" + ("" if table.family == "ip" else f" ({table.family})")
+        self.listing = ""
+        self._applied: tuple[str, str] | None = None  # the commands, and how nft lists the table that they made
+
+    def forget(self) -> None:
+        """Replace the table at the next repair, whatever it is like: it may be of an earlier release or configuration."""
+        self._applied = None
+
+    def difference(self, commands: str) -> str:
+        """Say in one sentence how the table differs from what `commands` make; "" if it does not. Raises: WiringError.
+
+        Before the first repair of this process only its absence is told: with what it should be like, nothing can be compared yet.
+        """
+        now = self._list()
+        if self._applied == (commands, now):
+            return ""
+        if self._applied is None:
+            return f"{self._what} was missing" if not now and commands != self._table.removal() else ""
+        if self._applied[0] != commands:
+            return f"{self._what} did not follow a change of {self._follows} yet"
+        return f"{self._what} had been changed" if now else f"{self._what} was missing"
+
+    def repair(self, commands: str) -> list[str]:
+        """Replace the table if it differs; one sentence if that changed it, `Followed` if `commands` did. Raises: WiringError."""
+        before, now = self._applied, self._list()
+        if before == (commands, now):
+            return []
+        self._nft.run(commands)
+        made = self._list()
+        self._applied = commands, made
+        if now == made:
+            return []
+        if not now:
+            return [f"{self._what} was missing: added"]
+        if not made:
+            return [f"{self._what} is not needed: removed"]
+        if before is not None and before[0] != commands:
+            return [Followed(f"{self._what} followed a change of {self._follows}: replaced")]
+        return [f"{self._what} {'was of an earlier start' if before is None else 'had been changed'}: replaced"]
+
+    def _list(self) -> str:
+        self.listing = self._nft.list_table(self._table.family, self._table.name)
+        return COUNTED.sub("", self.listing)
+
+
+# Are tables of ours still as they were when they were last compared? Asked of the kernel in a few microseconds, without libnftables.
+#
+# The kernel numbers every change of the ruleset of a namespace (its generation). While the number is the same nothing has changed;
+# when it is another, the tables, chains and rules are read and compared byte by byte, because other software changes its own tables
+# all the time (kube-proxy). Handles are in these bytes, so a table that was deleted and made again is another one.
+# Listing the chains of a node with thousands of services costs a tenth of a second of CPU.
+# Source: linux/netfilter/nf_tables.h, NFT_MSG_GETGEN; the kernel's net/netfilter/nf_tables_api.c, nf_tables_fill_gen_info.
+
+
+NFGENMSG_BYTES = 4
+"""nfgenmsg: family, version, and a resource ID that is the lower half of the generation, so it is left out of what is compared."""
+
+LOOK_TRIES = 3
+"""How often a look is repeated that another change fell into. Ours: a look takes a fraction of a millisecond."""
+
+_FAMILIES = {"ip": 2, "arp": 3, "ip6": 10}
+
+
+def generation(host: HostNetns) -> bytes | None:
+    """The number in the host's namespace; None if the kernel does not say."""
+    try:
+        with host.netfilter() as sock:
+            return _generation(sock)
+    except WiringError:
+        return None
+
+
+def _generation(sock: NetlinkSocket) -> bytes:
+    """The number in a socket's namespace. Raises: WiringError if the kernel does not say."""
+    (outcome,) = sock.request([Message("look at the ruleset's generation", uapi.NFT_MSG_GETGEN, 0, bytes(NFGENMSG_BYTES))])
+    found = attributes(outcome.replies[0], NFGENMSG_BYTES).get(uapi.NFTA_GEN_ID) if outcome.replies else None
+    if not found:
+        raise WiringError(f"{outcome.message.step} failed", details=outcome.cause)
+    return found
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Tables as they were found; `generation`: the last at which they were known to be so."""
+
+    tables: tuple[NftTable, ...]
+    generation: bytes
+    content: bytes
+
+
+class NftState:
+    """Remembers how tables were. `remember` under a lock of its owner; `is_unchanged` from any thread, without one.
+
+    No lock: a record is replaced whole, and only its generation is written again, by whoever has just compared its content. A reader
+    that holds a record which was replaced meanwhile writes into that one.
+    """
+
+    def __init__(self, host: HostNetns, *, chains: Iterable[str]) -> None:
+        """`chains` are those that every table has and that are compared, with all rules of the table."""
+        self._host = host
+        self._chains = tuple(chains)
+        self._seen: _Seen | None = None
+
+    def remember(self, tables: Iterable[NftTable], *, generation: bytes | None) -> None:
+        """Remember tables that were found right, unless the ruleset has changed since `generation`, which was read before."""
+        wanted, before = tuple(tables), self._seen
+        if generation is not None and before is not None and (before.tables, before.generation) == (wanted, generation):
+            return  # every change has another number
+        self._seen = None
+        seen = None if generation is None else self._look(wanted)
+        self._seen = seen if seen is not None and seen.generation == generation else None
+
+    def is_unchanged(self) -> bool:
+        """Whether every remembered table is now as it was then; False if nothing is remembered or the kernel does not answer."""
+        seen = self._seen
+        number = None if seen is None else generation(self._host)
+        if seen is None or number is None:
+            return False
+        if number != seen.generation:
+            now = self._look(seen.tables)
+            if now is None or now.content != seen.content:
+                return False
+            seen.generation = now.generation
+        return True
+
+    def _look(self, tables: tuple[NftTable, ...]) -> _Seen | None:
+        """Read tables, chains and rules of one generation; None if there was none in a few tries, or the kernel refuses."""
+        try:
+            with self._host.netfilter() as sock:
+                for _ in range(LOOK_TRIES):
+                    number = _generation(sock)
+                    content = b"".join(body for table in tables for body in self._content(sock, table))
+                    if _generation(sock) == number:
+                        return _Seen(tables, number, content)
+        except (WiringError, KernelDumpError):  # a table may be gone
+            pass
+        return None
+
+    def _content(self, sock: NetlinkSocket, table: NftTable) -> Iterator[bytes]:
+        step, header = f"look at nftables table {table}", bytes((_FAMILIES[table.family], 0, 0, 0))
+        asked = [Message(step, uapi.NFT_MSG_GETTABLE, 0, header + text_attribute(uapi.NFTA_TABLE_NAME, table.name))]
+        for name in self._chains:
+            selector = text_attribute(uapi.NFTA_CHAIN_TABLE, table.name) + text_attribute(uapi.NFTA_CHAIN_NAME, name)
+            asked.append(Message(step, uapi.NFT_MSG_GETCHAIN, 0, header + selector))
+        for outcome in sock.request(asked):
+            if not outcome.replies:
+                raise WiringError(f"{step} failed", details=outcome.cause)
+            yield outcome.replies[0][NFGENMSG_BYTES:]
+        rules = Message(step, uapi.NFT_MSG_GETRULE, 0, header + text_attribute(uapi.NFTA_RULE_TABLE, table.name))
+        yield from (body[NFGENMSG_BYTES:] for body in sock.dump(rules))

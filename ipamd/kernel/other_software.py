@@ -7,19 +7,26 @@ drop is final, and the first source translation stands. Source of the names: ama
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import socket
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cache
+from pathlib import Path
+from typing import Any
 
-from ipamd.kernel import filters
-from ipamd.kernel import ruleset as nft_rules
-from ipamd.kernel.filters import Packet, Rule, Verdict
-from ipamd.kernel.legacy_tables import LegacyTable, LegacyTables
+from ipamd.kernel import uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attribute
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables
-from ipamd.kernel.nft_state import generation
+from ipamd.kernel.nft import NFGENMSG_BYTES, Nftables, generation
 from ipamd.model.errors import WiringError
 from ipamd.model.kernel import NODE, RoutingDifference
+from ipamd.model.words import counted
 
 LEFT_CHAINS = ("AWS-SNAT-CHAIN-", "AWS-CONNMARK-CHAIN-")
 LEFT_TABLE = ("ip", "aws-cni")
@@ -28,6 +35,411 @@ LEFT_TABLE = ("ip", "aws-cni")
 FORWARD_FAMILIES = ("ip", "inet")
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+# Follow a forwarded packet through the filter chains of other software, as far as interfaces decide. Pure.
+#
+# A verdict of drop is final in every base chain, so an accept in a table of ours does not help (nft(8), "verdict statement"); what
+# can be done is to say who drops. The question is only whether *all* new connections of sandboxes are dropped, so in doubt a filter is
+# not blamed: a rule that accepts some of their traffic by address counts as one that accepts; a rule that takes only a part of all
+# traffic (ports, states, marks, sets) neither accepts nor drops here.
+
+
+MAX_CHAINS = 64
+"""Chains that one packet is followed through. Ours: Docker, firewalld and kube-proxy need fewer than 20."""
+
+
+class Scope(StrEnum):
+    """Which of the packets that fit a rule's interfaces the rule takes."""
+
+    ALL = "all"
+    BY_ADDRESS = "by address"
+    PART = "part"
+
+
+class Verdict(StrEnum):
+    """What a rule does with a packet."""
+
+    NONE = "none"
+    ACCEPT = "accept"
+    DROP = "drop"
+    RETURN = "return"
+    JUMP = "jump"
+    GOTO = "goto"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A condition on an interface: its name, or the beginning of it when the text ends in `*`."""
+
+    pattern: str
+    is_negated: bool = False
+
+    def takes(self, name: str) -> bool:
+        """Whether a name fits."""
+        fits = name.startswith(self.pattern[:-1]) if self.pattern.endswith("*") else name == self.pattern
+        return fits != self.is_negated
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. Every condition must hold; `target` is the chain of a jump or goto."""
+
+    verdict: Verdict
+    incoming: tuple[Interface, ...] = ()
+    outgoing: tuple[Interface, ...] = ()
+    scope: Scope = Scope.ALL
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A new connection between two interfaces."""
+
+    incoming: str
+    outgoing: str
+
+
+Rules = Callable[[str], Sequence[Rule] | None]
+"""The rules of a chain of one table, by its name; None if there is no such chain."""
+
+
+def is_dropped(rules: Rules, chain: str, packet: Packet, *, policy_drops: bool) -> bool:
+    """Whether a base chain drops every such packet for certain.
+
+    `rules` is called once per chain on the way, at most MAX_CHAINS times.
+    """
+    budget = [MAX_CHAINS]
+    verdict = _follow(rules, chain, packet, budget)
+    if budget[0] < 0:
+        return False  # too long a way: not known
+    return verdict is Verdict.DROP or (verdict is Verdict.NONE and policy_drops)
+
+
+def _follow(rules: Rules, chain: str, packet: Packet, budget: list[int]) -> Verdict:
+    """NONE: the end of the chain was reached, or a return."""
+    budget[0] -= 1
+    if budget[0] < 0:
+        return Verdict.ACCEPT
+    for rule in rules(chain) or ():
+        if rule.scope is Scope.PART or not (
+            all(one.takes(packet.incoming) for one in rule.incoming) and all(one.takes(packet.outgoing) for one in rule.outgoing)
+        ):
+            continue
+        if rule.verdict in (Verdict.JUMP, Verdict.GOTO):
+            inner = _follow(rules, rule.target, packet, budget)
+            if inner is Verdict.ACCEPT or (inner is Verdict.DROP and rule.scope is Scope.ALL):
+                return inner
+            if rule.verdict is Verdict.GOTO and rule.scope is Scope.ALL:
+                return Verdict.NONE
+        elif rule.verdict is Verdict.ACCEPT:
+            return Verdict.ACCEPT
+        elif rule.scope is Scope.ALL and rule.verdict is Verdict.DROP:
+            return Verdict.DROP
+        elif rule.scope is Scope.ALL and rule.verdict is Verdict.RETURN:
+            return Verdict.NONE
+    return Verdict.NONE
+
+
+# x.
+
+
+# Read chains and rules out of nftables' JSON, as far as `filters` needs them. Pure.
+#
+# iptables-nft's rules are among them; what it keeps as an extension ("xt") is named there without its arguments. Source of the
+# shapes: libnftables-json(5).
+
+
+JsonObject = Mapping[str, Any]
+
+_VERDICTS = {
+    "accept": Verdict.ACCEPT,
+    "drop": Verdict.DROP,
+    "reject": Verdict.DROP,
+    "return": Verdict.RETURN,
+    "jump": Verdict.JUMP,
+    "goto": Verdict.GOTO,
+}
+_HARMLESS = frozenset({"counter", "log", "comment", "mangle"})
+"""Statements that neither choose packets nor end a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One chain; `hook` is empty for a chain that is not a base chain."""
+
+    family: str
+    table: str
+    name: str
+    hook: str = ""
+    policy_drops: bool = False
+
+
+def read_chains(answer: Iterable[JsonObject]) -> list[Chain]:
+    """The chains of an answer to `list chains`; objects of another shape are left out."""
+    found = []
+    for item in answer:
+        chain = item.get("chain")
+        if isinstance(chain, dict):
+            words = [word for name in ("family", "table", "name") if isinstance(word := chain.get(name), str)]
+            if len(words) == 3:
+                hook = str(chain.get("hook") or "")
+                found.append(Chain(words[0], words[1], words[2], hook, chain.get("policy") == "drop"))
+    return found
+
+
+def read_rules(answer: Iterable[JsonObject]) -> list[Rule]:
+    """The rules of an answer to `list chain`, in order."""
+    rules = [item["rule"] for item in answer if isinstance(item.get("rule"), dict)]
+    return [_rule(rule["expr"]) for rule in rules if isinstance(rule.get("expr"), list)]
+
+
+def _rule(expressions: Iterable[object]) -> Rule:
+    rule = Rule(Verdict.NONE)
+    for expression in expressions:
+        if not isinstance(expression, dict) or len(expression) != 1:
+            return replace(rule, scope=Scope.PART)
+        ((kind, body),) = expression.items()
+        if kind == "match":
+            rule = _with_match(rule, body)
+        elif kind == "xt":
+            rule = _with_extension(rule, body)
+        elif kind in _VERDICTS:
+            rule = replace(rule, verdict=_VERDICTS[kind], target=body.get("target", "") if isinstance(body, dict) else "")
+        elif kind not in _HARMLESS:
+            rule = replace(rule, scope=Scope.PART)
+    return rule
+
+
+def _with_match(rule: Rule, body: JsonObject) -> Rule:
+    left, right, operator = body.get("left"), body.get("right"), body.get("op")
+    key = left.get("meta", {}).get("key") if isinstance(left, dict) and isinstance(left.get("meta"), dict) else None
+    if key in ("iifname", "oifname") and isinstance(right, str) and operator in ("==", "!="):
+        condition = Interface(right, is_negated=operator == "!=")
+        if key == "iifname":
+            return replace(rule, incoming=(*rule.incoming, condition))
+        return replace(rule, outgoing=(*rule.outgoing, condition))
+    payload = left.get("payload") if isinstance(left, dict) else None
+    if isinstance(payload, dict) and payload.get("field") in ("saddr", "daddr"):
+        return _narrowed(rule, Scope.BY_ADDRESS)
+    return _narrowed(rule, Scope.PART)
+
+
+def _with_extension(rule: Rule, body: object) -> Rule:
+    """An iptables extension: of its arguments nothing is known, so a match but for a comment takes a part of the traffic."""
+    name, kind = (body.get("name"), body.get("type")) if isinstance(body, dict) else (None, None)
+    if kind == "match":
+        return rule if name == "comment" else _narrowed(rule, Scope.PART)
+    if name == "REJECT":
+        return replace(rule, verdict=Verdict.DROP)
+    return rule
+
+
+def _narrowed(rule: Rule, scope: Scope) -> Rule:
+    return rule if rule.scope is Scope.PART else replace(rule, scope=scope)
+
+
+# Read the tables of iptables-legacy, which nftables does not show: chains, and what decides about forwarded packets.
+#
+# Read only, by the two socket options that `iptables-legacy -S` uses. Only tables that are there are asked for: asking for another one
+# would load its module. Source of the layout: linux/netfilter_ipv4/ip_tables.h, linux/netfilter/x_tables.h.
+
+
+NAMES = Path("/proc/thread-self/net/ip_tables_names")
+"""The tables in the namespace of the thread that opens it; without iptables-legacy it is missing."""
+
+LOOKED_AT = {"filter": b"", "nat": b"AWS-"}
+"""Tables that are read, and what must be in one for it to be taken apart: kube-proxy's nat table may have 100,000 rules."""
+
+SO_GET_INFO = 64
+SO_GET_ENTRIES = 65
+FORWARD_HOOK = 2
+MAX_BYTES = 32 * 1024 * 1024
+"""Largest table that is read. Ours: 100,000 rules of kube-proxy are about 25 MB."""
+
+_INFO = struct.Struct("=32sI5I5III")
+_GET_ENTRIES = struct.Struct("=32sI4x")
+_ENTRY = struct.Struct("=4s4s4s4s16s16s16s16sHBBIHHI16x")
+# struct ipt_entry: source, destination, their masks; the links' names, their masks; protocol, flags, what is inverted; cache; offset
+# of the target, size, origin
+_TARGET = struct.Struct("=H29sB")
+_FLAG_GOTO = 0x02
+_INVERT_IN, _INVERT_OUT = 0x01, 0x02
+_RETURN = -5  # linux/netfilter/x_tables.h: XT_RETURN is -NF_REPEAT - 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(slots=True)
+class LegacyTable:
+    """One table: the rules of its chains by name; FORWARD among them if the table has that hook."""
+
+    name: str
+    chains: dict[str, list[Rule]] = field(default_factory=dict)
+    forward_drops: bool = False
+
+
+class LegacyTables:
+    """Reads those of LOOKED_AT in the host's namespace. Used by one thread at a time."""
+
+    def __init__(self, host: HostNetns) -> None:
+        self._host = host
+        self._nat: tuple[bytes, bytes] = b"", b""  # number and size of its entries, and what they were
+
+    def read(self) -> list[LegacyTable]:
+        """The tables; the table nat only again when it has another size, which every chain and rule changes.
+
+        Raises: WiringError if one cannot be read.
+        """
+        with self._host.entered():
+            try:
+                names = sorted(LOOKED_AT.keys() & set(NAMES.read_text(encoding="ascii").split()))
+            except FileNotFoundError:
+                return []
+            except OSError as exc:
+                raise WiringError(
+                    "the tables of iptables-legacy could not be listed", details=f"{NAMES}: {exc.strerror}"
+                ) from exc
+            if not names:
+                return []
+            with socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
+                answers = [(name, *self._read(sock, name)) for name in names]
+        return [parse(name, info, entries) for name, info, entries in answers if LOOKED_AT[name] in entries]
+
+    def _read(self, sock: socket.socket, name: str) -> tuple[bytes, bytes]:
+        info = _ask(sock, SO_GET_INFO, name.encode(), _INFO.size, name)
+        if name == "nat" and info == self._nat[0]:
+            return self._nat
+        size = _INFO.unpack(info)[-1]
+        if size > MAX_BYTES:
+            raise WiringError(f"table {name} of iptables-legacy has {size} bytes", details=f"at most {MAX_BYTES} are read")
+        request = _GET_ENTRIES.pack(name.encode(), size)
+        answer = _ask(sock, SO_GET_ENTRIES, request, _GET_ENTRIES.size + size, name, sought=LOOKED_AT[name])
+        entries = answer[_GET_ENTRIES.size :]
+        if name == "nat":
+            self._nat = info, entries
+        return info, entries
+
+
+def _ask(sock: socket.socket, option: int, request: bytes, size: int, name: str, *, sought: bytes = b"") -> bytes:
+    """A getsockopt whose buffer of `size` bytes is question and answer; Python's own cannot send.
+
+    Returns: the answer; b"" if `sought` is not in it. It is searched in memory of its own, which goes back at once: a large table
+    would be copied, and stay in the process as memory that was freed.
+    """
+    with mmap.mmap(-1, size) as area:
+        area[: len(request)] = request
+        buffer, length = (ctypes.c_char * size).from_buffer(area), ctypes.c_uint32(size)
+        refused = _libc.getsockopt(sock.fileno(), socket.IPPROTO_IP, option, ctypes.byref(buffer), ctypes.byref(length))
+        cause = os.strerror(ctypes.get_errno())
+        del buffer  # the area cannot be closed before
+        answer = area[:] if area.find(sought) >= 0 else b""
+    if refused:
+        raise WiringError(
+            f"table {name} of iptables-legacy could not be read", details=f"{cause}; look with iptables-legacy-save"
+        )
+    return answer
+
+
+def parse(name: str, info: bytes, entries: bytes) -> LegacyTable:
+    """Read a table from the kernel's two answers. Raises: WiringError if their layout is not the known one. Pure."""
+    unpacked = _INFO.unpack(info)
+    hooks, underflows = unpacked[2:7], unpacked[7:12]
+    table = LegacyTable(name)
+    try:
+        found = dict(_entries(entries))
+    except (struct.error, ValueError) as exc:
+        raise WiringError(f"table {name} of iptables-legacy was not understood", details=str(exc)) from exc
+    starts = {hooks[FORWARD_HOOK]: "FORWARD"} if unpacked[1] & (1 << FORWARD_HOOK) else {}
+    others = {offset for index, offset in enumerate(hooks) if unpacked[1] & (1 << index)} - starts.keys()
+    chains = {offset + size: chain for offset, (size, chain, _) in found.items() if chain} | starts
+    current: list[Rule] | None = None
+    for offset, (_, chain, rule) in found.items():
+        if offset in starts:
+            current = table.chains.setdefault("FORWARD", [])
+        elif offset in others:
+            current = None
+        if chain:
+            current = None if chain == "ERROR" else table.chains.setdefault(chain, [])
+        elif current is not None and rule is not None:
+            current.append(_with_name(rule, chains))
+    if starts:
+        last = found.get(underflows[FORWARD_HOOK], (0, "", None))[2]
+        table.forward_drops = last is not None and last.verdict is Verdict.DROP
+    return table
+
+
+def _entries(data: bytes) -> Iterator[tuple[int, tuple[int, str, Rule | None]]]:
+    """Every entry by its offset: its size, the chain that it begins, its rule."""
+    offset = 0
+    while offset < len(data):
+        *head, _, target_offset, size, _ = _ENTRY.unpack_from(data, offset)
+        if not _ENTRY.size <= target_offset <= size - _TARGET.size:
+            raise ValueError(f"an entry of {size} bytes at {offset}")
+        target_size, raw, _ = _TARGET.unpack_from(data, offset + target_offset)
+        target = raw.split(b"\0")[0].decode("ascii", "replace")
+        body = data[offset + target_offset + _TARGET.size : offset + target_offset + target_size]
+        if target == "ERROR":
+            yield offset, (size, body[:30].split(b"\0")[0].decode("ascii", "replace"), None)
+        else:
+            matches = data[offset + _ENTRY.size : offset + target_offset]
+            yield offset, (size, "", _legacy_rule(head, matches, target, body))
+        offset += size
+
+
+def _legacy_rule(head: Sequence[Any], matches: bytes, target: str, body: bytes) -> Rule:
+    *masks, incoming, outgoing, in_mask, out_mask, protocol, flags, inverted = head
+    scope = Scope.BY_ADDRESS if any(masks[2] + masks[3]) else Scope.ALL
+    if protocol or any(name != "comment" for name in _match_names(matches)):
+        scope = Scope.PART
+    verdict, chain_offset = _verdict(target, body, is_goto=bool(flags & _FLAG_GOTO))
+    return Rule(
+        verdict,
+        _interface(incoming, in_mask, inverted & _INVERT_IN),
+        _interface(outgoing, out_mask, inverted & _INVERT_OUT),
+        scope,
+        str(chain_offset) if verdict in (Verdict.JUMP, Verdict.GOTO) else "",
+    )
+
+
+def _match_names(data: bytes) -> Iterator[str]:
+    offset = 0
+    while offset + _TARGET.size <= len(data):
+        size, raw, _ = _TARGET.unpack_from(data, offset)
+        if size < _TARGET.size:
+            raise ValueError(f"a match of {size} bytes")
+        yield raw.split(b"\0")[0].decode("ascii", "replace")
+        offset += size
+
+
+def _verdict(target: str, body: bytes, *, is_goto: bool) -> tuple[Verdict, int]:
+    if target:
+        return (Verdict.DROP if target == "REJECT" else Verdict.NONE), 0
+    (number,) = struct.unpack_from("=i", body)
+    if number >= 0:
+        return (Verdict.GOTO if is_goto else Verdict.JUMP), number
+    return {-1: Verdict.DROP, -2: Verdict.ACCEPT, _RETURN: Verdict.RETURN}.get(number, Verdict.NONE), 0
+
+
+def _interface(name: bytes, mask: bytes, is_negated: int) -> tuple[Interface, ...]:
+    """A name whose mask ends before its terminator is the beginning of one; the tool keeps the `+` that says so."""
+    text = name.split(b"\0")[0].decode("ascii", "replace")
+    if not text:
+        return ()
+    counted = len(mask.rstrip(b"\0"))
+    return (Interface(text if counted > len(text) else f"{text[:counted]}*", bool(is_negated)),)
+
+
+def _with_name(rule: Rule, chains: dict[int, str]) -> Rule:
+    """Name the chain of a jump, which the kernel tells by the offset of its first entry."""
+    if rule.verdict not in (Verdict.JUMP, Verdict.GOTO):
+        return rule
+    target = chains.get(int(rule.target), "")
+    # An unconditional jump to the next entry is how the kernel says "no target": it is no chain.
+    return Rule(rule.verdict if target else Verdict.NONE, rule.incoming, rule.outgoing, rule.scope, target)
+
+
+# x.
+
+
 _UNKNOWN = (Rule(Verdict.ACCEPT),)
 """A chain that cannot be read may accept everything (I11)."""
 
@@ -49,59 +461,54 @@ class OtherSoftware:
         """
         now = generation(self._host)
         if self._known is None or now is None or self._known[:2] != (now, primary_link):
-            chains = nft_rules.read_chains(self._nft.query("list chains"))
-            found = [*self._left_in_nft(chains), *self._filtered_in_nft(chains, primary_link)]
+            chains = read_chains(self._nft.query("list chains"))
+            found = list(self._in_nft(chains, primary_link))
             # What changed while we read is read again the next time: the number is the one from before.
             self._known = None if now is None else (now, primary_link, found)
         else:
             found = self._known[2]
-        return found + self._in_legacy(primary_link)
+        return [*found, *self._in_legacy(primary_link)]
 
-    def _left_in_nft(self, chains: Iterable[nft_rules.Chain]) -> Iterator[RoutingDifference]:
-        has_table = False
+    def _in_nft(self, chains: Sequence[Chain], primary_link: str) -> Iterator[RoutingDifference]:
+        places = {(chain.family, chain.table, chain.name) for chain in chains}
         for chain in chains:
-            has_table |= (chain.family, chain.table) == LEFT_TABLE
-            is_left = chain.family == "ip" and chain.table == "nat" and chain.name.startswith(LEFT_CHAINS)
-            if is_left and self._rules(chain.family, chain.table)(chain.name):
-                yield _left(chain.name, "iptables-nft")
-        if has_table:
+            rules, name = self._rules(chain.family, chain.table), chain.name
+            if (chain.family, chain.table) == ("ip", "nat") and name.startswith(LEFT_CHAINS) and rules(name):
+                yield _left(name, "iptables-nft")
+            if chain.hook == "forward" and chain.family in FORWARD_FAMILIES:
+                what, mend = f"chain {chain.family} {chain.table} {name}", self._mend(chain, places)
+                yield from self._obstacles(what, rules, name, chain.policy_drops, primary_link, mend)
+        if any((chain.family, chain.table) == LEFT_TABLE for chain in chains):
             what = f"nftables table {' '.join(LEFT_TABLE)} of amazon-vpc-cni-k8s marks connections besides ours"
             mend = f"remove the DaemonSet aws-node, then: nft delete table {' '.join(LEFT_TABLE)}"
             yield RoutingDifference(NODE, what, is_repaired=False, mend=mend, is_cut=False)
 
-    def _filtered_in_nft(self, chains: Sequence[nft_rules.Chain], primary_link: str) -> Iterator[RoutingDifference]:
-        names = {(chain.family, chain.table, chain.name) for chain in chains}
-        for chain in chains:
-            if chain.hook != "forward" or chain.family not in FORWARD_FAMILIES:
-                continue
-            directions = self._dropped(self._rules(chain.family, chain.table), chain.name, chain.policy_drops, primary_link)
-            if directions:
-                what = f"chain {chain.family} {chain.table} {chain.name} drops what is forwarded {' and '.join(directions)}"
-                yield _obstacle(what, self._mend(chain, names))
-
-    def _in_legacy(self, primary_link: str) -> list[RoutingDifference]:
-        found: list[RoutingDifference] = []
+    def _in_legacy(self, primary_link: str) -> Iterator[RoutingDifference]:
         try:
             tables = self._legacy.read()
         except WiringError as exc:
-            return [RoutingDifference(NODE, str(exc), is_repaired=False, mend="iptables-legacy-save", is_cut=False)]
+            yield RoutingDifference(NODE, str(exc), is_repaired=False, mend="iptables-legacy-save", is_cut=False)
+            return
         for table in tables:
             for name, rules in table.chains.items():
-                if table.name == "nat" and name.startswith(LEFT_CHAINS) and _does_anything(rules):
-                    found.append(_left(name, "iptables-legacy"))
+                # A chain with no more than the return that ends each does nothing.
+                if table.name == "nat" and name.startswith(LEFT_CHAINS) and any(rule != Rule(Verdict.RETURN) for rule in rules):
+                    yield _left(name, "iptables-legacy")
             if "FORWARD" in table.chains:
-                directions = self._dropped(_rules_of(table), "FORWARD", table.forward_drops, primary_link)
-                if directions:
-                    what = f"chain FORWARD of iptables-legacy, table {table.name}, drops what is forwarded {' and '.join(directions)}"
-                    found.append(_obstacle(what, _accepts("iptables-legacy", table.name, "FORWARD", self._veth_prefix)))
-        return found
+                what = f"chain FORWARD of iptables-legacy, table {table.name},"
+                mend = _accepts("iptables-legacy", table.name, "FORWARD", self._veth_prefix)
+                yield from self._obstacles(what, table.chains.get, "FORWARD", table.forward_drops, primary_link, mend)
 
-    def _dropped(self, rules: Callable[[str], Sequence[Rule]], chain: str, policy_drops: bool, primary_link: str) -> list[str]:
+    def _obstacles(
+        self, what: str, rules: Rules, chain: str, policy_drops: bool, primary_link: str, mend: str
+    ) -> Iterator[RoutingDifference]:
         veth = f"{self._veth_prefix}00000000000"
         ways = {"from sandboxes": Packet(veth, primary_link), "to sandboxes": Packet(primary_link, veth)}
-        return [way for way, packet in ways.items() if filters.is_dropped(rules, chain, packet, policy_drops=policy_drops)]
+        dropped = [way for way, packet in ways.items() if is_dropped(rules, chain, packet, policy_drops=policy_drops)]
+        if dropped:
+            yield RoutingDifference(NODE, f"{what} drops what is forwarded {' and '.join(dropped)}", is_repaired=False, mend=mend)
 
-    def _rules(self, family: str, table: str) -> Callable[[str], Sequence[Rule]]:
+    def _rules(self, family: str, table: str) -> Rules:
         """Read a chain's rules when they are asked for: listing everything would cost seconds beside kube-proxy's rules."""
 
         @cache
@@ -109,13 +516,13 @@ class OtherSoftware:
             if not all(_PLAIN_NAME.fullmatch(name) for name in (table, chain)):
                 return _UNKNOWN
             try:
-                return tuple(nft_rules.read_rules(self._nft.query(f"list chain {family} {table} {chain}")))
+                return tuple(read_rules(self._nft.query(f"list chain {family} {table} {chain}")))
             except WiringError:
                 return _UNKNOWN  # its name is a word of nft's language, or it has gone
 
         return read
 
-    def _mend(self, chain: nft_rules.Chain, names: set[tuple[str, str, str]]) -> str:
+    def _mend(self, chain: Chain, names: set[tuple[str, str, str]]) -> str:
         prefix = self._veth_prefix
         if (chain.family, chain.table) == ("ip", "filter"):
             is_docker = ("ip", "filter", "DOCKER-USER") in names
@@ -142,14 +549,76 @@ def _accepts(tool: str, table: str, chain: str, prefix: str) -> str:
     return f"{tool} -t {table} -I {chain} -i {prefix}+ -j ACCEPT; {tool} -t {table} -I {chain} -o {prefix}+ -j ACCEPT"
 
 
-def _obstacle(what: str, mend: str) -> RoutingDifference:
-    return RoutingDifference(NODE, what, is_repaired=False, mend=mend)
+# Remove the chains that amazon-vpc-cni-k8s made with iptables-nft, and its own nftables table, once nobody needs them.
+#
+# A rule of its is known by the chain to which it jumps or by its comment, which iptables-nft keeps as an extension that
+# libnftables does not show: so rules are read by netlink, and removed by their handles in one transaction. Tables of
+# iptables-legacy are only reported. Source of names and comments: amazon-vpc-cni-k8s
+# pkg/networkutils/network.go, pkg/networkutils/nftables_connmark.go; of the layout: linux/netfilter/nf_tables.h,
+# linux/netfilter/nf_tables_compat.h, linux/netfilter/xt_comment.h; libnftnl udata.h.
 
 
-def _does_anything(rules: Iterable[Rule]) -> bool:
-    """Whether a chain of iptables-legacy is more than the return that ends each."""
-    return any(rule != Rule(Verdict.RETURN) for rule in rules)
+BASE_CHAINS = (("nat", "PREROUTING"), ("nat", "POSTROUTING"), ("mangle", "PREROUTING"))
+"""Of family ip: where its rules are that call its chains, or mark packets by themselves."""
+
+COMMENTS = frozenset({b"AWS SNAT CHAIN", b"AWS, outbound connections", b"AWS, CONNMARK", b"AWS, primary ENI"})
+
+_FAMILY_IP = 2
+_ATTRIBUTE = struct.Struct("=HH")
 
 
-def _rules_of(table: LegacyTable) -> Callable[[str], Sequence[Rule]]:
-    return lambda chain: table.chains.get(chain, ())
+def remove_left_chains(host: HostNetns, nft: Nftables) -> str:
+    """Remove everything of its in one transaction. Returns: what was removed, "" if there was nothing. Raises: WiringError."""
+    chains = read_chains(nft.query("list chains"))
+    names = {(one.table, one.name) for one in chains if one.family == "ip"}
+    own = sorted(place for place in names if place[0] == "nat" and place[1].startswith(LEFT_CHAINS))
+    has_table = any((one.family, one.table) == LEFT_TABLE for one in chains)
+    with host.netfilter() as sock:
+        commands = [command for place in BASE_CHAINS if place in names for command in _rule_removals(sock, *place)]
+    said = [f"{counted(len(commands), 'rule')} of base chains"] if commands else []
+    said += [name for _, name in own]
+    commands += [f"flush chain ip {table} {name}" for table, name in own]  # all first: its chains may call one another
+    commands += [f"delete chain ip {table} {name}" for table, name in own]
+    if has_table:
+        commands.append(f"delete table {' '.join(LEFT_TABLE)}")
+        said.append(f"table {' '.join(LEFT_TABLE)}")
+    if commands:
+        nft.run("\n".join(commands) + "\n")
+    return ", ".join(said)
+
+
+def _rule_removals(sock: NetlinkSocket, table: str, chain: str) -> Iterator[str]:
+    """Remove its rules in one base chain of family ip, by their handles. Raises: WiringError, KernelDumpError."""
+    selector = text_attribute(uapi.NFTA_RULE_TABLE, table) + text_attribute(uapi.NFTA_RULE_CHAIN, chain)
+    step = f"look at nftables chain ip {table} {chain}"
+    for body in sock.dump(Message(step, uapi.NFT_MSG_GETRULE, 0, bytes((_FAMILY_IP, 0, 0, 0)) + selector)):
+        parts = attributes(body, NFGENMSG_BYTES)
+        texts = [
+            parts.get(kind, b"").rstrip(b"\0").decode("ascii", "replace") for kind in (uapi.NFTA_RULE_TABLE, uapi.NFTA_RULE_CHAIN)
+        ]
+        if texts == [table, chain] and _is_left(parts):
+            yield f"delete rule ip {table} {chain} handle {int.from_bytes(parts[uapi.NFTA_RULE_HANDLE], 'big')}"
+
+
+def _is_left(rule: Mapping[int, bytes]) -> bool:
+    comments = set[bytes]()
+    userdata = rule.get(uapi.NFTA_RULE_USERDATA, b"")
+    if (
+        len(userdata) >= 2 and userdata[0] == 0
+    ):  # a comment's type; newer iptables-nft may put it there: its length, text, terminator
+        comments.add(userdata[2 : 2 + userdata[1]].rstrip(b"\0"))
+    expressions, offset = rule.get(uapi.NFTA_RULE_EXPRESSIONS, b""), 0
+    while offset + _ATTRIBUTE.size <= len(expressions):  # a list: many attributes of one kind
+        size, _ = _ATTRIBUTE.unpack_from(expressions, offset)
+        if size < _ATTRIBUTE.size:
+            break
+        expression = attributes(expressions[: offset + size], offset + _ATTRIBUTE.size)
+        name, data = expression.get(uapi.NFTA_EXPR_NAME, b"").rstrip(b"\0"), expression.get(uapi.NFTA_EXPR_DATA, b"")
+        if name == b"immediate" and any(chain.encode() in data for chain in LEFT_CHAINS):
+            return True
+        if name == b"match":
+            match = attributes(data, 0)
+            if match.get(uapi.NFTA_MATCH_NAME, b"").rstrip(b"\0") == b"comment":
+                comments.add(match.get(uapi.NFTA_MATCH_INFO, b"").split(b"\0")[0])
+        offset += (size + 3) & ~3
+    return bool(comments & COMMENTS)

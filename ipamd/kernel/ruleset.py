@@ -14,43 +14,21 @@ transaction instead of rule by rule (docs/adr/0005).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
-from typing import Any, Final, NamedTuple
 
-from ipamd.kernel.filters import Interface, Rule, Scope, Verdict
-from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft import NftTable
 from ipamd.model.errors import WiringError
-from ipamd.model.kernel import Followed
 from ipamd.settings import NetworkConfig
 
-TABLE: Final = "vpc-ipamd"
-FAMILY: Final = "ip"
+TABLE = "vpc-ipamd"
+FAMILY = "ip"
 
 
-class NftTable(NamedTuple):
-    """An nftables table of ours, as nft names it."""
+SNAT = NftTable(FAMILY, TABLE)
 
-    family: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.family} {self.name}"
-
-    def removal(self) -> str:
-        """Return commands that remove it, whether it exists or not."""
-        return f"add table {self}\ndelete table {self}\n"
-
-    def replacement(self, body: str) -> str:
-        """Return commands that make it anew, as one transaction."""
-        return f"{self.removal()}add table {self}\ntable {self} {{\n{body}\n}}\n"
-
-
-SNAT: Final = NftTable(FAMILY, TABLE)
-
-PORT_FLAGS: Final = {"prng": " fully-random", "hashrandom": " random", "none": ""}
+PORT_FLAGS = {"prng": " fully-random", "hashrandom": " random", "none": ""}
 """AWS_VPC_K8S_CNI_RANDOMIZESNAT -> how SNAT chooses ports.
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, typeOfSNAT (--random-fully, --random).
@@ -69,9 +47,9 @@ class FormerSettings:
     marks: tuple[int, ...] = ()
 
 
-NONE_FORMER: Final = FormerSettings()
+NONE_FORMER = FormerSettings()
 
-BRANCH_LINKS: Final = "vlan*"
+BRANCH_LINKS = "vlan*"
 """Links of branch ENIs, whose packets keep their address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go (`! -o vlan+`)."""
 
 
@@ -170,163 +148,130 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
     return f"  chain {name} {{\n{first}{body}  }}"
 
 
-# Read chains and rules out of nftables' JSON, as far as `filters` needs them. Pure.
+# The text of the nftables tables that confine sandboxes: which of their packets go nowhere. Pure.
 #
-# iptables-nft's rules are among them; what it keeps as an extension ("xt") is named there without its arguments. Source of the
-# shapes: libnftables-json(5).
-
-
-JsonObject = Mapping[str, Any]
-
-_VERDICTS: Final = {
-    "accept": Verdict.ACCEPT,
-    "drop": Verdict.DROP,
-    "reject": Verdict.DROP,
-    "return": Verdict.RETURN,
-    "jump": Verdict.JUMP,
-    "goto": Verdict.GOTO,
-}
-_HARMLESS: Final = frozenset({"counter", "log", "comment", "mangle"})
-"""Statements that neither choose packets nor end a rule."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """One chain; `hook` is empty for a chain that is not a base chain."""
-
-    family: str
-    table: str
-    name: str
-    hook: str = ""
-    policy_drops: bool = False
-
-
-def read_chains(answer: Iterable[JsonObject]) -> list[Chain]:
-    """The chains of an answer to `list chains`; objects of another shape are left out."""
-    found = []
-    for item in answer:
-        chain = item.get("chain")
-        if isinstance(chain, dict):
-            words = [word for name in ("family", "table", "name") if isinstance(word := chain.get(name), str)]
-            if len(words) == 3:
-                hook = str(chain.get("hook") or "")
-                found.append(Chain(words[0], words[1], words[2], hook, chain.get("policy") == "drop"))
-    return found
-
-
-def read_rules(answer: Iterable[JsonObject]) -> list[Rule]:
-    """The rules of an answer to `list chain`, in order."""
-    rules = [item["rule"] for item in answer if isinstance(item.get("rule"), dict)]
-    return [_rule(rule["expr"]) for rule in rules if isinstance(rule.get("expr"), list)]
-
-
-def _rule(expressions: Iterable[object]) -> Rule:
-    rule = Rule(Verdict.NONE)
-    for expression in expressions:
-        if not isinstance(expression, dict) or len(expression) != 1:
-            return replace(rule, scope=Scope.PART)
-        ((kind, body),) = expression.items()
-        if kind == "match":
-            rule = _with_match(rule, body)
-        elif kind == "xt":
-            rule = _with_extension(rule, body)
-        elif kind in _VERDICTS:
-            rule = replace(rule, verdict=_VERDICTS[kind], target=body.get("target", "") if isinstance(body, dict) else "")
-        elif kind not in _HARMLESS:
-            rule = replace(rule, scope=Scope.PART)
-    return rule
-
-
-def _with_match(rule: Rule, body: JsonObject) -> Rule:
-    left, right, operator = body.get("left"), body.get("right"), body.get("op")
-    key = left.get("meta", {}).get("key") if isinstance(left, dict) and isinstance(left.get("meta"), dict) else None
-    if key in ("iifname", "oifname") and isinstance(right, str) and operator in ("==", "!="):
-        condition = Interface(right, is_negated=operator == "!=")
-        if key == "iifname":
-            return replace(rule, incoming=(*rule.incoming, condition))
-        return replace(rule, outgoing=(*rule.outgoing, condition))
-    payload = left.get("payload") if isinstance(left, dict) else None
-    if isinstance(payload, dict) and payload.get("field") in ("saddr", "daddr"):
-        return _narrowed(rule, Scope.BY_ADDRESS)
-    return _narrowed(rule, Scope.PART)
-
-
-def _with_extension(rule: Rule, body: object) -> Rule:
-    """An iptables extension: of its arguments nothing is known, so a match but for a comment takes a part of the traffic."""
-    name, kind = (body.get("name"), body.get("type")) if isinstance(body, dict) else (None, None)
-    if kind == "match":
-        return rule if name == "comment" else _narrowed(rule, Scope.PART)
-    if name == "REJECT":
-        return replace(rule, verdict=Verdict.DROP)
-    return rule
-
-
-def _narrowed(rule: Rule, scope: Scope) -> Rule:
-    return rule if rule.scope is Scope.PART else replace(rule, scope=scope)
-
-
-# A table of ours in nftables: compare it with what it must be, and replace it.
+#     from_veths     prerouting -450, before the kernel puts fragments together: a forged one joins nobody's datagram
+#     from_sandbox   what every packet of a host veth passes
+#     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
+#     returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back
 #
-# What nft prints is not what it was given, so the comparison is with what it printed right after our own replacement: the first
-# comparison of a process always replaces.
+# A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
+# and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
+# net/ipv4/netfilter/nft_fib_ipv4.c, nft_fib4_eval). Tables of their own, so that a new CIDR of the VPC does not touch them and a fault
+# in the other table (`ruleset`) leaves them in place. One for each family: the combined family `inet` is missing in kernels without
+# IPv6. Why nftables and not rp_filter, and why one check is enough: docs/adr/0021.
 
 
-COUNTED = re.compile(r"packets \d+ bytes \d+")
-"""How nft prints the present value of a counter."""
+IPV4 = NftTable("ip", "vpc-ipamd-confine")
+IPV6 = NftTable("ip6", "vpc-ipamd-confine")
+ARP = NftTable("arp", "vpc-ipamd-confine")
+
+CHAINS = ("from_veths", "from_sandbox")
+"""In every table; with extra sources the IPv4 one has `extra_source` too."""
+
+_BEFORE_DEFRAG = "-450"
+"""NF_IP_PRI_RAW_BEFORE_DEFRAG and NF_IP6_PRI_RAW_BEFORE_DEFRAG; fragments are put together at -400, NF_IP_PRI_CONNTRACK_DEFRAG.
+
+Source: linux/netfilter_ipv4.h, linux/netfilter_ipv6.h.
+"""
+
+COUNTER_PREFIX = "dropped_"
+"""A named counter for each of `DROP_REASONS`, in one of the tables; nothing else in them changes by itself."""
 
 
-class OwnTable:
-    """Remembers what was applied. Used under a lock of its owner.
+def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
+    """Return commands that replace the IPv4 table, to be run as one transaction.
 
-    `listing`: how nft printed the table at the last look, with the values of its counters.
+    Args:
+        other_veths: host veths in use whose names do not begin with the configured prefix (it was changed under them).
+    Concurrency: pure.
     """
+    drop_source = _drop("source")
+    rules = [
+        # Services that listen on the node's loopback only are not for sandboxes; with route_localnet, which kube-proxy sets, they
+        # would be reached (CVE-2020-8558).
+        f"ip daddr 127.0.0.0/8 {_drop('loopback')}",
+        # The type is the first byte, so it comes with offset 0. In other fragments the kernel takes what is there for it
+        # (net/netfilter/nf_tables_core.c, nft_payload_fast_eval).
+        f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('redirect')}",
+        # The kernel takes 0.0.0.0 to a broadcast address for DHCP, and `fib` lets it pass.
+        f"ip saddr 0.0.0.0/8 {drop_source}",
+        f"fib saddr . iif oif missing {'jump extra_source' if config.extra_source_cidrs else drop_source}",
+    ]
+    parts = _counters("source", "redirect", "loopback")
+    if config.extra_source_cidrs:
+        elements = ", ".join(str(network) for network in collapse_addresses(config.extra_source_cidrs))
+        parts.append(f"  set extra_sources {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}")
+        parts.append(chain("extra_source", "", _extra_source(config, other_veths, drop_source)))
+    else:
+        parts += [*_counters("returned"), _returned(config, other_veths)]
+    parts.append(chain("from_sandbox", "", rules))
+    return _table(IPV4, [*parts, _from_veths(config, other_veths)])
 
-    def __init__(self, nft: Nftables, table: NftTable = SNAT, *, follows: str = "the VPC's CIDRs or of a setting") -> None:
-        """`follows` says what changes what the table must be."""
-        self._nft = nft
-        self._table = table
-        self._follows = follows
-        self._what = f"nftables table {table.name}" + ("" if table.family == SNAT.family else f" ({table.family})")
-        self.listing = ""
-        self._applied: tuple[str, str] | None = None  # the commands, and how nft lists the table that they made
 
-    def forget(self) -> None:
-        """Replace the table at the next repair, whatever it is like: it may be of an earlier release or configuration."""
-        self._applied = None
+def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
+    """Return commands that replace the IPv6 table: sandboxes have IPv4 only, so nothing of theirs passes.
 
-    def difference(self, commands: str) -> str:
-        """Say in one sentence how the table differs from what `commands` make; "" if it does not. Raises: WiringError.
+    Router advertisements, redirects and neighbour messages of a sandbox would change the node's routing (CVE-2020-10749).
+    """
+    parts = [*_counters("ipv6"), chain("from_sandbox", "", [_drop("ipv6")])]
+    return _table(IPV6, [*parts, _from_veths(config, other_veths)])
 
-        Before the first repair of this process only its absence is told: with what it should be like, nothing can be compared yet.
-        """
-        now = self._list()
-        if self._applied == (commands, now):
-            return ""
-        if self._applied is None:
-            return f"{self._what} was missing" if not now and commands != self._table.removal() else ""
-        if self._applied[0] != commands:
-            return f"{self._what} did not follow a change of {self._follows} yet"
-        return f"{self._what} had been changed" if now else f"{self._what} was missing"
 
-    def repair(self, commands: str) -> list[str]:
-        """Replace the table if it differs; one sentence if that changed it, `Followed` if `commands` did. Raises: WiringError."""
-        now = self._list()
-        if self._applied == (commands, now):
-            return []
-        self._nft.run(commands)
-        first_time = self._applied is None
-        was_changed_by_us = self._applied is not None and self._applied[0] != commands
-        self._applied = (commands, self._list())
-        if now == self._applied[1]:
-            return []
-        if not now:
-            return [f"{self._what} was missing: added"]
-        if not self._applied[1]:
-            return [f"{self._what} is not needed: removed"]
-        if was_changed_by_us:
-            return [Followed(f"{self._what} followed a change of {self._follows}: replaced")]
-        return [f"{self._what} {'was of an earlier start' if first_time else 'had been changed'}: replaced"]
+def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
+    """Return commands that replace the ARP table: a sandbox asks nobody, because its gateway's neighbour entry is permanent.
 
-    def _list(self) -> str:
-        self.listing = self._nft.list_table(self._table.family, self._table.name)
-        return COUNTED.sub("", self.listing)
+    The kernel remembers who asks, and its table of neighbours is one for the node and all sandboxes
+    (net.ipv4.neigh.default.gc_thresh3, 1024): requests with a thousand senders keep the node from resolving any
+    other. Where rp_filter is 0, nothing else stops them.
+    """
+    parts = [*_counters("arp"), chain("from_sandbox", "", [f"arp operation request {_drop('arp')}"])]
+    return _table(ARP, [*parts, _from_veths(config, other_veths, hook="input", priority="filter")])
+
+
+def _extra_source(config: NetworkConfig, other_veths: Collection[str], drop_source: str) -> list[str]:
+    """Whatever the CIDRs: no address of the node, and none of another sandbox on it."""
+    rules = [f"ip saddr != @extra_sources {drop_source}", f"fib saddr type local {drop_source}"]
+    return [*rules, *(f"fib saddr oifname {names} {drop_source}" for names in _names(config, other_veths))]
+
+
+def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:
+    """Drop a packet with a sandbox's source that came in by an ENI and would go out by one again.
+
+    The VPC delivers what is sent to a free or cooling address of the node's ENIs, and no sandbox takes it: routed like the first
+    time, it would leave and come back until its hops end. Links of another kind (tunnels, bridges, VLANs) lead elsewhere and are
+    left out; an ENI's link has no kind. What was translated to another destination (NodePort) goes on.
+    """
+    names = _names(config, other_veths)
+    rules = [f"iifname {each} return" for each in names]
+    rules += ['meta iifkind != "veth" return', "ct status dnat return", "fib daddr type != unicast return"]
+    rules += [f"fib daddr oifname {each} return" for each in names]
+    rules += [f"fib saddr oifname {each} {_drop('returned')}" for each in names]
+    return chain("returned", "type filter hook prerouting priority dstnat + 20; policy accept;", rules)
+
+
+def _from_veths(
+    config: NetworkConfig, other_veths: Collection[str], *, hook: str = "prerouting", priority: str = _BEFORE_DEFRAG
+) -> str:
+    # By kind too, or a prefix such as `ens` would make sandboxes of the node's own links.
+    rules = [f'iifname {names} meta iifkind "veth" jump from_sandbox' for names in _names(config, other_veths)]
+    return chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)
+
+
+def _names(config: NetworkConfig, other_veths: Collection[str]) -> list[str]:
+    names = [f'"{config.veth_prefix}*"']
+    if other_veths:
+        names.append("{ " + ", ".join(f'"{name}"' for name in sorted(other_veths)) + " }")
+    return names
+
+
+def _table(table: NftTable, parts: Iterable[str]) -> str:
+    return table.replacement("\n".join(parts))
+
+
+def _counters(*reasons: str) -> list[str]:
+    return [f"  counter {COUNTER_PREFIX}{reason} {{ }}" for reason in reasons]
+
+
+def _drop(reason: str) -> str:
+    return f"counter name {COUNTER_PREFIX}{reason} drop"

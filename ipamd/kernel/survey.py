@@ -9,11 +9,11 @@ it. Answers are remembered by their bytes: a survey of a quiet node parses nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address
 
-from ipamd.kernel import messages, records, uapi
+from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import decode_alias
@@ -24,9 +24,9 @@ RULE_READS = 6
 quarter of the reads of 730 sandboxes lacks some rule, the same ones again if others come and go in step with the reads: therefore
 every second read is cut at other places. While nothing changes two are enough."""
 
-_link = lru_cache(maxsize=2048)(records.read_link)
-_route = lru_cache(maxsize=4096)(records.read_route)
-_rule = lru_cache(maxsize=4096)(records.read_rule)
+_link = lru_cache(maxsize=2048)(messages.read_link)
+_route = lru_cache(maxsize=4096)(messages.read_route)
+_rule = lru_cache(maxsize=4096)(messages.read_rule)
 _identity = lru_cache(maxsize=2048)(decode_alias)
 
 
@@ -50,21 +50,39 @@ def _parsed(
 ) -> KernelSurvey:
     # The last of an index wins: it is the youngest.
     veths = {link.index: link for link in map(_link, links) if link.kind == uapi.VETH_KIND}
+    ours = sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)
     names = {index: link.name for index, link in veths.items()}
+    return seen(ours, names, routes=map(_route, routes), rules=map(_rule, rules), is_whole=is_whole)
+
+
+def seen(
+    veths: Iterable[HostVeth],
+    names: Mapping[int, str],
+    *,
+    routes: Iterable[messages.Route],
+    rules: Iterable[messages.Rule],
+    is_whole: bool = True,
+) -> KernelSurvey:
+    """Make a survey of what was read; `names`: of the links by index. Of several routes the one with the least metric counts."""
+    taken: dict[IPv4Address, messages.Route] = {}
+    for route in routes:
+        if route.destination is None or route.length != 32 or route.route_type != uapi.RTN_UNICAST:
+            continue
+        known = taken.get(route.destination)
+        if route.table == uapi.RT_TABLE_MAIN and (known is None or route.metric <= known.metric):
+            taken[route.destination] = route
     to_rules = set[IPv4Address]()
     from_rules: dict[IPv4Address, tuple[int, ...]] = {}
-    for rule in map(_rule, rules):
+    for rule in rules:
         if is_from_sandbox(rule) and rule.source is not None:
             from_rules[rule.source] = (*from_rules.get(rule.source, ()), rule.table)
         elif is_to_sandbox(rule) and rule.destination is not None:
             to_rules.add(rule.destination)
-    return KernelSurvey(
-        veths=tuple(sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)),
-        routes=_sandbox_routes(map(_route, routes), names),
-        to_rules=frozenset(to_rules),
-        from_rules=from_rules,
-        is_whole=is_whole,
-    )
+    devices = {
+        address: names.get(one.index, f"link {one.index}") + (f" via {one.via}" if one.via else "")
+        for address, one in taken.items()
+    }
+    return KernelSurvey(tuple(veths), devices, frozenset(to_rules), from_rules, is_whole)
 
 
 def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tuple[list[bytes], bool]:
@@ -74,21 +92,7 @@ def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tupl
     return (passes[-1] if is_whole else [body for one in passes for body in one]), is_whole
 
 
-def _sandbox_routes(routes: Iterable[records.Route], names: dict[int, str]) -> dict[IPv4Address, str]:
-    """Which device each address/32 of main leads to: of several routes the one with the least metric, as the kernel chooses."""
-    found: dict[IPv4Address, records.Route] = {}
-    for route in routes:
-        if route.destination is None or route.length != 32 or route.route_type != uapi.RTN_UNICAST:
-            continue
-        if route.table != uapi.RT_TABLE_MAIN:
-            continue
-        known = found.get(route.destination)
-        if known is None or route.metric <= known.metric:
-            found[route.destination] = route
-    return {address: names.get(route.index, "") for address, route in found.items()}
-
-
-def is_to_sandbox(rule: records.Rule) -> bool:
+def is_to_sandbox(rule: messages.Rule) -> bool:
     """Whether it is a rule `512: to address/32 lookup main`."""
     return (
         rule.priority == dataplane.TO_SANDBOX_PRIORITY
@@ -98,18 +102,18 @@ def is_to_sandbox(rule: records.Rule) -> bool:
     )
 
 
-def is_from_sandbox(rule: records.Rule) -> bool:
+def is_from_sandbox(rule: messages.Rule) -> bool:
     """Whether it is a rule `1536: from address/32 lookup <table>`."""
     return rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
 
 
-def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[records.Link]:
+def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[messages.Link]:
     """All links of a kind, or all for an empty one. Raises: KernelDumpError, WiringError."""
     links = [_link(body) for body in sock.dump(messages.dump_links(kind=kind))]
     return [link for link in links if not kind or link.kind == kind]
 
 
-def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[records.Route]:
+def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[messages.Route]:
     """The IPv4 routes of a table and of a link, or of all for 0; a table that does not exist has none.
 
     Raises: KernelDumpError, WiringError.
@@ -118,7 +122,7 @@ def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[re
     return [route for route in routes if (not table or route.table == table) and (not index or route.index == index)]
 
 
-def rules_of(sock: NetlinkSocket) -> list[records.Rule]:
+def rules_of(sock: NetlinkSocket) -> list[messages.Rule]:
     """All IPv4 rules, of two reads that agree; of RULE_READS that never did, every rule that one had.
 
     So a rule that is not in the answer was not there; one that went while they were read may be.
@@ -140,7 +144,7 @@ def _rule_bodies(sock: NetlinkSocket, *, may_be_torn: bool) -> Iterable[bytes]:
     return seen
 
 
-def host_veth(link: records.Link) -> HostVeth:
+def host_veth(link: messages.Link) -> HostVeth:
     """Make the value of one link; of whom it is stands in its alias."""
     key, address = _identity(link.alias) or (None, None)
     return HostVeth(
@@ -153,10 +157,11 @@ def host_veth(link: records.Link) -> HostVeth:
         address=address,
         mac=link.mac,
         mtu=link.mtu,
+        kind=link.kind,
     )
 
 
-def host_veths(links: Iterable[records.Link], prefix: str) -> Iterable[HostVeth]:
+def host_veths(links: Iterable[messages.Link], prefix: str) -> Iterable[HostVeth]:
     """Those of the links that are host veths of ours: by alias, by prefix, or because they are dying."""
     for link in links:
         veth = host_veth(link)

@@ -12,19 +12,19 @@ raised. An existing route to the address, or an existing default route, is refus
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
-from ipamd.kernel import batches, checks, devconf, messages, records, repair, uapi
-from ipamd.kernel import survey as surveys
+from ipamd.kernel import checks, devconf, messages, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.kernel import INSIDE_IS_LEFT, HostVeth, KernelSurvey, RepairedObject
+from ipamd.model.kernel import INSIDE_IS_LEFT, SANDBOX_GATEWAY, HostVeth, KernelSurvey, RepairedObject
 from ipamd.ports import Wiring
 
 Failpoint = Callable[[str], bool]
@@ -76,8 +76,8 @@ class KernelWiring(Wiring):
             done: list[Message] = []
             try:
                 with self._host.netlink() as host:
-                    self._apply(host, batches.host_side(spec, pair.host_index, ipv4_conf=self._ipv4_conf), undo=done, spec=spec)
-                self._apply(sandbox, batches.sandbox_side(spec, pair.sandbox_index, pair.host_mac), undo=done, spec=spec)
+                    self._apply(host, host_side(spec, pair.host_index, ipv4_conf=self._ipv4_conf), undo=done, spec=spec)
+                self._apply(sandbox, sandbox_side(spec, pair.sandbox_index, pair.host_mac), undo=done, spec=spec)
             except BaseException as exc:
                 self._undo(spec, pair, done, exc)
                 raise
@@ -86,7 +86,7 @@ class KernelWiring(Wiring):
     def unwire(self, spec: WiringSpec) -> None:
         with self._host.netlink() as host:
             link = self._own_veth(host, spec.host_veth, key=spec.key)
-            batch = batches.sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
+            batch = sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
             if link is not None:
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
             host.carry_out(batch, what=f"unwiring of {spec.key}")
@@ -99,13 +99,13 @@ class KernelWiring(Wiring):
         what = f"marking {host_veth} ({address}) for deletion"
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
-            batch = batches.sandbox_rules(messages.delete_rule, address, route_table)
+            batch = sandbox_rules(messages.delete_rule, address, route_table)
             if link is not None and _is_of_another(link, address):
                 link = None
             if link is not None and is_source_checked:
-                *outcomes, looked = host.request([*batch, *batches.retirement(address, link)])
+                *outcomes, looked = host.request([*batch, *retirement(address, link)])
                 must(outcomes, what)
-                if batches.leads_elsewhere(looked, link):
+                if leads_elsewhere(looked, link):
                     return
                 batch = []  # another route to the address through this link: only a link that is down has none
             if link is not None:
@@ -117,7 +117,7 @@ class KernelWiring(Wiring):
     def veth(self, name: str) -> HostVeth | None:
         with self._host.netlink() as host:
             link = self._own_veth(host, name)
-        return surveys.host_veth(link) if link is not None else None
+        return survey.host_veth(link) if link is not None else None
 
     def rename_veth(self, *, host_veth: str, to: str, address: IPv4Address) -> None:
         with self._host.netlink() as host:
@@ -164,7 +164,7 @@ class KernelWiring(Wiring):
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         with self._host.netlink() as host:
-            return surveys.survey(host, veth_prefix=self._veth_prefix, may_be_torn=may_be_torn)
+            return survey.survey(host, veth_prefix=self._veth_prefix, may_be_torn=may_be_torn)
 
     def repair(
         self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
@@ -173,7 +173,7 @@ class KernelWiring(Wiring):
         sentences: list[str] = []
         with self._host.netlink() as host:
             for spec in specs:
-                work = repair.SandboxRepair(host, spec, held)
+                work = checks.SandboxRepair(host, spec, held)
                 work.host_side(seen)
                 sentences += work.sentences
         return sentences
@@ -191,14 +191,14 @@ class KernelWiring(Wiring):
                     batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
                     address = address or self._address_of(host, link)
             if address is not None:
-                batch += batches.address_removals(host, address)
+                batch += address_removals(host, address)
             host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
 
-    def _address_of(self, host: NetlinkSocket, link: records.Link) -> IPv4Address | None:
+    def _address_of(self, host: NetlinkSocket, link: messages.Link) -> IPv4Address | None:
         identity = decode_alias(link.alias)
         if identity is None:
             return None
-        routes = surveys.routes_of(host, table=uapi.RT_TABLE_MAIN)
+        routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN)
         is_others = any(one.destination == identity[1] and one.length == 32 and one.index != link.index for one in routes)
         return None if is_others else identity[1]
 
@@ -214,7 +214,7 @@ class KernelWiring(Wiring):
             except BaseException:
                 self._delete_own(spec)
                 raise
-            link = records.read_link(looked.replies[0]) if looked.replies else None
+            link = messages.read_link(looked.replies[0]) if looked.replies else None
             if made.errno == 0 and link is not None:
                 return _Pair(link.index, link.peer_index, *macs)
             removed = self._delete_own(spec)
@@ -233,7 +233,7 @@ class KernelWiring(Wiring):
             batch = [messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox")]
             identity = decode_alias(link.alias)
             if identity is not None and identity[1] == spec.address:
-                batch += batches.sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
+                batch += sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
             host.carry_out(batch, what=f"wiring of {spec.key}")
         return True
 
@@ -242,10 +242,10 @@ class KernelWiring(Wiring):
         try:
             outcomes = sock.request(self._armed(batch))
         except BaseException:  # the answers are lost, so any of the rules may have been added
-            undo += [removal for one in batch if (removal := batches.removal_of(one)) is not None]
+            undo += [removal for one in batch if (removal := removal_of(one)) is not None]
             raise
         added = [one.message for one in outcomes if one.errno == 0]
-        undo += [removal for one in added if (removal := batches.removal_of(one)) is not None]
+        undo += [removal for one in added if (removal := removal_of(one)) is not None]
         must(outcomes, f"wiring of {spec.key}")
 
     def _undo(self, spec: WiringSpec, pair: _Pair, rules: Sequence[Message], cause: BaseException) -> None:
@@ -272,7 +272,7 @@ class KernelWiring(Wiring):
                 details="a sandbox on the host's network is not wired; the runtime should not have called",
             )
 
-    def _own_veth(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> records.Link | None:
+    def _own_veth(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> messages.Link | None:
         """Find a host veth by name; None if it is gone.
 
         Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`.
@@ -281,7 +281,7 @@ class KernelWiring(Wiring):
         must([looked], f"look at {name}")
         if not looked.replies:
             return None
-        link = records.read_link(looked.replies[0])
+        link = messages.read_link(looked.replies[0])
         identity = decode_alias(link.alias)
         if link.kind != uapi.VETH_KIND or (key and identity and identity[0] != key):
             raise WiringError(
@@ -291,13 +291,13 @@ class KernelWiring(Wiring):
         return link
 
 
-def _is_of_another(link: records.Link, address: IPv4Address) -> bool:
+def _is_of_another(link: messages.Link, address: IPv4Address) -> bool:
     """Whether the link's alias names another address: names may go from one sandbox to its successor (docs/adr/0024)."""
     identity = decode_alias(link.alias)
     return identity is not None and identity[1] != address
 
 
-def _is_own(link: records.Link, spec: WiringSpec) -> bool:
+def _is_own(link: messages.Link, spec: WiringSpec) -> bool:
     """Whether a link is this sandbox's: by its alias, or by its MAC if a crash came before the alias was set."""
     if link.kind != uapi.VETH_KIND:
         return False
@@ -307,7 +307,7 @@ def _is_own(link: records.Link, spec: WiringSpec) -> bool:
     return link.mac == sandbox_mac(spec.key, side="host")
 
 
-def _why_not_made(spec: WiringSpec, made: Outcome, link: records.Link | None) -> str:
+def _why_not_made(spec: WiringSpec, made: Outcome, link: messages.Link | None) -> str:
     if made.errno == errno.EEXIST and link is not None:
         return (
             f"the host has a link {spec.host_veth} that is not this sandbox's (alias {link.alias!r}); "
@@ -316,3 +316,91 @@ def _why_not_made(spec: WiringSpec, made: Outcome, link: records.Link | None) ->
     if made.errno == errno.EEXIST:
         return f"{spec.netns} has an interface {spec.key.ifname} already: {made.cause}"
     return made.cause if made.errno else "the link vanished while it was created"
+
+
+# The batches of netlink messages that wire and unwire one sandbox: values in, messages out, no I/O but one dump.
+#
+# Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (`ipamd/model/kernel.py`). `wiring` sends them.
+
+
+def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> list[Message]:
+    """Host side of a sandbox whose host veth has link index `index`: 4 messages, 5 on a secondary ENI.
+
+    `ipv4_conf`: the host veth's settings (`devconf.host_veth`). An IPv6 address would cost more than the rest of the batch, and
+    is one more way to the node.
+    """
+    name = spec.host_veth
+    batch = [
+        messages.give_no_ipv6_address(index, step=f"keep IPv6 off {name}"),
+        messages.change_link(index, step=f"name and raise {name}", is_up=True, alias=spec.alias, ipv4_conf=ipv4_conf),
+        messages.add_route(spec.address, index=index, step=f"add route {spec.address} dev {spec.host_veth}"),
+    ]
+    return batch + sandbox_rules(messages.add_rule, spec.address, spec.route_table)
+
+
+def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
+    """Sandbox side, in the order that the kernel needs: link up, then routes; the next hop's route before the default route."""
+    name = spec.key.ifname
+    return [
+        messages.change_link(index, step=f"raise {name}", is_up=True),
+        messages.add_address(index, spec.address, length=32, step=f"add address {spec.address} to {name}"),
+        messages.add_route(SANDBOX_GATEWAY, index=index, step=f"add route {SANDBOX_GATEWAY} dev {name}"),
+        messages.add_route(None, index=index, via=SANDBOX_GATEWAY, step=f"add default route via {SANDBOX_GATEWAY}"),
+        messages.add_neighbour(index, SANDBOX_GATEWAY, mac=host_mac, step=f"add neighbour {SANDBOX_GATEWAY}"),
+    ]
+
+
+def sandbox_rules(make: Callable[..., Message], address: IPv4Address, route_table: int) -> list[Message]:
+    """Add or delete rule 512, and rule 1536 unless the address is routed by main: `make` is `messages.add_rule` or `delete_rule`."""
+    batch = [make(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+    if route_table != uapi.RT_TABLE_MAIN:
+        batch.append(make(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+    return batch
+
+
+def retirement(address: IPv4Address, link: messages.Link) -> list[Message]:
+    """Mark a host veth as dying and leave it up: its route goes, and the last message looks up where the address leads now."""
+    group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
+    step = f"delete route {address} dev {link.name}"
+    return [
+        messages.delete_route(address, length=32, table=uapi.RT_TABLE_MAIN, index=link.index, step=step),
+        replace(group, tolerated=messages.ABSENT),
+        messages.look_up_route(address),
+    ]
+
+
+def leads_elsewhere(looked: Outcome, link: messages.Link) -> bool:
+    """Whether the last message of `retirement` found the address unreachable, or routed through another link (I11: no in doubt)."""
+    if looked.errno in messages.UNREACHABLE:
+        return True
+    return looked.errno == 0 and bool(looked.replies) and messages.read_route(looked.replies[0]).index not in {0, link.index}
+
+
+def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]:
+    """Remove every route and rule of address/32, in all tables but the kernel's own (local). Dumps.
+
+    Raises: KernelDumpError, WiringError.
+    """
+    batch = [
+        messages.delete_route(
+            address, length=32, table=route.table, index=route.index, metric=route.metric,
+            step=f"delete route {address} of table {route.table}",
+        )
+        for route in survey.routes_of(host)
+        if route.destination == address and route.length == 32 and route.route_type == uapi.RTN_UNICAST
+    ]  # fmt: skip
+    for rule in survey.rules_of(host):
+        if survey.is_to_sandbox(rule) and rule.destination == address:
+            batch.append(messages.delete_rule(rule.priority, table=rule.table, destination=address))
+        if survey.is_from_sandbox(rule) and rule.source == address:
+            # Old releases of amazon-vpc-cni-k8s added one rule for each VPC CIDR (from address to CIDR); their restart merged
+            # them (pkg/networkutils/network.go, UpdateRuleListBySrc). One deletion each, for any destination.
+            batch.append(messages.delete_rule(rule.priority, table=rule.table, source=address))
+    return batch
+
+
+def removal_of(message: Message) -> Message | None:
+    """Make the message that undoes an added rule; None for any other message."""
+    if message.kind != uapi.RTM_NEWRULE:
+        return None
+    return replace(message, step=f"undo: {message.step}", kind=uapi.RTM_DELRULE, flags=0, tolerated=messages.ABSENT)

@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import Deadline
-from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import Allocation, recorded, unrecorded, wanted_name
 from ipamd.model.cniresult import recorded_spec, renamed_result
-from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import ForeignStateError, IpamError, TakeoverError, log_text
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.kernel import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY, KernelSurvey
+from ipamd.model.kernel import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY, KernelSurvey, RepairKind, wiring_differences
 from ipamd.model.words import counted
 from ipamd.ports import AwsNode
 from ipamd.sandbox.cooldown import Cooldown
@@ -212,7 +210,11 @@ class ExportService:
         survey = self._wiring.survey()
         live = {veth.name for veth in survey.veths if not veth.is_dying}
         lacking = [
-            f"{one.address} of {one.key}: {what}" for one in attachments if one.host_veth in live for what in _lacks(one, survey)
+            f"{one.address} of {one.key}: {each.what}"
+            for one in attachments
+            if one.host_veth in live
+            for each in wiring_differences(recorded_spec(one), survey)
+            if each.kind in (RepairKind.ROUTE, RepairKind.RULE)
         ]
         if lacking:
             raise TakeoverError("the wiring of sandboxes is not complete", details="; ".join(lacking))
@@ -234,14 +236,3 @@ class ExportService:
             )
             found[address] = allocation
         return [found[address] for address in sorted(found)]
-
-
-def _lacks(attachment: Attachment, survey: KernelSurvey) -> list[str]:
-    lacks = []
-    if survey.routes.get(attachment.address) != attachment.host_veth:
-        lacks.append(f"its route leads to {survey.routes.get(attachment.address) or 'nothing'}")
-    if attachment.address not in survey.to_rules:
-        lacks.append(f"rule {TO_SANDBOX_PRIORITY} is missing")
-    if attachment.route_table not in (MAIN_TABLE, *survey.from_rules.get(attachment.address, ())):
-        lacks.append(f"rule {FROM_SANDBOX_PRIORITY} to table {attachment.route_table} is missing")
-    return lacks

@@ -78,7 +78,7 @@ class Attachment:
 class WiringSpec:
     """Everything that the kernel adapter needs to wire one sandbox.
 
-    `route_table` is the table of the ENI that holds the address; the main table (254) needs no from-rule. `mtu` in bytes.
+    `route_table` is the table of the ENI that holds the address; the main table (254) needs no from-rule. `mtu` in bytes, 0: unknown.
     `others_mac`: of a sandbox that amazon-vpc-cni-k8s wired, the host veth's MAC, "" where it is not known; else None.
     """
 
@@ -103,7 +103,7 @@ class WiringSpec:
     @property
     def is_mtu_known(self) -> bool:
         """Whether `mtu` is what the sandbox was wired with: a caller that wires it itself does not say."""
-        return self.others_mac is None or bool(self.others_mac)
+        return bool(self.mtu) and self.others_mac != ""
 
     def mac(self, side: str) -> MacAddress:
         """The MAC of the "host" or the "sandbox" side; "" where it is not known and any will do."""

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from ipamd.model.attachment import WiringSpec
+from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.ids import AttachmentKey, MacAddress
 
 
@@ -15,7 +17,7 @@ from ipamd.model.ids import AttachmentKey, MacAddress
 class HostVeth:
     """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None.
 
-    `mac` is empty and `mtu` (bytes) 0 where they were not read.
+    `mac` is empty and `mtu` (bytes) 0 where they were not read. `kind` as the kernel names it: another kind is no veth of ours.
     """
 
     name: str
@@ -27,13 +29,15 @@ class HostVeth:
     address: IPv4Address | None = None
     mac: str = ""
     mtu: int = 0
+    kind: str = "veth"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSurvey:
     """One survey of the host namespace.
 
-    `routes`: address/32 in the main table -> name of the device. `to_rules`: addresses with a rule 512 to main.
+    `routes`: address/32 in the main table -> name of the host veth, or what else it leads through.
+    `to_rules`: addresses with a rule 512 to main.
     `from_rules`: address -> tables of its rules 1536. `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
     """
 
@@ -161,28 +165,28 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IPv4Address, tuple[HostVet
 # Route tables are in `ipamd/model/eni.py`, names of host veths in `ipamd/model/attachment.py`.
 
 
-SANDBOX_GATEWAY: Final = IPv4Address("169.254.1.1")
+SANDBOX_GATEWAY = IPv4Address("169.254.1.1")
 """Next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
 
 Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run.
 """
 
-TO_SANDBOX_PRIORITY: Final = 512
+TO_SANDBOX_PRIORITY = 512
 """`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority."""
 
-MARK_PRIORITY: Final = 1024
+MARK_PRIORITY = 1024
 """`fwmark 0x80/0x80 lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, hostRulePriority."""
 
-EXTERNAL_SERVICE_PRIORITY: Final = 1535
+EXTERNAL_SERVICE_PRIORITY = 1535
 """`to <CIDR of AWS_EXTERNAL_SERVICE_CIDRS> lookup main`.
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, externalServiceIpRulePriority.
 """
 
-FROM_SANDBOX_PRIORITY: Final = 1536
+FROM_SANDBOX_PRIORITY = 1536
 """`from address lookup <ENI table>`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPodRulePriority."""
 
-FROM_ENI_PRIORITY: Final = 32765
+FROM_ENI_PRIORITY = 32765
 """`from <ENI's primary address> lookup <ENI table>`.
 
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, FromPrimaryIPofENIRulePriority.
@@ -242,3 +246,63 @@ class Followed(str):
 def as_repairs(sentences: Iterable[str], thing: RepairedObject) -> list[str]:
     """Make repairs of one object of sentences, but for those that tell of changes of ours."""
     return [one if isinstance(one, Followed) else Repaired(one, thing) for one in sentences]
+
+
+# Whether a sandbox is wired on the host as it is recorded: the one comparison, whoever asks and whatever they do about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing of a sandbox's wiring that is not as recorded; `what` names the actual and the expected value.
+
+    `kind`: of the object that is repaired; None: nothing may be touched, because the link is gone or may be another sandbox's.
+    `is_absence`: something was not there, which only a survey that is whole proves (I11).
+    """
+
+    what: str
+    kind: RepairKind | None = None
+    is_absence: bool = False
+
+
+def veth_differences(spec: WiringSpec, veth: HostVeth | None) -> list[Difference]:
+    """Compare the host veth. It is the sandbox's if its alias or its MAC says so: one of both may have been changed."""
+    who, mac = f"host link {spec.host_veth}", spec.mac("host")
+    if veth is None or veth.is_dying:
+        return [Difference(f"{who} is {'missing' if veth is None else 'marked for deletion'}", is_absence=True)]
+    has_mac = not mac or veth.mac in (mac, "")
+    if veth.kind != "veth":
+        return [Difference(f"{who} is of kind {veth.kind or 'hardware'}, not veth")]
+    if veth.key is not None and (veth.key, veth.address) != (spec.key, spec.address):
+        return [Difference(f"{who} says {veth.key} with {veth.address}, not {spec.key} with {spec.address}")]
+    if veth.key is None and not has_mac:
+        return [Difference(f"{who} has neither alias nor MAC of {spec.key}: alias {veth.alias!r}, MAC {veth.mac}")]
+    found = (
+        (veth.alias == spec.alias, f"has alias {veth.alias!r}, not {spec.alias!r}"),
+        (has_mac, f"has MAC {veth.mac}, not {mac}"),
+        (not spec.is_mtu_known or veth.mtu in (spec.mtu, 0), f"has MTU {veth.mtu}, not {spec.mtu}"),
+        (veth.is_up, "is down"),
+    )
+    return [Difference(f"{who} {what}", RepairKind.LINK) for is_right, what in found if not is_right]
+
+
+def wiring_differences(spec: WiringSpec, survey: KernelSurvey) -> list[Difference]:
+    """Compare host veth, route and rules of a sandbox with what a survey shows."""
+    veth = min((one for one in survey.veths if one.name == spec.host_veth), key=lambda one: one.is_dying, default=None)
+    found, address = veth_differences(spec, veth), spec.address
+    device, tables = survey.routes.get(address), survey.from_rules.get(address, ())
+    if device is None:
+        found.append(
+            Difference(f"the route {address} dev {spec.host_veth} is missing on the host", RepairKind.ROUTE, is_absence=True)
+        )
+    elif device != spec.host_veth:
+        found.append(Difference(f"{address} is routed through {device}, not through {spec.host_veth}", RepairKind.ROUTE))
+    if address not in survey.to_rules:
+        found.append(Difference(f"rule {TO_SANDBOX_PRIORITY} to {address} lookup main is missing", RepairKind.RULE))
+    from_words = f"rule {FROM_SANDBOX_PRIORITY} from {address}"
+    if spec.route_table not in (MAIN_TABLE, *tables):
+        found.append(Difference(f"{from_words} lookup {spec.route_table} is missing", RepairKind.RULE))
+    return found + [
+        Difference(f"{from_words} looks up table {table}, not {spec.route_table}", RepairKind.RULE)
+        for table in dict.fromkeys(tables)
+        if table != spec.route_table
+    ]

@@ -15,22 +15,19 @@ from typing import TypeVar
 
 from ipamd.core.locks import KeyLocks
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, sandbox_mac
+from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import addresses_on, plausibility
-from ipamd.model.cniresult import others_mac, recorded_spec
-from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import Defect, IpamError, log_text
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import IntentKind, leaving_addresses
 from ipamd.model.kernel import (
-    FROM_SANDBOX_PRIORITY,
     INSIDE_IS_LEFT,
-    TO_SANDBOX_PRIORITY,
-    HostVeth,
     KernelSurvey,
     RoutingDifference,
     duplicate_addresses,
+    wiring_differences,
 )
 from ipamd.model.metadata_evidence import CloudKey, recorded
 from ipamd.model.snapshot import Snapshot
@@ -212,10 +209,9 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     attachments, rows = tuple(snapshot.attachments.values()), tuple(snapshot.addresses.values())
     busy = {held.key for held in locks.held()}
     findings = _duplicates(survey)
-    veths = {veth.name: veth for veth in survey.veths if not veth.is_dying}
     for attachment in attachments:
         if attachment.key not in busy:
-            findings += _wiring_differences(attachment, survey, veths.get(attachment.host_veth))
+            findings += _of_wiring(attachment, survey)
     findings += _unowned_links(attachments, survey, busy, datastore)
     assigned = {attachment.address for attachment in attachments}
     cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
@@ -265,46 +261,20 @@ def _duplicates(survey: KernelSurvey) -> list[Finding]:
     ]
 
 
-def _wiring_differences(attachment: Attachment, survey: KernelSurvey, veth: HostVeth | None) -> list[Finding]:
-    subject, repair = str(attachment.address), "the host network reconciler repairs it"
-    if veth is None:
+def _of_wiring(attachment: Attachment, survey: KernelSurvey) -> list[Finding]:
+    """What differs from the record, as CHECK and the repair see it; of a survey that is torn only what it shows."""
+    subject = str(attachment.address)
+    found = wiring_differences(recorded_spec(attachment), survey)
+    if any(one.kind is None and one.is_absence for one in found):
         gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
         return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or reaped within minutes")] if survey.is_whole else []
-    findings = _identity_differences(attachment, veth)
-    device = survey.routes.get(attachment.address)
-    if device != attachment.host_veth and (device is not None or survey.is_whole):
-        findings.append(Finding(Severity.DIFFERENCE, subject, f"its route leads to {device or 'nothing'}", repair))
-    if attachment.address not in survey.to_rules:
-        findings.append(Finding(Severity.DIFFERENCE, subject, f"rule {TO_SANDBOX_PRIORITY} is missing", repair))
-    tables = survey.from_rules.get(attachment.address, ())
-    if attachment.route_table != MAIN_TABLE and attachment.route_table not in tables:
-        findings.append(
-            Finding(
-                Severity.DIFFERENCE, subject, f"rule {FROM_SANDBOX_PRIORITY} to table {attachment.route_table} is missing", repair
-            )
-        )
-    return findings
-
-
-def _identity_differences(attachment: Attachment, veth: HostVeth) -> list[Finding]:
-    """Compare alias and MAC of a host veth with the record: each is proof enough to put the other back."""
-    subject, repair = str(attachment.address), "the host network reconciler repairs it"
-    others = others_mac(attachment)
-    mac = sandbox_mac(attachment.key, side="host") if others is None else others or veth.mac
-    is_mac_known = veth.mac in (mac, "")
-    if veth.key is not None and (veth.key, veth.address) != (attachment.key, attachment.address):
-        return [
-            Finding(Severity.VIOLATION, subject, f"{veth.name} says {veth.key} with {veth.address} (I1)", "delete the sandbox")
-        ]
-    if veth.key is None and not is_mac_known:
-        what = f"{veth.name} has neither alias nor MAC of {attachment.key} (I1)"
-        return [Finding(Severity.VIOLATION, subject, what, "delete the sandbox")]
-    findings = []
-    if veth.key is None:
-        findings.append(Finding(Severity.DIFFERENCE, subject, f"{veth.name} has lost its alias", repair))
-    if not is_mac_known:
-        findings.append(Finding(Severity.DIFFERENCE, subject, f"{veth.name} has MAC {veth.mac}, not {mac}", repair))
-    return findings
+    return [
+        Finding(Severity.VIOLATION, subject, f"{one.what} (I1)", "delete the sandbox")
+        if one.kind is None
+        else Finding(Severity.DIFFERENCE, subject, one.what, "the host network reconciler repairs it")
+        for one in found
+        if survey.is_whole or not one.is_absence
+    ]
 
 
 # The part of the audit about EC2: which addresses are on which ENI, by the records and by one answer of EC2.

@@ -11,10 +11,11 @@ from ipaddress import AddressValueError, IPv4Address
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import GivenTwice
+from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Verdict
 from ipamd.model.history import HistoryAnswer, HistoryEvent, HistoryQuestion, Subject, refusal
-from ipamd.model.kernel import duplicate_addresses
+from ipamd.model.kernel import duplicate_addresses, wiring_differences
 from ipamd.model.words import rfc3339
 from ipamd.report.past import ask
 from ipamd.report.sources import Sources
@@ -120,8 +121,7 @@ def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
         survey = sources.wiring.survey()
     except IpamError as error:
         return [*sentences, f"the kernel could not be read: {log_text(error)}"]
-    if survey.routes.get(attachment.address) != attachment.host_veth:
-        sentences.append(f"its route leads to {survey.routes.get(attachment.address, 'nothing')}, not to its veth")
+    sentences += [one.what for one in wiring_differences(recorded_spec(attachment), survey)]
     others = [one for one in duplicate_addresses(survey).get(attachment.address, ()) if one.name != attachment.host_veth]
     return sentences + [f"{one.name} of {one.key} has the address too: delete one of the two sandboxes (I1)" for one in others]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.kernel import confine_rules
+from ipamd.kernel import ruleset
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
 from ipamd.model.kernel import Repaired
@@ -73,7 +73,7 @@ def test_a_kernel_that_refuses_is_said(world, monkeypatch):
     world.wiring.wire(world.spec(world.space(), number=30))
     (veth,) = world.host.link_names()
     world.host.sh(f"sysctl -qw net.ipv4.conf.{veth}.rp_filter=0")
-    monkeypatch.setattr(confine_rules, "_drop", lambda reason: f"counter name missing_{reason} drop")
+    monkeypatch.setattr(ruleset, "_drop", lambda reason: f"counter name missing_{reason} drop")
     said = world.hostnet.confine_sandboxes()
     assert [one for one in said if one.startswith("could not be repaired: the source of sandboxes' packets is not checked")]
     assert "nft_fib" in said[0]
@@ -86,7 +86,7 @@ def test_a_kernel_that_refuses_is_said(world, monkeypatch):
 
 def test_a_kernel_that_refuses_the_table_of_arp_only(world, monkeypatch):
     """It is said; what checks the source of packets is in place and counts."""
-    monkeypatch.setattr(confine_rules, "arp_table", lambda *_, **__: "add table arp vpc-ipamd-confine { no such thing; }")
+    monkeypatch.setattr(ruleset, "arp_table", lambda *_, **__: "add table arp vpc-ipamd-confine { no such thing; }")
     world.hostnet.confine_sandboxes()
     (said,) = world.hostnet.confine_sandboxes()
     assert said.startswith("could not be repaired: ARP requests of sandboxes are not dropped")

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.kernel import links
+from ipamd.kernel import routing
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
@@ -172,7 +172,7 @@ def test_link_that_appears_late_is_waited_for(world):
     late = MacAddress("02:00:00:00:00:03")
     found = []
     waiter = threading.Thread(
-        target=lambda: found.append(links.wait_for_link(world.netns, late, veth_prefix="eni", timeout_s=10))
+        target=lambda: found.append(routing.wait_for_link(world.netns, late, veth_prefix="eni", timeout_s=10))
     )
     waiter.start()
     world.host.sh("ip link add noise type bridge; ip link add late type veth peer name etal")
@@ -180,7 +180,7 @@ def test_link_that_appears_late_is_waited_for(world):
     waiter.join(timeout=10)
     assert [link.name for link in found] == ["late"]
     with pytest.raises(WiringError, match=r"no link with MAC 02:00:00:00:00:04 appeared within 0\.05 s"):
-        links.wait_for_link(world.netns, MacAddress("02:00:00:00:00:04"), veth_prefix="eni", timeout_s=0.05)
+        routing.wait_for_link(world.netns, MacAddress("02:00:00:00:00:04"), veth_prefix="eni", timeout_s=0.05)
 
 
 DAMAGES = pytest.mark.parametrize(
@@ -272,12 +272,11 @@ def test_primary_link_that_is_missing_is_an_error(world):
 
 def test_a_sysctl_that_cannot_be_set_costs_nothing_else(world, monkeypatch, tmp_path):
     """A read-only /proc/sys is said; SNAT, marks and rules are set up all the same, and packets of sandboxes are forwarded."""
-    from ipamd.kernel import node as sysctls
 
     vpc = world.fabric()
     vpc.sh(f"{TO_SECONDARY}; ip route add 10.0.0.30/32 dev p0; ip neigh add 10.0.0.30 dev p0 lladdr 02:00:00:00:00:01")
     world.host.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.eth0.rp_filter=1")
-    monkeypatch.setattr(sysctls, "SYSCTL_ROOT", tmp_path)
+    monkeypatch.setattr(routing, "SYSCTL_ROOT", tmp_path)
     with pytest.raises(WiringError, match="sysctl"):
         world.hostnet.setup_node(world.identity())
     assert "fwmark 0x80" in world.host.sh("ip rule")

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.kernel import messages, records, uapi
+from ipamd.kernel import messages, uapi
 from ipamd.kernel import survey as surveys
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.errors import KernelDumpError
@@ -103,7 +103,7 @@ def test_survey_under_churn_is_whole_or_refused(world):
             )
             with world.netns.netlink() as sock:
                 _, looked = sock.request([create, messages.get_link(name)])
-                sock.request([messages.delete_link(records.read_link(looked.replies[0]).index, step="churn")])
+                sock.request([messages.delete_link(messages.read_link(looked.replies[0]).index, step="churn")])
 
     thread = threading.Thread(target=churn)
     thread.start()

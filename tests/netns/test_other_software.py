@@ -11,8 +11,7 @@ from collections import Counter
 
 import pytest
 
-from ipamd.kernel.legacy_tables import LegacyTables
-from ipamd.kernel.other_software import OtherSoftware
+from ipamd.kernel.other_software import LegacyTables, OtherSoftware
 from ipamd.model.kernel import NOT_REPAIRED
 from ipamd.report.audit import _of_routing
 from tests.netns.test_host_network import udp_peer

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.privileged
         ("ip rule del prio 512", "rule 512 to 10.0.0.5 was missing: added"),
         ("ip rule del prio 1536", "rule 1536 from 10.0.0.5 lookup 2 was missing: added"),
         ("ip rule add prio 1536 from 10.0.0.5 lookup 9", "looked up table 9: removed"),
-        ("ip link set {veth} down", "was down: raised"),
-        ("ip link set {veth} alias x", "had alias 'x': set"),
-        ("ip link set {veth} alias ''", "had alias '': set"),
-        ("ip link set {veth} mtu 1400", "had MTU 1400: set to 9001"),
-        ("ip link set {veth} address 02:00:00:00:00:77", "had MAC 02:00:00:00:00:77: set to "),
+        ("ip link set {veth} down", "is down: set"),
+        ("ip link set {veth} alias x", "has alias 'x', not '"),
+        ("ip link set {veth} alias ''", "has alias '', not '"),
+        ("ip link set {veth} mtu 1400", "has MTU 1400, not 9001: set"),
+        ("ip link set {veth} address 02:00:00:00:00:77", "has MAC 02:00:00:00:00:77, not "),
         ("ip route replace 10.0.0.5 dev lo", "route 10.0.0.5 led through lo, not {veth}: replaced"),
         ("ip addr add 192.0.2.1/24 dev {veth}; ip route replace 10.0.0.5 via 192.0.2.9 dev {veth}", "led through {veth}"),
         ("ip rule flush; ip rule add prio 32766 lookup main; ip rule add prio 0 lookup local", "rule 512 to 10.0.0.5"),
@@ -47,7 +47,7 @@ def test_repair_leaves_what_may_be_another_sandboxes(world):
     world.wiring.wire(other)
     world.host.sh(f"ip link set {spec.host_veth} alias '{other.alias}' mtu 1400")
     found = world.wiring.repair([spec, gone])
-    assert [one.partition(": ")[2] for one in found] == ["not repaired", "not repaired"], found
+    assert [one.rpartition(": ")[2] for one in found] == ["not repaired", "not repaired"], found
     world.host.sh(f"ip link set {spec.host_veth} alias '' address 02:00:00:00:00:77")
     (found,) = world.wiring.repair([spec])
     assert "has neither alias nor MAC" in found

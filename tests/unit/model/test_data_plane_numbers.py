@@ -16,10 +16,9 @@ from typing import Any, cast
 import pytest
 
 from ipamd.eni import tags
-from ipamd.kernel import batches, devconf, enis, messages, records, ruleset, uapi
-from ipamd.kernel import node as sysctls
-from ipamd.kernel.links import HostLook
+from ipamd.kernel import devconf, messages, routing, ruleset, uapi, wiring
 from ipamd.kernel.netlink import Message
+from ipamd.kernel.routing import HostLook
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
@@ -81,21 +80,21 @@ def eni(device_index: int = 1, network_card: int = 0, *, is_primary: bool = Fals
 
 def sandbox_rule(priority_index: int) -> tuple[int, int, str]:
     """Priority, table and address of the rules that ADD sends: 0 to the sandbox, 1 from it."""
-    rule = records.read_rule(batches.sandbox_rules(messages.add_rule, SPEC.address, SPEC.route_table)[priority_index].body)
+    rule = messages.read_rule(wiring.sandbox_rules(messages.add_rule, SPEC.address, SPEC.route_table)[priority_index].body)
     return rule.priority, rule.table, str(rule.destination if priority_index == 0 else rule.source)
 
 
 def sandbox_messages(kind: int) -> list[Message]:
     """The messages of one type that ADD sends into the sandbox."""
-    return [message for message in batches.sandbox_side(SPEC, 2, "02:00:00:00:00:02") if message.kind == kind]
+    return [message for message in wiring.sandbox_side(SPEC, 2, "02:00:00:00:00:02") if message.kind == kind]
 
 
 def next_hop() -> tuple[str, bool, str]:
     """The sandbox's neighbour entry, whether it is permanent, and the next hop of its default route."""
-    (neighbour,) = (records.read_neighbour(message.body) for message in sandbox_messages(uapi.RTM_NEWNEIGH))
+    (neighbour,) = (messages.read_neighbour(message.body) for message in sandbox_messages(uapi.RTM_NEWNEIGH))
     default = next(
         route
-        for route in map(records.read_route, (message.body for message in sandbox_messages(uapi.RTM_NEWROUTE)))
+        for route in map(messages.read_route, (message.body for message in sandbox_messages(uapi.RTM_NEWROUTE)))
         if route.destination is None
     )
     return str(neighbour.address), neighbour.is_permanent, str(default.via)
@@ -104,8 +103,8 @@ def next_hop() -> tuple[str, bool, str]:
 def eni_rule() -> tuple[object, object, object]:
     """The rule of a secondary ENI that has none yet: priority, table, source."""
 
-    (repair,) = enis.rule_repairs(cast(HostLook, SimpleNamespace(rules=())), eni())
-    rule = records.read_rule(repair.change.body)
+    (repair,) = routing.rule_repairs(cast(HostLook, SimpleNamespace(rules=())), eni())
+    rule = messages.read_rule(repair.change.body)
     return rule.priority, rule.table, str(rule.source)
 
 
@@ -245,7 +244,7 @@ def test_sysctls_are_compatible() -> None:
         f"sysctls are {wanted}; compatible with amazon-vpc-cni-k8s is rp_filter=2 ({INIT}, configureSystemParams). On a node that "
         "moves between both: replies to addresses of secondary ENIs that arrive on the primary ENI are dropped"
     )
-    assert sysctls.WANTED == {"net/ipv4/ip_forward": "1"}
+    assert routing.WANTED == {"net/ipv4/ip_forward": "1"}
 
 
 def test_our_table_is_not_theirs() -> None:

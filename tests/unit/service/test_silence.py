@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.host.triggers import SURVEY_TURNS
+from ipamd.host.network import SURVEY_TURNS
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import ChangeKind, HostChange, KernelSurvey, LinkEvent, LinkEventKind
 from tests.fakes.node import FakeNode

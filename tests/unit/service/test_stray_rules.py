@@ -28,15 +28,30 @@ def test_a_start_removes_them(node: FakeNode) -> None:
     assert set(node.wiring.rules) == {kept, OTHERS}
 
 
-def test_a_running_daemon_removes_them_at_the_second_pass(node: FakeNode) -> None:
-    """An ADD under way has its rules before its row: one pass proves nothing."""
+def test_a_running_daemon_removes_them(node: FakeNode) -> None:
+    """Only ours, and those of no sandbox."""
     kept = node.add("a").address
     for address in (OURS, OTHERS):
         leave_rule(node, address)
-    assert not any("led nowhere" in sentence for sentence in node.host_reconciler.reconcile())
-    assert OURS in node.wiring.rules
     assert f"rules of {OURS} led nowhere: removed" in node.host_reconciler.reconcile()
     assert set(node.wiring.rules) == {kept, OTHERS}
+
+
+def test_one_survey_proves_nothing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wiring that came between its dumps of links and of rules shows as rules alone; the next survey has the route, too."""
+    node.add("a")
+    leave_rule(node, OURS)
+    real, made = node.wiring.survey, list[KernelSurvey]()
+
+    def survey(*, may_be_torn: bool = False) -> KernelSurvey:
+        made.append(real(may_be_torn=may_be_torn))
+        node.wiring.routes[OURS] = "eni123"
+        return made[-1]
+
+    monkeypatch.setattr(node.wiring, "survey", survey)
+    assert not any("led nowhere" in sentence for sentence in node.host_reconciler.reconcile())
+    assert len(made) == 2
+    assert OURS in node.wiring.rules
 
 
 def test_rules_of_a_reserved_address_stay(node: FakeNode) -> None:

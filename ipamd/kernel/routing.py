@@ -1,0 +1,440 @@
+"""One secondary ENI on the host: compare link, address, table and rule with what they should be, and list the repairs.
+
+Every step reads first and writes only differences, so setup, repeated setup and reconciliation are the same code; each repair has
+one sentence. Source of the steps: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork. Different on purpose: it
+deletes routes before it replaces them, and removes the connected route after the kernel has added it; here routes are replaced
+in one call and the address is added without its connected route, so traffic has no gap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import NamedTuple
+
+from ipamd.kernel import checks, devconf, messages, ruleset, survey, uapi
+from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket
+from ipamd.kernel.netns import HostNetns
+from ipamd.model import kernel as dataplane
+from ipamd.model.attachment import VETH_HASH_LENGTH, decode_alias
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.eni import Eni, gateway
+from ipamd.model.errors import WiringError
+from ipamd.model.ids import MacAddress
+from ipamd.model.kernel import NODE, RepairKind, RoutingDifference
+from ipamd.settings import NetworkConfig
+
+KERNEL_TABLES = frozenset({uapi.RT_TABLE_UNSPEC, uapi.RT_TABLE_DEFAULT, uapi.RT_TABLE_MAIN, uapi.RT_TABLE_LOCAL})
+"""Tables that no ENI may fill or clear."""
+
+
+class Repair(NamedTuple):
+    """What to change; `found` says what differs, `done` what is done about it.
+
+    `sysctl`: key below /proc/sys and value, to be set before `change` is sent, if there is one.
+    """
+
+    kind: RepairKind
+    found: str
+    done: str
+    change: Message | None = None
+    sysctl: tuple[str, str] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.found}: {self.done}"
+
+
+def refuse_kernel_table(eni: Eni) -> None:
+    """Raise WiringError for an ENI whose table is one of the kernel's.
+
+    Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupENINetwork, which refuses the primary ENI.
+    """
+    if eni.is_primary or eni.route_table in KERNEL_TABLES:
+        raise WiringError(
+            f"{eni.eni_id} has no table of its own ({eni.route_table})",
+            details="the primary ENI uses main, which ipamd neither fills nor clears",
+        )
+
+
+def link_repairs(eni: Eni, link: messages.Link, *, mtu: int) -> Iterator[Repair]:
+    """Compare MTU (bytes) and state of the link."""
+    who = f"{link.name} ({eni.eni_id})"
+    if link.mtu != mtu:
+        change = messages.change_link(link.index, step=f"set MTU of {who}", mtu=mtu)
+        yield Repair(RepairKind.LINK, f"{who} had MTU {link.mtu}", f"set to {mtu}", change)
+    if not link.is_up:
+        change = messages.change_link(link.index, step=f"raise {who}", is_up=True)
+        yield Repair(RepairKind.LINK, f"{who} was down", "raised", change)
+
+
+def address_repairs(look: HostLook, eni: Eni, link: messages.Link) -> Iterator[Repair]:
+    """Compare the link's addresses: the ENI's primary address and no other, and no connected route in main."""
+    who = f"{link.name} ({eni.eni_id})"
+    ours = [one for one in look.addresses if one.index == link.index]
+    wanted = (eni.primary_address, eni.subnet_cidr.prefixlen)
+    for one in ours:
+        if one.scope == uapi.RT_SCOPE_UNIVERSE and (one.address, one.length) != wanted:
+            yield address_removal(one, link, ours, who=who)
+    if wanted not in {(one.address, one.length) for one in ours}:
+        address, length = wanted
+        step = f"add address {address}/{length} to {who}"
+        change = messages.add_address(link.index, address, length=length, step=step, is_connected=False)
+        change = replace(change, tolerated=messages.PRESENT)
+        yield Repair(RepairKind.ADDRESS, f"{who} lacked its address {address}/{length}", "added", change)
+    for route in look.routes:
+        if (route.table, route.destination, route.length) == (
+            uapi.RT_TABLE_MAIN,
+            eni.subnet_cidr.network_address,
+            wanted[1],
+        ) and (route.index == link.index and route.via is None):
+            step = f"delete connected route {eni.subnet_cidr} of {who}"
+            found = f"main had the connected route {eni.subnet_cidr} dev {who}"
+            yield Repair(RepairKind.ROUTE, found, "removed", _removal(route, step))
+
+
+def address_removal(
+    one: messages.InterfaceAddress, link: messages.Link, ours: Iterable[messages.InterfaceAddress], *, who: str
+) -> Repair:
+    """Remove an address from a link, but not with it the others of its subnet, among them perhaps the ENI's own.
+
+    The kernel removes secondary addresses with the first one of their subnet unless promote_secondaries is set
+    (net/ipv4/devinet.c, __inet_del_ifa).
+    """
+    network = IPv4Network((one.address, one.length), strict=False)
+    others = any(each.is_secondary and each.length == one.length and each.address in network for each in ours)
+    step = f"delete address {one.address}/{one.length} from {who}"
+    change = messages.delete_address(link.index, one.address, length=one.length, step=step)
+    # Source: the kernel's Documentation/networking/ip-sysctl.rst, promote_secondaries; systemd sets it for all links.
+    promote = (f"net/ipv4/conf/{link.name}/promote_secondaries", "1") if others and not one.is_secondary else None
+    return Repair(RepairKind.ADDRESS, f"{who} had a foreign address {one.address}/{one.length}", "removed", change, promote)
+
+
+def table_repairs(look: HostLook, eni: Eni, link: messages.Link) -> Iterator[Repair]:
+    """Compare the ENI's table: the subnet's router on the link, and the default route through it."""
+    router, table = gateway(eni.subnet_cidr), eni.route_table
+    routes = [one for one in look.routes if one.table == table and one.index == link.index]
+    if not any(one.destination == router and one.length == 32 and one.via is None for one in routes):
+        words = f"route {router} dev {link.name} table {table}"
+        change = messages.add_route(router, index=link.index, table=table, step=f"add {words}", is_replaced=True)
+        yield Repair(RepairKind.ROUTE, f"{words} of {eni.eni_id} was missing", "added", change)
+    if not any(one.destination is None and one.via == router for one in routes):
+        words = f"default route via {router} dev {link.name} table {table}"
+        change = messages.add_route(None, via=router, index=link.index, table=table, step=f"add {words}", is_replaced=True)
+        yield Repair(RepairKind.ROUTE, f"{words} of {eni.eni_id} was missing", "added", change)
+
+
+def rule_repairs(look: HostLook, eni: Eni) -> Iterator[Repair]:
+    """Compare the rules 32765 from the ENI's primary address: one, to the ENI's table."""
+    priority, address = dataplane.FROM_ENI_PRIORITY, eni.primary_address
+    tables = [
+        rule.table for rule in look.rules if rule.priority == priority and rule.source == address and rule.source_length == 32
+    ]
+    if eni.route_table not in tables:
+        change = messages.add_rule(priority, table=eni.route_table, source=address)
+        yield Repair(RepairKind.RULE, f"rule {priority} from {address} lookup {eni.route_table} was missing", "added", change)
+    for table in tables:
+        if table != eni.route_table:
+            change = messages.delete_rule(priority, table=table, source=address)
+            yield Repair(RepairKind.RULE, f"rule {priority} from {address} looked up table {table}", "removed", change)
+
+
+def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> list[Message]:
+    """Remove everything in the ENI's table, and our rules that look it up. Dumps.
+
+    `keep`: ENIs that stay. If one of them has the same table (a successor at the same device), then the table is its own, and so
+    may be the rules of sandboxes: only the rule from this ENI's own primary address goes, unless that is the successor's too. Routes
+    through this ENI's link went with the link.
+    """
+    table = eni.route_table
+    successors = [other for other in keep if other.route_table == table and other.eni_id != eni.eni_id]
+    found: list[Message] = []
+    if not successors:
+        # Default routes first: the kernel removes one by itself only together with its link, not with the route to its next hop.
+        routes = sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
+        found += [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
+    own_source = {eni.primary_address} - {other.primary_address for other in successors}
+    for rule in survey.rules_of(sock):
+        if rule.table != table or rule.source is None or rule.source_length != 32:
+            continue
+        is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
+        is_own = rule.priority == dataplane.FROM_ENI_PRIORITY and rule.source in own_source
+        if is_own or (is_ours and not successors):
+            found.append(messages.delete_rule(rule.priority, table=table, source=rule.source))
+    return found
+
+
+def _removal(route: messages.Route, step: str) -> Message:
+    return messages.delete_route(
+        route.destination, length=route.length, index=route.index, table=route.table, metric=route.metric, step=step
+    )
+
+
+# The node's own links and rules: the primary ENI's MTU, and the rule that sends marked packets through table main. Pure.
+
+
+def node_repairs(link: messages.Link, rules: Collection[messages.Rule], config: NetworkConfig) -> Iterator[Repair]:
+    """Compare the primary ENI's link and the node's rules with what they must be."""
+    if link.mtu != config.eni_mtu:
+        change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
+        yield Repair(RepairKind.LINK, f"{link.name} (primary) had MTU {link.mtu}", f"set to {config.eni_mtu}", change)
+    main, mark, priority = uapi.RT_TABLE_MAIN, config.connmark, dataplane.MARK_PRIORITY
+    has_mark = any(rule.priority == priority and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules)
+    words = f"rule {priority} fwmark {mark:#x}"
+    if ruleset.needs_mark(config) and not has_mark:
+        change = messages.add_rule(priority, table=main, mark=mark)
+        yield Repair(RepairKind.RULE, f"{words} was missing", "added", change)
+    # The priority of AWS_EXTERNAL_SERVICE_CIDRS is theirs alone, so other rules of it are left from before.
+    priority, wanted = dataplane.EXTERNAL_SERVICE_PRIORITY, set(config.external_service_cidrs)
+    present = {
+        IPv4Network((rule.destination, rule.destination_length))
+        for rule in rules
+        if (rule.priority, rule.table, rule.source) == (priority, main, None) and rule.destination is not None
+    }
+    for cidr in sorted(wanted - present):
+        change = messages.add_rule(priority, table=main, destination=cidr)
+        yield Repair(RepairKind.RULE, f"rule {priority} to {cidr} was missing", "added", change)
+    for cidr in sorted(present - wanted):
+        change = messages.delete_rule(priority, table=main, destination=cidr)
+        yield Repair(RepairKind.RULE, f"rule {priority} to {cidr} is not needed", "removed", change)
+
+
+def former_settings(rules: Collection[messages.Rule], veth_names: Iterable[str], config: NetworkConfig) -> ruleset.FormerSettings:
+    """What living sandboxes and open connections need from before a change of settings.
+
+    A rule 1024 is never removed: connections that carry its mark would leave by the wrong ENI, and conntrack keeps them for days.
+    """
+    current = {config.connmark} if ruleset.needs_mark(config) else set()
+    marks = {
+        rule.mark
+        for rule in rules
+        if (rule.priority, rule.table) == (dataplane.MARK_PRIORITY, uapi.RT_TABLE_MAIN) and rule.mark and rule.mark == rule.mask
+    }
+    prefixes = {name[:-VETH_HASH_LENGTH] for name in veth_names if len(name) > VETH_HASH_LENGTH}
+    return ruleset.FormerSettings(tuple(sorted(prefixes - {config.veth_prefix})), tuple(sorted(marks - current)))
+
+
+# The sysctl that the node needs and that netlink cannot set: forwarding for all links.
+#
+# Links of ours are set one by one (`devconf`), which needs no writable /proc/sys, so packets of sandboxes are forwarded even
+# where this one is refused; it is for whatever else is on the node, and for links that are still to come. ip_forward is ours:
+# amazon-vpc-cni-k8s leaves it to the node image.
+
+
+SYSCTL_ROOT = Path("/proc/sys")
+"""/proc/sys/net shows the namespace of the thread that opens it. Source: net/sysctl_net.c."""
+
+
+WANTED = {"net/ipv4/ip_forward": "1"}
+
+
+def sysctl_repairs(host: HostNetns) -> Iterator[Repair]:
+    """Compare the sysctls. Raises: WiringError for one that cannot be read."""
+    for key, wanted in WANTED.items():
+        now = sysctl(host, key, wanted=wanted)
+        if now != wanted:
+            yield Repair(RepairKind.SYSCTL, f"sysctl {key} was {now}", f"set to {wanted}", sysctl=(key, wanted))
+
+
+def setting_repairs(link: messages.Link, wanted: Mapping[int, int]) -> Iterator[Repair]:
+    """Compare the settings of a link that `devconf` knows."""
+    for number, now in devconf.wrong(link, wanted).items():
+        change = messages.change_link(link.index, step=f"set {link.name}", ipv4_conf={number: wanted[number]})
+        found = f"sysctl net/ipv4/conf/{link.name}/{devconf.NAMES[number]} was {now}"
+        yield Repair(RepairKind.SYSCTL, found, f"set to {wanted[number]}", change)
+
+
+def sysctl(host: HostNetns, key: str, *, wanted: str, is_set: bool = False) -> str:
+    """Read a sysctl by its path below /proc/sys, after it was set to what is `wanted` if that is asked for.
+
+    Raises: WiringError that says what it should be.
+    """
+    try:
+        with host.entered():
+            if is_set:
+                (SYSCTL_ROOT / key).write_text(wanted, encoding="ascii")
+            return (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
+    except OSError as exc:
+        command = f"sysctl -w {key.replace('/', '.')}={wanted}"
+        details = f"{exc.strerror}; run `{command}` on the node, or let the init container do it"
+        raise WiringError(f"sysctl {key} could not be set to {wanted}", details=details) from exc
+
+
+# Addresses of sandboxes and default routes that the host's own network configuration put where they cut pods off. No changes here.
+#
+# EC2 shows every address of an ENI to software on the host, and amazon-ec2-net-utils or systemd-networkd may configure them all. An
+# address that is local on the host never reaches its sandbox. On the link of an ENI an address of the pool is wrong by construction
+# and removed; the ENI's own primary address is right. On any other link somebody put it there on purpose: it is named, with the
+# command that removes it. The same holds for a default route of main through a secondary ENI, which is not ours either.
+
+
+def pod_address_repairs(
+    look: HostLook, identity: InstanceIdentity, link: messages.Link, addresses: Container[IPv4Address]
+) -> Iterator[Repair]:
+    """Find addresses of the pool on the primary ENI's link; secondary ENIs' links have `address_repairs`."""
+    ours = [one for one in look.addresses if one.index == link.index]
+    for one in ours:
+        if one.address in addresses and one.address != identity.primary_address:
+            yield address_removal(one, link, ours, who=f"{link.name} (primary)")
+
+
+def foreign_differences(
+    sock: NetlinkSocket,
+    look: HostLook,
+    *,
+    primary: MacAddress,
+    secondary: Iterable[MacAddress],
+    addresses: Container[IPv4Address],
+) -> list[RoutingDifference]:
+    """Find addresses of the pool on links of no ENI, and main's default route if it leads through a secondary ENI.
+
+    Raises: WiringError.
+    """
+    others = [look.links[mac].index for mac in secondary if mac in look.links]
+    enis = others + ([look.links[primary].index] if primary in look.links else [])
+    found = []
+    for one in look.addresses:
+        if one.address in addresses and one.index not in enis:
+            name = _name(sock, one.index)
+            what = f"{one.address}, an address for sandboxes, is local on {name}"
+            command = f"ip address del {one.address}/{one.length} dev {name}"
+            found.append(RoutingDifference(NODE, what, is_repaired=False, mend=command))
+    defaults = [one for one in look.routes if one.table == uapi.RT_TABLE_MAIN and one.destination is None and one.length == 0]
+    best = min(defaults, key=lambda one: one.metric, default=None)
+    if best is not None and best.index in others:
+        name = _name(sock, best.index)
+        what = f"the node's default route leads through {name}, a secondary ENI"
+        command = f"ip route del default dev {name} metric {best.metric}"
+        found.append(RoutingDifference(NODE, what, is_repaired=False, mend=command))
+    return found
+
+
+def _name(sock: NetlinkSocket, index: int) -> str:
+    link = checks.find_link(sock, index)
+    return link.name if link is not None else f"link {index}"
+
+
+# Find an ENI's link by its MAC, and wait for it to appear after EC2 reported "attached".
+#
+# The wait listens to the kernel's link notifications instead of polling.
+
+
+LINK_WAIT_S = 10.0
+"""How long an attached ENI's link may take to appear. Ours: EC2 hot-plug takes 1-2 s; the caller retries."""
+
+BORROWING_KINDS = frozenset({"bridge", "bond", "team", "vlan", "macvlan", "macvtap", "macsec", "ipvlan", "ipvtap", "vrf"})
+"""Links on top of others, which may have the MAC of the one below: none of them is the ENI. Source: ip-link(8), TYPE."""
+
+
+def wait_for_link(
+    host: HostNetns,
+    mac: MacAddress,
+    *,
+    veth_prefix: str,
+    timeout_s: float = LINK_WAIT_S,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> messages.Link:
+    """Find the link with a MAC, waiting for it up to `timeout_s`.
+
+    Raises: WiringError if it does not appear; KernelDumpError.
+    """
+    deadline = monotonic() + timeout_s
+    listener = host.open_netlink(groups=uapi.RTMGRP_LINK)  # listen before looking, or a link that appears in between is missed
+    try:
+        while True:
+            with host.netlink() as sock:
+                link = lowest_by_mac(survey.links_of(sock, kind=""), mac, veth_prefix)
+            if link is not None:
+                return link
+            left_s = deadline - monotonic()
+            if left_s <= 0 or not listener.wait(timeout_s=left_s):
+                raise WiringError(
+                    f"no link with MAC {mac} appeared within {timeout_s:g} s",
+                    details="EC2 reports the ENI as attached, but the node's driver does not show its link yet; it is retried",
+                )
+    finally:
+        listener.close()
+
+
+def may_be_eni(link: messages.Link, *, veth_prefix: str) -> bool:
+    """Whether a link can be an ENI's: no sandbox's host veth, and not of a kind that borrows its MAC."""
+    is_ours = link.name.startswith(veth_prefix) or decode_alias(link.alias) is not None  # the prefix may have been changed
+    is_sandbox = link.group == uapi.DYING_GROUP or (link.kind == uapi.VETH_KIND and is_ours)
+    return not is_sandbox and link.kind not in BORROWING_KINDS
+
+
+def lowest_by_mac(links: Iterable[messages.Link], mac: MacAddress, veth_prefix: str) -> messages.Link | None:
+    """Choose the link with a MAC that may be an ENI's; the lowest index if several have it."""
+    found = [link for link in links if link.mac == mac and may_be_eni(link, veth_prefix=veth_prefix)]
+    return min(found, key=lambda link: link.index, default=None)
+
+
+# One look at the host's addresses, routes, rules and ENI links, shared by the comparisons of all ENIs and of the node.
+#
+# Its cost does not depend on the number of ENIs: three dumps, and one request for each ENI's link by the name that it had before.
+# The links of all sandboxes are dumped only if an ENI's link is not found so.
+
+
+@dataclass(frozen=True, slots=True)
+class HostLook:
+    """What the host had. `links`: of those ENIs whose link is there. `routes`: of all tables. `rules`: see `survey.rules_of`."""
+
+    links: Mapping[MacAddress, messages.Link]
+    addresses: tuple[messages.InterfaceAddress, ...]
+    routes: tuple[messages.Route, ...]
+    rules: tuple[messages.Rule, ...]
+
+
+class HostLooker:
+    """Looks at the host, and remembers the names of ENI links.
+
+    `look` is used under the lock of `KernelHostNetwork`; `links` from any thread: the names are replaced as a whole, and one that is
+    lost or out of date costs a dump.
+    """
+
+    def __init__(self, *, veth_prefix: str) -> None:
+        self._veth_prefix = veth_prefix
+        self._names: dict[MacAddress, str] = {}
+        self._last: HostLook | None = None
+
+    def look(self, sock: NetlinkSocket, macs: Iterable[MacAddress], *, is_silent: bool = False) -> HostLook:
+        """Read everything once. Raises: KernelDumpError if a dump was interrupted in every attempt (I11); WiringError.
+
+        Args:
+            is_silent: no address, route or rule was announced since the last look: only the links are read, whose settings change
+                without a word.
+        """
+        if is_silent and self._last is not None:
+            return replace(self._last, links=self.links(sock, macs))
+        self._last = None  # of a look that fails nothing may be used again, and what was read before it is out of date
+        self._last = HostLook(
+            links=self.links(sock, macs),
+            addresses=tuple(messages.read_address(body) for body in sock.dump(messages.dump_addresses())),
+            routes=tuple(survey.routes_of(sock)),
+            rules=tuple(survey.rules_of(sock)),
+        )
+        return self._last
+
+    def links(self, sock: NetlinkSocket, macs: Iterable[MacAddress]) -> dict[MacAddress, messages.Link]:
+        """Find the links of ENIs by MAC: by the names that they had, all others in one dump. Raises: as `look`."""
+        wanted, names = list(dict.fromkeys(macs)), self._names
+        known = [mac for mac in wanted if mac in names]
+        found: dict[MacAddress, messages.Link] = {}
+        for start in range(0, len(known), BATCH_MAX):
+            batch = known[start : start + BATCH_MAX]
+            asked = [messages.get_link(names[mac]) for mac in batch]
+            for mac, outcome in zip(batch, sock.request(asked), strict=True):
+                if outcome.replies:
+                    link = lowest_by_mac([messages.read_link(outcome.replies[0])], mac, self._veth_prefix)
+                    found |= {mac: link} if link is not None else {}
+        missing = [mac for mac in wanted if mac not in found]
+        if missing:
+            present = survey.links_of(sock, kind="")
+            for mac in missing:
+                link = lowest_by_mac(present, mac, self._veth_prefix)
+                found |= {mac: link} if link is not None else {}
+        others = {mac: name for mac, name in names.items() if mac not in wanted}
+        self._names = others | {mac: link.name for mac, link in found.items()}
+        return found
