@@ -392,8 +392,12 @@ class HealthPages:
 
 def plain_page(status: str, text: str) -> tuple[bytes, bytes]:
     """Head and body of an answer of one line."""
-    body = f"{text}\n".encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return page_of(status, f"{text}\n".encode(), content_type="text/plain")
+
+
+def page_of(status: str, body: bytes, *, content_type: str) -> tuple[bytes, bytes]:
+    """Head and body of an answer."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode(), body
 
 
