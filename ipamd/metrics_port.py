@@ -162,12 +162,14 @@ class MetricsPort:
                 self._serve(key.data)
         if has_newcomers:  # last: whoever has sent a request is answered before a newcomer takes its place
             self._accept()
-        self._drop_late()
+        now = time.monotonic()
+        while self._connections and (oldest := next(iter(self._connections))).deadline <= now:
+            self._drop(oldest, Refusal.TIME)
         return True
 
     def _pause_s(self) -> float | None:
         """Until something is due without an event: a connection's end, or the next accept."""
-        due = [connection.deadline for connection in list(self._connections)[:1]]
+        due = [connection.deadline for connection in list(self._connections)[:1]]  # the others are younger
         if not self._is_accepting:
             due.append(self._filled_monotonic_s + (1.0 - self._tokens) / ACCEPTS_PER_S)
         return max(min(due) - time.monotonic(), 0.0) + 0.001 if due else None
@@ -265,13 +267,6 @@ class MetricsPort:
         connection.unsent = unsent[connection.sock.send(unsent) :]
         if not connection.unsent:
             self._drop(connection)
-
-    def _drop_late(self) -> None:
-        now = time.monotonic()
-        for connection in list(self._connections):
-            if connection.deadline > now:
-                return  # the others are younger
-            self._drop(connection, Refusal.TIME)
 
     def _drop(self, connection: _Connection, why: Refusal | None = None) -> None:
         if why is not None:
@@ -376,18 +371,14 @@ class HealthPages:
         """Whether the CNI socket takes connections, or did a moment ago. Two threads may ask at once: then both look."""
         looked_monotonic_s, answer = self._looked
         if time.monotonic() - looked_monotonic_s >= LISTENING_AGE_S:
-            answer = self._takes_connections()
-            self._looked = (time.monotonic(), answer)
-        return answer
-
-    def _takes_connections(self) -> bool:
-        try:
             with socket.socket(socket.AF_UNIX) as asking:
                 asking.settimeout(CONNECT_S)
-                asking.connect(str(self._cni_socket))
-        except OSError:
-            return False
-        return True
+                try:
+                    answer = asking.connect_ex(str(self._cni_socket)) == 0
+                except OSError:  # a path that is no address, or the end of the wait
+                    answer = False
+            self._looked = (time.monotonic(), answer)
+        return answer
 
 
 def plain_page(status: str, text: str) -> tuple[bytes, bytes]:
