@@ -230,7 +230,9 @@ class MetricsPort:
             if connection.unsent is None:
                 self._read(connection)
             if connection.unsent is not None:
-                self._write(connection, connection.unsent)
+                connection.unsent = connection.unsent[connection.sock.send(connection.unsent) :]
+                if not connection.unsent:
+                    self._drop(connection)
         except BlockingIOError:
             return
         except OSError:
@@ -242,31 +244,23 @@ class MetricsPort:
         connection.read_count += 1
         request = bytes(connection.received)
         if b"\r\n\r\n" in request or b"\n\n" in request:
-            self._answer(connection, request)
+            asked = REQUEST.match(request)
+            if asked is None:
+                self._refused(Refusal.REQUEST)
+                answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            else:
+                head, body = self.respond(asked[2].partition(b"?")[0].decode(), request)
+                answer = head + body if asked[1] == b"GET" else head
+            connection.unsent = memoryview(answer)
+            self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
         elif not data:
             self._drop(connection)
         elif len(request) > REQUEST_BYTES_MAX or connection.read_count >= READS_MAX:
             self._drop(connection, Refusal.REQUEST)
 
-    def _answer(self, connection: _Connection, request: bytes) -> None:
-        asked = REQUEST.match(request)
-        if asked is None:
-            self._refused(Refusal.REQUEST)
-            answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        else:
-            head, body = self.respond(asked[2].partition(b"?")[0].decode(), request)
-            answer = head + body if asked[1] == b"GET" else head
-        connection.unsent = memoryview(answer)
-        self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
-
     def respond(self, path: str, request: bytes) -> tuple[bytes, bytes]:
         """Make head and body of the answer to one request, in this port's thread; a port that reads headers has its own."""
         return self._page(path, OPENMETRICS.search(request) is not None)
-
-    def _write(self, connection: _Connection, unsent: memoryview) -> None:
-        connection.unsent = unsent[connection.sock.send(unsent) :]
-        if not connection.unsent:
-            self._drop(connection)
 
     def _drop(self, connection: _Connection, why: Refusal | None = None) -> None:
         if why is not None:
