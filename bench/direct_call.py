@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
 from bench.namespaces import make_netns, netns_path
 from bench.network_config import CONFIGS, IFNAME
-from cni_plugin import _cni, client, envelope
+from cni_plugin import client, envelope
+from cni_plugin._cni import System
 
 RUN_DIR = "/run/vpc-ipamd"
 POLL_S = 0.001
 CALL_DEADLINE_MS = 5000
 
-SYSTEM: Any = _cni
-"""The plugin's seam to the system, used as its client uses it; Any, because a module is not matched against its Protocol here."""
+SYSTEM = System()
+"""The plugin's seam to the system, used as its client uses it."""
 
 
 class PluginFailed(Exception):

@@ -1,5 +1,8 @@
-"""CPython's implementation of MicroPython's C module `_cni`; `seam.py` documents each function.
+"""The plugin's only interface to the operating system, for CPython; MicroPython's is a C module with the same name and functions.
 
+There are few functions, all on file descriptors, so that the C module stays small. Failures are `OSError` with an `errno`; an expired
+wait is ETIMEDOUT. Paths are str; data of pipes and sockets is bytes. Rejected: file and socket objects (two implementations that must
+behave alike).
 It calls the extension modules below the standard library directly: importing `socket` takes 6 ms, `_socket`, `select` and
 `posix` almost nothing (they are built into Debian's interpreter). `fcntl` is needed to spool only and is imported then.
 Every read and write polls first, so that a peer that stalls cannot block longer than the wait.
@@ -16,139 +19,120 @@ POLL_OUT = 4
 ETIMEDOUT = 110
 
 
-def monotonic_ms() -> int:
-    """Milliseconds that never go back."""
-    return time.monotonic_ns() // 1000000
+class System:
+    """What the plugin asks of the kernel. `wait_ms` bounds one call; 0 or less means "only if ready at once"."""
 
+    def monotonic_ms(self) -> int:
+        """Milliseconds that never go back."""
+        return time.monotonic_ns() // 1000000
 
-def boottime_ms() -> int:
-    """Milliseconds since the boot, sleep included: the same for every process of this boot (CLOCK_BOOTTIME)."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000000
+    def boottime_ms(self) -> int:
+        """Milliseconds since the boot, sleep included: the same for every process of this boot (CLOCK_BOOTTIME)."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000000
 
+    def unique(self) -> str:
+        """A file name part that no other process of this boot produces: pid and monotonic nanoseconds."""
+        return "%d-%d" % (posix.getpid(), time.monotonic_ns())
 
-def unique() -> str:
-    """A file name part that no other process of this boot produces: pid and monotonic nanoseconds."""
-    return "%d-%d" % (posix.getpid(), time.monotonic_ns())
+    def env(self, name: str) -> "bytes | None":
+        """One environment variable, undecoded."""
+        return posix.environ.get(name.encode())
 
-
-def env(name: str) -> "bytes | None":
-    """One environment variable, undecoded."""
-    return posix.environ.get(name.encode())
-
-
-def read(fd: int, count: int, wait_ms: int) -> bytes:
-    """1 to `count` bytes, or b"" at end of file."""
-    _wait(fd, POLL_IN, wait_ms)
-    return posix.read(fd, count)
-
-
-def write(fd: int, data: bytes, wait_ms: int) -> int:
-    """Write a part of `data` without blocking longer than `wait_ms`; how much was taken. EPIPE, never SIGPIPE."""
-    _wait(fd, POLL_OUT, wait_ms)
-    return posix.write(fd, data)
-
-
-def read_file(path: str, count: int) -> bytes:
-    """The first `count` bytes of a file, by one read: O_RDONLY|O_NONBLOCK|O_NOFOLLOW|O_CLOEXEC."""
-    fd = posix.open(path.encode(), posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC)
-    try:
+    def read(self, fd: int, count: int, wait_ms: int) -> bytes:
+        """1 to `count` bytes, or b"" at end of file."""
+        _wait(fd, POLL_IN, wait_ms)
         return posix.read(fd, count)
-    finally:
+
+    def write(self, fd: int, data: bytes, wait_ms: int) -> int:
+        """Write a part of `data` without blocking longer than `wait_ms`; how much was taken. EPIPE, never SIGPIPE."""
+        _wait(fd, POLL_OUT, wait_ms)
+        return posix.write(fd, data)
+
+    def read_file(self, path: str, count: int) -> bytes:
+        """The first `count` bytes of a file, by one read: O_RDONLY|O_NONBLOCK|O_NOFOLLOW|O_CLOEXEC."""
+        fd = posix.open(path.encode(), posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOFOLLOW | posix.O_CLOEXEC)
+        try:
+            return posix.read(fd, count)
+        finally:
+            posix.close(fd)
+
+    def connect(self, path: str) -> int:
+        """A connected, non-blocking, close-on-exec Unix stream socket. EAGAIN when the listener's queue is full."""
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)  # CPython sets close-on-exec
+        try:
+            sock.setblocking(False)
+            sock.connect(path.encode())
+            return sock.detach()
+        finally:
+            sock.close()  # nothing once detached
+
+    def close(self, fd: int) -> None:
+        """Close; frees any flock held through it."""
         posix.close(fd)
 
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Sleep."""
+        time.sleep(duration_ms / 1000)
 
-def connect(path: str) -> int:
-    """A connected, non-blocking, close-on-exec Unix stream socket. EAGAIN when the listener's queue is full."""
-    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)  # CPython sets close-on-exec
-    try:
-        sock.setblocking(False)
-        sock.connect(path.encode())
-        return sock.detach()
-    finally:
-        sock.close()  # nothing once detached
+    def euid(self) -> int:
+        """Effective user ID."""
+        return posix.geteuid()
 
+    def lstat(self, path: str) -> "tuple[int, int]":
+        """(st_mode, st_uid), links not followed."""
+        found = posix.lstat(path.encode())
+        return found.st_mode, found.st_uid
 
-def close(fd: int) -> None:
-    """Close; frees any flock held through it."""
-    posix.close(fd)
+    def make_directory(self, path: str) -> None:
+        """mkdir with mode 0700."""
+        posix.mkdir(path.encode(), 0o700)
 
+    def open_lock(self, path: str) -> int:
+        """Open or create for locking: O_RDWR|O_CREAT|O_NOFOLLOW|O_CLOEXEC, mode 0600."""
+        return posix.open(path.encode(), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC, 0o600)
 
-def sleep_ms(duration_ms: int) -> None:
-    """Sleep."""
-    time.sleep(duration_ms / 1000)
+    def open_directory(self, path: str) -> int:
+        """Open a directory, for `sync`."""
+        return posix.open(path.encode(), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
 
+    def create(self, path: str) -> int:
+        """Create a new file: O_WRONLY|O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC, mode 0600. EEXIST if it is there."""
+        flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
+        return posix.open(path.encode(), flags, 0o600)
 
-def euid() -> int:
-    """Effective user ID."""
-    return posix.geteuid()
+    def lock_shared(self, fd: int) -> bool:
+        """flock(LOCK_SH|LOCK_NB); False when somebody holds it exclusively."""
+        import fcntl
 
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
-def lstat(path: str) -> "tuple[int, int]":
-    """(st_mode, st_uid), links not followed."""
-    found = posix.lstat(path.encode())
-    return found.st_mode, found.st_uid
+    def sync(self, fd: int) -> None:
+        """fsync."""
+        posix.fsync(fd)
 
+    def rename(self, source: str, target: str) -> None:
+        """Atomically, within one directory."""
+        posix.rename(source.encode(), target.encode())
 
-def make_directory(path: str) -> None:
-    """mkdir with mode 0700."""
-    posix.mkdir(path.encode(), 0o700)
+    def remove(self, path: str) -> None:
+        """unlink."""
+        posix.unlink(path.encode())
 
+    def names(self, path: str) -> "list[str]":
+        """Entries of a directory without '.' and '..'."""
+        return [name.decode("utf-8", "replace") for name in posix.listdir(path.encode())]
 
-def open_lock(path: str) -> int:
-    """Open or create for locking: O_RDWR|O_CREAT|O_NOFOLLOW|O_CLOEXEC, mode 0600."""
-    return posix.open(path.encode(), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC, 0o600)
+    def error_text(self, errno: int) -> str:
+        """strerror."""
+        return posix.strerror(errno)
 
-
-def open_directory(path: str) -> int:
-    """Open a directory, for `sync`."""
-    return posix.open(path.encode(), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
-
-
-def create(path: str) -> int:
-    """Create a new file: O_WRONLY|O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC, mode 0600. EEXIST if it is there."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW | posix.O_CLOEXEC
-    return posix.open(path.encode(), flags, 0o600)
-
-
-def lock_shared(fd: int) -> bool:
-    """flock(LOCK_SH|LOCK_NB); False when somebody holds it exclusively."""
-    import fcntl
-
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def sync(fd: int) -> None:
-    """fsync."""
-    posix.fsync(fd)
-
-
-def rename(source: str, target: str) -> None:
-    """Atomically, within one directory."""
-    posix.rename(source.encode(), target.encode())
-
-
-def remove(path: str) -> None:
-    """unlink."""
-    posix.unlink(path.encode())
-
-
-def names(path: str) -> "list[str]":
-    """Entries of a directory without '.' and '..'."""
-    return [name.decode("utf-8", "replace") for name in posix.listdir(path.encode())]
-
-
-def error_text(errno: int) -> str:
-    """strerror."""
-    return posix.strerror(errno)
-
-
-def leave(status: int) -> None:
-    """End the process now: no finalisers, no atexit."""
-    posix._exit(status)
+    def leave(self, status: int) -> None:
+        """End the process now: no finalisers, no atexit."""
+        posix._exit(status)
 
 
 def _wait(fd: int, event: int, wait_ms: int) -> None:

@@ -17,7 +17,7 @@ from cni_plugin import client, errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cni_plugin.seam import System
+    from cni_plugin._cni import System
 
 MARK_NAME = "served"
 LEDGER_NAME = "bridged"
@@ -44,13 +44,18 @@ def refusal(system: "System", run_dir: str, *, is_charged: bool, late_since_ms: 
     try:
         boot_id = system.read_file(BOOT_ID_PATH, FILE_BYTES_MAX).strip()
         served = _lines(system, run_dir + "/" + MARK_NAME)
-        bridged = _bridged(system, run_dir)
     except OSError as exc:
         if exc.errno == errors.ENOENT:
             return NEVER_SERVED
         return "when the daemon last served is not known: " + system.error_text(exc.errno or 0)
     if len(served) == 2 and served[0] != boot_id:
         return NEVER_SERVED
+    bridged = []  # type: list[bytes] | None  # None: there is no file of ours yet
+    try:
+        bridged = _lines(system, run_dir + "/" + LEDGER_NAME)
+    except OSError as exc:
+        if exc.errno == errors.ENOENT:
+            bridged = None
     now_ms = system.boottime_ms()  # after the files: daemon and other STATUS write the time too, and none may be to come
     times = _numbers(served[1]) if len(served) == 2 else []
     if len(times) != 1 or times[0] > now_ms:
@@ -74,38 +79,24 @@ def refusal(system: "System", run_dir: str, *, is_charged: bool, late_since_ms: 
     return cause
 
 
-def _bridged(system: "System", run_dir: str) -> "list[bytes] | int":
-    """Lines of our own file, or the errno for which it cannot be read. Raises: nothing."""
-    try:
-        return _lines(system, run_dir + "/" + LEDGER_NAME)
-    except OSError as exc:
-        return exc.errno or -1
-
-
 def _absences(
-    system: "System", run_dir: str, boot_id: bytes, lines: "list[bytes] | int", *, now_ms: int
+    system: "System", run_dir: str, boot_id: bytes, lines: "list[bytes] | None", *, now_ms: int
 ) -> "list[tuple[int, int]]":
-    """All within the window; one of BRIDGE_MS if the file is damaged."""
-    if isinstance(lines, int):
-        return [] if lines == errors.ENOENT else [(now_ms - BRIDGE_MS, now_ms)]
-    if lines and lines[0] != boot_id and len(lines[0]) == len(boot_id):
+    """All within the window; one of BRIDGE_MS if the file is damaged, which is then replaced by one that says so for WINDOW_MS."""
+    if lines is None or (lines and lines[0] != boot_id and len(lines[0]) == len(boot_id)):
         return []
     found = []
+    is_damaged = not lines
     for line in lines[1:]:
         times = _numbers(line)
         if len(times) != 2 or not times[0] <= times[1] <= now_ms:
-            lines = []
-            break
-        if times[1] > now_ms - WINDOW_MS:
+            is_damaged = True
+        elif times[1] > now_ms - WINDOW_MS:
             found.append((max(times[0], now_ms - WINDOW_MS), times[1]))
-    return found if lines else _damaged(system, run_dir, boot_id, now_ms)
-
-
-def _damaged(system: "System", run_dir: str, boot_id: bytes, now_ms: int) -> "list[tuple[int, int]]":
-    """Replace a file that says nothing by one that says that the minute is used up: it is over after WINDOW_MS."""
-    used_up = [(now_ms - BRIDGE_MS, now_ms)]
-    _keep(system, run_dir, boot_id, used_up)
-    return used_up
+    if is_damaged:
+        found = [(now_ms - BRIDGE_MS, now_ms)]
+        _keep(system, run_dir, boot_id, found)
+    return found
 
 
 def _keep(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple[int, int]]") -> str:
@@ -113,22 +104,10 @@ def _keep(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple[
     text = "".join([str(max(begin_ms, 0)) + " " + str(end_ms) + "\n" for begin_ms, end_ms in absences])
     temporary = run_dir + "/" + TEMPORARY_PREFIX + system.unique()
     try:
-        descriptor = system.create(temporary)
-        try:
-            pending = boot_id + b"\n" + text.encode()
-            while pending:
-                pending = pending[system.write(descriptor, pending, 0) :]
-        finally:
-            system.close(descriptor)
-        system.rename(temporary, run_dir + "/" + LEDGER_NAME)
+        client.write_file(system, temporary, run_dir + "/" + LEDGER_NAME, boot_id + b"\n" + text.encode())
         return ""
     except OSError as exc:
-        cause = "the absence cannot be counted: " + system.error_text(exc.errno or 0)
-    try:
-        system.remove(temporary)
-    except OSError:
-        return cause  # it was never made
-    return cause
+        return "the absence cannot be counted: " + system.error_text(exc.errno or 0)
 
 
 def _lines(system: "System", path: str) -> "list[bytes]":
@@ -143,14 +122,8 @@ def _lines(system: "System", path: str) -> "list[bytes]":
 
 def _numbers(line: bytes) -> "list[int]":
     """Whole numbers of a line; none if there is anything else in it."""
-    numbers = []
-    for word in line.split(b" "):
-        if not 0 < len(word) <= DIGITS_MAX:
+    words = line.split(b" ")
+    for word in words:
+        if len(word) > DIGITS_MAX or not word.isdigit():
             return []
-        number = 0
-        for byte in word:
-            if not 0x30 <= byte <= 0x39:
-                return []
-            number = number * 10 + byte - 0x30
-        numbers.append(number)
-    return numbers
+    return [int(word.decode()) for word in words]

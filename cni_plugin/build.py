@@ -16,7 +16,9 @@ import sys
 import zlib
 from pathlib import Path
 
-# In order of import. `seam` is for type checkers only; `build` and `__init__` are not needed to run.
+from cni_plugin.vpc_cni import PLUGIN_VERSION
+
+# In order of import. `build` and `__init__` are not needed to run.
 MODULES = ("errors", "cnijson", "envelope", "hpack", "h2", "client", "absence", "spool", "request", "_cni", "vpc_cni")
 SHEBANG_BYTES_MAX = 127  # Linux before 5.1 truncates the line there
 
@@ -76,7 +78,7 @@ def build(python: Path, output: Path) -> None:
         [str(python), "-I", "-S", "-c", _COMPILE], input=sources.encode(), stdout=subprocess.PIPE, check=True
     ).stdout
     magic, codes = compiled[:4], base64.b64encode(compiled[4:])
-    stub = _STUB.format(python=python, version=_version(package), magic=magic, read_bytes=1 << 20)
+    stub = _STUB.format(python=python, version=PLUGIN_VERSION, magic=magic, read_bytes=1 << 20)
     packed = base64.b64encode(zlib.compress(sources.encode(), 9))
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.tmp")
@@ -86,45 +88,23 @@ def build(python: Path, output: Path) -> None:
     temporary.rename(output)
 
 
-class _Stripper(ast.NodeTransformer):
-    """Remove what has no effect at run time: docstrings, annotations, blocks for type checkers."""
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 (the name is ast's)
-        self.generic_visit(node)
-        node.returns = None
-        for argument in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs):
-            argument.annotation = None
-        node.body = _without_docstring(node.body)
-        return node
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: N802
-        self.generic_visit(node)
-        node.body = _without_docstring(node.body)
-        return node
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:  # noqa: N802
-        self.generic_visit(node)
-        return None if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" else node
-
-
 def _stripped(source: str) -> str:
-    tree = _Stripper().visit(ast.parse(source))
-    tree.body = _without_docstring(tree.body)
+    """Remove what has no effect at run time: docstrings, annotations, blocks for type checkers."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [part for part in node.body if not _is_without_effect(part)] or [ast.Pass()]
     return ast.unparse(tree)
 
 
-def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    first = body[0] if body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        return body[1:] or [ast.Pass()]
-    return body
-
-
-def _version(package: Path) -> str:
-    for node in ast.parse((package / "vpc_cni.py").read_text()).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "PLUGIN_VERSION":
-            return str(ast.literal_eval(node.value))
-    raise ValueError("vpc_cni.py has no PLUGIN_VERSION")
+def _is_without_effect(part: ast.stmt) -> bool:
+    if isinstance(part, ast.If):
+        return isinstance(part.test, ast.Name) and part.test.id == "TYPE_CHECKING"
+    return isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from cni_plugin.h2 import UnaryCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cni_plugin.seam import System
+    from cni_plugin._cni import System
 
 METHOD = "/vpc_ipamd.v1.Cni/Exec"  # proto/vpc_ipamd/v1/cni.proto
 SOCKET_NAME = "ipamd.sock"  # docs/architecture.md, Three programs
@@ -100,6 +100,22 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
         raise DaemonAway("the connection broke: " + system.error_text(number), is_lost=True) from None
     finally:
         system.close(descriptor)
+
+
+def write_file(system: "System", temporary: str, target: str, data: bytes) -> None:
+    """Write a new file whole, on the disk before it has its name. Raises: OSError; then nothing is left of it."""
+    descriptor = system.create(temporary)
+    try:
+        try:
+            while data:
+                data = data[system.write(descriptor, data, 0) :]
+            system.sync(descriptor)
+        finally:
+            system.close(descriptor)
+        system.rename(temporary, target)
+    except OSError:
+        system.remove(temporary)
+        raise
 
 
 def _left(system: "System", deadline_ms: int) -> int:

@@ -95,12 +95,6 @@ def scan_cni_version(config: bytes) -> str:
     return DEFAULT_VERSION
 
 
-def looks_like_object(config: bytes) -> bool:
-    """Tell whether the text has the braces of a JSON object: enough to refuse an empty or truncated configuration."""
-    stripped = config.strip()
-    return len(stripped) >= 2 and stripped[:1] == b"{" and stripped[-1:] == b"}"
-
-
 def _version_at(config: bytes, position: int) -> str:
     if config[position : position + 1] != b'"':
         return DEFAULT_VERSION

@@ -27,7 +27,7 @@ from cni_plugin.errors import DaemonAway, DaemonLate, PluginError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cni_plugin.seam import System
+    from cni_plugin._cni import System
 
 LOCK_NAME = "spool.lock"
 SPOOL_NAME = "spool"
@@ -51,7 +51,13 @@ def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_conn
         _own_directory(system, run_dir)
         lock = system.open_lock(run_dir + "/" + LOCK_NAME)
         try:
-            _lock_shared(system, lock, run_dir, deadline_ms)
+            while not system.lock_shared(lock):
+                if system.monotonic_ms() >= deadline_ms:
+                    details = "the lock has been held exclusively until the deadline; ipamd is replaying, or stuck; "
+                    details += "the runtime will repeat DEL"
+                    message = "DEL could not be spooled: " + run_dir + "/" + LOCK_NAME + " is held"
+                    raise PluginError(errors.CODE_TRY_AGAIN, message, details)
+                system.sleep_ms(LOCK_RETRY_MS)
             if try_connect:
                 try:
                     return client.connect(system, run_dir, deadline_ms=0)  # one attempt: never wait under the lock
@@ -78,44 +84,15 @@ def _own_directory(system: "System", path: str) -> None:
     client.check_directory(system, path)
 
 
-def _lock_shared(system: "System", lock: int, run_dir: str, deadline_ms: int) -> None:
-    while not system.lock_shared(lock):
-        if system.monotonic_ms() >= deadline_ms:
-            details = (
-                "the lock has been held exclusively until the deadline; ipamd is replaying, or stuck; the runtime will repeat DEL"
-            )
-            raise PluginError(
-                errors.CODE_TRY_AGAIN, "DEL could not be spooled: " + run_dir + "/" + LOCK_NAME + " is held", details
-            )
-        system.sleep_ms(LOCK_RETRY_MS)
-
-
 def _write_entry(system: "System", spool: str, request: bytes) -> None:
     _own_directory(system, spool)
     count = len([name for name in system.names(spool) if name.startswith(ENTRY_PREFIX)])
     if count >= ENTRIES_MAX:
-        details = (
-            str(count)
-            + " DELs wait for ipamd, the cap is "
-            + str(ENTRIES_MAX)
-            + "; start ipamd: it replays them; DEL will be repeated"
-        )
+        details = str(count) + " DELs wait for ipamd, the cap is " + str(ENTRIES_MAX)
+        details += "; start ipamd: it replays them; DEL will be repeated"
         raise PluginError(errors.CODE_TRY_AGAIN, "DEL could not be spooled: " + spool + " is full", details)
     unique = system.unique()
-    temporary = spool + "/" + TEMPORARY_PREFIX + unique
-    descriptor = system.create(temporary)
-    try:
-        try:
-            pending = request
-            while pending:
-                pending = pending[system.write(descriptor, pending, 0) :]
-            system.sync(descriptor)
-        finally:
-            system.close(descriptor)
-        system.rename(temporary, spool + "/" + ENTRY_PREFIX + unique)
-    except OSError:
-        system.remove(temporary)
-        raise
+    client.write_file(system, spool + "/" + TEMPORARY_PREFIX + unique, spool + "/" + ENTRY_PREFIX + unique, request)
     directory = system.open_directory(spool)
     try:
         system.sync(directory)

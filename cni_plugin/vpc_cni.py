@@ -12,8 +12,7 @@ from cni_plugin.errors import DaemonAway, DaemonLate, PluginError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cni_plugin.h2 import UnaryCall
-    from cni_plugin.seam import System
+    from cni_plugin._cni import System
 
 PLUGIN_VERSION = "0.1.0"
 RUN_DIR = "/run/vpc-ipamd"  # docs/architecture.md, Three programs; a tmpfs, so that a reboot empties it
@@ -34,7 +33,7 @@ SPOOL_RESERVE_MS = 3000  # ours: what a DEL keeps of its deadline for the lock a
 _STATUS_NAMES = (
     "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED "
     "FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED"
-)
+).split()
 _MEANS_AWAY = ("CANCELLED", "UNAVAILABLE")
 _MEANS_LATE = ("DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
 _TEXT_BYTES_MAX = 1024  # ours: how much of a status message of the daemon goes into an error
@@ -45,7 +44,9 @@ def main() -> None:
     if sys.implementation.name == "micropython":
         import _cni as system  # type: ignore[import-not-found,unused-ignore]
     else:
-        from cni_plugin import _cni as system
+        from cni_plugin import _cni
+
+        system = _cni.System()
     system.leave(run(system))
 
 
@@ -203,9 +204,9 @@ def _ask(system: "System", descriptor: int, message: bytes, deadline_ms: int) ->
     call = client.exchange(system, descriptor, message, deadline_ms=deadline_ms)
     if call.status == 0:
         return call.reply
-    names = _STATUS_NAMES.split(" ")
-    name = names[call.status] if call.status < len(names) else str(call.status)
-    cause = "gRPC status " + name + _status_text(call)
+    name = _STATUS_NAMES[call.status] if call.status < len(_STATUS_NAMES) else str(call.status)
+    text = call.status_message[:_TEXT_BYTES_MAX]
+    cause = "gRPC status " + name + (": " + (text.decode() if _is_text(text) else repr(text)) if text else "")
     if name in _MEANS_AWAY:
         raise DaemonAway(cause)
     if name in _MEANS_LATE:
@@ -233,11 +234,6 @@ def _unserved(verb: str, what: str, cause: str) -> PluginError:
 
 def _error(config: bytes, exc: PluginError) -> bytes:
     return cnijson.error_document(cnijson.scan_cni_version(config), exc.code, exc.message.encode(), exc.details.encode())
-
-
-def _status_text(call: "UnaryCall") -> str:
-    text = call.status_message[:_TEXT_BYTES_MAX]
-    return ": " + (text.decode() if _is_text(text) else repr(text)) if text else ""
 
 
 def _is_text(data: bytes) -> bool:

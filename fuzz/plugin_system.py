@@ -10,6 +10,7 @@ import errno
 import os
 from typing import NoReturn
 
+from cni_plugin._cni import System
 from fuzz.target import Case, blob
 
 ROOT_DIRECTORY, STRANGE_DIRECTORY, OPEN_DIRECTORY = (0o040700, 0), (0o040700, 1234), (0o040777, 0)
@@ -19,8 +20,8 @@ SOCKETS = {"stranger": STRANGE_SOCKET, "file": FILE, "link": LINK}
 CONNECTED, LOCK, ENTRY, DIRECTORY = 10, 11, 12, 13
 
 
-class MemorySystem:
-    """Implements `cni_plugin.seam.System`.
+class MemorySystem(System):
+    """The plugin's `System`.
 
     A case: `env`, `stdin`, `stdin_end` ("eof", "stall" or an errno), `run_dir` (a key of DIRECTORIES or "absent"), `socket` ("good",
     "absent", "full", a key of SOCKETS, or the errno of connect), `peer` (what it sends), `peer_head` (what it sends before that, in a

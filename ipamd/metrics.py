@@ -7,14 +7,13 @@ no pod, no address, no ID but those of attached ENIs, which the instance type bo
 from __future__ import annotations
 
 import logging
-import threading
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 
-from ipamd.metric_families import AwscniFamilies, Counts, Ec2Families, StateFamilies
-from ipamd.metrics_port import MetricsPort, Pages, Refusal, listen, plain_page
+from ipamd.metric_families import Counts, Families
+from ipamd.metrics_port import MetricsPort, Pages, Refusal, listen, page_of, plain_page
 from ipamd.model.errors import log_text
 from ipamd.report.sources import Sources
 
@@ -49,9 +48,6 @@ class Metrics:
             buckets=LATENCY_BUCKETS_MS,
             registry=self.registry,
         )
-        self.add_count = 0
-        self.del_count = 0
-        self._counting = threading.Lock()
         self._orphaned = Counter(
             "ipamd_orphaned_requests", "Requests whose caller had gone before the answer", ("verb",), registry=self.registry
         )
@@ -77,12 +73,6 @@ class Metrics:
         for step, duration_ms in steps_ms.items():
             if step in STEPS:
                 self._steps.labels(verb, step).observe(duration_ms)
-        if verb == "ADD":
-            with self._counting:
-                self.add_count += 1
-        elif verb == "DEL":
-            with self._counting:
-                self.del_count += 1
 
     def request_orphaned(self, verb: str) -> None:
         """Count a request whose caller had gone before the answer."""
@@ -94,10 +84,11 @@ class Metrics:
 
     def watch(self, sources: Sources, counts: Counts) -> None:
         """Read everything that the daemon knows anyway at every scrape."""
-        self.registry.register(StateFamilies(sources, counts))
-        self.registry.register(Ec2Families(counts))
-        theirs = AwscniFamilies(sources, counts, add_count=lambda: self.add_count, del_count=lambda: self.del_count)
-        self.registry.register(theirs)
+        self.registry.register(Families(sources, counts, served=self._served))
+
+    def _served(self, verb: str) -> float:
+        (metric,) = self._requests.collect()
+        return sum(one.value for one in metric.samples if one.name.endswith("_total") and one.labels["verb"] == verb)
 
 
 class Page:
@@ -113,22 +104,18 @@ class Page:
         now = time.monotonic()
         rendered_monotonic_s, answer = self._rendered.get(is_openmetrics, (-PAGE_AGE_S, (b"", b"")))
         if now - rendered_monotonic_s >= PAGE_AGE_S:
-            answer = self._render(is_openmetrics)
+            encode, content_type = choose_encoder("application/openmetrics-text" if is_openmetrics else "")
+            status, text, problem = "200 OK", b"", ""
+            try:
+                text = encode(self._registry)
+            except Exception as error:  # noqa: BLE001  # top of a loop: scrapes go on, and the next may succeed
+                status, problem = "500 Internal Server Error", log_text(error)
+            if problem and problem != self._problem:
+                log.error("metrics cannot be told: %s", problem)
+            self._problem = problem
+            answer = page_of(status, text, content_type=content_type)
             self._rendered[is_openmetrics] = (now, answer)
         return answer
-
-    def _render(self, is_openmetrics: bool) -> tuple[bytes, bytes]:
-        encode, content_type = choose_encoder("application/openmetrics-text" if is_openmetrics else "")
-        status, body, problem = "200 OK", b"", ""
-        try:
-            body = encode(self._registry)
-        except Exception as error:  # noqa: BLE001  # top of a loop: scrapes go on, and the next may succeed
-            status, problem = "500 Internal Server Error", log_text(error)
-        if problem and problem != self._problem:
-            log.error("metrics cannot be told: %s", problem)
-        self._problem = problem
-        head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        return head.encode(), body
 
 
 def serve(metrics: Metrics, address: str, *, health: Pages | None = None) -> MetricsPort | None:

@@ -162,12 +162,14 @@ class MetricsPort:
                 self._serve(key.data)
         if has_newcomers:  # last: whoever has sent a request is answered before a newcomer takes its place
             self._accept()
-        self._drop_late()
+        now = time.monotonic()
+        while self._connections and (oldest := next(iter(self._connections))).deadline <= now:
+            self._drop(oldest, Refusal.TIME)
         return True
 
     def _pause_s(self) -> float | None:
         """Until something is due without an event: a connection's end, or the next accept."""
-        due = [connection.deadline for connection in list(self._connections)[:1]]
+        due = [connection.deadline for connection in list(self._connections)[:1]]  # the others are younger
         if not self._is_accepting:
             due.append(self._filled_monotonic_s + (1.0 - self._tokens) / ACCEPTS_PER_S)
         return max(min(due) - time.monotonic(), 0.0) + 0.001 if due else None
@@ -228,7 +230,9 @@ class MetricsPort:
             if connection.unsent is None:
                 self._read(connection)
             if connection.unsent is not None:
-                self._write(connection, connection.unsent)
+                connection.unsent = connection.unsent[connection.sock.send(connection.unsent) :]
+                if not connection.unsent:
+                    self._drop(connection)
         except BlockingIOError:
             return
         except OSError:
@@ -240,38 +244,23 @@ class MetricsPort:
         connection.read_count += 1
         request = bytes(connection.received)
         if b"\r\n\r\n" in request or b"\n\n" in request:
-            self._answer(connection, request)
+            asked = REQUEST.match(request)
+            if asked is None:
+                self._refused(Refusal.REQUEST)
+                answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+            else:
+                head, body = self.respond(asked[2].partition(b"?")[0].decode(), request)
+                answer = head + body if asked[1] == b"GET" else head
+            connection.unsent = memoryview(answer)
+            self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
         elif not data:
             self._drop(connection)
         elif len(request) > REQUEST_BYTES_MAX or connection.read_count >= READS_MAX:
             self._drop(connection, Refusal.REQUEST)
 
-    def _answer(self, connection: _Connection, request: bytes) -> None:
-        asked = REQUEST.match(request)
-        if asked is None:
-            self._refused(Refusal.REQUEST)
-            answer = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-        else:
-            head, body = self.respond(asked[2].partition(b"?")[0].decode(), request)
-            answer = head + body if asked[1] == b"GET" else head
-        connection.unsent = memoryview(answer)
-        self._selector.modify(connection.sock, selectors.EVENT_WRITE, connection)
-
     def respond(self, path: str, request: bytes) -> tuple[bytes, bytes]:
         """Make head and body of the answer to one request, in this port's thread; a port that reads headers has its own."""
         return self._page(path, OPENMETRICS.search(request) is not None)
-
-    def _write(self, connection: _Connection, unsent: memoryview) -> None:
-        connection.unsent = unsent[connection.sock.send(unsent) :]
-        if not connection.unsent:
-            self._drop(connection)
-
-    def _drop_late(self) -> None:
-        now = time.monotonic()
-        for connection in list(self._connections):
-            if connection.deadline > now:
-                return  # the others are younger
-            self._drop(connection, Refusal.TIME)
 
     def _drop(self, connection: _Connection, why: Refusal | None = None) -> None:
         if why is not None:
@@ -376,24 +365,24 @@ class HealthPages:
         """Whether the CNI socket takes connections, or did a moment ago. Two threads may ask at once: then both look."""
         looked_monotonic_s, answer = self._looked
         if time.monotonic() - looked_monotonic_s >= LISTENING_AGE_S:
-            answer = self._takes_connections()
-            self._looked = (time.monotonic(), answer)
-        return answer
-
-    def _takes_connections(self) -> bool:
-        try:
             with socket.socket(socket.AF_UNIX) as asking:
                 asking.settimeout(CONNECT_S)
-                asking.connect(str(self._cni_socket))
-        except OSError:
-            return False
-        return True
+                try:
+                    answer = asking.connect_ex(str(self._cni_socket)) == 0
+                except OSError:  # a path that is no address, or the end of the wait
+                    answer = False
+            self._looked = (time.monotonic(), answer)
+        return answer
 
 
 def plain_page(status: str, text: str) -> tuple[bytes, bytes]:
     """Head and body of an answer of one line."""
-    body = f"{text}\n".encode()
-    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return page_of(status, f"{text}\n".encode(), content_type="text/plain")
+
+
+def page_of(status: str, body: bytes, *, content_type: str) -> tuple[bytes, bytes]:
+    """Head and body of an answer."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode(), body
 
 

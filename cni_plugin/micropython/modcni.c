@@ -1,5 +1,5 @@
-// The module `_cni` for MicroPython: the few system calls of the plugin. cni_plugin/seam.py documents each function, and
-// cni_plugin/_cni.py is the same for CPython. Failures are OSError with an errno; an expired wait is ETIMEDOUT.
+// The module `_cni` for MicroPython: the few system calls of the plugin. cni_plugin/_cni.py documents each function, and is the
+// same for CPython. Failures are OSError with an errno; an expired wait is ETIMEDOUT.
 
 #include <dirent.h>
 #include <errno.h>

@@ -14,49 +14,46 @@ from dataclasses import dataclass
 
 from ipamd.model.errors import ThrottledError
 
+# How fast one API may be called. Rates in calls per second.
 
-@dataclass(frozen=True)
-class BudgetLimits:
-    """How fast one API may be called. Rates in calls per second."""
+BURST = 10
+"""Calls at once after idle time. Ours: a node with 8 ENIs can attach all of them without a pause, and ten nodes that start
+together stay within EC2's bucket of 100.
 
-    burst: int = 10
-    """Calls at once after idle time. Ours: a node with 8 ENIs can attach all of them without a pause, and ten nodes that start
-    together stay within EC2's bucket of 100.
+Source of EC2's buckets: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html.
+"""
 
-    Source of EC2's buckets: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html.
-    """
+RATE_PER_S = 1.0
+"""Highest refill rate. Ours: a fifth of 5 per second, the slowest refill that EC2 documents for an API (same page)."""
 
-    rate_per_s: float = 1.0
-    """Highest refill rate. Ours: a fifth of 5 per second, the slowest refill that EC2 documents for an API (same page)."""
+FLOOR_PER_S = 0.05
+"""Lowest refill rate. Ours: one call in 20 s still detects the end of throttling."""
 
-    floor_per_s: float = 0.05
-    """Lowest refill rate. Ours: one call in 20 s still detects the end of throttling."""
+PAUSE_SHARE = 0.15
+"""While throttling lasts, the pause until the next call is at most this part of the time that it has lasted, or that of half
+of the full rate, and jitter. Ours, from the fleet simulation (docs/fleet.md): many nodes that share EC2's bucket then take
+every token that it refills, whether it serves all of them in twenty seconds or in twenty minutes, and the last one comes late
+by a part of that only. Halving alone lets 150 nodes pause for 16 s where EC2 needs 20 s for all of them."""
 
-    pause_share: float = 0.15
-    """While throttling lasts, the pause until the next call is at most this part of the time that it has lasted, or that of half
-    of the full rate, and jitter. Ours, from the fleet simulation (docs/fleet.md): many nodes that share EC2's bucket then take
-    every token that it refills, whether it serves all of them in twenty seconds or in twenty minutes, and the last one comes late
-    by a part of that only. Halving alone lets 150 nodes pause for 16 s where EC2 needs 20 s for all of them."""
+EPISODE_S = 150.0
+"""Throttling has ended when no call was throttled for so long. Ours: longer than the longest pauses of a caller (60 s) and of this
+budget (20 s and its jitter) together."""
 
-    episode_s: float = 150.0
-    """Throttling has ended when no call was throttled for so long. Ours: longer than the longest pauses of a caller (60 s) and of this
-    budget (20 s and its jitter) together."""
+JITTER_S = 5.0
+"""A wait is lengthened by up to as much again, but by no more than this: nodes that were refused together do not come back
+together, and tokens are not saved up meanwhile."""
 
-    jitter_s: float = 5.0
-    """A wait is lengthened by up to as much again, but by no more than this: nodes that were refused together do not come back
-    together, and tokens are not saved up meanwhile."""
+STEP_PER_S = 0.1
+"""Added by each success. Ours: about ten successful calls lead from the lowest rate back to the highest."""
 
-    step_per_s: float = 0.1
-    """Added by each success. Ours: about ten successful calls lead from the lowest rate back to the highest."""
+CUT = 0.5
+"""Factor after a throttled answer: the usual halving of AIMD (Chiu and Jain, 1989)."""
 
-    cut: float = 0.5
-    """Factor after a throttled answer: the usual halving of AIMD (Chiu and Jain, 1989)."""
+CUT_INTERVAL_S = 1.0
+"""At most one halving in this time. Ours: calls in flight at the same moment are one signal, not several."""
 
-    cut_interval_s: float = 1.0
-    """At most one halving in this time. Ours: calls in flight at the same moment are one signal, not several."""
-
-    max_wait_s: float = 20.0
-    """Longest wait for a token before the caller is refused. Ours: one call at the lowest rate."""
+MAX_WAIT_S = 20.0
+"""Longest wait for a token before the caller is refused. Ours: one call at the lowest rate."""
 
 
 class CallBudget:
@@ -64,7 +61,6 @@ class CallBudget:
 
     def __init__(self, monotonic: Callable[[], float], *, draw: Callable[[], float] = random.random) -> None:
         self._monotonic = monotonic
-        self._limits = BudgetLimits()
         self._draw = draw
         self._buckets: dict[str, _Bucket] = {}
 
@@ -72,34 +68,34 @@ class CallBudget:
         """Take a token of an API, if necessary one that is still to come.
 
         Returns: seconds that the caller must sleep first (0 if a token was there), jittered upwards.
-        Raises: ThrottledError if the wait would exceed `max_wait_s`; no token is taken.
+        Raises: ThrottledError if the wait would exceed `MAX_WAIT_S`; no token is taken.
         """
         bucket = self._refilled(api)
         wait_s = max((1.0 - bucket.tokens) / bucket.rate_per_s, 0.0)
-        if wait_s > self._limits.max_wait_s:
+        if wait_s > MAX_WAIT_S:
             raise ThrottledError(
                 f"{api} is held back by this node's own call budget",
                 details=f"{bucket.rate_per_s:.2f} calls/s after throttled answers; it recovers with each success, try again later",
             )
         bucket.tokens -= 1.0
-        return wait_s + min(wait_s, self._limits.jitter_s) * self._draw()
+        return wait_s + min(wait_s, JITTER_S) * self._draw()
 
     def throttled(self, api: str) -> None:
         """Halve the API's rate and empty its bucket."""
-        bucket, now, limits = self._refilled(api), self._monotonic(), self._limits
-        if now - bucket.throttled_at >= limits.episode_s:
+        bucket, now = self._refilled(api), self._monotonic()
+        if now - bucket.throttled_at >= EPISODE_S:
             bucket.episode_began_at = now
         bucket.throttled_at = now
         bucket.tokens = min(bucket.tokens, 0.0)
-        if now - bucket.cut_at >= limits.cut_interval_s:
-            longest_s = max(limits.pause_share * (now - bucket.episode_began_at), 2.0 / limits.rate_per_s)
-            bucket.rate_per_s = max(limits.floor_per_s, bucket.rate_per_s * limits.cut, 1.0 / longest_s)
+        if now - bucket.cut_at >= CUT_INTERVAL_S:
+            longest_s = max(PAUSE_SHARE * (now - bucket.episode_began_at), 2.0 / RATE_PER_S)
+            bucket.rate_per_s = max(FLOOR_PER_S, bucket.rate_per_s * CUT, 1.0 / longest_s)
             bucket.cut_at = now
 
     def succeeded(self, api: str) -> None:
         """Raise the API's rate by one step."""
         bucket = self._refilled(api)
-        bucket.rate_per_s = min(self._limits.rate_per_s, bucket.rate_per_s + self._limits.step_per_s)
+        bucket.rate_per_s = min(RATE_PER_S, bucket.rate_per_s + STEP_PER_S)
 
     def rate_per_s(self, api: str) -> float:
         """The current refill rate of one API, for status and metrics."""
@@ -110,8 +106,8 @@ class CallBudget:
         return self._refilled(api).tokens
 
     def _refilled(self, api: str) -> _Bucket:
-        now, burst = self._monotonic(), float(self._limits.burst)
-        bucket = self._buckets.setdefault(api, _Bucket(burst, self._limits.rate_per_s, now))
+        now, burst = self._monotonic(), float(BURST)
+        bucket = self._buckets.setdefault(api, _Bucket(burst, RATE_PER_S, now))
         bucket.tokens = min(burst, bucket.tokens + max(now - bucket.filled_at, 0.0) * bucket.rate_per_s)
         bucket.filled_at = now
         return bucket

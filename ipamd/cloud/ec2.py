@@ -127,22 +127,20 @@ class BotoEc2(Ec2Calls, Ec2):
         return self.describe_subnet(subnet_id).free_count
 
     def create_eni(self, request: EniRequest) -> DescribedEni:
+        tags = [{"Key": key, "Value": value} for key, value in sorted(request.tags.items())]
         params: dict[str, Any] = {
             "SubnetId": request.subnet_id,
             "Description": request.description,
             "ClientToken": request.client_token,
         }
-        if request.security_group_ids:
-            params["Groups"] = list(request.security_group_ids)
-        if request.address_count:
-            params["SecondaryPrivateIpAddressCount"] = request.address_count
-        if request.prefix_count:
-            params["Ipv4PrefixCount"] = request.prefix_count
-        if request.connection_tracking:
-            params["ConnectionTrackingSpecification"] = dict(request.connection_tracking)
-        if request.tags:
-            tags = [{"Key": key, "Value": value} for key, value in sorted(request.tags.items())]
-            params["TagSpecifications"] = [{"ResourceType": "network-interface", "Tags": tags}]
+        optional = {
+            "Groups": list(request.security_group_ids),
+            "SecondaryPrivateIpAddressCount": request.address_count,
+            "Ipv4PrefixCount": request.prefix_count,
+            "ConnectionTrackingSpecification": dict(request.connection_tracking),
+            "TagSpecifications": [{"ResourceType": "network-interface", "Tags": tags}] if tags else [],
+        }
+        params |= {name: value for name, value in optional.items() if value}
         subject = f"a new ENI in {request.subnet_id}"
         try:
             policy = IDEMPOTENT if request.is_urgent else UNHURRIED

@@ -291,6 +291,11 @@ LIFE_CYCLE = "meta-data/instance-life-cycle"
 SPOT = "spot"
 INTERRUPTION = "meta-data/spot/instance-action"
 REBALANCE = "meta-data/events/recommendations/rebalance"
+NOTICES = (
+    (FreezeCause.SPOT_INTERRUPTION, INTERRUPTION, ("action", "time"), "EC2 will {} it at {}"),
+    (FreezeCause.REBALANCE, REBALANCE, ("noticeTime",), "EC2 says since {} that it is likely to be interrupted"),
+)
+"""Cause, path, the words that its JSON object must have, and the sentence they make."""
 
 
 def read_notices(read: Callable[[str], str | None]) -> Mapping[FreezeCause, str]:
@@ -301,25 +306,18 @@ def read_notices(read: Callable[[str], str | None]) -> Mapping[FreezeCause, str]
     Returns: cause -> words with the time that EC2 names. Raises: CloudError naming a path whose text is malformed.
     """
     found = {}
-    if action := _words(INTERRUPTION, read(INTERRUPTION), ("action", "time")):
-        found[FreezeCause.SPOT_INTERRUPTION] = "EC2 will {} it at {}".format(*action)
-    if noticed := _words(REBALANCE, read(REBALANCE), ("noticeTime",)):
-        found[FreezeCause.REBALANCE] = "EC2 says since {} that it is likely to be interrupted".format(*noticed)
+    for cause, path, names, words in NOTICES:
+        if (text := read(path)) is None:
+            continue
+        try:
+            document = json.loads(text)
+            values = [document[name] for name in names]
+            if not all(isinstance(value, str) and is_word(value) for value in values):
+                raise ValueError(f"{values!r:.200}")
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
+            raise _malformed(path, repr(exc)) from exc
+        found[cause] = words.format(*values)
     return found
-
-
-def _words(path: str, text: str | None, names: tuple[str, ...]) -> list[str]:
-    """The values of a small JSON object, each one word; empty without a text."""
-    if text is None:
-        return []
-    try:
-        document = json.loads(text)
-        values = [document[name] for name in names]
-    except (ValueError, KeyError, TypeError, RecursionError) as exc:
-        raise _malformed(path, repr(exc)) from exc
-    if not all(isinstance(value, str) and is_word(value) for value in values):
-        raise _malformed(path, values)
-    return values
 
 
 def read_macs(read: Read) -> frozenset[MacAddress]:

@@ -16,7 +16,7 @@ import grpc
 
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.refused_adds import RefusedAdd
-from ipamd.model.attachment import AttachRequest, SandboxNames
+from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, parse_key
 from ipamd.model.words import printable
@@ -64,14 +64,12 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
 
     def AddNetwork(self, request: pb.AddNetworkRequest, context: grpc.ServicerContext) -> pb.AddNetworkReply:
         """Give an address to a sandbox that the caller wires."""
-        attachment = self._done(
-            context,
-            f"ADD {request.ContainerID}",
-            lambda deadline: self._services.attach.attach_sandbox(
-                _attach_request(request), deadline=deadline, steps=Steps(self._clock)
-            ),
-            on_error=lambda error: self._refused(_refused(request, error)),
-        )
+
+        def attach(deadline: Deadline) -> Attachment:
+            wanted = _attach_request(request)
+            return self._services.attach.attach_sandbox(wanted, deadline=deadline, steps=Steps(self._clock))
+
+        attachment = self._done("ADD", request, context, attach)
         eni = self._datastore.eni(attachment.eni_id)
         reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat())
         reply.IPAllocationMetadata.add(
@@ -83,42 +81,36 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
 
     def DelNetwork(self, request: pb.DelNetworkRequest, context: grpc.ServicerContext) -> pb.DelNetworkReply:
         """Take an address back, with all that the other's plugin wired."""
-        self._done(
-            context,
-            f"DEL {request.ContainerID}",
-            lambda deadline: self._services.detach.detach_sandbox(
-                parse_key(request.ContainerID, request.IfName), deadline=deadline, steps=Steps(self._clock), reason="DEL"
-            ),
-        )
+
+        def detach(deadline: Deadline) -> None:
+            key = parse_key(request.ContainerID, request.IfName)
+            self._services.detach.detach_sandbox(key, deadline=deadline, steps=Steps(self._clock), reason="DEL")
+
+        self._done("DEL", request, context, detach)
         return pb.DelNetworkReply(Success=True)
 
     def _done(
         self,
+        verb: str,
+        request: pb.AddNetworkRequest | pb.DelNetworkRequest,
         context: grpc.ServicerContext,
-        what: str,
         work: Callable[[Deadline], T],
-        *,
-        on_error: Callable[[IpamError], None] = lambda _: None,
     ) -> T:
         """Carry out one request; an error ends the call with our words, which its plugin passes on."""
-        remaining = context.time_remaining()
+        what, remaining = printable(f"{verb} {request.ContainerID}", most=80), context.time_remaining()
         limit_s = min(remaining, DEADLINE_S) if remaining is not None else DEADLINE_S
         try:
             found = work(Deadline.after(self._clock, limit_s, is_cancelled=lambda: not context.is_active()))
         except IpamError as error:
-            log.warning("%s by the plugin of amazon-vpc-cni-k8s: %s", printable(what, most=80), log_text(error))
-            on_error(error)
+            log.warning("%s by the plugin of amazon-vpc-cni-k8s: %s", what, log_text(error))
+            if isinstance(request, pb.AddNetworkRequest):
+                ids = request.ContainerID[:CONTAINER_ID_MAX], request.IfName[:IFNAME_MAX]
+                pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}" if request.K8S_POD_NAME else ""
+                self._refused(RefusedAdd(*ids, printable(pod), error.cni_code, log_text(error)))
             context.abort(grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise
-        log.info("%s by the plugin of amazon-vpc-cni-k8s: done", printable(what, most=80))
+        log.info("%s by the plugin of amazon-vpc-cni-k8s: done", what)
         return found
-
-
-def _refused(request: pb.AddNetworkRequest, error: IpamError) -> RefusedAdd:
-    pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}" if request.K8S_POD_NAME else ""
-    return RefusedAdd(
-        request.ContainerID[:CONTAINER_ID_MAX], request.IfName[:IFNAME_MAX], printable(pod), error.cni_code, log_text(error)
-    )
 
 
 def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:

@@ -89,14 +89,8 @@ def given_twice(attachments: Iterable[Attachment], allocations: Iterable[Allocat
 
 def agent_pod(sandboxes: Iterable[Sandbox]) -> str:
     """Name the pod of its daemon whose sandbox is ready: the daemon may start there at any moment; "" if there is none."""
-    return next(
-        (
-            f"{one.pod_namespace}/{one.pod_name}"
-            for one in sandboxes
-            if one.state is SandboxState.READY and _AGENT_POD.fullmatch(f"{one.pod_namespace}/{one.pod_name}")
-        ),
-        "",
-    )
+    ready = (f"{one.pod_namespace}/{one.pod_name}" for one in sandboxes if one.state is SandboxState.READY)
+    return next(filter(_AGENT_POD.fullmatch, ready), "")
 
 
 def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cni_plugin import _cni, vpc_cni
+from cni_plugin import vpc_cni
+from cni_plugin._cni import System
 from ipamd.core.deadline import Deadline
 from ipamd.pb import cni_pb2
 from ipamd.rpc.server import RpcServer
@@ -58,6 +59,9 @@ def listening(node: FakeNode) -> Iterator[None]:
         server.stop(0)
 
 
+REAL = System()
+
+
 @dataclass
 class PluginProcess:
     """One invocation of the plugin for a sandbox."""
@@ -78,7 +82,7 @@ class PluginProcess:
             "CNI_PATH": "/opt/cni/bin",
             vpc_cni.RUN_DIR_VARIABLE: str(self.run_dir),
         }
-        document, status, _ = vpc_cni.answer(self, started_ms=_cni.monotonic_ms())  # type: ignore[arg-type]  # by __getattr__
+        document, status, _ = vpc_cni.answer(self, started_ms=REAL.monotonic_ms())  # type: ignore[arg-type]  # by __getattr__
         return status, json.loads(document or b"{}")
 
     def env(self, name: str) -> bytes | None:
@@ -89,7 +93,7 @@ class PluginProcess:
     def read(self, fd: int, count: int, wait_ms: int) -> bytes:
         """See System."""
         if fd != 0:
-            return _cni.read(fd, count, wait_ms)
+            return REAL.read(fd, count, wait_ms)
         data, self._stdin = self._stdin, b""
         return data
 
@@ -97,4 +101,4 @@ class PluginProcess:
         happens = self.before.pop(name, None) if "before" in self.__dict__ else None
         if happens is not None:
             happens()
-        return getattr(_cni, name)
+        return getattr(REAL, name)

@@ -15,13 +15,15 @@ import sys
 
 from cni_plugin import _cni, vpc_cni
 
+REAL = _cni.System()
+
 FACTOR = float(os.environ.get("WAIT_FACTOR", "1"))
 HALT_NAME, _, HALT_COUNT = os.environ.get("HALT_AT", "").partition(":")
 FAIL_NAME, _, FAIL_ERRNO = os.environ.get("FAIL_AT", "").partition(":")
 
 
 class System:
-    """`_cni` with time and failures in the test's hands."""
+    """`_cni.System` with time and failures in the test's hands."""
 
     def __init__(self):
         self.calls = {}
@@ -29,7 +31,7 @@ class System:
         self.skipped_ms = 0
 
     def __getattr__(self, name):
-        function = getattr(_cni, name)
+        function = getattr(REAL, name)
 
         def call(*arguments):
             self.calls[name] = self.calls.get(name, 0) + 1
@@ -43,10 +45,10 @@ class System:
         return call
 
     def monotonic_ms(self):
-        return _cni.monotonic_ms() + int(self.skipped_ms)
+        return REAL.monotonic_ms() + int(self.skipped_ms)
 
     def sleep_ms(self, duration_ms):
-        _cni.sleep_ms(duration_ms / FACTOR)
+        REAL.sleep_ms(duration_ms / FACTOR)
         self.jump(duration_ms)
 
     def read(self, fd, count, wait_ms):

@@ -45,6 +45,9 @@ class Files:
         self.written.append(data)
         return len(data)
 
+    def sync(self, _descriptor: int) -> None:
+        self.written.append(b"synced")
+
     def close(self, _descriptor: int) -> None:
         self.written.append(b"closed")
 

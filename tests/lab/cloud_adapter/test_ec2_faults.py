@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ipamd.cloud.budget import BudgetLimits
+from ipamd.cloud import budget
 from ipamd.cloud.retries import IDEMPOTENT, SETTLING
 from ipamd.model.call_report import CallReport
 from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError
@@ -119,7 +119,7 @@ def test_delete_gives_up_in_time(bench: Bench) -> None:
     eni_id = bench.attached()
     with pytest.raises(CloudError, match="currently in use"):
         bench.ec2.delete_eni(eni_id)
-    assert bench.clock.elapsed_s <= SETTLING.total_s + SETTLING.wait_cap_s + BudgetLimits().max_wait_s
+    assert bench.clock.elapsed_s <= SETTLING.total_s + SETTLING.wait_cap_s + budget.MAX_WAIT_S
 
 
 def test_describe_of_a_new_eni_waits_for_consistency(bench: Bench) -> None:
@@ -164,7 +164,7 @@ def test_lasting_throttling_slows_this_api_and_no_other(bench: Bench) -> None:
         with pytest.raises(ThrottledError):
             bench.ec2.assign_addresses(eni_id, count=1)
     calls = bench.vpc.call_counts()["AssignPrivateIpAddresses"]
-    assert calls <= 25 + (bench.clock.elapsed_s - began_s) * BudgetLimits().floor_per_s * 2
+    assert calls <= 25 + (bench.clock.elapsed_s - began_s) * budget.FLOOR_PER_S * 2
     before_s = bench.clock.elapsed_s
     bench.ec2.unassign(eni_id, addresses=bench.owned(eni_id), prefixes=())
     bench.ec2.describe_enis(bench.instance_id)

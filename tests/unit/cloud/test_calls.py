@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from ipamd.cloud import errors
+from ipamd.cloud.budget import BURST, JITTER_S
 from ipamd.cloud.calls import CODES_MAX, Ec2Calls
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError
@@ -141,3 +143,20 @@ def test_not_found_of_what_we_made_just_now_is_not_believed(counted: Counted) ->
         with pytest.raises(CloudError):
             counted.calls.call(API, "eni-1", {}, IDEMPOTENT, about="eni-1")
         assert len(counted.client.script) == 1
+
+
+def test_threads_never_share_a_token() -> None:
+    """Forty threads at once get a burst of free tokens and no more, the others each a place of its own in the queue."""
+    clock = FakeClock()
+    waits: list[float] = []
+    client = Scripted(clock)
+    client.script = [(0.0, None)] * (BURST + 15)
+    calls = Ec2Calls(client, clock=clock, sleep=waits.append)
+    threads = [threading.Thread(target=calls.call, args=(API, "eni-1", {}, HURRIED)) for _ in client.script]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert calls.call_reports()[API].left_count == -15
+    assert all(number <= wait_s <= number + JITTER_S + number for number, wait_s in enumerate(sorted(waits), start=1))
+    assert calls.call_reports()[API].outcomes == {Outcome.OK: BURST + 15}
