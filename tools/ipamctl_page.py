@@ -30,7 +30,7 @@ OWN: Mapping[str, Mapping[str, str]] = {
         "parts[].ms": "how long it took",
         "parts[].problem": "empty: it is whole",
     },
-    "page": {"url": "where it is", "is_token_needed": "true or false"},
+    "page": {"url": "where it is", "is_token_needed": "true, false"},
     "completion": {"lines[]": "of the script"},
 }
 """Fields of verbs that do their work themselves; tests/unit/docs/test_ipamctl_page.py compares them with what they print."""
@@ -43,7 +43,7 @@ ELSEWHERE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of an answer, by its path: `pool.free_count`, `stages[].name`. Its kind is empty if it is text."""
+    """One field of an answer, by its path: `pool.free_count`, `stages[].name`."""
 
     path: str
     kind: str
@@ -82,10 +82,10 @@ def sentences() -> dict[tuple[str, str], str]:
 
 def _kind(field: Any) -> str:
     kinds = {
-        FieldDescriptor.CPPTYPE_STRING: "",
-        FieldDescriptor.CPPTYPE_BOOL: "true or false",
-        FieldDescriptor.CPPTYPE_UINT64: "number as text",
-        FieldDescriptor.CPPTYPE_INT64: "number as text",
+        FieldDescriptor.CPPTYPE_STRING: "text",
+        FieldDescriptor.CPPTYPE_BOOL: "true, false",
+        FieldDescriptor.CPPTYPE_UINT64: "number, as text",
+        FieldDescriptor.CPPTYPE_INT64: "number, as text",
     }
     return kinds.get(field.cpp_type, "number")
 
@@ -102,13 +102,18 @@ def _section(name: str, verb: Verb, parser: argparse.ArgumentParser) -> str:
         return "\n".join([*lines, "", ELSEWHERE[name]])
     rows = list(fields(reply, sentences())) if reply is not None else [Field(*pair) for pair in _own(name)]
     lines += ["", "| Field | Meaning |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{row.path}` | {_cell('; '.join(filter(None, (row.kind, row.text))))} |" for row in rows)])
+    return "\n".join([*lines, *(f"| `{row.path}` | {_cell(_meaning(row))} |" for row in rows)])
+
+
+def _meaning(field: Field) -> str:
+    """What the field says; before it its kind, unless it is text."""
+    return "; ".join(part for part in (field.kind.removeprefix("text"), field.text) if part)
 
 
 def _own(name: str) -> Iterator[tuple[str, str, str]]:
     numbers = ("bytes", "ms")
     for path, text in OWN[name].items():
-        yield path, "number" if path.rpartition(".")[2] in numbers else "", text
+        yield path, "number" if path.rpartition(".")[2] in numbers else "text", text
 
 
 def _short(usage: str) -> str:
