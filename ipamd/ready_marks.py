@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health
 from ipamd.model.errors import NotServingError
 from ipamd.model.pool import assignable_count
@@ -31,13 +31,11 @@ LOOK_S = 1.0
 """How long a wait for the pool's next word may last before the daemon's end is noticed. Ours; it looks at memory only."""
 
 
-class FirstAddress:
+class FirstAddress(Service):
     """Waits for the first address of a boot. One thread."""
 
     def __init__(self, context: ServiceContext, *, run_dir: Path, boot_id: str, stopped: threading.Event) -> None:
-        self._datastore = context.datastore
-        self._demand = context.demand
-        self._health = context.health
+        super().__init__(context)
         self._mark = run_dir / READY_ONCE_NAME
         self._boot_id = boot_id
         self._stopped = stopped

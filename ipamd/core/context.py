@@ -29,3 +29,17 @@ class ServiceContext:
     freeze: Freeze
     agenda: Agenda
     failpoint: Failpoint = no_failpoint
+
+
+class Service:
+    """A use case: each part of the context by its own name."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._clock = context.clock
+        self._health = context.health
+        self._locks = context.locks
+        self._demand = context.demand
+        self._agenda = context.agenda
+        self._failpoint = context.failpoint

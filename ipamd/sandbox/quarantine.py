@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from ipaddress import IPv4Address
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.loop import OddObjects
 from ipamd.model.address import Address, AddressState
@@ -33,18 +33,13 @@ FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
 log = logging.getLogger(__name__)
 
 
-class QuarantineService:
+class QuarantineService(Service):
     """Adopts sandboxes and resolves quarantined addresses, by the verdicts of `judge`."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: Callable[[], int]) -> None:
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._cooldown = cooldown
         self.judge = judge
-        self._locks = context.locks
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._health = context.health
-        self._clock = context.clock
         self._mtu = mtu
         self._odd = OddObjects(context.health, work="quarantine")
         self._unplaced: dict[str, HostVeth] = {}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from ipaddress import IPv4Address
 
 from ipamd.core.agenda import NODE
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.attachment import Attachment
@@ -197,7 +197,7 @@ REAP_DEADLINE_S = 10.0
 FAILPOINTS = ("reap.judged", "reap.done")
 
 
-class RuntimeReconciler:
+class RuntimeReconciler(Service):
     """Lists sandboxes, asks the judge, and reaps. `first_list`: sandboxes by ID, for the start; None until the runtime answered.
 
     Nothing is judged before `begin`: the first turns only ask for that list.
@@ -216,14 +216,11 @@ class RuntimeReconciler:
         """`learned` takes which runtime has answered."""
         self._imported = imported
         self._learned = learned
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._runtime = runtime
-        self._datastore = context.datastore
         self._detach = detach
         self._judge = quarantine.judge
         self._quarantine_service = quarantine
-        self._health = context.health
-        self._clock = context.clock
         self.loop = Loop("runtime", self.turn, health=context.health, clock=context.clock)
         self.first_list: dict[str, Sandbox] | None = None
         self._is_begun = False
