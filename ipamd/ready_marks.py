@@ -42,8 +42,11 @@ class FirstAddress(Service):
 
     def wait(self) -> str:
         """Return when this node may be ready, with one sentence why. Raises: NotServingError if the daemon is stopped."""
-        if self._was_ready():
-            return "not awaited: this node has been ready since its boot"
+        try:
+            if self._mark.read_text().strip() == self._boot_id:
+                return "not awaited: this node has been ready since its boot"
+        except (OSError, UnicodeDecodeError):
+            pass
         # As an ADD that waits: with MINIMUM_IP_TARGET alone the pool may see no reason to grow before one comes.
         self._demand.join()
         self._health.awaits_first_address = True
@@ -71,12 +74,6 @@ class FirstAddress(Service):
             self._health.report(CONDITION, sentence)
             self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=LOOK_S)
         raise NotServingError("vpc-ipamd is shutting down")
-
-    def _was_ready(self) -> bool:
-        try:
-            return self._mark.read_text().strip() == self._boot_id
-        except (OSError, UnicodeDecodeError):
-            return False
 
 
 # The mark that this daemon served a moment ago: what STATUS bridges while it is away is counted from it (I17, docs/adr/0033).

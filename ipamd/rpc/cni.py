@@ -79,13 +79,6 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._observer = observer
         self._refused = refused
         self._status_code = 0
-        self._verbs: dict[str, Callable[[cni_pb2.ExecRequest, Deadline, Steps], bytes]] = {
-            "ADD": self._add,
-            "DEL": self._del,
-            "CHECK": self._check,
-            "GC": self._gc,
-            "STATUS": self._status,
-        }
 
     def Exec(self, request: cni_pb2.ExecRequest, context: grpc.ServicerContext) -> cni_pb2.ExecReply:
         """Carry out one CNI invocation; every error is returned in the reply as a CNI error."""
@@ -116,10 +109,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         started, steps, cause = self._clock.monotonic(), Steps(self._clock), ""
         try:
             protocol = negotiate(request)
-            verb = self._verbs.get(request.verb)
-            if verb is None:
-                raise InvalidRequestError(f"unknown CNI_COMMAND {request.verb[:VERB_MAX]!r}")
-            result = verb(request, deadline, steps)
+            result = self._carry_out(request, deadline, steps)
             is_starting = request.verb == "STATUS" and self._health.is_starting
             reply = cni_pb2.ExecReply(protocol=protocol, result=result, is_starting=is_starting)
         except Exception as error:  # top of an RPC: everything becomes a CNI error
@@ -134,39 +124,37 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                 log.error("%s of %s met an unexpected error", verb_text, container_id, exc_info=error)
         return reply, partial(self._log_request, request, reply, (self._clock.monotonic() - started) * 1000, steps, cause)
 
-    def _add(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        with steps.step("decode"):
-            wanted = decode_attach(request)
-        attachment = self._services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
-        steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
-        return convert_result(attachment.result, version=wanted.cni_version)
-
-    def _del(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        # Only the identity is needed: a DEL whose configuration is damaged must still free its address (I3).
-        self._services.detach.detach_sandbox(
-            parse_key(request.container_id, request.ifname), deadline=deadline, steps=steps, reason="DEL"
-        )
-        return b""
-
-    def _check(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        wanted = decode_attach(request)
-        require_verb("CHECK", wanted.cni_version)
-        with steps.step("check"):
-            self._services.check.check_sandbox(wanted, deadline=deadline)
-        return b""
-
-    def _gc(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        conf = decode_conf(request.config)
-        require_verb("GC", conf.cni_version)
-        if conf.valid_attachments is None:
-            raise InvalidConfigError(f"GC without {VALID_ATTACHMENTS}", details="an absent list is not an empty one")
-        outcome = self._services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
-        log.info("GC freed %d attachments and kept %d against the list", len(outcome.freed), len(outcome.kept))
-        return b""
-
-    def _status(self, request: cni_pb2.ExecRequest, _deadline: Deadline, _steps: Steps) -> bytes:
-        require_verb("STATUS", decode_conf(request.config).cni_version)
-        self._health.require_status()
+    def _carry_out(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
+        """Returns: the result, which only ADD has."""
+        services = self._services
+        match request.verb:
+            case "ADD":
+                with steps.step("decode"):
+                    wanted = decode_attach(request)
+                attachment = services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
+                steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
+                return convert_result(attachment.result, version=wanted.cni_version)
+            case "DEL":
+                # Only the identity is needed: a DEL whose configuration is damaged must still free its address (I3).
+                key = parse_key(request.container_id, request.ifname)
+                services.detach.detach_sandbox(key, deadline=deadline, steps=steps, reason="DEL")
+            case "CHECK":
+                wanted = decode_attach(request)
+                require_verb("CHECK", wanted.cni_version)
+                with steps.step("check"):
+                    services.check.check_sandbox(wanted, deadline=deadline)
+            case "GC":
+                conf = decode_conf(request.config)
+                require_verb("GC", conf.cni_version)
+                if conf.valid_attachments is None:
+                    raise InvalidConfigError(f"GC without {VALID_ATTACHMENTS}", details="an absent list is not an empty one")
+                outcome = services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
+                log.info("GC freed %d attachments and kept %d against the list", len(outcome.freed), len(outcome.kept))
+            case "STATUS":
+                require_verb("STATUS", decode_conf(request.config).cni_version)
+                self._health.require_status()
+            case unknown:
+                raise InvalidRequestError(f"unknown CNI_COMMAND {unknown[:VERB_MAX]!r}")
         return b""
 
     def _is_left_to_successor(self, code: int) -> bool:

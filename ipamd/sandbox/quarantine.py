@@ -118,10 +118,10 @@ class QuarantineService(Service):
         judged = [veth for veth in self._unrecorded(survey) if veth.address in quarantined or veth.name in self._unplaced]
         return frozenset(veth.key.container_id for veth in judged if veth.key is not None)
 
-    def verdicts(self, address: IPv4Address, survey: KernelSurvey, listed: Collection[str] | None) -> list[str]:
+    def verdicts(self, address: IPv4Address, listed: Collection[str] | None) -> list[str]:
         """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
-        said = []
-        for veth in (veth for veth in self._unrecorded(survey) if veth.address == address):
+        survey, said = self.survey(), []
+        for veth in (veth for veth in self._unrecorded(survey) if veth.address == address) if survey else ():
             judgement = self.judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
             said.append(f"{veth.name} of sandbox {veth.key}: {judgement.verdict}: {'; '.join(judgement.reasons)}")
         return said

@@ -139,7 +139,18 @@ class EventStream:
         """Hold one subscription until it breaks. Returns: seconds until the next one."""
         is_supported = True
         try:
-            self._follow()
+            for event in self._runtime.events():
+                if self.loop.is_stopped:
+                    break
+                if event.kind is EventKind.SUBSCRIBED:
+                    self._opened_monotonic_s = self._clock.monotonic()
+                    self.missed_events.on_open()
+                    self._say("the event stream is open")
+                    self.loop.recovered()
+                else:
+                    self.missed_events.on_event(event)
+                self.has_outcome = True
+                self._wake()
         except EventsUnsupportedError as error:
             is_supported = False
             self._say(f"no events: {log_text(error)}")
@@ -154,20 +165,6 @@ class EventStream:
             if was_open or is_first:
                 self._wake()  # what broke the stream may have changed the list
         return self._agenda.put_off(STREAM, NODE) if is_supported else UNSUPPORTED_RETRY_S
-
-    def _follow(self) -> None:
-        for event in self._runtime.events():
-            if self.loop.is_stopped:
-                return
-            if event.kind is EventKind.SUBSCRIBED:
-                self._opened_monotonic_s = self._clock.monotonic()
-                self.missed_events.on_open()
-                self._say("the event stream is open")
-                self.loop.recovered()
-            else:
-                self.missed_events.on_event(event)
-            self.has_outcome = True
-            self._wake()
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self.loop.is_stopped:
@@ -358,8 +355,7 @@ class RuntimeReconciler(Service):
 
     def present_verdicts(self, address: IPv4Address) -> list[str]:
         """Say what the verdict is now on each veth that carries a quarantined address, one sentence each. Reads only."""
-        survey = self._quarantine_service.survey()
-        return [] if survey is None else self._quarantine_service.verdicts(address, survey, self._last_list())
+        return self._quarantine_service.verdicts(address, self._last_list())
 
     def _last_list(self) -> frozenset[str] | None:
         return self._seen if self._reachable else None
