@@ -16,9 +16,9 @@ from ipamd.adapters import Adapters
 from ipamd.cloud.limits import from_table
 from ipamd.core.agenda import Agenda
 from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import KeyLocks
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
-from ipamd.core.locks import KeyLocks
 from ipamd.core.refused_adds import RefusedAdds
 from ipamd.eni.book import EniBook, remember_given_back
 from ipamd.eni.enis import EniService

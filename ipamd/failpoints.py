@@ -7,9 +7,9 @@ the thread there until the file `failpoint.hold` in the run directory is removed
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -31,19 +31,14 @@ class ArmedFailpoint:
         if action not in ("", "kill", "pause") or not (count or "1").isdigit() or not name:
             raise SettingsError(f"{ENV}={text!r}", details="expected NAME, NAME:COUNT, NAME=kill or NAME=pause")
         self._name = name
-        self._left = int(count or "1")
+        self._count, self._reached = int(count or "1"), itertools.count(1)
         self._pauses = action == "pause"
         self._hold = run_dir / HOLD_NAME
-        self._lock = threading.Lock()
 
     def __call__(self, name: str) -> None:
         """Act if this is the point and the time."""
-        if name != self._name:
+        if name != self._name or next(self._reached) != self._count:  # one step, whole in every thread
             return
-        with self._lock:
-            self._left -= 1
-            if self._left != 0:
-                return
         if not self._pauses:
             os.kill(os.getpid(), signal.SIGKILL)
         self._hold.touch()

@@ -26,8 +26,7 @@ from ipamd.host.files import FileFollowers
 from ipamd.host.freeze_files import DrainHookFile
 from ipamd.host.maintenance import Maintenance
 from ipamd.migration.handover import Handover
-from ipamd.model.errors import DatastoreError, IpamError, KernelDumpError, NotServingError, SettingsError, log_text
-from ipamd.model.kernel import KernelSurvey
+from ipamd.model.errors import DatastoreError, IpamError, NotServingError, SettingsError, log_text
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ready_marks import FirstAddress, ServedMark
@@ -49,7 +48,6 @@ LOOK_S = 0.2
 """How long a wait for a first turn may last before the daemon's end is noticed. Ours; it reads memory only."""
 
 REPLAY_DEADLINE_S = 30.0
-SURVEY_TRIES = 5
 
 log = logging.getLogger(__name__)
 
@@ -258,22 +256,13 @@ class Lifecycle:
 
     def _restore(self, listed: dict[str, Sandbox] | None) -> None:
         with self._health.stage("kernel") as stage:
-            outcome = self._app.startup.reconcile_kernel(self._survey(), listed)
+            outcome = self._app.startup.reconcile_kernel(self._app.context.wiring.survey(), listed)
             stage.detail = str(outcome)
         if outcome.duplicates:
             sentence = f"{'; '.join(outcome.duplicates)}: given to nobody else; delete the sandbox that should not have it"
             self._health.report("duplicates", sentence)
             log.error("I1 was broken before this start: %s", sentence)
         log.info("restored: %s", outcome)
-
-    def _survey(self) -> KernelSurvey:
-        """Survey the kernel, again if a concurrent change interrupts it. Raises: KernelDumpError after SURVEY_TRIES."""
-        for _ in range(SURVEY_TRIES - 1):
-            try:
-                return self._app.context.wiring.survey()
-            except KernelDumpError as error:
-                log.info("the kernel is surveyed again: %s", log_text(error))
-        return self._app.context.wiring.survey()
 
     def _set_up_eni_routings(self) -> None:
         self._app.cloud.links.compare()  # an ENI whose link is gone is not waited for

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Metrics:
-    """Registry and request counters; implements `rpc.cni.RequestObserver`."""
+    """Registry and request counters."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health
 from ipamd.model.errors import NotServingError
 from ipamd.model.pool import assignable_count
@@ -31,21 +31,22 @@ LOOK_S = 1.0
 """How long a wait for the pool's next word may last before the daemon's end is noticed. Ours; it looks at memory only."""
 
 
-class FirstAddress:
+class FirstAddress(Service):
     """Waits for the first address of a boot. One thread."""
 
     def __init__(self, context: ServiceContext, *, run_dir: Path, boot_id: str, stopped: threading.Event) -> None:
-        self._datastore = context.datastore
-        self._demand = context.demand
-        self._health = context.health
+        super().__init__(context)
         self._mark = run_dir / READY_ONCE_NAME
         self._boot_id = boot_id
         self._stopped = stopped
 
     def wait(self) -> str:
         """Return when this node may be ready, with one sentence why. Raises: NotServingError if the daemon is stopped."""
-        if self._was_ready():
-            return "not awaited: this node has been ready since its boot"
+        try:
+            if self._mark.read_text().strip() == self._boot_id:
+                return "not awaited: this node has been ready since its boot"
+        except (OSError, UnicodeDecodeError):
+            pass
         # As an ADD that waits: with MINIMUM_IP_TARGET alone the pool may see no reason to grow before one comes.
         self._demand.join()
         self._health.awaits_first_address = True
@@ -73,12 +74,6 @@ class FirstAddress:
             self._health.report(CONDITION, sentence)
             self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=LOOK_S)
         raise NotServingError("vpc-ipamd is shutting down")
-
-    def _was_ready(self) -> bool:
-        try:
-            return self._mark.read_text().strip() == self._boot_id
-        except (OSError, UnicodeDecodeError):
-            return False
 
 
 # The mark that this daemon served a moment ago: what STATUS bridges while it is away is counted from it (I17, docs/adr/0033).

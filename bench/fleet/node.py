@@ -25,9 +25,9 @@ from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.core.agenda import NODE, Agenda
 from ipamd.core.context import ServiceContext
+from ipamd.core.deadline import KeyLocks
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
-from ipamd.core.locks import KeyLocks
 from ipamd.datastore.examine import OpenOutcome, OpenReport
 from ipamd.datastore.open import OpenedDatastore
 from ipamd.model.address import Address

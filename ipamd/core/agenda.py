@@ -62,9 +62,6 @@ class _Pause:
     urgent_s: float
     failure_count: int = 0
 
-    def left_s(self, *, now_s: float, is_urgent: bool) -> float:
-        return max(self.began_s + (min(self.length_s, self.urgent_s) if is_urgent else self.length_s) - now_s, 0.0)
-
 
 class Agenda:
     """The pauses that run. Safe from any thread; its lock is a leaf."""
@@ -96,10 +93,11 @@ class Agenda:
 
     def left_s(self, key: Key) -> float:
         """Seconds left of the pause; 0.0 if none runs."""
-        is_urgent = self._is_urgent()
-        with self._lock:
-            pause = self._pauses.get(key)
-            return 0.0 if pause is None else pause.left_s(now_s=self._clock.monotonic(), is_urgent=is_urgent)
+        pause, is_urgent = self._pauses.get(key), self._is_urgent()
+        if pause is None:
+            return 0.0
+        length_s = min(pause.length_s, pause.urgent_s) if is_urgent else pause.length_s
+        return max(pause.began_s + length_s - self._clock.monotonic(), 0.0)
 
     def clear(self, *keys: Key) -> None:
         """They succeeded, or are there no more: no pause runs, and the next one is the first again."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ipamd.core.agenda import Agenda
+from ipamd.core.deadline import KeyLocks
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
-from ipamd.core.locks import KeyLocks
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 
 
@@ -29,3 +29,17 @@ class ServiceContext:
     freeze: Freeze
     agenda: Agenda
     failpoint: Failpoint = no_failpoint
+
+
+class Service:
+    """A use case: each part of the context by its own name."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._datastore = context.datastore
+        self._wiring = context.wiring
+        self._clock = context.clock
+        self._health = context.health
+        self._locks = context.locks
+        self._demand = context.demand
+        self._agenda = context.agenda
+        self._failpoint = context.failpoint

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address, ip_interface
 from typing import Any
 
@@ -99,10 +99,9 @@ def limits(spoken: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
 CANONICAL_VERSION = "1.1.0"
 """Of stored results: a version that only adds optional fields needs no new one."""
 
-_FIELDS_SINCE = {
-    "1.1.0": {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")},
-}
-"""Fields that older versions do not have."""
+_FIELDS_SINCE = "1.1.0"
+_NEW_FIELDS = {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")}
+"""Fields of each section that versions before that one do not have."""
 
 _IP_VERSION_UNTIL = "1.0.0"
 """Before it every entry of `ips` said whether it is of IPv4 or IPv6."""
@@ -134,9 +133,11 @@ def convert_result(stored: bytes, *, version: str) -> bytes:
     """
     require_supported(version)
     result: dict[str, Any] = json.loads(stored)
-    for since, sections in _FIELDS_SINCE.items():
-        if is_before(version, since):
-            _drop_fields(result, sections)
+    if is_before(version, _FIELDS_SINCE):
+        for section, names in _NEW_FIELDS.items():
+            for entry in result.get(section, ()):
+                for name in names:
+                    entry.pop(name, None)
     if is_before(version, _IP_VERSION_UNTIL):
         for entry in result.get("ips", ()):
             entry["version"] = "6" if ":" in entry["address"] else "4"
@@ -176,8 +177,8 @@ def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
 
 def others_mac(attachment: Attachment) -> MacAddress | None:
     """The host veth's MAC of a sandbox that amazon-vpc-cni-k8s wired, "" if it is not known; None of one that we wired."""
-    for interface in json.loads(attachment.result).get("interfaces", ()):
-        if interface.get("name") == attachment.host_veth and not interface.get("sandbox") and "mac" in interface:
+    for interface in _host_interfaces(json.loads(attachment.result), attachment.host_veth):
+        if "mac" in interface:
             found = str(interface["mac"])
             return MacAddress(found) if found != sandbox_mac(attachment.key, side="host") else None
     return None
@@ -185,8 +186,8 @@ def others_mac(attachment: Attachment) -> MacAddress | None:
 
 def wired_mtu(stored: bytes, host_veth: str) -> int:
     """Return the MTU that a sandbox was wired with, from its stored result, 0 if it has none: the setting may have changed since."""
-    for interface in json.loads(stored).get("interfaces", ()):
-        if interface.get("name") == host_veth and "mtu" in interface:
+    for interface in _host_interfaces(json.loads(stored), host_veth):
+        if "mtu" in interface:
             return int(interface["mtu"])
     return 0
 
@@ -194,17 +195,13 @@ def wired_mtu(stored: bytes, host_veth: str) -> int:
 def renamed_result(stored: bytes, host_veth: str, to: str) -> bytes:
     """Return a stored result in which a host veth has another name."""
     result = json.loads(stored)
-    for interface in result.get("interfaces", ()):
-        if interface.get("name") == host_veth and not interface.get("sandbox"):
-            interface["name"] = to
+    for interface in _host_interfaces(result, host_veth):
+        interface["name"] = to
     return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _drop_fields(result: dict[str, Any], sections: Mapping[str, Collection[str]]) -> None:
-    for section, names in sections.items():
-        for entry in result.get(section, ()):
-            for name in names:
-                entry.pop(name, None)
+def _host_interfaces(result: dict[str, Any], host_veth: str) -> list[dict[str, Any]]:
+    return [one for one in result.get("interfaces", ()) if one.get("name") == host_veth and not one.get("sandbox")]
 
 
 def _as_lists(result: JsonObject) -> dict[str, Any]:
@@ -243,7 +240,7 @@ def require_valid(prev_result: JsonObject) -> None:
                 raise InvalidConfigError(f"prevResult.{section}[{index}] is not valid", details=wanted)
     if not isinstance(prev_result.get("dns"), dict | None):
         raise InvalidConfigError("prevResult.dns is not an object")
-    if _depth(prev_result) > MAX_DEPTH:
+    if _is_deeper(prev_result, MAX_DEPTH):
         raise InvalidConfigError(f"prevResult is nested deeper than {MAX_DEPTH} levels")
 
 
@@ -257,21 +254,12 @@ def _is_network(value: object) -> bool:
     return True
 
 
-def _depth(value: object) -> int:
-    """Levels of nested lists and objects, without recursion; stops one level past the limit."""
-    level: list[object] = [value]
-    depth = 0
-    while level and depth <= MAX_DEPTH:
-        inner = [one for container in level for one in _members(container)]
-        level = [one for one in inner if isinstance(one, dict | list)]
-        depth += 1
-    return depth
-
-
-def _members(container: object) -> Iterable[object]:
-    if isinstance(container, Mapping):
-        return container.values()
-    return container if isinstance(container, list) else ()
+def _is_deeper(value: object, most: int) -> bool:
+    """Whether lists and objects are nested in more levels; looks no deeper."""
+    if not isinstance(value, Mapping | list):
+        return False
+    inner = value.values() if isinstance(value, Mapping) else value
+    return most == 0 or any(_is_deeper(one, most - 1) for one in inner)
 
 
 _SECTIONS: tuple[tuple[str, Callable[[JsonObject], bool], str], ...] = (

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeVar
 
-from ipamd.core.locks import KeyLocks
+from ipamd.core.deadline import KeyLocks
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni

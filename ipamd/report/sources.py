@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Protocol
 
+from ipamd.core.deadline import KeyLocks
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
-from ipamd.core.locks import KeyLocks
 from ipamd.core.refused_adds import RefusedAdds
 from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import GivenTwice

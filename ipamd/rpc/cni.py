@@ -13,13 +13,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Health, Phase
 from ipamd.core.refused_adds import RefusedAdd
+from ipamd.metrics import Metrics
 from ipamd.model.attachment import AttachRequest, SandboxNames
 from ipamd.model.cniresult import convert_result, require_supported, require_valid, require_verb
 from ipamd.model.errors import (
@@ -59,18 +60,6 @@ class SandboxServices:
     gc: GcService
 
 
-class RequestObserver(Protocol):
-    """Counts requests (metrics)."""
-
-    def request_done(self, verb: str, *, code: int, total_ms: float, steps_ms: dict[str, float], cause: str = "") -> None:
-        """Record one answered request; code 0 is success. `cause`: why it was refused, by `cause_of`."""
-        ...
-
-    def request_orphaned(self, verb: str) -> None:
-        """Record a request whose caller cancelled before the answer."""
-        ...
-
-
 class CniServicer(cni_pb2_grpc.CniServicer):
     """Serves `vpc_ipamd.v1.Cni`."""
 
@@ -80,7 +69,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         services: SandboxServices,
         health: Health,
         clock: Clock,
-        observer: RequestObserver,
+        observer: Metrics,
         refused: Callable[[RefusedAdd], None],
     ) -> None:
         """`refused` is told every ADD that the runtime gets an error for."""
@@ -90,13 +79,6 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         self._observer = observer
         self._refused = refused
         self._status_code = 0
-        self._verbs: dict[str, Callable[[cni_pb2.ExecRequest, Deadline, Steps], bytes]] = {
-            "ADD": self._add,
-            "DEL": self._del,
-            "CHECK": self._check,
-            "GC": self._gc,
-            "STATUS": self._status,
-        }
 
     def Exec(self, request: cni_pb2.ExecRequest, context: grpc.ServicerContext) -> cni_pb2.ExecReply:
         """Carry out one CNI invocation; every error is returned in the reply as a CNI error."""
@@ -127,72 +109,57 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         started, steps, cause = self._clock.monotonic(), Steps(self._clock), ""
         try:
             protocol = negotiate(request)
-            verb = self._verbs.get(request.verb)
-            if verb is None:
-                raise InvalidRequestError(f"unknown CNI_COMMAND {request.verb[:VERB_MAX]!r}")
-            result = verb(request, deadline, steps)
+            result = self._carry_out(request, deadline, steps)
             is_starting = request.verb == "STATUS" and self._health.is_starting
             reply = cni_pb2.ExecReply(protocol=protocol, result=result, is_starting=is_starting)
-        except Exception as error:  # noqa: BLE001  # top of an RPC: everything becomes a CNI error
+        except Exception as error:  # top of an RPC: everything becomes a CNI error
             reply = cni_pb2.ExecReply(
                 protocol=PROTOCOL_MAX,
                 error=encode_error(error, cni_version=requested_version(request.config)),
             )
-            self._log_error(request, error)
-            cause = cause_of(error)
+            verb_text, cause = request.verb[:VERB_MAX], cause_of(error)
+            self._health.record_error(f"{verb_text} {request.container_id[:13]}", error)
+            if not isinstance(error, IpamError):
+                container_id = request.container_id[:CONTAINER_ID_MAX]
+                log.error("%s of %s met an unexpected error", verb_text, container_id, exc_info=error)
         return reply, partial(self._log_request, request, reply, (self._clock.monotonic() - started) * 1000, steps, cause)
 
-    def _add(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        with steps.step("decode"):
-            wanted = decode_attach(request)
-        attachment = self._services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
-        steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
-        return convert_result(attachment.result, version=wanted.cni_version)
-
-    def _del(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        # Only the identity is needed: a DEL whose configuration is damaged must still free its address (I3).
-        self._services.detach.detach_sandbox(decode_key(request), deadline=deadline, steps=steps, reason="DEL")
-        return b""
-
-    def _check(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        wanted = decode_attach(request)
-        require_verb("CHECK", wanted.cni_version)
-        with steps.step("check"):
-            self._services.check.check_sandbox(wanted, deadline=deadline)
-        return b""
-
-    def _gc(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
-        conf = decode_conf(request.config)
-        require_verb("GC", conf.cni_version)
-        if conf.valid_attachments is None:
-            raise InvalidConfigError(f"GC without {VALID_ATTACHMENTS}", details="an absent list is not an empty one")
-        outcome = self._services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
-        log.info("GC freed %d attachments and kept %d against the list", len(outcome.freed), len(outcome.kept))
-        return b""
-
-    def _status(self, request: cni_pb2.ExecRequest, _deadline: Deadline, _steps: Steps) -> bytes:
-        require_verb("STATUS", decode_conf(request.config).cni_version)
-        self._health.require_status()
+    def _carry_out(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
+        """Returns: the result, which only ADD has."""
+        services = self._services
+        match request.verb:
+            case "ADD":
+                with steps.step("decode"):
+                    wanted = decode_attach(request)
+                attachment = services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
+                steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
+                return convert_result(attachment.result, version=wanted.cni_version)
+            case "DEL":
+                # Only the identity is needed: a DEL whose configuration is damaged must still free its address (I3).
+                key = parse_key(request.container_id, request.ifname)
+                services.detach.detach_sandbox(key, deadline=deadline, steps=steps, reason="DEL")
+            case "CHECK":
+                wanted = decode_attach(request)
+                require_verb("CHECK", wanted.cni_version)
+                with steps.step("check"):
+                    services.check.check_sandbox(wanted, deadline=deadline)
+            case "GC":
+                conf = decode_conf(request.config)
+                require_verb("GC", conf.cni_version)
+                if conf.valid_attachments is None:
+                    raise InvalidConfigError(f"GC without {VALID_ATTACHMENTS}", details="an absent list is not an empty one")
+                outcome = services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
+                log.info("GC freed %d attachments and kept %d against the list", len(outcome.freed), len(outcome.kept))
+            case "STATUS":
+                require_verb("STATUS", decode_conf(request.config).cni_version)
+                self._health.require_status()
+            case unknown:
+                raise InvalidRequestError(f"unknown CNI_COMMAND {unknown[:VERB_MAX]!r}")
         return b""
 
     def _is_left_to_successor(self, code: int) -> bool:
         """Whether the plugin takes this for no answer, and asks the next daemon (I17)."""
         return code == NotServingError.cni_code and self._health.phase is Phase.DRAINING
-
-    def _is_news(self, code: int) -> bool:
-        """Whether STATUS says something else than the last time: kubelet asks 12 times a minute, a node that waits far more."""
-        before, self._status_code = self._status_code, code
-        return code != before
-
-    def _log_error(self, request: cni_pb2.ExecRequest, error: BaseException) -> None:
-        self._health.record_error(f"{request.verb[:VERB_MAX]} {request.container_id[:13]}", error)
-        if not isinstance(error, IpamError):
-            log.error(
-                "%s of %s met an unexpected error",
-                request.verb[:VERB_MAX],
-                request.container_id[:CONTAINER_ID_MAX],
-                exc_info=error,
-            )
 
     def _log_request(
         self, request: cni_pb2.ExecRequest, reply: cni_pb2.ExecReply, total_ms: float, steps: Steps, cause: str
@@ -200,8 +167,10 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         code = reply.error.code if reply.HasField("error") else 0
         durations = {name: round(ms, 3) for name, ms in steps.durations_ms.items()}
         self._observer.request_done(request.verb, code=code, total_ms=total_ms, steps_ms=durations, cause=cause)
-        if request.verb == "STATUS" and not self._is_news(code):
-            return
+        if request.verb == "STATUS":  # kubelet asks 12 times a minute, a node that waits far more: only news are logged
+            before, self._status_code = self._status_code, code
+            if code == before:
+                return
         pod = steps.pod or decode_names(request.args).pod
         line = {
             "verb": printable(request.verb, most=VERB_MAX),
@@ -309,10 +278,9 @@ def decode_conf(raw: bytes) -> NetworkConf:
 def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
     """Read an ADD or CHECK. Raises: InvalidRequestError and the errors of `decode_conf`."""
     conf = decode_conf(request.config)
-    key = decode_key(request)
     require_netns(request.netns)
     return AttachRequest(
-        key=key,
+        key=parse_key(request.container_id, request.ifname),
         netns=request.netns,
         network_name=conf.name,
         cni_version=conf.cni_version,
@@ -320,11 +288,6 @@ def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
         names=decode_names(request.args),
         prev_result=conf.prev_result,
     )
-
-
-def decode_key(request: cni_pb2.ExecRequest) -> AttachmentKey:
-    """Read the identity of any request about one sandbox. Raises: InvalidRequestError."""
-    return parse_key(request.container_id, request.ifname)
 
 
 def decode_names(args: str) -> SandboxNames:
@@ -377,19 +340,15 @@ def _parse(raw: bytes) -> Any:
 
     Raises: ValueError, RecursionError.
     """
-    value = json.loads(raw.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+    value = json.loads(raw.decode(), parse_constant=_finite, parse_float=_finite)
     if b"\\u" in raw:  # only an escape makes a lone surrogate out of valid UTF-8
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
-
-
 def _finite(text: str) -> float:
     number = float(text)
-    if math.isinf(number):
+    if not math.isfinite(number):
         raise ValueError(f"{text[:40]} does not fit into a number")
     return number
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.demand import PoolStatus
 from ipamd.model.address import Address
@@ -62,17 +62,14 @@ POD_IFNAME = "eth0"
 """The interface whose host veth carries the pod's name: what kubelet calls the pod's own. Others are named by their key."""
 
 
-class VethNames:
+class VethNames(Service):
     """Names host veths. Locks: the sandbox's, then the name's, then the predecessor's."""
 
     def __init__(
         self, context: ServiceContext, *, cooldown: Cooldown, runtime: Runtime | None, prefix: str, is_by_pod: bool
     ) -> None:
         """`runtime` None: nobody can say that a predecessor is not ready."""
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._locks = context.locks
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._cooldown = cooldown
         self._runtime = runtime
         self._prefix = prefix
@@ -166,7 +163,7 @@ FAILPOINTS = ("rename.recorded", "attach.reserved", "attach.wired", "attach.comm
 """Between every two effects of an ADD; datastore and kernel adapter list their own."""
 
 
-class AttachService:
+class AttachService(Service):
     """ADD. `replayed_count`: repeated requests that got the stored answer."""
 
     def __init__(
@@ -186,18 +183,12 @@ class AttachService:
             waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
             pod_names: always by pod, for a caller that wires the sandbox itself and names the link so.
         """
-        self._datastore = context.datastore
-        self._wiring = context.wiring
+        super().__init__(context)
         self._cooldown = cooldown
-        self._demand = context.demand
-        self._health = context.health
-        self._locks = context.locks
-        self._clock = context.clock
         self._mtu = mtu
         self._waiting_limit = waiting_limit
         self._veth_names = veth_names
         self._pod_names = pod_names
-        self._failpoint = context.failpoint
         self.replayed_count = 0
         self._pool_empty: Counter[Blocked] = Counter()
         self._places = threading.BoundedSemaphore(waiting_limit)
@@ -376,16 +367,14 @@ class AttachService:
 # Reports every difference at once and repairs nothing: the host network reconciler does.
 
 
-class CheckService:
+class CheckService(Service):
     """CHECK."""
 
     def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, identity: Callable[[], InstanceIdentity | None]) -> None:
         """`identity` is None until instance metadata answers: then the node's own routing is not compared."""
-        self._datastore = context.datastore
-        self._wiring = context.wiring
+        super().__init__(context)
         self._hostnet = hostnet
         self._identity = identity
-        self._locks = context.locks
 
     def check_sandbox(self, request: AttachRequest, *, deadline: Deadline) -> None:
         """Compare a sandbox with its record.

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from ipaddress import IPv4Address
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import veth_name
@@ -37,18 +37,12 @@ SWEEP_RETRY_S = 1.0
 FAILPOINTS = ("cooling.swept", "cooling.cooled")
 
 
-class Cooldown:
+class Cooldown(Service):
     """Owns the dying links and the cooling addresses. `turn` is the loop's; everything else may be called from any thread."""
 
     def __init__(self, context: ServiceContext, *, period_s: Callable[[], float]) -> None:
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._locks = context.locks
-        self._demand = context.demand
-        self._health = context.health
-        self._clock = context.clock
+        super().__init__(context)
         self._period = period_s
-        self._failpoint = context.failpoint
         self._lock = threading.Lock()
         self._dying: dict[str, IPv4Address | None] = {}
         self._cooling: dict[IPv4Address, float] = {}

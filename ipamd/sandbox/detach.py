@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, veth_name
@@ -31,7 +31,7 @@ FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 """Between every two effects of a DEL."""
 
 
-class DetachService:
+class DetachService(Service):
     """DEL, and what acts as one: GC, spool replay, reap."""
 
     def __init__(
@@ -44,14 +44,11 @@ class DetachService:
         is_named_by_pod: bool = False,
     ) -> None:
         """`is_named_by_pod`: a DEL does not tell the pod's name, so a link without a row is searched for by its alias."""
-        self._datastore = context.datastore
-        self._wiring = context.wiring
+        super().__init__(context)
         self._cooldown = cooldown
-        self._locks = context.locks
         self._veth_prefix = veth_prefix
         self._is_named_by_pod = is_named_by_pod
         self._is_source_checked = is_source_checked
-        self._failpoint = context.failpoint
 
     def detach_sandbox(
         self,
@@ -140,12 +137,11 @@ class GcOutcome:
     kept: tuple[AttachmentKey, ...]
 
 
-class GcService:
+class GcService(Service):
     """GC."""
 
     def __init__(self, context: ServiceContext, *, runtime: Runtime | None, judge: SandboxJudge, detach: DetachService) -> None:
-        self._datastore = context.datastore
-        self._wiring = context.wiring
+        super().__init__(context)
         self._runtime = runtime
         self._judge = judge
         self._detach = detach

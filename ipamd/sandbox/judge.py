@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.model.absence import Absences
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, Origin, is_imported_alias
@@ -24,13 +24,11 @@ LIST_INTERVAL_S = 10.0
 without events (ipamd/sandbox/runtime.py)."""
 
 
-class SandboxJudge:
+class SandboxJudge(Service):
     """Collects evidence and judges. Safe from any thread; its lock is a leaf."""
 
     def __init__(self, context: ServiceContext) -> None:
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._clock = context.clock
+        super().__init__(context)
         self._lock = threading.Lock()
         self._absences: Absences[str] = Absences(gap_s=LIST_INTERVAL_S)
         self._started_monotonic_s = context.clock.monotonic()

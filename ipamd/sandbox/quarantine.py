@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from ipaddress import IPv4Address
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.loop import OddObjects
 from ipamd.model.address import Address, AddressState
@@ -33,18 +33,13 @@ FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
 log = logging.getLogger(__name__)
 
 
-class QuarantineService:
+class QuarantineService(Service):
     """Adopts sandboxes and resolves quarantined addresses, by the verdicts of `judge`."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, judge: SandboxJudge, mtu: Callable[[], int]) -> None:
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._cooldown = cooldown
         self.judge = judge
-        self._locks = context.locks
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._health = context.health
-        self._clock = context.clock
         self._mtu = mtu
         self._odd = OddObjects(context.health, work="quarantine")
         self._unplaced: dict[str, HostVeth] = {}
@@ -123,10 +118,10 @@ class QuarantineService:
         judged = [veth for veth in self._unrecorded(survey) if veth.address in quarantined or veth.name in self._unplaced]
         return frozenset(veth.key.container_id for veth in judged if veth.key is not None)
 
-    def verdicts(self, address: IPv4Address, survey: KernelSurvey, listed: Collection[str] | None) -> list[str]:
+    def verdicts(self, address: IPv4Address, listed: Collection[str] | None) -> list[str]:
         """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
-        said = []
-        for veth in (veth for veth in self._unrecorded(survey) if veth.address == address):
+        survey, said = self.survey(), []
+        for veth in (veth for veth in self._unrecorded(survey) if veth.address == address) if survey else ():
             judgement = self.judge.judge_veth(veth, listed=listed, is_unpromised=veth.name in self._leftovers)
             said.append(f"{veth.name} of sandbox {veth.key}: {judgement.verdict}: {'; '.join(judgement.reasons)}")
         return said

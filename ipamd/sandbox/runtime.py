@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from ipaddress import IPv4Address
 
 from ipamd.core.agenda import NODE
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.attachment import Attachment
@@ -139,7 +139,18 @@ class EventStream:
         """Hold one subscription until it breaks. Returns: seconds until the next one."""
         is_supported = True
         try:
-            self._follow()
+            for event in self._runtime.events():
+                if self.loop.is_stopped:
+                    break
+                if event.kind is EventKind.SUBSCRIBED:
+                    self._opened_monotonic_s = self._clock.monotonic()
+                    self.missed_events.on_open()
+                    self._say("the event stream is open")
+                    self.loop.recovered()
+                else:
+                    self.missed_events.on_event(event)
+                self.has_outcome = True
+                self._wake()
         except EventsUnsupportedError as error:
             is_supported = False
             self._say(f"no events: {log_text(error)}")
@@ -154,20 +165,6 @@ class EventStream:
             if was_open or is_first:
                 self._wake()  # what broke the stream may have changed the list
         return self._agenda.put_off(STREAM, NODE) if is_supported else UNSUPPORTED_RETRY_S
-
-    def _follow(self) -> None:
-        for event in self._runtime.events():
-            if self.loop.is_stopped:
-                return
-            if event.kind is EventKind.SUBSCRIBED:
-                self._opened_monotonic_s = self._clock.monotonic()
-                self.missed_events.on_open()
-                self._say("the event stream is open")
-                self.loop.recovered()
-            else:
-                self.missed_events.on_event(event)
-            self.has_outcome = True
-            self._wake()
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self.loop.is_stopped:
@@ -197,7 +194,7 @@ REAP_DEADLINE_S = 10.0
 FAILPOINTS = ("reap.judged", "reap.done")
 
 
-class RuntimeReconciler:
+class RuntimeReconciler(Service):
     """Lists sandboxes, asks the judge, and reaps. `first_list`: sandboxes by ID, for the start; None until the runtime answered.
 
     Nothing is judged before `begin`: the first turns only ask for that list.
@@ -216,14 +213,11 @@ class RuntimeReconciler:
         """`learned` takes which runtime has answered."""
         self._imported = imported
         self._learned = learned
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._runtime = runtime
-        self._datastore = context.datastore
         self._detach = detach
         self._judge = quarantine.judge
         self._quarantine_service = quarantine
-        self._health = context.health
-        self._clock = context.clock
         self.loop = Loop("runtime", self.turn, health=context.health, clock=context.clock)
         self.first_list: dict[str, Sandbox] | None = None
         self._is_begun = False
@@ -361,8 +355,7 @@ class RuntimeReconciler:
 
     def present_verdicts(self, address: IPv4Address) -> list[str]:
         """Say what the verdict is now on each veth that carries a quarantined address, one sentence each. Reads only."""
-        survey = self._quarantine_service.survey()
-        return [] if survey is None else self._quarantine_service.verdicts(address, survey, self._last_list())
+        return self._quarantine_service.verdicts(address, self._last_list())
 
     def _last_list(self) -> frozenset[str] | None:
         return self._seen if self._reachable else None

@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.loop import OddObjects
 from ipamd.model.address import AddressState
@@ -58,7 +58,7 @@ class StartupOutcome:
         return text
 
 
-class StartupReconciler:
+class StartupReconciler(Service):
     """Reconciles once, in one thread, before ADD is served; DEL may run beside it."""
 
     def __init__(
@@ -71,16 +71,13 @@ class StartupReconciler:
         imported: Import,
         is_datastore_intact: bool,
     ) -> None:
-        self._datastore = context.datastore
-        self._wiring = context.wiring
+        super().__init__(context)
         self._cooldown = cooldown
         self._runtime = runtime
         self._judge = quarantine.judge
         self._quarantine_service = quarantine
         self._imported = imported
         self._is_datastore_intact = is_datastore_intact
-        self._failpoint = context.failpoint
-        self._health = context.health
 
     def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
         """Resolve every veth, route and rule of ours against the datastore.
@@ -216,12 +213,11 @@ class StartupReconciler:
 # Carry out the DELs that the plugin left on disk while the daemon was down or too slow (I3).
 
 
-class SpooledDeletes:
+class SpooledDeletes(Service):
     """Replays the spool: at start before ADD is served, and every few seconds afterwards."""
 
     def __init__(self, context: ServiceContext, *, spool: Spool, detach: DetachService) -> None:
-        self._clock = context.clock
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._spool = spool
         self._detach = detach
         self._odd = OddObjects(context.health, work="spooled DELs")

@@ -14,8 +14,7 @@ from typing import Generic, TypeVar
 
 import pytest
 
-from ipamd.core.deadline import Steps
-from ipamd.core.locks import KeyLocks
+from ipamd.core.deadline import KeyLocks, Steps
 from ipamd.ports import Clock
 from tests.fakes.node import FakeNode
 

@@ -6,7 +6,7 @@ be looked up; its fix could. The first test of that fix passed without the fix t
 test.)
 
 What prevents it here: `sandbox/attach.py: attach_sandbox` holds the sandbox's lock through `_roll_back` (I5), and the
-retry that came meanwhile waits for its turn (`core/locks.py`).
+retry that came meanwhile waits for its turn (`core/deadline.py`).
 
 Bound: 0 fake seconds: the retry answers as soon as the rollback has ended, with an address that the rollback does not touch.
 """

@@ -5,7 +5,7 @@ two stores, in opposite order: DEL found no entry yet, ADD assigned the address 
 memory. Memory said "free", the file said "owned by a container that is gone"; the address went to another pod, and the next
 restart could not tell whose it was.
 
-What prevents it here: one lock per sandbox, first come first served (`core/locks.py: KeyLocks.hold`), around the whole of
+What prevents it here: one lock per sandbox, first come first served (`core/deadline.py: KeyLocks.hold`), around the whole of
 ADD and the whole of DEL; one transaction for attachment, address and tombstone; and a tombstone that refuses the late ADD
 (I1, I4). Behind the lock stands a constraint: no attachment beside a tombstone (`datastore/schema.py`).
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.errors import RuntimeUnreachableError
-from ipamd.runtime.channel import USUAL_SOCKETS
-from ipamd.runtime.cri import CriRuntime
+from ipamd.runtime.cri import USUAL_SOCKETS, CriRuntime
 from tests.contract.runtime.server import FakeCri
 
 

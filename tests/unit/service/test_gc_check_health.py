@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from ipamd.core.deadline import Deadline
+from ipamd.core.deadline import Deadline, KeyLocks
 from ipamd.core.health import STATUS_GRACE_S, Health, Phase, StageReport, StageState
-from ipamd.core.locks import KeyLocks
 from ipamd.host import network as host_network
 from ipamd.model.errors import BusyError, CheckFailedError, PluginNotAvailableError, TryAgainError, UnknownAttachmentError
 from ipamd.model.kernel import NODE, RoutingDifference
