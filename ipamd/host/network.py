@@ -23,7 +23,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.eni import EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
@@ -247,11 +247,16 @@ class HostNetworkReconciler:
 
     def confine(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
+        return self._tried("confinement", lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
+
+    def _tried(self, subject: str, repair: Callable[[], list[str]]) -> list[str]:
+        """Repair a part of the host; a failure is a condition of that part, and does not stop the repair of the others."""
         try:
-            repairs = self._hostnet.confine_sandboxes(is_silent=is_silent)
+            repairs = repair()
         except IpamError as error:
             repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
-        self._tell_refusals("confinement", repairs)
+        refused = "; ".join(sentence for sentence in repairs if NOT_REPAIRED in sentence)
+        self._health.report(subject, refused and f"{subject}: {refused}")
         return repairs
 
     def turn(self) -> float:
@@ -308,21 +313,6 @@ class HostNetworkReconciler:
         if repairs:
             self._record(repairs)
         return repairs
-
-    def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni], *, is_silent: bool) -> list[str]:
-        """Repair the routing of the node and its ENIs; a failure here does not stop the repair of the sandboxes."""
-        try:
-            repairs = self._hostnet.reconcile(
-                identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
-            )
-        except IpamError as error:
-            repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
-        self._tell_refusals("node routing", repairs)
-        return repairs
-
-    def _tell_refusals(self, subject: str, repairs: list[str]) -> None:
-        refused = "; ".join(sentence for sentence in repairs if NOT_REPAIRED in sentence)
-        self._health.report(subject, refused and f"{subject}: {refused}")
 
     def _repair_sandboxes(self, survey: KernelSurvey) -> tuple[list[str], bool]:
         """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
@@ -383,7 +373,12 @@ class HostNetworkReconciler:
             except IpamError as error:
                 log.warning("%s", log_text(error))
         enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
-        repairs = self._reconcile_node(identity, enis, is_silent=is_silent)
+        repairs = self._tried(
+            "node routing",
+            lambda: self._hostnet.reconcile(
+                identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
+            ),
+        )
         if not is_silent or self._moved(self._datastore.attachments()):
             return repairs + self._reconcile_sandboxes(announced)
         self._quarantine_service.resolve(None)
