@@ -21,7 +21,7 @@ from ipamd.core.loop import Loop
 from ipamd.datastore.open import current_boot_id
 from ipamd.history.writer import PAUSE_S, REFUSED_MAX_S
 from ipamd.host import conflist
-from ipamd.host.conflist import ChainedPlugins, ConflistKeeper, Others
+from ipamd.host.conflist import ConflistKeeper, Others
 from ipamd.host.files import FileFollowers
 from ipamd.host.freeze_files import DrainHookFile
 from ipamd.host.maintenance import Maintenance
@@ -87,16 +87,14 @@ class Lifecycle:
         )
         self._cloud = CloudLoop(app)
         app.current.follow(lambda now: now.pool, lambda _: self._cloud.loop.wake())
-        self._files = FileFollowers(health=self._health, clock=context.clock)
+        self._files = FileFollowers(health=self._health, clock=context.clock, agenda=context.agenda)
         self.reload = SettingsReload(app.current, health=self._health, wake=self._files.loop.wake)
         self._drain_hook = DrainHookFile(context.freeze, path=daemon.freeze_path)
-        self._plugins = ChainedPlugins(
-            app.settings, runtime=app.adapters.node_info.runtime, health=self._health, clock=context.clock
-        )
         host_network = app.host_network
         self._conflist = ConflistKeeper(
-            daemon,
-            plugins=self._plugins,
+            app.settings,
+            runtime=app.adapters.node_info.runtime,
+            clock=context.clock,
             fights=host_network.fights,
             health=self._health,
             note=host_network.note,
@@ -199,8 +197,8 @@ class Lifecycle:
             stage.detail = self._first_address.wait()
         with health.stage("plugins") as stage:
             self._files.follow(self._conflist)
-            self._await(lambda: bool(self._plugins.said))
-            stage.detail = self._plugins.said
+            self._await(lambda: bool(self._conflist.said))
+            stage.detail = self._conflist.said
         self._until_done("conflist", self._write_conflist)
         self._conflist.begin()
         self._files.loop.wake()
@@ -275,7 +273,7 @@ class Lifecycle:
 
     def _write_conflist(self) -> None:
         with self._health.stage("conflist") as stage:
-            stage.detail = str(conflist.write(self._app.settings.daemon, self._plugins.versions))
+            stage.detail = str(conflist.write(self._app.settings.daemon, self._conflist.versions))
             if said := self._take_others():
                 stage.detail += f"; {said}"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from typing import Any
 from ipamd.core.agenda import soonest_s
 from ipamd.core.health import Health
 from ipamd.host.files import SETTLE_S, FollowedFile
-from ipamd.host.plugin_bundle import Bundle
-from ipamd.host.plugin_directory import PluginDirectory
+from ipamd.host.plugins import Bundle, PluginDirectory, Spoken
 from ipamd.host.repair_backoff import Fights
 from ipamd.model.cniresult import SUPPORTED_VERSIONS, conflist_version
 from ipamd.model.errors import IpamError, PluginLackingError, SettingsError
@@ -33,11 +32,6 @@ log = logging.getLogger(__name__)
 
 NETWORK_NAME = "vpc-ipamd"
 PLUGIN_TYPE = "vpc-cni"
-
-
-def chained_types(config: DaemonConfig) -> tuple[str, ...]:
-    """The plugins that are chained behind ours, in their order."""
-    return tuple(str(plugin["type"]) for plugin in render(config)["plugins"][1:])
 
 
 def render(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> dict[str, Any]:
@@ -112,53 +106,6 @@ WITHOUT_LOOPBACK = ("cri-o",)
 """Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""
 
 
-class ChainedPlugins:
-    """What the conflist may offer. `restore` and `look` from one thread; `said`: what all that are needed speak, "" before that."""
-
-    def __init__(self, settings: Settings, *, runtime: Callable[[], RuntimeInfo | None], health: Health, clock: Clock) -> None:
-        """Nothing is looked at yet. `runtime`: which one has answered, None before."""
-        config = settings.daemon
-        self._health = health
-        self._is_asked = settings.runtime.cri_socket != "off"
-        self._runtime = runtime
-        self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir, monotonic=clock.monotonic)
-        self._directory = PluginDirectory(
-            config.cni_bin_dir,
-            chained=chained_types(config),
-            bundled=lambda: self._bundle.names,
-            needs_loopback=self._needs_loopback,
-            clock=clock,
-        )
-        self._hindrance = ""
-        self.said = ""
-        self.versions: tuple[str, ...] = SUPPORTED_VERSIONS
-
-    def restore(self, *, but: Container[RepairedObject] = ()) -> list[Repaired]:
-        """Put in place what comes with us and is missing, `but` what is fought over. Returns: what was missing."""
-        placed = self._bundle.put_in_place(but=but)
-        self._hindrance = "; ".join(placed.problems)
-        for sentence in [*placed.missing, *placed.replaced]:
-            log.info("plugins: %s", sentence)
-        return placed.missing
-
-    def look(self) -> bool:
-        """Ask those whose files changed; one that is lacking is a condition. Returns: whether other versions are to be offered."""
-        before = self.versions
-        try:
-            spoken = self._directory.look(self._hindrance)
-        except PluginLackingError as error:
-            self._health.report(CONDITION, f"{CONDITION}: {error}", error=error)
-            return False
-        self.versions = spoken.versions
-        self.said = "; ".join([f"CNI {', '.join(spoken.versions)}", *spoken.limits])
-        self._health.report(CONDITION, "")
-        return self.versions != before
-
-    def _needs_loopback(self) -> bool:
-        runtime = self._runtime()
-        return self._is_asked and (runtime is None or runtime.name.lower() not in WITHOUT_LOOPBACK)
-
-
 # Put the conflist back when something removes or alters it: without it the runtime calls another plugin, or cannot delete
 # sandboxes.
 #
@@ -185,57 +132,107 @@ NOBODY = Others(lambda: "")
 
 
 class ConflistKeeper(FollowedFile):
-    """Looks at the plugins, and from `begin` on keeps the conflist in place."""
+    """Looks at the plugins, and from `begin` on keeps the conflist in place. `look` from one thread.
+
+    `said`: what all plugins that are needed speak, "" before they have answered; `versions`: what the file may offer.
+    """
 
     def __init__(
         self,
-        config: DaemonConfig,
+        settings: Settings,
         *,
-        plugins: ChainedPlugins,
+        runtime: Callable[[], RuntimeInfo | None],
+        clock: Clock,
         fights: Fights,
         health: Health,
         note: Callable[[str], None],
         is_stopped: Callable[[], bool],
         others: Others = NOBODY,
     ) -> None:
-        """`note` records a repair in the ledger. `others` is looked at with our own file."""
+        """Nothing is looked at yet.
+
+        Args:
+            runtime: which one has answered, None before.
+            note: records a repair in the ledger.
+            others: looked at with our own file.
+        """
+        config = settings.daemon
         super().__init__(config.conflist_path.parent, config.cni_bin_dir, *others.directories, subject="conflist")
         self._config = config
-        self._plugins = plugins
+        self._is_asked = settings.runtime.cri_socket != "off"
+        self._runtime = runtime
+        self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir, monotonic=clock.monotonic)
+        self._directory = PluginDirectory(
+            config.cni_bin_dir,
+            chained=tuple(str(plugin["type"]) for plugin in render(config)["plugins"][1:]),
+            bundled=lambda: self._bundle.names,
+            needs_loopback=self._needs_loopback,
+            clock=clock,
+        )
         self._fights = fights
         self._health = health
         self._note = note
         self._is_stopped = is_stopped
         self._others = others
         self._is_begun = False
+        self._spoken: Spoken | None = None
         self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """See the class."""
+        return self._spoken.versions if self._spoken is not None else SUPPORTED_VERSIONS
+
+    @property
+    def said(self) -> str:
+        """See the class."""
+        spoken = self._spoken
+        return "; ".join([f"CNI {', '.join(spoken.versions)}", *spoken.limits]) if spoken is not None else ""
 
     def begin(self) -> None:
         """The start has written the file: it is kept from now on."""
         self._is_begun = True
 
     def look(self) -> None:
-        """Write the file if it is not what it must be, unless it is fought over; then see to another software's. Raises: IpamError."""
+        """Put in place what comes with us and is missing, and ask the plugins whose files changed.
+
+        Once begun, write the file if it is not what it must be, unless it is fought over; then see to another software's.
+        Raises: IpamError.
+        """
+        held = self._fights.held()
+        placed = self._bundle.put_in_place(but=held)
+        for sentence in [*placed.missing, *placed.replaced]:
+            log.info("plugins: %s", sentence)
+        if self._is_begun:
+            self._note_all(placed.missing)
+        is_changed = self._ask("; ".join(placed.problems))
         if not self._is_begun:
-            self._plugins.restore()
-            self._plugins.look()
             return
-        self._keep()
+        if is_changed and not self._is_stopped():
+            path = write(self._config, self.versions)
+            log.info("conflist: %s offers %s now", path, ", ".join(self.versions))
+        found = difference(self._config, self.versions)
+        if found and self._thing not in held and not self._is_stopped():  # stopped: an export may have removed it meanwhile
+            write(self._config, self.versions)
+            repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
+            log.warning("conflist: %s", repaired)
+            self._note_all([repaired])
         self._others.take()
 
-    def _keep(self) -> None:
-        held = self._fights.held()
-        self._note_all(self._plugins.restore(but=held))
-        if self._plugins.look() and not self._is_stopped():
-            path = write(self._config, self._plugins.versions)
-            log.info("conflist: %s offers %s now", path, ", ".join(self._plugins.versions))
-        found = difference(self._config, self._plugins.versions)
-        if not found or self._thing in held or self._is_stopped():
-            return  # stopped: an export may have removed it while the plugins were asked
-        write(self._config, self._plugins.versions)
-        repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
-        log.warning("conflist: %s", repaired)
-        self._note_all([repaired])
+    def _ask(self, hindrance: str) -> bool:
+        """Ask those whose files changed; one that is lacking is a condition. Returns: whether other versions are to be offered."""
+        before = self.versions
+        try:
+            self._spoken = self._directory.look(hindrance)
+        except PluginLackingError as error:
+            self._health.report(CONDITION, f"{CONDITION}: {error}", error=error)
+            return False
+        self._health.report(CONDITION, "")
+        return self.versions != before
+
+    def _needs_loopback(self) -> bool:
+        runtime = self._runtime()
+        return self._is_asked and (runtime is None or runtime.name.lower() not in WITHOUT_LOOPBACK)
 
     def _note_all(self, repairs: Sequence[Repaired]) -> None:
         """Count repairs, and record them in the ledger."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from ipamd.core.agenda import Agenda
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
 from ipamd.model.errors import log_text
@@ -106,11 +107,10 @@ class FollowedFile(ABC):
 class FileFollowers:
     """Looks at every followed file, in one thread. `follow` from any."""
 
-    def __init__(self, *, health: Health, clock: Clock) -> None:
+    def __init__(self, *, health: Health, clock: Clock, agenda: Agenda) -> None:
         self._health = health
-        self._clock = clock
+        self._agenda = agenda
         self._followed: tuple[FollowedFile, ...] = ()
-        self._retry_deadlines: dict[FollowedFile, float] = {}
         self._watch = DirectoryWatch()
         self.loop = Loop("files", self.turn, health=health, clock=clock, changed=self._watch, settle_s=SETTLE_S)
 
@@ -127,16 +127,14 @@ class FileFollowers:
 
     def _look(self, file: FollowedFile) -> float:
         """Look at one file unless its last look has just failed; one that fails does not keep the others from their turn."""
-        now_s = self._clock.monotonic()
-        left_s = self._retry_deadlines.pop(file, now_s) - now_s
-        if left_s <= 0.0:
-            try:
-                file.look()
-            except Exception as error:  # noqa: BLE001  # top of the work on one file
-                self._health.report(file.subject, f"{file.subject}: {log_text(error)}; tried again", error=error)
-                left_s = FAILED_S
-            else:
-                self._health.report(file.subject, "")
-                return file.wait_s()
-        self._retry_deadlines[file] = now_s + left_s
-        return left_s
+        key = "file", file.subject
+        if left_s := self._agenda.left_s(key):
+            return left_s
+        try:
+            file.look()
+        except Exception as error:  # noqa: BLE001  # top of the work on one file
+            self._health.report(file.subject, f"{file.subject}: {log_text(error)}; tried again", error=error)
+            self._agenda.put(key, in_s=FAILED_S)
+            return FAILED_S
+        self._health.report(file.subject, "")
+        return file.wait_s()

@@ -25,6 +25,9 @@ TOMBSTONE_AGE = timedelta(hours=1)
 
 TOMBSTONE_INTERVAL_S = 600.0
 
+TOMBSTONES = ("tombstones",)
+"""Of the agenda: when old ones are dropped next."""
+
 log = logging.getLogger(__name__)
 
 
@@ -46,12 +49,12 @@ class Maintenance:
         self._look = look
         self._datastore = context.datastore
         self._spool = spool
-        self._clock = context.clock
         self._leave_mark = leave_mark
         self._replay = replay
         self._end = end
         self.loop = Loop("maintenance", self.turn, health=context.health, clock=context.clock)
-        self._tombstones_deadline = context.clock.monotonic() + TOMBSTONE_INTERVAL_S
+        self._agenda = context.agenda
+        self._agenda.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
 
     def turn(self) -> float:
         """Do everything that is due. Returns: seconds until the next turn. Raises: the first error; the next turn tries again."""
@@ -66,8 +69,8 @@ class Maintenance:
         self._leave_mark()
         if self._spool.pending_count():
             self._replay()
-        if self._clock.monotonic() >= self._tombstones_deadline:
-            self._tombstones_deadline = self._clock.monotonic() + TOMBSTONE_INTERVAL_S
+        if self._agenda.is_due(TOMBSTONES):
+            self._agenda.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
             with self._datastore.transaction() as uow:
                 count = uow.drop_tombstones(older_than=TOMBSTONE_AGE)
             if count:

@@ -1,13 +1,15 @@
-"""Compare host routing with the expected state as soon as the kernel announces a change, and every 30 s; repair the differences.
+"""When the next pass over the host is due after a change: at once, and less often while changes mean nothing.
 
-Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network
-without an error anywhere. What it undoes again and again is repaired less and less often (`repair_backoff.py`).
+A burst of changes makes one pass, COALESCE_S after its first. Passes that a change asked for and that found nothing to repair make the
+next one wait longer, up to GAP_MAX_S, so that software which changes the host without pause costs little (kube-proxy rewrites
+nftables every second on a busy cluster).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from ipaddress import IPv4Address
 
 from ipamd.core.agenda import soonest_s
@@ -16,12 +18,12 @@ from ipamd.core.deadline import Deadline
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.eni.enis import EniService
 from ipamd.host.repair_backoff import Fights
-from ipamd.host.triggers import Scope, Triggers, scope_of
+from ipamd.model import kernel as dataplane
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.eni import EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
@@ -33,17 +35,145 @@ from ipamd.model.kernel import (
     RepairedObject,
     duplicate_addresses,
     stray_rules,
+    veth_differences,
     wiring_differences,
 )
 from ipamd.model.ledger import LedgerEvent
-from ipamd.ports import Datastore, HostNetwork
+from ipamd.ports import Clock, Datastore, HostNetwork
 from ipamd.sandbox.quarantine import QuarantineService
+
+COALESCE_S = 0.2
+"""From the first change to its pass. Ours: short against the second in which it must be repaired, long against a burst."""
+
+GAP_MAX_S = 5.0
+"""Longest gap between two passes that changes ask for. Ours."""
+
+CALM_S = 60.0
+"""After so long without a pass for nothing the next change is looked at at once again. Ours."""
+
+
+class Scope(StrEnum):
+    """What a pass looks at. Everything includes the nftables table."""
+
+    EVERYTHING = "everything"
+    TABLE = "table"
+
+
+class Triggers:
+    """The scopes that are due, and when. `mark` from any thread; the rest from the thread that makes the passes.
+
+    No lock: single steps of dictionaries. A mark that comes while its scope is taken is served by the pass that follows.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due: dict[Scope, float] = {}
+        self._gaps: dict[Scope, tuple[float, float]] = {}
+        """When the last pass for nothing ended, and how long the next one waits after it."""
+
+    def mark(self, scope: Scope) -> None:
+        """Something of a scope changed: a pass is due soon."""
+        ended_s, gap_s = self._gaps.get(scope, (0.0, 0.0))
+        self._due.setdefault(scope, max(self._clock.monotonic() + COALESCE_S, ended_s + gap_s))
+
+    def wait_s(self) -> float | None:
+        """Seconds until a scope is due; None if nothing is marked."""
+        now_s = self._clock.monotonic()
+        return soonest_s(max(at_s - now_s, 0.0) for at_s in tuple(self._due.values()))
+
+    def take(self) -> frozenset[Scope]:
+        """The scopes that are due now; they are due no more."""
+        now_s = self._clock.monotonic()
+        due = frozenset(scope for scope in Scope if self._due.get(scope, float("inf")) <= now_s)
+        for scope in due:
+            del self._due[scope]
+        return due
+
+    def done(self, scope: Scope, *, has_repaired: bool) -> None:
+        """A pass that was asked for has ended: one for nothing makes the next wait longer."""
+        if has_repaired:
+            self._gaps.pop(scope, None)
+            return
+        now_s = self._clock.monotonic()
+        ended_s, gap_s = self._gaps.get(scope, (float("-inf"), 0.0))
+        self._gaps[scope] = now_s, COALESCE_S if now_s - ended_s > CALM_S else min(gap_s * 2, GAP_MAX_S)
+
+
+# Which of the kernel's notifications may need a repair: the others, most of them about our own ADDs, cost no look at the host.
+#
+# A notification is compared with what is recorded, in memory. What this leaves out wrongly is found on the clock.
+
+
+OUR_PRIORITIES = frozenset(
+    {
+        dataplane.TO_SANDBOX_PRIORITY,
+        dataplane.MARK_PRIORITY,
+        dataplane.EXTERNAL_SERVICE_PRIORITY,
+        dataplane.FROM_SANDBOX_PRIORITY,
+        dataplane.FROM_ENI_PRIORITY,
+    }
+)
+
+
+def scope_of(change: HostChange, datastore: Datastore) -> Scope | None:
+    """What must be looked at after a change; None if nothing of ours is concerned. From any thread."""
+    match change.kind:
+        case ChangeKind.NFT:
+            return Scope.TABLE
+        case ChangeKind.VETH_GONE:  # nothing can be put back at once; most tell of our own DELs
+            is_ours = False
+        case ChangeKind.SYSCTL | ChangeKind.MISSED:
+            is_ours = True
+        case ChangeKind.LINK:
+            is_ours = _is_link_damaged(change, datastore)
+        case _:
+            is_ours = _concerns_us(change, datastore)
+    return Scope.EVERYTHING if is_ours else None
+
+
+def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
+    veth = change.veth
+    if veth is None or veth.is_dying:
+        return veth is None
+    # An ADD names its veth before its row is stored: an alias without a row is no damage. Without an alias the name tells.
+    if veth.key is not None:
+        attachment = datastore.attachment(veth.key)
+    else:
+        attachment = next((one for one in datastore.attachments() if one.host_veth == veth.name), None)
+    return attachment is not None and (
+        veth.name != attachment.host_veth or bool(veth_differences(recorded_spec(attachment), veth))
+    )
+
+
+def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
+    """Whether an address, a route or a rule is of our addresses, subnets, tables or priorities."""
+    address, kind = change.address, change.kind
+    if address is not None and datastore.address(address) is not None:
+        return True
+    enis = datastore.enis()
+    if kind is ChangeKind.ADDRESS:
+        return address is not None and any(address in eni.subnet_cidr for eni in enis)
+    if any(change.table == eni.route_table and not eni.is_primary for eni in enis):
+        return True
+    if kind is ChangeKind.RULE:
+        return change.priority in OUR_PRIORITIES
+    return address is None or any(address == eni.subnet_cidr.network_address for eni in enis)
+
+
+# Compare host routing with the expected state as soon as the kernel announces a change, and every 30 s; repair the differences.
+#
+# Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network
+# without an error anywhere. What it undoes again and again is repaired less and less often (`repair_backoff.py`).
+
 
 log = logging.getLogger(__name__)
 
 
 RECONCILE_INTERVAL_S = 30.0
 """Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
+
+CLOCK_PASS = ("host pass",)
+"""Of the agenda: when the next pass by the clock is due."""
 
 FIRST_RECONCILE_S = 1.0
 """A daemon that restarts every few seconds repairs too (found by a chaos run). Ours: after the ADDs that waited for the start."""
@@ -92,7 +222,7 @@ class HostNetworkReconciler:
         self._locks = context.locks
         self._health = context.health
         self._clock = context.clock
-        self._clock_deadline: float | None = None
+        self._agenda = context.agenda
         self.loop = Loop("host network", self.turn, health=context.health, clock=context.clock)
         self._said: list[str] = []
         self._odd = OddObjects(context.health, work="repair of sandboxes")
@@ -117,22 +247,27 @@ class HostNetworkReconciler:
 
     def confine(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
+        return self._tried("confinement", lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
+
+    def _tried(self, subject: str, repair: Callable[[], list[str]]) -> list[str]:
+        """Repair a part of the host; a failure is a condition of that part, and does not stop the repair of the others."""
         try:
-            repairs = self._hostnet.confine_sandboxes(is_silent=is_silent)
+            repairs = repair()
         except IpamError as error:
             repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
-        self._tell_refusals("confinement", repairs)
+        refused = "; ".join(sentence for sentence in repairs if NOT_REPAIRED in sentence)
+        self._health.report(subject, refused and f"{subject}: {refused}")
         return repairs
 
     def turn(self) -> float:
         """Reconcile soon after the start, after changes, and once per interval. Returns: seconds until something is due."""
-        now_s = self._clock.monotonic()
-        deadline = now_s + FIRST_RECONCILE_S if self._clock_deadline is None else self._clock_deadline
-        self._clock_deadline = now_s  # of a pass that fails: the next turn, after the loop's pause, makes it anew
-        self.run_due(is_by_clock=now_s >= deadline)
-        self._clock_deadline = deadline if now_s < deadline else now_s + RECONCILE_INTERVAL_S
-        left_s = max(self._clock_deadline - self._clock.monotonic(), 0.0)
-        return soonest_s([left_s, self.fights.wait_s(), self._triggers.wait_s()]) or 0.0
+        if not self._agenda.keys(*CLOCK_PASS):
+            self._agenda.put(CLOCK_PASS, in_s=FIRST_RECONCILE_S)
+        left_s = self._agenda.left_s(CLOCK_PASS)
+        self._agenda.put(CLOCK_PASS, in_s=0.0)  # of a pass that fails: the next turn, after the loop's pause, makes it anew
+        self.run_due(is_by_clock=not left_s)
+        self._agenda.put(CLOCK_PASS, in_s=left_s or RECONCILE_INTERVAL_S)
+        return soonest_s([left_s or RECONCILE_INTERVAL_S, self.fights.wait_s(), self._triggers.wait_s()]) or 0.0
 
     def on_change(self, change: HostChange) -> None:
         """The kernel announced a change: if it concerns anything of ours, a pass is due soon. From any thread."""
@@ -178,21 +313,6 @@ class HostNetworkReconciler:
         if repairs:
             self._record(repairs)
         return repairs
-
-    def _reconcile_node(self, identity: InstanceIdentity, enis: list[Eni], *, is_silent: bool) -> list[str]:
-        """Repair the routing of the node and its ENIs; a failure here does not stop the repair of the sandboxes."""
-        try:
-            repairs = self._hostnet.reconcile(
-                identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
-            )
-        except IpamError as error:
-            repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
-        self._tell_refusals("node routing", repairs)
-        return repairs
-
-    def _tell_refusals(self, subject: str, repairs: list[str]) -> None:
-        refused = "; ".join(sentence for sentence in repairs if NOT_REPAIRED in sentence)
-        self._health.report(subject, refused and f"{subject}: {refused}")
 
     def _repair_sandboxes(self, survey: KernelSurvey) -> tuple[list[str], bool]:
         """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
@@ -253,7 +373,12 @@ class HostNetworkReconciler:
             except IpamError as error:
                 log.warning("%s", log_text(error))
         enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
-        repairs = self._reconcile_node(identity, enis, is_silent=is_silent)
+        repairs = self._tried(
+            "node routing",
+            lambda: self._hostnet.reconcile(
+                identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
+            ),
+        )
         if not is_silent or self._moved(self._datastore.attachments()):
             return repairs + self._reconcile_sandboxes(announced)
         self._quarantine_service.resolve(None)

@@ -98,7 +98,11 @@ class Fights:
         """Objects that are not to be repaired now. Ends the conditions of objects that nobody has touched for a while."""
         now_s = self._clock.monotonic()
         with self._lock:
-            over = [thing for thing, history in self._histories.items() if _is_over(history, now_s)]
+            over = [  # left alone by others for the window and the last pause
+                thing
+                for thing, history in self._histories.items()
+                if now_s - history.repaired_monotonic_s[-1] > FIGHT_WINDOW_S + history.pause_s
+            ]
             for thing in over:
                 del self._histories[thing]
             found = frozenset(thing for thing in self._histories if not self._agenda.is_due((FIGHT, thing)))
@@ -118,37 +122,25 @@ class Fights:
         times = history.repaired_monotonic_s
         while times and now_s - times[0] > FIGHT_WINDOW_S:
             times.popleft()
-        history.changers = self._suspects(history, since_s=times[-1] if times else now_s - FIGHT_WINDOW_S)
+        # Who changed nftables since the last repair, and before each earlier one too if anybody did. Of those who change it all the
+        # time (kube-proxy) nothing tells that it was not them: they stay.
+        since_s = times[-1] if times else now_s - FIGHT_WINDOW_S
+        lately = frozenset(name for name, (at_s, _) in self._changers.items() if at_s >= since_s)
+        history.changers = history.changers & lately or lately
         times.append(now_s)
         history.count += 1
         # Once it is a fight it stays one: with growing pauses fewer than FIGHT_REPAIRS repairs fall into the window.
         if history.pause_s == 0.0 and len(times) < FIGHT_REPAIRS:
             return ""
         history.pause_s = self._agenda.put_off(_key(thing), REPAIR)
-        culprit = self._culprit(history) if thing.kind is RepairKind.NFT else ""
+        found = [process for name, (_, process) in self._changers.items() if name in history.changers]
+        is_known = thing.kind is RepairKind.NFT and found
+        culprit = f"; nftables was changed before, probably by {', '.join(sorted(found))}" if is_known else ""
         left = "put back each time" if thing == CONFINEMENT else f"left as it is for {history.pause_s:.0f} s"
         return (
             f"fight: {thing} was repaired {history.count} times, last: {sentence}; something else on this node undoes it, so it is "
             f"{left}; look at {SUSPECTS[thing.kind]}{culprit}"
         )
-
-    def _suspects(self, history: _History, *, since_s: float) -> frozenset[str]:
-        """Who changed nftables since the last repair, and before each earlier one too if anybody did. The lock is held.
-
-        Of those who change it all the time (kube-proxy) nothing tells that it was not them: they stay.
-        """
-        lately = frozenset(name for name, (at_s, _) in self._changers.items() if at_s >= since_s)
-        return history.changers & lately or lately
-
-    def _culprit(self, history: _History) -> str:
-        """The words about who changed nftables, or "" if nobody was heard. The lock is held."""
-        found = [process for name, (_, process) in self._changers.items() if name in history.changers]
-        return f"; nftables was changed before, probably by {', '.join(sorted(found))}" if found else ""
-
-
-def _is_over(history: _History, now_s: float) -> bool:
-    """Whether an object has been left alone by others for the window and the last pause."""
-    return now_s - history.repaired_monotonic_s[-1] > FIGHT_WINDOW_S + history.pause_s
 
 
 def _key(thing: RepairedObject) -> tuple[str, RepairedObject]:

@@ -161,20 +161,15 @@ class SandboxRepair:
         # Of routes without a metric the kernel has one for each destination: the one that was in the way.
         for other in survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN):
             if other.destination == spec.address and other.length == 32 and other.metric == 0:
-                self._take_back(link, other)
-
-    def _take_back(self, link: messages.Link, other: messages.Route) -> None:
-        spec = self.spec
-        elsewhere = find_link(self.sock, other.index)
-        name = elsewhere.name if elsewhere else f"link {other.index}"
-        claim = decode_alias(elsewhere.alias) if elsewhere is not None and elsewhere.index != link.index else None
-        if claim is not None and claim[1] == spec.address:
-            self.sentences.append(f"{spec.address} of {spec.key} is routed through {name} of {claim[0]}: not repaired")
-            return
-        put = messages.add_route(
-            spec.address, index=link.index, is_replaced=True, step=f"replace route {spec.address} dev {link.name}"
-        )
-        self.make(RepairKind.ROUTE, [(put, f"route {spec.address} led through {name}, not {link.name}: replaced")])
+                elsewhere = find_link(self.sock, other.index)
+                name = elsewhere.name if elsewhere else f"link {other.index}"
+                claim = decode_alias(elsewhere.alias) if elsewhere is not None and elsewhere.index != link.index else None
+                if claim is not None and claim[1] == spec.address:
+                    self.sentences.append(f"{spec.address} of {spec.key} is routed through {name} of {claim[0]}: not repaired")
+                    continue
+                step = f"replace route {spec.address} dev {link.name}"
+                put = messages.add_route(spec.address, index=link.index, is_replaced=True, step=step)
+                self.make(RepairKind.ROUTE, [(put, f"route {spec.address} led through {name}, not {link.name}: replaced")])
 
     def _rules(self, seen: KernelSurvey) -> None:
         spec = self.spec

@@ -7,7 +7,6 @@ ADD), a fork (the daemon has threads and never forks: docs/adr/0007), relying on
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -15,6 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import NoReturn
 
 from ipamd.kernel import uapi
@@ -51,25 +51,19 @@ class HostNetns:
         self._idle_netfilter: list[NetlinkSocket] = []
         self._ports: dict[int, NetlinkSocket] = {}
 
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
+    def entered(self) -> AbstractContextManager[None]:
         """Run the block in this namespace, then return."""
-        with entered(self._fd, fatal=self._fatal):
-            yield
+        return entered(self._fd, fatal=self._fatal)
 
-    @contextlib.contextmanager
-    def netlink(self) -> Iterator[NetlinkSocket]:
+    def netlink(self) -> AbstractContextManager[NetlinkSocket]:
         """Lend a netlink socket of the host. After an exception in the block it is closed: answers may be left in it."""
-        with self._lent(self._idle, uapi.NETLINK_ROUTE) as sock:
-            yield sock
+        return self._lent(self._idle, uapi.NETLINK_ROUTE)
 
-    @contextlib.contextmanager
-    def netfilter(self) -> Iterator[NetlinkSocket]:
+    def netfilter(self) -> AbstractContextManager[NetlinkSocket]:
         """Lend a socket to the host's nftables, as `netlink` does."""
-        with self._lent(self._idle_netfilter, uapi.NETLINK_NETFILTER) as sock:
-            yield sock
+        return self._lent(self._idle_netfilter, uapi.NETLINK_NETFILTER)
 
-    @contextlib.contextmanager
+    @contextmanager
     def _lent(self, idle: list[NetlinkSocket], protocol: int) -> Iterator[NetlinkSocket]:
         try:
             sock = idle.pop()
@@ -100,7 +94,7 @@ class HostNetns:
         sock = self._ports.get(port)
         return sock is not None and _is_remembered(sock)
 
-    @contextlib.contextmanager
+    @contextmanager
     def sandbox_netlink(self, fd: int) -> Iterator[NetlinkSocket]:
         """Lend a netlink socket of a descriptor's namespace; the thread itself has returned before the block runs."""
         with entered(fd, fatal=self._fatal):
@@ -122,7 +116,7 @@ def _is_remembered(sock: NetlinkSocket) -> bool:
     return sock.closed_monotonic_s is None or time.monotonic() - sock.closed_monotonic_s < PORT_KEPT_S
 
 
-@contextlib.contextmanager
+@contextmanager
 def opened_netns(path: str) -> Iterator[tuple[int, NetnsIdentity]]:
     """Open the network namespace at a path for the length of the block.
 
@@ -137,7 +131,7 @@ def opened_netns(path: str) -> Iterator[tuple[int, NetnsIdentity]]:
         os.close(fd)
 
 
-@contextlib.contextmanager
+@contextmanager
 def entered(fd: int, *, fatal: Callable[[str], NoReturn]) -> Iterator[None]:
     """Move the calling thread into the namespace of a descriptor for the length of the block.
 

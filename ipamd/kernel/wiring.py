@@ -103,9 +103,19 @@ class KernelWiring(Wiring):
             if link is not None and _is_of_another(link, address):
                 link = None
             if link is not None and is_source_checked:
-                *outcomes, looked = host.request([*batch, *retirement(address, link)])
+                # Marked as dying and left up: its route goes, and the last message looks up where the address leads now.
+                step = f"delete route {address} dev {link.name}"
+                group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
+                batch += [
+                    messages.delete_route(address, length=32, table=uapi.RT_TABLE_MAIN, index=link.index, step=step),
+                    replace(group, tolerated=messages.ABSENT),
+                ]
+                *outcomes, looked = host.request([*batch, messages.look_up_route(address)])
                 must(outcomes, what)
-                if leads_elsewhere(looked, link):
+                if looked.errno in messages.UNREACHABLE:
+                    return
+                leads_to = messages.read_route(looked.replies[0]).index if looked.errno == 0 and looked.replies else 0
+                if leads_to not in {0, link.index}:  # in doubt it leads here (I11)
                     return
                 batch = []  # another route to the address through this link: only a link that is down has none
             if link is not None:
@@ -189,18 +199,14 @@ class KernelWiring(Wiring):
                 link = self._own_veth(host, host_veth)
                 if link is not None and not (address and _is_of_another(link, address)):
                     batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
-                    address = address or self._address_of(host, link)
+                    named = decode_alias(link.alias)
+                    if address is None and named is not None:
+                        routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN)
+                        if all(one.destination != named[1] or one.length != 32 or one.index == link.index for one in routes):
+                            address = named[1]
             if address is not None:
                 batch += address_removals(host, address)
             host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
-
-    def _address_of(self, host: NetlinkSocket, link: messages.Link) -> IPv4Address | None:
-        identity = decode_alias(link.alias)
-        if identity is None:
-            return None
-        routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN)
-        is_others = any(one.destination == identity[1] and one.length == 32 and one.index != link.index for one in routes)
-        return None if is_others else identity[1]
 
     def _create(self, spec: WiringSpec, netns: int) -> _Pair:
         macs = sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox")
@@ -239,13 +245,16 @@ class KernelWiring(Wiring):
 
     def _apply(self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec) -> None:
         """Send a batch. The removal of every rule that it added is appended to `undo`, even if the batch fails."""
+        added = batch  # if the answers are lost, any of the rules may have been
         try:
             outcomes = sock.request(self._armed(batch))
-        except BaseException:  # the answers are lost, so any of the rules may have been added
-            undo += [removal for one in batch if (removal := removal_of(one)) is not None]
-            raise
-        added = [one.message for one in outcomes if one.errno == 0]
-        undo += [removal for one in added if (removal := removal_of(one)) is not None]
+            added = [one.message for one in outcomes if one.errno == 0]
+        finally:
+            undo += [
+                replace(one, step=f"undo: {one.step}", kind=uapi.RTM_DELRULE, flags=0, tolerated=messages.ABSENT)
+                for one in added
+                if one.kind == uapi.RTM_NEWRULE
+            ]
         must(outcomes, f"wiring of {spec.key}")
 
     def _undo(self, spec: WiringSpec, pair: _Pair, rules: Sequence[Message], cause: BaseException) -> None:
@@ -358,24 +367,6 @@ def sandbox_rules(make: Callable[..., Message], address: IPv4Address, route_tabl
     return batch
 
 
-def retirement(address: IPv4Address, link: messages.Link) -> list[Message]:
-    """Mark a host veth as dying and leave it up: its route goes, and the last message looks up where the address leads now."""
-    group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
-    step = f"delete route {address} dev {link.name}"
-    return [
-        messages.delete_route(address, length=32, table=uapi.RT_TABLE_MAIN, index=link.index, step=step),
-        replace(group, tolerated=messages.ABSENT),
-        messages.look_up_route(address),
-    ]
-
-
-def leads_elsewhere(looked: Outcome, link: messages.Link) -> bool:
-    """Whether the last message of `retirement` found the address unreachable, or routed through another link (I11: no in doubt)."""
-    if looked.errno in messages.UNREACHABLE:
-        return True
-    return looked.errno == 0 and bool(looked.replies) and messages.read_route(looked.replies[0]).index not in {0, link.index}
-
-
 def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]:
     """Remove every route and rule of address/32, in all tables but the kernel's own (local). Dumps.
 
@@ -397,10 +388,3 @@ def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]
             # them (pkg/networkutils/network.go, UpdateRuleListBySrc). One deletion each, for any destination.
             batch.append(messages.delete_rule(rule.priority, table=rule.table, source=address))
     return batch
-
-
-def removal_of(message: Message) -> Message | None:
-    """Make the message that undoes an added rule; None for any other message."""
-    if message.kind != uapi.RTM_NEWRULE:
-        return None
-    return replace(message, step=f"undo: {message.step}", kind=uapi.RTM_DELRULE, flags=0, tolerated=messages.ABSENT)

@@ -16,9 +16,9 @@ from ipamd.core.clock import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import conflist
 from ipamd.host import files as file_follower
-from ipamd.host.conflist import ChainedPlugins, ConflistKeeper
+from ipamd.host.conflist import ConflistKeeper
 from ipamd.host.files import FileFollowers
-from ipamd.host.plugin_bundle import Bundle
+from ipamd.host.plugins import Bundle
 from ipamd.host.repair_backoff import FIGHT_REPAIRS, Fights
 from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from ipamd.model.kernel import RepairKind
@@ -47,10 +47,10 @@ class Kept:
         self.fights = Fights(clock=clock, health=self.health, agenda=Agenda(clock))
         self.noted: list[str] = []
         settings = Settings(runtime=RuntimeConfig(cri_socket="off"), daemon=self.config)
-        self.plugins = ChainedPlugins(settings, runtime=lambda: None, health=self.health, clock=clock)
         self.keeper = ConflistKeeper(
-            self.config,
-            plugins=self.plugins,
+            settings,
+            runtime=lambda: None,
+            clock=clock,
             fights=self.fights,
             health=self.health,
             note=self.noted.append,
@@ -69,7 +69,7 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     """A keeper in a thread; its clock stands still, so only notifications count."""
     monkeypatch.setattr(file_follower, "LOOK_S", 1e6)
     kept = Kept(tmp_path, SystemClock())
-    files = FileFollowers(health=kept.health, clock=SystemClock())
+    files = FileFollowers(health=kept.health, clock=SystemClock(), agenda=Agenda(SystemClock()))
     files.follow(kept.keeper)
     with loops.running(files.loop):
         yield kept
@@ -82,12 +82,12 @@ def test_a_look_that_is_under_way_when_an_export_comes_writes_nothing(
     """It asks the plugins for their versions, which takes a while; meanwhile the export stops it and removes the file."""
     kept = Kept(tmp_path, FakeClock())
 
-    def look() -> bool:
+    def ask(_: str) -> bool:
         kept.is_stopped = True
         kept.path.unlink()
         return offers_others
 
-    monkeypatch.setattr(kept.plugins, "look", look)
+    monkeypatch.setattr(kept.keeper, "_ask", ask)
     kept.keeper.look()
     assert not kept.path.exists()
     assert kept.noted == []
@@ -211,7 +211,7 @@ def test_a_plugin_of_ours_that_something_deletes_again_and_again(tmp_path: Path)
     image.mkdir()
     (image / "loopback").write_bytes(b"x")
     (image / "SHA256SUMS").write_text(f"{hashlib.sha256(b'x').hexdigest()}  loopback\n")
-    kept.plugins.restore()
+    Bundle(image, kept.bin).put_in_place()  # at the start
     for _ in range(FIGHT_REPAIRS + 1):
         (kept.bin / "loopback").unlink()
         kept.keeper.look()

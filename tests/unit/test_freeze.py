@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.agenda import Agenda
 from ipamd.core.clock import SystemClock
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import CONDITION, REASON_MAX, UNSAID, Freeze
@@ -194,7 +195,7 @@ def running(freeze: Freeze, health: Health, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(file_follower, "SETTLE_S", 0.001)
     hook = DrainHookFile(freeze, path=tmp_path / "hooks" / "freeze")
     hook.make_directory()
-    followers = FileFollowers(health=health, clock=SystemClock())
+    followers = FileFollowers(health=health, clock=SystemClock(), agenda=Agenda(SystemClock()))
     followers.follow(hook)
     with loops.running(followers.loop):
         yield tmp_path / "hooks" / "freeze"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.host.plugin_versions import OUTPUT_BYTES_MAX, SHOWN_MAX, ask_versions
+from ipamd.host.plugins import OUTPUT_BYTES_MAX, SHOWN_MAX, ask_versions
 from ipamd.model.errors import PluginLackingError
 from tests.patience import PATIENCE_S
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.host import plugin_bundle as bundle
-from ipamd.host.plugin_bundle import RECORD_NAME, SUMS_NAME, Bundle, Placed
+from ipamd.host import plugins as bundle
+from ipamd.host.plugins import RECORD_NAME, SUMS_NAME, Bundle, Placed
 from ipamd.model.kernel import RepairedObject, RepairKind
 from tests.fakes.clock import FakeClock
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.host.plugin_directory import ASK_AGAIN_S, PluginDirectory, Spoken
+from ipamd.host.plugins import ASK_AGAIN_S, PluginDirectory, Spoken
 from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from ipamd.model.errors import PluginLackingError
 from tests.fakes.clock import FakeClock

@@ -9,8 +9,8 @@ from ipaddress import IPv4Address
 import pytest
 
 from ipamd.core.agenda import REPAIR
+from ipamd.host.network import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from ipamd.host.repair_backoff import FIGHT_REPAIRS
-from ipamd.host.triggers import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
