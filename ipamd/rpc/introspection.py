@@ -76,8 +76,8 @@ def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerCont
 class IntrospectionServicer:
     """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError.
 
-    `freeze` and `thaw` say what went wrong, "" if nothing did. `export` gives the node back to amazon-vpc-cni-k8s, `keep` keeps it after
-    all; each returns what `ExportReply` holds.
+    `freeze` and `thaw` say what went wrong, "" if nothing did. `export` gives the node back to amazon-vpc-cni-k8s, `keep` keeps it
+    after all; each returns what `ExportReply` holds.
     """
 
     sources: Sources
