@@ -221,7 +221,13 @@ class App:
             observer=self.metrics,
             refused=self.refused.note,
         )
-        self.introspection = IntrospectionServicer(sources, self.operator, export=self.export.export, keep=self.export.undo)
+        self.introspection = IntrospectionServicer(
+            sources,
+            freeze=self.operator.freeze,
+            thaw=self.operator.thaw,
+            export=self.export.export,
+            keep=self.export.undo,
+        )
 
     def _sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime

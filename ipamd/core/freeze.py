@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Protocol
 
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
@@ -26,18 +25,6 @@ REASON_MAX = 200
 UNSAID = "no reason given"
 
 log = logging.getLogger(__name__)
-
-
-class FreezeControl(Protocol):
-    """What `ipamctl freeze` and `ipamctl thaw` do. Each returns what went wrong, "" if nothing did."""
-
-    def freeze(self, reason: str) -> str:
-        """Freeze the pool until `thaw` or the next boot."""
-        ...
-
-    def thaw(self) -> str:
-        """End the operator's freeze; other causes stay in force."""
-        ...
 
 
 class Freeze:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class OperatorFreeze:
-    """`ipamctl freeze` and `ipamctl thaw`; implements `FreezeControl`. Safe from any thread."""
+    """`ipamctl freeze` and `ipamctl thaw`: each says what went wrong, "" if nothing did. Safe from any thread."""
 
     def __init__(self, freeze: Freeze, *, run_dir: Path, boot_id: str, clock: Clock) -> None:
         self._freeze = freeze
@@ -59,7 +59,7 @@ class OperatorFreeze:
                 self._freeze.set(FreezeCause.OPERATOR, f"{self._path} cannot be read; `ipamctl thaw` ends it")
 
     def freeze(self, reason: str) -> str:
-        """See `FreezeControl`. The pool is frozen even if the file cannot be written; then a restart thaws."""
+        """Freeze the pool until `thaw` or the next boot; if the file cannot be written, a restart thaws."""
         with self._lock:
             self._freeze.set(FreezeCause.OPERATOR, reason, since_at=self._clock.now())
             (kept,) = [one for one in self._freeze.in_force() if one.cause is FreezeCause.OPERATOR]
@@ -71,7 +71,7 @@ class OperatorFreeze:
             return ""
 
     def thaw(self) -> str:
-        """See `FreezeControl`. A file that cannot be removed keeps the freeze: a restart would bring it back."""
+        """End the operator's freeze, no other. A file that cannot be removed keeps it: a restart would bring it back."""
         with self._lock:
             try:
                 self._path.unlink(missing_ok=True)

@@ -101,7 +101,8 @@ _PATTERNS = (
     r"(?P<value>\$(?:1|2[abxy]|5|6|y|apr1|argon2\w{0,2})\$[\w./$,=+-]{8,}+)",
     r"hooks\.slack\.com/services/(?P<value>[\w/]++)",
 )
-_PEM = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_MARK = "-----{} [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----"
+_PEM = re.compile(rf"(?s:(?>{_MARK.format('BEGIN')})(?:.{{0,{PEM_MAX}}}?{_MARK.format('END')}|.{{0,{PEM_MAX}}}))")
 _OPENING = re.compile(rf"{_QUOTE}|\[")
 _LONG = re.compile(r"(?<![\w+/-])(?<!failure message: )[A-Za-z0-9+/_-]{40,}+=*+")
 """An encoded authorization failure is no secret, and told whole: AWS decodes it."""
@@ -115,24 +116,10 @@ def _rules() -> tuple[re.Pattern[str], ...]:
 
 def without_secrets(text: str) -> str:
     """Return the text with everything that looks like a secret replaced."""
-    text = _without_pem(text)
+    text = _PEM.sub(GONE, text)
     for pattern in _rules():
         text = pattern.sub(_without_value, text)
     return _LONG.sub(_without_random, text)
-
-
-def _without_pem(text: str) -> str:
-    kept, end, begin = [], 0, -1
-    for found in _PEM.finditer(text):
-        if found[1] == "BEGIN" and (begin < 0 or found.start() - begin > PEM_MAX):
-            if begin >= 0:
-                end = begin + PEM_MAX
-            kept += [text[end : found.start()], GONE]
-            begin = found.start()
-        elif found[1] == "END" and begin >= 0:
-            end = found.end() if found.start() - begin <= PEM_MAX else begin + PEM_MAX
-            begin = -1
-    return "".join(kept) + text[end if begin < 0 else begin + PEM_MAX :]
 
 
 def _without_value(found: re.Match[str]) -> str:

@@ -17,7 +17,6 @@ import grpc
 from google.protobuf.message_factory import GetMessageClass
 
 from ipamd.answers import answer, capacity_reply, history_limit, history_reply, question_of
-from ipamd.core.freeze import FreezeControl
 from ipamd.model.address import Address
 from ipamd.model.errors import InvalidRequestError, NotServingError
 from ipamd.model.history import HistoryAnswer, HistoryQuestion
@@ -77,11 +76,13 @@ def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerCont
 class IntrospectionServicer:
     """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError.
 
-    `export` gives the node back to amazon-vpc-cni-k8s, `keep` keeps it after all; each returns what `ExportReply` holds.
+    `freeze` and `thaw` say what went wrong, "" if nothing did. `export` gives the node back to amazon-vpc-cni-k8s, `keep` keeps it
+    after all; each returns what `ExportReply` holds.
     """
 
     sources: Sources
-    control: FreezeControl
+    freeze: Callable[[str], str]
+    thaw: Callable[[], str]
     export: Callable[[], object]
     keep: Callable[[], object]
 
@@ -177,12 +178,12 @@ class IntrospectionServicer:
 
     def Freeze(self, request: pb.FreezeRequest) -> pb.FreezeReply:
         """Freeze the pool until `Thaw` or the next boot."""
-        problem = self.control.freeze(request.reason)
+        problem = self.freeze(request.reason)
         return pb.FreezeReply(freezings=self._freezings(), problem=problem)
 
     def Thaw(self, _: pb.ThawRequest) -> pb.ThawReply:
         """End what `Freeze` began."""
-        problem = self.control.thaw()
+        problem = self.thaw()
         return pb.ThawReply(freezings=self._freezings(), problem=problem)
 
     def Export(self, request: pb.ExportRequest) -> pb.ExportReply:
