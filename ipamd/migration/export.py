@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.model.aws_node import Allocation, recorded, unrecorded, wanted_name
 from ipamd.model.cniresult import recorded_spec, renamed_result
@@ -46,17 +46,12 @@ class ExportReport:
     problems: list[str] = field(default_factory=list)
 
 
-class ExportService:
+class ExportService(Service):
     """`ipamctl export` and `ipamctl export --undo`. One at a time."""
 
     def __init__(self, context: ServiceContext, *, cooldown: Cooldown, aws_node: AwsNode, prefix: str) -> None:
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._locks = context.locks
-        self._clock = context.clock
-        self._health = context.health
+        super().__init__(context)
         self._freeze = context.freeze
-        self._failpoint = context.failpoint
         self._cooldown = cooldown
         self._aws_node = aws_node
         self._prefix = prefix

@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health, Phase
 from ipamd.migration.backend import CniBackendServer
 from ipamd.migration.export import ExportService
@@ -48,12 +48,12 @@ REMOVE = "remove its DaemonSet aws-node from this node"
 log = logging.getLogger(__name__)
 
 
-class OtherDaemon:
+class OtherDaemon(Service):
     """Safe from any thread. Nothing is raised: what cannot be told holds ADD (I11)."""
 
     def __init__(self, context: ServiceContext, *, aws_node: AwsNode) -> None:
-        self._context = context
-        self._health = context.health
+        super().__init__(context)
+        self._freeze = context.freeze
         self._aws_node = aws_node
         self._lock = threading.Lock()
         self._pod = ""
@@ -90,7 +90,7 @@ class OtherDaemon:
         try:
             if self._aws_node.is_exporting or not self._aws_node.has_run_since():
                 return ()
-            return given_twice(self._context.datastore.attachments(), self._aws_node.allocations())
+            return given_twice(self._datastore.attachments(), self._aws_node.allocations())
         except IpamError as error:
             self._health.record_error(TWICE, error)
             return ()
@@ -99,10 +99,10 @@ class OtherDaemon:
         sentence = f"{why}; {REMOVE}; ADD is served {ABSENCE_S:.0f} s after its last sign; two must not share a node (I20)"
         if why:
             self._health.hold_adds(CONDITION, sentence)
-            self._context.freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
+            self._freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
         elif CONDITION in self._health.conditions_by_subject():  # only from hold to serve: that renews the patience of STATUS
             self._health.serve_adds(CONDITION)
-            self._context.freeze.clear(FreezeCause.AWS_NODE)
+            self._freeze.clear(FreezeCause.AWS_NODE)
         self._health.report(CONDITION, why and f"{CONDITION}: {sentence}")
 
 

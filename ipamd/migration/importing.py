@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from ipaddress import IPv4Address
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.migration.handover import OtherDaemon
 from ipamd.model.attachment import pod_veth_name
 from ipamd.model.aws_node import Allocation, ImportResult, Unnamed, identify
@@ -28,15 +28,12 @@ FAILPOINTS = ("import.stamped",)
 log = logging.getLogger(__name__)
 
 
-class ImportService:
+class ImportService(Service):
     """Identifies and stamps; records nothing, so it is repeated whole after a crash."""
 
     def __init__(self, context: ServiceContext, *, aws_node: AwsNode, other: OtherDaemon, prefix: str) -> None:
+        super().__init__(context)
         self._other = other
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._health = context.health
-        self._failpoint = context.failpoint
         self._aws_node = aws_node
         self._prefix = prefix
         self._told: tuple[Allocation, ...] = ()
