@@ -73,7 +73,7 @@ class Node:
 
     def plan(self) -> Plan:
         """Plan, as the pool does after each ADD."""
-        return plan(pool_snapshot(self._store.stock(), limits=LIMITS), settings=SETTINGS, now=datetime.now(UTC))
+        return plan(pool_snapshot(self._store.stock(), limits=LIMITS), settings=SETTINGS)
 
     def detach(self, key: AttachmentKey) -> None:
         """Undo `attach`, so that the count stays."""

@@ -13,7 +13,6 @@ Overview: docs/pool.md, The pool.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
 from math import ceil, sqrt
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
@@ -142,14 +141,14 @@ def most_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 THAW = "use another node; `ipamctl thaw` ends an operator's freeze, the others end with their cause"
 
 
-def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Refusal | None:
+def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal | None:
     """Return why the pool cannot grow now, and what helps; None if it can, or if something is on its way."""
     known = snapshot.growth
     if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         reason = f"the pool has reached maxPods ({settings.max_pods})"
         return Refusal(reason, "raise MAX_PODS if it is set, or use more nodes", kind=Blocked.MAX_PODS)
-    if snapshot.retry_at is not None and now < snapshot.retry_at:
-        return Refusal(snapshot.blocked_reason, left_s=(snapshot.retry_at - now).total_seconds())
+    if snapshot.fault is not None:
+        return snapshot.fault
     has_slot = any(vacant_slots(eni, snapshot) for eni in snapshot.enis)
     has_place = room_for_eni(snapshot, settings)
     is_asked_again_soon = has_slot and known.allocation is not None and not known.allocation.is_lasting
@@ -166,19 +165,6 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime
     if known.cap is not None and known.eni_cap is not None and known.eni_cap < eni_limit(snapshot.limits, settings):
         return known.cap
     return _full(snapshot, settings)
-
-
-def is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether there is no vacant slot, no ENI on its way that has some, and no place for another ENI by the limits."""
-    vacant = any(vacant_slots(eni, snapshot) or eni.state is EniState.ATTACHING for eni in snapshot.enis)
-    return not vacant and snapshot.growth.eni_cap is None and not room_for_eni(snapshot, settings)
-
-
-def fullness(snapshot: PoolSnapshot) -> str:
-    """Say how many slots of all are used."""
-    enis = [eni for eni in snapshot.enis if not eni.is_excluded]
-    used = sum(eni.used_slot_count for eni in enis)
-    return f"full: {used} of {counted(len(enis) * snapshot.limits.slots_per_eni, 'slot')} are in use"
 
 
 def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
@@ -227,31 +213,30 @@ class Plan:
         return str(self.blocked) if self.blocked is not None else ""
 
 
-def plan(snapshot: PoolSnapshot, *, settings: PoolSettings, now: datetime) -> Plan:
+def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
     """Decide what to request from EC2, or to give back, so that the warm pool reaches its target.
 
     Args:
         snapshot: one consistent read; counts in addresses.
         settings: targets.
-        now: aware UTC.
     Returns: zero or more actions in order, ENIs by device index (same input, same output).
     Raises: nothing for lack of capacity; `blocked` reports it.
     Concurrency: pure. Guards: I7, I8, I13.
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences above.
     """
-    decided = _plan(snapshot, settings, now)
+    decided = _plan(snapshot, settings)
     if not snapshot.frozen:
         return decided
     what = barred_enis(is_ahead_of_need=snapshot.is_frozen_ahead)
     return replace(decided, sentence=f"{decided.sentence}; frozen, {what} and nothing given back: {snapshot.frozen}")
 
 
-def _plan(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Plan:
+def _plan(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
     settings = resolved(snapshot, settings)
     deficit, excess = deficit_count(snapshot, settings), excess_count(snapshot, settings)
     host = snapshot.growth.host if snapshot.waiting_count > snapshot.supply_count else None
     # Addresses that the host's routing keeps from waiting ADDs are there: it is the obstacle, not EC2.
-    blocked = host or growth_blocker(snapshot, settings, now)
+    blocked = host or growth_blocker(snapshot, settings)
     if deficit == 0:
         return _at_target(snapshot, settings, host, blocked)
     short = f"short of {counted(deficit, 'address')}"
@@ -262,8 +247,7 @@ def _plan(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Plan
     if exchanged is not None:
         sentence = f"{short}: {exchanged}, because every slot is taken and a /28 in one has 16"
         return Plan((exchanged,), sentence, deficit, excess)
-    is_paused = snapshot.retry_at is not None and now < snapshot.retry_at
-    actions = () if is_paused else tuple(growth_actions(snapshot, settings, want))
+    actions = () if snapshot.fault is not None else tuple(growth_actions(snapshot, settings, want))
     if actions and isinstance(actions[0], CreateEni) and _is_spare_eni_better_later(snapshot, settings):
         return Plan((), f"{short}: a spare ENI is asked for once no ADD has come for a while", deficit, excess, is_postponed=True)
     if actions:
@@ -277,7 +261,13 @@ def _plan(snapshot: PoolSnapshot, settings: PoolSettings, now: datetime) -> Plan
         sentence = f"{short}; nobody may have what is on an excluded ENI: " + "; ".join(str(action) for action in leaving)
         return Plan(leaving, sentence, deficit, excess, blocked)
     blocked = blocked or snapshot.growth.prefixes
-    sentence = fullness(snapshot) if blocked is None or is_full(snapshot, settings) else f"{short}, and cannot grow: {blocked}"
+    # Full: no vacant slot, no ENI on its way that has some, and no place for another ENI by the limits.
+    vacant = any(vacant_slots(eni, snapshot) or eni.state is EniState.ATTACHING for eni in snapshot.enis)
+    sentence = f"{short}, and cannot grow: {blocked}"
+    if blocked is None or not (vacant or snapshot.growth.eni_cap is not None or room_for_eni(snapshot, settings)):
+        enis = [eni for eni in snapshot.enis if not eni.is_excluded]
+        used = sum(eni.used_slot_count for eni in enis)
+        sentence = f"full: {used} of {counted(len(enis) * snapshot.limits.slots_per_eni, 'slot')} are in use"
     return Plan((), sentence, deficit, excess, blocked)
 
 
@@ -374,22 +364,16 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """What to ask for to make up a deficit: more while a ramp lasts, less while single addresses stand in for missing /28s."""
     if not is_prefix_mode(snapshot, settings):
-        extra = max(
-            min(snapshot.growth.demand.lasting_count, settings.warm_ip_target), _behind_waiting_count(snapshot, settings, deficit)
-        )
+        extra = min(snapshot.growth.demand.lasting_count, settings.warm_ip_target)
+        # What WARM_IP_TARGET needs besides once the ADDs that wait have taken theirs: one call then serves both. One that waits may be
+        # the start's, which takes no address (`ipamd/ready_marks.py`).
+        if snapshot.waiting_count >= 2 and settings.warm_ip_target:
+            extra = max(extra, settings.warm_ip_target + snapshot.waiting_count - _coming_count(snapshot) - deficit)
         return min(deficit + extra, settings.max_pods - snapshot.pool_count) if settings.max_pods else deficit + extra
     if snapshot.prefixes_available or settings.ip_targets_defined:
         return deficit
     free = _coming_count(snapshot)
     return max(min(deficit, STOPGAP_COUNT - free), snapshot.waiting_count - free)
-
-
-def _behind_waiting_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """What WARM_IP_TARGET needs besides a deficit once the ADDs that wait have taken theirs: one call then serves both. One that waits
-    may be the start's, which takes no address (`ipamd/ready_marks.py`)."""
-    if snapshot.waiting_count < 2 or not settings.warm_ip_target:
-        return 0
-    return max(settings.warm_ip_target + snapshot.waiting_count - _coming_count(snapshot) - deficit, 0)
 
 
 def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) -> bool:

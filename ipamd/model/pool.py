@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
@@ -359,17 +358,6 @@ class GrowthState:
 
 
 @dataclass(frozen=True, slots=True)
-class Releasable:
-    """Addresses of one ENI that may be given back now: free, given to nobody, not held. Longest free first.
-
-    `prefixes`: whole /28s of which every address is so, ascending.
-    """
-
-    addresses: tuple[IPv4Address, ...] = ()
-    prefixes: tuple[IPv4Network, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Hold:
     """The surplus over the hold window, in addresses.
 
@@ -380,7 +368,7 @@ class Hold:
 
     settled_count: int | None = None
     ages: Mapping[EniId, float] = field(default_factory=dict)
-    releasable: Mapping[EniId, Releasable] = field(default_factory=dict)
+    releasable: Mapping[EniId, ReleaseAddresses] = field(default_factory=dict)
     refusal: Refusal | None = None
 
 
@@ -414,8 +402,8 @@ class PoolSnapshot:
     less. `unready_free_count`: free addresses on ENIs whose host routing is not in place, so that no ADD can have them;
     those that are held back are not in it, because `counts.held` has them. `taken_free_count`: those of them whose ENI was taken away.
     `leaving_cooling_count`: cooling addresses that nobody will get: of ENIs that are excluded or being detached.
-    `waiting_count`: ADDs that wait for an address now. `retry_at`/`blocked_reason`: an error of ours stops all growth until
-    then (aware UTC). `growth`: what EC2's refusals taught, and what is under way. `hold`: the surplus over time. `frozen`: why no ENI
+    `waiting_count`: ADDs that wait for an address now. `fault`: an error of ours stops everything for a
+    moment. `growth`: what EC2's refusals taught, and what is under way. `hold`: the surplus over time. `frozen`: why no ENI
     may be made and nothing given back, "" if that is allowed; addresses and prefixes on attached ENIs may be asked for all the same.
     `is_frozen_ahead`: but an ENI for which an ADD waits may be made.
     """
@@ -432,8 +420,7 @@ class PoolSnapshot:
     refused_device_indexes: frozenset[int] = frozenset()
     leaving_cooling_count: int = 0
     waiting_count: int = 0
-    retry_at: datetime | None = None
-    blocked_reason: str = ""
+    fault: Refusal | None = None
     growth: GrowthState = field(default_factory=GrowthState)
     hold: Hold = field(default_factory=Hold)
     frozen: str = ""
@@ -471,8 +458,7 @@ def pool_snapshot(
     *,
     limits: InstanceLimits,
     waiting_count: int = 0,
-    retry_at: datetime | None = None,
-    blocked_reason: str = "",
+    fault: Refusal | None = None,
     growth: GrowthState | None = None,
     occupied: Collection[tuple[int, int]] = (),
     refused: Collection[tuple[int, int]] = (),
@@ -510,8 +496,7 @@ def pool_snapshot(
         unmanaged_device_indexes=frozenset(index for index in unmanaged if index >= 0),
         refused_device_indexes=frozenset(index for card, index in refused if card == 0),
         waiting_count=waiting_count,
-        retry_at=retry_at,
-        blocked_reason=blocked_reason,
+        fault=fault,
         growth=growth or GrowthState(),
         frozen=frozen,
         is_frozen_ahead=is_frozen_ahead,

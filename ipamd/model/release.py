@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.ids import EniId
 from ipamd.model.placement import asks_for_prefixes, is_prefix_mode, vacant_slots
-from ipamd.model.pool import EniCapacity, PoolSettings, PoolSnapshot, Releasable, Release, ReleaseAddresses, ReleaseEni
+from ipamd.model.pool import EniCapacity, PoolSettings, PoolSnapshot, Release, ReleaseAddresses, ReleaseEni
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, first_of
 
@@ -81,7 +81,7 @@ def obstacle(snapshot: PoolSnapshot) -> str:
         return "an ENI's host routing is not in place"
     if snapshot.hold.refusal is not None:
         return snapshot.hold.refusal.reason  # without its countdown: the sentence is logged when it changes
-    return snapshot.blocked_reason if snapshot.retry_at is not None else ""
+    return snapshot.fault.reason if snapshot.fault is not None else ""
 
 
 def why_kept(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int) -> str:
@@ -129,7 +129,7 @@ def _excluded(snapshot: PoolSnapshot) -> Iterator[Release]:
         if not _why_eni_stays(eni, snapshot, 0.0):
             yield ReleaseEni(eni.eni_id)
         elif (free := snapshot.hold.releasable.get(eni.eni_id)) is not None:
-            yield ReleaseAddresses(eni.eni_id, free.addresses, free.prefixes)
+            yield free
 
 
 def _addresses(
@@ -205,7 +205,7 @@ def needs_slot(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     known = snapshot.growth
     if snapshot.frozen or not asks_for_prefixes(snapshot, settings):
         return False
-    if snapshot.retry_at is not None or snapshot.hold.refusal is not None:
+    if snapshot.fault is not None or snapshot.hold.refusal is not None:
         return False
     if snapshot.waiting_count or known.allocation is not None or known.pending_slots or known.pending_enis:
         return False
@@ -237,8 +237,9 @@ def eni_min_age_s(settings: PoolSettings) -> float:
     return min(ENI_MIN_AGE_S, settings.release_hold_s)
 
 
-def releasable(snapshot: Snapshot, *, held: frozenset[IPv4Address]) -> dict[EniId, Releasable]:
-    """Name what may be given back on each ENI in the pool.
+def releasable(snapshot: Snapshot, *, held: frozenset[IPv4Address]) -> dict[EniId, ReleaseAddresses]:
+    """Name what may be given back now on each ENI in the pool: free, given to nobody, not held; single addresses longest free first,
+    whole /28s ascending.
 
     Args:
         snapshot: one consistent read of the datastore.
@@ -260,8 +261,8 @@ def releasable(snapshot: Snapshot, *, held: frozenset[IPv4Address]) -> dict[EniI
         if count == ADDRESSES_PER_PREFIX:
             whole.setdefault(eni_id, []).append(prefix)
     return {
-        eni_id: Releasable(
-            tuple(address for _, _, address in sorted(singles.get(eni_id, ()))), tuple(sorted(whole.get(eni_id, ())))
+        eni_id: ReleaseAddresses(
+            eni_id, tuple(address for _, _, address in sorted(singles.get(eni_id, ()))), tuple(sorted(whole.get(eni_id, ())))
         )
         for eni_id in sorted(singles.keys() | whole.keys())
     }

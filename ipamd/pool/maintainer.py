@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 
 from ipamd.core.agenda import EC2, soonest_s
@@ -174,7 +173,7 @@ class PoolMaintainer:
             if self._refused.drop_stale_cap(snapshot.known_eni_count):
                 continue
             self._provisioner.note_wanted(wanted_count(snapshot, self.settings))
-            decided = plan(snapshot, settings=self.settings, now=self._clock.now())
+            decided = plan(snapshot, settings=self.settings)
             surplus = surplus_count(snapshot, self.settings)
             self._window.record_surplus(surplus, self.settings, now_s=now_s)
             before = self._datastore.draining().enis
@@ -203,12 +202,10 @@ class PoolMaintainer:
         """Make the planner's input from one consistent read of memory; None while the instance's limits are not known."""
         if self.limits is None:
             return None
-        fault = self._refused.refusal(FAULT)
         snapshot_of = partial(
             pool_snapshot,
             limits=self.limits,
-            retry_at=None if fault is None else self._clock.now() + timedelta(seconds=fault.left_s or 0.0),
-            blocked_reason="" if fault is None else fault.reason,
+            fault=self._refused.refusal(FAULT),
             growth=self._growth(is_urgent=waiting_count > 0),
             occupied=self._enis.occupied().values(),
             refused=self._enis.book.refused(),

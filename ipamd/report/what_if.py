@@ -58,7 +58,7 @@ def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str
         limits = snapshot.limits
         max_pods = limits.max_pods if sources.primary_carries_pods else limits.max_pods_without_primary
         settings = changed.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
-    decided = plan(snapshot, settings=settings, now=sources.clock.now())
+    decided = plan(snapshot, settings=settings)
     auto = auto_target(snapshot, replace(settings, warm_target_auto=True))
     return WhatIf(decided, snapshot, resolved(snapshot, settings), auto, _obstacles(snapshot, decided))
 
@@ -120,7 +120,7 @@ def changed_settings(settings: Settings, changes: Sequence[str]) -> Settings:
 def _obstacles(snapshot: PoolSnapshot, decided: Plan) -> tuple[tuple[str, Refusal], ...]:
     """Everything that stands in the way of growth, whether or not the plan needs it."""
     known = snapshot.growth
-    paused = Refusal(snapshot.blocked_reason) if snapshot.retry_at is not None else None
+    paused = None if snapshot.fault is None else Refusal(snapshot.fault.reason)
     found = [
         ("all growth", paused),
         ("new ENIs", Refusal(snapshot.frozen) if snapshot.frozen else known.creation),

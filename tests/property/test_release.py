@@ -142,7 +142,7 @@ def pools(draw: st.DrawFn) -> Pool:
 def test_what_goes_is_free_and_the_pool_is_not_short_without_it(pool: Pool, settings: PoolSettings) -> None:
     """`apply` checks that each address is free; afterwards nothing is asked of EC2, in neither direction, but for what the ENIs' whole
     release made possible."""
-    decided = plan(pool.snapshot(settings), settings=settings, now=NOW)
+    decided = plan(pool.snapshot(settings), settings=settings)
     releases = [action for action in decided.actions if isinstance(action, ReleaseAddresses | ReleaseEni)]
     assume(
         not (releases and decided.deficit_count)
@@ -153,14 +153,14 @@ def test_what_goes_is_free_and_the_pool_is_not_short_without_it(pool: Pool, sett
     if releases:
         after = pool.snapshot(settings)
         assert deficit_count(after, settings) == 0
-        assert plan(after, settings=settings, now=NOW).actions == ()
+        assert plan(after, settings=settings).actions == ()
 
 
 @given(pools(), settings_of_any_kind)
 def test_nothing_goes_before_its_window_is_over(pool: Pool, settings: PoolSettings) -> None:
     """Without a whole window, and with nothing settled, no release."""
     now = pool.snapshot(settings, Hold(None, releasable=releasable(pool.records(), held=frozenset())))
-    assert not [a for a in plan(now, settings=settings, now=NOW).actions if isinstance(a, ReleaseAddresses | ReleaseEni)]
+    assert not [a for a in plan(now, settings=settings).actions if isinstance(a, ReleaseAddresses | ReleaseEni)]
 
 
 @given(settings_of_any_kind, st.lists(st.integers(0, 14), min_size=1, max_size=6))
@@ -173,7 +173,7 @@ def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSet
             _load(pool, loads[turn % len(loads)])  # what found no address waits, and takes what has come
             snapshot = pool.snapshot(settings, _hold(pool, window, settings, now_s))
             window.record_surplus(surplus_count(snapshot, settings), settings, now_s=now_s)
-            decided = plan(snapshot, settings=settings, now=NOW)
+            decided = plan(snapshot, settings=settings)
             if not decided.actions:
                 break
             calls.append(turn)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
 from ipamd.model.pool import Allocate, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors_pool.json").read_text())
 
 
@@ -67,7 +65,7 @@ def converge(limits: InstanceLimits, settings: PoolSettings, pods: int) -> list[
             limits=limits,
             waiting_count=int(placed < pods and total == placed),
         )
-        decided = plan(snapshot, settings=settings, now=NOW)
+        decided = plan(snapshot, settings=settings)
         if not decided.actions:
             if placed == pods or total == placed:
                 return enis

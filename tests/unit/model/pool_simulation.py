@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import count
 
 from ipamd.model.eni import EniState, InstanceLimits
@@ -29,7 +28,6 @@ from ipamd.model.pool import (
 )
 from ipamd.pool.demand_window import SETTLE_S, DemandWindow
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COOLDOWN_S = 30.0
 ALLOCATION_S, CREATION_S = 0.6, 6.0
 EXCESS_S = 60.0
@@ -126,7 +124,7 @@ class PoolSimulation:
         target = resolved(snapshot, self.settings).warm_ip_target
         if not self.outcome.targets or self.outcome.targets[-1][1] != target:
             self.outcome.targets.append((self.now_s, target))
-        decided = plan(snapshot, settings=self.settings, now=NOW)
+        decided = plan(snapshot, settings=self.settings)
         if decided.actions:
             action = decided.actions[0]
             assert not isinstance(action, ReleaseAddresses | ReleaseEni)

@@ -14,7 +14,7 @@ from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.plan import FLOOR_COUNT, auto_target, deficit_count, most_count, plan, resolved
 from ipamd.model.pool import CreateEni, EniCapacity, GrowthState, PoolCounts, PoolSettings, PoolSnapshot, SeenDemand
-from tests.unit.model.pool_simulation import NOW, Outcome, PoolSimulation, Trace
+from tests.unit.model.pool_simulation import Outcome, PoolSimulation, Trace
 
 AUTO = PoolSettings(warm_target_auto=True)
 M5_LARGE, M5_4XLARGE = InstanceLimits("m5.large", 3, 10), InstanceLimits("m5.4xlarge", 8, 30)
@@ -101,7 +101,7 @@ def test_more_demand_never_lowers_the_target(what: str, snapshot: PoolSnapshot, 
 def test_the_plan_is_that_of_the_target_it_names(snapshot: PoolSnapshot, settings: PoolSettings) -> None:
     """The planner with auto does what it does with WARM_IP_TARGET of the same number."""
     fixed = replace(settings, warm_target_auto=False, warm_ip_target=auto_target(snapshot, settings).count)
-    assert plan(snapshot, settings=settings, now=NOW) == plan(snapshot, settings=fixed, now=NOW)
+    assert plan(snapshot, settings=settings) == plan(snapshot, settings=fixed)
     assert deficit_count(snapshot, settings) == deficit_count(snapshot, fixed)
     assert resolved(snapshot, resolved(snapshot, settings)) == resolved(snapshot, settings)
 
@@ -125,7 +125,7 @@ def test_time_to_grow_counts_with_the_rate() -> None:
     assert target(seen, assigned=5, free=5) == 3  # 0.6 + 2 x 0.77
     found = auto_target(snapshot_of(seen, assigned=29), AUTO)
     assert (found.count, found.needs_eni) == (14, True)  # 8 + 2 x 2.83
-    assert plan(snapshot_of(seen, assigned=29), settings=AUTO, now=NOW).actions == (CreateEni(1, address_count=14),)
+    assert plan(snapshot_of(seen, assigned=29), settings=AUTO).actions == (CreateEni(1, address_count=14),)
 
 
 def test_what_a_new_node_expects_needs_no_eni_while_it_fills() -> None:

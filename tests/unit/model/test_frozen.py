@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
 from ipamd.model.pool import Allocate, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WHY = "operator: maintenance"
 
 
@@ -32,8 +30,8 @@ def pool(used: int, *, free: int = 0, waiting: int = 0, eni_count: int = 3) -> P
 def test_no_eni_is_made() -> None:
     """A full ENI and a place for another: thawed one is made; frozen none is, and the blocker says why and what helps."""
     full = pool(9, waiting=1)
-    assert [type(action) for action in plan(replace(full, frozen=""), settings=PoolSettings(), now=NOW).actions] == [CreateEni]
-    decided = plan(full, settings=PoolSettings(), now=NOW)
+    assert [type(action) for action in plan(replace(full, frozen=""), settings=PoolSettings()).actions] == [CreateEni]
+    decided = plan(full, settings=PoolSettings())
     assert decided.actions == ()
     assert decided.blocked is not None
     assert WHY in decided.blocked.reason
@@ -45,7 +43,7 @@ def test_no_eni_is_made() -> None:
 def test_after_a_rebalance_recommendation_an_eni_is_made_for_adds_only(waiting: int, free: int, made: int) -> None:
     """The instance may run for days: what ADDs wait for is made, nothing ahead of need, and no warm ENI beside it."""
     full = replace(pool(9, waiting=waiting, free=free, eni_count=4), is_frozen_ahead=True)
-    decided = plan(full, settings=PoolSettings(), now=NOW)
+    decided = plan(full, settings=PoolSettings())
     assert [type(action) for action in decided.actions] == [CreateEni] * made
     assert (decided.blocked is None) == bool(waiting)
     assert "that no ADD waits for" in decided.sentence
@@ -54,21 +52,21 @@ def test_after_a_rebalance_recommendation_an_eni_is_made_for_adds_only(waiting: 
 @pytest.mark.parametrize("is_prefix_mode", [False, True])
 def test_attached_enis_still_give(is_prefix_mode: bool) -> None:
     """An ADD that waits gets an address or a /28 of an ENI that has a slot left."""
-    decided = plan(pool(4, waiting=1), settings=PoolSettings(prefix_delegation=is_prefix_mode, warm_ip_target=2), now=NOW)
+    decided = plan(pool(4, waiting=1), settings=PoolSettings(prefix_delegation=is_prefix_mode, warm_ip_target=2))
     assert [(type(action), bool(action.prefix_count)) for action in decided.actions] == [(Allocate, is_prefix_mode)]
     assert decided.blocked is None
 
 
 def test_a_full_node_is_full_not_frozen() -> None:
     """Where the limits leave no place, thawing would not help: the limit is named."""
-    decided = plan(pool(9, waiting=1, eni_count=1), settings=PoolSettings(), now=NOW)
+    decided = plan(pool(9, waiting=1, eni_count=1), settings=PoolSettings())
     assert decided.blocked is not None
     assert "frozen" not in decided.blocked.reason
 
 
 def test_at_target_it_is_said_too() -> None:
     """A pool that wants nothing says that it is frozen."""
-    assert WHY in plan(pool(9, free=9), settings=PoolSettings(), now=NOW).sentence
+    assert WHY in plan(pool(9, free=9), settings=PoolSettings()).sentence
 
 
 @given(
@@ -84,6 +82,6 @@ def test_whatever_is_wanted(used: int, waiting: int, is_prefix_mode: bool, warm_
         warm_eni_target=warm_eni_target, warm_ip_target=warm_ip_target, prefix_delegation=is_prefix_mode, warm_prefix_target=1
     )
     frozen = pool(used, waiting=waiting)
-    thawed = plan(replace(frozen, frozen=""), settings=settings, now=NOW)
+    thawed = plan(replace(frozen, frozen=""), settings=settings)
     kept = tuple(action for action in thawed.actions if not isinstance(action, CreateEni))
-    assert plan(frozen, settings=settings, now=NOW).actions == kept
+    assert plan(frozen, settings=settings).actions == kept

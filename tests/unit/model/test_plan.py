@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -24,7 +23,7 @@ from ipamd.model.pool import (
     PoolSnapshot,
     Refusal,
 )
-from tests.unit.model.plan_vectors import NOW, converge, snapshot_of
+from tests.unit.model.plan_vectors import converge, snapshot_of
 
 
 @pytest.mark.parametrize(
@@ -49,10 +48,10 @@ def test_an_allocation_in_doubt_is_not_asked_for_twice() -> None:
     """Its slots count as taken, and its addresses as on their way."""
     snapshot = snapshot_of(9, 9, limits=InstanceLimits("t", 3, 30))
     growth = GrowthState(pending_slots={EniId("eni-0"): 5}, pending_address_count=5, pending="the answer was lost")
-    decided = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=5), now=NOW)
+    decided = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=5))
     assert decided.actions == ()
     assert "the answer was lost" in decided.sentence
-    more = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=7), now=NOW)
+    more = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=7))
     assert more.actions == (Allocate(EniId("eni-0"), 2),)
 
 
@@ -60,7 +59,7 @@ def test_a_creation_in_doubt_takes_its_place() -> None:
     """Neither its device index nor its place among the ENIs is used again."""
     snapshot = snapshot_of(9, 9, limits=InstanceLimits("t", 3, 10))
     growth = GrowthState(pending_enis=(PendingEni(1, 0),))
-    decided = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=20), now=NOW)
+    decided = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=20))
     assert decided.actions == (CreateEni(2, address_count=9),)
 
 
@@ -69,7 +68,7 @@ def test_an_eni_is_created_only_where_waiting_does_not_help(is_lasting: bool) ->
     """Allocation is throttled for a second: its slots are waited for. Denied by IAM: addresses come with a new ENI."""
     snapshot = snapshot_of(5, 5, limits=InstanceLimits("t", 3, 10))
     growth = GrowthState(allocation=Refusal("refused", "do this", 1.0, is_lasting))
-    decided = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=2), now=NOW)
+    decided = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=2))
     assert decided.actions == ((CreateEni(1, address_count=2),) if is_lasting else ())
     assert bool(decided.blocked) is not is_lasting
 
@@ -127,7 +126,7 @@ def test_a_spare_eni_is_asked_for_once_no_add_has_come_for_a_while(
     """Only one that nobody waits for, and while half of the target is there; IP targets say themselves what they want."""
     full = snapshot_of(9, 9 - free, limits=InstanceLimits("t", 3, 10))
     growth = GrowthState(is_spare_eni_settling=settling)
-    decided = plan(replace(full, growth=growth, waiting_count=waiting), settings=settings, now=NOW)
+    decided = plan(replace(full, growth=growth, waiting_count=waiting), settings=settings)
     assert decided.is_postponed is is_postponed
     assert bool(decided.actions) is not is_postponed
     assert decided.deficit_count > 0
@@ -140,7 +139,7 @@ def test_addresses_that_are_held_back_do_not_fill_the_node() -> None:
     assert deficit_count(full, settings) == 0
     held = replace(full, counts=PoolCounts(free=9, held=9))
     assert deficit_count(held, settings) == 2
-    assert plan(replace(held, waiting_count=4), settings=settings, now=NOW).actions == (CreateEni(1, address_count=4 + 2),)
+    assert plan(replace(held, waiting_count=4), settings=settings).actions == (CreateEni(1, address_count=4 + 2),)
 
 
 def test_what_adds_wait_for_and_the_target_behind_them_share_a_call() -> None:
@@ -149,14 +148,14 @@ def test_what_adds_wait_for_and_the_target_behind_them_share_a_call() -> None:
     empty = snapshot_of(0, 0, limits=InstanceLimits("t", 3, 15))
     settings = PoolSettings(warm_ip_target=5)
     for waiting, count in ((0, 5), (1, 5), (2, 7), (7, 12)):
-        decided = plan(replace(empty, waiting_count=waiting), settings=settings, now=NOW)
+        decided = plan(replace(empty, waiting_count=waiting), settings=settings)
         assert [action.address_count for action in decided.actions if isinstance(action, Allocate)] == [count]
 
 
 def test_waiting_adds_are_demand() -> None:
     """With no target unmet, an ADD that waits makes the pool grow by what it needs."""
     snapshot = replace(snapshot_of(9, 9, limits=InstanceLimits("t", 3, 10)), waiting_count=4)
-    decided = plan(snapshot, settings=PoolSettings(minimum_ip_target=1), now=NOW)
+    decided = plan(snapshot, settings=PoolSettings(minimum_ip_target=1))
     assert decided.actions == (CreateEni(1, address_count=4),)
 
 
@@ -164,7 +163,7 @@ def test_a_full_instance_says_so() -> None:
     """The reason names the instance type, its ENIs and slots (I14)."""
     limits = InstanceLimits("m5.large", 3, 10)
     enis = tuple(EniCapacity(EniId(f"eni-{n}"), n, EniState.ATTACHED, 9) for n in range(3))
-    decided = plan(PoolSnapshot(enis, PoolCounts(assigned=27), limits), settings=PoolSettings(), now=NOW)
+    decided = plan(PoolSnapshot(enis, PoolCounts(assigned=27), limits), settings=PoolSettings())
     assert decided.actions == ()
     assert "all 3 of 3 ENIs that m5.large may have" in decided.blocked_by
     assert (decided.sentence, decided.deficit_count) == ("full: 27 of 27 slots are in use", 9)
@@ -175,7 +174,7 @@ def test_an_eni_on_its_way_is_no_fullness() -> None:
     limits = InstanceLimits("m5.large", 3, 10)
     states = (EniState.ATTACHED, EniState.ATTACHED, EniState.ATTACHING)
     enis = tuple(EniCapacity(EniId(f"eni-{n}"), n, state, 9) for n, state in enumerate(states))
-    decided = plan(PoolSnapshot(enis, PoolCounts(assigned=27), limits), settings=PoolSettings(), now=NOW)
+    decided = plan(PoolSnapshot(enis, PoolCounts(assigned=27), limits), settings=PoolSettings())
     assert decided.blocked_by == ""
 
 
@@ -183,7 +182,7 @@ def test_one_is_not_many() -> None:
     """Counts of one are in the singular, wherever the planner speaks."""
     assert str(PoolCounts(assigned=1)) == "1 address: 1 assigned, 0 reserved, 0 cooling, 0 quarantined, 0 free"
     assert str(CreateEni(2, prefix_count=1)) == "create an ENI with 1 prefix as device 2"
-    decided = plan(snapshot_of(0, 0, limits=InstanceLimits("t", 3, 10)), settings=PoolSettings(warm_ip_target=1), now=NOW)
+    decided = plan(snapshot_of(0, 0, limits=InstanceLimits("t", 3, 10)), settings=PoolSettings(warm_ip_target=1))
     assert decided.sentence.startswith("short of 1 address: ")
     assert "1 addresses" not in decided.sentence
 
@@ -192,10 +191,9 @@ def test_a_block_is_kept_and_told() -> None:
     """While EC2's refusal lasts nothing is planned, and the sentence says for how long."""
     snapshot = replace(
         snapshot_of(0, 0, limits=InstanceLimits("t", 3, 10)),
-        retry_at=NOW + timedelta(seconds=90),
-        blocked_reason="subnet-1 is empty",
+        fault=Refusal("subnet-1 is empty", left_s=90.0),
     )
-    decided = plan(snapshot, settings=PoolSettings(), now=NOW)
+    decided = plan(snapshot, settings=PoolSettings())
     assert decided.actions == ()
     assert decided.blocked_by == "subnet-1 is empty (next try in 90 s)"
 
@@ -236,8 +234,8 @@ SETTINGS = st.builds(
 @given(SNAPSHOTS, SETTINGS)
 def test_a_plan_never_asks_for_what_does_not_fit(snapshot: PoolSnapshot, settings: PoolSettings) -> None:
     """For any pool: no ENI beyond its slots, no instance beyond its ENIs, no device index twice, no pool beyond maxPods."""
-    decided = plan(snapshot, settings=settings, now=NOW)
-    assert decided == plan(snapshot, settings=settings, now=NOW), "same input, same output"
+    decided = plan(snapshot, settings=settings)
+    assert decided == plan(snapshot, settings=settings), "same input, same output"
     slots, limits = snapshot.limits.slots_per_eni, snapshot.limits
     used = {eni.eni_id: eni.used_slot_count for eni in snapshot.enis}
     indexes = [eni.device_index for eni in snapshot.enis]
@@ -266,7 +264,7 @@ def test_a_plan_never_asks_for_what_does_not_fit(snapshot: PoolSnapshot, setting
 @given(SNAPSHOTS, SETTINGS)
 def test_a_plan_explains_itself(snapshot: PoolSnapshot, settings: PoolSettings) -> None:
     """For any pool: a deficit is acted upon or its blocker is named; nothing is done without a deficit (I14)."""
-    decided = plan(snapshot, settings=settings, now=NOW)
+    decided = plan(snapshot, settings=settings)
     assert decided.sentence
     if decided.deficit_count == 0:
         assert decided.actions == ()

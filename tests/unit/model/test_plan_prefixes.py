@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from ipaddress import IPv4Address
 
 import pytest
@@ -23,11 +22,9 @@ from ipamd.model.pool import (
     PoolSettings,
     PoolSnapshot,
     Refusal,
-    Releasable,
     ReleaseAddresses,
 )
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 M5_LARGE = InstanceLimits("m5.large", 3, 10)
 M4_LARGE = InstanceLimits("m4.large", 2, 10, hypervisor="xen")
 M8I_48XLARGE = InstanceLimits("m8i.48xlarge", 24, 64)
@@ -55,9 +52,9 @@ def test_a_type_without_prefixes_follows_the_targets_of_single_addresses(
 ) -> None:
     """m4.large is no Nitro type: WARM_PREFIX_TARGET says nothing there, WARM_ENI_TARGET does, as if prefixes were off."""
     snapshot = a_pool(9, free=4, assigned=5, limits=M4_LARGE)
-    found = plan(snapshot, settings=settings, now=NOW)
+    found = plan(snapshot, settings=settings)
     assert found.actions == (() if expected is None else (expected,))
-    assert found == plan(snapshot, settings=replace(settings, prefix_delegation=False), now=NOW)
+    assert found == plan(snapshot, settings=replace(settings, prefix_delegation=False))
 
 
 @pytest.mark.parametrize("by_prefix", [False, True])
@@ -68,27 +65,27 @@ def test_an_eni_of_the_largest_types_is_filled_by_one_call(by_prefix: bool) -> N
         expected = CreateEni(1, prefix_count=63)
     else:
         settings, expected = PoolSettings(warm_eni_target=1), CreateEni(1, address_count=63)
-    assert plan(a_pool(63, assigned=63, limits=M8I_48XLARGE), settings=settings, now=NOW).actions == (expected,)
+    assert plan(a_pool(63, assigned=63, limits=M8I_48XLARGE), settings=settings).actions == (expected,)
 
 
 def test_a_new_eni_gets_no_more_than_ec2_takes_at_once() -> None:
     """Where a creation was refused for its size, the next asks for less; attached ENIs are filled as before."""
     growth = GrowthState(creation_cap=31)
     pool = replace(a_pool(63, assigned=63, limits=M8I_48XLARGE), growth=growth)
-    assert plan(pool, settings=PoolSettings(), now=NOW).actions[0] == CreateEni(1, address_count=31)
+    assert plan(pool, settings=PoolSettings()).actions[0] == CreateEni(1, address_count=31)
     pool = replace(a_pool(3, assigned=3, limits=M8I_48XLARGE), growth=growth)
-    assert plan(pool, settings=PoolSettings(), now=NOW).actions[0] == Allocate(EniId("eni-0"), 60)
+    assert plan(pool, settings=PoolSettings()).actions[0] == Allocate(EniId("eni-0"), 60)
 
 
 def test_fewer_prefixes_are_asked_for_where_many_were_refused() -> None:
     """A subnet with two whole /28s refuses four: half as many are asked for, not none."""
     settings = PoolSettings(warm_prefix_target=4, prefix_delegation=True)
     pool = a_pool(0)
-    assert plan(pool, settings=settings, now=NOW).actions == (Allocate(EniId("eni-0"), prefix_count=4),)
+    assert plan(pool, settings=settings).actions == (Allocate(EniId("eni-0"), prefix_count=4),)
     pool = replace(pool, growth=GrowthState(prefix_cap=2))
-    assert plan(pool, settings=settings, now=NOW).actions == (Allocate(EniId("eni-0"), prefix_count=2),)
+    assert plan(pool, settings=settings).actions == (Allocate(EniId("eni-0"), prefix_count=2),)
     pool = replace(a_pool(9, assigned=9), growth=GrowthState(prefix_cap=2))
-    assert plan(pool, settings=settings, now=NOW).actions == (CreateEni(1, prefix_count=2),)
+    assert plan(pool, settings=settings).actions == (CreateEni(1, prefix_count=2),)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +99,7 @@ def test_fewer_prefixes_are_asked_for_where_many_were_refused() -> None:
 )
 def test_single_addresses_on_a_mixed_eni_are_supply(used: int, free: int, expected: int) -> None:
     """Whatever holds a free address, it is free: a /28 is asked for only once fewer than 16 are, and each takes one slot."""
-    decided = plan(a_pool(used, free=free, assigned=3), settings=PREFIXES, now=NOW)
+    decided = plan(a_pool(used, free=free, assigned=3), settings=PREFIXES)
     assert decided.actions == ((Allocate(EniId("eni-0"), prefix_count=expected),) if expected else ())
 
 
@@ -129,7 +126,7 @@ def test_which_target_counts(settings: PoolSettings, short: int) -> None:
 
 def test_the_primary_eni_gets_prefixes_first() -> None:
     """Device 0 has slots like any other ENI."""
-    decided = plan(a_pool(3, 1, free=0, assigned=20), settings=PREFIXES, now=NOW)
+    decided = plan(a_pool(3, 1, free=0, assigned=20), settings=PREFIXES)
     assert decided.actions == (Allocate(EniId("eni-0"), prefix_count=1),)
 
 
@@ -152,7 +149,7 @@ def test_a_mixed_node_never_asks_for_more_slots_than_there_are(
 ) -> None:
     """For any mix: an ENI's addresses and prefixes together fit its slots, and one call has one kind of them."""
     growth = GrowthState(prefix_cap=prefix_cap, prefixes=Refusal("no /28") if has_no_prefix else None)
-    decided = plan(replace(a_pool(*used, free=free, assigned=assigned), growth=growth), settings=settings, now=NOW)
+    decided = plan(replace(a_pool(*used, free=free, assigned=assigned), growth=growth), settings=settings)
     slots = {f"eni-{n}": count for n, count in enumerate(used)}
     for action in decided.actions:
         match action:
@@ -174,25 +171,25 @@ def full_of_singles(free: int, *, growth: GrowthState | None = None, limits: Ins
     count = limits.eni_count
     pool = a_pool(*[9] * count, free=free, assigned=9 * count - free, limits=limits)
     addresses = tuple(IPv4Address(f"10.0.0.{n}") for n in range(1, free + 1))
-    hold = Hold(releasable={EniId(f"eni-{count - 1}"): Releasable(addresses)} if free else {})
+    hold = Hold(releasable={EniId(f"eni-{count - 1}"): ReleaseAddresses(EniId(f"eni-{count - 1}"), addresses)} if free else {})
     return replace(pool, hold=hold, growth=growth or GrowthState())
 
 
 def test_a_free_single_address_makes_way_for_a_prefix() -> None:
     """An instance full of single addresses grows in prefix mode: one slot is emptied, and the next plan puts a /28 there."""
-    decided = plan(full_of_singles(2), settings=PREFIXES, now=NOW)
+    decided = plan(full_of_singles(2), settings=PREFIXES)
     assert decided.actions == (ReleaseAddresses(EniId("eni-2"), (IPv4Address("10.0.0.1"),)),)
     assert "every slot is taken" in decided.sentence
     after = a_pool(9, 9, 8, free=1, assigned=25)
-    assert plan(after, settings=PREFIXES, now=NOW).actions == (Allocate(EniId("eni-2"), prefix_count=1),)
+    assert plan(after, settings=PREFIXES).actions == (Allocate(EniId("eni-2"), prefix_count=1),)
 
 
 def test_an_exchange_comes_before_another_eni() -> None:
     """Two calls instead of four, and no primary address of the subnet."""
-    hold = Hold(releasable={EniId("eni-0"): Releasable((IPv4Address("10.0.0.1"), IPv4Address("10.0.0.2")))})
+    hold = Hold(releasable={EniId("eni-0"): ReleaseAddresses(EniId("eni-0"), (IPv4Address("10.0.0.1"), IPv4Address("10.0.0.2")))})
     pool = replace(a_pool(9, free=2, assigned=7), hold=hold)
-    assert plan(pool, settings=PREFIXES, now=NOW).actions == (ReleaseAddresses(EniId("eni-0"), (IPv4Address("10.0.0.1"),)),)
-    assert plan(replace(pool, hold=Hold()), settings=PREFIXES, now=NOW).actions == (CreateEni(1, prefix_count=1),)
+    assert plan(pool, settings=PREFIXES).actions == (ReleaseAddresses(EniId("eni-0"), (IPv4Address("10.0.0.1"),)),)
+    assert plan(replace(pool, hold=Hold()), settings=PREFIXES).actions == (CreateEni(1, prefix_count=1),)
 
 
 @pytest.mark.parametrize(
@@ -211,11 +208,11 @@ def test_an_exchange_comes_before_another_eni() -> None:
 )
 def test_nothing_is_exchanged_in_vain(pool: PoolSnapshot, settings: PoolSettings) -> None:
     """Not where no /28 can follow, nor while one may be on its way, nor without need."""
-    decided = plan(pool, settings=settings, now=NOW)
+    decided = plan(pool, settings=settings)
     assert not any(isinstance(action, ReleaseAddresses) for action in decided.actions)
 
 
 def test_a_node_without_any_eni_begins_with_a_prefix() -> None:
     """Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd_test.go, the increase of an empty datastore in prefix mode."""
     pool = PoolSnapshot((), PoolCounts(), InstanceLimits("t", 4, 17))
-    assert plan(pool, settings=PREFIXES, now=NOW).actions == (CreateEni(1, prefix_count=1),)
+    assert plan(pool, settings=PREFIXES).actions == (CreateEni(1, prefix_count=1),)

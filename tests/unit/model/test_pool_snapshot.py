@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.datastore.memory_state import MemoryState
@@ -77,11 +77,9 @@ def test_free_addresses_without_host_routing_are_told_apart() -> None:
 
 def test_what_the_datastore_does_not_know_is_passed_on() -> None:
     """Waiting ADDs and what stands in the way of growth come from the caller."""
-    retry_at, growth = NOW + timedelta(seconds=9), GrowthState(prefixes=Refusal("no /28"))
-    found = pool_snapshot(
-        taken([], []), limits=LIMITS, waiting_count=3, retry_at=retry_at, blocked_reason="broken", growth=growth
-    )
-    assert (found.waiting_count, found.retry_at, found.blocked_reason, found.prefixes_available) == (3, retry_at, "broken", False)
+    fault, growth = Refusal("broken", left_s=9.0), GrowthState(prefixes=Refusal("no /28"))
+    found = pool_snapshot(taken([], []), limits=LIMITS, waiting_count=3, fault=fault, growth=growth)
+    assert (found.waiting_count, found.fault, found.prefixes_available) == (3, fault, False)
 
 
 def test_places_of_enis_that_are_gone_going_or_not_recorded() -> None:

@@ -20,12 +20,11 @@ from ipamd.model.pool import (
     PoolSettings,
     PoolSnapshot,
     Refusal,
-    Releasable,
     ReleaseAddresses,
     ReleaseEni,
 )
 from ipamd.model.release import draining
-from tests.unit.model.plan_vectors import NOW, settings_of, vectors
+from tests.unit.model.plan_vectors import settings_of, vectors
 
 LIMITS = InstanceLimits("t", 4, 15)
 LONG_S = 3600.0
@@ -44,7 +43,9 @@ def pool(*enis: EniCapacity, limits: InstanceLimits = LIMITS) -> PoolSnapshot:
     """A pool whose surplus has been there for long; free addresses of ENI n are 10.0.n.x, the longest free first."""
     total = PoolCounts(**{name: sum(getattr(eni.counts, name) for eni in enis) for name in PoolCounts.__slots__})
     free = {
-        eni.eni_id: Releasable(tuple(IPv4Address(f"10.0.{eni.device_index}.{n + 1}") for n in range(eni.counts.free)))
+        eni.eni_id: ReleaseAddresses(
+            eni.eni_id, tuple(IPv4Address(f"10.0.{eni.device_index}.{n + 1}") for n in range(eni.counts.free))
+        )
         for eni in enis
         if eni.counts.free
     }
@@ -54,7 +55,7 @@ def pool(*enis: EniCapacity, limits: InstanceLimits = LIMITS) -> PoolSnapshot:
 
 def decide(snapshot: PoolSnapshot, settings: PoolSettings = W5_M10) -> Plan:
     """Plan now."""
-    return plan(snapshot, settings=settings, now=NOW)
+    return plan(snapshot, settings=settings)
 
 
 @pytest.mark.parametrize(("given_", "expect"), [*vectors("deletable_eni"), *vectors("remove_extra_enis")])
@@ -124,7 +125,7 @@ def test_a_young_eni_stays() -> None:
         {"growth": GrowthState(pending_enis=(PendingEni(3, 1),))},
         {"growth": GrowthState(pending_address_count=1)},
         {"growth": GrowthState(has_stuck_eni=True)},
-        {"retry_at": NOW, "blocked_reason": "a fault"},
+        {"fault": Refusal("a fault")},
     ],
 )
 def test_nothing_goes_while_something_is_under_way(obstacle: dict[str, Any]) -> None:
@@ -159,7 +160,7 @@ def test_addresses_of_the_mode_that_is_off_go_first() -> None:
     singles = tuple(IPv4Address(f"10.0.1.{n}") for n in range(1, 5))
     eni = replace(an_eni(0, PoolCounts(free=36)), prefix_count=2)
     snapshot = pool(eni, limits=LIMITS)
-    hold = replace(snapshot.hold, releasable={eni.eni_id: Releasable(singles, (block,))}, settled_count=4)
+    hold = replace(snapshot.hold, releasable={eni.eni_id: ReleaseAddresses(eni.eni_id, singles, (block,))}, settled_count=4)
     to_prefixes = decide(replace(snapshot, hold=hold), PoolSettings(prefix_delegation=True, warm_prefix_target=1))
     assert to_prefixes.actions == (ReleaseAddresses(eni.eni_id, singles),)
     hold = replace(hold, settled_count=18)

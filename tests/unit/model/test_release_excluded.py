@@ -20,7 +20,6 @@ from ipamd.model.pool import (
     Hold,
     PoolCounts,
     PoolSnapshot,
-    Releasable,
     ReleaseAddresses,
     ReleaseEni,
     Stock,
@@ -124,7 +123,7 @@ def test_only_what_is_free_may_be_named() -> None:
     rows.append(Address(IPv4Address("10.0.1.30"), ENI.eni_id, AddressState.FREE, NOW, lost_since=NOW))
     rows += [Address(address, ENI.eni_id, AddressState.FREE, NOW) for address in FREE]
     snapshot = Snapshot({ENI.eni_id: ENI}, {row.address: row for row in rows}, {}, {}, {})
-    assert releasable(snapshot, held=frozenset(FREE[2:])) == {ENI.eni_id: Releasable(FREE[:2])}
+    assert releasable(snapshot, held=frozenset(FREE[2:])) == {ENI.eni_id: ReleaseAddresses(ENI.eni_id, FREE[:2])}
 
 
 def test_one_that_is_not_managed_is_no_part_of_the_pool() -> None:
@@ -133,5 +132,5 @@ def test_one_that_is_not_managed_is_no_part_of_the_pool() -> None:
     rows = {address: Address(address, foreign.eni_id, AddressState.FREE, NOW) for address in FREE}
     assert releasable(Snapshot({foreign.eni_id: foreign}, rows, {}, {}, {}), held=frozenset()) == {}
     stock = Stock((EniStock(foreign, PoolCounts(free=3), 3, 0, 0),), PoolCounts())
-    named = Hold(100, releasable={foreign.eni_id: Releasable(FREE)})
+    named = Hold(100, releasable={foreign.eni_id: ReleaseAddresses(foreign.eni_id, FREE)})
     assert decide(replace(pool_snapshot(stock, limits=LIMITS), hold=named, counts=PoolCounts(free=10))).actions == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any
@@ -114,7 +113,6 @@ def test_without_custom_networking_the_primary_eni_carries_pods_again() -> None:
 
 
 LIMITS = InstanceLimits("m5.large", 3, 10)
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_an_excluded_eni_is_no_supply_and_gets_nothing() -> None:
@@ -124,7 +122,7 @@ def test_an_excluded_eni_is_no_supply_and_gets_nothing() -> None:
     snapshot = pool_snapshot(stock, limits=LIMITS)
     assert (snapshot.counts.free, snapshot.counts.assigned, snapshot.supply_count, snapshot.pool_count) == (0, 3, 0, 3)
     half_full = replace(snapshot, enis=(replace(snapshot.enis[0], used_slot_count=4),))
-    assert plan(half_full, settings=PoolSettings(warm_ip_target=2), now=NOW).actions == (CreateEni(1, address_count=2),)
+    assert plan(half_full, settings=PoolSettings(warm_ip_target=2)).actions == (CreateEni(1, address_count=2),)
 
 
 def test_a_full_subnet_of_the_node_does_not_bound_an_eni_elsewhere() -> None:
@@ -133,10 +131,10 @@ def test_a_full_subnet_of_the_node_does_not_bound_an_eni_elsewhere() -> None:
     short = Refusal("the subnet is short", left_s=60.0, is_lasting=True)
     for creation_room, expected in ((50, 7), (4, 3)):
         known = replace(snapshot, growth=GrowthState(room=2, creation_room=creation_room))
-        actions = plan(known, settings=PoolSettings(warm_ip_target=9), now=NOW).actions
+        actions = plan(known, settings=PoolSettings(warm_ip_target=9)).actions
         assert actions == (Allocate(EniId("eni-1"), 2), CreateEni(1, address_count=expected))
     empty = replace(snapshot, growth=GrowthState(allocation=short, room=0, creation_room=50))
-    assert plan(empty, settings=PoolSettings(warm_ip_target=9), now=NOW).actions == (CreateEni(1, address_count=9),)
+    assert plan(empty, settings=PoolSettings(warm_ip_target=9)).actions == (CreateEni(1, address_count=9),)
 
 
 FILE = CustomNetwork(
