@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from ipamd import logs
@@ -67,7 +66,8 @@ class Signals:
         self.exit_status = 0
         self._is_reload_asked = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._take_note)
+            # Only replaces the default action, which would end the process: the pipe has the request already.
+            signal.signal(number, lambda _number, _frame: None)
 
     def wait(self, *, reload: Callable[[], None]) -> str:
         """Block until the first request to end; returns its reason. `reload` is called for each SIGHUP, also for earlier ones."""
@@ -101,9 +101,6 @@ class Signals:
             self._is_reload_asked = True
             return ""
         return self._failure if number == FAILURE else signal.Signals(number).name
-
-    def _take_note(self, _number: int, _frame: FrameType | None) -> None:
-        """Only replaces the default action, which would end the process: the pipe has the request already."""
 
 
 def main() -> int:

@@ -203,7 +203,9 @@ class CriRuntime(Runtime):
             self._await_open(stub, call)
             yield SandboxEvent("", "", EventKind.SUBSCRIBED)
             for event in call:
-                yield _event(event)
+                kind = _KINDS.get(event.container_event_type, EventKind.OTHER)
+                sandbox_id = event.pod_sandbox_status.id[:CONTAINER_ID_MAX]
+                yield SandboxEvent(event.container_id[:CONTAINER_ID_MAX], sandbox_id, kind)
         except grpc.RpcError as error:
             raise unreachable(error, call="GetContainerEvents", socket=self._socket) from error
         finally:
@@ -278,8 +280,3 @@ def _sandbox(item: cri_pb2.PodSandbox) -> Sandbox:
         pod_name=item.metadata.name[:NAME_MAX],
         pod_uid=item.metadata.uid[:NAME_MAX],
     )
-
-
-def _event(event: cri_pb2.ContainerEventResponse) -> SandboxEvent:
-    kind = _KINDS.get(event.container_event_type, EventKind.OTHER)
-    return SandboxEvent(event.container_id[:CONTAINER_ID_MAX], event.pod_sandbox_status.id[:CONTAINER_ID_MAX], kind)

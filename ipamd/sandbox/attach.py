@@ -309,13 +309,9 @@ class AttachService(Service):
         """The cause that the pool published, and a next step that helps against it (I14)."""
         self._pool_empty[status.kind] += 1
         cause = status.blocked_by or status.sentence
-        step = status.next_step or "retry; `ipamctl status` shows the pool loop"
+        step = status.next_step or ("" if cooled_s is not None else "retry; `ipamctl status` shows the pool loop")
         if cooled_s is not None:
-            step = (
-                f"an address has cooled in {cooled_s:.0f} s: retry then; or {step}"
-                if status.next_step
-                else (f"an address has cooled in {cooled_s:.0f} s: retry then")
-            )
+            step = f"an address has cooled in {cooled_s:.0f} s: retry then" + (f"; or {step}" if step else "")
         return PoolEmptyError(
             f"no address for sandbox {key}", details=f"cause: {cause}; {self._datastore.counts()}; next: {step}"
         ).with_traceback(empty.__traceback__)
@@ -394,14 +390,11 @@ class CheckService(Service):
                     request.prev_result, ifname=request.key.ifname, address=known.address, netns=request.netns
                 )
             problems += self._wiring.check(recorded_spec(known, netns=request.netns))
-            problems += self._host_faults(known)
+            eni = self._datastore.eni(known.eni_id)
+            if eni is None:
+                problems.append(f"{known.eni_id}, which has its address, is gone")
+            else:  # what of the node, and of the ENI that has the address, keeps packets from the sandbox
+                found = self._hostnet.differences(identity=self._identity(), enis=[eni])
+                problems += [f"host: {difference}" for difference in found if difference.is_cut]
         if problems:
             raise CheckFailedError(f"sandbox {request.key} differs from its record", details="; ".join(problems))
-
-    def _host_faults(self, known: Attachment) -> list[str]:
-        """What of the node, and of the ENI that has the address, keeps packets from the sandbox."""
-        eni = self._datastore.eni(known.eni_id)
-        if eni is None:
-            return [f"{known.eni_id}, which has its address, is gone"]
-        found = self._hostnet.differences(identity=self._identity(), enis=[eni])
-        return [f"host: {difference}" for difference in found if difference.is_cut]

@@ -124,13 +124,22 @@ class SandboxJudge(Service):
         if survey is not None:
             names = {veth.name for veth in survey.veths if not veth.is_dying}
             host_veth = Presence.PRESENT if attachment.host_veth in names else Presence.ABSENT
+        netns = host_veth  # of one that was adopted, its path is not known; a veth pair dies with its namespace
+        if attachment.netns:
+            try:
+                is_same = self._wiring.identify_netns(attachment.netns) == attachment.netns_identity
+                netns = Presence.PRESENT if is_same else Presence.ABSENT
+            except NetnsError:
+                netns = Presence.ABSENT
+            except IpamError:
+                netns = Presence.UNKNOWN
         with self._lock:
             count, absent_age_s = self._absence_of(container_id)
             is_own = attachment.origin is Origin.ADOPT or bool(attachment.pod_name) or container_id in self._listed_once
         evidence = Evidence(
             record=Record.RECORDED,
             runtime=_runtime_presence(container_id, listed),
-            netns=self._netns_presence(attachment, host_veth),
+            netns=netns,
             host_veth=host_veth,
             absent_look_count=count,
             absent_age_s=absent_age_s,
@@ -167,17 +176,6 @@ class SandboxJudge(Service):
         if is_imported_alias(veth.alias):
             return Record.MISSING  # no ADD of ours: amazon-vpc-cni-k8s promised it
         return Record.NEVER_PROMISED if is_datastore_whole and is_unowned else Record.MISSING
-
-    def _netns_presence(self, attachment: Attachment, host_veth: Presence) -> Presence:
-        if not attachment.netns:
-            return host_veth  # adopted, its path is not known; a veth pair dies with its namespace
-        try:
-            identity = self._wiring.identify_netns(attachment.netns)
-        except NetnsError:
-            return Presence.ABSENT
-        except IpamError:
-            return Presence.UNKNOWN
-        return Presence.PRESENT if identity == attachment.netns_identity else Presence.ABSENT
 
     def _absence_of(self, container_id: str) -> tuple[int, float]:
         return self._absences.count(container_id), self._absences.age_s(container_id, now_s=self._clock.monotonic())
