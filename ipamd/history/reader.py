@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
-from ipamd.history.appender import KINDS, decode, listed
+from ipamd.history import KINDS, decode, listed
 from ipamd.model.history import MARKS, HistoryRecord, Recorded, Subject
 
 NEEDLES_MAX = 64

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ipamd.history import reader
-from ipamd.history.appender import KINDS, Appender, encode, prune
+from ipamd.history import KINDS, Appender, encode, prune
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.history import HistoryEvent, HistoryRecord, Recorded, Subject
 from ipamd.ports import Clock
