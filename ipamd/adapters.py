@@ -14,7 +14,7 @@ from ipamd.core.clock import SystemClock
 from ipamd.core.health import Health
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore, set_aside
 from ipamd.datastore.spool import Spool
-from ipamd.history import HistoryBounds, HistoryWriter, boot_of
+from ipamd.history import HistoryWriter, boot_of
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
@@ -172,7 +172,8 @@ def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock
 
     return HistoryWriter(
         Path(daemon.history_dir),
-        bounds=HistoryBounds(daemon.history_days, daemon.history_bytes),
+        days=daemon.history_days,
+        bytes_max=daemon.history_bytes,
         boot=boot_of(boot_id, clock),
         clock=clock,
         held=lambda: held(opened.datastore, clock),

@@ -14,7 +14,7 @@ from ipamd.core.health import Health, Phase
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import Spool
 from ipamd.eni.sync_result import EniSyncResult
-from ipamd.history import Boot, HistoryBounds, HistoryWriter
+from ipamd.history import Boot, HistoryWriter
 from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
@@ -79,7 +79,8 @@ class FakeNode:
         self.spool = Spool(self.run_dir, clock=self.clock)
         self.history = HistoryWriter(
             self.history_dir,
-            bounds=HistoryBounds(days=7, bytes_max=8 << 20),
+            days=7,
+            bytes_max=8 << 20,
             boot=Boot(BOOT_ID, self.clock.now()),
             clock=self.clock,
             held=lambda: held(self.opened.datastore, self.clock),

@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from ipamd import history as writer_module
 from ipamd.answers import history_reply
 from ipamd.core import loop as loop_module
 from ipamd.core.agenda import Schedule
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
-from ipamd.history import writer as writer_module
-from ipamd.history import decode, encode, listed
-from ipamd.history import read, read_since
-from ipamd.history import Boot, HistoryBounds, HistoryWriter
+from ipamd.history import Boot, HistoryWriter, decode, encode, listed, read, read_since
 from ipamd.model.history import HistoryQuestion, HistoryRecord, answer
 from tests.fakes.clock import FakeClock
 from tests.loops import running
@@ -44,7 +42,8 @@ class Disk:
         """The next daemon."""
         self.writer = HistoryWriter(
             self.directory,
-            bounds=HistoryBounds(days, BYTES_MAX),
+            days=days,
+            bytes_max=BYTES_MAX,
             boot=Boot(boot_id, self.clock.now()),
             clock=self.clock,
             held=lambda: self.held,
