@@ -19,7 +19,7 @@ from bench.samples import median, spread
 from bench.scale import Scale
 from ipamd.core.clock import SystemClock
 from ipamd.datastore.open import current_boot_id, open_datastore
-from ipamd.datastore.store import SqlDatastore
+from ipamd.datastore.store import Datastore
 from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
@@ -117,7 +117,7 @@ def measure(scale: Scale) -> list[Figure]:
     ]
 
 
-def _open(path: Path) -> SqlDatastore:
+def _open(path: Path) -> Datastore:
     return open_datastore(path, boot_id=current_boot_id(), clock=SystemClock()).datastore
 
 

@@ -12,10 +12,9 @@ from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.core.clock import SystemClock
 from ipamd.core.health import Health
-from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
-from ipamd.datastore.set_aside import set_aside
-from ipamd.datastore.spool import FileSpool
-from ipamd.history.writer import HistoryBounds, HistoryWriter, boot_of
+from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore, set_aside
+from ipamd.datastore.spool import Spool
+from ipamd.history import HistoryWriter, boot_of
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
@@ -34,7 +33,6 @@ from ipamd.ports import (
     Metadata,
     NoHistory,
     Runtime,
-    Spool,
     Wiring,
     no_failpoint,
 )
@@ -132,7 +130,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
-        spool=FileSpool(settings.daemon.run_dir, clock=clock),
+        spool=Spool(settings.daemon.run_dir, clock=clock),
         custom_network=custom_network,
         has_run_before=has_run_before or is_overtaken,
         failpoint=failpoint,
@@ -174,7 +172,8 @@ def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock
 
     return HistoryWriter(
         Path(daemon.history_dir),
-        bounds=HistoryBounds(daemon.history_days, daemon.history_bytes),
+        days=daemon.history_days,
+        bytes_max=daemon.history_bytes,
         boot=boot_of(boot_id, clock),
         clock=clock,
         held=lambda: held(opened.datastore, clock),

@@ -19,7 +19,7 @@ from ipamd.core.deadline import Deadline
 from ipamd.core.health import START, Phase
 from ipamd.core.loop import Loop
 from ipamd.datastore.open import current_boot_id
-from ipamd.history.writer import PAUSE_S, REFUSED_MAX_S
+from ipamd.history import PAUSE_S, REFUSED_MAX_S
 from ipamd.host import conflist
 from ipamd.host.conflist import ConflistKeeper, Others
 from ipamd.host.files import FileFollowers

@@ -23,8 +23,8 @@ from ipamd.eni.resync import Found, LookReason
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallReport, Outcome
 from ipamd.model.errors import Defect
 from ipamd.model.freeze import FreezeCause
+from ipamd.model.history import LedgerEvent
 from ipamd.model.kernel import DROP_REASONS, RepairKind
-from ipamd.model.ledger import LedgerEvent
 from ipamd.model.placement import most_addresses, usable_eni_count
 from ipamd.model.pool import Blocked
 from ipamd.ports import Ec2

@@ -28,8 +28,7 @@ from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import KeyLocks
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
-from ipamd.datastore.examine import OpenOutcome, OpenReport
-from ipamd.datastore.open import OpenedDatastore
+from ipamd.datastore.open import OpenedDatastore, OpenOutcome, OpenReport
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity
 from ipamd.model.errors import IpamError, PoolEmptyError

@@ -56,22 +56,15 @@ class Bucket:
         """Whether all of its addresses are free, and none is held back."""
         return self.total_count > 0 and self.idle_count - self.held_count == self.total_count
 
-    def put_free(self, address: Address) -> None:
-        """Insert in order; once only."""
-        entry, place, is_there = self._place(address)
-        if not is_there:
-            self.free.insert(place, entry)
-
-    def drop_free(self, address: Address) -> None:
-        """Take out; absent is fine."""
-        _, place, is_there = self._place(address)
-        if is_there:
-            del self.free[place]
-
-    def _place(self, address: Address) -> tuple[tuple[datetime, int], int, bool]:
+    def offer(self, address: Address, *, is_offered: bool) -> None:
+        """Let an address be given, or not; what is so already is fine."""
         entry = (address.since, int(address.address))
         place = bisect_left(self.free, entry)
-        return entry, place, self.free[place : place + 1] == [entry]
+        is_there = self.free[place : place + 1] == [entry]
+        if is_offered and not is_there:
+            self.free.insert(place, entry)
+        elif is_there and not is_offered:
+            del self.free[place]
 
 
 @dataclass(slots=True)
@@ -90,8 +83,7 @@ class EniSlot:
     @property
     def is_assignable(self) -> bool:
         """Whether this ENI may give an address (I7) and has one to give."""
-        eni = self.eni
-        return bool(self._ranks) and eni.gives_addresses
+        return bool(self._ranks) and self.eni.gives_addresses
 
     def drain(self, draining: Draining) -> None:
         """Give addresses of what is draining last."""
@@ -112,31 +104,24 @@ class EniSlot:
 
     def put(self, address: Address, *, is_held: bool, is_offered: bool) -> None:
         """Count an address in, and let it be given if it is offered."""
-        bucket = self._bucket(address.prefix)
-        self._count(bucket, address, 1, is_held)
-        if is_offered:
-            bucket.put_free(address)
-        self._rank(bucket)
+        if address.prefix not in self.buckets:
+            order = -1 if address.prefix is None else int(address.prefix.network_address)
+            self.buckets[address.prefix] = self._by_order[order] = Bucket(order)
+        self._count(address, 1, is_held)
+        self.offer(address, is_offered=is_offered)
 
     def drop(self, address: Address, *, is_held: bool) -> None:
         """Count out an address that was put as it is here; a bucket without addresses is forgotten."""
+        self._count(address, -1, is_held)
+        self.offer(address, is_offered=False)
         bucket = self.buckets[address.prefix]
-        bucket.drop_free(address)
-        self._count(bucket, address, -1, is_held)
-        self._rank(bucket)
         if not bucket.total_count:
             del self.buckets[address.prefix], self._by_order[bucket.order]
 
-    def offer(self, address: Address) -> None:
-        """Let an address that was put be given; once only."""
+    def offer(self, address: Address, *, is_offered: bool) -> None:
+        """Let an address that was put be given, or not."""
         bucket = self.buckets[address.prefix]
-        bucket.put_free(address)
-        self._rank(bucket)
-
-    def withdraw(self, address: Address) -> None:
-        """Let an address that was put not be given; absent is fine."""
-        bucket = self.buckets[address.prefix]
-        bucket.drop_free(address)
+        bucket.offer(address, is_offered=is_offered)
         self._rank(bucket)
 
     def stock(self) -> EniStock:
@@ -148,7 +133,8 @@ class EniSlot:
             self.eni, PoolCounts(**self.tally), single_count + self.prefix_count, self.prefix_count, self.free_prefix_count
         )
 
-    def _count(self, bucket: Bucket, address: Address, sign: int, is_held: bool) -> None:
+    def _count(self, address: Address, sign: int, is_held: bool) -> None:
+        bucket = self.buckets[address.prefix]
         was_there, was_free = bucket.is_there, bucket.is_free
         bucket.total_count += sign
         if address.is_in_use:
@@ -166,13 +152,6 @@ class EniSlot:
         if address.prefix is not None:
             self.prefix_count += bucket.is_there - was_there
             self.free_prefix_count += bucket.is_free - was_free
-
-    def _bucket(self, prefix: IPv4Network | None) -> Bucket:
-        found = self.buckets.get(prefix)
-        if found is None:
-            order = -1 if prefix is None else int(prefix.network_address)
-            found = self.buckets[prefix] = self._by_order[order] = Bucket(order)
-        return found
 
     def _rank(self, bucket: Bucket) -> None:
         """Put a bucket at its place among those with an address to give."""
@@ -213,8 +192,8 @@ class PoolIndex:
 
     def put(self, address: Address) -> None:
         """Count an address in, and offer it if it may be given. Its ENI must be known."""
-        is_held = self._is_held(address)
-        self.slots[address.eni_id].put(address, is_held=is_held, is_offered=not is_held and self._may_be_given(address))
+        is_offered = self._may_be_given(address)
+        self.slots[address.eni_id].put(address, is_held=self._is_held(address), is_offered=is_offered)
 
     def drop(self, address: Address) -> None:
         """Count out an address that was put as it is here."""
@@ -225,17 +204,14 @@ class PoolIndex:
         slots = [slot for slot in self.slots.values() if slot.is_assignable]
         return min(slots, key=EniSlot.preference).first() if slots else None
 
-    def claim(self, address: IPv4Address, found: Address | None) -> None:
-        """Withdraw an address until `release`; `found` is what it is now."""
-        self._claimed.add(address)
+    def claim(self, address: IPv4Address, found: Address | None, *, is_claimed: bool) -> None:
+        """Withdraw an address until its claim ends; `found` is what it is now."""
+        if is_claimed:
+            self._claimed.add(address)
+        else:
+            self._claimed.discard(address)
         if found is not None:
-            self.slots[found.eni_id].withdraw(found)
-
-    def release(self, address: IPv4Address, found: Address | None) -> None:
-        """Undo a claim."""
-        self._claimed.discard(address)
-        if found is not None and not self._is_held(found) and self._may_be_given(found):
-            self.slots[found.eni_id].offer(found)
+            self.slots[found.eni_id].offer(found, is_offered=self._may_be_given(found))
 
     def hold(self, held: frozenset[IPv4Address], *, changed: Iterable[Address]) -> None:
         """Replace what is held back; `changed` are the known addresses that are in only one of the two sets."""
@@ -281,10 +257,8 @@ class PoolIndex:
         return found
 
     def _may_be_given(self, address: Address) -> bool:
-        """Whether it is free and no unit of work has it; what is held back is asked for apart."""
-        if address.state is not AddressState.FREE or address.is_lost:
-            return False
-        return not (self._claimed and address.address in self._claimed)
+        """Whether it is free, not held back, and no unit of work has it."""
+        return address.is_free and not self._is_held(address) and address.address not in self._claimed
 
     def _is_held(self, address: Address) -> bool:
         return bool(self.held) and address.address in self.held  # hashing an address costs more than asking whether any is held

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ClauseElement, Connection, CursorResult, Delete, Executable, Insert, Update, create_engine, event
+from sqlalchemy import Connection, CursorResult, Executable, create_engine, event
 from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from ipamd.datastore.rows import Params
+from ipamd.datastore.rows import Params, Statement
 from ipamd.model.errors import DatastoreError, InvariantError
 
 WAL_AUTOCHECKPOINT_PAGES = 1000
@@ -62,10 +62,11 @@ class Disk:
         self._paths = (str(path), f"{path}-wal")
         self.lock = threading.Lock()
         self._broken = ""
-        self._texts: dict[ClauseElement, str] = {}
+        self._texts: dict[Statement, str] = {}
         engine = create_engine("sqlite+pysqlite://", creator=lambda: _connect(path, lock_wait_s, is_probe), poolclass=StaticPool)
         if not is_probe:
-            event.listen(engine, "begin", lambda _: self._begin_if_idle())
+            # Before SQLAlchemy's first statement: usually `begin` has begun the transaction already.
+            event.listen(engine, "begin", lambda _: self._driver.in_transaction or self._driver.execute(BEGIN))
         self._engine = engine
         with refusals(f"opening {path}"):
             self.connection: Connection = engine.connect()
@@ -85,10 +86,11 @@ class Disk:
         if self._broken:
             raise DatastoreError(f"{self.path} is out of use", details=self._broken)
         try:
-            self._driver.execute(BEGIN)
-        except sqlite3.Error as error:
+            with refusals("beginning a transaction"):
+                self._driver.execute(BEGIN)
+        except DatastoreError:
             self.rollback()
-            raise _refusal(error, "beginning a transaction") from error
+            raise
 
     def commit(self) -> None:
         """Make the transaction durable. Raises: DatastoreError, and then it is still to be rolled back."""
@@ -121,14 +123,12 @@ class Disk:
         except (SQLAlchemyError, sqlite3.Error) as error:
             self._broken = f"a rollback failed ({error}): restart ipamd"
 
-    def execute(
-        self, statement: Executable, params: Params | Sequence[Params] | None = None, *, subject: str
-    ) -> CursorResult[Any]:
+    def execute(self, statement: Executable, params: Params | None = None, *, subject: str) -> CursorResult[Any]:
         """Run one statement in the transaction. Raises: InvariantError, DatastoreError; both name `subject`."""
         with refusals(subject):
             return self.connection.execute(statement, params)
 
-    def write(self, statement: Insert | Update | Delete, params: Params | Sequence[Params], *, subject: str) -> int:
+    def write(self, statement: Statement, params: Params | Sequence[Params], *, subject: str) -> int:
         """Run one changing statement in the transaction, once for each set of parameters; returns the rows that it changed.
 
         SQLAlchemy compiles it at its first use; after that its text goes to the driver as it is. Ours, measured: with `execute` an
@@ -138,15 +138,13 @@ class Disk:
             params: by column; all uses of one statement name the same columns.
         Raises: InvariantError, DatastoreError; both name `subject`.
         """
-        try:
-            text = self._texts.get(statement)
-            if text is None:
-                first = params if isinstance(params, dict) else params[0]
-                text = self._texts[statement] = str(statement.compile(dialect=_NAMED, column_keys=list(first)))
-            cursor = self._driver.execute(text, params) if isinstance(params, dict) else self._driver.executemany(text, params)
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            raise _refusal(error, subject) from error
-        return cursor.rowcount
+        rows = [params] if isinstance(params, dict) else params
+        if not rows:
+            return 0
+        with refusals(subject):
+            if statement not in self._texts:
+                self._texts[statement] = str(statement.compile(dialect=_NAMED, column_keys=list(rows[0])))
+            return self._driver.executemany(self._texts[statement], rows).rowcount
 
     def complaints(self) -> list[str]:
         """Say what is wrong with the file or our connection to it, for which no change is accepted any more."""
@@ -163,13 +161,8 @@ class Disk:
         except SQLAlchemyError:
             pass  # what was committed is in the WAL: the next open replays it
 
-    def _begin_if_idle(self) -> None:
-        """Called by SQLAlchemy before its first statement: usually `begin` has begun the transaction already."""
-        if not self._driver.in_transaction:
-            self._driver.execute(BEGIN)
-
     def _files(self) -> tuple[tuple[int, int] | None, ...]:
-        return tuple(_identity(path) for path in self._paths)
+        return tuple(map(_identity, self._paths))
 
 
 @contextmanager
@@ -178,16 +171,12 @@ def refusals(subject: str) -> Iterator[None]:
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
-        raise _refusal(error, subject) from error
-
-
-def _refusal(error: SQLAlchemyError | sqlite3.Error, subject: str) -> DatastoreError:
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    if isinstance(cause, sqlite3.IntegrityError):
-        return InvariantError(f"{subject}: a constraint refused", details=str(cause))
-    name = getattr(cause, "sqlite_errorname", "")
-    advice = next((text for code, text in ADVICE.items() if name.startswith(code)), "nothing was changed; try again")
-    return DatastoreError(f"{subject}: {cause}", details=f"{name}: {advice}" if name else advice)
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        if isinstance(cause, sqlite3.IntegrityError):
+            raise InvariantError(f"{subject}: a constraint refused", details=str(cause)) from error
+        name = getattr(cause, "sqlite_errorname", "")
+        advice = next((text for code, text in ADVICE.items() if name.startswith(code)), "nothing was changed; try again")
+        raise DatastoreError(f"{subject}: {cause}", details=f"{name}: {advice}" if name else advice) from error
 
 
 def _connect(path: Path, lock_wait_s: float, is_probe: bool) -> sqlite3.Connection:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from ipaddress import IPv4Address
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from ipamd.datastore.buckets import PoolIndex
 from ipamd.model.absence import Doubts
-from ipamd.model.address import Address, AddressEvent, AddressState, next_state
+from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
@@ -24,32 +24,79 @@ from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, leaving_addresses
 from ipamd.model.pool import PoolCounts, Stock
 from ipamd.model.release import Draining
-from ipamd.model.snapshot import Snapshot, Tombstone, eni_place
+from ipamd.model.snapshot import Snapshot, eni_place
 from ipamd.ports import Clock
-
-# The changes of one unit of work: an overlay over memory, dropped on rollback and applied after COMMIT.
-#
-# A value of None means "removed". Only the thread that holds the transaction lock uses it.
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """Changes by identity, in the order in which they were first made; of `doubts` the last one replaces what was there."""
-
-    enis: dict[EniId, Eni | None] = field(default_factory=dict)
-    addresses: dict[IPv4Address, Address | None] = field(default_factory=dict)
-    attachments: dict[AttachmentKey, Attachment | None] = field(default_factory=dict)
-    tombstones: dict[AttachmentKey, Tombstone | None] = field(default_factory=dict)
-    intents: dict[str, Intent | None] = field(default_factory=dict)
-    doubts: list[Doubts] = field(default_factory=list)
-
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
+class Overlay(Generic[K, V]):
+    """The rows of one table as a unit of work sees them: its own changes over what is committed; None: removed."""
+
+    def __init__(self, committed: dict[K, V]) -> None:
+        self._committed = committed
+        self.changes: dict[K, V | None] = {}
+
+    def get(self, key: K) -> V | None:
+        """Find one row."""
+        return self.changes[key] if key in self.changes else self._committed.get(key)
+
+    def all(self) -> dict[K, V]:
+        """Every row."""
+        return {key: row for key, row in {**self._committed, **self.changes}.items() if row is not None}
+
+    def commit(self) -> None:
+        """Make the changes the committed state."""
+        for key, row in self.changes.items():
+            if row is None:
+                self._committed.pop(key, None)
+            else:
+                self._committed[key] = row
+
+
+class View:
+    """What one unit of work reads and has changed: dropped on rollback, applied after COMMIT. Used by the thread that holds the
+    transaction lock, the only one that adds and removes rows; `reserve` replaces rows of addresses that nobody has claimed.
+    """
+
+    def __init__(self, memory: MemoryState) -> None:
+        rows = memory.rows
+        self.memory = memory
+        self.enis = Overlay(rows.enis)
+        self.addresses = Overlay(rows.addresses)
+        self.attachments = Overlay(rows.attachments)
+        self.tombstones = Overlay(rows.tombstones)
+        self.intents = Overlay(rows.intents)
+        self.doubts = rows.doubts
+        self.claimed: set[IPv4Address] = set()
+
+    def address(self, address: IPv4Address) -> Address | None:
+        """Find one address, and claim it until the unit ends (see `MemoryState.claim`)."""
+        if address in self.addresses.changes:
+            return self.addresses.changes[address]
+        self.claimed.add(address)
+        return self.memory.claim(address)
+
+    def known_address(self, address: IPv4Address) -> Address:
+        """Find one address that must be there. Raises: InvariantError."""
+        found = self.address(address)
+        if found is None:
+            raise InvariantError(f"address {address} is not known", details="I7: EC2 has not confirmed it on an ENI of this node")
+        return found
+
+    def addresses_of(self, eni_id: EniId) -> list[Address]:
+        """All addresses of one ENI, ascending, each claimed."""
+        found = sorted(address for address, row in self.addresses.all().items() if row.eni_id == eni_id)
+        return [self.known_address(address) for address in found]
+
+    def eni_of_primary(self, address: IPv4Address) -> EniId | None:
+        """Which ENI has this primary address (I6)."""
+        return next((eni.eni_id for eni in self.enis.all().values() if eni.primary_address == address), None)
+
+
 class MemoryState:
-    """The state in memory, and the part of `ports.Datastore` that it answers.
+    """The state in memory, and the part of the datastore that it answers.
 
     Every method takes the one lock for a few dictionary steps, or one copy, and calls nothing outside.
     """
@@ -58,26 +105,17 @@ class MemoryState:
         self._clock = clock
         self._lock = threading.Lock()
         self._pool = PoolIndex()
-        self._addresses: dict[IPv4Address, Address] = {}
-        self._attachments: dict[AttachmentKey, Attachment] = {}
-        self._reservations: dict[AttachmentKey, IPv4Address] = {}
-        self._tombstones: dict[AttachmentKey, Tombstone] = {}
-        self._intents: dict[str, Intent] = {}
-        self._primaries: dict[IPv4Address, EniId] = {}
         self._doubted: frozenset[IPv4Address] = frozenset()
+        self.rows = snapshot.copy()
+        self.reservations: dict[AttachmentKey, IPv4Address] = {}
         for eni in snapshot.enis.values():
-            self._put_eni(eni)
+            self._pool.put_eni(eni)
         for address in snapshot.addresses.values():
             self._pool.put(address)
-        self._addresses.update(snapshot.addresses)
-        self._attachments.update(snapshot.attachments)
-        self._tombstones.update(snapshot.tombstones)
-        self._intents.update(snapshot.intents)
         self._hold()
-        self._doubts = snapshot.doubts
 
     def reserve(self, key: AttachmentKey) -> Address:
-        """Take a free address for `key`: not draining, densest ENI, densest prefix in it, longest free in that
+        """Take a free address for `key`, in memory only (I5): not draining, densest ENI, densest prefix in it, longest free in that
         (docs/life.md, "The life of an ADD").
 
         Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
@@ -86,35 +124,42 @@ class MemoryState:
         """
         now, now_s = self._clock.now(), self._clock.monotonic()
         with self._lock:
-            taken = self._reservations.get(key)
-            if taken is None and key in self._attachments:
-                taken = self._attachments[key].address
+            taken = self.reservations.get(key)
+            if taken is None and key in self.rows.attachments:
+                taken = self.rows.attachments[key].address
             if taken is not None:
                 raise InvariantError(f"sandbox {key} has {taken} already", details="I1: one address per attachment")
             first = self._pool.first()
             if first is None:
                 raise self._pool_empty(key)
-            free = self._addresses[first]
-            state = next_state(free.state, AddressEvent.RESERVE)
+            free = self.rows.addresses[first]
+            state = free.after(AddressEvent.RESERVE)
             reserved = replace(free, state=state, since=now, since_monotonic_s=now_s, owner=key, reason="")
-            self._put_address(reserved)
+            self._pool.drop(free)
+            self._pool.put(reserved)
+            self.rows.addresses[first] = reserved
+            self.reservations[key] = first
             return reserved
 
     def claim(self, address: IPv4Address) -> Address | None:
         """Hide an address from `reserve` and return it as it is now; only the holder of the transaction may call."""
         with self._lock:
-            found = self._addresses.get(address)
-            self._pool.claim(address, found)
+            found = self.rows.addresses.get(address)
+            self._pool.claim(address, found, is_claimed=True)
             return found
 
     def release(self, addresses: Iterable[IPv4Address]) -> None:
         """Undo claims: free addresses are offered to `reserve` again."""
         with self._lock:
             for address in addresses:
-                self._pool.release(address, self._addresses.get(address))
+                self._pool.claim(address, self.rows.addresses.get(address), is_claimed=False)
 
     def hold(self, addresses: frozenset[IPv4Address]) -> None:
-        """Replace the addresses that `reserve` must not take for now."""
+        """Replace the set of addresses that `reserve` must not take for now, in memory only: their proof is in doubt (I7).
+
+        It may name addresses that are not free or not known; they are held once they become free. What an open `unassign` intent
+        names is held besides, from the instant in which the intent is on disk, also after a restart.
+        """
         with self._lock:
             self._doubted = addresses
             self._hold()
@@ -124,71 +169,52 @@ class MemoryState:
         return self._pool.draining
 
     def set_draining(self, draining: Draining) -> None:
-        """Replace it."""
+        """Replace what `reserve` takes only if nothing else has an address to give; in memory only."""
         with self._lock:
             self._pool.set_draining(draining)
 
-    def apply(self, staged: Staged) -> None:
+    def apply(self, view: View) -> None:
         """Make a committed unit of work visible, all at once. It cannot fail: every change was checked before COMMIT."""
         with self._lock:
-            for eni in staged.enis.values():
+            for eni in view.enis.changes.values():
                 if eni is not None:
-                    self._put_eni(eni)
-            for address, changed in staged.addresses.items():
-                if changed is None:
-                    self._drop_address(address)
-                else:
-                    self._put_address(changed)
-            for eni_id, eni in staged.enis.items():
+                    self._pool.put_eni(eni)
+            for address, new in view.addresses.changes.items():
+                old = self.rows.addresses.get(address)
+                if old is not None:
+                    self._pool.drop(old)
+                    if old.state is AddressState.RESERVED and old.owner is not None:
+                        self.reservations.pop(old.owner, None)
+                if new is not None:
+                    self._pool.put(new)
+            for eni_id, eni in view.enis.changes.items():
                 if eni is None:
-                    self._drop_eni(eni_id)
-            _merge(self._attachments, staged.attachments)
-            _merge(self._tombstones, staged.tombstones)
-            _merge(self._intents, staged.intents)
-            if staged.intents:
+                    self._pool.slots.pop(eni_id, None)
+            for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents):
+                changed.commit()
+            self.rows = replace(self.rows, doubts=view.doubts)
+            if view.intents.changes:
                 self._hold()
-            self._doubts = staged.doubts[-1] if staged.doubts else self._doubts
 
     def eni(self, eni_id: EniId) -> Eni | None:
         """Find one ENI."""
         with self._lock:
-            slot = self._pool.slots.get(eni_id)
-            return None if slot is None else slot.eni
-
-    def eni_of_primary(self, address: IPv4Address) -> EniId | None:
-        """Which ENI has this primary address (I6)."""
-        with self._lock:
-            return self._primaries.get(address)
-
-    def addresses_of(self, eni_id: EniId) -> list[IPv4Address]:
-        """The addresses of one ENI, in no order."""
-        with self._lock:
-            return [address.address for address in self._addresses.values() if address.eni_id == eni_id]
+            return self.rows.enis.get(eni_id)
 
     def address(self, address: IPv4Address) -> Address | None:
         """Find one address."""
         with self._lock:
-            return self._addresses.get(address)
+            return self.rows.addresses.get(address)
 
     def attachment(self, key: AttachmentKey) -> Attachment | None:
         """Find one attachment."""
         with self._lock:
-            return self._attachments.get(key)
-
-    def reservation(self, key: AttachmentKey) -> IPv4Address | None:
-        """The address reserved for a key."""
-        with self._lock:
-            return self._reservations.get(key)
+            return self.rows.attachments.get(key)
 
     def is_tombstoned(self, key: AttachmentKey) -> bool:
-        """Whether DEL was done for a key."""
+        """Whether DEL was done for this key."""
         with self._lock:
-            return key in self._tombstones
-
-    def intent(self, intent_id: str) -> Intent | None:
-        """Find one open intent."""
-        with self._lock:
-            return self._intents.get(intent_id)
+            return key in self.rows.tombstones
 
     def counts(self) -> PoolCounts:
         """Addresses by state over managed ENIs. Cost: the number of ENIs."""
@@ -196,101 +222,62 @@ class MemoryState:
             return self._pool.counts()
 
     def stock(self) -> Stock:
-        """ENIs and counters, all at one moment. Cost: the number of ENIs."""
+        """ENIs with their counters, and the sum, all of one moment. Cost: the number of ENIs, not of addresses."""
         with self._lock:
             return self._pool.stock()
 
     def enis(self) -> tuple[Eni, ...]:
         """All ENIs, by network card and device index."""
         with self._lock:
-            found = [slot.eni for slot in self._pool.slots.values()]
+            found = list(self.rows.enis.values())
         return tuple(sorted(found, key=eni_place))
 
     def addresses(self, *, state: AddressState | None = None) -> tuple[Address, ...]:
-        """All addresses, or those in one state, ascending."""
+        """All addresses, or those in one state (lost ones too), ascending. Cost: the number of addresses; not for every ADD."""
         with self._lock:
-            rows = list(self._addresses.values())
-        found = rows if state is None else [row for row in rows if row.state is state]
+            rows = list(self.rows.addresses.values())
         # By number: comparing the objects takes five times as long, and a node may have 11,760.
-        return tuple(sorted(found, key=lambda address: int(address.address)))
+        found = [row for row in rows if state is None or row.state is state]
+        return tuple(sorted(found, key=lambda row: int(row.address)))
 
     def attachments(self) -> tuple[Attachment, ...]:
         """All attachments, by creation."""
         with self._lock:
-            found = list(self._attachments.values())
+            found = list(self.rows.attachments.values())
         return tuple(sorted(found, key=lambda attachment: (attachment.created_at, attachment.key)))
 
-    def tombstones(self) -> dict[AttachmentKey, Tombstone]:
-        """All tombstones."""
-        with self._lock:
-            return dict(self._tombstones)
-
     def open_intents(self) -> tuple[Intent, ...]:
-        """All open intents, oldest first."""
+        """Open intents, oldest first: their outcome at EC2 is not known."""
         with self._lock:
-            found = list(self._intents.values())
+            found = list(self.rows.intents.values())
         return tuple(sorted(found, key=lambda intent: (intent.opened_at, intent.intent_id)))
 
     def snapshot(self) -> Snapshot:
-        """Copy everything at one moment; reserved addresses show as reserved."""
+        """Copy everything at one moment, for readers to whom two reads must not contradict each other; reserved addresses show as
+        reserved. Costs a full copy.
+        """
         with self._lock:
-            return Snapshot(
-                {eni_id: slot.eni for eni_id, slot in self._pool.slots.items()},
-                dict(self._addresses),
-                dict(self._attachments),
-                dict(self._tombstones),
-                dict(self._intents),
-                self._doubts,
-            )
+            return self.rows.copy()
 
     def held(self) -> frozenset[IPv4Address]:
-        """Addresses that are given to nobody for now."""
-        with self._lock:
-            return self._pool.held
+        """Addresses that `reserve` does not take for now."""
+        return self._pool.held
 
     def doubts(self) -> Doubts:
-        """What EC2 did not show lately."""
-        with self._lock:
-            return self._doubts
+        """ENIs and addresses that EC2 did not show lately; an earlier process may have recorded them."""
+        return self.rows.doubts
 
     def recount(self) -> list[str]:
         """Check counters and buckets against the addresses; only between transactions. One sentence per difference."""
         with self._lock:
-            return self._pool.recount(self._addresses.values())
+            return self._pool.recount(self.rows.addresses.values())
 
     def _hold(self) -> None:
         """Hold back what is in doubt, and what an open intent gives back to EC2."""
-        held = self._doubted | leaving_addresses(self._intents.values())
+        held = self._doubted | leaving_addresses(self.rows.intents.values())
         if held != self._pool.held:
-            changed = [self._addresses[address] for address in self._pool.held ^ held if address in self._addresses]
+            changed = [self.rows.addresses[address] for address in self._pool.held ^ held if address in self.rows.addresses]
             self._pool.hold(held, changed=changed)
-
-    def _put_eni(self, eni: Eni) -> None:
-        known = self._pool.slots.get(eni.eni_id)
-        if known is not None:
-            self._primaries.pop(known.eni.primary_address, None)
-        self._primaries[eni.primary_address] = eni.eni_id
-        self._pool.put_eni(eni)
-
-    def _drop_eni(self, eni_id: EniId) -> None:
-        slot = self._pool.slots.pop(eni_id, None)
-        if slot is not None:
-            self._primaries.pop(slot.eni.primary_address, None)
-
-    def _put_address(self, address: Address) -> None:
-        self._drop_address(address.address)
-        self._addresses[address.address] = address
-        self._pool.put(address)
-        if address.state is AddressState.RESERVED and address.owner is not None:
-            self._reservations[address.owner] = address.address
-
-    def _drop_address(self, address: IPv4Address) -> None:
-        old = self._addresses.pop(address, None)
-        if old is None:
-            return
-        self._pool.drop(old)
-        if old.state is AddressState.RESERVED and old.owner is not None:
-            self._reservations.pop(old.owner, None)
 
     def _pool_empty(self, key: AttachmentKey) -> PoolEmptyError:
         counts = self._pool.counts()
@@ -298,11 +285,3 @@ class MemoryState:
         if counts.free > counts.held:
             details += " (the free ones are on ENIs that are not ready, or are just being changed)"
         return PoolEmptyError(f"no address is free for sandbox {key.container_id}", details=details)
-
-
-def _merge(target: dict[K, V], changes: dict[K, V | None]) -> None:
-    for key, value in changes.items():
-        if value is None:
-            target.pop(key, None)
-        else:
-            target[key] = value

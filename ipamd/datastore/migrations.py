@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
+from ipamd.datastore import rows as sql
 from ipamd.datastore import schema
-from ipamd.datastore import statements as sql
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.model.errors import SchemaVersionError
 

@@ -19,11 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipamd.datastore.set_aside import DIRECTORY_FLAGS, sync_directory
 from ipamd.model.errors import DatastoreError, InvalidRequestError, TryAgainError, log_text
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.pb import cni_pb2
-from ipamd.ports import Clock, Spool, SpoolEntry
+from ipamd.ports import Clock
 
 ENTRY_MAX_BYTES = 2 * 1024 * 1024
 """Ours: most of an envelope is the network configuration, which runtimes keep far below 1 MiB."""
@@ -44,9 +43,21 @@ _MONOTONIC_NS = re.compile(r"-(\d{6,})$")
 
 log = logging.getLogger(__name__)
 
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""To open a directory, and nothing that a link in its place leads to."""
 
-class FileSpool(Spool):
-    """The spool in a run directory that only root can write."""
+
+def sync_directory(path: Path) -> None:
+    """Make renames and removals in a directory durable. Raises: OSError."""
+    handle = os.open(path, DIRECTORY_FLAGS)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Spool:
+    """DELs that the plugin stored on disk because the daemon did not answer, in a run directory that only root can write."""
 
     def __init__(
         self,
@@ -64,7 +75,7 @@ class FileSpool(Spool):
         self._lock_wait_s = lock_wait_s
 
     def pending_count(self) -> int:
-        """Count without the lock: an entry that is being written is not counted yet."""
+        """How many entries wait. Counted without the lock: one that is being written is not counted yet."""
         try:
             return sum(path.name.startswith(ENTRY_PREFIX) for path in self._directory.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -74,7 +85,10 @@ class FileSpool(Spool):
 
     @contextmanager
     def replay(self) -> Iterator[Iterator[SpoolEntry]]:
-        """Raises: TryAgainError if plugins hold the lock for too long; DatastoreError if the disk refuses."""
+        """Hold the exclusive lock and yield the entries, oldest first. Damaged ones are set aside and not yielded.
+
+        Raises: TryAgainError if plugins hold the lock for too long; DatastoreError if the disk refuses.
+        """
         try:
             lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -118,7 +132,7 @@ class FileSpool(Spool):
                 except InvalidRequestError as error:
                     self._set_aside(name, log_text(error))
                 else:
-                    yield FileSpoolEntry(name, key, self._directory)
+                    yield SpoolEntry(name, key, self._directory)
         except OSError as error:
             raise _refused(self._directory, error) from error
         finally:
@@ -150,7 +164,7 @@ class FileSpool(Spool):
 
 
 @dataclass(frozen=True, slots=True)
-class FileSpoolEntry:
+class SpoolEntry:
     """One entry; its file was read while the lock was held."""
 
     name: str
@@ -158,7 +172,7 @@ class FileSpoolEntry:
     directory: Path
 
     def done(self) -> None:
-        """A second call is fine."""
+        """Remove the entry durably: its DEL has been carried out. A second call is fine."""
         path = self.directory / self.name
         try:
             path.unlink(missing_ok=True)

@@ -10,25 +10,120 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+from sqlalchemy import Row, bindparam, delete, func, insert, or_, select
+
+from ipamd.datastore import schema
 from ipamd.datastore.audit import contradictions, differences
 from ipamd.datastore.disk import Disk, refusals
-from ipamd.datastore.ledger import LEDGER_LIMIT, Ledger
 from ipamd.datastore.memory_state import MemoryState
-from ipamd.datastore.rows import read_snapshot
-from ipamd.datastore.unit_of_work import SqlUnitOfWork
-from ipamd.datastore.view import View
+from ipamd.datastore.rows import LEDGER_FIELDS, Params, read_snapshot, read_time
+from ipamd.datastore.unit_of_work import UnitOfWork
 from ipamd.model.errors import DatastoreError
-from ipamd.model.history import HistoryRecord
+from ipamd.model.history import HistoryRecord, LedgerEvent, Subject
 from ipamd.model.snapshot import Snapshot
-from ipamd.ports import Clock, Datastore, Failpoint, History, NoHistory, no_failpoint
+from ipamd.ports import Clock, Failpoint, History, NoHistory, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")
 """Where crash tests may stop the process: after BEGIN, before COMMIT, and between COMMIT and memory."""
 
+# The ledger: what happened to every address, written in the transaction in which it happened.
+#
+# Bounded, because `/run` is memory that counts as the daemon's: every `PRUNE_EVERY` rows the oldest ones beyond the limit are
+# deleted, in the transaction that writes the newest.
 
-class SqlDatastore(MemoryState, Datastore):
-    """The port: what is committed, in memory, and SQLite behind it. Made by `open.open_datastore`, which has checked the file."""
+
+LEDGER_LIMIT = 20_000
+"""Rows. Ours: four rows a sandbox make 5,000 sandboxes, in about 6 MB of tmpfs."""
+
+PRUNE_EVERY = 500
+"""Rows written between two prunings. Ours: one DELETE of 500 rows costs less than 2 ms."""
+
+SANDBOXES_MAX = 20
+"""Sandboxes of one pod that are told. Ours: a pod has one, and another each time it was made again."""
+
+_INSERT = insert(schema.ledger)
+_NEWEST = select(func.max(schema.ledger.c.sequence))
+_PRUNE = delete(schema.ledger).where(schema.ledger.c.sequence <= bindparam("last"))
+_HISTORY = (
+    select(schema.ledger)
+    .where(
+        or_(
+            schema.ledger.c.address == bindparam("subject"),
+            # A range instead of LIKE: it uses the index, tells upper from lower case, and nothing needs escaping.
+            schema.ledger.c.container_id.between(bindparam("subject"), bindparam("beyond")),
+        )
+    )
+    .order_by(schema.ledger.c.sequence.desc())
+    .limit(bindparam("row_limit"))
+)
+_LATEST = select(schema.ledger).order_by(schema.ledger.c.sequence.desc()).limit(bindparam("row_limit"))
+_SANDBOXES_OF_POD = (
+    select(schema.ledger.c.container_id)
+    .distinct()
+    .where(
+        schema.ledger.c.event == LedgerEvent.ASSIGNED.value,
+        or_(
+            schema.ledger.c.detail == bindparam("subject"),
+            func.substr(schema.ledger.c.detail, bindparam("from_end")) == bindparam("ending"),
+        ),
+    )
+    .order_by(schema.ledger.c.sequence.desc())
+    .limit(SANDBOXES_MAX)
+)
+_HIGHEST = "\U0010ffff"
+
+
+class Ledger:
+    """Writer and reader of the ledger. Used under the disk's lock only."""
+
+    def __init__(self, disk: Disk, *, limit: int = LEDGER_LIMIT) -> None:
+        self._disk = disk
+        self._limit = limit
+        self._unpruned_count = PRUNE_EVERY  # the first write prunes: the last process may have stopped just before
+
+    def write(self, entries: list[Params]) -> None:
+        """Append rows within the open transaction."""
+        self._disk.write(_INSERT, entries, subject="writing the ledger")
+        self._unpruned_count += len(entries)
+        if self._unpruned_count >= PRUNE_EVERY:
+            newest = self._disk.execute(_NEWEST, subject="pruning the ledger").scalar_one()
+            self._disk.execute(_PRUNE, {"last": newest - self._limit}, subject="pruning the ledger")
+            self._unpruned_count = 0
+
+    def read(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
+        """Find the last `limit` rows, oldest first, of an address, of a pod (`namespace/name` or name) that was given one, or of
+        container IDs that begin with `subject`.
+        """
+        if not subject or limit <= 0:
+            return ()
+        reading, subjects = f"reading the history of {subject!r}", [subject]
+        if not Subject(subject).is_address:
+            pod: Params = {"subject": subject, "ending": f"/{subject}", "from_end": -len(subject) - 1}
+            # Looks at every row of the ledger: some milliseconds.
+            subjects = list(self._disk.execute(_SANDBOXES_OF_POD, pod, subject=reading).scalars()) or subjects
+        found: dict[int, Row[Any]] = {}
+        for one in subjects:
+            params: Params = {"subject": one, "beyond": one + _HIGHEST, "row_limit": limit}
+            found |= {row.sequence: row for row in self._disk.execute(_HISTORY, params, subject=reading)}
+        return tuple(_record(found[sequence]) for sequence in sorted(found)[-limit:])
+
+    def latest(self, *, limit: int) -> tuple[HistoryRecord, ...]:
+        """Find the last `limit` rows, oldest first."""
+        rows = self._disk.execute(_LATEST, {"row_limit": max(limit, 0)}, subject="reading the latest history").all()
+        return tuple(map(_record, reversed(rows)))
+
+
+def _record(row: Row[Any]) -> HistoryRecord:
+    return HistoryRecord(**{name: getattr(row, name) for name in LEDGER_FIELDS} | {"at": read_time(row.at)})
+
+
+class Datastore(MemoryState):
+    """Who owns which address. Reads are from memory and never block on disk; they equal the last committed unit of work.
+
+    What is committed is in memory, and SQLite behind it. Made by `open.open_datastore`, which has checked the file.
+    """
 
     def __init__(
         self,
@@ -48,24 +143,25 @@ class SqlDatastore(MemoryState, Datastore):
         self._events: Counter[str] = Counter()
 
     @contextmanager
-    def transaction(self) -> Iterator[SqlUnitOfWork]:
-        """Wait for other units of work, not for reservations or reads.
+    def transaction(self) -> Iterator[UnitOfWork]:
+        """Open the one unit of work: serialised, BEGIN IMMEDIATE. An exception inside rolls back disk and memory.
 
+        Waits for other units of work, not for reservations or reads.
         Raises: DatastoreError if the disk refuses; then memory is as before, an address being confirmed is still reserved.
         """
         with self._transaction_lock():
             self._disk.begin()
-            view = View(self)
-            unit = SqlUnitOfWork(disk=self._disk, view=view, clock=self._clock)
+            unit = UnitOfWork(disk=self._disk, memory=self, clock=self._clock)
             try:
                 self._failpoint("datastore.begun")
                 yield unit
-                unit.flush(self._ledger)
+                unit.raise_if_failed()
+                self._ledger.write(unit.ledger_rows)
                 self._failpoint("datastore.before-commit")
                 self._disk.commit()
             except BaseException:
                 self._disk.rollback()
-                view.release()
+                self.release(unit.view.claimed)
                 raise
             finally:
                 unit.end()
@@ -73,9 +169,9 @@ class SqlDatastore(MemoryState, Datastore):
             try:
                 self._failpoint("datastore.after-commit")
             finally:
-                self.apply(view.staged)
-                view.release()
-                self._events.update(unit.events())
+                self.apply(unit.view)
+                self.release(unit.view.claimed)
+                self._events.update(row["event"] for row in unit.ledger_rows)
                 self._history.note(unit.recorded)
 
     def keep_history(self, history: History) -> None:
@@ -83,25 +179,38 @@ class SqlDatastore(MemoryState, Datastore):
         self._history = history
 
     def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
-        """Read the disk, after any unit of work that is open."""
+        """Ledger rows of an address or of container IDs that begin with `subject`, oldest first, the last `limit` of them.
+
+        Reads the disk, after any unit of work that is open.
+        """
         with self._reading():
             return self._ledger.read(subject, limit=limit)
 
     def latest_history(self, *, limit: int) -> tuple[HistoryRecord, ...]:
-        """Read the disk, after any unit of work that is open."""
+        """The last `limit` ledger rows of all, oldest first. Reads the disk, after any unit of work that is open."""
         with self._reading():
             return self._ledger.latest(limit=limit)
 
     def event_counts(self) -> Mapping[str, int]:
-        """Counted under the transaction's lock; the copy is made without it, so that no reader waits for the disk."""
+        """How many ledger rows this process has committed, by event (a LedgerEvent); events that did not happen may be missing.
+
+        Counted under the transaction's lock; the copy is made without it, so that no reader waits for the disk.
+        """
         return dict(self._events)
 
     def file_problem(self) -> str:
-        """Look at file names and our own state only: an open unit of work is not waited for."""
+        """Say in one sentence if no change is accepted any more; else "".
+
+        The file was removed or replaced under us, or the disk failed so that nobody knows what it holds: only a restart helps.
+        Looks at file names and our own state only: an open unit of work is not waited for.
+        """
         return "; ".join(self._disk.complaints())
 
     def audit(self) -> list[str]:
-        """Read the disk, after any unit of work that is open."""
+        """Compare memory with disk and check what constraints cannot say; one sentence per difference, empty if clean.
+
+        Reads the disk, after any unit of work that is open.
+        """
         if self._disk.is_broken:
             return self._disk.complaints()
         with self._reading():

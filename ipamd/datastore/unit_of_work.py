@@ -1,57 +1,40 @@
-"""One unit of work: each change goes to the open transaction at once, and to memory only after COMMIT.
-
-`ports.UnitOfWork` says what each promises; docstrings here add only what is specific to this implementation.
-"""
+"""One unit of work: each change goes to the open transaction at once, and to memory only after COMMIT."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import wraps
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from ipamd.datastore import rows as sql
 from ipamd.datastore import schema
-from ipamd.datastore import statements as sql
 from ipamd.datastore.disk import Disk
-from ipamd.datastore.ledger import Ledger
-from ipamd.datastore.rows import (
-    Params,
-    address_params,
-    attachment_params,
-    doubt_params,
-    eni_params,
-    intent_params,
-    key_params,
-    ledger_params,
-    lost_params,
-    this_attachment,
-    time_text,
-)
-from ipamd.datastore.view import View
+from ipamd.datastore.memory_state import MemoryState, View
+from ipamd.datastore.rows import Params, address_params, key_params
 from ipamd.model.absence import Doubts
-from ipamd.model.address import Address, AddressEvent, AddressState, next_state
+from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import all_addresses
 from ipamd.model.eni import PREFIX_LENGTH, Eni
-from ipamd.model.errors import DatastoreError, IllegalTransitionError, InvariantError, UnknownAttachmentError
-from ipamd.model.history import UNKEPT, HistoryRecord
+from ipamd.model.errors import DatastoreError, InvariantError, UnknownAttachmentError
+from ipamd.model.history import UNKEPT, HistoryRecord, LedgerEvent
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, IntentKind, named
-from ipamd.model.ledger import LedgerEvent
 from ipamd.model.snapshot import Tombstone
-from ipamd.ports import Clock, UnitOfWork
+from ipamd.ports import Clock
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def change(method: Callable[Concatenate[SqlUnitOfWork, P], R]) -> Callable[Concatenate[SqlUnitOfWork, P], R]:
+def change(method: Callable[Concatenate[UnitOfWork, P], R]) -> Callable[Concatenate[UnitOfWork, P], R]:
     """Make a method fail the whole unit when it refuses, also if the caller swallows the error."""
 
     @wraps(method)
-    def guarded(self: SqlUnitOfWork, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def guarded(self: UnitOfWork, /, *args: P.args, **kwargs: P.kwargs) -> R:
         self.raise_if_failed()
         try:
             return method(self, *args, **kwargs)
@@ -65,25 +48,28 @@ def change(method: Callable[Concatenate[SqlUnitOfWork, P], R]) -> Callable[Conca
     return guarded
 
 
-class SqlUnitOfWork(UnitOfWork):
-    """The changes of one transaction. Made by `SqlDatastore.transaction`, which commits or rolls back.
+class UnitOfWork:
+    """Changes that become true together, on disk and in memory, or not at all. Made by `Datastore.transaction`.
+
+    Every change writes its ledger row in the same transaction. All changes of one unit have one time, the clock's when it was
+    opened; `cooldown` counts from then. Nothing outside SQLite may be called while one is open (I10).
 
     Every change is checked against the transition table and the view, then written with a compare-and-set on the state it was checked
-    against; the constraints of `schema` stand behind both. The first refusal fails the whole unit, so that a caller that catches the
-    error cannot commit half of it.
+    against; the constraints of `schema` stand behind both. All methods raise InvariantError when a constraint refuses,
+    IllegalTransitionError for a wrong address state. The first refusal fails the whole unit, so that a caller that catches the error
+    cannot commit half of it.
 
     `failure` is the error that failed the unit; from then on every change raises it.
-    `recorded` is what the history is told once it is committed.
+    `recorded` is what the history is told once it is committed; `ledger_rows` are written last before COMMIT.
     """
 
-    def __init__(self, *, disk: Disk, view: View, clock: Clock) -> None:
+    def __init__(self, *, disk: Disk, memory: MemoryState, clock: Clock) -> None:
+        self.view = View(memory)
         self._disk = disk
-        self._view = view
-        self._clock = clock
         # One time for all changes of a unit, taken once the transaction is ours: waiting for it is not part of a cooldown.
         self._now = clock.now()
         self._now_s = clock.monotonic()
-        self._ledger_rows: list[Params] = []
+        self.ledger_rows: list[Params] = []
         self.recorded: list[HistoryRecord] = []
         self.failure: DatastoreError | None = None
 
@@ -93,38 +79,25 @@ class SqlUnitOfWork(UnitOfWork):
             raise self.failure
 
     def _log(
-        self,
-        event: LedgerEvent,
-        *,
-        at: datetime | None = None,
-        address: IPv4Address | None = None,
-        key: AttachmentKey | None = None,
-        eni_id: EniId | None = None,
-        detail: str = "",
-        of: Attachment | None = None,
+        self, event: LedgerEvent, *, detail: str = "", about: Address | None = None, of: Attachment | None = None, **fields: Any
     ) -> None:
-        """Write a row to the ledger, and remember it for the history; `of` is the attachment that the event is about."""
-        objects: dict[str, Any] = dict(key_params(key)) if key is not None else {}
+        """Write a row to the ledger, and remember it for the history.
+
+        `about`: an address as it was; `of`: the attachment that the event is about, by default the one that has this address;
+        `fields`: of the record.
+        """
+        if about is not None:
+            fields |= {"address": about.address, "eni_id": about.eni_id, "key": about.owner}
+            of = of or (self.view.attachments.get(about.owner) if about.owner else None)
         if of is not None:
-            objects |= {"pod": of.sandbox_name, "since": of.created_at}
-        record = HistoryRecord(
-            at or self._now,
-            event.value,
-            address=str(address or ""),
-            eni_id=eni_id or "",
-            detail="" if of is not None and detail == of.sandbox_name else detail,
-            **objects,
-        )
-        self._ledger_rows.append({**ledger_params(record), "detail": detail})
+            fields |= {"key": of.key, "pod": of.sandbox_name, "since": of.created_at}
+        key = fields.pop("key", None)
+        fields |= {**(key_params(key) if key else {}), "address": str(fields.get("address") or "")}
+        told = "" if of is not None and detail == of.sandbox_name else detail
+        record = HistoryRecord(**{"at": self._now, **fields}, event=event.value, detail=told)
+        self.ledger_rows.append({**sql.ledger_params(record), "detail": detail})
         if event not in UNKEPT:
             self.recorded.append(record)
-
-    def _log_address(
-        self, event: LedgerEvent, old: Address, *, detail: str, of: Attachment | None = None, at: datetime | None = None
-    ) -> None:
-        """The same about an address as it was; the key is that of the attachment, or else of who had it reserved."""
-        key = of.key if of is not None else old.owner
-        self._log(event, at=at, address=old.address, key=key, eni_id=old.eni_id, detail=detail, of=of)
 
     def _cooling(self, cooldown: timedelta | None) -> dict[str, Any]:
         """When a cooldown ends, on both clocks: the wall clock may be stepped while no daemon runs (I8)."""
@@ -132,26 +105,30 @@ class SqlUnitOfWork(UnitOfWork):
             return {"cooling_until": None, "cooldown_deadline_s": None}
         return {"cooling_until": self._now + cooldown, "cooldown_deadline_s": self._now_s + cooldown.total_seconds()}
 
-    def _expect_one(self, statement: sql.Statement, params: Params, address: Address) -> None:
-        subject = f"changing address {address.address}"
-        if self._disk.write(statement, params, subject=subject) != 1:
+    def _write(self, old: Address, new: Address | None) -> None:
+        """Replace the row of an address, or remove it; memory and disk must agree on what it was."""
+        state = AddressState.FREE if old.state is AddressState.RESERVED else old.state
+        params: Params = {"key_address": old.address, "key_state": state, **(address_params(new) if new else {})}
+        statement = sql.UPDATE_ADDRESS if new else sql.DELETE_ADDRESS
+        if self._disk.write(statement, params, subject=f"changing address {old.address}") != 1:
             raise InvariantError(
-                f"address {address.address} is {address.state} in memory but not on disk",
+                f"address {old.address} is {old.state} in memory but not on disk",
                 details="nothing was changed; `ipamctl audit` compares them all; restarting ipamd reads the disk again",
             )
+        self.view.addresses.changes[old.address] = new
 
-    def _forget(self, addresses: Iterable[Address], *, reason: str) -> None:
-        """Remove rows; the caller has made sure that no sandbox has one of them (I2)."""
-        prefixes = set()
-        for address in addresses:
-            params: Params = {"key_address": str(address.address), "key_state": address.state.value}
-            self._expect_one(sql.DELETE_ADDRESS, params, address)
-            self._view.staged.addresses[address.address] = None
-            self._log_address(LedgerEvent.REMOVED, address, detail=reason)
-            prefixes |= {str(address.prefix)} if address.prefix is not None else set()
-        # A prefix row goes with the last of its addresses: the statement leaves one that still has some.
-        for prefix in sorted(prefixes):
-            self._disk.write(sql.DELETE_EMPTY_PREFIX, {"key_prefix": prefix}, subject=f"forgetting prefix {prefix}")
+    def _remove(self, addresses: Iterable[Address], *, reason: str) -> None:
+        """Forget addresses, with the prefixes of which none is left; none of them may have a sandbox (I2)."""
+        found = list(addresses)
+        held = [address for address in found if address.is_in_use]
+        if held:
+            names = ", ".join(f"{address.address} ({address.state} to {address.owner})" for address in held[:3])
+            raise InvariantError(f"addresses cannot be forgotten: {len(held)} in use", details=f"I2: {names}")
+        for address in found:
+            self._write(address, None)
+            self._log(LedgerEvent.REMOVED, about=address, detail=reason)
+        if any(address.prefix for address in found):
+            self._disk.write(sql.DELETE_EMPTY_PREFIXES, {}, subject="forgetting prefixes")
 
     # Addresses that EC2 does not show any more, and those that it shows again.
     #
@@ -160,98 +137,113 @@ class SqlUnitOfWork(UnitOfWork):
 
     @change
     def lose(self, address: IPv4Address, *, reason: str) -> None:
-        """An unknown or lost address is fine."""
-        old = self._view.address(address)
+        """EC2 does not show an address any more: it is given to nobody again (I7).
+
+        A lost address keeps its state and its sandbox (I2), and is removed where it would become free. Repeatable; an unknown
+        address is fine.
+        """
+        old = self.view.address(address)
         if old is None or old.is_lost:
             return
-        owner = self._view.attachment(old.owner) if old.owner else None
-        self._log_address(LedgerEvent.LOST, old, detail=reason, of=owner)
+        self._log(LedgerEvent.LOST, about=old, detail=reason)
         if old.state is AddressState.FREE:
-            self._forget([old], reason=f"lost: {reason}")
+            self._remove([old], reason=f"lost: {reason}")
             return
-        new = replace(old, lost_since=self._now, lost_reason=reason)
-        self._disk.write(sql.INSERT_LOST, lost_params(new), subject=f"marking {address} as lost")
-        self._view.staged.addresses[address] = new
+        mark: Params = {"address": address, "since": self._now, "reason": reason}
+        self._disk.write(sql.INSERT_LOST, mark, subject=f"marking {address} as lost")
+        self.view.addresses.changes[address] = replace(old, lost_since=self._now, lost_reason=reason)
 
     @change
     def heal(self, address: IPv4Address, *, reason: str) -> None:
-        """An unknown address, or one that is not lost, is fine."""
-        old = self._view.address(address)
+        """EC2 shows a lost address again. Repeatable; an unknown address, or one that is not lost, is fine."""
+        old = self.view.address(address)
         if old is None or not old.is_lost:
             return
-        self._disk.write(sql.DELETE_LOST, {"key_address": str(address)}, subject=f"marking {address} as found")
-        self._view.staged.addresses[address] = replace(old, lost_since=None, lost_reason="")
-        owner = self._view.attachment(old.owner) if old.owner else None
-        self._log_address(LedgerEvent.HEALED, old, detail=reason, of=owner)
+        self._disk.write(sql.DELETE_LOST, {"address": address}, subject=f"marking {address} as found")
+        self.view.addresses.changes[address] = replace(old, lost_since=None, lost_reason="")
+        self._log(LedgerEvent.HEALED, about=old, detail=reason)
 
     @change
     def put_doubts(self, doubts: Doubts) -> None:
-        """Writes no ledger row: most doubts end at the next look."""
+        """Replace what is recorded of ENIs and addresses that EC2 did not show lately. Writes no ledger row: most doubts end at the
+        next look.
+        """
         self._disk.write(sql.DELETE_DOUBTS, {}, subject="forgetting doubts")
-        if rows := doubt_params(doubts):
-            self._disk.write(sql.INSERT_DOUBT, rows, subject="recording doubts")
-        self._view.staged.doubts.append(doubts)
+        self._disk.write(sql.INSERT_DOUBT, sql.doubt_params(doubts), subject="recording doubts")
+        self.view.doubts = doubts
 
     # Changes to what is recorded besides addresses: tombstones, intents, the mark of a finished restore, notes in the ledger.
 
     @change
     def put_tombstone(self, key: AttachmentKey) -> None:
-        """Replaces an earlier tombstone of the key."""
-        params: Params = {**key_params(key), "at": time_text(self._now), "at_monotonic_s": self._now_s}
-        self._disk.write(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
-        self._view.staged.tombstones[key] = Tombstone(self._now, self._now_s)
+        """Remember that DEL was done for a key: a late ADD is refused (I4). Replaces an earlier tombstone of the key."""
+        self._bury(key, Tombstone(self._now, self._now_s))
         self._log(LedgerEvent.TOMBSTONED, key=key)
 
     @change
     def drop_tombstones(self, *, older_than: timedelta) -> int:
-        """Writes no ledger row: the row of the DEL itself stays."""
+        """Forget tombstones older than an age on the monotonic clock; returns how many. One of unknown age is dated now.
+
+        Writes no ledger row: the row of the DEL itself stays.
+        """
         before_s = self._now_s - older_than.total_seconds()
         old: list[AttachmentKey] = []
-        for key, found in self._view.tombstones().items():
+        for key, found in self.view.tombstones.all().items():
             if found.at_monotonic_s is None:  # the release before wrote it: its age counts from now
-                dated = {"now_s": self._now_s, **this_attachment(key)}
-                self._disk.write(sql.DATE_TOMBSTONE, dated, subject=f"dating the tombstone of {key}")
-                self._view.staged.tombstones[key] = Tombstone(found.at, self._now_s)
+                self._bury(key, replace(found, at_monotonic_s=self._now_s))
             elif found.at_monotonic_s < before_s:
                 old.append(key)
-        if old:
-            self._disk.write(sql.DELETE_TOMBSTONES, {"before_s": before_s}, subject="dropping old tombstones")
-        self._view.staged.tombstones.update(dict.fromkeys(old))
+        self._disk.write(sql.DELETE_TOMBSTONE, [key_params(key) for key in old], subject="dropping old tombstones")
+        self.view.tombstones.changes.update(dict.fromkeys(old))
         return len(old)
+
+    def _bury(self, key: AttachmentKey, tombstone: Tombstone) -> None:
+        params = sql.row_params(schema.tombstone, tombstone, **key_params(key))
+        self._disk.write(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
+        self.view.tombstones.changes[key] = tombstone
 
     @change
     def open_intent(self, intent: Intent) -> None:
-        """Raises: InvariantError if it is open already, or gives back what is not free."""
-        if self._view.intent(intent.intent_id) is not None:
+        """Record what we are about to ask of EC2, before asking (I9).
+
+        Raises: InvariantError if it is open already, or gives back an address (`unassign`), or an ENI with an address (`delete-eni`),
+            that is not free (I2).
+        """
+        if self.view.intents.get(intent.intent_id) is not None:
             raise InvariantError(f"intent {intent.intent_id} is open already", details="I9: each has its own ID")
-        self._refuse_what_is_not_free(intent)
-        self._disk.write(sql.INSERT_INTENT, intent_params(intent), subject=f"opening intent {intent.intent_id}")
-        self._view.staged.intents[intent.intent_id] = intent
-        self._log(LedgerEvent.INTENT_OPENED, at=intent.opened_at, detail=_told(intent))
+        leaving: Iterable[IPv4Address] = ()
+        if intent.kind is IntentKind.UNASSIGN:
+            leaving = sorted(all_addresses(*named(intent)))
+        elif intent.kind is IntentKind.DELETE_ENI:
+            leaving = [row.address for row in self.view.addresses_of(intent.eni_id)]
+        for address in leaving:
+            row = self.view.address(
+                address
+            )  # claimed: no reservation comes between this check and the hold that begins with the intent
+            if row is None or not row.is_free or row.eni_id != intent.eni_id:
+                what = "not known" if row is None else f"{row.state} on {row.eni_id}" if row.is_free else str(row.state)
+                raise InvariantError(f"{address} of {intent.eni_id} cannot be given back: it is {what}", details="I2")
+        self._put_intent(sql.INSERT_INTENT, intent, at=intent.opened_at)
 
     @change
     def update_intent(self, intent: Intent) -> None:
-        """Raises: InvariantError if it is not open."""
+        """Replace the payload of an open intent (an ENI ID learnt on the way, say). Raises: InvariantError if it is not open."""
         self._known_intent(intent.intent_id)
-        params = intent_params(intent)
-        params["key_intent_id"] = params.pop("intent_id")
-        self._disk.write(sql.UPDATE_INTENT, params, subject=f"updating intent {intent.intent_id}")
-        self._view.staged.intents[intent.intent_id] = intent
-        self._log(LedgerEvent.INTENT_OPENED, detail=f"now {_told(intent)}")
+        self._put_intent(sql.UPSERT_INTENT, intent, now="now ")
 
     @change
     def close_intent(self, intent_id: str, *, outcome: str) -> None:
-        """Raises: InvariantError if it is not open."""
+        """Close an intent, with its outcome for the ledger. Raises: InvariantError if it is not open."""
         intent = self._known_intent(intent_id)
-        self._disk.write(sql.DELETE_INTENT, {"key_intent_id": intent_id}, subject=f"closing intent {intent_id}")
-        self._view.staged.intents[intent_id] = None
-        eni_id = intent.eni_id
-        self._log(LedgerEvent.INTENT_CLOSED, eni_id=eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
+        self._disk.write(sql.DELETE_INTENT, {"intent_id": intent_id}, subject=f"closing intent {intent_id}")
+        self.view.intents.changes[intent_id] = None
+        self._log(LedgerEvent.INTENT_CLOSED, eni_id=intent.eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
 
     @change
     def mark_restored(self, *, detail: str) -> None:
-        params: Params = {"name": schema.RESTORED_AT, "value": time_text(self._now)}
-        self._disk.write(sql.UPSERT_META, params, subject="marking the restore")
+        """Record that kernel and runtime were read completely: from now on this datastore knows every sandbox."""
+        mark: Params = {"name": schema.RESTORED_AT, "value": self._now}
+        self._disk.write(sql.UPSERT_META, mark, subject="marking the restore")
         self._log(LedgerEvent.RESTORED, detail=detail)
 
     @change
@@ -263,27 +255,8 @@ class SqlUnitOfWork(UnitOfWork):
         key: AttachmentKey | None = None,
         detail: str = "",
     ) -> None:
+        """Append a ledger row that no other change writes (a refusal, a repair, a verdict)."""
         self._log(event, address=address, key=key, detail=detail)
-
-    def _refuse_what_is_not_free(self, intent: Intent) -> None:
-        """Reading claims the rows: no reservation comes between this check and the hold that begins with the intent."""
-        eni_id = intent.eni_id
-        if intent.kind is IntentKind.UNASSIGN:
-            rows = [(address, self._view.address(address)) for address in sorted(all_addresses(*named(intent)))]
-        elif intent.kind is IntentKind.DELETE_ENI:
-            rows = [(row.address, row) for row in self._view.addresses_of(eni_id)]
-        else:
-            return
-        for address, row in rows:
-            if row is None or not row.is_free or row.eni_id != eni_id:
-                what = "not known" if row is None else f"{row.state} on {row.eni_id}" if row.is_free else str(row.state)
-                raise InvariantError(f"{address} of {eni_id} cannot be given back: it is {what}", details="I2")
-
-    def _known_intent(self, intent_id: str) -> Intent:
-        intent = self._view.intent(intent_id)
-        if intent is None:
-            raise InvariantError(f"intent {intent_id} is not open", details="I9")
-        return intent
 
     # Changes in the life of one address, by the table in `model.address`, and of the attachment that has it.
     #
@@ -291,119 +264,142 @@ class SqlUnitOfWork(UnitOfWork):
 
     @change
     def confirm(self, attachment: Attachment) -> None:
-        """Until COMMIT has succeeded memory keeps the address reserved, so that the caller can abort."""
-        old = self._view.known_address(attachment.address)
-        state = _after(old, AddressEvent.CONFIRM)
-        if old.owner != attachment.key:
-            raise InvariantError(f"address {old.address} is reserved for {old.owner}, not for {attachment.key}", details="I1")
-        self._assign(old, attachment, state, event=LedgerEvent.ASSIGNED, detail=attachment.sandbox_name)
+        """reserved -> assigned, with the attachment. InvariantError if the reservation is not this key's.
+
+        Until COMMIT has succeeded memory keeps the address reserved, so that the caller can abort.
+        """
+        self._assign(attachment, AddressEvent.CONFIRM)
 
     @change
     def adopt(self, attachment: Attachment) -> None:
-        """A key that has a reservation is refused: an ADD for it is at work."""
-        old = self._view.known_address(attachment.address)
-        state = _after(old, AddressEvent.ADOPT)
-        reserved = self._view.memory.reservation(attachment.key)
-        if reserved is not None:
-            raise InvariantError(f"sandbox {attachment.key} is just being given {reserved}", details="I1")
-        self._assign(old, attachment, state, event=LedgerEvent.ADOPTED, detail=f"was {old.state}")
+        """free, cooling or quarantined -> assigned for a wired sandbox that the datastore did not know.
+
+        A key that has a reservation is refused: an ADD for it is at work.
+        """
+        self._assign(attachment, AddressEvent.ADOPT)
 
     @change
     def move_table(self, key: AttachmentKey, *, route_table: int) -> Attachment:
-        """UnknownAttachmentError does not fail the unit, as for `unassign`."""
+        """Record that an attached sandbox uses another route table now: its ENI was attached again at another device index.
+
+        Returns: the attachment as it is now. UnknownAttachmentError, which does not fail the unit, if there is none.
+        """
         known = self._attached(key)
         detail = f"its ENI's table is {route_table} now, and was {known.route_table}"
-        return self._amend(known, replace(known, route_table=route_table), detail=detail)
+        return self._amend(replace(known, route_table=route_table), detail=detail)
 
     @change
     def rename_veth(self, key: AttachmentKey, *, host_veth: str, result: bytes) -> Attachment:
-        """UnknownAttachmentError does not fail the unit, as for `unassign`."""
+        """Record that an attached sandbox's host veth has another name, which its stored result tells too.
+
+        Returns: the attachment as it is now. UnknownAttachmentError, which does not fail the unit, if there is none.
+        """
         known = self._attached(key)
         detail = f"its host veth is {host_veth} now, and was {known.host_veth}"
-        return self._amend(known, replace(known, host_veth=host_veth, result=result), detail=detail)
+        return self._amend(replace(known, host_veth=host_veth, result=result), detail=detail)
 
     @change
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:
-        """UnknownAttachmentError changes nothing and does not fail the unit: a DEL may come twice (I3)."""
+        """assigned -> cooling; the attachment row goes.
+
+        `event` is what the ledger says: `unassigned` when the runtime asked, `reaped` when we concluded it. UnknownAttachmentError if
+        there is none; it changes nothing and does not fail the unit: a DEL may come twice (I3).
+        """
         attachment = self._attached(key)
-        old = self._view.known_address(attachment.address)
-        self._disk.write(sql.DELETE_ATTACHMENT, this_attachment(key), subject=f"unassigning {old.address} from {key}")
-        self._view.staged.attachments[key] = None
-        self._move(old, AddressEvent.UNASSIGN, log=event, reason=reason, cooldown=cooldown, of=attachment)
+        subject = f"unassigning {attachment.address} from {key}"
+        self._disk.write(sql.DELETE_ATTACHMENT, key_params(key), subject=subject)
+        self.view.attachments.changes[key] = None
+        self._move(attachment.address, AddressEvent.UNASSIGN, log=event, reason=reason, cooldown=cooldown, of=attachment)
         return attachment
 
     @change
     def abort(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
-        """On disk the address was free: a reservation is in memory only (I5)."""
-        old = self._view.known_address(address)
-        self._move(old, AddressEvent.ABORT, log=LedgerEvent.ABORTED, reason=reason, cooldown=cooldown)
+        """reserved -> cooling: an ADD failed after its reservation. On disk it was free: a reservation is in memory only (I5)."""
+        self._move(address, AddressEvent.ABORT, log=LedgerEvent.ABORTED, reason=reason, cooldown=cooldown)
 
     @change
     def free(self, address: IPv4Address, *, reason: str) -> None:
-        """The caller decides whether the address has cooled, by the monotonic clock: a wall clock may be stepped (I8)."""
-        old = self._view.known_address(address)
+        """cooling -> free: its cooldown is over. A lost address is removed instead.
+
+        The caller decides whether the address has cooled, by the monotonic clock: a wall clock may be stepped (I8).
+        """
+        old = self.view.known_address(address)
         if old.is_lost:
-            _after(old, AddressEvent.COOLED)
-            self._forget([old], reason=f"{reason}; lost: {old.lost_reason}")
+            old.after(AddressEvent.COOLED)
+            self._remove([old], reason=f"{reason}; lost: {old.lost_reason}")
         else:
-            self._move(old, AddressEvent.COOLED, log=LedgerEvent.COOLED, reason=reason)
+            self._move(address, AddressEvent.COOLED, log=LedgerEvent.COOLED, reason=reason)
 
     @change
     def quarantine(self, address: IPv4Address, *, reason: str) -> None:
-        """Ends a reservation: the ADD that holds it can no longer confirm it."""
-        old = self._view.known_address(address)
-        self._move(old, AddressEvent.DISAGREE, log=LedgerEvent.QUARANTINED, reason=reason)
+        """free, reserved or cooling -> quarantined: the sources disagree on who has it.
+
+        Ends a reservation: the ADD that holds it can no longer confirm it.
+        """
+        self._move(address, AddressEvent.DISAGREE, log=LedgerEvent.QUARANTINED, reason=reason)
 
     @change
     def resolve(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
-        """It cools before it is free: its DEL may have come a moment ago (docs/adr/0012)."""
-        old = self._view.known_address(address)
-        self._move(old, AddressEvent.RESOLVE, log=LedgerEvent.RESOLVED, reason=reason, cooldown=cooldown)
+        """quarantined -> cooling: nothing claims the address any more. Its DEL may have come a moment ago (docs/adr/0012)."""
+        self._move(address, AddressEvent.RESOLVE, log=LedgerEvent.RESOLVED, reason=reason, cooldown=cooldown)
+
+    def _known_intent(self, intent_id: str) -> Intent:
+        intent = self.view.intents.get(intent_id)
+        if intent is None:
+            raise InvariantError(f"intent {intent_id} is not open", details="I9")
+        return intent
+
+    def _put_intent(self, statement: sql.Statement, intent: Intent, *, now: str = "", **fields: Any) -> None:
+        self._disk.write(statement, sql.intent_params(intent), subject=f"recording intent {intent.intent_id}")
+        self.view.intents.changes[intent.intent_id] = intent
+        payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
+        self._log(LedgerEvent.INTENT_OPENED, detail=f"{now}{intent.kind} {intent.intent_id}: {payload}", **fields)
 
     def _attached(self, key: AttachmentKey) -> Attachment:
-        known = self._view.attachment(key)
+        known = self.view.attachments.get(key)
         if known is None:
             raise UnknownAttachmentError(f"sandbox {key} is not attached")
         return known
 
-    def _amend(self, known: Attachment, amended: Attachment, *, detail: str) -> Attachment:
+    def _amend(self, amended: Attachment, *, detail: str) -> Attachment:
         """Replace what is recorded of how a sandbox is wired; its address stays."""
-        params = this_attachment(known.key)
-        params |= {f"new_{name}": getattr(amended, name) for name in sql.WIRING}
-        self._disk.write(sql.AMEND_ATTACHMENT, params, subject=f"amending {known.key}: {detail}")
-        self._view.staged.attachments[known.key] = amended
-        self._log(LedgerEvent.REPAIRED, address=known.address, key=known.key, eni_id=known.eni_id, detail=detail, of=known)
+        params = sql.attachment_params(amended)
+        self._disk.write(sql.UPSERT_ATTACHMENT, params, subject=f"amending {amended.key}: {detail}")
+        self.view.attachments.changes[amended.key] = amended
+        self._log(LedgerEvent.REPAIRED, address=amended.address, eni_id=amended.eni_id, detail=detail, of=amended)
         return amended
 
-    def _assign(self, old: Address, attachment: Attachment, state: AddressState, *, event: LedgerEvent, detail: str) -> None:
+    def _assign(self, attachment: Attachment, event: AddressEvent) -> None:
         key = attachment.key
+        old = self.view.known_address(attachment.address)
+        state = old.after(event)
+        is_confirmed = event is AddressEvent.CONFIRM
+        if is_confirmed and old.owner != key:
+            raise InvariantError(f"address {old.address} is reserved for {old.owner}, not for {key}", details="I1")
+        if not is_confirmed and (reserved := self.view.memory.reservations.get(key)):
+            raise InvariantError(f"sandbox {key} is just being given {reserved}", details="I1")
         if old.eni_id != attachment.eni_id:
             raise InvariantError(f"address {old.address} is on {old.eni_id}, not on {attachment.eni_id}", details="I7")
-        present = self._view.attachment(key)
+        present = self.view.attachments.get(key)
         if present is not None:
             raise InvariantError(f"sandbox {key} is attached with {present.address}", details="I1")
-        if self._view.has_tombstone(key):
+        if self.view.tombstones.get(key) is not None:
             raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
-        self._disk.write(sql.INSERT_ATTACHMENT, attachment_params(attachment), subject=f"assigning {old.address} to {key}")
-        new = replace(
-            old,
-            state=state,
-            since=attachment.created_at,
-            since_monotonic_s=self._now_s,
-            owner=key,
-            cooling_until=None,
-            cooldown_deadline_s=None,
-            reason="",
+        params, subject = sql.attachment_params(attachment), f"assigning {old.address} to {key}"
+        self._disk.write(sql.INSERT_ATTACHMENT, params, subject=subject)
+        at, log = attachment.created_at, LedgerEvent.ASSIGNED if is_confirmed else LedgerEvent.ADOPTED
+        self._write(
+            old, replace(old, state=state, since=at, since_monotonic_s=self._now_s, owner=key, reason="", **self._cooling(None))
         )
-        self._write(old, new)
-        self._view.staged.attachments[key] = attachment
-        self._log_address(event, old, at=attachment.created_at, detail=detail, of=attachment)
+        self.view.attachments.changes[key] = attachment
+        detail = attachment.sandbox_name if is_confirmed else f"was {old.state}"
+        self._log(log, at=at, about=old, detail=detail, of=attachment)
 
     def _move(
         self,
-        old: Address,
+        address: IPv4Address,
         event: AddressEvent,
         *,
         log: LedgerEvent,
@@ -412,9 +408,10 @@ class SqlUnitOfWork(UnitOfWork):
         of: Attachment | None = None,
     ) -> None:
         """Take an address from whoever has it, into the state that follows; `cooldown` where that is `cooling`."""
+        old = self.view.known_address(address)
         new = replace(
             old,
-            state=_after(old, event),
+            state=old.after(event),
             since=self._now,
             since_monotonic_s=self._now_s,
             owner=None,
@@ -422,15 +419,7 @@ class SqlUnitOfWork(UnitOfWork):
             **self._cooling(cooldown),
         )
         self._write(old, new)
-        self._log_address(log, old, detail=reason, of=of)
-
-    def _write(self, old: Address, new: Address) -> None:
-        row = address_params(new)
-        params: Params = {name: row[name] for name in sql.ADDRESS_CHANGES}
-        params["key_address"] = str(old.address)
-        params["key_state"] = str(AddressState.FREE if old.state is AddressState.RESERVED else old.state)
-        self._expect_one(sql.UPDATE_ADDRESS, params, old)
-        self._view.staged.addresses[old.address] = new
+        self._log(log, about=old, detail=reason, of=of)
 
     # Changes to the pool itself: ENIs, and the addresses that EC2 gives to them or takes away.
     #
@@ -439,17 +428,18 @@ class SqlUnitOfWork(UnitOfWork):
 
     @change
     def put_eni(self, eni: Eni) -> None:
-        """An ENI that has not changed is left alone, without a ledger row."""
-        known = self._view.eni(eni.eni_id)
+        """Add an ENI, or replace what is known of it. One that has not changed is left alone, without a ledger row."""
+        known = self.view.enis.get(eni.eni_id)
         if known == eni:
             return
-        if self._view.address(eni.primary_address) is not None:
+        if self.view.address(eni.primary_address) is not None:
             raise InvariantError(
                 f"primary address {eni.primary_address} of {eni.eni_id} is in the pool",
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
-        self._disk.write(sql.UPSERT_ENI, eni_params(eni), subject=f"recording {eni.eni_id}")
-        self._view.staged.enis[eni.eni_id] = eni
+        params = sql.row_params(schema.eni, eni, excluded=eni.excluded or None)
+        self._disk.write(sql.UPSERT_ENI, params, subject=f"recording {eni.eni_id}")
+        self.view.enis.changes[eni.eni_id] = eni
         ready = "host routing ready" if eni.host_ready else "host routing not ready"
         detail = f"device {eni.device_index} on card {eni.network_card}, {eni.state}, {ready}"
         if not eni.managed:
@@ -459,13 +449,13 @@ class SqlUnitOfWork(UnitOfWork):
 
     @change
     def remove_eni(self, eni_id: EniId, *, reason: str) -> None:
-        """An unknown ENI is fine."""
-        eni = self._view.eni(eni_id)
+        """Forget an ENI and its unassigned addresses. InvariantError if one is assigned or reserved. An unknown ENI is fine."""
+        eni = self.view.enis.get(eni_id)
         if eni is None:
             return
-        self._remove(self._view.addresses_of(eni_id), what=f"ENI {eni_id} cannot be forgotten", reason=reason)
-        self._disk.write(sql.DELETE_ENI, {"key_eni_id": eni_id}, subject=f"forgetting {eni_id}")
-        self._view.staged.enis[eni_id] = None
+        self._remove(self.view.addresses_of(eni_id), reason=reason)
+        self._disk.write(sql.DELETE_ENI, {"eni_id": eni_id}, subject=f"forgetting {eni_id}")
+        self.view.enis.changes[eni_id] = None
         self._log(LedgerEvent.ENI_REMOVED, address=eni.primary_address, eni_id=eni_id, detail=reason)
 
     @change
@@ -477,84 +467,51 @@ class SqlUnitOfWork(UnitOfWork):
         prefix: IPv4Network | None = None,
         cooldown: timedelta | None = None,
     ) -> None:
-        """Raises: InvariantError also for an unknown ENI, a primary address (I6) or a wrong prefix."""
-        if self._view.eni(eni_id) is None:
+        """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8).
+
+        An address that is known on the same ENI is left as it is; if it is lost, `heal` says that it is there again.
+        Raises: InvariantError also for an unknown ENI, a primary address (I6) or a wrong prefix.
+        """
+        if self.view.enis.get(eni_id) is None:
             raise InvariantError(f"ENI {eni_id} is not known", details="I7: an address needs an ENI that we know")
         fresh = [address for address in sorted(set(addresses)) if self._is_fresh(address, eni_id, prefix)]
         if not fresh:
             return
-        subject = f"adding {fresh[0]} and {len(fresh) - 1} more to {eni_id}"
+        place = "" if prefix is None else f"in prefix {prefix}"
+        subject = f"adding {fresh[0]} and {len(fresh) - 1} more to {eni_id} {place}"
         if prefix is not None:
-            self._put_prefix(prefix, eni_id)
+            self._disk.write(sql.INSERT_PREFIX, {"prefix": prefix, "eni_id": eni_id}, subject=subject)
         state = AddressState.FREE if cooldown is None else AddressState.COOLING
         first = Address(fresh[0], eni_id, state, self._now, prefix, since_monotonic_s=self._now_s, **self._cooling(cooldown))
-        rows = [replace(first, address=address) for address in fresh]
-        self._disk.write(sql.INSERT_ADDRESS, [address_params(row) for row in rows], subject=subject)
-        for row in rows:
-            self._view.staged.addresses[row.address] = row
-            detail = "" if prefix is None else f"in {prefix}"
-            self._log_address(LedgerEvent.ADDED, row, detail=detail)
+        added = {address: replace(first, address=address) for address in fresh}
+        self._disk.write(sql.INSERT_ADDRESS, [address_params(row) for row in added.values()], subject=subject)
+        self.view.addresses.changes.update(added)
+        for row in added.values():
+            self._log(LedgerEvent.ADDED, about=row, detail="" if prefix is None else f"in {prefix}")
 
     @change
     def remove_addresses(self, addresses: Iterable[IPv4Address], *, reason: str) -> None:
-        """Unknown addresses are fine."""
-        found = [self._view.address(address) for address in sorted(set(addresses))]
-        known = [address for address in found if address is not None]
-        self._remove(known, what="addresses cannot be forgotten", reason=reason)
+        """Forget addresses which are neither assigned nor reserved. InvariantError otherwise (I2). Unknown addresses are fine."""
+        found = [self.view.address(address) for address in sorted(set(addresses))]
+        self._remove([address for address in found if address is not None], reason=reason)
 
     def _is_fresh(self, address: IPv4Address, eni_id: EniId, prefix: IPv4Network | None) -> bool:
         if prefix is not None and (prefix.prefixlen != PREFIX_LENGTH or address not in prefix):
             raise InvariantError(f"address {address} is not in a /{PREFIX_LENGTH} named {prefix}", details="EC2 has no other")
-        if self._view.eni_of_primary(address) is not None:
+        if holder := self.view.eni_of_primary(address):
             raise InvariantError(
-                f"address {address} is the primary one of {self._view.eni_of_primary(address)}",
+                f"address {address} is the primary one of {holder}",
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
-        known = self._view.address(address)
+        known = self.view.address(address)
         if known is not None and known.eni_id != eni_id:
             raise InvariantError(
                 f"address {address} is on {known.eni_id}, not on {eni_id}", details="I1: remove it there before adding it here"
             )
         return known is None
 
-    def _put_prefix(self, prefix: IPv4Network, eni_id: EniId) -> None:
-        subject = f"adding prefix {prefix} to {eni_id}"
-        holder = self._disk.execute(sql.PREFIX_HOLDER, {"key_prefix": str(prefix)}, subject=subject).scalar_one_or_none()
-        if holder is None:
-            self._disk.write(sql.INSERT_PREFIX, {"prefix": str(prefix), "eni_id": eni_id}, subject=subject)
-        elif holder != eni_id:
-            raise InvariantError(f"prefix {prefix} is on {holder}, not on {eni_id}", details="remove it there first")
-
-    def _remove(self, addresses: list[Address], *, what: str, reason: str) -> None:
-        held = [address for address in addresses if address.is_in_use]
-        if held:
-            names = ", ".join(f"{address.address} ({address.state} to {address.owner})" for address in held[:3])
-            raise InvariantError(f"{what}: {len(held)} in use", details=f"I2: {names}")
-        self._forget(addresses, reason=reason)
-
-    def flush(self, ledger: Ledger) -> None:
-        """Write the ledger rows, all in one statement: the last step before COMMIT."""
-        self.raise_if_failed()
-        ledger.write(self._ledger_rows)
-
-    def events(self) -> list[str]:
-        """The events of the ledger rows that were written, one for each row."""
-        return [str(row["event"]) for row in self._ledger_rows]
-
     def end(self) -> None:
         """Refuse further use."""
         self.failure = self.failure or DatastoreError(
             "the unit of work has ended", details="a change was asked of it after its transaction; nothing was changed"
         )
-
-
-def _told(intent: Intent) -> str:
-    payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
-    return f"{intent.kind} {intent.intent_id}: {payload}"
-
-
-def _after(address: Address, event: AddressEvent) -> AddressState:
-    try:
-        return next_state(address.state, event)
-    except IllegalTransitionError as error:
-        raise IllegalTransitionError(f"address {address.address}: {error.message}", details=error.details) from None

@@ -24,10 +24,9 @@ from ipamd.model.cloud import MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import log_text
-from ipamd.model.history import HistoryRecord
+from ipamd.model.history import HistoryRecord, LedgerEvent
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import SETTLED_AT, IntentKind, named
-from ipamd.model.ledger import LedgerEvent
 from ipamd.model.metadata_evidence import CloudKey, Difference
 from ipamd.model.placement import free_indexes
 from ipamd.ports import Clock, History

@@ -25,6 +25,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import EniState
 from ipamd.model.errors import IpamError, log_text
+from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
     NOT_REPAIRED,
@@ -38,7 +39,6 @@ from ipamd.model.kernel import (
     veth_differences,
     wiring_differences,
 )
-from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Clock, Datastore, HostNetwork
 from ipamd.sandbox.quarantine import QuarantineService
 

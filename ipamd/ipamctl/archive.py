@@ -129,8 +129,7 @@ def _lines(ask: Callable[[], list[dict[str, Any]]]) -> str:
 
 
 def _history(directory: Path) -> str:
-    from ipamd.history.appender import encode
-    from ipamd.history.reader import read_since
+    from ipamd.history import encode, read_since
 
     found = read_since(directory, datetime.now(UTC) - DAY)
     if not found.records:

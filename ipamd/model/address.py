@@ -62,20 +62,6 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
 }
 
 
-def next_state(state: AddressState, event: AddressEvent) -> AddressState:
-    """Return the state that `event` leads to from `state`.
-
-    Raises: IllegalTransitionError for a pair that is not in the table.
-    """
-    try:
-        return TRANSITIONS[state, event]
-    except KeyError:
-        raise IllegalTransitionError(
-            f"address cannot {event} while {state}",
-            details="this is a defect in vpc-ipamd: the operation was stopped and nothing was changed; please report it",
-        ) from None
-
-
 @dataclass(frozen=True, slots=True)
 class Address:
     """One secondary address of an ENI, as the datastore knows it.
@@ -114,3 +100,16 @@ class Address:
     def is_lost(self) -> bool:
         """Whether EC2 does not show it any more: it is given to nobody again."""
         return self.lost_since is not None
+
+    def after(self, event: AddressEvent) -> AddressState:
+        """The state that `event` leads to.
+
+        Raises: IllegalTransitionError for a pair that is not in the table.
+        """
+        try:
+            return TRANSITIONS[self.state, event]
+        except KeyError:
+            raise IllegalTransitionError(
+                f"address {self.address} cannot {event} while {self.state}",
+                details="this is a defect in vpc-ipamd: the operation was stopped and nothing was changed; please report it",
+            ) from None

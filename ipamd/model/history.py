@@ -1,7 +1,8 @@
-"""The history: what the ledger tells, kept on the host's disk over reboots, and the ADDs that were refused.
+"""What happened: the ledger's events, the records of the history, and the answers to questions about the past.
 
-The ledger lives in the datastore, dies with it, and is what decisions may be traced by; the history is for people, is written behind
-(docs/adr/0035) and decides nothing.
+The ledger lives in the datastore, is written in the same transaction as the change that it records, dies with it, and is what
+decisions may be traced by. The history tells the same, kept on the host's disk over reboots, and the ADDs that were refused; it is for
+people, is written behind (docs/adr/0035) and decides nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,35 @@ from datetime import datetime
 from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address
 
-from ipamd.model.ledger import LedgerEvent
 from ipamd.model.words import rfc3339
+
+
+class LedgerEvent(StrEnum):
+    """What happens to an address; a closed set. A row of the ledger is read as a `HistoryRecord`, whose event may be a word that a
+    later release wrote.
+    """
+
+    ENI_ADDED = "eni-added"
+    ENI_CHANGED = "eni-changed"
+    ENI_REMOVED = "eni-removed"
+    ADDED = "added"
+    REMOVED = "removed"
+    ASSIGNED = "assigned"
+    ADOPTED = "adopted"
+    UNASSIGNED = "unassigned"
+    ABORTED = "aborted"
+    COOLED = "cooled"
+    QUARANTINED = "quarantined"
+    RESOLVED = "settled"
+    TOMBSTONED = "tombstoned"
+    KEPT = "kept"
+    REAPED = "reaped"
+    REPAIRED = "repaired"
+    INTENT_OPENED = "intent-opened"
+    INTENT_CLOSED = "intent-closed"
+    RESTORED = "restored"
+    LOST = "lost"
+    HEALED = "healed"
 
 
 class HistoryEvent(StrEnum):

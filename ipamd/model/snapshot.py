@@ -5,7 +5,6 @@ Reading ENIs, then addresses, then attachments gives three moments, and a change
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import IPv4Address
@@ -35,12 +34,17 @@ class Snapshot:
     `tombstones` says when DEL was done for a key; `intents` are the open ones.
     """
 
-    enis: Mapping[EniId, Eni]
-    addresses: Mapping[IPv4Address, Address]
-    attachments: Mapping[AttachmentKey, Attachment]
-    tombstones: Mapping[AttachmentKey, Tombstone]
-    intents: Mapping[str, Intent]
+    enis: dict[EniId, Eni]
+    addresses: dict[IPv4Address, Address]
+    attachments: dict[AttachmentKey, Attachment]
+    tombstones: dict[AttachmentKey, Tombstone]
+    intents: dict[str, Intent]
     doubts: Doubts = field(default_factory=Doubts)
+
+    def copy(self) -> Snapshot:
+        """The same rows in dictionaries of its own."""
+        tables = dict(self.enis), dict(self.addresses), dict(self.attachments), dict(self.tombstones), dict(self.intents)
+        return Snapshot(*tables, self.doubts)
 
 
 def eni_place(eni: Eni) -> tuple[int, int, EniId]:

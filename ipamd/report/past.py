@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ipamd.model.history import HistoryAnswer, HistoryEvent, HistoryQuestion, HistoryRecord, Recorded, Subject, answer
-from ipamd.model.ledger import LedgerEvent
+from ipamd.model.history import (
+    HistoryAnswer,
+    HistoryEvent,
+    HistoryQuestion,
+    HistoryRecord,
+    LedgerEvent,
+    Recorded,
+    Subject,
+    answer,
+)
 from ipamd.ports import Clock, Datastore
 from ipamd.report.sources import Sources
 

@@ -17,9 +17,9 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.errors import RuntimeUnreachableError, log_text
 from ipamd.model.evidence import Verdict
+from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
-from ipamd.model.ledger import LedgerEvent
 from ipamd.ports import Runtime
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.judge import SandboxJudge

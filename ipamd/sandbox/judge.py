@@ -15,9 +15,9 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, Origin, is_imported_alias
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.evidence import REAP_MIN_ABSENT_LOOKS, REAP_MIN_AGE_S, Evidence, Judgement, Presence, Record, Verdict, judge
+from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey
-from ipamd.model.ledger import LedgerEvent
 
 LIST_INTERVAL_S = 10.0
 """Least time between two lists that count as successive evidence. Ours: as often as the runtime is listed

@@ -19,9 +19,9 @@ from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError, log_text
 from ipamd.model.evidence import Evidence, Judgement, Verdict
+from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
-from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import EventKind, RuntimeInfo, RuntimeView, Sandbox, SandboxEvent
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Import, Runtime

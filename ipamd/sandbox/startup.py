@@ -18,8 +18,8 @@ from ipamd.core.loop import OddObjects
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, Defect, IpamError, log_text
 from ipamd.model.evidence import Verdict
+from ipamd.model.history import LedgerEvent
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stray_rules
-from ipamd.model.ledger import LedgerEvent
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Import, Runtime, Spool

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ipamd.model.errors import IpamError, SettingsError, log_text
 from ipamd.settings.fields import Settings
@@ -39,7 +37,7 @@ class Generation:
 
 
 class CurrentSettings:
-    """Holds one generation of settings and replaces it as a whole. Reading takes no lock; changes come one at a time.
+    """Holds one generation of settings and replaces it as a whole. Read by any thread; changed by one, that of `ipamd/reload.py`.
 
     A field that is not live keeps its value of the start, so that no two parts of the daemon ever go by different values of it.
     """
@@ -47,7 +45,6 @@ class CurrentSettings:
     def __init__(self, settings: Settings) -> None:
         self._generation = Generation(1, settings)
         self._followers: list[Callable[[Settings, Settings], None]] = []
-        self._lock = threading.Lock()
 
     @property
     def now(self) -> Settings:
@@ -74,37 +71,29 @@ class CurrentSettings:
         Returns: what changed; nothing at all is no new generation.
         Raises: SettingsError if what would be in force contradicts itself, because a part of it waits for a restart.
         """
-        with self._lock:
-            before = self._generation
-            settings, taken, waiting = _merged(before.settings, wanted)
-            if problems := contradictions(settings):
-                details = f"{'; '.join(problems)}; needs a restart first: {', '.join(waiting)}"
-                raise SettingsError(f"{len(problems)} setting(s) are wrong until a restart", details=details)
-            if not taken and waiting == before.needs_restart:
-                return Change((), waiting)
-            self._generation = Generation(before.number + 1, settings, waiting)
-            if taken:
-                self._tell(before.settings, settings)
-            return Change(taken, waiting)
-
-    def _tell(self, before: Settings, now: Settings) -> None:
-        for told in self._followers:
+        before = self._generation
+        settings = before.settings
+        taken: list[str] = []
+        waiting: list[str] = []
+        for topic, item, old in before.settings.each():
+            new = getattr(getattr(wanted, topic), item.name)
+            if new == old:
+                continue
+            if not item.metadata["is_live"]:
+                waiting.append(item.metadata["env"])
+                continue
+            taken.append(item.metadata["env"])
+            settings = replace(settings, **{topic: replace(getattr(settings, topic), **{item.name: new})})
+        change = Change(tuple(taken), tuple(waiting))
+        if problems := contradictions(settings):
+            details = f"{'; '.join(problems)}; needs a restart first: {', '.join(waiting)}"
+            raise SettingsError(f"{len(problems)} setting(s) are wrong until a restart", details=details)
+        if not taken and change.needs_restart == before.needs_restart:
+            return change
+        self._generation = Generation(before.number + 1, settings, change.needs_restart)
+        for told in self._followers if taken else ():
             try:
-                told(before, now)
+                told(before.settings, settings)
             except IpamError as error:
                 log.warning("a changed setting is not in effect everywhere yet: %s", log_text(error))
-
-
-def _merged(before: Settings, wanted: Settings) -> tuple[Settings, tuple[str, ...], tuple[str, ...]]:
-    """Take what is live of `wanted` and the rest of `before`. Returns: both together, what was taken, what waits."""
-    taken: list[str] = []
-    waiting: list[str] = []
-    topics: dict[str, Any] = {}
-    for topic in dataclasses.fields(before):
-        old, new = getattr(before, topic.name), getattr(wanted, topic.name)
-        changed = [item for item in dataclasses.fields(old) if getattr(old, item.name) != getattr(new, item.name)]
-        live = [item for item in changed if item.metadata["is_live"]]
-        taken += [item.metadata["env"] for item in live]
-        waiting += [item.metadata["env"] for item in changed if not item.metadata["is_live"]]
-        topics[topic.name] = dataclasses.replace(old, **{item.name: getattr(new, item.name) for item in live})
-    return Settings(**topics), tuple(taken), tuple(waiting)
+        return change

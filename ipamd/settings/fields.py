@@ -9,8 +9,9 @@ while the daemon runs (`ipamd/reload.py`), one made with `setting` at the next s
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import Field, dataclass, field, fields
+from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -43,14 +44,13 @@ from ipamd.settings.parsers import (
 # The two kinds of settings: one takes effect at the next start, the other while the daemon runs.
 
 
-def setting(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
+def setting(env: str, parse: Callable[[str], Any], default: Any, text: str, *, is_live: bool = False) -> Any:
     """Make a field that variable `env` sets at a start; `parse` raises ValueError, `text` is a sentence for people."""
-    return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": False})
+    return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": is_live})
 
 
-def live(env: str, parse: Callable[[str], Any], default: Any, text: str) -> Any:
-    """Make a field as `setting` does, which `ipamd/reload.py` changes while the daemon runs."""
-    return field(default=default, metadata={"env": env, "parse": parse, "text": text, "is_live": True})
+live = partial(setting, is_live=True)
+"""Make a field as `setting` does, which `ipamd/reload.py` changes while the daemon runs."""
 
 
 # The settings of a node that changes hands between amazon-vpc-cni-k8s and us; a restart is needed for each.
@@ -359,6 +359,13 @@ class Settings:
     runtime: RuntimeConfig = RuntimeConfig()
     daemon: DaemonConfig = DaemonConfig()
     takeover: TakeoverConfig = TakeoverConfig()
+
+    def each(self) -> Iterator[tuple[str, Field[Any], Any]]:
+        """Every setting in the order of the code: its topic, its field, its value."""
+        for topic in fields(self):
+            config = getattr(self, topic.name)
+            for item in fields(config):
+                yield topic.name, item, getattr(config, item.name)
 
     def pool_settings(self, *, max_pods: int, supports_prefixes: bool = True) -> PoolSettings:
         """Make the planner's settings; `max_pods` is the instance type's, used when MAX_PODS is not set.

@@ -10,17 +10,16 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
-from typing import Any, TypeVar
+from typing import Any
 
 from ipamd.model.errors import SettingsError
 from ipamd.model.redaction import without_secrets
 from ipamd.model.words import counted, printable
 from ipamd.settings import settings_file, upstream
-from ipamd.settings.fields import DaemonConfig, Settings
+from ipamd.settings.fields import Settings
 from ipamd.settings.parsers import choice, parse_region, parse_url, parsed
 from ipamd.settings.upstream import FORMER, UPSTREAM, Fate
 
@@ -42,8 +41,6 @@ OF_THE_SDK = {
     "AWS_DEFAULTS_MODE": choice("legacy", "auto", "standard", "in-region", "cross-region", "mobile"),
 }
 """Variables that botocore reads by itself, at the first call. Source: botocore/configprovider.py."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,9 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
     in_file = _from_file(environ, problems)
     given = {**environ, **in_file}
     problems += [*unknown(environ, is_ours=False), *unknown(in_file, is_ours=True)]
-    problems += [*upstream.refused(given), *_of_the_sdk(environ)]
+    problems += upstream.refused(given)
+    for name, parse in OF_THE_SDK.items():
+        _value(name, parse, environ, problems)
     settings = _parsed(given, problems)
     problems += contradictions(settings)
     if problems:
@@ -91,7 +90,11 @@ def contradictions(settings: Settings) -> list[str]:
         problems.append(
             f"WARM_TARGET=auto: must not be set with WARM_IP_TARGET ({settings.pool.warm_ip_target}), which it computes"
         )
-    problems += _clashes(settings.daemon)
+    listeners = settings.daemon.metrics_address, settings.daemon.health_address
+    if "off" not in listeners:
+        (one, port), (other, other_port) = map(_host_and_port, listeners)
+        if port == other_port and (one == other or EVERY_HOST & {one, other}):
+            problems.append(f"VPC_IPAMD_HEALTH_ADDRESS={listeners[1]!r}: VPC_IPAMD_METRICS_ADDRESS has that port already")
     chained = {plugin["type"] for plugin in json.loads(settings.daemon.chained_plugins or "[]")}
     for name, is_on in (("portmap", settings.daemon.portmap), ("bandwidth", settings.daemon.bandwidth)):
         if is_on and name in chained:
@@ -108,21 +111,9 @@ def contradictions(settings: Settings) -> list[str]:
     return problems
 
 
-def _clashes(daemon: DaemonConfig) -> Iterator[str]:
-    """Listeners of which the second would find its port taken by the first."""
-    addresses = {
-        "VPC_IPAMD_METRICS_ADDRESS": daemon.metrics_address,
-        "VPC_IPAMD_HEALTH_ADDRESS": daemon.health_address,
-    }
-    listeners = [(name, text, *_host_and_port(text)) for name, text in addresses.items() if text != "off"]
-    for (one, _, host, port), (other, text, other_host, other_port) in combinations(listeners, 2):
-        if port == other_port and (host == other_host or EVERY_HOST & {host, other_host}):
-            yield f"{other}={text!r}: {one} has that port already"
-
-
 def _host_and_port(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.replace("localhost", "127.0.0.1"), int(port)
+    host, _, port = text.replace("localhost", "127.0.0.1").rpartition(":")
+    return host, int(port)
 
 
 def without_meaning(environ: Mapping[str, str] = os.environ) -> str:
@@ -137,14 +128,12 @@ def describe(settings: Settings, environ: Mapping[str, str] = os.environ) -> lis
     """List every setting with its value, default, origin and sentence, in the order of the classes."""
     in_file = _from_file(environ, [])
     lines = []
-    for topic in dataclasses.fields(settings):
-        value = getattr(settings, topic.name)
-        for item in dataclasses.fields(value):
-            env, meta, found = item.metadata["env"], item.metadata, getattr(value, item.name)
-            text, origin = (in_file[env], "file") if env in in_file else (environ.get(env, ""), "environment")
-            if not _means(text, meta["parse"], found):
-                origin = "default" if found == item.default else "earlier file"
-            lines.append(ConfigLine(env, show(found), show(item.default), origin, meta["text"], meta["is_live"]))
+    for _, item, found in settings.each():
+        env, meta = item.metadata["env"], item.metadata
+        text, origin = (in_file[env], "file") if env in in_file else (environ.get(env, ""), "environment")
+        if not _means(text, meta["parse"], found):
+            origin = "default" if found == item.default else "earlier file"
+        lines.append(ConfigLine(env, show(found), show(item.default), origin, meta["text"], meta["is_live"]))
     return lines
 
 
@@ -171,37 +160,25 @@ def _from_file(environ: Mapping[str, str], problems: list[str]) -> dict[str, str
     return found
 
 
-def _of_the_sdk(environ: Mapping[str, str]) -> list[str]:
-    return [problem for name, parse in OF_THE_SDK.items() for problem in _problem(name, environ.get(name, ""), parse)]
-
-
-def _problem(name: str, text: str, parse: Parser) -> list[str]:
+def _value(name: str, parse: Parser, given: Mapping[str, str], problems: list[str]) -> Any:
+    """Read one value; None if it is not set, or wrong: then `problems` gets a sentence."""
+    text = given.get(name, "")
     try:
-        if text:
-            parsed(text, parse)
+        return parsed(text, parse) if text else None
     except ValueError as error:
-        return [wrong(name, text, error)]
-    return []
+        problems.append(wrong(name, text, error))
+        return None
 
 
 def _parsed(given: Mapping[str, str], problems: list[str]) -> Settings:
-    usual = Settings()
-    topics: dict[str, Any] = {
-        topic.name: _topic(type(getattr(usual, topic.name)), given, problems) for topic in dataclasses.fields(usual)
-    }
-    return Settings(**topics)
-
-
-def _topic(kind: type[T], given: Mapping[str, str], problems: list[str]) -> T:
-    values = {}
-    for item in dataclasses.fields(kind):  # type: ignore[arg-type]  # every topic is a dataclass; the bound is private to typeshed
-        text = given.get(item.metadata["env"], "")
-        if text:
-            try:
-                values[item.name] = parsed(text, item.metadata["parse"])
-            except ValueError as error:
-                problems.append(wrong(item.metadata["env"], text, error))
-    return kind(**values)
+    settings = Settings()
+    for topic, item, _ in settings.each():
+        value = _value(item.metadata["env"], item.metadata["parse"], given, problems)
+        if value is not None:
+            settings = dataclasses.replace(
+                settings, **{topic: dataclasses.replace(getattr(settings, topic), **{item.name: value})}
+            )
+    return settings
 
 
 def wrong(name: str, text: str, error: ValueError) -> str:
@@ -243,8 +220,7 @@ SHORT, SHORT_DISTANCE, LONG_DISTANCE = 12, 1, 2
 @cache
 def ours() -> frozenset[str]:
     """The variable of every field of `Settings`."""
-    topics = [getattr(Settings(), topic.name) for topic in dataclasses.fields(Settings)]
-    return frozenset(item.metadata["env"] for topic in topics for item in dataclasses.fields(topic))
+    return frozenset(item.metadata["env"] for _, item, _ in Settings().each())
 
 
 @cache
@@ -270,7 +246,9 @@ def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
         near = nearest(name, _meant())
         family = next((one for one in FAMILIES if name.upper().startswith(one)), "")
         if near or is_ours or family:
-            best = near or _closest(name, [one for one in _meant() if one.startswith(family)])
+            # One that begins with it, or else the nearest.
+            like = [one for one in _meant() if one.startswith(family)]
+            best = near or next((one for one in like if one.startswith(name.upper())), "") or nearest(name, like, most=LENGTH_MAX)
             found.append(f"{printable(name)}: there is no such setting; did you mean {best}?")
     return found + ([f"{counted(more, 'more name')} in the file: there are no such settings"] if more else [])
 
@@ -280,25 +258,18 @@ def nearest(name: str, known: Iterable[str], *, most: int | None = None) -> str:
     allowed = most if most is not None else (SHORT_DISTANCE if len(name) <= SHORT else LONG_DISTANCE)
     spelt = name.upper().replace("-", "_")
     letters = set(spelt)
-    # One mistake brings in a character and takes one away at most: told in a microsecond, and true of nearly every pair.
-    near = [one for one in known if abs(len(one) - len(spelt)) <= allowed and len(letters ^ _letters(one)) <= 2 * allowed]
-    distances = ((_distance(spelt, one.upper(), allowed), one) for one in near)
-    distance, best = min(distances, default=(allowed + 1, ""))
+    near = [
+        one
+        for one in known
+        # One mistake brings in a character and takes one away at most: told in a microsecond, and true of nearly every pair.
+        if abs(len(one) - len(spelt)) <= allowed and len(letters.symmetric_difference(one.upper())) <= 2 * allowed
+    ]
+    distance, best = min(((_distance(spelt, one.upper()), one) for one in near), default=(allowed + 1, ""))
     return best if distance <= allowed else ""
 
 
-@cache
-def _letters(name: str) -> frozenset[str]:
-    return frozenset(name.upper())
-
-
-def _closest(name: str, known: list[str]) -> str:
-    """The known name that a far one may have been meant for: one that begins with it, or else the nearest."""
-    return next((one for one in known if one.startswith(name.upper())), "") or nearest(name, known, most=LENGTH_MAX)
-
-
-def _distance(one: str, other: str, most: int) -> int:
-    """Count the insertions, deletions, changes and swaps of neighbours between two names; beyond `most` it is not counted out."""
+def _distance(one: str, other: str) -> int:
+    """Count the insertions, deletions, changes and swaps of neighbours between two names."""
     before: list[int] = []
     row = list(range(len(other) + 1))
     for i, left in enumerate(one, start=1):
@@ -308,6 +279,4 @@ def _distance(one: str, other: str, most: int) -> int:
             if i > 1 and j > 1 and left == other[j - 2] and one[i - 2] == right:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)
-        if min(row) > most and min(before) > most:  # a swap reaches back two rows
-            return most + 1
     return row[-1]

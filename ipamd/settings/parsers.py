@@ -7,7 +7,6 @@ would fail later, at the first EC2 call or in a kernel message, are refused here
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable
 from ipaddress import IPv4Network, ip_address
@@ -103,14 +102,10 @@ def parse_veth_prefix(text: str) -> str:
     """Accept a host veth prefix. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateEnvVars. Raises: ValueError."""
     if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
         raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
-    taken = next((name for name in LINK_NAMES if name.startswith(text) or _begins_link(text, name)), None)
-    if taken is not None:
-        raise ValueError(f"must not begin the names of other links ({taken}...): rules for sandboxes would take them too")
+    for name in LINK_NAMES:
+        if name.startswith(text) or re.match(name + ("[0-9a-f]" if name == "enx" else "[0-9]"), text):
+            raise ValueError(f"must not begin the names of other links ({name}...): rules for sandboxes would take them too")
     return text
-
-
-def _begins_link(text: str, name: str) -> bool:
-    return re.match(name + ("[0-9a-f]" if name == "enx" else "[0-9]"), text) is not None
 
 
 def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
@@ -307,8 +302,10 @@ def parse_plugins(text: str) -> str:
 
 
 def _strict(text: str) -> Any:
-    """Read JSON as other readers will: a key once in an object, no NaN. Raises: ValueError."""
-    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    """Read JSON as other readers will: a key once in an object, no NaN and no number that is too large. Raises: ValueError."""
+    found = json.loads(text, object_pairs_hook=_unique)
+    json.dumps(found, allow_nan=False)
+    return found
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -316,14 +313,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key stands twice in a JSON object")
     return found
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is too large a number")
-    return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

@@ -12,9 +12,9 @@ from ipamd.bootstrap import App
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Health, Phase
 from ipamd.datastore.open import open_datastore
-from ipamd.datastore.spool import FileSpool
+from ipamd.datastore.spool import Spool
 from ipamd.eni.sync_result import EniSyncResult
-from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
+from ipamd.history import Boot, HistoryWriter
 from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
@@ -76,10 +76,11 @@ class FakeNode:
         """Make the process's part anew over what is on disk, in the kernel and at EC2."""
         self.failpoint = no_failpoint
         self.opened = open_datastore(self.run_dir / "state.db", boot_id=BOOT_ID, clock=self.clock, failpoint=self._reached)
-        self.spool = FileSpool(self.run_dir, clock=self.clock)
+        self.spool = Spool(self.run_dir, clock=self.clock)
         self.history = HistoryWriter(
             self.history_dir,
-            bounds=HistoryBounds(days=7, bytes_max=8 << 20),
+            days=7,
+            bytes_max=8 << 20,
             boot=Boot(BOOT_ID, self.clock.now()),
             clock=self.clock,
             held=lambda: held(self.opened.datastore, self.clock),

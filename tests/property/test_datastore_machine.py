@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ipamd.datastore.store import SqlDatastore
+from ipamd.datastore.store import Datastore
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
@@ -53,7 +53,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.generation = 0
         self.path = self.directory / "0" / "state.db"
         self.clock = FakeClock()
-        self.store: SqlDatastore = open_at(self.path, clock=self.clock).datastore
+        self.store: Datastore = open_at(self.path, clock=self.clock).datastore
         self.enis: dict[str, Eni] = {}
         self.addresses: dict[IPv4Address, Address] = {}
         self.attachments: dict[AttachmentKey, Attachment] = {}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ipamd.datastore import command
-from ipamd.datastore.store import SqlDatastore
+from ipamd.datastore.store import Datastore
 from ipamd.model.address import AddressState
 from tests.unit.datastore.support import COOLDOWN, FakeClock, a_key, attach, crashed_copy, fill, ip, open_at
 from tests.upgrade.release import git, lacks_commit
@@ -54,12 +54,12 @@ def live(folder: Path, path: Path, number: int, *removed: str) -> dict[str, Any]
     return answer
 
 
-def lost_ones(store: SqlDatastore) -> dict[str, AddressState]:
+def lost_ones(store: Datastore) -> dict[str, AddressState]:
     """Lost addresses, with the state that each has."""
     return {str(row.address): row.state for row in store.addresses() if row.is_lost}
 
 
-def filled(path: Path) -> SqlDatastore:
+def filled(path: Path) -> Datastore:
     """A store of this code with an address lost under its sandbox, two lost while cooling, and three free ones."""
     store = open_at(path, clock=FakeClock()).datastore
     fill(store, addresses=6)

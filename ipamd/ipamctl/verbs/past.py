@@ -113,7 +113,7 @@ def ask_or_read(daemon: Ask, rpc: str, arguments: argparse.Namespace, *, limit: 
         return daemon(rpc, **fields, **({"limit": limit} if rpc == "GetHistory" else {}))
     except AwayError as away:
         from ipamd.answers import history_reply, question_of
-        from ipamd.history.reader import read
+        from ipamd.history import read
         from ipamd.ipamctl.client import plain, request_of
         from ipamd.model.history import answer
         from ipamd.settings import load_what_is_right

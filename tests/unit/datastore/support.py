@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from ipamd.datastore.open import OpenedDatastore, open_datastore
-from ipamd.datastore.store import SqlDatastore
+from ipamd.datastore.store import Datastore
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
 from ipamd.model.eni import Eni, EniState
@@ -94,7 +94,7 @@ def open_at(path: Path, *, boot_id: str = BOOT, clock: FakeClock | None = None, 
     return open_datastore(path, boot_id=boot_id, clock=clock or FakeClock(), lock_wait_s=0.0, **options)  # type: ignore[arg-type]
 
 
-def fill(store: SqlDatastore, *, addresses: int = 4, enis: int = 1) -> None:
+def fill(store: Datastore, *, addresses: int = 4, enis: int = 1) -> None:
     """Give each of `enis` ENIs `addresses` free secondary addresses 10.0.<eni>.100 and up."""
     with store.transaction() as unit:
         for number in range(enis):
@@ -102,7 +102,7 @@ def fill(store: SqlDatastore, *, addresses: int = 4, enis: int = 1) -> None:
             unit.add_addresses(eni_id(number), [ip(f"10.0.{number}.{100 + i}") for i in range(addresses)])
 
 
-def attach(store: SqlDatastore, key: AttachmentKey, *, at: datetime = START) -> Attachment:
+def attach(store: Datastore, key: AttachmentKey, *, at: datetime = START) -> Attachment:
     """Reserve and confirm."""
     attachment = an_attachment(store.reserve(key), key, at=at)
     with store.transaction() as unit:

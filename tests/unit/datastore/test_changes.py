@@ -9,12 +9,12 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from ipamd.datastore.store import SqlDatastore
+from ipamd.datastore.store import Datastore
 from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.errors import DatastoreError, IllegalTransitionError, InvariantError, PoolEmptyError, UnknownAttachmentError
+from ipamd.model.history import LedgerEvent
 from ipamd.model.intent import Intent, IntentKind
-from ipamd.model.ledger import LedgerEvent
 from tests.unit.datastore.support import (
     COOLDOWN,
     START,
@@ -30,7 +30,7 @@ from tests.unit.datastore.support import (
 LATER = START + timedelta(minutes=1)
 
 
-def test_life_of_an_address(store: SqlDatastore, clock: FakeClock) -> None:
+def test_life_of_an_address(store: Datastore, clock: FakeClock) -> None:
     """free, reserved, assigned, cooling, free: each step shows in memory and equals the disk."""
     key = a_key()
     reserved = store.reserve(key)
@@ -54,7 +54,7 @@ def test_life_of_an_address(store: SqlDatastore, clock: FakeClock) -> None:
     assert store.audit() == []
 
 
-def test_reservation_belongs_to_its_key(store: SqlDatastore) -> None:
+def test_reservation_belongs_to_its_key(store: Datastore) -> None:
     """Another key cannot confirm my reservation, and I keep it (I1)."""
     mine = store.reserve(a_key(1))
     with pytest.raises(InvariantError, match="not for"), store.transaction() as unit:
@@ -62,7 +62,7 @@ def test_reservation_belongs_to_its_key(store: SqlDatastore) -> None:
     assert store.address(mine.address) == mine
 
 
-def test_one_address_for_a_key(store: SqlDatastore) -> None:
+def test_one_address_for_a_key(store: Datastore) -> None:
     """A key with a reservation or an attachment gets no second address (I1)."""
     store.reserve(a_key(1))
     attach(store, a_key(2))
@@ -71,14 +71,14 @@ def test_one_address_for_a_key(store: SqlDatastore) -> None:
             store.reserve(a_key(number))
 
 
-def test_two_interfaces_of_one_sandbox(store: SqlDatastore) -> None:
+def test_two_interfaces_of_one_sandbox(store: Datastore) -> None:
     """The key is (container ID, ifname): a second interface is a second attachment."""
     attach(store, a_key(1, "eth0"))
     attach(store, a_key(1, "net1"))
     assert store.counts().assigned == 2
 
 
-def test_abort_cools_on_disk(store: SqlDatastore) -> None:
+def test_abort_cools_on_disk(store: Datastore) -> None:
     """An aborted address is cooling, on disk too, and its key may reserve again (I5, I8)."""
     reserved = store.reserve(a_key())
     with store.transaction() as unit:
@@ -88,7 +88,7 @@ def test_abort_cools_on_disk(store: SqlDatastore) -> None:
     assert store.reserve(a_key()).address != reserved.address
 
 
-def test_empty_pool_tells_counts(store: SqlDatastore) -> None:
+def test_empty_pool_tells_counts(store: Datastore) -> None:
     """A pool without a free address refuses with the sandbox and the counts by state (I14)."""
     for number in range(4):
         attach(store, a_key(number))
@@ -109,7 +109,7 @@ def test_empty_pool_tells_counts(store: SqlDatastore) -> None:
     ],
     ids=["attaching", "draining", "detaching", "no-host-routing", "unmanaged"],
 )
-def test_only_ready_enis_give_addresses(store: SqlDatastore, unready: object) -> None:
+def test_only_ready_enis_give_addresses(store: Datastore, unready: object) -> None:
     """An ENI that is not attached, not host-ready or not managed gives no address; ready again, it does (I7)."""
     with store.transaction() as unit:
         unit.put_eni(unready)  # type: ignore[arg-type]
@@ -121,7 +121,7 @@ def test_only_ready_enis_give_addresses(store: SqlDatastore, unready: object) ->
     assert store.audit() == []
 
 
-def test_counts_are_of_managed_enis(store: SqlDatastore) -> None:
+def test_counts_are_of_managed_enis(store: Datastore) -> None:
     """An ENI that stops being managed takes its addresses out of the counts, and back."""
     with store.transaction() as unit:
         unit.put_eni(an_eni(0, managed=False))
@@ -133,7 +133,7 @@ def test_counts_are_of_managed_enis(store: SqlDatastore) -> None:
 
 
 @pytest.mark.parametrize("state", [AddressState.ASSIGNED, AddressState.RESERVED])
-def test_addresses_in_use_stay(store: SqlDatastore, state: AddressState) -> None:
+def test_addresses_in_use_stay(store: Datastore, state: AddressState) -> None:
     """Neither an assigned nor a reserved address can be removed, alone or with its ENI (I2)."""
     address = attach(store, a_key()).address if state is AddressState.ASSIGNED else store.reserve(a_key()).address
     with pytest.raises(InvariantError, match="in use"), store.transaction() as unit:
@@ -144,7 +144,7 @@ def test_addresses_in_use_stay(store: SqlDatastore, state: AddressState) -> None
     assert store.audit() == []
 
 
-def test_primary_address_is_never_given(store: SqlDatastore) -> None:
+def test_primary_address_is_never_given(store: Datastore) -> None:
     """An ENI's primary address cannot enter the pool, and a pool address cannot become primary (I6)."""
     with pytest.raises(InvariantError, match=r"10\.0\.0\.4"), store.transaction() as unit:
         unit.add_addresses(eni_id(0), [ip("10.0.0.4")])
@@ -158,7 +158,7 @@ def test_primary_address_is_never_given(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_adding_known_addresses_again(store: SqlDatastore) -> None:
+def test_adding_known_addresses_again(store: Datastore) -> None:
     """An address that is known on the same ENI keeps its state when EC2 confirms it again."""
     attachment = attach(store, a_key())
     with store.transaction() as unit:
@@ -167,7 +167,7 @@ def test_adding_known_addresses_again(store: SqlDatastore) -> None:
     assert store.counts().total == 5
 
 
-def test_address_of_another_eni(store: SqlDatastore) -> None:
+def test_address_of_another_eni(store: Datastore) -> None:
     """An address cannot be on two ENIs at once (I1), and needs an ENI that is known (I7)."""
     with pytest.raises(InvariantError, match="is on"), store.transaction() as unit:
         unit.put_eni(an_eni(1))
@@ -177,7 +177,7 @@ def test_address_of_another_eni(store: SqlDatastore) -> None:
         unit.add_addresses(eni_id(7), [ip("10.0.7.100")])
 
 
-def test_prefix_holds_its_addresses(store: SqlDatastore) -> None:
+def test_prefix_holds_its_addresses(store: Datastore) -> None:
     """A prefix is a /28 of one ENI that contains its addresses, and goes with the last of them."""
     prefix = IPv4Network("10.0.9.16/28")
     for wrong in (IPv4Network("10.0.9.0/27"), IPv4Network("10.0.9.32/28")):
@@ -197,7 +197,7 @@ def test_prefix_holds_its_addresses(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_remove_eni_takes_its_addresses(store: SqlDatastore) -> None:
+def test_remove_eni_takes_its_addresses(store: Datastore) -> None:
     """Forgetting an ENI forgets its unassigned addresses with it; a second time is fine."""
     for _ in range(2):
         with store.transaction() as unit:
@@ -206,7 +206,7 @@ def test_remove_eni_takes_its_addresses(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_adopt_gives_back(store: SqlDatastore) -> None:
+def test_adopt_gives_back(store: Datastore) -> None:
     """A wired sandbox that was not known is adopted onto a free, cooling or quarantined address, never onto another's (I1)."""
     free, cooldown, quarantined, taken = (ip(f"10.0.0.{100 + i}") for i in range(4))
     # Longest-free first with equal times is lowest first: reserve three to reach the states.
@@ -230,7 +230,7 @@ def test_adopt_gives_back(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_tombstoned_key_cannot_return(store: SqlDatastore, clock: FakeClock) -> None:
+def test_tombstoned_key_cannot_return(store: Datastore, clock: FakeClock) -> None:
     """After DEL neither ADD nor adoption brings the key back, until its tombstone is dropped (I4)."""
     reserved = store.reserve(a_key())
     with store.transaction() as unit:
@@ -251,7 +251,7 @@ def test_tombstoned_key_cannot_return(store: SqlDatastore, clock: FakeClock) -> 
     assert store.audit() == []
 
 
-def test_unknown_unassign_leaves_the_unit_usable(store: SqlDatastore) -> None:
+def test_unknown_unassign_leaves_the_unit_usable(store: Datastore) -> None:
     """A DEL for an unknown key can still write its tombstone in the same unit of work (I3, I4)."""
     with store.transaction() as unit:
         with pytest.raises(UnknownAttachmentError):
@@ -260,7 +260,7 @@ def test_unknown_unassign_leaves_the_unit_usable(store: SqlDatastore) -> None:
     assert store.is_tombstoned(a_key())
 
 
-def test_cooling_ends_when_its_owner_says_so(store: SqlDatastore, clock: FakeClock) -> None:
+def test_cooling_ends_when_its_owner_says_so(store: Datastore, clock: FakeClock) -> None:
     """A wall clock that was set back must not keep an address for ever: the monotonic clock of `cooling` decides (I8)."""
     attachment = attach(store, a_key())
     with store.transaction() as unit:
@@ -271,7 +271,7 @@ def test_cooling_ends_when_its_owner_says_so(store: SqlDatastore, clock: FakeClo
     assert store.counts().cooling == 0
 
 
-def test_wrong_state_names_the_address(store: SqlDatastore) -> None:
+def test_wrong_state_names_the_address(store: Datastore) -> None:
     """A pair that is not in the transition table raises and names the address."""
     with pytest.raises(IllegalTransitionError, match=r"10\.0\.0\.100"), store.transaction() as unit:
         unit.free(ip("10.0.0.100"), reason="test")
@@ -284,7 +284,7 @@ def test_wrong_state_names_the_address(store: SqlDatastore) -> None:
     assert store.counts().assigned == 1
 
 
-def test_swallowed_refusal_still_dooms(store: SqlDatastore) -> None:
+def test_swallowed_refusal_still_dooms(store: Datastore) -> None:
     """A caller that catches a refusal inside the unit cannot commit the half that went before it."""
     with pytest.raises(InvariantError), store.transaction() as unit:
         unit.put_eni(an_eni(1))
@@ -294,7 +294,7 @@ def test_swallowed_refusal_still_dooms(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_one_unit_has_one_time(store: SqlDatastore, clock: FakeClock) -> None:
+def test_one_unit_has_one_time(store: Datastore, clock: FakeClock) -> None:
     """All changes of a unit have the time at which it was opened, and the cooldown counts from then on both clocks (I8)."""
     attachment = attach(store, a_key())
     with store.transaction() as unit:
@@ -307,7 +307,7 @@ def test_one_unit_has_one_time(store: SqlDatastore, clock: FakeClock) -> None:
     assert [entry.at for entry in store.history(a_key().container_id, limit=2)] == [START, START]
 
 
-def test_a_snapshot_is_one_moment(store: SqlDatastore) -> None:
+def test_a_snapshot_is_one_moment(store: Datastore) -> None:
     """A snapshot shows what was committed when it was taken, reservations included, and later changes do not touch it."""
     attachment = attach(store, a_key(1))
     reserved = store.reserve(a_key(2))
@@ -327,7 +327,7 @@ def test_a_snapshot_is_one_moment(store: SqlDatastore) -> None:
     assert dict(before.intents) == {"i-1": intent}
 
 
-def test_exception_rolls_back_both(store: SqlDatastore) -> None:
+def test_exception_rolls_back_both(store: Datastore) -> None:
     """Leaving a unit of work with any exception changes neither disk nor memory, and hidden addresses come back."""
     with pytest.raises(KeyboardInterrupt), store.transaction() as unit:
         unit.put_eni(an_eni(1))
@@ -339,7 +339,7 @@ def test_exception_rolls_back_both(store: SqlDatastore) -> None:
     assert store.reserve(a_key()).address == ip("10.0.0.100")
 
 
-def test_address_under_change_is_not_reserved(store: SqlDatastore) -> None:
+def test_address_under_change_is_not_reserved(store: Datastore) -> None:
     """A free address that an open unit of work is removing cannot be reserved meanwhile (I2, I5)."""
     with store.transaction() as unit:
         unit.remove_addresses([ip(f"10.0.0.{100 + i}") for i in range(3)], reason="excess")
@@ -350,7 +350,7 @@ def test_address_under_change_is_not_reserved(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_ended_unit_refuses(store: SqlDatastore) -> None:
+def test_ended_unit_refuses(store: Datastore) -> None:
     """A unit of work that is kept beyond its block refuses, and units of one thread do not nest."""
     with store.transaction() as unit, pytest.raises(DatastoreError, match="already"), store.transaction():
         pass
@@ -358,7 +358,7 @@ def test_ended_unit_refuses(store: SqlDatastore) -> None:
         unit.put_tombstone(a_key())
 
 
-def test_intents(store: SqlDatastore) -> None:
+def test_intents(store: Datastore) -> None:
     """An intent is open from before the call until it is closed, oldest first, and its trace stays in the ledger (I9)."""
     old = Intent("i-1", IntentKind.CREATE_ENI, START, {"device_index": "1"}, "token-1")
     new = Intent("i-2", IntentKind.UNASSIGN, LATER, {"eni_id": eni_id(0)})
@@ -380,7 +380,7 @@ def test_intents(store: SqlDatastore) -> None:
         unit.update_intent(Intent("i-9", IntentKind.ASSIGN, START, {}))
 
 
-def test_naive_time_is_refused(store: SqlDatastore, clock: FakeClock) -> None:
+def test_naive_time_is_refused(store: Datastore, clock: FakeClock) -> None:
     """A time without a zone cannot be recorded: the two clocks and the zones are never guessed."""
     clock.at = START.replace(tzinfo=None)
     with pytest.raises(InvariantError, match="put_tombstone"), store.transaction() as unit:
@@ -388,7 +388,7 @@ def test_naive_time_is_refused(store: SqlDatastore, clock: FakeClock) -> None:
     assert not store.is_tombstoned(a_key())
 
 
-def test_history(store: SqlDatastore) -> None:
+def test_history(store: Datastore) -> None:
     """History is found by address or by the beginning of a container ID, oldest first, the last of them when there are more."""
     attachment = attach(store, a_key(0xABC))
     with store.transaction() as unit:

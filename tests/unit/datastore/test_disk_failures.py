@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from ipamd.datastore.store import SqlDatastore
+from ipamd.datastore.store import Datastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, InvariantError
-from ipamd.model.ledger import LedgerEvent
+from ipamd.model.history import LedgerEvent
 from tests.unit.datastore.support import COOLDOWN, a_key, an_attachment, an_eni, attach, eni_id, fill, ip, open_at
 
 
@@ -96,7 +96,7 @@ def test_read_only_file_system(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_file_removed_under_us(path: Path, store: SqlDatastore, suffix: str) -> None:
+def test_file_removed_under_us(path: Path, store: Datastore, suffix: str) -> None:
     """A change that no restart could find again is refused; reads go on from memory and the audit says what happened."""
     attach(store, a_key(1))
     Path(f"{path}{suffix}").unlink()
@@ -107,7 +107,7 @@ def test_file_removed_under_us(path: Path, store: SqlDatastore, suffix: str) -> 
     assert "removed or replaced" in store.audit()[0]
 
 
-def test_file_replaced_under_us(path: Path, store: SqlDatastore) -> None:
+def test_file_replaced_under_us(path: Path, store: Datastore) -> None:
     """A copy that was put in our file's place does not count as our file."""
     copy = path.with_name("copy")
     copy.write_bytes(path.read_bytes())
@@ -145,7 +145,7 @@ def test_commit_that_fails(path: Path) -> None:
     store.close()
 
 
-def test_deferred_constraint_at_commit(store: SqlDatastore) -> None:
+def test_deferred_constraint_at_commit(store: Datastore) -> None:
     """A constraint that only COMMIT can judge rolls both back and is an InvariantError (I1)."""
     attach(store, a_key(1))
     with pytest.raises(InvariantError, match="committing"), store.transaction() as unit:
@@ -158,7 +158,7 @@ def test_deferred_constraint_at_commit(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_begin_that_fails(store: SqlDatastore) -> None:
+def test_begin_that_fails(store: Datastore) -> None:
     """A transaction that cannot begin is refused, and the next one is not harmed by it."""
     store._disk._driver.execute("BEGIN")
     with pytest.raises(DatastoreError, match="beginning"), store.transaction():
@@ -167,7 +167,7 @@ def test_begin_that_fails(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_memory_that_differs_stops(store: SqlDatastore) -> None:
+def test_memory_that_differs_stops(store: Datastore) -> None:
     """If memory and disk differ about an address, a change of it stops and the audit names it: no silent repair."""
     with store.transaction():
         store._disk.connection.exec_driver_sql("UPDATE address SET state = 'quarantined' WHERE address = '10.0.0.100'")
@@ -193,7 +193,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("broken", ["connection", "_driver"])
-def test_rollback_that_fails(path: Path, store: SqlDatastore, broken: str) -> None:
+def test_rollback_that_fails(path: Path, store: Datastore, broken: str) -> None:
     """After a failed ROLLBACK nobody knows what the connection holds: every change is refused, and the process is told to end."""
     attach(store, a_key(1))
     disk = store._disk
@@ -220,7 +220,7 @@ def test_rollback_that_fails(path: Path, store: SqlDatastore, broken: str) -> No
     again.close()
 
 
-def test_connection_that_is_lost(store: SqlDatastore) -> None:
+def test_connection_that_is_lost(store: Datastore) -> None:
     """SQLAlchemy does not open the file a second time in silence: it may not be the same file, and its lock was given up."""
     store._disk._driver.close()
     for _ in range(2):

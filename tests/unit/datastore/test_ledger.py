@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from ipamd.datastore.ledger import PRUNE_EVERY
-from ipamd.model.ledger import LedgerEvent
+from ipamd.datastore.store import PRUNE_EVERY
+from ipamd.model.history import LedgerEvent
 from tests.unit.datastore.support import a_key, open_at
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.store import SqlDatastore
+from ipamd.datastore.store import Datastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import InvariantError, PoolEmptyError
-from ipamd.model.ledger import LedgerEvent
+from ipamd.model.history import LedgerEvent
 from ipamd.model.pool import PoolCounts
 from tests.unit.datastore.support import (
     COOLDOWN,
@@ -28,13 +28,13 @@ from tests.unit.datastore.support import (
 )
 
 
-def _lose(store: SqlDatastore, *addresses: str) -> None:
+def _lose(store: Datastore, *addresses: str) -> None:
     with store.transaction() as unit:
         for address in addresses:
             unit.lose(ip(address), reason="absent from two answers")
 
 
-def test_a_lost_free_address_is_gone(store: SqlDatastore) -> None:
+def test_a_lost_free_address_is_gone(store: Datastore) -> None:
     """A free address that is lost is removed at once, and the ledger says why (I7)."""
     _lose(store, "10.0.0.100")
     assert store.address(ip("10.0.0.100")) is None
@@ -44,7 +44,7 @@ def test_a_lost_free_address_is_gone(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_a_lost_address_stays_with_its_sandbox(store: SqlDatastore, clock: FakeClock) -> None:
+def test_a_lost_address_stays_with_its_sandbox(store: Datastore, clock: FakeClock) -> None:
     """Its sandbox keeps it (I2); after DEL it cools, and then it is removed instead of being free (I7)."""
     attachment = attach(store, a_key())
     clock.pause(60)
@@ -72,7 +72,7 @@ def test_a_lost_address_stays_with_its_sandbox(store: SqlDatastore, clock: FakeC
     assert store.audit() == []
 
 
-def test_a_found_address_is_as_before(store: SqlDatastore) -> None:
+def test_a_found_address_is_as_before(store: Datastore) -> None:
     """An address that EC2 shows again loses the mark and nothing else, and cools to free."""
     attachment = attach(store, a_key())
     before = store.address(attachment.address)
@@ -92,7 +92,7 @@ def test_a_found_address_is_as_before(store: SqlDatastore) -> None:
 
 
 @pytest.mark.parametrize("end", ["confirm", "abort", "crash"])
-def test_lost_while_reserved(path: Path, tmp_path: Path, store: SqlDatastore, end: str) -> None:
+def test_lost_while_reserved(path: Path, tmp_path: Path, store: Datastore, end: str) -> None:
     """A reservation may be lost under its ADD: it ends as the ADD ends, and the address is never free again (I5, I7)."""
     reserved = store.reserve(a_key())
     _lose(store, str(reserved.address))
@@ -116,7 +116,7 @@ def test_lost_while_reserved(path: Path, tmp_path: Path, store: SqlDatastore, en
     assert store.audit() == []
 
 
-def test_lost_through_quarantine_and_adoption(store: SqlDatastore) -> None:
+def test_lost_through_quarantine_and_adoption(store: Datastore) -> None:
     """Quarantine, adoption and a restart leave the mark; losing and quarantining fit into one unit."""
     with store.transaction() as unit:
         unit.quarantine(ip("10.0.0.100"), reason="wired, not recorded")
@@ -132,7 +132,7 @@ def test_lost_through_quarantine_and_adoption(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_lost_addresses_are_read_back(path: Path, store: SqlDatastore) -> None:
+def test_lost_addresses_are_read_back(path: Path, store: Datastore) -> None:
     """After a restart a lost address is still lost."""
     attachment = attach(store, a_key())
     _lose(store, str(attachment.address))
@@ -144,7 +144,7 @@ def test_lost_addresses_are_read_back(path: Path, store: SqlDatastore) -> None:
     again.close()
 
 
-def test_freed_by_the_release_before(path: Path, store: SqlDatastore) -> None:
+def test_freed_by_the_release_before(path: Path, store: Datastore) -> None:
     """A release that does not know `lost` frees a lost address once it has cooled: the next opening removes it (I7)."""
     attach(store, a_key())
     _lose(store, "10.0.0.100")
@@ -159,7 +159,7 @@ def test_freed_by_the_release_before(path: Path, store: SqlDatastore) -> None:
     opened.datastore.close()
 
 
-def test_forgetting_a_lost_address(store: SqlDatastore) -> None:
+def test_forgetting_a_lost_address(store: Datastore) -> None:
     """A lost address that cools leaves with its ENI; one that a sandbox has keeps the ENI (I2)."""
     attach(store, a_key())
     _lose(store, "10.0.0.100")
@@ -174,7 +174,7 @@ def test_forgetting_a_lost_address(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_lost_ones_use_no_slot(store: SqlDatastore) -> None:
+def test_lost_ones_use_no_slot(store: Datastore) -> None:
     """A lost address or a wholly lost prefix uses no slot of its ENI: EC2 has given the place free."""
     prefix = IPv4Network("10.0.0.16/28")
     with store.transaction() as unit:
@@ -189,7 +189,7 @@ def test_lost_ones_use_no_slot(store: SqlDatastore) -> None:
     assert store.audit() == []
 
 
-def test_held_addresses_are_not_given(store: SqlDatastore) -> None:
+def test_held_addresses_are_not_given(store: Datastore) -> None:
     """What is held back stays free and is given to nobody until it is let go; a restart forgets it (I7)."""
     held = frozenset(map(ip, ("10.0.0.100", "10.0.0.101", "10.0.0.102", "10.0.0.103", "10.7.7.7")))
     store.hold(held)
@@ -212,7 +212,7 @@ def test_held_addresses_are_not_given(store: SqlDatastore) -> None:
     assert store.reserve(a_key(20)).address == ip("10.0.0.102")
 
 
-def test_letting_go_does_not_undo_a_claim(store: SqlDatastore) -> None:
+def test_letting_go_does_not_undo_a_claim(store: Datastore) -> None:
     """An address that a unit of work is removing is not given because it is no longer held back."""
     store.hold(frozenset(map(ip, ("10.0.0.100", "10.0.0.101", "10.0.0.102", "10.0.0.103"))))
     with store.transaction() as unit:
@@ -223,7 +223,7 @@ def test_letting_go_does_not_undo_a_claim(store: SqlDatastore) -> None:
 
 
 @pytest.mark.parametrize("counter", ["free", "lost", "held"])
-def test_a_counter_that_is_wrong_is_found(store: SqlDatastore, counter: str) -> None:
+def test_a_counter_that_is_wrong_is_found(store: Datastore, counter: str) -> None:
     """The audit counts again what is otherwise only kept."""
     store._pool.slots[eni_id(0)].tally[counter] += 1
     (sentence,) = store.audit()
@@ -231,7 +231,7 @@ def test_a_counter_that_is_wrong_is_found(store: SqlDatastore, counter: str) -> 
     assert f"{counter}=" in sentence
 
 
-def test_an_order_that_is_wrong_is_found(store: SqlDatastore) -> None:
+def test_an_order_that_is_wrong_is_found(store: Datastore) -> None:
     """The audit sees a free address that nobody would be given."""
     store._pool.slots[eni_id(0)].buckets[None].free.pop()
     assert store.audit() == ["memory's lists of free addresses differ from the addresses that are free"]

@@ -175,7 +175,7 @@ def test_all_steps_or_none(old: Path, monkeypatch: pytest.MonkeyPatch, statement
     """A file that refuses a step stays as it was and is kept; the datastore is rebuilt instead of an exit loop."""
     monkeypatch.setattr(migrations, "STEPS", (*STEPS, replace(OF_LATER, forward=(statement,))))
     monkeypatch.setattr("ipamd.datastore.open.take_all", lambda _: None)  # the new file has no such step
-    monkeypatch.setattr("ipamd.datastore.open.read_snapshot", None)  # nothing is read of a file that was not taken forward
+    monkeypatch.setattr("ipamd.datastore.rows.read_snapshot", None)  # nothing is read of a file that was not taken forward
     opened = open_at(old)
     opened.datastore.close()
     assert opened.report.outcome is OpenOutcome.CORRUPT

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.open import OpenOutcome, OpenReport, current_boot_id
+from ipamd.datastore.open import KEPT_COUNT, OpenOutcome, OpenReport, current_boot_id
 from ipamd.datastore.schema import SCHEMA_VERSION
-from ipamd.datastore.set_aside import KEPT_COUNT
+from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, SchemaVersionError
 from ipamd.model.intent import Intent, IntentKind
@@ -288,3 +288,19 @@ def test_only_a_restored_file_is_intact(path: Path) -> None:
     reopened = open_at(path)
     assert reopened.report.is_intact
     reopened.datastore.close()
+
+
+def test_what_ec2_did_not_show_is_known_after_a_restart(path: Path, clock: FakeClock) -> None:
+    """Both kinds of doubt, and a tombstone with its age: a restart goes on counting."""
+    doubts = Doubts({"eni-1": Absence(1.0, 2.0, 3)}, {"10.0.0.100": Absence(4.0, 5.0, 6), "eni-2": Absence(7.0, 8.0, 9)})
+    first = open_at(path, clock=clock).datastore
+    with first.transaction() as unit:
+        unit.put_doubts(doubts)
+        unit.put_tombstone(a_key(7))
+    written = first.snapshot()
+    first.close()
+    second = open_at(path, clock=clock).datastore
+    assert second.doubts() == doubts
+    assert second.snapshot() == written
+    assert [one.at_monotonic_s for one in second.snapshot().tombstones.values()] == [clock.monotonic()]
+    second.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.spool import ENTRY_MAX_BYTES, KEPT_COUNT, LOCK_WAIT_S, FileSpool
+from ipamd.datastore.spool import ENTRY_MAX_BYTES, KEPT_COUNT, LOCK_WAIT_S, Spool
 from ipamd.model.errors import DatastoreError, TryAgainError
 from ipamd.model.ids import parse_key
 from ipamd.pb import cni_pb2
@@ -25,9 +25,9 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def spool(run_dir: Path, clock: FakeClock) -> FileSpool:
+def spool(run_dir: Path, clock: FakeClock) -> Spool:
     """A spool whose waiting is the fake clock's."""
-    return FileSpool(run_dir, clock=clock, pause=clock.pause)
+    return Spool(run_dir, clock=clock, pause=clock.pause)
 
 
 def a_del(container_id: str = "a" * 64, *, verb: str = "DEL", ifname: str = "eth0", config: bytes = b"{}") -> bytes:
@@ -44,7 +44,7 @@ def _write(run_dir: Path, name: str, content: bytes | None = None) -> Path:
     return path
 
 
-def _names(spool: FileSpool) -> list[str]:
+def _names(spool: Spool) -> list[str]:
     with spool.replay() as entries:
         return [entry.name for entry in entries]
 
@@ -58,13 +58,13 @@ def plugin_lock(run_dir: Path) -> Iterator[int]:
     os.close(handle)
 
 
-def test_nothing_spooled(spool: FileSpool) -> None:
+def test_nothing_spooled(spool: Spool) -> None:
     """Without a spool directory nothing waits and replay yields nothing."""
     assert spool.pending_count() == 0
     assert _names(spool) == []
 
 
-def test_replay(run_dir: Path, spool: FileSpool) -> None:
+def test_replay(run_dir: Path, spool: Spool) -> None:
     """Entries come as the key of their sandbox; `done` removes one for good, what is not done comes again."""
     _write(run_dir, "del-10-1000000001", a_del("one"))
     _write(run_dir, "del-10-1000000002", a_del("two", ifname="net1"))
@@ -78,7 +78,7 @@ def test_replay(run_dir: Path, spool: FileSpool) -> None:
     assert _names(spool) == ["del-10-1000000002"]
 
 
-def test_oldest_first(run_dir: Path, spool: FileSpool) -> None:
+def test_oldest_first(run_dir: Path, spool: Spool) -> None:
     """Order is by the monotonic time in the names, whatever the pid, the length or the file's own time says."""
     for age, name in enumerate(["del-7-20000000000", "del-99999-3000000000", "del-1-100000000000"]):
         os.utime(_write(run_dir, name), (age, age))
@@ -87,7 +87,7 @@ def test_oldest_first(run_dir: Path, spool: FileSpool) -> None:
     assert _names(spool) == ["del-7-20000000000", "del-without-time", "del-99999-3000000000", "del-1-100000000000"]
 
 
-def test_half_written(run_dir: Path, spool: FileSpool, clock: FakeClock) -> None:
+def test_half_written(run_dir: Path, spool: Spool, clock: FakeClock) -> None:
     """A half-written entry is not replayed or counted, and goes after an hour; other names are left alone."""
     now = clock.now().timestamp()
     for name, age_s in ((".tmp-1-1000000", 3700), (".tmp-2-2000000", 3500), ("README", 9999)):
@@ -97,7 +97,7 @@ def test_half_written(run_dir: Path, spool: FileSpool, clock: FakeClock) -> None
     assert sorted(os.listdir(run_dir / "spool")) == [".tmp-2-2000000", "README"]
 
 
-def test_suspicious_entries(run_dir: Path, spool: FileSpool) -> None:
+def test_suspicious_entries(run_dir: Path, spool: Spool) -> None:
     """Links, directories, pipes, empty and oversized entries are set aside, not followed; good ones still come."""
     _write(run_dir, "del-1-1000000")
     _write(run_dir, "del-2-2000000", b"")
@@ -116,7 +116,7 @@ def test_suspicious_entries(run_dir: Path, spool: FileSpool) -> None:
     assert spool.pending_count() == 2
 
 
-def test_entry_of_another_user(run_dir: Path, spool: FileSpool) -> None:
+def test_entry_of_another_user(run_dir: Path, spool: Spool) -> None:
     """An entry that is not ours is set aside: only root may ask for a DEL."""
     if os.geteuid() != 0:
         pytest.skip("changing an owner needs root")
@@ -136,7 +136,7 @@ def test_entry_of_another_user(run_dir: Path, spool: FileSpool) -> None:
     ],
 )
 def test_what_is_no_del_is_set_aside(
-    run_dir: Path, spool: FileSpool, caplog: pytest.LogCaptureFixture, content: bytes, reason: str
+    run_dir: Path, spool: Spool, caplog: pytest.LogCaptureFixture, content: bytes, reason: str
 ) -> None:
     """An entry that does not decode to the DEL of one sandbox is kept for diagnosis; the entries behind it still come (I3)."""
     _write(run_dir, "del-1-1000000", content)
@@ -146,7 +146,7 @@ def test_what_is_no_del_is_set_aside(
     assert reason in caplog.text
 
 
-def test_set_aside_is_capped(run_dir: Path, spool: FileSpool) -> None:
+def test_set_aside_is_capped(run_dir: Path, spool: Spool) -> None:
     """Damaged entries of one name do not replace each other, and only the newest are kept."""
     for number in range(KEPT_COUNT + 5):
         _write(run_dir, "del-1-1000000", f"no request {number}".encode())
@@ -157,7 +157,7 @@ def test_set_aside_is_capped(run_dir: Path, spool: FileSpool) -> None:
     assert spool.pending_count() == 0
 
 
-def test_waits_for_plugins_within_a_bound(spool: FileSpool, clock: FakeClock, plugin_lock: int) -> None:
+def test_waits_for_plugins_within_a_bound(spool: Spool, clock: FakeClock, plugin_lock: int) -> None:
     """While a plugin holds the lock replay waits, then gives up with an error that may be retried."""
     began = clock.monotonic()
     with pytest.raises(TryAgainError, match=r"spool\.lock"), spool.replay():
@@ -175,10 +175,10 @@ def test_plugin_that_finishes(run_dir: Path, clock: FakeClock, plugin_lock: int)
         _write(run_dir, "del-1-1000000")
         fcntl.flock(plugin_lock, fcntl.LOCK_UN)
 
-    assert _names(FileSpool(run_dir, clock=clock, pause=pause)) == ["del-1-1000000"]
+    assert _names(Spool(run_dir, clock=clock, pause=pause)) == ["del-1-1000000"]
 
 
-def test_lock_is_exclusive_and_given_back(run_dir: Path, spool: FileSpool) -> None:
+def test_lock_is_exclusive_and_given_back(run_dir: Path, spool: Spool) -> None:
     """During replay no plugin gets the lock; after it, also after an error, it is free."""
     with pytest.raises(RuntimeError), spool.replay():
         handle = os.open(run_dir / "spool.lock", os.O_RDWR)
@@ -189,7 +189,7 @@ def test_lock_is_exclusive_and_given_back(run_dir: Path, spool: FileSpool) -> No
     os.close(handle)
 
 
-def test_links_in_place_of_our_files(run_dir: Path, spool: FileSpool) -> None:
+def test_links_in_place_of_our_files(run_dir: Path, spool: Spool) -> None:
     """A link where the lock or the directory should be is refused, not followed."""
     (run_dir / "spool").symlink_to("/etc")
     with pytest.raises(DatastoreError, match="spool"), spool.replay() as entries:

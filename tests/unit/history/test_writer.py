@@ -13,15 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from ipamd import history as writer_module
 from ipamd.answers import history_reply
 from ipamd.core import loop as loop_module
 from ipamd.core.agenda import Schedule
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
-from ipamd.history import writer as writer_module
-from ipamd.history.appender import decode, encode, listed
-from ipamd.history.reader import read, read_since
-from ipamd.history.writer import Boot, HistoryBounds, HistoryWriter
+from ipamd.history import Boot, HistoryWriter, decode, encode, listed, read, read_since
 from ipamd.model.history import HistoryQuestion, HistoryRecord, answer
 from tests.fakes.clock import FakeClock
 from tests.loops import running
@@ -44,7 +42,8 @@ class Disk:
         """The next daemon."""
         self.writer = HistoryWriter(
             self.directory,
-            bounds=HistoryBounds(days, BYTES_MAX),
+            days=days,
+            bytes_max=BYTES_MAX,
             boot=Boot(boot_id, self.clock.now()),
             clock=self.clock,
             held=lambda: self.held,
@@ -403,7 +402,7 @@ def test_a_link_is_not_followed(disk: Disk, tmp_path: Path) -> None:
 
 def test_an_answer_is_bounded_and_says_so(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question about an ENI fits every record of it: the daemon's memory holds the latest ones."""
-    monkeypatch.setattr("ipamd.history.reader._collect.__kwdefaults__", {"written_after_s": 0.0, "most": 5})
+    monkeypatch.setattr("ipamd.history._collect.__kwdefaults__", {"written_after_s": 0.0, "most": 5})
     disk.write(*(disk.record(detail=str(number), eni_id="eni-1") for number in range(20)))
     found = read(disk.directory, "eni-1")
     assert [one.detail for one in found.records] == ["15", "16", "17", "18", "19"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.history.appender import encode
+from ipamd.history import encode
 from ipamd.ipamctl import archive
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.archive import Part, collect, parts

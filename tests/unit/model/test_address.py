@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from ipaddress import IPv4Address
+
 import pytest
 
-from ipamd.model.address import TRANSITIONS, AddressEvent, AddressState, next_state
+from ipamd.model.address import TRANSITIONS, Address, AddressEvent, AddressState
 from ipamd.model.errors import IllegalTransitionError
+from ipamd.model.ids import EniId
 
 ARROWS = """
     free reserve reserved
@@ -28,11 +32,12 @@ TABLE = {(before, event): after for before, event, after in (line.split() for li
 @pytest.mark.parametrize("event", AddressEvent)
 def test_every_pair(state: AddressState, event: AddressEvent) -> None:
     """Each of the 40 pairs does what the table says, or raises and names both."""
+    address = Address(IPv4Address("10.0.0.4"), EniId("eni-1"), state, datetime(2026, 1, 1, tzinfo=UTC))
     if (state, event) in TABLE:
-        assert next_state(state, event) == TABLE[state, event]
+        assert address.after(event) == TABLE[state, event]
     else:
-        with pytest.raises(IllegalTransitionError, match=f"{event} while {state}") as refusal:
-            next_state(state, event)
+        with pytest.raises(IllegalTransitionError, match=f"address 10.0.0.4 cannot {event} while {state}") as refusal:
+            address.after(event)
         assert "nothing was changed" in refusal.value.details
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.unit_of_work import SqlUnitOfWork
+from ipamd.datastore.unit_of_work import UnitOfWork
 from ipamd.eni.sync_result import EniSyncResult
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
@@ -263,7 +263,7 @@ def test_a_freeze_that_the_disk_refused_is_tried_again(node: FakeNode, monkeypat
         raise DatastoreError("the disk is full")
 
     with monkeypatch.context() as full:
-        full.setattr(SqlUnitOfWork, "put_eni", refuse)
+        full.setattr(UnitOfWork, "put_eni", refuse)
         with pytest.raises(DatastoreError):
             link_event(node, mac)
     node.cloud_reconciler.run_once()
@@ -303,7 +303,7 @@ def test_an_eni_that_cannot_be_forgotten_does_not_stop_the_repair(node: FakeNode
         raise DatastoreError("the disk is full")
 
     with monkeypatch.context() as full:
-        full.setattr(SqlUnitOfWork, "remove_eni", refuse)
+        full.setattr(UnitOfWork, "remove_eni", refuse)
         node.host_reconciler.reconcile()
     assert damaged.address in node.wiring.routes
     assert recorded(node).state is EniState.DETACHING

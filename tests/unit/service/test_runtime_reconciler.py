@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.errors import KernelDumpError
-from ipamd.model.ledger import LedgerEvent
+from ipamd.model.history import LedgerEvent
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.node import FakeNode
 
