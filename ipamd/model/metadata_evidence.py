@@ -11,40 +11,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import AddressValueError, IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.address import Address, AddressState
-from ipamd.model.cloud import InstanceIdentity, MetadataEni
+from ipamd.model.address import Address
+from ipamd.model.cloud import MetadataEni
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import first_of
-
-# What is recorded of this instance, as the comparisons with EC2 and with instance metadata need it: pure conversions.
-#
-# EC2's answer is compared object by object, because one that is not shown has its own count of absences. Metadata is compared ENI
-# by ENI, each with its single addresses and whole prefixes, as it lists them.
-
-
-CloudKey = EniId | IPv4Address
-"""What can be absent: an ENI, or one address of an ENI that is there."""
-
-
-def cloud_key(text: str) -> CloudKey:
-    """Read what `str` made of a key."""
-    try:
-        return IPv4Address(text)
-    except AddressValueError:
-        return EniId(text)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedEni:
-    """One ENI as recorded. `is_leaving`: being detached, or found absent before; then its absence surprises nobody."""
-
-    mac: MacAddress
-    primary_address: IPv4Address
-    is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,51 +30,9 @@ class RecordedContents:
     prefixes: frozenset[IPv4Network] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What is recorded of this instance. `addresses` leaves out those that are known to be lost; `wired` is those of them that live
-    sandboxes have. `primary_eni_id` and `primary_address` are those that instance metadata names."""
-
-    primary_eni_id: EniId
-    primary_address: IPv4Address
-    primary_mac: MacAddress
-    enis: Mapping[EniId, RecordedEni] = field(default_factory=dict)
-    addresses: Mapping[IPv4Address, EniId] = field(default_factory=dict)
-    wired: frozenset[IPv4Address] = frozenset()
-
-    def without(self, gone: Collection[CloudKey]) -> Recorded:
-        """The same, less what is gone, and less the addresses of ENIs that are gone."""
-        addresses = {a: eni_id for a, eni_id in self.addresses.items() if a not in gone and eni_id not in gone}
-        return Recorded(
-            self.primary_eni_id,
-            self.primary_address,
-            self.primary_mac,
-            {eni_id: eni for eni_id, eni in self.enis.items() if eni_id not in gone},
-            addresses,
-            self.wired & addresses.keys(),
-        )
-
-
-def recorded(snapshot: Snapshot, identity: InstanceIdentity) -> Recorded:
-    """Make the view that `ipamd/model/cloud_evidence.py` compares an answer with; addresses of ENIs that are not ours are left out."""
-    managed = {eni.eni_id for eni in snapshot.enis.values() if eni.managed}
-    rows = [row for row in snapshot.addresses.values() if row.eni_id in managed and not row.is_lost]
-    return Recorded(
-        identity.primary_eni_id,
-        identity.primary_address,
-        identity.primary_mac,
-        enis={
-            eni.eni_id: RecordedEni(eni.mac, eni.primary_address, is_leaving=eni.state is EniState.DETACHING)
-            for eni in snapshot.enis.values()
-        },
-        addresses={row.address: row.eni_id for row in rows},
-        wired=frozenset(row.address for row in rows if row.state is AddressState.ASSIGNED),
-    )
-
-
 def recorded_contents(enis: Iterable[Eni], addresses: Iterable[Address]) -> dict[MacAddress, RecordedContents]:
-    """Make the view that `ipamd/model/metadata_evidence.py` compares with. ENIs that come or go are left out, and so are addresses
-    that EC2 was found not to show (lost)."""
+    """Make the view that metadata is compared with, ENI by ENI. Left out are ENIs that come or go, and addresses that EC2 was found
+    not to show (lost)."""
     singles: dict[EniId, set[IPv4Address]] = {}
     prefixes: dict[EniId, set[IPv4Network]] = {}
     for row in addresses:
@@ -149,14 +80,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """What must not count as a difference: objects that our own calls changed lately, and whether a call of ours is under way.
+    """What must not count as a difference: what our own calls changed lately, and whether a call of ours is under way.
 
-    `given_back`: addresses with the ENI that they were taken from; shown on another one they are news. `is_growing`: an intent is
-    open, so metadata may show what its answer has not told us yet.
+    `removed`: ENIs and addresses, each with the ENI that it was on; an address that is shown on another one is news. `is_growing`: an
+    intent is open, so metadata may show what its answer has not told us yet.
     """
 
-    objects: Collection[EniId | IPv4Address] = field(default_factory=frozenset)
-    given_back: Mapping[IPv4Address, EniId] = field(default_factory=dict)
+    added: Collection[EniId | IPv4Address] = ()
+    removed: Mapping[EniId | IPv4Address, EniId] = field(default_factory=dict)
     is_growing: bool = False
 
     def covers(self, kind: DifferenceKind, found: EniId | IPv4Address | IPv4Network, *, on: EniId | None = None) -> bool:
@@ -164,10 +95,8 @@ class Recent:
         if kind is DifferenceKind.UNKNOWN and self.is_growing:
             return True
         key = found.network_address if isinstance(found, IPv4Network) else found
-        if key in self.objects:
-            return True
-        origin = self.given_back.get(key) if isinstance(key, IPv4Address) else None
-        return origin is not None and (kind is not DifferenceKind.UNKNOWN or origin == on)
+        origin = self.removed.get(key)
+        return key in self.added or (origin is not None and (kind is not DifferenceKind.UNKNOWN or origin in (on, key)))
 
 
 def list_differences(
@@ -209,23 +138,3 @@ def eni_differences(recorded: RecordedContents, shown: MetadataEni, *, recent: R
 def sentence(differences: Collection[Difference]) -> str:
     """Name the first NAMED_COUNT differences and count the rest."""
     return first_of([str(one) for one in sorted(differences)], NAMED_COUNT)
-
-
-class AskedDifferences:
-    """Which differences EC2 was asked about, and when. Used by one thread at a time."""
-
-    def __init__(self) -> None:
-        self._asked_monotonic_s: dict[Difference, float] = {}
-
-    def due(self, differences: Collection[Difference], *, now_s: float) -> frozenset[Difference]:
-        """Name those to ask EC2 about now: new ones, and ones asked about ASK_AGAIN_S ago. `now_s` is monotonic."""
-        return frozenset(one for one in differences if self._is_old(one, now_s))
-
-    def mark(self, differences: Collection[Difference], *, now_s: float) -> None:
-        """Record that EC2 is asked about all of these now. One that ends and comes back within the hour is not asked about again."""
-        self._asked_monotonic_s = {one: at for one, at in self._asked_monotonic_s.items() if now_s - at < ASK_AGAIN_S}
-        self._asked_monotonic_s |= dict.fromkeys(differences, now_s)
-
-    def _is_old(self, difference: Difference, now_s: float) -> bool:
-        at = self._asked_monotonic_s.get(difference)
-        return at is None or now_s - at >= ASK_AGAIN_S

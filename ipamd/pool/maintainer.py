@@ -210,7 +210,7 @@ class PoolMaintainer:
             retry_at=None if fault is None else self._clock.now() + timedelta(seconds=fault.left_s or 0.0),
             blocked_reason="" if fault is None else fault.reason,
             growth=self._growth(is_urgent=waiting_count > 0),
-            occupied=self._enis.occupied().values(),
+            occupied=self._enis.book.shown().values(),
             refused=self._enis.book.refused(),
             taken=self._enis.routing.unplugged(),
             frozen=self._freeze.reason,

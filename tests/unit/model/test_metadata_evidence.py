@@ -13,8 +13,6 @@ from ipamd.model.cloud import MetadataEni
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.metadata_evidence import (
-    ASK_AGAIN_S,
-    AskedDifferences,
     Difference,
     DifferenceKind,
     Recent,
@@ -101,11 +99,11 @@ def test_what_we_gave_back_is_no_difference_only_where_it_was() -> None:
     """EC2 may give it to another ENI of the node within seconds: that is news, and no lag."""
     more = replace(SHOWN, addresses=frozenset({A, B, C}), prefixes=frozenset({P, Q}))
     there = {C: ENI, Q.network_address: ENI}
-    assert eni_differences(RECORDED, more, recent=Recent(given_back=there)) == frozenset()
+    assert eni_differences(RECORDED, more, recent=Recent(removed=there)) == frozenset()
     elsewhere = dict.fromkeys(there, EniId("eni-9"))
-    assert len(eni_differences(RECORDED, more, recent=Recent(given_back=elsewhere))) == 2
+    assert len(eni_differences(RECORDED, more, recent=Recent(removed=elsewhere))) == 2
     less = replace(SHOWN, addresses=frozenset({A}))
-    assert eni_differences(RECORDED, less, recent=Recent(given_back={B: ENI})) == frozenset()
+    assert eni_differences(RECORDED, less, recent=Recent(removed={B: ENI})) == frozenset()
 
 
 def test_an_eni_that_we_attached_or_detached_lately_is_no_difference() -> None:
@@ -130,18 +128,6 @@ def test_the_recorded_side() -> None:
     assert recorded_contents([eni(managed=False)], ()) == {MAC: RecordedContents(MAC, ENI)}
     assert recorded_contents([eni(state=EniState.DETACHING)], rows) == {}
     assert eni_differences(RecordedContents(MAC, ENI), SHOWN, recent=Recent()) == frozenset()
-
-
-def test_each_difference_is_asked_about_once_an_hour() -> None:
-    """A difference that stays, or ends and comes back, is asked about once an hour; a new one at once."""
-    asked = AskedDifferences()
-    one, two = Difference(MAC, DifferenceKind.ABSENT, "x"), Difference(MAC, DifferenceKind.UNKNOWN, "y")
-    assert asked.due({one}, now_s=0.0) == {one}
-    asked.mark({one}, now_s=0.0)
-    assert asked.due({one, two}, now_s=60.0) == {two}
-    asked.mark({two}, now_s=60.0)
-    assert asked.due({one, two}, now_s=ASK_AGAIN_S - 1) == frozenset()
-    assert asked.due({one, two}, now_s=ASK_AGAIN_S) == {one}
 
 
 def test_a_sentence_names_three() -> None:
