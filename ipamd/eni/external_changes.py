@@ -26,17 +26,13 @@ from ipamd.eni.book import EniBook
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.resync import LookReason, ResyncScheduler
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import MacAddress
 from ipamd.model.metadata_evidence import (
     ASK_AGAIN_S,
     Difference,
     Recent,
-    RecordedContents,
-    eni_differences,
-    list_differences,
-    recorded_contents,
+    differences,
     sentence,
 )
 from ipamd.ports import Metadata
@@ -181,34 +177,24 @@ class CloudReconciler:
         `is_listed`, `read`: what is fresh. Later changes of ours must not turn an old list or reading into a difference, but they may
         end one.
         """
-        readings, places, enis = self._book.readings(), self._book.shown(), self._datastore.enis()
+        readings, places = self._book.readings(), self._book.shown()
         if not readings:
             return
+        for reading in readings.values():
+            if reading.shown is not None and reading.shown.eni_id in places:
+                self._book.observe(reading.shown.eni_id, mac=reading.mac)
         snapshot = self._datastore.snapshot()
-        contents = recorded_contents(snapshot.enis.values(), snapshot.addresses.values())
         is_growing = any(not intent.is_settled for intent in self._datastore.open_intents())
-        recent = Recent(self._book.added(), self._book.removed(), is_growing=is_growing)
-        shown = {mac: one.shown for mac, one in readings.items() if one.shown is not None}
-        # ENIs that are not recorded, that EC2 has shown in their places, and that metadata has shown too: one that goes frees a place
-        # that nobody else would notice.
-        for mac, one in shown.items():
-            if one.eni_id in places:
-                self._book.observe(one.eni_id, mac=mac)
-        others = {eni_id: self._book.of(eni_id).mac for eni_id in places}
-        known = {eni.mac for eni in enis}
-        in_list = list_differences(
-            [*contents.values(), *(RecordedContents(mac, eni_id) for eni_id, mac in others.items() if mac is not None)],
-            frozenset(readings),
-            # Those that were read and are not recorded in any state; not those that EC2 has shown and that we leave alone.
-            unknown={mac: one.eni_id for mac, one in shown.items() if mac not in known and one.eni_id not in places},
-            leaving={eni.mac: eni.eni_id for eni in enis if eni.state is EniState.DETACHING},
-            recent=recent,
+        in_list, in_enis = differences(
+            snapshot,
+            {mac: one.shown for mac, one in readings.items()},
+            left_alone={eni_id: self._book.of(eni_id).mac for eni_id in places},
+            recent=Recent(self._book.added(), self._book.removed(), is_growing=is_growing),
         )
         before, since_s = self._differing
-        found = {one for one in in_list if is_listed or one in before}
-        for mac in shown.keys() & contents.keys():
-            now = eni_differences(contents[mac], shown[mac], recent=recent)
-            found |= now if mac in read else now & before
+        found = {one for one in in_list if is_listed or one in before} | {
+            one for one in in_enis if one.mac in read or one in before
+        }
         self._differing = frozenset(found), since_s if before else self._clock.monotonic()
         # EC2 is asked about new differences, and about those that it was asked about an hour ago. One that ends and comes back within
         # the hour is not asked about again.

@@ -8,47 +8,16 @@ each distinct difference, and again once an hour while it lasts. Lists are compa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.address import Address
 from ipamd.model.cloud import MetadataEni
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.eni import EniState
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import first_of
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedContents:
-    """What metadata must show of one ENI. `addresses`: single ones, the primary one included; None: of no concern to us."""
-
-    mac: MacAddress
-    eni_id: EniId
-    addresses: frozenset[IPv4Address] | None = None
-    prefixes: frozenset[IPv4Network] = frozenset()
-
-
-def recorded_contents(enis: Iterable[Eni], addresses: Iterable[Address]) -> dict[MacAddress, RecordedContents]:
-    """Make the view that metadata is compared with, ENI by ENI. Left out are ENIs that come or go, and addresses that EC2 was found
-    not to show (lost)."""
-    singles: dict[EniId, set[IPv4Address]] = {}
-    prefixes: dict[EniId, set[IPv4Network]] = {}
-    for row in addresses:
-        if row.is_lost:
-            continue
-        if row.prefix is None:
-            singles.setdefault(row.eni_id, set()).add(row.address)
-        else:
-            prefixes.setdefault(row.eni_id, set()).add(row.prefix)
-    found = {}
-    for eni in enis:
-        if eni.state is EniState.ATTACHED:
-            of_eni = frozenset({eni.primary_address, *singles.get(eni.eni_id, ())}) if eni.managed else None
-            found[eni.mac] = RecordedContents(eni.mac, eni.eni_id, of_eni, frozenset(prefixes.get(eni.eni_id, ())))
-    return found
-
 
 ASK_AGAIN_S = 3600.0
 """EC2 is asked again about a difference that lasts. Ours: a defect of metadata lasts until an operator ends it, and 24 calls a day
@@ -78,6 +47,10 @@ class Difference:
         return f"{self.what} {self.kind}"
 
 
+Candidate = tuple[DifferenceKind, MacAddress, EniId | IPv4Address | IPv4Network, EniId]
+"""A difference, with what it is about and the ENI that it is on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recent:
     """What must not count as a difference: what our own calls changed lately, and whether a call of ours is under way.
@@ -90,49 +63,58 @@ class Recent:
     removed: Mapping[EniId | IPv4Address, EniId] = field(default_factory=dict)
     is_growing: bool = False
 
-    def covers(self, kind: DifferenceKind, found: EniId | IPv4Address | IPv4Network, *, on: EniId | None = None) -> bool:
+    def covers(self, kind: DifferenceKind, found: EniId | IPv4Address | IPv4Network, *, on: EniId) -> bool:
         """Whether a difference, of what is shown or recorded on an ENI, is explained by what we did."""
         if kind is DifferenceKind.UNKNOWN and self.is_growing:
             return True
         key = found.network_address if isinstance(found, IPv4Network) else found
         origin = self.removed.get(key)
-        return key in self.added or (origin is not None and (kind is not DifferenceKind.UNKNOWN or origin in (on, key)))
+        return key in self.added or (origin is not None and (kind is not DifferenceKind.UNKNOWN or origin == on))
 
 
-def list_differences(
-    recorded: Iterable[RecordedContents],
-    listed: frozenset[MacAddress],
+def differences(
+    recorded: Snapshot,
+    listed: Mapping[MacAddress, MetadataEni | None],
     *,
-    unknown: Mapping[MacAddress, EniId],
-    leaving: Mapping[MacAddress, EniId],
+    left_alone: Mapping[EniId, MacAddress | None],
     recent: Recent,
-) -> frozenset[Difference]:
-    """Compare the ENIs by MAC. `unknown`: those of `listed` that were read, are recorded in no state, and are of concern to us.
-    `leaving`: recorded as being detached or gone; one that is shown was attached again, perhaps, and its sandboxes need it."""
-    enis = {eni.mac: eni for eni in recorded}
-    absent, more, back = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN, DifferenceKind.BACK
-    found = {Difference(mac, more, eni_id) for mac, eni_id in unknown.items() if not recent.covers(more, eni_id)}
-    found |= {Difference(mac, back, leaving[mac]) for mac in leaving.keys() & listed if not recent.covers(back, leaving[mac])}
-    for mac in enis.keys() - listed:
-        if not recent.covers(absent, enis[mac].eni_id):
-            found.add(Difference(mac, absent, enis[mac].eni_id))
-    return frozenset(found)
+) -> tuple[frozenset[Difference], frozenset[Difference]]:
+    """Compare the ENIs by MAC, and what was read of each that is ours and attached; not what EC2 was found not to show (lost).
 
-
-def eni_differences(recorded: RecordedContents, shown: MetadataEni, *, recent: Recent) -> frozenset[Difference]:
-    """Compare one ENI: its ID, its addresses and its prefixes."""
+    Args:
+        listed: each with what was read of it, None if it was not.
+        left_alone: ENIs that EC2 has shown and that are not recorded, with the MAC by which metadata has shown them, if it has: one
+            that goes frees a place that nobody else would notice.
+    Returns: differences of the list, and those of what was read.
+    """
     absent, unknown = DifferenceKind.ABSENT, DifferenceKind.UNKNOWN
-    if shown.eni_id != recorded.eni_id:
-        return frozenset({Difference(recorded.mac, unknown, shown.eni_id)})
-    if recorded.addresses is None or recent.covers(absent, recorded.eni_id):
-        return frozenset()
-    pairs: list[tuple[DifferenceKind, IPv4Address | IPv4Network]] = []
-    pairs += [(absent, one) for one in recorded.addresses - shown.addresses]
-    pairs += [(unknown, one) for one in shown.addresses - recorded.addresses]
-    pairs += [(absent, prefix) for prefix in recorded.prefixes - shown.prefixes]
-    pairs += [(unknown, prefix) for prefix in shown.prefixes - recorded.prefixes]
-    ours = recorded.eni_id
-    return frozenset(Difference(recorded.mac, kind, str(what)) for kind, what in pairs if not recent.covers(kind, what, on=ours))
+    enis = {eni.mac: eni for eni in recorded.enis.values()}
+    expected = {mac: eni_id for eni_id, mac in left_alone.items() if mac is not None}
+    expected |= {eni.mac: eni.eni_id for eni in enis.values() if eni.state is EniState.ATTACHED}
+    in_list: list[Candidate] = [(absent, mac, eni_id, eni_id) for mac, eni_id in expected.items() if mac not in listed]
+    in_enis: list[Candidate] = []
+    for mac, shown in listed.items():
+        eni = enis.get(mac)
+        if eni is not None and eni.state is EniState.DETACHING:  # attached again, perhaps, and its sandboxes need it
+            in_list.append((DifferenceKind.BACK, mac, eni.eni_id, eni.eni_id))
+        elif shown is None:
+            continue
+        elif eni is None:
+            if shown.eni_id not in left_alone:
+                in_list.append((unknown, mac, shown.eni_id, shown.eni_id))
+        elif shown.eni_id != eni.eni_id:
+            in_enis.append((unknown, mac, shown.eni_id, shown.eni_id))
+        elif mac in expected and eni.managed and not recent.covers(absent, eni.eni_id, on=eni.eni_id):
+            rows = [row for row in recorded.addresses.values() if row.eni_id == eni.eni_id and not row.is_lost]
+            ours = {eni.primary_address, *(row.prefix or row.address for row in rows)}
+            theirs = shown.addresses | shown.prefixes
+            in_enis += [(absent, mac, one, eni.eni_id) for one in ours - theirs]
+            in_enis += [(unknown, mac, one, eni.eni_id) for one in theirs - ours]
+    of_list, of_enis = (
+        frozenset(Difference(mac, kind, str(what)) for kind, mac, what, on in found if not recent.covers(kind, what, on=on))
+        for found in (in_list, in_enis)
+    )
+    return of_list, of_enis
 
 
 def sentence(differences: Collection[Difference]) -> str:
