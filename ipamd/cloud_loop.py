@@ -69,10 +69,8 @@ class CloudLoop:
             stage.detail = self._tell_asking("instance metadata is being asked who this node is")
             identity = app.adapters.node_info.learn_identity()
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
-            try:  # whether EC2 is about to end this node, before the pool may grow; metadata's turns ask again
-                app.context.freeze.follow_notices(app.adapters.metadata.notices())
-            except CloudError as error:
-                log.info("whether EC2 announces an end is not known yet: %s", log_text(error))
+            if problem := app.cloud.follow_notices():  # before the pool may grow; metadata's turns ask again
+                log.info("whether EC2 announces an end is not known yet: %s", problem)
         with health.stage("ec2") as stage:
             stage.detail = self._tell_asking("EC2 is being asked for this node's ENIs")
             result = self._compare(identity)

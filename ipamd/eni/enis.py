@@ -21,7 +21,7 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.core.context import ServiceContext
 from ipamd.eni.book import EniBook, Place, remember_named
 from ipamd.eni.operations import OperationLog
-from ipamd.eni.resync import UNREADABLE, EniSyncResult, ResyncScheduler, say_losses, say_result
+from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncScheduler, say_result
 from ipamd.eni.routing import EniRouting
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
@@ -30,6 +30,7 @@ from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantErro
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Create, IntentKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
+from ipamd.model.words import counted
 from ipamd.ports import Ec2, HostNetwork, UnitOfWork
 from ipamd.sandbox.cooldown import Cooldown
 
@@ -257,7 +258,11 @@ class EniService:
                     self._demand.trigger()  # its place is free
                 except IpamError as error:  # a full disk must not stop the repair of the sandboxes' routes, which comes next
                     log.warning("ENI %s is forgotten later: %s", eni_id, log_text(error))
-        say_losses(self._health, lost_count=self._datastore.counts().lost)
+        lost_count = self._datastore.counts().lost
+        lost = f"{counted(lost_count, 'address')} lost: EC2 does not show them; see `ipamctl audit`"
+        self._health.report(LOST, lost if lost_count else "")
+        if not lost_count:
+            self._health.report(MASS_LOSS, "")  # it is over when none is left
 
     def _is_unused(self, eni_id: EniId) -> bool:
         return not any(row.eni_id == eni_id for row in self._datastore.addresses())

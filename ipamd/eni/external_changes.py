@@ -133,7 +133,7 @@ class CloudReconciler:
             # A new CIDR of the VPC changes the SNAT rules at the next repair; new security groups are for the pool to hand on.
             if self._learn_identity().security_group_ids != known.security_group_ids:
                 self._demand.trigger()
-            problem = self._follow_notices()
+            problem = self.follow_notices()
             self._book.list_metadata(self._metadata.list_interfaces())
             is_listed = True
             ours = {eni.mac for eni in self._datastore.enis()}
@@ -163,7 +163,7 @@ class CloudReconciler:
         age_s = None if math.isinf(listed_s) else now_s - listed_s
         return MetadataDifference(len(found), now_s - since_s if found else 0.0, age_s)
 
-    def _follow_notices(self) -> str:
+    def follow_notices(self) -> str:
         """Take over what EC2 announces. Returns: why that is not known; it must not keep the ENIs from being looked at."""
         try:
             self._freeze.follow_notices(self._metadata.notices())

@@ -244,11 +244,3 @@ def say_result(health: Health, outcome: EniSyncResult, *, mass_loss: str) -> Non
     if not why:
         sentences = outcome.kept + [sentence for sentence in outcome.foreign if UNREADABLE in sentence]
         health.report(DIFFERENCES, f"EC2 and the datastore differ: {first_of(sentences, SAID_COUNT)}" if sentences else "")
-
-
-def say_losses(health: Health, *, lost_count: int) -> None:
-    """Say how many addresses are lost now; a mass loss is over when none is left."""
-    lost = f"{counted(lost_count, 'address')} lost: EC2 does not show them; see `ipamctl audit`"
-    health.report(LOST, lost if lost_count else "")
-    if not lost_count:
-        health.report(MASS_LOSS, "")
