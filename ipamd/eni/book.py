@@ -19,7 +19,7 @@ from ipaddress import IPv4Address
 from typing import Any, cast
 
 from ipamd.core.agenda import ROOM
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.model.cloud import ConnectionTracking, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S, CloudKey
 from ipamd.model.eni import Eni, EniState
@@ -117,7 +117,7 @@ class EniFacts:
 NOTHING = EniFacts()
 
 
-class EniBook:
+class EniBook(Service):
     """The records. Safe from any thread; its lock is a leaf, and no ADD or DEL takes it.
 
     The agenda has, under PLACE, the places of the instance that EC2 refused: taken, though no recorded ENI is there. That EC2 refuses
@@ -126,9 +126,7 @@ class EniBook:
     """
 
     def __init__(self, context: ServiceContext) -> None:
-        self._clock = context.clock
-        self._datastore = context.datastore
-        self._agenda = context.agenda
+        super().__init__(context)
         self._lock = threading.Lock()
         self._enis: dict[EniId, EniFacts] = {}
         self.listed_monotonic_s = -math.inf

@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook, Place, remember_named
 from ipamd.eni.operations import OperationLog
 from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncScheduler, say_result
@@ -46,7 +46,7 @@ Batch = tuple[IPv4Network | None, list[IPv4Address]]
 """Addresses with the prefix that contains them, None for single ones."""
 
 
-class EniService:
+class EniService(Service):
     """ENIs of this instance. Comparisons need no lock: the cloud loop makes those of the start, before the pool has limits and its
     thread may call anything here, and from then on that thread makes all. `forget_unused` may be called from any thread.
 
@@ -72,11 +72,7 @@ class EniService:
         self.book = book
         remember_named(book, context)
         self.routing = EniRouting(context, hostnet=hostnet, book=book)
-        self._datastore = context.datastore
-        self._wiring = context.wiring
-        self._demand = context.demand
-        self._health = context.health
-        self._clock = context.clock
+        super().__init__(context)
         self._evidence = CloudEvidence(self._datastore.doubts())
         self._ec2 = ec2
         self._log = OperationLog(context)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from ipamd.core.agenda import soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.resync import LookReason, ResyncScheduler
@@ -74,7 +74,7 @@ class MetadataDifference:
     turn_age_s: float | None
 
 
-class CloudReconciler:
+class CloudReconciler(Service):
     """Takes the turns of metadata and keeps the time for both sources. Of the thread that asked EC2 at the start."""
 
     def __init__(
@@ -88,12 +88,8 @@ class CloudReconciler:
         resyncs: ResyncScheduler,
         links: LinkWatch,
     ) -> None:
-        self._datastore = context.datastore
-        self._health = context.health
-        self._demand = context.demand
+        super().__init__(context)
         self._freeze = context.freeze
-        self._clock = context.clock
-        self._agenda = context.agenda
         self._metadata = metadata
         self._learn_identity = learn_identity
         self._identity = identity

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ipamd.core.agenda import ROOM
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook
 from ipamd.eni.operations import OperationLog
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
@@ -39,7 +39,7 @@ LOOK = ("leaked ENIs",)
 log = logging.getLogger(__name__)
 
 
-class LeakedEnis:
+class LeakedEnis(Service):
     """Used by the pool's thread."""
 
     def __init__(
@@ -52,9 +52,7 @@ class LeakedEnis:
         delete: Callable[[Intent], object],
     ) -> None:
         """`delete` carries out an intent. Raises: CloudError; the intent stays open."""
-        self._datastore = context.datastore
-        self._clock = context.clock
-        self._agenda = context.agenda
+        super().__init__(context)
         self._freeze = context.freeze
         self._ec2 = ec2
         self._log = operations

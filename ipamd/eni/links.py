@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop
 from ipamd.eni.book import EniBook, MissingLink
 from ipamd.eni.resync import LookReason, ResyncScheduler
@@ -31,7 +31,7 @@ REOPEN_S = 0.5
 log = logging.getLogger(__name__)
 
 
-class LinkWatch:
+class LinkWatch(Service):
     """Compares the recorded ENIs with the links of the host's namespace. `turn` is the loop's, the rest for any thread."""
 
     def __init__(
@@ -45,8 +45,7 @@ class LinkWatch:
         on_change: Callable[[HostChange], None],
     ) -> None:
         """`on_change` is told of everything else that the kernel announces (`HostNetworkReconciler.on_change`)."""
-        self._datastore = context.datastore
-        self._clock = context.clock
+        super().__init__(context)
         self._hostnet = hostnet
         self._book = book
         self._routing = routing

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from ipamd.core.agenda import soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, ThrottledError
 from ipamd.model.intent import OPENED_AT, SETTLED_AT, Assign, Create, Delete, Intent, Operation, Unassign, Why, encoded
@@ -181,13 +181,8 @@ def is_denied(error: BaseException | None, intent: Intent) -> bool:
     return isinstance(error, CloudDeniedError) and (intent.is_release or not error.may_have_happened)
 
 
-class OperationLog:
+class OperationLog(Service):
     """Opens, marks and closes intents; every change is a transaction of its own, on disk when the method returns."""
-
-    def __init__(self, context: ServiceContext) -> None:
-        self._datastore = context.datastore
-        self._clock = context.clock
-        self._failpoint = context.failpoint
 
     def all_open(self) -> tuple[Intent, ...]:
         """Intents whose outcome at EC2 is not known, oldest first."""

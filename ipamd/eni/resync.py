@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ipamd.core.agenda import EC2, soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health
 from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import IpamError, log_text
@@ -125,7 +125,7 @@ class EniSyncResult:
         return f"{text}; left alone: {'; '.join(self.foreign)}" if self.foreign else text
 
 
-class ResyncScheduler:
+class ResyncScheduler(Service):
     """Which resyncs are due. `request`, `is_answered` and `counts` are for any thread, `run_due` is the pool's, `trigger_due` and
     `wait_s` are the cloud loop's. It needs no lock: each step is one operation on a dictionary, and only `run_due` takes reasons out;
     a reason that comes while it begins is of that look, or stays.
@@ -135,10 +135,7 @@ class ResyncScheduler:
 
     def __init__(self, context: ServiceContext, *, unplaced: Callable[[], frozenset[str]]) -> None:
         """`unplaced` names the sandboxes that are wired with an address that has no row."""
-        self._demand = context.demand
-        self._health = context.health
-        self._clock = context.clock
-        self._agenda = context.agenda
+        super().__init__(context)
         self.changed = threading.Event()
         self._reasons: dict[str, LookReason] = {}
         self._result = EniSyncResult()

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ipamd.core.agenda import NODE, soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import FROZEN, EniBook, EniFacts, MissingLink
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, WiringError, log_text
@@ -35,16 +35,12 @@ ROUTING = "host routing"
 log = logging.getLogger(__name__)
 
 
-class EniRouting:
+class EniRouting(Service):
     """Sets up, tries again, freezes and tears down. Safe from any thread: the state is in the datastore and in the book; the part from
     `retry_due` on is for the pool's thread."""
 
     def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, book: EniBook) -> None:
-        self._datastore = context.datastore
-        self._demand = context.demand
-        self._health = context.health
-        self._clock = context.clock
-        self._agenda = context.agenda
+        super().__init__(context)
         self._hostnet = hostnet
         self._book = book
 

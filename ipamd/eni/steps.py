@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health
 from ipamd.eni.enis import EniService
 from ipamd.eni.operations import GONE_AFTER_S, OperationLog, Row, State, Then, rows_of, state_of
@@ -113,15 +113,11 @@ class Work:
         return self.identity
 
 
-class Steps:
+class Steps(Service):
     """The engine. Used by one thread, the pool maintainer's. `counts`: what was given back since the start, by kind."""
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, enis: EniService, operations: OperationLog) -> None:
-        self._datastore = context.datastore
-        self._health = context.health
-        self._demand = context.demand
-        self._agenda = context.agenda
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._ec2 = ec2
         self._enis = enis
         self._log = operations
