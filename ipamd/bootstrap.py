@@ -25,12 +25,10 @@ from ipamd.eni.enis import EniService
 from ipamd.eni.external_changes import CloudReconciler
 from ipamd.eni.limits import Limits
 from ipamd.eni.links import LinkWatch
-from ipamd.eni.metadata import MetadataWatch
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.resync import ResyncScheduler
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.eni.subnets import Subnets
-from ipamd.eni.tags import EniTags
 from ipamd.host.freeze_files import OperatorFreeze
 from ipamd.host.network import HostNetworkReconciler
 from ipamd.metric_families import Counts
@@ -39,6 +37,7 @@ from ipamd.migration.backend import CniBackendServer, CniBackendServicer
 from ipamd.migration.export import ExportService
 from ipamd.migration.handover import OtherDaemon
 from ipamd.migration.importing import ImportService
+from ipamd.model.eni import EniTags
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
 from ipamd.pool.maintainer import PoolMaintainer
@@ -164,14 +163,6 @@ class App:
             context, hostnet=hostnet, quarantine=self.quarantine, enis=enis, identity=node_info.identity
         )
         self.current.follow(lambda now: now.network, lambda _: self.host_network.renew())
-        metadata = MetadataWatch(
-            context,
-            metadata=adapters.metadata,
-            learn_identity=node_info.learn_identity,
-            identity=node_info.identity,
-            book=enis.book,
-            resyncs=resyncs,
-        )
         links = LinkWatch(
             context,
             hostnet=hostnet,
@@ -180,7 +171,15 @@ class App:
             resyncs=resyncs,
             on_change=self.host_network.on_change,
         )
-        self.cloud = CloudReconciler(context, links=links, metadata=metadata, resyncs=resyncs)
+        self.cloud = CloudReconciler(
+            context,
+            metadata=adapters.metadata,
+            learn_identity=node_info.learn_identity,
+            identity=node_info.identity,
+            book=enis.book,
+            resyncs=resyncs,
+            links=links,
+        )
         self.export = ExportService(
             context, cooldown=self.cooldown, aws_node=adapters.aws_node, prefix=settings.network.veth_prefix
         )
@@ -206,11 +205,10 @@ class App:
             ec2=adapters.ec2,
             replayed=lambda: self.sandbox.attach.replayed_count,
             pool_empty=self.sandbox.attach.pool_empty_counts,
-            looks=self.pool.resyncs.counts,
-            found=self.pool.resyncs.found,
+            looks=lambda: self.pool.resyncs.counts,
             repairs=self.host_network.fights.counts,
             released=lambda: self.pool.provisioner.steps.counts,
-            metadata=self.cloud.metadata.difference,
+            metadata=self.cloud.difference,
             metadata_requests=adapters.metadata.request_count,
         )
         self.metrics.watch(sources, counts)

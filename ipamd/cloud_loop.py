@@ -13,8 +13,7 @@ from ipamd.bootstrap import App
 from ipamd.core.agenda import NODE, soonest_s
 from ipamd.core.health import Phase
 from ipamd.core.loop import Loop
-from ipamd.eni.resync import LookReason
-from ipamd.eni.sync_result import EniSyncResult
+from ipamd.eni.resync import EniSyncResult, LookReason
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError, log_text
@@ -37,33 +36,32 @@ class CloudLoop:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._health, self._clock = app.context.health, app.context.clock
-        self._agenda = app.context.agenda
+        self._health, self._agenda = app.context.health, app.context.agenda
         self._refusal = ""
         self._limits: InstanceLimits | None = None
         self._planned_by: Settings | None = None
         self.is_answered = False
-        self.loop = Loop("cloud", self.turn, health=self._health, clock=self._clock, changed=app.pool.resyncs.changed)
+        self.loop = Loop("cloud", self.turn, health=self._health, clock=app.context.clock, changed=app.pool.resyncs.changed)
 
     def turn(self) -> float | None:
         """Do what is due. Returns: seconds until something is due by the clock."""
         if self._limits is None and self._agenda.is_due(FIRST):
-            self._ask_first()
-        self._follow_limits()
-        changes = self._app.cloud
+            try:
+                self._ask()
+            except Exception as error:  # noqa: BLE001  # whatever it is, others' changes are looked for all the same
+                self._agenda.put_off(FIRST, NODE)
+                self._refusal = log_text(error)
+                self._health.report("ec2", f"EC2: {self._refusal}; the pool cannot grow", error=error)
+                self._tell(f"{self._refusal}; asked again within {NODE.longest_s:.0f} s")
+        elif self._limits is not None and self._limits.source == UNKNOWN and self._agenda.is_due(LIMITS):
+            self._set_limits(self._app.adapters.ec2.instance_limits(self._limits.instance_type))
+        elif self._limits is not None and self._planned_by is not self._app.settings:
+            self._set_limits(self._limits)  # plan by settings that have changed
         is_serving = self._health.phase is Phase.SERVING  # before, the start has not said yet who has which address
         if is_serving:
-            changes.run_once()
-        return soonest_s([changes.pause_s() if is_serving else None, self._agenda.next_s(*FIRST), self._agenda.next_s(*LIMITS)])
-
-    def _ask_first(self) -> None:
-        try:
-            self._ask()
-        except Exception as error:  # noqa: BLE001  # whatever it is, others' changes are looked for all the same
-            self._agenda.put_off(FIRST, NODE)
-            self._refusal = log_text(error)
-            self._health.report("ec2", f"EC2: {self._refusal}; the pool cannot grow", error=error)
-            self._tell(f"{self._refusal}; asked again within {NODE.longest_s:.0f} s")
+            self._app.cloud.run_once()
+        changes_s = self._app.cloud.pause_s() if is_serving else None
+        return soonest_s([changes_s, self._agenda.next_s(*FIRST), self._agenda.next_s(*LIMITS)])
 
     def _ask(self) -> None:
         app, health = self._app, self._health
@@ -71,7 +69,8 @@ class CloudLoop:
             stage.detail = self._tell_asking("instance metadata is being asked who this node is")
             identity = app.adapters.node_info.learn_identity()
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
-            self._learn_notices()  # before the pool may grow
+            if problem := app.cloud.follow_notices():  # before the pool may grow; metadata's turns ask again
+                log.info("whether EC2 announces an end is not known yet: %s", problem)
         with health.stage("ec2") as stage:
             stage.detail = self._tell_asking("EC2 is being asked for this node's ENIs")
             result = self._compare(identity)
@@ -80,18 +79,14 @@ class CloudLoop:
             stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
         app.adapters.node_info.set_cloud(reachable=True, detail=f"last compared at start: {result}")
         health.report("ec2", "")
-        self._set_up_node(identity)
+        try:  # SNAT and marks: sandboxes get addresses without them, and the host network reconciler tries again
+            app.host_network.set_up_node(identity)
+        except IpamError as error:
+            health.report("node routing", f"node routing: {log_text(error)}", error=error)
         if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it
             for problem in app.pool.enis.routing.set_up_all():
                 log.warning("host routing: %s", problem)
         self._set_limits(limits)
-
-    def _learn_notices(self) -> None:
-        """Ask once whether EC2 is about to end this node; metadata's turns ask again."""
-        try:
-            self._app.context.freeze.follow_notices(self._app.adapters.metadata.notices())
-        except CloudError as error:
-            log.info("whether EC2 announces an end is not known yet: %s", log_text(error))
 
     def _compare(self, identity: InstanceIdentity) -> EniSyncResult:
         """Compare with EC2 once.
@@ -130,21 +125,12 @@ class CloudLoop:
         max_pods = limits.max_pods if is_primary_used else limits.max_pods_without_primary
         settings = self._planned_by.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
         self._app.pool.maintainer.set_limits(limits, settings=settings)
-        is_known = limits.source != UNKNOWN
         self._agenda.clear(FIRST, LIMITS)
-        if not is_known:
+        unknown = ""
+        if limits.source == UNKNOWN:
             self._agenda.put(LIMITS, in_s=LIMITS_RETRY_S)
-        unknown = f"limits: those of {limits.instance_type} are not known, a safe default is used"
-        self._health.report("limits", "" if is_known else unknown)
-
-    def _follow_limits(self) -> None:
-        """Ask again for limits that EC2 did not tell, and plan by settings that have changed."""
-        if self._limits is None:
-            return
-        if self._limits.source == UNKNOWN and self._agenda.is_due(LIMITS):
-            self._set_limits(self._app.adapters.ec2.instance_limits(self._limits.instance_type))
-        elif self._planned_by is not self._app.settings:
-            self._set_limits(self._limits)
+            unknown = f"limits: those of {limits.instance_type} are not known, a safe default is used"
+        self._health.report("limits", unknown)
 
     def _tell_asking(self, what: str) -> str:
         self._tell(f"{what}; the last answer was: {self._refusal}" if self._refusal else what)
@@ -152,10 +138,3 @@ class CloudLoop:
 
     def _tell(self, detail: str) -> None:
         self._app.adapters.node_info.set_cloud(reachable=False, detail=detail)
-
-    def _set_up_node(self, identity: InstanceIdentity) -> None:
-        """Set up SNAT and marks; sandboxes get addresses without them, and the host network reconciler tries again."""
-        try:
-            self._app.host_network.set_up_node(identity)
-        except IpamError as error:
-            self._health.report("node routing", f"node routing: {log_text(error)}", error=error)

@@ -18,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from ipamd.core.health import READY, Phase, StageState
-from ipamd.eni.metadata import MetadataDifference
+from ipamd.eni.external_changes import MetadataDifference
 from ipamd.eni.resync import Found, LookReason
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallReport, Outcome
 from ipamd.model.errors import Defect
@@ -43,15 +43,14 @@ class Counts:
     """Each callable returns at once, from memory; a key that a mapping lacks counts as 0.
 
     `replayed`: repeated ADDs that got the stored answer. `pool_empty`: ADDs refused for want of an address. `looks`: at EC2, out of
-    turn. `found`: what those showed of other hands. `repairs`: of the host. `released`: to EC2, by kind. `metadata`: how it differs
+    turn, and what those showed of other hands. `repairs`: of the host. `released`: to EC2, by kind. `metadata`: how it differs
     from the record now.
     """
 
     ec2: Ec2
     replayed: Callable[[], int]
     pool_empty: Callable[[], Mapping[Blocked, int]]
-    looks: Callable[[], Mapping[LookReason, int]]
-    found: Callable[[], Mapping[Found, int]]
+    looks: Callable[[], Mapping[LookReason | Found, int]]
     repairs: Callable[[], Mapping[RepairKind, int]]
     released: Callable[[], Mapping[str, int]]
     metadata: Callable[[], MetadataDifference]
@@ -250,7 +249,7 @@ class Families(Collector):
         yield "awscni_connmark_backend", "1 for what marks connections: always nftables", "backend", {"nftables": 1}
 
     def _counted(self) -> Iterator[Row]:
-        found, reports = self._counts.found(), self._reports()
+        found, reports = self._counts.looks(), self._reports()
         yield "awscni_add_ip_req_count", "ADD requests", "", self._served("ADD")
         yield "awscni_del_ip_req_count", "DEL requests", "reason", {"PodDeleted": self._served("DEL")}
         refused = sum(self._counts.pool_empty().values())

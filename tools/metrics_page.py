@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from prometheus_client import Metric
 
-from ipamd.eni.metadata import MetadataDifference
+from ipamd.eni.external_changes import MetadataDifference
 from ipamd.metric_families import Counts
 from ipamd.metrics import Metrics
 from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
@@ -41,7 +41,6 @@ def documented() -> Iterator[Metric]:
             replayed=lambda: 0,
             pool_empty=dict,
             looks=dict,
-            found=dict,
             repairs=dict,
             released=dict,
             metadata=lambda: MetadataDifference(0, 0.0, None),

@@ -109,11 +109,12 @@ class Loop:
         self.recovered()
         return wait_s
 
-    def recovered(self) -> None:
-        """End a failure: a turn succeeded, or one that blocks for hours says that it works."""
-        if self._failed_count:
-            self._failed_count = 0
+    def recovered(self) -> bool:
+        """End a failure: a turn succeeded, or one that blocks for hours says that it works. Returns: whether there was one."""
+        had_failed, self._failed_count = self._failed_count > 0, 0
+        if had_failed:
             self._health.report(self.name, "")
+        return had_failed
 
     def pause(self, seconds: float) -> bool:
         """Sleep within a turn, whatever is announced; returns whether the loop is stopped."""

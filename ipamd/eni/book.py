@@ -13,21 +13,20 @@ import logging
 import math
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from ipaddress import IPv4Address
 from typing import Any, cast
 
 from ipamd.core.agenda import ROOM
-from ipamd.core.context import ServiceContext
-from ipamd.model.cloud import MetadataEni, all_addresses
-from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.core.context import Service, ServiceContext
+from ipamd.model.cloud import ConnectionTracking, MetadataEni, all_addresses
+from ipamd.model.cloud_evidence import RECENT_S, CloudKey
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import log_text
 from ipamd.model.history import HistoryRecord, LedgerEvent
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import SETTLED_AT, IntentKind, named
-from ipamd.model.metadata_evidence import CloudKey, Difference
 from ipamd.model.placement import free_indexes
 from ipamd.ports import Clock, History
 
@@ -46,68 +45,79 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OwnChange:
-    """What a call of ours did to an ENI, or to an address of `eni_id`. `deadline`: monotonic; until then Describe and metadata may lag
+    """What a call of ours did to an ENI, or to an address of it. `deadline`: monotonic; until then Describe and metadata may lag
     behind it: whoever compares with them leaves it out, so that lag is not taken for an external change."""
 
-    eni_id: EniId
     is_added: bool
     deadline: float
 
 
+FROZEN = "other hands: its link is gone; EC2 is asked whether it is detached"
+"""Why an ENI is frozen. Seen by people, in `ipamctl status`."""
+
+
 @dataclass(frozen=True, slots=True)
 class MissingLink:
-    """The link of an ENI is gone, says the kernel. `ticket`: the resync that was asked for when it came back, None while it is away.
-
-    `added`: the call of ours that added the ENI, behind which Describe may lag again once the link is there.
+    """The link of an ENI is gone, says the kernel, or was and is there again since `back_monotonic_s`, which nobody has confirmed yet:
+    the ENI is frozen. `was_there`: it had been seen; while it is away, that EC2 does not show the ENI is no lag behind a call of ours.
     """
 
-    added: OwnChange | None = None
-    ticket: int | None = None
-    back_monotonic_s: float = 0.0
+    was_there: bool = False
+    back_monotonic_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One ENI that instance metadata lists, by its MAC. `shown`: as it was read, at `monotonic_s`; None: not yet.
+    """One ENI that instance metadata lists. `shown`: as it was read, at `monotonic_s`; None: not yet.
 
     `tried_monotonic_s`: when it was asked for last. `known`: as EC2 showed it at the start, until it was asked for: then only its
-    addresses are read. `found`: how it differed when it was compared last; `is_fresh`: read since then.
+    addresses are read.
     """
 
+    mac: MacAddress
     shown: MetadataEni | None = None
     monotonic_s: float = -math.inf
     tried_monotonic_s: float = -math.inf
     known: Eni | None = None
-    found: frozenset[Difference] = frozenset()
-    is_fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EniFacts:
     """What is known of one ENI beside its row.
 
+    `own`: what calls of ours changed, the ENI itself or addresses of it. `reading`: what metadata shows.
     `shown_at`: EC2 shows it attached there, and it is not recorded; `mac`: the one by which metadata has shown such an ENI.
-    `is_absent`: EC2 was found not to show it any more. `frozen`: why it gives no address, "" if nothing stops it; `is_unplugged`: it
-    was in use when it was frozen, so somebody took it away. `link`: what the kernel says. `unready_since`: the host's routing of it
-    has not been in place since then (monotonic); `unready_why`: what refused. `security_groups`: those that EC2 showed last.
+    `is_absent`: EC2 was found not to show it any more. `is_leaked`: EC2 showed it detached once, made by us and known to nobody.
+    `link`: what the kernel says, None if nothing is amiss; `is_unplugged`: it was in use when it was frozen, so somebody took it away.
+    `unready_since`: the host's routing of it has not been in place since then (monotonic);
+    `unready_why`: what refused. `security_groups`: those that EC2 showed last; `connection_tracking`: timeouts that are set on the
+    primary ENI, which new ones get too.
     """
 
+    own: Mapping[CloudKey, OwnChange] = field(default_factory=dict)
+    reading: Reading | None = None
     shown_at: Place | None = None
     mac: MacAddress | None = None
     is_absent: bool = False
-    frozen: str = ""
+    is_leaked: bool = False
     is_unplugged: bool = False
     link: MissingLink | None = None
     unready_since: float | None = None
     unready_why: str = ""
     security_groups: tuple[str, ...] = ()
+    connection_tracking: ConnectionTracking = ()
+
+    @property
+    def frozen(self) -> str:
+        """Why it gives no address; "" if nothing stops it."""
+        return "" if self.link is None else FROZEN
 
 
 NOTHING = EniFacts()
 
 
-class EniBook:
-    """The records, our own changes, and what metadata lists. Safe from any thread; its lock is a leaf, and no ADD or DEL takes it.
+class EniBook(Service):
+    """The records. Safe from any thread; its lock is a leaf, and no ADD or DEL takes it.
 
     The agenda has, under PLACE, the places of the instance that EC2 refused: taken, though no recorded ENI is there. That EC2 refuses
     a device index is the one sign of an ENI that Describe does not show: of another hand's, or of ours after a lost datastore. It is
@@ -115,19 +125,14 @@ class EniBook:
     """
 
     def __init__(self, context: ServiceContext) -> None:
-        self._clock = context.clock
-        self._datastore = context.datastore
-        self._agenda = context.agenda
+        super().__init__(context)
         self._lock = threading.Lock()
         self._enis: dict[EniId, EniFacts] = {}
-        self._own: dict[CloudKey, OwnChange] = {}
-        self._listed: dict[MacAddress, Reading] = {}
-        self._listed_monotonic_s = -math.inf
+        self.listed_monotonic_s = -math.inf
 
     def of(self, eni_id: EniId) -> EniFacts:
         """What is known of one ENI."""
-        with self._lock:
-            return self._enis.get(eni_id, NOTHING)
+        return self._enis.get(eni_id, NOTHING)
 
     def all(self) -> dict[EniId, EniFacts]:
         """What is known of every ENI of which anything is known."""
@@ -142,9 +147,10 @@ class EniBook:
         return before
 
     def forget(self, eni_id: EniId) -> None:
-        """The ENI is not ours any more: nothing is true of it."""
+        """The ENI is not ours any more: nothing is true of it but what we did, and what metadata lists."""
         with self._lock:
-            self._enis.pop(eni_id, None)
+            before = self._enis.get(eni_id, NOTHING)
+            self._put(eni_id, EniFacts(before.own, before.reading))
 
     def _put(self, eni_id: EniId, facts: EniFacts) -> None:
         self._enis[eni_id] = facts
@@ -153,9 +159,7 @@ class EniBook:
 
     def note_added(self, eni_id: EniId, *, addresses: Iterable[IPv4Address] = (), is_new: bool = False) -> None:
         """A call of ours has added addresses to an ENI, or the ENI itself: to be said before the addresses become assignable."""
-        self._note(
-            OwnChange(eni_id, is_added=True, deadline=self._clock.monotonic() + RECENT_S), [*addresses, *[eni_id] * is_new]
-        )
+        self._note(eni_id, [*addresses, *[eni_id] * is_new], is_added=True, left_s=RECENT_S)
 
     def note_removed(
         self,
@@ -169,44 +173,37 @@ class EniBook:
 
         `left_s`: seconds for which Describe may still show them.
         """
-        deadline = self._clock.monotonic() + left_s
         for eni_id in enis:
             self.forget(eni_id)
-            self._note(OwnChange(eni_id, is_added=False, deadline=deadline), [eni_id])
+            self._note(eni_id, [eni_id], is_added=False, left_s=left_s)
         if on is not None:
-            self._note(OwnChange(on, is_added=False, deadline=deadline), addresses)
+            self._note(on, addresses, is_added=False, left_s=left_s)
 
-    def _note(self, change: OwnChange, keys: Iterable[CloudKey]) -> None:
-        """The last word about a key counts."""
+    def _note(self, eni_id: EniId, keys: Iterable[CloudKey], *, is_added: bool, left_s: float) -> None:
+        """The last word about a key counts, whichever ENI it was about before."""
+        now_s = self._clock.monotonic()
+        new = dict.fromkeys(keys, OwnChange(is_added, now_s + left_s))
         with self._lock:
-            recent = {key: one for key, one in self._own.items() if one.deadline > self._clock.monotonic()}
-            self._own = recent | dict.fromkeys(keys, change)
-
-    def forget_added(self, eni_id: EniId) -> OwnChange | None:
-        """An ENI that was attached, and whose link was there, has lost its link: that EC2 does not show it is no lag while it is away.
-
-        Returns: what would have been remembered, for `remember_added`; None if nothing was.
-        """
-        with self._lock:
-            change = self._own.get(eni_id)
-            return self._own.pop(eni_id) if change is not None and change.is_added else None
-
-    def remember_added(self, change: OwnChange) -> None:
-        """The link is there again: Describe may lag, as before."""
-        self._note(change, [change.eni_id])
+            for one in {*self._enis, eni_id}:
+                facts = self._enis.get(one, NOTHING)
+                own = {key: change for key, change in facts.own.items() if change.deadline > now_s and key not in new}
+                self._put(one, replace(facts, own=own | new if one == eni_id else own))
 
     def added(self) -> dict[CloudKey, float]:
         """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""
-        now_s = self._clock.monotonic()
-        with self._lock:
-            own = self._own.items()
-            return {key: one.deadline - now_s for key, one in own if one.is_added and one.deadline > now_s}
+        now_s, found = self._clock.monotonic(), {}
+        for eni_id, facts in self.all().items():
+            is_away = facts.link is not None and facts.link.was_there and facts.link.back_monotonic_s is None
+            for key, one in facts.own.items():
+                if one.is_added and one.deadline > now_s and not (is_away and key == eni_id):
+                    found[key] = one.deadline - now_s
+        return found
 
     def removed(self) -> dict[CloudKey, EniId]:
         """What was removed and Describe may still show: ENIs, and addresses, each with the ENI that it was on."""
         now_s = self._clock.monotonic()
-        with self._lock:
-            return {key: one.eni_id for key, one in self._own.items() if not one.is_added and one.deadline > now_s}
+        own = [(key, one, eni_id) for eni_id, facts in self.all().items() for key, one in facts.own.items()]
+        return {key: eni_id for key, one, eni_id in own if not one.is_added and one.deadline > now_s}
 
     def show(self, shown: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
         """Take what a comparison showed and did not record; `is_whole`: what it lacks is there no more. An ENI that is known at a
@@ -256,30 +253,37 @@ class EniBook:
     # What instance metadata lists and shows; a second witness for whoever else doubts.
 
     def list_metadata(self, macs: Collection[MacAddress]) -> None:
-        """Metadata has listed the instance's ENIs."""
-        enis = {eni.mac: eni for eni in self._datastore.enis() if eni.state is EniState.ATTACHED}
+        """Metadata has listed the instance's ENIs. One that is not recorded is in the book by its MAC."""
+        recorded = {eni.mac: eni for eni in self._datastore.enis()}
+        is_first, self.listed_monotonic_s = math.isinf(self.listed_monotonic_s), self._clock.monotonic()
+        before = self.readings()
         with self._lock:
-            is_first, self._listed_monotonic_s = math.isinf(self._listed_monotonic_s), self._clock.monotonic()
-            self._listed = {
-                mac: self._listed.get(mac) or Reading(known=enis.get(mac) if is_first else None) for mac in sorted(macs)
-            }
+            for eni_id, facts in list(self._enis.items()):
+                self._put(eni_id, replace(facts, reading=None))
+            for mac in macs:
+                eni = recorded.get(mac)
+                eni_id = EniId(mac) if eni is None else eni.eni_id
+                known = eni if is_first and eni is not None and eni.state is EniState.ATTACHED else None
+                facts = self._enis.get(eni_id, NOTHING)
+                self._put(eni_id, replace(facts, reading=before.get(mac) or Reading(mac, known=known)))
 
     def read_metadata(self, mac: MacAddress, **facts: Any) -> None:
         """What is known of an ENI that metadata lists: fields of `Reading`."""
-        with self._lock:
-            self._listed[mac] = replace(self._listed.get(mac, Reading()), **facts)
+        for eni_id, one in self.all().items():
+            if one.reading is not None and one.reading.mac == mac:
+                self.observe(eni_id, reading=replace(one.reading, **facts))
 
-    def metadata(self) -> tuple[dict[MacAddress, Reading], float]:
-        """What metadata listed last, each with its reading, and when (monotonic)."""
-        with self._lock:
-            return dict(self._listed), self._listed_monotonic_s
+    def readings(self) -> dict[MacAddress, Reading]:
+        """What metadata listed last, each with its reading."""
+        return {facts.reading.mac: facts.reading for facts in self.all().values() if facts.reading is not None}
 
-    def metadata_view(self) -> tuple[MetadataEni, ...] | None:
-        """Every ENI as read less than VIEW_S ago; None if one was not."""
-        listed, listed_monotonic_s = self.metadata()
-        oldest = self._clock.monotonic() - VIEW_S
-        lately = tuple(one.shown for one in listed.values() if one.shown is not None and one.monotonic_s > oldest)
-        return lately if len(lately) == len(listed) > 0 and listed_monotonic_s > oldest else None
+    def metadata_view(self) -> frozenset[IPv4Address] | None:
+        """Every address that metadata shows, if every ENI was read less than VIEW_S ago; None if one was not."""
+        oldest, readings = self._clock.monotonic() - VIEW_S, self.readings().values()
+        lately = [one.shown for one in readings if one.shown is not None and one.monotonic_s > oldest]
+        if not readings or len(lately) < len(readings) or self.listed_monotonic_s <= oldest:
+            return None
+        return frozenset().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in lately))
 
 
 # What calls of ours took from ENIs before this process: told by its intents, or by the history if the datastore that knew it was

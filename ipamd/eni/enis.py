@@ -1,35 +1,37 @@
-"""Compare what EC2 says about our ENIs with what is recorded, and record the difference (I6, I7).
+"""Compare what EC2 says about our ENIs with what is recorded, and record the difference, one transaction per ENI (I6, I7).
 
 A complete and plausible Describe decides which addresses are on which ENI, and nothing else. What it shows is recorded at once; what
-it lacks is gone only after a second look (`ipamd/model/cloud_evidence.py`, docs/adr/0017), and a sandbox keeps even that (I2). One
-object that contradicts what is recorded is reported and skipped; it does not stop the others.
+it lacks is gone only after a second look (`ipamd/model/cloud_evidence.py`, docs/adr/0017), and a sandbox keeps even that (I2). What
+contradicts a record is left out and reported: an address that is recorded on another ENI, or is some ENI's primary address, a prefix
+that is recorded elsewhere. The rest is recorded all the same.
+
+Doubted: nobody gets it. Absent: free addresses are forgotten, all others are lost: their sandbox keeps them, they keep cooling (I2,
+I8), and they are forgotten when they would become free. An ENI is forgotten, with its routing, once no address of it is left.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from datetime import timedelta
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook, Place, remember_named
 from ipamd.eni.operations import OperationLog
-from ipamd.eni.records import EniRecords
-from ipamd.eni.resync import ResyncScheduler
+from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncScheduler, say_result
 from ipamd.eni.routing import EniRouting
-from ipamd.eni.sync_result import UNREADABLE, EniSyncResult, say_result
-from ipamd.eni.tags import is_created_by_us, is_managed
-from ipamd.model.cloud import INTENT_TAG, ConnectionTracking, DescribedEni, InstanceIdentity, all_addresses
-from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, Witnesses
-from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import CloudError, InvariantError, IpamError, log_text
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity, all_addresses
+from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
+from ipamd.model.eni import Eni, EniState, is_created_by_us, is_managed
+from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Create, IntentKind
-from ipamd.model.metadata_evidence import ASK_AGAIN_S, recorded
-from ipamd.ports import Ec2, HostNetwork
+from ipamd.model.metadata_evidence import ASK_AGAIN_S
+from ipamd.model.words import counted
+from ipamd.ports import Ec2, HostNetwork, UnitOfWork
 from ipamd.sandbox.cooldown import Cooldown
 
 LEAVING = frozenset({"detaching", "detached"})
@@ -40,12 +42,15 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterf
 
 log = logging.getLogger(__name__)
 
+Batch = tuple[IPv4Network | None, list[IPv4Address]]
+"""Addresses with the prefix that contains them, None for single ones."""
 
-class EniService:
-    """ENIs of this instance. One comparison runs at a time; everything else may be called from any thread.
 
-    `book`: what is known of each ENI beside its row. `routing`: the host's part of each. `connection_tracking`: timeouts that are set
-    on the primary ENI, which new ones get too.
+class EniService(Service):
+    """ENIs of this instance. Comparisons need no lock: the cloud loop makes those of the start, before the pool has limits and its
+    thread may call anything here, and from then on that thread makes all. `forget_unused` may be called from any thread.
+
+    `book`: what is known of each ENI beside its row. `routing`: the host's part of each.
     """
 
     def __init__(
@@ -62,42 +67,29 @@ class EniService:
         on_quarantined: Callable[[], None],
         is_datastore_lost: bool,
     ) -> None:
-        """`exclusion`: why an ENI gets no new sandbox, "" if it does. `on_quarantined`: a sandbox that is not recorded can be adopted
-        now."""
+        """`exclusion`: why an ENI gets no new sandbox, "" if it does. `on_quarantined`: EC2 has shown the address of a sandbox that is
+        not recorded: it can be adopted. It must not block."""
         self.book = book
         remember_named(book, context)
         self.routing = EniRouting(context, hostnet=hostnet, book=book)
-        self._records = EniRecords(context, book=book, routing=self.routing, cooldown=cooldown, on_quarantined=on_quarantined)
-        self._context = context
-        self._datastore = context.datastore
+        super().__init__(context)
         self._evidence = CloudEvidence(self._datastore.doubts())
-        self._records.hold(self._evidence.doubted())
         self._ec2 = ec2
         self._log = OperationLog(context)
         self._identity = identity
         self._exclusion = exclusion
         self._cooldown = cooldown
         self._resyncs = resyncs
+        self._on_quarantined = on_quarantined
         self._warm_deadline = math.inf if is_datastore_lost else -math.inf
-        self._comparing = threading.Lock()
-        self.connection_tracking: ConnectionTracking = ()
+        self._hold(self._evidence.doubted())
 
     def resync_due(self) -> None:
         """Make the resync that is due, if any: one Describe for all that asked. For the pool's thread, between two plans."""
         identity = self._identity()
-        due = self._resyncs.take() if identity is not None else None
-        if identity is None or due is None:
-            return
-        try:
-            result = self.sync_with_ec2(identity)
-        except Exception as error:
-            self._resyncs.put_off(due, error)  # also after a defect: an ENI would stay frozen
-            if isinstance(error, IpamError):
-                return
-            raise
-        self._resyncs.answer(due, result)
-        self.set_up_adopted(result)
-        self._context.demand.trigger()  # with what it found another plan may be right
+        if identity is not None and (result := self._resyncs.run_due(lambda: self.sync_with_ec2(identity))) is not None:
+            self.set_up_adopted(result)
+            self._demand.trigger()  # with what it found another plan may be right
 
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
@@ -107,38 +99,39 @@ class EniService:
         Returns: what was changed, and when to look again. An answer that is not believed is a result, not an error.
         Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then nothing has changed (I11).
         """
-        with self._comparing:
-            described = self._ec2.describe_enis(identity.instance_id)
-            self.connection_tracking = next(
-                (eni.connection_tracking for eni in described if eni.eni_id == identity.primary_eni_id), self.connection_tracking
-            )
-            wired = self._records.wired_addresses()
-            known = recorded(self._datastore.snapshot(), identity)
-            held = self._evidence.doubted()
-            weighed = self._evidence.weigh(
-                described,
-                known,
-                recent=self.book.added(),  # after `known`: what is noted is noted before it is recorded
-                witnesses=Witnesses(self.routing.links(), self._shown_by_metadata()),
-                now_s=self._context.clock.monotonic(),
-            )
-            outcome = EniSyncResult(implausible=weighed.implausible, doubted=weighed.doubted)
-            outcome.look_again(weighed.again_s)
-            # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
-            self._records.lose(weighed.absent, outcome)
-            self._records.hold(weighed.doubted)
-            self._record_doubts()
-            if not weighed.implausible:
-                self._record_all(described, identity, wired, outcome)
-            elif any(eni.eni_id == identity.primary_eni_id for eni in described):
-                # What even such an answer shows is there, and takes its place.
-                there = {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
-                self.book.show(there, is_whole=False)
-            say_result(self._context.health, outcome, mass_loss=weighed.mass_loss)
-            self._records.forget_unused()
+        began_monotonic_s = self._clock.monotonic()
+        described = self._ec2.describe_enis(identity.instance_id)
+        primary = [eni for eni in described if eni.eni_id == identity.primary_eni_id]
+        if primary:
+            self.book.observe(identity.primary_eni_id, connection_tracking=primary[0].connection_tracking)
+        wired = self.wired_addresses()
+        known = recorded(self._datastore.snapshot(), identity)
+        held = self._evidence.doubted()
+        weighed = self._evidence.weigh(
+            described,
+            known,
+            recent=self.book.added(),  # after `known`: what is noted is noted before it is recorded
+            witnesses=Witnesses(self.routing.links(), self.book.metadata_view()),
+            now_s=self._clock.monotonic(),
+        )
+        outcome = EniSyncResult(began_monotonic_s, implausible=weighed.implausible, doubted=weighed.doubted)
+        outcome.look_again(weighed.again_s)
+        # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
+        self._lose(weighed.absent, outcome)
+        self._hold(weighed.doubted)
+        doubts = self._evidence.doubts()
+        if doubts != self._datastore.doubts():
+            with self._datastore.transaction() as uow:
+                uow.put_doubts(doubts)  # for the next process: it holds the same back, and its first look may be the second one
+        if not weighed.implausible:
+            self._record_all(described, identity, wired, outcome)
+        elif primary:  # what even such an answer shows is there, and takes its place
+            self.book.show({eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}, is_whole=False)
+        say_result(self._health, outcome, mass_loss=weighed.mass_loss)
+        self.forget_unused()
         self._resyncs.note(outcome)
         if outcome.added_count or outcome.healed_count or held - weighed.doubted:
-            self._context.demand.announce_supply()
+            self._demand.announce_supply()
         return outcome
 
     def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
@@ -167,7 +160,7 @@ class EniService:
         )
         return replace(eni, excluded=self._exclusion(eni))
 
-    def record(self, eni: Eni, described: DescribedEni, outcome: EniSyncResult) -> None:
+    def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
         """Store one ENI as the answer to a call of ours described it: its new addresses become free. Nothing is forgotten.
 
         If it is recorded already, a Describe read it again, and what that shows may be older than the call: after a lost datastore it
@@ -175,70 +168,110 @@ class EniService:
         """
         self._note_groups(described)
         described = self._without_given_back(described)
-        self._records.lose_elsewhere(eni.eni_id, described.secondary_addresses, described.prefixes)
-        is_new = self._datastore.eni(eni.eni_id) is None
-        new = self._records.new_to_us(described.secondary_addresses, described.prefixes)
-        self.book.note_added(eni.eni_id, addresses=new, is_new=is_new)
-        may_be_warm = not is_new and self._may_be_warm()
-        self._records.store(eni, described, outcome, wired=self._records.wired_addresses(), may_be_warm=may_be_warm)
-
-    def lose_elsewhere(self, made: DescribedEni) -> None:
-        """Nobody is given from now on what EC2 has put on a new ENI of ours, though rows of other ENIs have it still (I7)."""
-        primary = () if made.primary_address is None else (made.primary_address,)
-        self._records.lose_elsewhere(made.eni_id, made.secondary_addresses.union(primary), made.prefixes)
+        return self.add_addresses(eni.eni_id, described.secondary_addresses, described.prefixes, eni=eni)
 
     def add_addresses(
-        self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network], *, asked_count: int
-    ) -> list[str]:
+        self,
+        eni_id: EniId,
+        addresses: frozenset[IPv4Address],
+        prefixes: frozenset[IPv4Network],
+        *,
+        asked_count: int = 0,
+        eni: Eni | None = None,
+    ) -> EniSyncResult:
         """Record addresses that EC2 allocated for us: they are free now, and those that were lost are not lost any more.
 
-        `asked_count`: addresses that the call asked for. EC2 may name old ones with the new; if more than so many are new to us, a
-        Describe before lacked some, and nobody knows which: after a lost datastore all of them cool first (I8).
-        Returns: one sentence per address that is recorded on another ENI, and was left there.
+        Args:
+            asked_count: addresses that the call asked for. EC2 may name old ones with the new, and what was there before is no recent
+                change of ours. If more than so many are new to us, a Describe before lacked some, and nobody knows which: after a lost
+                datastore all of them cool first (I8).
+            eni: the ENI itself, if it is to be recorded too.
+        Returns: what was added, with one sentence per address that is recorded on another ENI, and was left there.
+        Raises: InvariantError if the ENI is not recorded; KernelDumpError.
         """
-        self._records.lose_elsewhere(eni_id, addresses, prefixes)
-        new = self._records.new_to_us(addresses, prefixes)
-        self.book.note_added(eni_id, addresses=new)
-        outcome = EniSyncResult()
-        may_be_warm = len(new) > asked_count and self._may_be_warm()
-        self._records.add(eni_id, addresses, prefixes, outcome, may_be_warm=may_be_warm)
-        self._context.demand.announce_supply()
-        return outcome.kept
+        self.lose_elsewhere(eni_id, addresses, prefixes)
+        rows = {address: self._datastore.address(address) for address in all_addresses(addresses, prefixes)}
+        new = [address for address, row in rows.items() if row is None or row.is_lost]
+        is_new = eni is not None and self._datastore.eni(eni_id) is None
+        self.book.note_added(eni_id, addresses=new, is_new=is_new)
+        may_be_warm = not is_new and len(new) > asked_count and self._may_be_warm()
+        outcome, wired = EniSyncResult(), self.wired_addresses()
+        self._store(eni_id, addresses, prefixes, outcome, eni=eni, wired=wired, may_be_warm=may_be_warm)
+        self._demand.announce_supply()
+        return outcome
 
-    def occupied(self) -> Mapping[EniId, Place]:
-        """Attached ENIs that are not recorded (no IPv4 address, unreadable, coming or going), each with the place that it takes."""
-        return self.book.shown()
+    def lose_elsewhere(self, eni_id: EniId, addresses: Collection[IPv4Address], prefixes: Collection[IPv4Network]) -> None:
+        """Lose the addresses that are recorded on another ENI than the one to which EC2 gave them in answer to a call of ours (I7).
+
+        An address is on one ENI at a time, so the answer proves that it has left the other one, whatever a Describe says of that.
+        Without it the address would count as a recent change of ours on the ENI that has lost it, and be given there (I7).
+        """
+        rows = [self._datastore.address(address) for address in sorted(all_addresses(addresses, prefixes))]
+        moved = [row for row in rows if row is not None and row.eni_id != eni_id and not row.is_lost]
+        if not moved:
+            return
+        with self._datastore.transaction() as uow:
+            for row in moved:
+                uow.lose(row.address, reason=f"EC2 has given it to {eni_id}")
 
     def may_carry_unrecorded(self, eni: Eni) -> bool:
         """Whether a sandbox is wired whose address has no row: EC2 does not show it yet, and it may be on any ENI of its subnet (I2).
 
         Raises: KernelDumpError.
         """
-        wired = self._records.wired_addresses()
-        return any(one in eni.subnet_cidr and self._datastore.address(one) is None for one in wired)
-
-    def forget_unused(self) -> None:
-        """Forget the ENIs that are gone and that no sandbox uses any more, with their routing. Makes no EC2 call."""
-        self._records.forget_unused()
+        return any(one in eni.subnet_cidr and self._datastore.address(one) is None for one in self.wired_addresses())
 
     def set_up_adopted(self, outcome: EniSyncResult) -> None:
         """Set up the host routing of the ENIs that a comparison recorded first; what refuses is logged, and tried again."""
         for problem in self.routing.set_up_all() if outcome.adopted else ():
             log.warning("host routing: %s", problem)
 
-    def _record_doubts(self) -> None:
-        """Keep what is in doubt for the next process: it holds the same back, and its first look may be the second one."""
-        doubts = self._evidence.doubts()
-        if doubts != self._datastore.doubts():
-            with self._datastore.transaction() as uow:
-                uow.put_doubts(doubts)
+    def wired_addresses(self) -> frozenset[IPv4Address]:
+        """Addresses that the kernel has wired to a sandbox, recorded or not. Raises: KernelDumpError."""
+        survey = self._wiring.survey()
+        return frozenset(survey.routes) | {veth.address for veth in survey.veths if veth.address and not veth.is_dying}
+
+    def forget_unused(self) -> None:
+        """Forget the ENIs that are gone and have no address left, with their routing; tell people what is still lost. No EC2 call.
+
+        Called after each comparison, and by the host network reconciler, because the last sandbox may leave long after.
+        """
+        for eni_id in sorted(eni_id for eni_id, facts in self.book.all().items() if facts.is_absent):
+            eni = self._datastore.eni(eni_id)
+            if eni is None:
+                self.book.forget(eni_id)
+            elif eni.state is not EniState.DETACHING:
+                self.book.observe(eni_id, is_absent=False)
+            elif self._is_unused(eni_id):
+                self.routing.tear_down(eni)
+                try:
+                    with self._datastore.transaction() as uow:
+                        eni = self._datastore.eni(eni_id)  # units of work are serialised; EC2 may have shown it again meanwhile
+                        if eni is None or eni.state is not EniState.DETACHING or not self._is_unused(eni_id):
+                            continue
+                        uow.remove_eni(eni_id, reason="EC2 no longer shows it attached")
+                    self.book.forget(eni_id)
+                    self._demand.trigger()  # its place is free
+                except IpamError as error:  # a full disk must not stop the repair of the sandboxes' routes, which comes next
+                    log.warning("ENI %s is forgotten later: %s", eni_id, log_text(error))
+        lost_count = self._datastore.counts().lost
+        lost = f"{counted(lost_count, 'address')} lost: EC2 does not show them; see `ipamctl audit`"
+        self._health.report(LOST, lost if lost_count else "")
+        if not lost_count:
+            self._health.report(MASS_LOSS, "")  # it is over when none is left
+
+    def _is_unused(self, eni_id: EniId) -> bool:
+        return not any(row.eni_id == eni_id for row in self._datastore.addresses())
 
     def _record_all(
         self, described: Iterable[DescribedEni], identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
     ) -> None:
         """Record every ENI of a believed answer; those that are not recorded are remembered by their place."""
         occupied: dict[EniId, Place] = {}
-        removed = self.book.removed().keys() | self._leaving()
+        intents = self._datastore.open_intents()
+        asked = {one.eni_id: self._datastore.eni(one.eni_id) for one in intents if one.kind is IntentKind.DELETE_ENI}
+        leaving = {eni_id for eni_id, eni in asked.items() if eni is not None and eni.state is EniState.DETACHING}
+        removed = self.book.removed().keys() | leaving
         for eni in described:
             if eni.attachment_status == "attached":
                 outcome.eni_count += 1
@@ -249,15 +282,53 @@ class EniService:
         self.book.show(occupied)
         if self._warm_deadline == math.inf:
             # Until now a DEL could not know which address it released; what EC2 did not show yet may be one of those.
-            self._warm_deadline = self._context.clock.monotonic() + self._cooldown.period.total_seconds()
+            self._warm_deadline = self._clock.monotonic() + self._cooldown.period.total_seconds()
         self._cooldown.resume(())
 
-    def _leaving(self) -> frozenset[EniId]:
-        """Recorded ENIs that we are deleting: Describe says nothing new about them."""
-        intents = self._datastore.open_intents()
-        asked = {EniId(one.payload.get("eni_id", "")) for one in intents if one.kind is IntentKind.DELETE_ENI}
-        known = [self._datastore.eni(eni_id) for eni_id in asked]
-        return frozenset(eni.eni_id for eni in known if eni is not None and eni.state is EniState.DETACHING)
+    def _continue_creation(self, eni: DescribedEni) -> None:
+        """Reopen a creation whose intent was lost with the datastore: EC2 would keep the ENI after its instance (I9)."""
+        known = {(one.eni_id, one.client_token) for one in self._log.all_open()}
+        if any(eni.eni_id == eni_id or eni.tags.get(INTENT_TAG) == token for eni_id, token in known):
+            return  # it is being made, or deleted
+        log.warning("ENI %s of this node is not deleted with the instance: its creation goes on", eni.eni_id)
+        self._log.open(Create(eni.subnet_id, eni.device_index, 0, 0, {}, eni.security_group_ids, eni_id=eni.eni_id))
+        self._demand.trigger()
+
+    def _record_one(
+        self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
+    ) -> bool:
+        """Record one ENI of a believed answer; returns False if it only takes its place. Raises nothing for a contradiction."""
+        known = self._datastore.eni(eni.eni_id)
+        if not eni.is_readable:
+            why = f"{UNREADABLE}: {eni.problem}" if eni.problem else f"has no IPv4 address ({eni.interface_type})"
+            outcome.foreign.append(f"ENI {eni.eni_id or '(no ID)'} {why}")
+            return False
+        if eni.attachment_status != "attached":
+            if known is not None and eni.attachment_status in LEAVING:
+                with self._datastore.transaction() as uow:
+                    self._mark_detaching(uow, eni.eni_id)
+            outcome.look_again(DOUBT_AGAIN_S)  # it comes or goes
+            return False
+        try:
+            self._note_groups(eni)
+            now = self.eni_of(eni, identity)
+            there = self._without_given_back(eni)
+            addresses, prefixes, is_warm = there.secondary_addresses, there.prefixes, self._may_be_warm()
+            self._store(eni.eni_id, addresses, prefixes, outcome, eni=now, wired=wired, may_be_warm=is_warm)
+        except (CloudError, InvariantError) as error:
+            log.error("ENI %s is not recorded as EC2 shows it: %s", eni.eni_id, log_text(error))
+            outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
+            # Nobody else would ask: an ENI whose place is counted is no difference for metadata.
+            outcome.look_again(DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S)
+            return False
+        if known is None:
+            outcome.adopted.append(eni.eni_id)
+            if now.created_by_us and not eni.delete_on_termination:
+                self._continue_creation(eni)
+        elif known.state is not EniState.ATTACHED or known.route_table != now.route_table:
+            self.book.observe(eni.eni_id, is_absent=False)
+            self.routing.set_up_again(eni.eni_id)
+        return True
 
     def _without_given_back(self, described: DescribedEni) -> DescribedEni:
         """Leave out what a call of ours took from this ENI: Describe may show it for minutes, and others may have it by now (I7)."""
@@ -273,56 +344,123 @@ class EniService:
     def _may_be_warm(self) -> bool:
         """Whether what EC2 only shows, and is new to us, may have been released less than a cooldown ago, before our datastore was
         lost (I8). What a call of ours has just been given was not."""
-        return self._context.clock.monotonic() < self._warm_deadline
+        return self._clock.monotonic() < self._warm_deadline
 
     def _note_groups(self, described: DescribedEni) -> None:
         """An answer without groups is ignored: an ENI always has one (I11)."""
         if groups := described.security_group_ids:
             self.book.observe(described.eni_id, security_groups=groups)
 
-    def _shown_by_metadata(self) -> frozenset[IPv4Address] | None:
-        view = self.book.metadata_view()
-        return None if view is None else frozenset().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in view))
+    def _store(
+        self,
+        eni_id: EniId,
+        addresses: Collection[IPv4Address],
+        prefixes: Collection[IPv4Network],
+        outcome: EniSyncResult,
+        *,
+        eni: Eni | None,
+        wired: Collection[IPv4Address],
+        may_be_warm: bool,
+    ) -> None:
+        """Store addresses of an ENI, and the ENI itself if it is given: new ones become free, lost ones heal.
 
-    def _continue_creation(self, eni: DescribedEni) -> None:
-        """Reopen a creation whose intent was lost with the datastore: EC2 would keep the ENI after its instance (I9)."""
-        known = {(one.eni_id, one.client_token) for one in self._log.all_open()}
-        if any(eni.eni_id == eni_id or eni.tags.get(INTENT_TAG) == token for eni_id, token in known):
-            return  # it is being made, or deleted
-        log.warning("ENI %s of this node is not deleted with the instance: its creation goes on", eni.eni_id)
-        made = Create(eni.subnet_id, eni.device_index, 0, 0, {}, eni.security_group_ids, eni_id=eni.eni_id)
-        self._log.open(made)
-        self._context.demand.trigger()
+        `wired`: what the kernel has wired. `may_be_warm`: new to us, but perhaps given and released before our datastore was lost;
+        then they cool first (I8).
+        Raises: InvariantError if the ENI is not recorded, or itself contradicts a record; nothing of it is stored then.
+        """
+        is_wired = False
+        batches: list[Batch] = [(None, sorted(addresses)), *((prefix, list(prefix)) for prefix in sorted(prefixes))]
+        with self._datastore.transaction() as uow:
+            if eni is not None:
+                known = self._datastore.eni(eni_id)
+                if known is not None:
+                    is_ready = known.host_ready and known.route_table == eni.route_table  # another table is set up first (I7)
+                    eni = replace(eni, host_ready=is_ready, created_by_us=known.created_by_us or eni.created_by_us)
+                uow.put_eni(eni)
+            if eni is None or eni.managed:
+                cooldown = self._cooldown.period if may_be_warm else None
+                is_wired = self._admit(uow, eni_id, batches, outcome, wired=wired, cooldown=cooldown)
+        if is_wired:
+            self._on_quarantined()
+        if may_be_warm:
+            self._cooldown.resume(())
 
-    def _record_one(
-        self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
+    def _admit(
+        self,
+        uow: UnitOfWork,
+        eni_id: EniId,
+        batches: Iterable[Batch],
+        outcome: EniSyncResult,
+        *,
+        wired: Collection[IPv4Address],
+        cooldown: timedelta | None,
     ) -> bool:
-        """Record one ENI of a believed answer; returns False if it only takes its place. Raises nothing for a contradiction."""
-        known = self._datastore.eni(eni.eni_id)
-        if not eni.is_readable:
-            why = f"{UNREADABLE}: {eni.problem}" if eni.problem else f"has no IPv4 address ({eni.interface_type})"
-            outcome.foreign.append(f"ENI {eni.eni_id or '(no ID)'} {why}")
-            return False
-        if eni.attachment_status != "attached":
-            if known is not None and eni.attachment_status in LEAVING:
-                self._records.mark_leaving(eni.eni_id)
-            outcome.look_again(DOUBT_AGAIN_S)  # it comes or goes
-            return False
-        try:
-            self._note_groups(eni)
-            now = self.eni_of(eni, identity)
-            self._records.store(now, self._without_given_back(eni), outcome, wired=wired, may_be_warm=self._may_be_warm())
-        except (CloudError, InvariantError) as error:
-            log.error("ENI %s is not recorded as EC2 shows it: %s", eni.eni_id, log_text(error))
-            outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
-            # Nobody else would ask: an ENI whose place is counted is no difference for metadata.
-            outcome.look_again(DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S)
-            return False
-        if known is None:
-            outcome.adopted.append(eni.eni_id)
-            if now.created_by_us and not eni.delete_on_termination:
-                self._continue_creation(eni)
-        elif known.state is not EniState.ATTACHED or known.route_table != now.route_table:
-            self._records.is_back(eni.eni_id)
-            self.routing.set_up_again(eni.eni_id)
-        return True
+        """Add what does not contradict a record. An address that is new to us but wired already is quarantined at once: after a lost
+        datastore a live sandbox may have it (I1, I2). Returns: whether there was one."""
+        is_any_wired = False
+        primaries = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
+        for prefix, batch in batches:
+            rows = {address: self._datastore.address(address) for address in batch}
+            elsewhere = [row for row in rows.values() if row is not None and row.eni_id != eni_id]
+            for row in elsewhere:
+                outcome.keep(f"{row.address} is on {eni_id} for EC2, and stays recorded on {row.eni_id}")
+            if prefix is not None and any(row.prefix == prefix for row in elsewhere):
+                continue  # a prefix is recorded on one ENI: the whole of it waits until no address of it is left there
+            taken = {row.address for row in elsewhere}
+            for address in rows.keys() & primaries.keys():
+                outcome.keep(f"{address} is on {eni_id} for EC2, and recorded as the primary address of {primaries[address]}")
+                taken.add(address)
+            fresh = [address for address, row in rows.items() if row is None and address not in taken]
+            outcome.added_count += len(fresh)
+            uow.add_addresses(eni_id, fresh, prefix=prefix, cooldown=cooldown)
+            for address in fresh:
+                if address in wired:
+                    uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
+                    is_any_wired = True
+            for shown in rows.values():
+                if shown is not None and shown.is_lost and shown.address not in taken:
+                    uow.heal(shown.address, reason="EC2 shows it again")
+                    outcome.healed_count += 1
+        return is_any_wired
+
+    def _hold(self, doubted: Collection[CloudKey]) -> None:
+        """Let nobody have the addresses that EC2 did not show once, nor those of ENIs that it did not show; replaces the last call."""
+        rows = self._datastore.addresses() if doubted else ()
+        self._datastore.hold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
+
+    def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> None:
+        """Record that these are gone. One that the datastore refuses is reported, and does not stop the others."""
+        known = [row for row in self._datastore.addresses() if not row.is_lost]
+        for key in sorted(absent, key=str):
+            is_address = isinstance(key, IPv4Address)
+            rows = [row for row in known if key in (row.address, row.eni_id)]
+            try:
+                with self._datastore.transaction() as uow:
+                    if not isinstance(key, IPv4Address):
+                        self.book.observe(key, is_absent=True)
+                        self._mark_detaching(uow, key)
+                    for row in rows:
+                        uow.lose(
+                            row.address, reason=f"EC2 no longer shows {'it on this ENI' if is_address else 'its ENI attached'}"
+                        )
+            except (InvariantError, IllegalTransitionError) as error:
+                log.error("%s is gone at EC2 and stays recorded: %s", key, log_text(error))
+                outcome.keep(f"{key} is gone at EC2 and stays recorded: {log_text(error)}")
+                continue
+            outcome.lost_eni_count += not is_address
+            outcome.forced_eni_count += not is_address and any(row.is_in_use for row in rows)
+            for row in rows:
+                outcome.lost_count += 1
+                outcome.forced_count += row.is_in_use
+                if self._datastore.address(row.address) is None:
+                    outcome.removed_count += 1
+                elif row.is_in_use:
+                    outcome.keep(f"{row.address} is in use and EC2 no longer shows it on {row.eni_id}")
+        if outcome.lost_count:
+            self._demand.trigger()  # the pool has less than it planned with
+
+    def _mark_detaching(self, uow: UnitOfWork, eni_id: EniId) -> None:
+        """From here on it gives no address (I7), and its sandboxes keep theirs (I2)."""
+        known = self._datastore.eni(eni_id)
+        if known is not None:
+            uow.put_eni(replace(known, state=EniState.DETACHING, host_ready=False))

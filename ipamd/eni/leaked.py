@@ -14,13 +14,12 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ipamd.core.agenda import ROOM
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
+from ipamd.eni.book import EniBook
 from ipamd.eni.operations import OperationLog
-from ipamd.eni.tags import description
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
-from ipamd.model.eni import INSTANCE_TAG, why_kept
+from ipamd.model.eni import INSTANCE_TAG, description, why_kept
 from ipamd.model.errors import CloudError, IpamError, log_text
-from ipamd.model.ids import EniId
 from ipamd.model.intent import Delete, Intent, Why
 from ipamd.ports import Ec2
 
@@ -40,28 +39,31 @@ LOOK = ("leaked ENIs",)
 log = logging.getLogger(__name__)
 
 
-class LeakedEnis:
+class LeakedEnis(Service):
     """Used by the pool's thread."""
 
     def __init__(
-        self, context: ServiceContext, *, ec2: Ec2, operations: OperationLog, delete: Callable[[Intent], object]
+        self,
+        context: ServiceContext,
+        *,
+        ec2: Ec2,
+        book: EniBook,
+        operations: OperationLog,
+        delete: Callable[[Intent], object],
     ) -> None:
         """`delete` carries out an intent. Raises: CloudError; the intent stays open."""
-        self._datastore = context.datastore
-        self._clock = context.clock
-        self._agenda = context.agenda
+        super().__init__(context)
         self._freeze = context.freeze
         self._ec2 = ec2
         self._log = operations
         self._delete = delete
+        self._book = book
         self._started_at = context.clock.now()
-        self._seen: frozenset[EniId] | None = None
-        self._is_done = False
         self._agenda.put(LOOK, in_s=_jittered(FIRST_LOOK_S))
 
     def disable(self) -> None:
-        """Never look. What an earlier daemon began to delete is deleted all the same: its intent is open."""
-        self._is_done = True
+        """Look no more. What an earlier daemon began to delete is deleted all the same: its intent is open."""
+        self._agenda.clear(LOOK)
 
     def run_due(self, identity: InstanceIdentity) -> None:
         """Make the look that is due, if any. While the pool is frozen nothing is deleted; an error is logged, and tried again."""
@@ -75,18 +77,19 @@ class LeakedEnis:
 
     def next_look_s(self) -> float | None:
         """Seconds until a look is due; None: all is done, or the pool is frozen."""
-        return None if self._is_done or self._freeze.reason else self._agenda.left_s(LOOK)
+        return self._agenda.left_s(LOOK) if self._agenda.keys(*LOOK) and not self._freeze.reason else None
 
     def _look(self, identity: InstanceIdentity) -> None:
         found = self._ec2.find_detached({INSTANCE_TAG: identity.instance_id})
-        leaked = frozenset(eni.eni_id for eni in found if self._is_leaked(eni, identity))
-        if self._seen is None and leaked:
-            self._seen = leaked
+        leaked = {eni.eni_id for eni in found if self._is_leaked(eni, identity)}
+        seen = {eni_id for eni_id, facts in self._book.all().items() if facts.is_leaked}
+        if leaked and not seen:
+            for eni_id in leaked:
+                self._book.observe(eni_id, is_leaked=True)
             self._agenda.put(LOOK, in_s=SECOND_LOOK_S)
             return
-        self._is_done = True
-        found_again = sorted(leaked & (self._seen or frozenset()))
-        opened = [self._log.open(Delete(eni_id, Why.LEAKED)) for eni_id in found_again]
+        self.disable()
+        opened = [self._log.open(Delete(eni_id, Why.LEAKED)) for eni_id in sorted(leaked & seen)]
         for intent in opened:
             try:
                 self._delete(intent)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop
 from ipamd.eni.book import EniBook, MissingLink
 from ipamd.eni.resync import LookReason, ResyncScheduler
@@ -28,13 +28,10 @@ from ipamd.ports import HostNetwork
 REOPEN_S = 0.5
 """Pause before a subscription that ended is opened again. Ours: all links are compared on a clock meanwhile."""
 
-FROZEN = "other hands: its link is gone; EC2 is asked whether it is detached"
-"""Why an ENI is frozen. Seen by people, in `ipamctl status`."""
-
 log = logging.getLogger(__name__)
 
 
-class LinkWatch:
+class LinkWatch(Service):
     """Compares the recorded ENIs with the links of the host's namespace. `turn` is the loop's, the rest for any thread."""
 
     def __init__(
@@ -48,14 +45,12 @@ class LinkWatch:
         on_change: Callable[[HostChange], None],
     ) -> None:
         """`on_change` is told of everything else that the kernel announces (`HostNetworkReconciler.on_change`)."""
-        self._datastore = context.datastore
-        self._clock = context.clock
+        super().__init__(context)
         self._hostnet = hostnet
         self._book = book
         self._routing = routing
         self._resyncs = resyncs
         self._on_change = on_change
-        self._was_broken = False
         self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
         self._said = ""
@@ -66,16 +61,13 @@ class LinkWatch:
             for event in self._hostnet.host_events():
                 if self.loop.is_stopped:
                     break
-                self.loop.recovered()
-                if self._was_broken:
-                    self._was_broken = False
+                if self.loop.recovered():
                     self._on_change(HostChange(ChangeKind.MISSED))  # while nobody listened
                 if isinstance(event, HostChange):
                     self._on_change(event)
                 else:
                     self.on_event(event)
         except Exception:
-            self._was_broken = True
             self._on_change(HostChange(ChangeKind.MISSED))
             raise
         return REOPEN_S
@@ -110,72 +102,51 @@ class LinkWatch:
                 return False
             self._say("")
             self._freeze([eni for eni in attached if eni.mac not in present], gone=gone)
-            self._ask_about_links_back(present)
+            missing = self._missing()
+            for eni in (eni for eni in self._datastore.enis() if eni.eni_id in missing):
+                link = missing[eni.eni_id]
+                if link.back_monotonic_s is None and eni.mac in present:
+                    # Also that of an ENI that EC2 found detached: its sandboxes need it.
+                    self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
+                    self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
+                elif eni.state is EniState.DETACHING and eni.mac not in present:
+                    self._book.observe(
+                        eni.eni_id, link=replace(link, back_monotonic_s=None)
+                    )  # gone again: its next return is news
         return True
 
-    def thaw_confirmed(self, is_shown: Callable[[MacAddress, float], bool]) -> None:
-        """Thaw the ENIs whose link is back, if a look at EC2 since then left no doubt, or metadata shows them.
-
-        Args:
-            is_shown: whether metadata has shown a MAC since a monotonic time.
-        """
-        recorded = {eni.eni_id: eni for eni in self._datastore.enis()}
+    def thaw_confirmed(self) -> None:
+        """Thaw the ENIs whose link is back, if a resync since then left no doubt, or metadata has listed them since."""
+        recorded, listed = {eni.eni_id: eni for eni in self._datastore.enis()}, self._book.readings()
+        confirmed = []
         with self._lock:
-            for eni_id in self._missing().keys() - recorded.keys():
-                self._put(eni_id, None)  # EC2 said that it is gone; whoever believed that cleared up
-            confirmed = [
-                recorded[eni_id] for eni_id, one in self._missing().items() if self._is_confirmed(recorded[eni_id], one, is_shown)
-            ]
-            for eni in confirmed:
-                self._put(eni.eni_id, None)
-        for eni in confirmed:
-            log.info("the link of ENI %s is there again and the ENI is ours: it gives addresses again", eni.eni_id)
-            self._routing.thaw(eni.eni_id)  # outside the lock: it may wait for the link
-            with self._lock:
-                if self._book.of(eni.eni_id).link is not None:  # gone again meanwhile, and thawed over it
-                    self._routing.freeze(eni.eni_id, FROZEN)
+            for eni_id, link in self._missing().items():
+                eni, since_s = recorded.get(eni_id), link.back_monotonic_s
+                if eni is None:
+                    self._routing.thaw(eni_id)  # EC2 said that it is gone; whoever believed that cleared up
+                elif since_s is not None and eni.state is EniState.ATTACHED:
+                    is_listed = eni.mac in listed and self._book.listed_monotonic_s > since_s
+                    if is_listed or self._resyncs.is_answered(since_s):
+                        self._routing.thaw(eni_id)
+                        confirmed.append(eni_id)
+        for eni_id in confirmed:
+            log.info("the link of ENI %s is there again and the ENI is ours: it gives addresses again", eni_id)
+            self._routing.set_up_again(eni_id)  # outside the lock: it may wait for the link
 
     def _missing(self) -> dict[EniId, MissingLink]:
         return {eni_id: facts.link for eni_id, facts in self._book.all().items() if facts.link is not None}
-
-    def _put(self, eni_id: EniId, link: MissingLink | None) -> None:
-        self._book.observe(eni_id, link=link)
-
-    def _is_confirmed(self, eni: Eni, missing: MissingLink, is_shown: Callable[[MacAddress, float], bool]) -> bool:
-        """Whether the link of a frozen ENI is back, and EC2 or metadata has shown the ENI since."""
-        if missing.ticket is None or eni.state is not EniState.ATTACHED:
-            return False
-        return self._resyncs.is_answered(missing.ticket) or is_shown(eni.mac, missing.back_monotonic_s)
-
-    def _ask_about_links_back(self, present: frozenset[MacAddress]) -> None:
-        """Have EC2 asked for each link that is there again, also for that of an ENI that EC2 found detached: its sandboxes need it.
-        The lock is held."""
-        missing = self._missing()
-        for eni in (eni for eni in self._datastore.enis() if eni.eni_id in missing):
-            link = missing[eni.eni_id]
-            if link.ticket is None and eni.mac in present:
-                if link.added is not None:
-                    self._book.remember_added(link.added)
-                ticket = self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
-                self._put(eni.eni_id, replace(link, ticket=ticket, back_monotonic_s=self._clock.monotonic()))
-            elif eni.state is EniState.DETACHING and eni.mac not in present:
-                self._put(eni.eni_id, replace(link, ticket=None))  # it has gone again: its next return is news
 
     def _attached(self) -> list[Eni]:
         return [eni for eni in self._datastore.enis() if eni.is_in_pool]
 
     def _freeze(self, enis: list[Eni], *, gone: MacAddress | None = None) -> None:
         for eni in enis:
-            missing = self._book.of(eni.eni_id).link
+            known = self._book.of(eni.eni_id).link
             was_there = eni.host_ready or eni.mac == gone
-            added = self._book.forget_added(eni.eni_id) if was_there else None
-            if missing is None or missing.ticket is not None:
+            is_known = known is not None and known.back_monotonic_s is None and known.was_there >= was_there
+            if not is_known or eni.host_ready:  # or the disk refused to freeze it
+                self._routing.freeze(eni.eni_id, was_there=was_there)
                 self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
-                self._routing.freeze(eni.eni_id, FROZEN)
-                self._put(eni.eni_id, MissingLink(added))  # last: if the disk refused, the next comparison freezes it
-            elif added is not None:
-                self._put(eni.eni_id, replace(missing, added=added))
-                self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")  # the last one took it for lag
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self.loop.is_stopped:

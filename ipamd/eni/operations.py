@@ -11,10 +11,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, StrEnum, auto
+from enum import Enum, auto
 
 from ipamd.core.agenda import soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, ThrottledError
 from ipamd.model.intent import OPENED_AT, SETTLED_AT, Assign, Create, Delete, Intent, Operation, Unassign, Why, encoded
@@ -79,34 +79,12 @@ class Then(Enum):
     GONE = auto()  # what is to go is gone
 
 
-class Call(StrEnum):
-    """What `Steps` does in a row, by the name of its method."""
-
-    CREATE = "create"
-    SEARCH = "search"
-    DESCRIBE = "describe"
-    NAME = "name"
-    ATTACH = "attach"
-    SET_DELETE_ON_TERMINATION = "set_delete_on_termination"
-    SHOW = "show"
-    RECORD = "record"
-    ASSIGN = "assign"
-    ADD = "add"
-    READ = "read"
-    LOOK = "look"
-    DETACH = "detach"
-    DELETE = "delete"
-    TEAR_DOWN = "tear_down"
-    UNASSIGN = "unassign"
-    SETTLE = "settle"
-    CLOSE = "close"
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One state: what is called, and what follows. A denial is a refusal; a call that may have happened is silence."""
+    """One state: what `Steps` does, by the name of its method, and what follows. A denial is a refusal; a call that may have happened
+    is silence."""
 
-    call: Call
+    call: str
     then: State
     failpoint: str = ""
     refused: Then = Then.WAIT
@@ -123,61 +101,61 @@ class Row:
         return self.silence if error.may_have_happened else self.refused
 
 
-def _first(call: Call, then: State, failpoint: str) -> Row:
+def _first(call: str, then: State, failpoint: str) -> Row:
     """A first call: a definite refusal is believed."""
     return Row(call, then, failpoint, refused=Then.CLOSE, not_found=Then.CLOSE, throttled=Then.CLOSE)
 
 
-def _growing(call: Call, then: State, failpoint: str = "") -> Row:
+def _growing(call: str, then: State, failpoint: str = "") -> Row:
     """A call about an ENI that was made, and must not leak."""
     return Row(call, then, failpoint, refused=Then.GIVE_UP, not_found=Then.GIVE_UP, silence=Then.GIVE_UP)
 
 
-def _undoable(call: Call, then: State, failpoint: str = "", *, not_found: Then = Then.GONE) -> Row:
+def _undoable(call: str, then: State, failpoint: str = "", *, not_found: Then = Then.GONE) -> Row:
     """A call before which nothing was given back."""
     return Row(call, then, failpoint, refused=Then.UNDO, not_found=not_found, throttled=Then.UNDO)
 
 
 _UNUSED = {
-    State.HELD: Row(Call.LOOK, State.ATTACHED, not_found=Then.GONE),
-    State.ATTACHED: Row(Call.DETACH, State.DETACHED, "growth.detached", not_found=Then.GONE),
-    State.DETACHED: Row(Call.DELETE, State.DELETED, "growth.deleted", not_found=Then.GONE),
-    State.DELETED: Row(Call.CLOSE, State.DONE),
+    State.HELD: Row("look", State.ATTACHED, not_found=Then.GONE),
+    State.ATTACHED: Row("detach", State.DETACHED, "growth.detached", not_found=Then.GONE),
+    State.DETACHED: Row("delete", State.DELETED, "growth.deleted", not_found=Then.GONE),
+    State.DELETED: Row("close", State.DONE),
 }
 
 TABLE: Mapping[type[Operation] | Why, Mapping[State, Row]] = {
     Create: {
-        State.ASKED: _first(Call.CREATE, State.MADE, "growth.created"),
-        State.UNANSWERED: Row(Call.CREATE, State.MADE, "growth.created", refused=Then.SEARCH, not_found=Then.SEARCH),
-        State.UNREPEATABLE: Row(Call.SEARCH, State.MADE, "growth.created"),
-        State.FOUND: Row(Call.DESCRIBE, State.MADE, "growth.created"),
-        State.MADE: Row(Call.NAME, State.NAMED, "growth.named"),
-        State.NAMED: _growing(Call.ATTACH, State.ATTACHED, "growth.attach-asked"),
-        State.ATTACHED: _growing(Call.SET_DELETE_ON_TERMINATION, State.ENDING),
-        State.ENDING: _growing(Call.SHOW, State.SHOWN, "growth.attached"),
-        State.SHOWN: Row(Call.RECORD, State.RECORDED, "growth.stored", refused=Then.GIVE_UP),
-        State.RECORDED: Row(Call.CLOSE, State.DONE),
+        State.ASKED: _first("create", State.MADE, "growth.created"),
+        State.UNANSWERED: Row("create", State.MADE, "growth.created", refused=Then.SEARCH, not_found=Then.SEARCH),
+        State.UNREPEATABLE: Row("search", State.MADE, "growth.created"),
+        State.FOUND: Row("describe", State.MADE, "growth.created"),
+        State.MADE: Row("name", State.NAMED, "growth.named"),
+        State.NAMED: _growing("attach", State.ATTACHED, "growth.attach-asked"),
+        State.ATTACHED: _growing("set_delete_on_termination", State.ENDING),
+        State.ENDING: _growing("show", State.SHOWN, "growth.attached"),
+        State.SHOWN: Row("record", State.RECORDED, "growth.stored", refused=Then.GIVE_UP),
+        State.RECORDED: Row("close", State.DONE),
     },
     Assign: {
-        State.ASKED: _first(Call.ASSIGN, State.SHOWN, "growth.allocated"),
-        State.SHOWN: Row(Call.ADD, State.RECORDED),
-        State.UNANSWERED: Row(Call.READ, State.RECORDED),
-        State.RECORDED: Row(Call.CLOSE, State.DONE),
+        State.ASKED: _first("assign", State.SHOWN, "growth.allocated"),
+        State.SHOWN: Row("add", State.RECORDED),
+        State.UNANSWERED: Row("read", State.RECORDED),
+        State.RECORDED: Row("close", State.DONE),
     },
     Unassign: {
-        State.HELD: _undoable(Call.UNASSIGN, State.SETTLED, "release.unassigned", not_found=Then.UNDO),
-        State.SETTLED: Row(Call.SETTLE, State.DONE, "release.stored"),
+        State.HELD: _undoable("unassign", State.SETTLED, "release.unassigned", not_found=Then.UNDO),
+        State.SETTLED: Row("settle", State.DONE, "release.stored"),
     },
     Why.RELEASED: {
-        State.HELD: _undoable(Call.LOOK, State.ATTACHED),
-        State.ATTACHED: _undoable(Call.DETACH, State.DETACHED, "release.detached"),
-        State.DETACHED: Row(Call.DELETE, State.DELETED, "release.deleted", not_found=Then.GONE),
-        State.DELETED: Row(Call.TEAR_DOWN, State.SETTLED, "release.torn-down"),
-        State.SETTLED: Row(Call.SETTLE, State.DONE, "release.stored"),
+        State.HELD: _undoable("look", State.ATTACHED),
+        State.ATTACHED: _undoable("detach", State.DETACHED, "release.detached"),
+        State.DETACHED: Row("delete", State.DELETED, "release.deleted", not_found=Then.GONE),
+        State.DELETED: Row("tear_down", State.SETTLED, "release.torn-down"),
+        State.SETTLED: Row("settle", State.DONE, "release.stored"),
     },
     Why.UNATTACHED: _UNUSED,
     Why.USELESS: _UNUSED,
-    Why.LEAKED: {**_UNUSED, State.DETACHED: Row(Call.DELETE, State.DELETED, "leaked.deleted", not_found=Then.GONE)},
+    Why.LEAKED: {**_UNUSED, State.DETACHED: Row("delete", State.DELETED, "leaked.deleted", not_found=Then.GONE)},
 }
 
 
@@ -203,13 +181,8 @@ def is_denied(error: BaseException | None, intent: Intent) -> bool:
     return isinstance(error, CloudDeniedError) and (intent.is_release or not error.may_have_happened)
 
 
-class OperationLog:
+class OperationLog(Service):
     """Opens, marks and closes intents; every change is a transaction of its own, on disk when the method returns."""
-
-    def __init__(self, context: ServiceContext) -> None:
-        self._datastore = context.datastore
-        self._clock = context.clock
-        self._failpoint = context.failpoint
 
     def all_open(self) -> tuple[Intent, ...]:
         """Intents whose outcome at EC2 is not known, oldest first."""
@@ -269,10 +242,6 @@ class OperationLog:
     def age_s(self, intent: Intent) -> float:
         """Seconds since an intent was opened."""
         return self._clock.monotonic() - float(intent.payload[OPENED_AT])
-
-    def is_too_new_to_be_gone(self, intent: Intent) -> bool:
-        """Whether EC2 may answer NotFound only because of its eventual consistency, which proves nothing (I9, I11)."""
-        return self.age_s(intent) < GONE_AFTER_S
 
     def _settled_left_s(self, intent: Intent) -> float:
         try:

@@ -22,9 +22,8 @@ from ipamd.eni.limits import RELEASE_DENIED
 from ipamd.eni.operations import OperationLog, is_denied, new_token
 from ipamd.eni.steps import MOVES_MAX, InterruptedByAddError, Steps, Work
 from ipamd.eni.subnets import EniTarget, Subnets
-from ipamd.eni.tags import EniTags
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, EniTags
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -113,7 +112,7 @@ class EniProvisioner:
         self._failed: dict[str, IpamError | None] = {}  # by intent: why it is open still; those that were tried last come last
         self._limits = subnets.limits
         self._ramp = _Ramp(context.clock.monotonic())
-        self.leaked_enis = LeakedEnis(context, ec2=ec2, operations=self._log, delete=self._resume)
+        self.leaked_enis = LeakedEnis(context, ec2=ec2, book=enis.book, operations=self._log, delete=self._resume)
 
     def has_open_intents(self) -> bool:
         """Whether an intent is open: its outcome at EC2 is not known."""
@@ -291,7 +290,7 @@ class EniProvisioner:
 
     def _set_up(self, work: Work) -> None:
         if work.eni is not None:
-            self.enis.routing.try_set_up(work.eni)
+            self.enis.routing.set_up(work.eni)
             self._failpoint("growth.host-ready")
 
     def _create(self, action: CreateEni) -> bool:
@@ -324,7 +323,7 @@ class EniProvisioner:
             prefix_count=action.prefix_count,
             tags=self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token),
             security_group_ids=target.security_group_ids,
-            connection_tracking=self.enis.connection_tracking,
+            connection_tracking=self.enis.book.of(identity.primary_eni_id).connection_tracking,
             moves_left=min(action.other_place_count, MOVES_MAX),
         )
         try:

@@ -1,7 +1,8 @@
 """Host routing of this node's ENIs: only an ENI whose routing is in place gives addresses (I7).
 
-An ENI can be frozen: its link is gone, or another sign says that it is not there. A frozen ENI keeps its sandboxes and gives no
-address, and its routing is not set up again until it is thawed. After a restart the ENI is set up only if its link is there.
+An ENI is frozen while its link is gone, and until the link is back and somebody else shows the ENI (`links.py`). A frozen ENI keeps
+its sandboxes and gives no address, and its routing is not set up again until it is thawed. After a restart the ENI is set up only if
+its link is there.
 
 A set-up that fails is tried again, and an ADD that waits hears why. The addresses of such an ENI are there, and come as soon as the
 host lets them: another ENI for the same ADDs would only be one more that cannot be used. If one ENI alone fails for long, it may be
@@ -16,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ipamd.core.agenda import NODE, soonest_s
-from ipamd.core.context import ServiceContext
-from ipamd.eni.book import EniBook, EniFacts
+from ipamd.core.context import Service, ServiceContext
+from ipamd.eni.book import FROZEN, EniBook, EniFacts, MissingLink
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, WiringError, log_text
 from ipamd.model.ids import EniId, MacAddress
@@ -34,16 +35,12 @@ ROUTING = "host routing"
 log = logging.getLogger(__name__)
 
 
-class EniRouting:
+class EniRouting(Service):
     """Sets up, tries again, freezes and tears down. Safe from any thread: the state is in the datastore and in the book; the part from
     `retry_due` on is for the pool's thread."""
 
     def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, book: EniBook) -> None:
-        self._datastore = context.datastore
-        self._demand = context.demand
-        self._health = context.health
-        self._clock = context.clock
-        self._agenda = context.agenda
+        super().__init__(context)
         self._hostnet = hostnet
         self._book = book
 
@@ -69,25 +66,22 @@ class EniRouting:
         """
         frozen = self.frozen()
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and eni.eni_id not in frozen]
-        return [f"{eni.eni_id}: {problem}" for eni in enis if (problem := self.try_set_up(eni))]
+        return [f"{eni.eni_id}: {problem}" for eni in enis if (problem := self.set_up(eni))]
 
-    def set_up(self, eni: Eni) -> None:
-        """Set up host routing of one ENI. Raises: WiringError, also if it is frozen; then its addresses stay unassignable."""
-        if reason := self._book.of(eni.eni_id).frozen:
-            raise WiringError(f"ENI {eni.eni_id} is frozen: {reason}", details="it is set up when that is over")
-        if not eni.is_primary:
-            try:
-                self._hostnet.setup_eni(eni)
-            except IpamError:
-                self._mark(eni.eni_id, host_ready=False)
-                raise
-        if self._mark(eni.eni_id, host_ready=True):
-            self._demand.announce_supply()
-
-    def try_set_up(self, eni: Eni) -> str:
-        """As `set_up`, but a failure is recorded, and tried again. Returns: what failed, "" if nothing did."""
+    def set_up(self, eni: Eni) -> str:
+        """Set up host routing of one ENI; one that is frozen is not. A failure is recorded, and tried again: its addresses stay
+        unassignable. Returns: what failed, "" if nothing did."""
         try:
-            self.set_up(eni)
+            if reason := self._book.of(eni.eni_id).frozen:
+                raise WiringError(f"ENI {eni.eni_id} is frozen: {reason}", details="it is set up when that is over")
+            if not eni.is_primary:
+                try:
+                    self._hostnet.setup_eni(eni)
+                except IpamError:
+                    self._mark(eni.eni_id, host_ready=False)
+                    raise
+            if self._mark(eni.eni_id, host_ready=True):
+                self._demand.announce_supply()
         except IpamError as error:
             problem = log_text(error)
             self._health.record_error(f"host routing of {eni.eni_id}", error)
@@ -101,22 +95,21 @@ class EniRouting:
         """Set up an ENI that is there again. A refusal is recorded, and the host network reconciler tries again."""
         eni = self._datastore.eni(eni_id)
         if eni is not None and eni.is_in_pool and not self._book.of(eni_id).frozen:
-            self.try_set_up(eni)
+            self.set_up(eni)
 
-    def freeze(self, eni_id: EniId, reason: str) -> None:
-        """Give no address of this ENI from now on; its sandboxes stay as they are. Idempotent; an unknown ENI is fine."""
-        self._book.observe(eni_id, frozen=reason)
-        self._health.report(f"frozen {eni_id}", f"ENI {eni_id} gives no address: {reason}")
+    def freeze(self, eni_id: EniId, *, was_there: bool = False) -> None:
+        """Give no address of this ENI from now on: its link is gone. Its sandboxes stay as they are. Idempotent; an unknown ENI is
+        fine. `was_there`: see `MissingLink`."""
+        self._book.observe(eni_id, link=MissingLink(was_there))
+        self._health.report(f"frozen {eni_id}", f"ENI {eni_id} gives no address: {FROZEN}")
         if self._mark(eni_id, host_ready=False):
             self._book.observe(eni_id, is_unplugged=True)
             self._demand.trigger()
 
     def thaw(self, eni_id: EniId) -> None:
-        """What froze it is over: set its routing up again. A refusal is recorded, and the host network reconciler tries again."""
-        if not self._book.observe(eni_id, frozen="", is_unplugged=False).frozen:
-            return
+        """What froze it is over: its routing may be set up again."""
+        self._book.observe(eni_id, link=None, is_unplugged=False)
         self._health.report(f"frozen {eni_id}", "")
-        self.set_up_again(eni_id)
 
     def frozen(self) -> Mapping[EniId, str]:
         """The frozen ENIs, with the reason of each: they give no address, and nothing is asked for on them."""
@@ -124,8 +117,7 @@ class EniRouting:
 
     def tear_down(self, eni: Eni) -> None:
         """Remove the routing of an ENI that is gone for good; what other recorded ENIs need stays."""
-        self._book.observe(eni.eni_id, frozen="", is_unplugged=False)
-        self._health.report(f"frozen {eni.eni_id}", "")
+        self.thaw(eni.eni_id)
         if not eni.managed or eni.is_primary:
             return  # nothing was set up for it
         keep = [other for other in self._datastore.enis() if other.eni_id != eni.eni_id]
@@ -138,7 +130,7 @@ class EniRouting:
         """Set up again what is due; for waiting ADDs."""
         for eni in self._unready():
             if self._agenda.is_due((ROUTING, eni.eni_id)):
-                self.try_set_up(eni)
+                self.set_up(eni)
 
     def refusal(self) -> Refusal | None:
         """Why addresses that are there cannot be given; None if every ENI is set up."""

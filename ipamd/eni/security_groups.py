@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from ipamd.core.agenda import DENIED, EC2, soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
@@ -26,15 +26,12 @@ CONDITION = "security groups"
 log = logging.getLogger(__name__)
 
 
-class SecurityGroups:
+class SecurityGroups(Service):
     """Used by one thread at a time, as the provisioner is; what is known of each ENI's groups is in the book."""
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, book: EniBook, follows_primary: Callable[[Eni], bool]) -> None:
         """`follows_primary`: whether an ENI's groups are the primary ENI's, not custom networking's."""
-        self._datastore = context.datastore
-        self._demand = context.demand
-        self._health = context.health
-        self._agenda = context.agenda
+        super().__init__(context)
         self._ec2 = ec2
         self._book = book
         self._follows_primary = follows_primary

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health
 from ipamd.eni.enis import EniService
-from ipamd.eni.operations import GONE_AFTER_S, Call, OperationLog, Row, State, Then, rows_of, state_of
-from ipamd.eni.sync_result import EniSyncResult
-from ipamd.eni.tags import description
-from ipamd.model.absence import Absences
+from ipamd.eni.operations import GONE_AFTER_S, OperationLog, Row, State, Then, rows_of, state_of
 from ipamd.model.address import Address
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, all_addresses
-from ipamd.model.cloud_evidence import MIN_LOOK_COUNT, RECENT_S
-from ipamd.model.eni import Eni, EniState
+from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.eni import Eni, EniState, description
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -35,6 +31,7 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
+from ipamd.model.ids import EniId
 from ipamd.model.intent import Assign, Create, Delete, Intent, Operation, Unassign, Why
 from ipamd.model.pool import ReleaseAddresses
 from ipamd.ports import Ec2, UnitOfWork
@@ -54,6 +51,9 @@ again, because it may well be attached. Ours: longer than a disturbance of EC2 u
 DETACHING_S = 3.0
 """A Delete is not sent sooner after a Detach: it would be refused, and costs a token of the account all the same. Ours: detaches take
 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
+
+UNSEEN = "ENI not shown"
+"""In the agenda, with an intent's ID: EC2 did not show what it made; it counts when EC2 does not show it after the pause either."""
 
 OUTCOMES = {
     Why.UNATTACHED: "not attached: deleted",
@@ -113,23 +113,17 @@ class Work:
         return self.identity
 
 
-class Steps:
+class Steps(Service):
     """The engine. Used by one thread, the pool maintainer's. `counts`: what was given back since the start, by kind."""
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, enis: EniService, operations: OperationLog) -> None:
-        self._datastore = context.datastore
-        self._health = context.health
-        self._demand = context.demand
-        self._clock = context.clock
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._ec2 = ec2
         self._enis = enis
         self._log = operations
         self.counts: Counter[str] = Counter()
         self._throttled: dict[str, DescribedEni] = {}  # where EC2 throttled the next step, and did nothing: no Describe is needed
-        self._absences: Absences[str] = Absences(gap_s=GONE_AFTER_S)  # of what an intent made, by the intent's ID
         self._adopted_for = ""
-        self._calls: dict[Call, Callable[[Work], State | None]] = {call: getattr(self, f"_{call}") for call in Call}
 
     def run(self, intent: Intent, *, identity: InstanceIdentity | None, is_first: bool = False) -> Work:
         """Walk the table from where the operation stands. Raises: CloudError; the intent stays open unless nothing happened;
@@ -145,7 +139,7 @@ class Steps:
         while state is not State.DONE:
             row = rows_of(work.operation)[state]
             try:
-                other = self._calls[row.call](work)
+                other: State | None = getattr(self, f"_{row.call}")(work)
             except CloudError as error:
                 state = self._after(error, row, work)
                 continue
@@ -203,7 +197,7 @@ class Steps:
         """Search for what the creation made, by the tag that carries its token."""
         found = self._ec2.find_by_token(work.intent.client_token)
         if found:
-            self._absences.forget(work.intent.intent_id)
+            self._agenda.clear((UNSEEN, work.intent.intent_id))
             work.described = found[0]
             return None
         if self._is_absent(work.intent):
@@ -218,23 +212,28 @@ class Steps:
         try:
             work.described = self._ec2.describe_eni(work.intent.eni_id)
         except CloudNotFoundError:
-            if self._log.is_too_new_to_be_gone(work.intent) or not self._is_absent(work.intent):
+            if self._log.age_s(work.intent) < GONE_AFTER_S or not self._is_absent(work.intent):
                 raise
             self._log.close(work.intent, "the ENI is gone")
             return State.DONE
-        self._absences.forget(work.intent.intent_id)
+        self._agenda.clear((UNSEEN, work.intent.intent_id))
         return None
 
     def _is_absent(self, intent: Intent) -> bool:
-        """Count a look without the ENI. Returns: whether two looks apart in time had none; one may lag behind Create (I11)."""
-        self._absences.look_for(intent.intent_id, now_s=self._clock.monotonic())
-        if self._absences.count(intent.intent_id) < MIN_LOOK_COUNT:
-            return False
-        self._absences.forget(intent.intent_id)
-        return True
+        """Take a look that did not show the ENI. Returns: whether one was GONE_AFTER_S ago; one alone may lag behind Create (I11)."""
+        key = (UNSEEN, intent.intent_id)
+        if not self._agenda.keys(*key):
+            self._agenda.put(key, in_s=GONE_AFTER_S)
+        is_absent = self._agenda.is_due(key)
+        if is_absent:
+            self._agenda.clear(key)
+        return is_absent
 
     def _name(self, work: Work) -> None:
-        self._enis.lose_elsewhere(work.seen)
+        made = work.seen
+        primary = () if made.primary_address is None else (made.primary_address,)
+        # Nobody is given from now on what EC2 has put on a new ENI of ours, though rows of other ENIs have it still (I7).
+        self._enis.lose_elsewhere(made.eni_id, made.secondary_addresses.union(primary), made.prefixes)
         self._mark(work, replace(work.create, eni_id=work.seen.eni_id))
 
     def _why_useless(self, made: DescribedEni) -> str:
@@ -290,69 +289,55 @@ class Steps:
         Raises: UselessEniError then; InvariantError if EC2's answer does not show it in its place.
         """
         eni = replace(self._enis.eni_of(work.seen, work.node), created_by_us=True)
-        outcome = EniSyncResult()
         work.eni, work.outcome = eni, f"attached {eni.eni_id} as device {eni.device_index}"
         try:
-            self._enis.record(eni, work.seen, outcome)
+            contradictions = self._enis.record(eni, work.seen).kept
         except InvariantError as error:
             log.warning("ENI %s contradicts what is recorded, EC2 is asked for all: %s", eni.eni_id, log_text(error))
             self._enis.sync_with_ec2(work.node)
             work.eni = self._datastore.eni(eni.eni_id)
-            if work.eni is None and eni.eni_id not in self._enis.occupied():
+            if work.eni is None and eni.eni_id not in self._enis.book.shown():
                 raise
             if work.eni is None:
                 raise UselessEniError(f"ENI {eni.eni_id} is of no use, and is deleted", details=log_text(error)) from error
         else:
-            if outcome.kept:
+            if contradictions:
                 self._enis.sync_with_ec2(work.node)
 
     def _give_up(self, work: Work, error: CloudError) -> State:
-        """An ENI could not be attached: it gets another place, or is deleted. Raises: the error, if it may be attached."""
-        if self._is_perhaps_unseen(work) and isinstance(error, CloudNotFoundError):
+        """An ENI could not be attached: it goes to the next place that nothing known has, unless EC2 shows now what was not known, or
+        is deleted: another plan may be right then. Raises: the error, if it may be attached."""
+        if isinstance(error, CloudNotFoundError) and self._is_perhaps_unseen(work):
             raise error  # EC2 does not show the new ENI yet: nothing is wrong with it
         if error.may_have_happened and self._log.age_s(work.intent) < UNANSWERED_MAX_S:
             raise error  # EC2 did not answer: the ENI may well be attached
-        if self._datastore.eni(work.seen.eni_id) is not None:
+        asked, eni_id, book = work.create, work.seen.eni_id, self._enis.book
+        if self._datastore.eni(eni_id) is not None:
             raise error  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
-        has_news = False
-        if isinstance(error, DeviceIndexTakenError):
-            has_news, moved = self._moved(work, error)
-            if moved is not None:
-                return moved
-        self._abandon(work, Why.USELESS if isinstance(error, UselessEniError) else Why.UNATTACHED, error)
-        if has_news or (not isinstance(error, DeviceIndexTakenError | UselessEniError) and self.adopt_enis(work.node)):
-            return State.DONE  # the pool plans again with what is attached already
-        raise error
-
-    def _moved(self, work: Work, error: CloudError) -> tuple[bool, State | None]:
-        """Go to the next place that nothing known has, unless EC2 shows now what was not known: another plan may be right then.
-
-        Returns: whether it does, and the state to go on with, if any. Raises: the error, if it was this ENI that has the place.
-        """
-        asked, eni_id = work.create, work.seen.eni_id
-        is_new, self._adopted_for = self._adopted_for != work.intent.intent_id, work.intent.intent_id
-        has_news = is_new and self.adopt_enis(work.node)  # not a second time in a row for the same creation
-        if self._datastore.eni(eni_id) is not None or eni_id in self._enis.occupied():
-            raise error  # it is taken into use at a next try
-        self._enis.book.refuse((0, asked.device_index))
-        if has_news or not asked.moves_left:
-            return has_news, None
-        others = [one.payload.get("device_index", "") for one in self._log.all_open()]
-        index = self._enis.book.free_index(beside={int(other) for other in others if other.isdecimal()})
-        said = "EC2 has another ENI as device %d, which it does not show: ENI %s is attached as device %d"
-        log.warning(said, asked.device_index, eni_id, index)
-        self._mark(work, replace(asked, device_index=index, moves_left=asked.moves_left - 1))
-        return False, State.NAMED
-
-    def _abandon(self, work: Work, why: Why, error: IpamError) -> None:
-        """Delete what a creation made; what EC2 refuses now is done by the recovery of its intent."""
-        asked = work.create
-        log.warning("ENI %s is deleted (%s): %s", work.seen.eni_id, why, log_text(error))
-        work.operation, work.outcome = Delete(work.seen.eni_id, why, creation=asked), f"{OUTCOMES[why]}: {log_text(error)}"
+        is_taken, has_news = isinstance(error, DeviceIndexTakenError), False
+        if is_taken:
+            is_new, self._adopted_for = self._adopted_for != work.intent.intent_id, work.intent.intent_id
+            has_news = is_new and self.adopt_enis(work.node)  # not a second time in a row for the same creation
+            if self._datastore.eni(eni_id) is not None or eni_id in book.shown():
+                raise error  # it is this ENI that has the place, and is taken into use at a next try
+            book.refuse((0, asked.device_index))
+            if asked.moves_left and not has_news:
+                others = [one.payload.get("device_index", "") for one in self._log.all_open()]
+                index = book.free_index(beside={int(other) for other in others if other.isdecimal()})
+                said = "EC2 has another ENI as device %d, which it does not show: ENI %s is attached as device %d"
+                log.warning(said, asked.device_index, eni_id, index)
+                self._mark(work, replace(asked, device_index=index, moves_left=asked.moves_left - 1))
+                return State.NAMED
+        why = Why.USELESS if isinstance(error, UselessEniError) else Why.UNATTACHED
+        log.warning("ENI %s is deleted (%s): %s", eni_id, why, log_text(error))
+        work.operation, work.outcome = Delete(eni_id, why, creation=asked), f"{OUTCOMES[why]}: {log_text(error)}"
         try:
             self._walk(work, State.HELD)
-        except IpamError as refused:
-            log.warning("ENI %s is deleted later: %s", work.seen.eni_id, log_text(refused))
+        except IpamError as refused:  # the recovery of its intent deletes it
+            log.warning("ENI %s is deleted later: %s", eni_id, log_text(refused))
+        if has_news or (not is_taken and why is Why.UNATTACHED and self.adopt_enis(work.node)):
+            return State.DONE  # the pool plans again with what is attached already
+        raise error
 
     # Allocation
 
@@ -368,7 +353,8 @@ class Steps:
         asked = work.operation
         assert isinstance(asked, Assign)
         work.outcome = "allocated"
-        work.conflicts = self._enis.add_addresses(asked.eni_id, work.addresses, work.prefixes, asked_count=asked.supply_count)
+        asked_count = asked.supply_count
+        work.conflicts = self._enis.add_addresses(asked.eni_id, work.addresses, work.prefixes, asked_count=asked_count).kept
 
     def _read(self, work: Work) -> State | None:
         """Recover an allocation whose answer was lost: read the ENI's addresses from EC2."""
@@ -376,15 +362,13 @@ class Steps:
         if known is None:
             self._log.close(work.intent, "the ENI is not ours any more")
             return State.DONE
-        outcome = EniSyncResult()
         try:
             described = self._ec2.describe_eni(known.eni_id)
         except CloudNotFoundError:
             self._log.close(work.intent, "the ENI does not exist any more")
             self.adopt_changes(work.node)
             return State.DONE
-        self._enis.record(known, described, outcome)
-        work.outcome = f"read back: {outcome.added_count} addresses added"
+        work.outcome = f"read back: {self._enis.record(known, described).added_count} addresses added"
         return None
 
     def _close(self, work: Work) -> None:
@@ -401,7 +385,7 @@ class Steps:
         recorded = self._datastore.eni(eni_id)
         is_in_use = recorded is not None and any(row.is_in_use for row in self._rows(work))
         if recorded is not None and why in (Why.UNATTACHED, Why.USELESS):
-            self._mark_attached(work)
+            self._mark_attached(eni_id)
             self._log.close(work.intent, "attached and recorded after all: not deleted")
             return State.DONE
         if is_in_use and why is Why.RELEASED:
@@ -422,12 +406,12 @@ class Steps:
             self._demand.trigger()
         return State.DETACHED
 
-    def _mark_attached(self, work: Work) -> None:
+    def _mark_attached(self, eni_id: EniId) -> None:
         """Have EC2 delete it with the instance if the failed creation did not get that far: else it outlives the node (I9)."""
         try:
-            described = self._ec2.describe_eni(work.delete.eni_id)
+            described = self._ec2.describe_eni(eni_id)
             if described.attachment_id and not described.delete_on_termination:
-                self._ec2.set_delete_on_termination(described.eni_id, attachment_id=described.attachment_id)
+                self._ec2.set_delete_on_termination(eni_id, attachment_id=described.attachment_id)
                 self._failpoint("growth.marked")
         except CloudNotFoundError:
             pass  # nothing is left to mark; the next sync with EC2 forgets the ENI
@@ -458,12 +442,18 @@ class Steps:
             self._enis.routing.tear_down(eni)
 
     def _unassign(self, work: Work) -> State | None:
-        eni_id = work.intent.eni_id
-        work.addresses, work.prefixes = self._still_free(work)
+        """Give back what is named and nobody has: single addresses, and prefixes of which nobody has any address."""
+        asked = work.operation
+        assert isinstance(asked, Unassign)
+        rows = {row.address: row for row in self._rows(work)}
+        taken = {address for address, row in rows.items() if not row.is_free}
+        free = [prefix for prefix in asked.prefixes if not any(address in prefix for address in taken)]
+        work.addresses = asked.addresses & (rows.keys() - taken)
+        work.prefixes = frozenset(prefix for prefix in free if any(address in prefix for address in rows))
         if not work.addresses and not work.prefixes:
             self._log.close(work.intent, "nothing of it is left to give back")
             return State.DONE
-        self._ec2.unassign(eni_id, addresses=sorted(work.addresses), prefixes=sorted(work.prefixes))
+        self._ec2.unassign(asked.eni_id, addresses=sorted(work.addresses), prefixes=sorted(work.prefixes))
         return None
 
     def _settle(self, work: Work) -> None:
@@ -498,27 +488,23 @@ class Steps:
         """
         if error.may_have_happened:
             return
-        outcome = f"not done: {log_text(error)}"
-        if work.is_first:
-            self._restore(work, outcome)
-        elif isinstance(error, CloudDeniedError) and self._log.age_s(work.intent) >= RECENT_S:
-            self._restore_what_is_there(work, outcome, error)
-
-    def _restore_what_is_there(self, work: Work, outcome: str, error: CloudError) -> None:
-        try:
-            described = self._ec2.describe_eni(work.intent.eni_id)
-            is_attached = described.attachment_status == "attached"
-            there = all_addresses(described.secondary_addresses, described.prefixes)
-        except CloudNotFoundError:
-            is_attached, there = False, frozenset()
-        if isinstance(work.operation, Unassign):
-            gone = [row.address for row in self._rows(work) if row.is_free and row.address not in there]
-            with self._datastore.transaction() as uow:
-                uow.remove_addresses(gone, reason="given back to EC2")
-        elif not is_attached:
-            return  # EC2 had begun: there is no way back
-        self._restore(work, outcome)
-        report_refused(self._health, error)
+        if not work.is_first:
+            if not isinstance(error, CloudDeniedError) or self._log.age_s(work.intent) < RECENT_S:
+                return
+            try:
+                described = self._ec2.describe_eni(work.intent.eni_id)
+                is_attached = described.attachment_status == "attached"
+                there = all_addresses(described.secondary_addresses, described.prefixes)
+            except CloudNotFoundError:
+                is_attached, there = False, frozenset()
+            if isinstance(work.operation, Unassign):
+                gone = [row.address for row in self._rows(work) if row.is_free and row.address not in there]
+                with self._datastore.transaction() as uow:
+                    uow.remove_addresses(gone, reason="given back to EC2")
+            elif not is_attached:
+                return  # EC2 had begun: there is no way back
+            report_refused(self._health, error)
+        self._restore(work, f"not done: {log_text(error)}")
 
     def _restore(self, work: Work, outcome: str) -> None:
         """What was held may be given to sandboxes again."""
@@ -539,21 +525,12 @@ class Steps:
             return [row for row in found if row is not None and row.eni_id == eni_id]
         return [row for row in self._datastore.addresses() if row.eni_id == eni_id]
 
-    def _still_free(self, work: Work) -> tuple[frozenset[IPv4Address], frozenset[IPv4Network]]:
-        """What is named and nobody has: single addresses, and prefixes of which nobody has any address."""
-        assert isinstance(work.operation, Unassign)
-        rows = {row.address: row for row in self._rows(work)}
-        taken = {address for address, row in rows.items() if not row.is_free}
-        singles = frozenset(address for address in work.operation.addresses if address in rows.keys() - taken)
-        whole = {prefix for prefix in work.operation.prefixes if any(address in prefix for address in rows)}
-        return singles, frozenset(prefix for prefix in whole if not any(address in prefix for address in taken))
-
     def _is_perhaps_unseen(self, work: Work) -> bool:
         """Whether NotFound may be the lag of Describe behind our Create: after we asked to delete the ENI it is not."""
         if isinstance(work.operation, Delete):
             is_made_here = work.operation.why in (Why.UNATTACHED, Why.USELESS) and not work.operation.is_asked
-            return is_made_here and self._log.is_too_new_to_be_gone(work.intent)
-        return self._log.is_too_new_to_be_gone(work.intent)
+            return is_made_here and self._log.age_s(work.intent) < GONE_AFTER_S
+        return self._log.age_s(work.intent) < GONE_AFTER_S
 
     # Compare with EC2 after it refused: what others attached or filled meanwhile is taken into account, and the pool plans anew. One
     # Describe per refused action (I13).

@@ -368,10 +368,7 @@ class HostNetworkReconciler:
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
         frozen = self._enis.routing.frozen()
         for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
-            try:
-                self._enis.routing.set_up(eni)
-            except IpamError as error:
-                log.warning("%s", log_text(error))
+            self._enis.routing.set_up(eni)
         enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
         repairs = self._tried(
             "node routing",

@@ -35,47 +35,32 @@ class Absences(Generic[K]):
     """Absences of objects `K` from one source. Used by one thread at a time.
 
     `gap_s`: the least time between two looks that count as successive; looks that follow sooner count as one. `known`: what an
-    earlier process counted on the same clock.
+    earlier process counted on the same clock. `absent`: what the last look lacked, replaced with each.
     """
 
     def __init__(self, *, gap_s: float, known: Mapping[K, Absence] | None = None) -> None:
         self._gap_s = gap_s
-        self._absent: dict[K, Absence] = dict(known or {})
+        self.absent: Mapping[K, Absence] = dict(known or {})
 
     def look(self, absent: Iterable[K], *, now_s: float) -> None:
         """Record a complete look that lacked `absent`; every other object is present and starts over. `now_s` is monotonic."""
-        self._absent = {key: self._counted(key, now_s) for key in absent}
-
-    def look_for(self, key: K, *, now_s: float) -> None:
-        """Record a look for one object alone, which lacked it; it says nothing about the others."""
-        self._absent[key] = self._counted(key, now_s)
-
-    def forget(self, key: K) -> None:
-        """Start over with one object: it was seen, or is gone for good."""
-        self._absent.pop(key, None)
+        counted = {}
+        for key in absent:
+            known = self.absent.get(key)
+            if known is None:
+                counted[key] = Absence(now_s, now_s, 1)
+            elif now_s - known.counted_monotonic_s < self._gap_s:
+                counted[key] = known
+            else:
+                counted[key] = replace(known, counted_monotonic_s=now_s, look_count=known.look_count + 1)
+        self.absent = counted
 
     def count(self, key: K) -> int:
         """Successive looks without it; 0 if the last one had it."""
-        found = self._absent.get(key)
+        found = self.absent.get(key)
         return 0 if found is None else found.look_count
 
     def age_s(self, key: K, *, now_s: float) -> float:
         """Seconds since the first of the successive looks without it; 0.0 if the last one had it."""
-        found = self._absent.get(key)
+        found = self.absent.get(key)
         return 0.0 if found is None else now_s - found.began_monotonic_s
-
-    def all(self) -> dict[K, Absence]:
-        """What was counted so far, for another process to go on with."""
-        return dict(self._absent)
-
-    def keys(self) -> frozenset[K]:
-        """The objects that the last look lacked."""
-        return frozenset(self._absent)
-
-    def _counted(self, key: K, now_s: float) -> Absence:
-        known = self._absent.get(key)
-        if known is None:
-            return Absence(now_s, now_s, 1)
-        if now_s - known.counted_monotonic_s >= self._gap_s:
-            return replace(known, counted_monotonic_s=now_s, look_count=known.look_count + 1)
-        return known

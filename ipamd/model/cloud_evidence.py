@@ -8,14 +8,19 @@ believed at all; a real mass loss needs time and a second witness. Why these rul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from ipaddress import IPv4Address
+from dataclasses import dataclass, field
+from ipaddress import AddressValueError, IPv4Address
 
 from ipamd.model.absence import Absence, Absences, Doubts
-from ipamd.model.cloud import DescribedEni, all_addresses
-from ipamd.model.ids import MacAddress
-from ipamd.model.metadata_evidence import CloudKey, Recorded, cloud_key
+from ipamd.model.address import AddressState
+from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
+
+CloudKey = EniId | IPv4Address
+"""What can be absent: an ENI, or one address of an ENI that is there."""
 
 LOOK_GAP_S = 30.0
 """Least time between two answers that count as two. Ours: replicas of EC2 that lag are seconds behind, and AWS advises to look again
@@ -36,6 +41,25 @@ MASS_LOSS_AGE_S = 600.0
 
 DOUBT_AGAIN_S = 60.0
 """When an implausible answer is worth a second look. Ours: ten looks until a mass loss is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is recorded of this instance, object by object, because each has its own count of absences. `addresses` leaves out those
+    that are known to be lost; `wired` is those of them that live sandboxes have. `identity`: as instance metadata names it."""
+
+    identity: InstanceIdentity
+    enis: Mapping[EniId, Eni] = field(default_factory=dict)
+    addresses: Mapping[IPv4Address, EniId] = field(default_factory=dict)
+    wired: frozenset[IPv4Address] = frozenset()
+
+
+def recorded(snapshot: Snapshot, identity: InstanceIdentity) -> Recorded:
+    """Make the view that an answer is compared with; addresses of ENIs that are not ours are left out."""
+    managed = {eni.eni_id for eni in snapshot.enis.values() if eni.managed}
+    rows = [row for row in snapshot.addresses.values() if row.eni_id in managed and not row.is_lost]
+    wired = frozenset(row.address for row in rows if row.state is AddressState.ASSIGNED)
+    return Recorded(identity, snapshot.enis, {row.address: row.eni_id for row in rows}, wired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +102,15 @@ def plausibility(answer: Iterable[DescribedEni], recorded: Recorded, *, recent: 
     Args:
         answer: every ENI that EC2 shows attached, whatever its attachment status.
         recorded: what the datastore holds.
-        recent: changed by our own calls so lately that EC2 may not show it yet; not counted.
+        recent: changed by our own calls so lately that EC2 may not show it yet, or known to be gone; not counted.
     Returns: one sentence; "" if the answer is plausible.
     Concurrency: pure. Guards: I2, I11.
     """
     shown = tuple(answer)
-    if not any(eni.eni_id == recorded.primary_eni_id for eni in shown):
-        return f"it lacks the primary ENI {recorded.primary_eni_id}" if shown else "it is empty"
+    if not any(eni.eni_id == recorded.identity.primary_eni_id for eni in shown):
+        return f"it lacks the primary ENI {recorded.identity.primary_eni_id}" if shown else "it is empty"
     gone = missing(shown, recorded) - frozenset(recent)
-    staying = {eni_id for eni_id, eni in recorded.enis.items() if not eni.is_leaving and eni_id not in recent}
+    staying = {eni_id for eni_id, eni in recorded.enis.items() if eni.state is not EniState.DETACHING and eni_id not in recent}
     wired = {address for address in recorded.wired if address not in recent and recorded.addresses.get(address) not in recent}
     gone_wired = {address for address in wired if address in gone or recorded.addresses.get(address) in gone}
     for what, lacking, all_of_them in (
@@ -146,7 +170,7 @@ class CloudEvidence:
         """
         entries = tuple(answer)
         implausible = plausibility(entries, recorded, recent=recent)
-        if not any(eni.eni_id == recorded.primary_eni_id for eni in entries):
+        if not any(eni.eni_id == recorded.identity.primary_eni_id for eni in entries):
             return Weighed(implausible, doubted=self.doubted(), again_s=DOUBT_AGAIN_S)
         gone = missing(entries, recorded)
         old = gone - recent.keys()
@@ -157,10 +181,10 @@ class CloudEvidence:
             absent = frozenset(key for key in old if self._is_confirmed(key, recorded, witnesses, now_s))
             if absent:
                 mass_loss = f"{implausible}; {counted(len(absent), 'object')} of it confirmed by kernel or metadata: believed"
-            implausible = plausibility(entries, recorded.without(absent), recent=recent)
+            implausible = plausibility(entries, recorded, recent={*recent, *absent})
         if implausible:
-            for key in self._believed.keys() - gone:  # what even this answer shows is there
-                self._believed.forget(key)
+            # What even this answer shows is there.
+            self._believed.absent = {key: one for key, one in self._believed.absent.items() if key in gone}
         else:
             self._believed.look(old - absent, now_s=now_s)
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}
@@ -173,23 +197,30 @@ class CloudEvidence:
 
     def doubts(self) -> Doubts:
         """What was counted so far; to be kept across a restart."""
-        return Doubts(*({str(key): one for key, one in absences.all().items()} for absences in (self._believed, self._doubtful)))
+        return Doubts(*({str(key): one for key, one in absences.absent.items()} for absences in (self._believed, self._doubtful)))
 
     def doubted(self) -> frozenset[CloudKey]:
         """What is not to be given: not shown by the last plausible answer, or by two successive answers of any kind."""
-        twice = frozenset(key for key, absence in self._doubtful.all().items() if absence.look_count >= MIN_LOOK_COUNT)
-        return self._believed.keys() | twice
+        twice = frozenset(key for key, absence in self._doubtful.absent.items() if absence.look_count >= MIN_LOOK_COUNT)
+        return twice.union(self._believed.absent)
 
     def _is_confirmed(self, key: CloudKey, recorded: Recorded, witnesses: Witnesses, now_s: float) -> bool:
         """Whether an object has been missing for long, and a witness that sees the primary ENI does not see it either."""
         is_old = self._doubtful.count(key) >= MIN_LOOK_COUNT and self._doubtful.age_s(key, now_s=now_s) >= MASS_LOSS_AGE_S
         links, metadata = witnesses.links, witnesses.metadata
         eni = recorded.enis[key] if isinstance(key, str) else None
-        by_link = eni is not None and links is not None and recorded.primary_mac in links and eni.mac not in links
+        by_link = eni is not None and links is not None and recorded.identity.primary_mac in links and eni.mac not in links
         address = eni.primary_address if eni is not None else key
-        by_metadata = metadata is not None and recorded.primary_address in metadata and address not in metadata
+        by_metadata = metadata is not None and recorded.identity.primary_address in metadata and address not in metadata
         return is_old and (by_link or by_metadata)
 
 
 def _by_key(doubts: Mapping[str, Absence]) -> dict[CloudKey, Absence]:
-    return {cloud_key(subject): absence for subject, absence in doubts.items()}
+    """Read what `str` made of the keys."""
+    found: dict[CloudKey, Absence] = {}
+    for subject, absence in doubts.items():
+        try:
+            found[IPv4Address(subject)] = absence
+        except AddressValueError:
+            found[EniId(subject)] = absence
+    return found

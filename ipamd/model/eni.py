@@ -1,4 +1,4 @@
-"""ENIs of this instance, their limits, and the numbers of their route tables.
+"""ENIs of this instance, their limits, the numbers of their route tables, and the tags by which they are known.
 
 Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved between both without renumbering.
 """
@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import DescribedEni
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
 from ipamd.model.ids import EniId, MacAddress, SubnetId
+from ipamd.model.words import rfc3339
 
 MAIN_TABLE = 254
 """The kernel's main routing table."""
@@ -144,6 +145,50 @@ NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
 CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
 CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
 DESCRIPTION_PREFIX = "aws-K8S-"
+OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
+
+FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", "trunk", "branch"})
+"""Attached, and not for sandboxes: EFA-only ENIs have no IP address, trunk and branch ENIs belong to the VPC resource controller.
+Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go; https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa.html."""
+
+
+@dataclass(frozen=True, slots=True)
+class EniTags:
+    """What a new ENI is tagged with: the cluster's name, if it is known, and the operator's own tags."""
+
+    cluster_name: str = ""
+    additional: tuple[tuple[str, str], ...] = ()
+
+    def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime, token: str) -> dict[str, str]:
+        """Tags by name; the operator's own win, except over the creation's token, by which its outcome is searched for."""
+        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(created_at, timespec="seconds")}
+        if self.cluster_name:
+            tags |= {CLUSTER_TAG: self.cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
+        return tags | dict(self.additional) | {INTENT_TAG: token}
+
+
+def description(identity: InstanceIdentity) -> str:
+    """Describe an ENI of this node, as people see it in the console."""
+    return f"{DESCRIPTION_PREFIX}{identity.instance_id}"
+
+
+def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> bool:
+    """Whether the ENI carries our tag for this instance; the primary ENI came with the instance."""
+    return described.tags.get(INSTANCE_TAG) == identity.instance_id and described.eni_id != identity.primary_eni_id
+
+
+def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:
+    """Whether an attached ENI's addresses are for sandboxes.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, setUnmanagedENIs.
+    """
+    if is_primary:
+        return True
+    if described.interface_type in FOREIGN_INTERFACE_TYPES or described.network_card > 0:
+        return False
+    if NO_MANAGE_TAG in described.tags:
+        return described.tags[NO_MANAGE_TAG] != "true"
+    return described.tags.get(INSTANCE_TAG, instance_id) == instance_id
 
 
 # Which detached ENIs are leaked: made for a node, attached to nothing, and old enough that nobody is still making them. Pure.
@@ -177,10 +222,7 @@ def why_kept(eni: DescribedEni, *, now: datetime, min_age: timedelta, cluster_na
         return f"its description does not begin with {DESCRIPTION_PREFIX}"
     if NO_MANAGE_TAG in eni.tags:
         return f"somebody tagged it {NO_MANAGE_TAG}"
-    return _why_too_young(eni.tags.get(CREATED_AT_TAG, ""), now, min_age)
-
-
-def _why_too_young(text: str, now: datetime, min_age: timedelta) -> str:
+    text = eni.tags.get(CREATED_AT_TAG, "")
     if not text:
         return f"it has no tag {CREATED_AT_TAG}: its age is not known"
     try:
@@ -190,6 +232,4 @@ def _why_too_young(text: str, now: datetime, min_age: timedelta) -> str:
         age = now - created_at.astimezone(UTC)
     except (ValueError, OverflowError):
         return f"its tag {CREATED_AT_TAG} is no time ({text[:40]!r}): its age is not known"
-    if age < min_age:
-        return f"it is {age.total_seconds():.0f} s old, less than {min_age.total_seconds():.0f} s"
-    return ""
+    return f"it is {age.total_seconds():.0f} s old, less than {min_age.total_seconds():.0f} s" if age < min_age else ""

@@ -207,7 +207,7 @@ class PoolMaintainer:
             limits=self.limits,
             fault=self._refused.refusal(FAULT),
             growth=self._growth(is_urgent=waiting_count > 0),
-            occupied=self._enis.occupied().values(),
+            occupied=self._enis.book.shown().values(),
             refused=self._enis.book.refused(),
             taken=self._enis.routing.unplugged(),
             frozen=self._freeze.reason,

@@ -17,7 +17,7 @@ from ipamd.core.deadline import KeyLocks
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.cloud_evidence import addresses_on, plausibility
+from ipamd.model.cloud_evidence import CloudKey, addresses_on, plausibility, recorded
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import Defect, IpamError, log_text
 from ipamd.model.ids import AttachmentKey, EniId
@@ -29,7 +29,6 @@ from ipamd.model.kernel import (
     duplicate_addresses,
     wiring_differences,
 )
-from ipamd.model.metadata_evidence import CloudKey, recorded
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, rfc3339
 from ipamd.ports import Datastore

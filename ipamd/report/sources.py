@@ -18,11 +18,11 @@ from ipamd.core.refused_adds import RefusedAdds
 from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.evidence import Evidence, Judgement
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId
-from ipamd.model.metadata_evidence import CloudKey
 from ipamd.model.plan import AutoTarget
 from ipamd.model.pool import PoolSettings, PoolSnapshot
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView

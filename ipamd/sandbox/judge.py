@@ -46,7 +46,7 @@ class SandboxJudge(Service):
         """
         recorded = {attachment.key.container_id for attachment in attachments}
         with self._lock:
-            wired = self._absences.keys() if unrecorded is None else frozenset(unrecorded)
+            wired = frozenset(self._absences.absent) if unrecorded is None else frozenset(unrecorded)
             self._absences.look((recorded | wired) - set(listed), now_s=self._clock.monotonic())
             self._listed_once = frozenset((self._listed_once | set(listed)) & recorded)
             self._kept = {key: why for key, why in self._kept.items() if key.container_id in recorded - set(listed)}

@@ -20,7 +20,7 @@ NOTICE_S = 120.0
 
 TURN_S = 75.0
 ENIS_PER_TURN = 3
-"""Metadata is read in turns of at most ten requests, which suffice for three ENIs (ipamd/eni/metadata.py)."""
+"""Metadata is read in turns of at most ten requests, which suffice for three ENIs (ipamd/eni/external_changes.py)."""
 
 
 def notice_s(eni_count: int) -> float:

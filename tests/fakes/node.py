@@ -13,7 +13,7 @@ from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Health, Phase
 from ipamd.datastore.open import open_datastore
 from ipamd.datastore.spool import Spool
-from ipamd.eni.sync_result import EniSyncResult
+from ipamd.eni.resync import EniSyncResult
 from ipamd.history import Boot, HistoryWriter
 from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
 from ipamd.model.cloud_evidence import RECENT_S

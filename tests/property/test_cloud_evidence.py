@@ -13,12 +13,12 @@ from ipamd.model.cloud_evidence import (
     MASS_LOSS_AGE_S,
     RECENT_S,
     CloudEvidence,
+    CloudKey,
     Witnesses,
     missing,
     plausibility,
 )
 from ipamd.model.ids import EniId
-from ipamd.model.metadata_evidence import CloudKey
 from tests.unit.model.test_cloud_evidence import PRIMARY, address, eni_id, mac, recorded, shown
 
 ENI_COUNT, PER_ENI = 4, 3

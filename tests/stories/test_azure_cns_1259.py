@@ -4,7 +4,7 @@ After the CNS daemon set restarted, it no longer knew which addresses running po
 all connectivity on the same day in several places; restarting every node was the cure.
 
 What prevents it here: the rows survive the restart (`datastore/`, committed before ADD answers; I5). If they are lost as well,
-the kernel is asked before any address is free: `eni/records.py: _admit` quarantines each address that is new to us and
+the kernel is asked before any address is free: `eni/enis.py: _admit` quarantines each address that is new to us and
 wired, and `sandbox/startup.py: reconcile_kernel` adopts or holds what it finds (I1, I2). Neither needs the API server
 (I12).
 

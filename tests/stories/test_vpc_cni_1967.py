@@ -4,7 +4,7 @@ After a restart instance metadata did not show an attached ENI for a while. The 
 pods from the records by force, found it again later as an ENI without pods, counted it as surplus, detached it and deleted it.
 The pods went on running, and passed their probes, with addresses that no ENI had any more.
 
-Here: an ENI that is missing from EC2's own answers is kept as long as a sandbox has an address on it (`EniRecords.lose`; I2), and its
+Here: an ENI that is missing from EC2's own answers is kept as long as a sandbox has an address on it (`EniService._lose`; I2), and its
 routing with it; an answer that fails removes nothing (I11); only what the datastore knows as unused may ever be
 freed. Bound: at the very restart, and still so after ten minutes of pool cycles (fake), ten times the one-minute
 grace.
@@ -17,10 +17,10 @@ from datetime import timedelta
 
 import pytest
 
-from ipamd.eni.records import EniRecords
+from ipamd.eni.enis import EniService
 from ipamd.model.address import AddressState
+from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import CloudError
-from ipamd.model.metadata_evidence import CloudKey
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
@@ -69,9 +69,9 @@ def test_no_answer_removes_nothing(node: FakeNode) -> None:
 
 def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the force removal of amazon-vpc-cni-k8s in its place, three running sandboxes lose record and routing."""
-    real = EniRecords.hold
+    real = EniService._hold
 
-    def by_force(self: EniRecords, doubted: Collection[CloudKey]) -> None:
+    def by_force(self: EniService, doubted: Collection[CloudKey]) -> None:
         for row in self._datastore.addresses():
             if row.eni_id in doubted and row.state is AddressState.ASSIGNED and row.owner is not None:
                 with self._datastore.transaction() as uow:
@@ -79,7 +79,7 @@ def test_sandboxes_are_struck_without_the_rule_of_use(node: FakeNode, monkeypatc
                     uow.remove_addresses([row.address], reason="ENI not in the answer")
         real(self, doubted)
 
-    monkeypatch.setattr(EniRecords, "hold", by_force)
+    monkeypatch.setattr(EniService, "_hold", by_force)
     with pytest.raises(AssertionError, match="removed from the records"):
         play(node)
     assert len(recorded(node)) == 9

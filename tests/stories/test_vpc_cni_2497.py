@@ -14,8 +14,8 @@ from datetime import timedelta
 
 import pytest
 
+from ipamd.eni import external_changes
 from ipamd.model.ids import EniId
-from ipamd.model.metadata_evidence import AskedDifferences
 from tests.fakes.node import FakeNode
 from tests.stories.other_hands import described, detach_by_hand, link_event, pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
@@ -49,6 +49,6 @@ def test_frozen_metadata_costs_a_call_an_hour(node: FakeNode) -> None:
 
 def test_without_memory_of_what_was_asked_every_turn_costs_a_call(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in #2497: the same question again and again."""
-    monkeypatch.setattr(AskedDifferences, "mark", lambda *_, **__: None)
+    monkeypatch.setattr(external_changes, "ASK_AGAIN_S", 0.0)
     with pytest.raises(AssertionError, match="Describe calls in a day"):
         play(node)

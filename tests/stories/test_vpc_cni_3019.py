@@ -6,7 +6,7 @@ missing from the list, were force-removed from the records, and were handed to t
 pods with one address, of which one worked.
 
 Here: metadata is not asked for addresses at all (the port `Metadata` has no such method; I7), and a list, even EC2's own, may
-never take an address from a sandbox: `EniRecords.lose` leaves in use what is in use (I2), behind it the datastore's
+never take an address from a sandbox: `EniService._lose` leaves in use what is in use (I2), behind it the datastore's
 constraint. Bound: at the very restart, and still so after an hour (fake).
 """
 
@@ -19,9 +19,9 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.eni.records import EniRecords
+from ipamd.eni.enis import EniService
+from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import InvariantError
-from ipamd.model.metadata_evidence import CloudKey
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
@@ -58,9 +58,9 @@ def test_a_stale_list_takes_no_address_from_a_sandbox(node: FakeNode) -> None:
 
 def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the rule of amazon-vpc-cni-k8s in its place (not in the list: force-remove) a running sandbox loses its record."""
-    real = EniRecords.hold
+    real = EniService._hold
 
-    def believe_the_list(self: EniRecords, doubted: Collection[CloudKey]) -> None:
+    def believe_the_list(self: EniService, doubted: Collection[CloudKey]) -> None:
         for row in self._datastore.addresses():
             if row.owner is not None and row.address in doubted:
                 with self._datastore.transaction() as uow:
@@ -68,7 +68,7 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
                     uow.remove_addresses([row.address], reason="not in the list")
         real(self, doubted)
 
-    monkeypatch.setattr(EniRecords, "hold", believe_the_list)
+    monkeypatch.setattr(EniService, "_hold", believe_the_list)
     with pytest.raises(AssertionError, match="lost its address"):
         play(node)
 
@@ -76,10 +76,10 @@ def test_a_sandbox_loses_its_address_without_the_rule_of_use(node: FakeNode, mon
 def test_the_datastore_refuses_what_the_rule_would_let_pass(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were the rule merely forgotten, the second line holds: the start stops with I2 instead of forgetting a sandbox."""
 
-    def forget_all_that_is_gone(self: EniRecords, doubted: Collection[CloudKey]) -> None:
+    def forget_all_that_is_gone(self: EniService, doubted: Collection[CloudKey]) -> None:
         with self._datastore.transaction() as uow:
             uow.remove_addresses([key for key in doubted if isinstance(key, IPv4Address)], reason="not in the list")
 
-    monkeypatch.setattr(EniRecords, "hold", forget_all_that_is_gone)
+    monkeypatch.setattr(EniService, "_hold", forget_all_that_is_gone)
     with pytest.raises(InvariantError, match="in use"):
         play(node)

@@ -55,7 +55,7 @@ def play(node: FakeNode) -> None:
     before = set(node.ec2.enis)
     node.crash()
     node.bring_up()
-    assert node.enis.occupied() == {EniId("eni-v6"): (0, 1), EniId("eni-efa"): (0, 2)}
+    assert node.enis.book.shown() == {EniId("eni-v6"): (0, 1), EniId("eni-efa"): (0, 2)}
     given |= run_sandboxes(node, *(f"s{number}" for number in range(8)))
     assert recorded(node) == given
     assert set(node.ec2.enis) == before, "an ENI was made for a place that is taken"

@@ -7,7 +7,7 @@ three halves). The prefix then looked empty and was released. The pods kept veth
 
 Here: that an address is not recorded says nothing about its sandbox. A wired sandbox stays, whatever the list lacks
 (`StartupReconciler`, `QuarantineService`), and when its address turns up the kernel's word makes it quarantined, not free
-(`EniRecords._admit`; I1, I2), until kernel and runtime agree and the record is made again. Bound: at the first list of the
+(`EniService._admit`; I1, I2), until kernel and runtime agree and the record is made again. Bound: at the first list of the
 runtime after the address turned up, that is 10 s (fake); and still so after 46 hours.
 
 A restart in between makes it no worse. Such a sandbox has no row though the new datastore is whole; a start that took "no row" for "no
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.records import EniRecords
+from ipamd.eni.enis import EniService
 from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
 from ipamd.model.evidence import Record
@@ -84,7 +84,7 @@ def test_a_prefix_in_use_is_never_taken_for_empty(node: FakeNode) -> None:
 
 def test_a_prefix_in_use_is_taken_for_free_without_the_kernels_word(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If what turns up were simply free, the next pods would get the addresses of running ones."""
-    monkeypatch.setattr(EniRecords, "wired_addresses", lambda self: frozenset())
+    monkeypatch.setattr(EniService, "wired_addresses", lambda self: frozenset())
     with pytest.raises(AssertionError, match="one address in two sandboxes"):
         play(node)
 

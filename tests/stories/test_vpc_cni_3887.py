@@ -14,7 +14,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.eni.enis import EniService
-from ipamd.eni.sync_result import EniSyncResult
+from ipamd.eni.resync import EniSyncResult
 from ipamd.model.cloud import DescribedEni, InstanceIdentity
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode

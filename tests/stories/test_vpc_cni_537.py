@@ -84,7 +84,7 @@ def test_an_attachment_that_ec2_shows_late_is_taken_into_use(node: FakeNode) -> 
 
 def test_it_outlives_the_node_without_the_mark(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken in but not marked, EC2 would keep it when the instance ends."""
-    monkeypatch.setattr(Steps, "_mark_attached", lambda self, work: None)
+    monkeypatch.setattr(Steps, "_mark_attached", lambda self, eni_id: None)
     show_the_next_attachment_late(node)
     with pytest.raises(AssertionError, match="not marked"):
         play(node)

@@ -7,7 +7,7 @@ under its old name while the old sandbox still runs.
 
 Here: no Kubernetes API anywhere (I12). After a lost datastore the kernel says which address is wired to which sandbox and CRI
 that the sandbox is there; both are asked before ADD is served (`StartupReconciler.reconcile_kernel`), and an address that the
-kernel has wired is never taken for free (`EniRecords._admit`; I1, I2). Names decide nothing: key and veth name come from the
+kernel has wired is never taken for free (`EniService._admit`; I1, I2). Names decide nothing: key and veth name come from the
 sandbox ID (`model/attachment.veth_name`). Bound: new pods wait at most one cooldown (30 s, fake), because what the lost
 datastore may just have released cools once more.
 """

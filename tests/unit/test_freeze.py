@@ -248,7 +248,7 @@ def test_a_frozen_pool_makes_no_eni_until_thawed(node: FakeNode) -> None:
 
 def test_metadata_freezes_and_thaws(node: FakeNode) -> None:
     """A turn takes over what EC2 announces; a turn that fails changes nothing (I11)."""
-    freeze, turn = node.app.context.freeze, node.cloud_reconciler.metadata.take_turn
+    freeze, turn = node.app.context.freeze, node.cloud_reconciler.take_turn
     node.metadata.announced = {FreezeCause.SPOT_INTERRUPTION: "EC2 will terminate it"}
     turn()
     assert freeze.reason == "spot-interruption: EC2 will terminate it"
@@ -276,7 +276,7 @@ def test_a_notice_that_cannot_be_read_hides_nothing_else(node: FakeNode, monkeyp
         raise CloudError("malformed")
 
     monkeypatch.setattr(node.metadata, "notices", refuse)
-    assert node.cloud_reconciler.metadata.take_turn() >= 3
+    assert node.cloud_reconciler.take_turn() >= 3
     assert node.enis.book.metadata_view() is not None
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.external_changes import TURN_S
-from ipamd.eni.metadata import REQUESTS_PER_TURN
+from ipamd.eni.external_changes import REQUESTS_PER_TURN, TURN_S
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged

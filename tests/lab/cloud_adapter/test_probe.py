@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ipamd.cloud.answers import described_eni
-from ipamd.eni.tags import is_managed
+from ipamd.model.eni import is_managed
 from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS
 from ipamd.probe.checks import CHECKS, STEPS
 from ipamd.probe.report import markdown

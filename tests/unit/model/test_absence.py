@@ -34,21 +34,3 @@ def test_an_object_that_is_seen_starts_over() -> None:
     assert (absences.count("a"), absences.count("b")) == (0, 2)
     absences.look(["a", "b"], now_s=20.0)
     assert (absences.count("a"), absences.age_s("a", now_s=25.0)) == (1, 5.0)
-
-
-def test_forgetting_concerns_one_object() -> None:
-    """What was forgotten starts over, the others do not."""
-    absences: Absences[str] = Absences(gap_s=GAP_S)
-    absences.look(["a", "b"], now_s=0.0)
-    absences.forget("a")
-    assert absences.keys() == {"b"}
-    assert absences.age_s("a", now_s=9.0) == 0.0
-
-
-def test_a_look_for_one_object_says_nothing_about_others() -> None:
-    """Only the object that was looked for is counted; the others keep their counts."""
-    absences: Absences[str] = Absences(gap_s=GAP_S)
-    absences.look_for("a", now_s=0.0)
-    absences.look_for("b", now_s=5.0)
-    absences.look_for("a", now_s=10.0)
-    assert (absences.count("a"), absences.count("b")) == (2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
@@ -12,13 +13,16 @@ from ipamd.model.cloud_evidence import (
     LOOK_GAP_S,
     MASS_LOSS_AGE_S,
     CloudEvidence,
+    CloudKey,
+    Recorded,
     Weighed,
     Witnesses,
     missing,
     plausibility,
 )
+from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.metadata_evidence import CloudKey, Recorded, RecordedEni
+from tests.fakes.cloud import IDENTITY
 
 PRIMARY = EniId("eni-0")
 
@@ -56,8 +60,10 @@ def shown(number: int, *last: int, problem: str = "", prefixes: frozenset[IPv4Ne
 def recorded(eni_count: int, *, per_eni: int = 2, wired: int = 0) -> Recorded:
     """`eni_count` ENIs, the primary one included, each with `per_eni` addresses, of which the first `wired` ones are wired."""
     addresses = {address(n, last): eni_id(n) for n in range(eni_count) for last in range(2, 2 + per_eni)}
-    enis = {eni_id(n): RecordedEni(mac(n), address(n)) for n in range(eni_count)}
-    return Recorded(PRIMARY, address(0), mac(0), enis, addresses, frozenset(list(addresses)[:wired]))
+    subnet = (SubnetId("subnet-1"), IPv4Network("10.0.0.0/16"))
+    enis = {eni_id(n): Eni(eni_id(n), mac(n), n, 0, *subnet, address(n), is_primary=n == 0) for n in range(eni_count)}
+    identity = replace(IDENTITY, primary_eni_id=PRIMARY, primary_address=address(0), primary_mac=mac(0))
+    return Recorded(identity, enis, addresses, frozenset(list(addresses)[:wired]))
 
 
 class Looks:
@@ -245,6 +251,6 @@ def test_a_mass_loss_of_addresses_is_confirmed_by_metadata_only() -> None:
 def test_an_eni_that_was_being_detached_surprises_nobody() -> None:
     """Two of three ENIs were shown detaching before: their absence makes the answer no less plausible."""
     known = recorded(3)
-    leaving = {key: RecordedEni(eni.mac, eni.primary_address, is_leaving=key != PRIMARY) for key, eni in known.enis.items()}
-    known = Recorded(PRIMARY, address(0), mac(0), leaving, known.addresses)
+    leaving = {key: eni if eni.is_primary else replace(eni, state=EniState.DETACHING) for key, eni in known.enis.items()}
+    known = replace(known, enis=leaving)
     assert plausibility([shown(0, 2, 3)], known) == ""

@@ -15,10 +15,10 @@ from typing import Any, cast
 
 import pytest
 
-from ipamd.eni import tags
 from ipamd.kernel import devconf, messages, routing, ruleset, uapi, wiring
 from ipamd.kernel.netlink import Message
 from ipamd.kernel.routing import HostLook
+from ipamd.model import eni as tags
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway

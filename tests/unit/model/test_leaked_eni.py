@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipamd.eni.tags import EniTags
 from ipamd.model.cloud import INTENT_TAG, DescribedEni
-from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG, why_kept
+from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG, EniTags, why_kept
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.words import rfc3339
 from tests.fakes.cloud import IDENTITY

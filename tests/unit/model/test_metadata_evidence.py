@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network
@@ -13,24 +14,20 @@ from ipamd.model.cloud import MetadataEni
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.metadata_evidence import (
-    ASK_AGAIN_S,
-    AskedDifferences,
     Difference,
     DifferenceKind,
     Recent,
-    RecordedContents,
-    eni_differences,
-    list_differences,
-    recorded_contents,
+    differences,
     sentence,
 )
+from ipamd.model.snapshot import Snapshot
 
 MAC, OTHER = MacAddress("02:00:00:00:00:02"), MacAddress("02:00:00:00:00:03")
 ENI = EniId("eni-2")
 A, B, C = (IPv4Address(f"10.0.0.{number}") for number in (10, 11, 12))
 P, Q = IPv4Network("10.0.1.0/28"), IPv4Network("10.0.1.16/28")
-RECORDED = RecordedContents(MAC, ENI, frozenset({A, B}), frozenset({P}))
 SHOWN = MetadataEni(MAC, ENI, 1, frozenset({A, B}), frozenset({P}))
+THIRD = MetadataEni(OTHER, EniId("eni-3"), 2)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -45,21 +42,33 @@ def eni(**changes: object) -> Eni:
     return replace(made, **changes)
 
 
-def said(*found: Difference) -> set[str]:
-    """The sentences."""
-    return {str(one) for one in found}
+ROWS = [row(B), *(row(address, P) for address in P)]
+
+
+def found(
+    shown: MetadataEni | None = SHOWN,
+    *,
+    ours: Eni | None = None,
+    rows: Iterable[Address] = ROWS,
+    listed: Mapping[MacAddress, MetadataEni | None] | None = None,
+    left_alone: Mapping[EniId, MacAddress | None] | None = None,
+    recent: Recent | None = None,
+) -> set[str]:
+    """The sentences, if metadata lists this ENI of ours as shown, or what is listed instead."""
+    recorded = Snapshot({ENI: ours or eni()}, {one.address: one for one in rows}, {}, {}, {})
+    listed = {MAC: shown} if listed is None else listed
+    in_list, in_enis = differences(recorded, listed, left_alone=left_alone or {}, recent=recent or Recent())
+    return {str(one) for one in in_list | in_enis}
 
 
 def test_equal_content_is_no_difference() -> None:
-    """The same addresses and prefixes: nothing to ask about."""
-    assert eni_differences(RECORDED, SHOWN, recent=Recent()) == frozenset()
-    assert list_differences([RECORDED], frozenset({MAC}), unknown={}, leaving={}, recent=Recent()) == frozenset()
+    """The same addresses and prefixes, or an ENI that was not read: nothing to ask about."""
+    assert found() == found(None) == set()
 
 
 def test_lists_of_equal_length_may_differ() -> None:
     """One address replaced by another, one prefix by another: four differences (amazon-vpc-cni-k8s issues 3019 and 3887)."""
-    shown = replace(SHOWN, addresses=frozenset({A, C}), prefixes=frozenset({Q}))
-    assert said(*eni_differences(RECORDED, shown, recent=Recent())) == {
+    assert found(replace(SHOWN, addresses=frozenset({A, C}), prefixes=frozenset({Q}))) == {
         f"{B} is recorded and not shown",
         f"{C} is shown and not recorded",
         f"{P} is recorded and not shown",
@@ -69,16 +78,17 @@ def test_lists_of_equal_length_may_differ() -> None:
 
 def test_a_replaced_eni_is_one_difference() -> None:
     """Another ENI under the same MAC: its addresses are not compared with ours."""
-    found = eni_differences(RECORDED, replace(SHOWN, eni_id=EniId("eni-9"), addresses=frozenset()), recent=Recent())
-    assert said(*found) == {"eni-9 is shown and not recorded"}
+    assert found(replace(SHOWN, eni_id=EniId("eni-9"), addresses=frozenset())) == {"eni-9 is shown and not recorded"}
 
 
 def test_enis_are_compared_by_mac() -> None:
-    """One that is recorded and not listed, one that is listed and not recorded; others that are listed are of no concern."""
-    listed = frozenset({OTHER})
-    found = list_differences([RECORDED], listed, unknown={OTHER: EniId("eni-3")}, leaving={}, recent=Recent())
-    assert said(*found) == {f"{ENI} is recorded and not shown", "eni-3 is shown and not recorded"}
-    assert list_differences([], listed, unknown={}, leaving={}, recent=Recent()) == frozenset()
+    """One that is recorded and not listed, one that is listed and not recorded; one that is left alone only when it goes."""
+    listed = {OTHER: THIRD}
+    assert found(listed=listed) == {f"{ENI} is recorded and not shown", f"{THIRD.eni_id} is shown and not recorded"}
+    assert found(listed={OTHER: None}) == {f"{ENI} is recorded and not shown"}
+    assert found(listed={MAC: SHOWN} | listed, left_alone={THIRD.eni_id: OTHER}) == set()
+    assert found(left_alone={THIRD.eni_id: None}) == set()
+    assert found(left_alone={THIRD.eni_id: OTHER}) == {f"{THIRD.eni_id} is recorded and not shown"}
 
 
 @pytest.mark.parametrize(
@@ -93,55 +103,41 @@ def test_enis_are_compared_by_mac() -> None:
 )
 def test_what_we_changed_lately_is_no_difference(shown: MetadataEni, objects: set[EniId | IPv4Address]) -> None:
     """Metadata lags behind our own calls: what they changed does not count, everything else does."""
-    assert eni_differences(RECORDED, shown, recent=Recent()) != frozenset()
-    assert eni_differences(RECORDED, shown, recent=Recent(objects)) == frozenset()
+    assert found(shown) != set()
+    assert found(shown, recent=Recent(objects)) == set()
 
 
 def test_what_we_gave_back_is_no_difference_only_where_it_was() -> None:
     """EC2 may give it to another ENI of the node within seconds: that is news, and no lag."""
     more = replace(SHOWN, addresses=frozenset({A, B, C}), prefixes=frozenset({P, Q}))
     there = {C: ENI, Q.network_address: ENI}
-    assert eni_differences(RECORDED, more, recent=Recent(given_back=there)) == frozenset()
-    elsewhere = dict.fromkeys(there, EniId("eni-9"))
-    assert len(eni_differences(RECORDED, more, recent=Recent(given_back=elsewhere))) == 2
-    less = replace(SHOWN, addresses=frozenset({A}))
-    assert eni_differences(RECORDED, less, recent=Recent(given_back={B: ENI})) == frozenset()
+    assert found(more, recent=Recent(removed=there)) == set()
+    assert len(found(more, recent=Recent(removed=dict.fromkeys(there, EniId("eni-9"))))) == 2
+    assert found(replace(SHOWN, addresses=frozenset({A})), recent=Recent(removed={B: ENI})) == set()
 
 
-def test_an_eni_that_we_attached_or_detached_lately_is_no_difference() -> None:
-    """Its absence from the list is our own change, not yet shown."""
-    assert list_differences([RECORDED], frozenset(), unknown={}, leaving={}, recent=Recent({ENI})) == frozenset()
+@pytest.mark.parametrize("recent", [Recent({ENI}), Recent(removed={ENI: ENI})])
+def test_an_eni_that_we_attached_or_detached_lately_is_no_difference(recent: Recent) -> None:
+    """Its absence from the list, or its presence, is our own change, not yet shown."""
+    assert found(listed={}, recent=recent) == set()
+    assert found(ours=eni(state=EniState.DETACHING), recent=recent) == set()
 
 
 def test_while_a_call_of_ours_is_under_way_only_absence_counts() -> None:
     """What metadata shows more may be the answer that we wait for; what it lacks is not."""
     growing = Recent(is_growing=True)
-    assert list_differences([], frozenset({OTHER}), unknown={OTHER: EniId("eni-3")}, leaving={}, recent=growing) == frozenset()
-    assert eni_differences(RECORDED, replace(SHOWN, addresses=frozenset({A, B, C})), recent=growing) == frozenset()
-    assert said(*eni_differences(RECORDED, replace(SHOWN, addresses=frozenset({A})), recent=growing)) == {
-        f"{B} is recorded and not shown"
-    }
+    assert found(listed={MAC: SHOWN, OTHER: THIRD}, recent=growing) == set()
+    assert found(replace(SHOWN, addresses=frozenset({A, B, C})), recent=growing) == set()
+    assert found(replace(SHOWN, addresses=frozenset({A})), recent=growing) == {f"{B} is recorded and not shown"}
 
 
 def test_the_recorded_side() -> None:
-    """Single addresses with the primary one, prefixes as such; unmanaged ENIs without addresses, detaching ones not at all."""
-    rows = [row(B), *(row(address, P) for address in P)]
-    assert recorded_contents([eni()], rows) == {MAC: RECORDED}
-    assert recorded_contents([eni(managed=False)], ()) == {MAC: RecordedContents(MAC, ENI)}
-    assert recorded_contents([eni(state=EniState.DETACHING)], rows) == {}
-    assert eni_differences(RecordedContents(MAC, ENI), SHOWN, recent=Recent()) == frozenset()
-
-
-def test_each_difference_is_asked_about_once_an_hour() -> None:
-    """A difference that stays, or ends and comes back, is asked about once an hour; a new one at once."""
-    asked = AskedDifferences()
-    one, two = Difference(MAC, DifferenceKind.ABSENT, "x"), Difference(MAC, DifferenceKind.UNKNOWN, "y")
-    assert asked.due({one}, now_s=0.0) == {one}
-    asked.mark({one}, now_s=0.0)
-    assert asked.due({one, two}, now_s=60.0) == {two}
-    asked.mark({two}, now_s=60.0)
-    assert asked.due({one, two}, now_s=ASK_AGAIN_S - 1) == frozenset()
-    assert asked.due({one, two}, now_s=ASK_AGAIN_S) == {one}
+    """Unmanaged ENIs without addresses; a detaching one must not be there, whatever it carries; a lost address is not expected."""
+    assert found(ours=eni(managed=False), rows=()) == set()
+    assert found(ours=eni(state=EniState.DETACHING)) == {f"{ENI} is shown and recorded as detached"}
+    assert found(ours=eni(state=EniState.DETACHING), listed={}) == set()
+    lost = [replace(row(B), lost_since=NOW), *ROWS[1:]]
+    assert found(replace(SHOWN, addresses=frozenset({A})), rows=lost) == set()
 
 
 def test_a_sentence_names_three() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ipamd.eni.book import FROZEN
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.eni import EniState
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -80,11 +81,12 @@ def test_damaged_routing_is_a_difference_that_names_what_repairs_it(node: FakeNo
 def test_a_frozen_eni_is_told_with_its_reason(node: FakeNode) -> None:
     """And an ENI whose routing is not set up, which gives no address either."""
     eni_id = secondary(node)
-    node.enis.routing.freeze(eni_id, "its link is gone")
+    node.enis.routing.freeze(eni_id)
     (found,) = about(audit(node), eni_id)
     assert found.severity is Severity.DIFFERENCE
-    assert found.what == "frozen, it gives no address to new sandboxes: its link is gone; 1 sandbox on it"
+    assert found.what == f"frozen, it gives no address to new sandboxes: {FROZEN}; 1 sandbox on it"
     node.enis.routing.thaw(eni_id)
+    node.enis.routing.set_up_again(eni_id)
     assert about(audit(node), eni_id) == []
     known = node.datastore.eni(eni_id)
     assert known is not None

@@ -53,9 +53,9 @@ def test_a_free_address_is_held_after_one_look_and_forgotten_after_two(node: Fak
     lagging = replace(node.ec2.enis[PRIMARY], secondary_addresses=node.ec2.enis[PRIMARY].secondary_addresses - {free})
     node.ec2.answers = [(lagging, node.ec2.enis[OTHER])]
     result = node.enis.sync_with_ec2(IDENTITY)
-    assert (result.pending, result.again_s, result.lost_count, node.datastore.counts().held) == (True, LOOK_GAP_S, 0, 1)
+    assert (result.again_s, result.lost_count, node.datastore.counts().held) == (LOOK_GAP_S, 0, 1)
     result = node.enis.sync_with_ec2(IDENTITY)
-    assert (result.pending, node.datastore.counts().held) == (False, 0)
+    assert (result.again_s, node.datastore.counts().held) == (None, 0)
     unassign_by_hand(node, free)
     assert node.look_twice().removed_count == 1
     assert node.datastore.address(free) is None
@@ -146,7 +146,7 @@ def test_one_contradiction_stops_nothing_else(node: FakeNode) -> None:
     assert any(str(made.address) in sentence and "eni-9" in sentence for sentence in result.kept)
     assert any(str(made.address) in sentence for sentence in node.health.conditions())
     assert all(node.datastore.address(address) is not None for address in fresh)
-    assert node.enis.occupied() == {EniId("eni-9"): (0, 2)}
+    assert node.enis.book.shown() == {EniId("eni-9"): (0, 2)}
     for _ in range(2):
         node.clock.advance(RECENT_S)
         assert node.enis.sync_with_ec2(IDENTITY).again_s is not None, "it is looked at again while the contradiction lasts"

@@ -62,7 +62,7 @@ def test_an_eni_that_gives_nothing_takes_its_place(tmp_path: Path, odd: Describe
     node.ec2.enis[odd.eni_id] = odd
     node.bring_up()
     assert node.datastore.eni(odd.eni_id) is None
-    assert list(node.enis.occupied().values()) == [(0, 2)]
+    assert list(node.enis.book.shown().values()) == [(0, 2)]
     give_the_threads_their_turn(node)
     for number in range(18):
         node.add(f"s{number}")
@@ -75,7 +75,7 @@ def test_an_eni_that_gives_nothing_takes_its_place(tmp_path: Path, odd: Describe
     assert any("cannot be read" in sentence for sentence in node.health.conditions()) == is_unreadable
     node.crash()
     node.bring_up()
-    assert list(node.enis.occupied().values()) == [(0, 2)]
+    assert list(node.enis.book.shown().values()) == [(0, 2)]
 
 
 def test_an_eni_that_cannot_be_read_keeps_its_addresses(node: FakeNode) -> None:
@@ -86,7 +86,7 @@ def test_an_eni_that_cannot_be_read_keeps_its_addresses(node: FakeNode) -> None:
     node.ec2.enis[OTHER] = replace(whole, primary_address=None, secondary_addresses=frozenset(), problem="'10.0.0.300'")
     assert node.look_twice().lost_count == 0
     assert (node.datastore.addresses(), node.datastore.enis(), node.datastore.counts().held) == (*before, 0)
-    assert node.enis.occupied() == {}
+    assert node.enis.book.shown() == {}
 
 
 def test_a_vanished_eni_is_no_supply_and_frees_its_place(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_an_eni_that_is_being_detached_gives_nothing_and_takes_its_place(node: F
     assert on_other
     attached = node.ec2.enis[OTHER]
     node.ec2.enis[OTHER] = replace(attached, attachment_status="detaching")
-    assert node.enis.sync_with_ec2(IDENTITY).pending
+    assert node.enis.sync_with_ec2(IDENTITY).again_s is not None
     eni = node.datastore.eni(OTHER)
     assert eni is not None
     assert (eni.state, eni.host_ready) == (EniState.DETACHING, False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.eni.book import FROZEN
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import PoolEmptyError, WiringError
 from ipamd.model.ids import EniId
@@ -25,7 +26,7 @@ def frozen(node: FakeNode) -> FakeNode:
     """A node with sandboxes on two ENIs, of which the second is frozen; its primary ENI is full."""
     run_sandboxes(node, *(f"s{number}" for number in range(10)))
     for eni_id in (OTHER, EniId("eni-3")):
-        node.enis.routing.freeze(eni_id, "its link is gone")
+        node.enis.routing.freeze(eni_id)
     return node
 
 
@@ -34,8 +35,8 @@ def test_a_frozen_eni_gives_no_address(frozen: FakeNode) -> None:
     with pytest.raises(PoolEmptyError):
         frozen.datastore.reserve(frozen.key("nobody"))
     assert len(frozen.datastore.attachments()) == 10
-    assert frozen.enis.routing.frozen()[OTHER] == "its link is gone"
-    assert any(f"{OTHER} gives no address: its link is gone" in sentence for sentence in frozen.health.conditions())
+    assert frozen.enis.routing.frozen()[OTHER] == FROZEN
+    assert any(f"{OTHER} gives no address: {FROZEN}" in sentence for sentence in frozen.health.conditions())
 
 
 def test_nothing_but_thaw_makes_it_give_again(frozen: FakeNode) -> None:
@@ -45,11 +46,11 @@ def test_nothing_but_thaw_makes_it_give_again(frozen: FakeNode) -> None:
     frozen.host_reconciler.reconcile()
     frozen.enis.sync_with_ec2(IDENTITY)
     assert frozen.enis.routing.set_up_all() == []
-    with pytest.raises(WiringError, match="its link is gone"):
-        frozen.enis.routing.set_up(eni)
+    assert "its link is gone" in frozen.enis.routing.set_up(eni)
     frozen.enis.routing._mark(OTHER, host_ready=True)  # as a setup would end that began before
     assert not is_ready(frozen, OTHER)
     frozen.enis.routing.thaw(OTHER)
+    frozen.enis.routing.set_up_again(OTHER)
     assert is_ready(frozen, OTHER)
     assert OTHER not in frozen.enis.routing.frozen()
     assert not any(f"{OTHER} gives no address" in sentence for sentence in frozen.health.conditions())
@@ -60,6 +61,7 @@ def test_a_thaw_that_fails_is_tried_again(frozen: FakeNode) -> None:
     """The link is not there after all: the host network reconciler sets the ENI up later."""
     frozen.hostnet.fail["setup_eni"] = [WiringError("its link did not appear")]
     frozen.enis.routing.thaw(OTHER)
+    frozen.enis.routing.set_up_again(OTHER)
     assert not is_ready(frozen, OTHER)
     frozen.host_reconciler.reconcile()
     assert is_ready(frozen, OTHER)
@@ -68,8 +70,9 @@ def test_a_thaw_that_fails_is_tried_again(frozen: FakeNode) -> None:
 def test_thawing_what_is_not_frozen_or_not_known_is_fine(node: FakeNode) -> None:
     """Signs come late and twice."""
     node.enis.routing.thaw(PRIMARY)
-    node.enis.routing.freeze(EniId("eni-unknown"), "its link is gone")
+    node.enis.routing.freeze(EniId("eni-unknown"))
     node.enis.routing.thaw(EniId("eni-unknown"))
+    node.enis.routing.set_up_again(EniId("eni-unknown"))
     assert (node.enis.routing.frozen(), is_ready(node, PRIMARY)) == ({}, True)
 
 
@@ -106,4 +109,4 @@ def test_an_eni_that_we_deleted_is_not_recorded_again(node: FakeNode) -> None:
         uow.remove_eni(OTHER, reason="deleted by us")
     node.enis.book.note_removed(enis=[OTHER])
     node.enis.sync_with_ec2(IDENTITY)
-    assert (node.datastore.eni(OTHER), OTHER in node.enis.occupied()) == (None, False)
+    assert (node.datastore.eni(OTHER), OTHER in node.enis.book.shown()) == (None, False)

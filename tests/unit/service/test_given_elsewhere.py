@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.sync_result import EniSyncResult
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.pool import PoolSettings
@@ -98,5 +97,5 @@ def test_a_reread_eni_is_no_recent_change(node: FakeNode) -> None:
     described = node.ec2.describe_eni(PRIMARY)
     known = node.datastore.eni(PRIMARY)
     assert known is not None
-    node.enis.record(known, described, EniSyncResult())
+    node.enis.record(known, described)
     assert node.enis.book.added() == {}

@@ -10,9 +10,8 @@ import pytest
 
 from ipamd.core.agenda import ROOM
 from ipamd.eni.leaked import FIRST_LOOK_S, SECOND_LOOK_S
-from ipamd.eni.tags import EniTags, description
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
-from ipamd.model.eni import CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG
+from ipamd.model.eni import CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG, EniTags, description
 from ipamd.model.errors import CloudError
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.datastore.unit_of_work import UnitOfWork
-from ipamd.eni.sync_result import EniSyncResult
+from ipamd.eni.resync import EniSyncResult
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import Eni, EniState, InstanceLimits
@@ -172,13 +172,13 @@ def test_the_place_of_an_unrecorded_eni_is_free_when_it_goes(node: FakeNode) -> 
     efa = unrecorded("eni-efa", primary_address=None, interface_type="efa-only")
     node.ec2.enis[efa.eni_id] = efa
     settle(node)
-    assert node.enis.occupied() == {efa.eni_id: (0, 2)}
+    assert node.enis.book.shown() == {efa.eni_id: (0, 2)}
     before = described(node)
     hours(node, 12)
     assert described(node) == before, "while it stays nobody asks (I13)"
     del node.ec2.enis[efa.eni_id]
     settle(node)
-    assert not node.enis.occupied()
+    assert not node.enis.book.shown()
     assert described(node) == before + 1
 
 
@@ -272,13 +272,13 @@ def test_a_freeze_that_the_disk_refused_is_tried_again(node: FakeNode, monkeypat
 
 def test_an_eni_that_is_frozen_while_its_set_up_commits_is_frozen(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """I7: the link goes after the set-up has looked and before its COMMIT; the freeze must not believe that nothing is to be done."""
-    node.enis.routing.freeze(SECOND, "for a moment")
-    node.enis.book.observe(SECOND, frozen="")
+    node.enis.routing.freeze(SECOND)
+    node.enis.routing.thaw(SECOND)
     threads: list[threading.Thread] = []
 
     def freeze_now(name: str) -> None:
         if name == "datastore.before-commit" and not threads:
-            threads.append(threading.Thread(target=node.enis.routing.freeze, args=(SECOND, "its link is gone")))
+            threads.append(threading.Thread(target=node.enis.routing.freeze, args=(SECOND,)))
             threads[0].start()
             while not node.enis.routing.frozen():
                 threads[0].join(0.01)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.eni import operations
 from ipamd.eni.operations import FAILPOINTS, TABLE, Row, State, Then
+from ipamd.eni.steps import Steps
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, ThrottledError
 
 BEGINNINGS = {State.ASKED, State.UNANSWERED, State.UNREPEATABLE, State.FOUND, State.HELD}
@@ -38,6 +38,11 @@ def test_every_state_leads_to_the_end(operation: object) -> None:
     assert reached == rows.keys()
 
 
+def test_every_row_is_carried_out() -> None:
+    """The engine has a method for each."""
+    assert all(callable(getattr(Steps, f"_{row.call}")) for rows in TABLE.values() for row in rows.values())
+
+
 def test_every_failpoint_has_its_place() -> None:
     """Those that are in no row belong to the log of intents and to what comes after the table."""
     placed = {row.failpoint for rows in TABLE.values() for row in rows.values()} - {""}
@@ -57,7 +62,7 @@ def test_every_failpoint_has_its_place() -> None:
 )
 def test_every_answer_has_its_column(error: CloudError, field: str) -> None:
     """Silence is no refusal (I11), and neither is throttling."""
-    row = Row(operations.Call.LOOK, State.DONE, **{field: Then.GONE})  # type: ignore[arg-type]
+    row = Row("look", State.DONE, **{field: Then.GONE})  # type: ignore[arg-type]
     assert row.on(error) is Then.GONE
     assert [row.on(other) for other in (refused(), unanswered()) if other.may_have_happened != error.may_have_happened] == [
         Then.WAIT

@@ -12,7 +12,7 @@ import pytest
 
 from ipamd.cloud_loop import CloudLoop
 from ipamd.eni.book import VIEW_S
-from ipamd.eni.metadata import REQUESTS_PER_TURN
+from ipamd.eni.external_changes import REQUESTS_PER_TURN
 from ipamd.eni.resync import DOUBT_MAX_S, LookReason
 from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
 from ipamd.model.eni import EniState, InstanceLimits
@@ -80,7 +80,7 @@ def test_after_a_restart_the_first_turn_reads_three_enis_of_ours(tmp_path: Path)
     node.bring_up()
     node.ec2.enis[other.eni_id] = other
     before = node.metadata.request_count()
-    node.cloud_reconciler.metadata.take_turn()
+    node.cloud_reconciler.take_turn()
     assert node.metadata.request_count() - before <= REQUESTS_PER_TURN
     assert node.metadata._read == ours
     node.datastore.close()
@@ -212,7 +212,7 @@ def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNod
     """A view in which one ENI is old, or missing, is none: it could confirm a loss that did not happen."""
     view = node.enis.book.metadata_view()
     assert view is not None
-    assert {eni.eni_id for eni in view} == {PRIMARY, SECOND}
+    assert view >= {node.ec2.enis[eni_id].primary_address for eni_id in (PRIMARY, SECOND)}
     node.clock.advance(VIEW_S + 1)
     assert node.enis.book.metadata_view() is None
     for _ in range(2):

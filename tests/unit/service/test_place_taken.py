@@ -38,7 +38,7 @@ def test_no_second_eni_is_made_for_a_taken_place(tmp_path: Path) -> None:
     node.ec2.enis[PRIMARY] = replace(primary, secondary_addresses=frozenset())
     outcome = node.enis.sync_with_ec2(IDENTITY)
     assert "lacks 2 of 2 addresses" in outcome.implausible
-    assert (0, 3) in node.provisioner.enis.occupied().values()
+    assert (0, 3) in node.provisioner.enis.book.shown().values()
     snapshot = node.pool.snapshot()
     assert snapshot is not None
     assert 3 in snapshot.unmanaged_device_indexes

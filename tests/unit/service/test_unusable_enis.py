@@ -146,7 +146,7 @@ def test_a_new_eni_that_contradicts_a_record_ends_its_creation(tmp_path: Path, m
         "all but the one that waited; a lost address takes no slot"
     )
     assert node.datastore.open_intents() == ()
-    assert node.enis.occupied() == {}
+    assert node.enis.book.shown() == {}
     assert EniId("eni-2") not in ec2.enis
     before = ec2.calls.total()
     for _ in range(12 * 60):
