@@ -160,7 +160,7 @@ def test_what_a_refused_call_put_in_doubt_is_looked_at_again(node: FakeNode) -> 
     victim = next(row.address for row in node.datastore.addresses() if row.eni_id == SECOND)
     full = node.ec2.attached()
     node.ec2.answers = [tuple(replace(eni, secondary_addresses=eni.secondary_addresses - {victim}) for eni in full)]
-    node.provisioner._steps.adopt_changes(IDENTITY)
+    node.provisioner.steps.adopt_changes(IDENTITY)
     assert node.datastore.counts().held == 1
     pass_time(node, 31.0)
     pass_time(node, 1.0)
