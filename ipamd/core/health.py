@@ -236,7 +236,8 @@ class Health:
 
     def conditions_by_subject(self) -> dict[str, str]:
         """Subject of each degraded condition -> its sentence."""
-        return self._conditions.copy()
+        with self._changed:  # a sentence that is replaced is away for a moment
+            return self._conditions.copy()
 
     def last_error(self) -> ErrorReport | None:
         """The last thing that went wrong since start."""
