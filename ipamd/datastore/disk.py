@@ -144,7 +144,8 @@ class Disk:
         with refusals(subject):
             if statement not in self._texts:
                 self._texts[statement] = str(statement.compile(dialect=_NAMED, column_keys=list(rows[0])))
-            return self._driver.executemany(self._texts[statement], rows).rowcount
+            run = self._driver.execute if isinstance(params, dict) else self._driver.executemany
+            return run(self._texts[statement], params).rowcount
 
     def complaints(self) -> list[str]:
         """Say what is wrong with the file or our connection to it, for which no change is accepted any more."""

@@ -108,7 +108,10 @@ class UnitOfWork:
     def _write(self, old: Address, new: Address | None) -> None:
         """Replace the row of an address, or remove it; memory and disk must agree on what it was."""
         state = AddressState.FREE if old.state is AddressState.RESERVED else old.state
-        params: Params = {"key_address": old.address, "key_state": state, **(address_params(new) if new else {})}
+        # Its ENI and prefix do not change; an address that is set to itself would be looked up again in all that refers to it.
+        row = address_params(new) if new else {}
+        changed = {name: value for name, value in row.items() if name not in ("address", "eni_id", "prefix")}
+        params: Params = {"key_address": old.address, "key_state": state, **changed}
         statement = sql.UPDATE_ADDRESS if new else sql.DELETE_ADDRESS
         if self._disk.write(statement, params, subject=f"changing address {old.address}") != 1:
             raise InvariantError(
