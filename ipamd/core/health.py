@@ -160,8 +160,8 @@ class Health:
     def serve_adds(self, subject: str) -> None:
         """End what `hold_adds` began; STATUS is as patient from here as after a start."""
         with self._changed:
+            self._patient_since_s = self._clock.monotonic()  # before the hold ends: STATUS reads in the other order
             self._held.pop(subject, None)
-            self._patient_since_s = self._clock.monotonic()
 
     @property
     def is_held(self) -> bool:
@@ -290,8 +290,9 @@ class Health:
         reason to fail: a node that is NotReady for minutes has its pods evicted; nor is a node that is being exported.
         Raises: PluginNotAvailableError.
         """
-        phase, for_s = self.phase, self._clock.monotonic() - self._patient_since_s
-        if for_s <= STATUS_GRACE_S or self._held:
+        phase, is_held = self.phase, bool(self._held)
+        for_s = self._clock.monotonic() - self._patient_since_s
+        if for_s <= STATUS_GRACE_S or is_held:
             return
         details = "; ".join(self.conditions()) or "see `ipamctl status`"
         if phase in (Phase.STARTING, Phase.RESTORING):

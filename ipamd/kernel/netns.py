@@ -39,7 +39,7 @@ class HostNetns:
     """The host's network namespace: that of the thread that creates this object.
 
     Holds a descriptor, so that the caller's current namespace does not matter, and a stack of idle sockets opened inside.
-    Concurrency: safe from any thread; list append and pop are atomic.
+    Concurrency: safe from any thread; steps of a list or dictionary are atomic.
     """
 
     def __init__(self, *, fatal: Callable[[str], NoReturn] | None = None) -> None:
@@ -86,7 +86,11 @@ class HostNetns:
             except BaseException:
                 sock.close()
                 raise
-        self._ports = {port: one for port, one in self._ports.items() if _is_remembered(one)} | {sock.port: sock}
+        if protocol == uapi.NETLINK_ROUTE:  # only its notifications are told by port, and another protocol's port may be the same
+            self._ports[sock.port] = sock
+            for port, one in list(self._ports.items()):
+                if not _is_remembered(one):
+                    self._ports.pop(port, None)
         return sock
 
     def is_own(self, port: int) -> bool:

@@ -261,7 +261,6 @@ class NftState:
         wanted, before = tuple(tables), self._seen
         if generation is not None and before is not None and (before.tables, before.generation) == (wanted, generation):
             return  # every change has another number
-        self._seen = None
         seen = None if generation is None else self._look(wanted)
         self._seen = seen if seen is not None and seen.generation == generation else None
 
