@@ -37,7 +37,7 @@ SYNC_S = 10.0
 TIDY_S = 3600.0
 """Between two looks at ages while nothing happens."""
 
-REFUSED_MAX_S = 60.0
+REFUSED_MAX_S = 30.0
 """Longest pause after the disk refused. Ours: a disk that is full stays so for longer."""
 
 PENDING_MAX = 20_000

@@ -446,7 +446,9 @@ class EniService(Service):
                 log.error("%s is gone at EC2 and stays recorded: %s", key, log_text(error))
                 outcome.keep(f"{key} is gone at EC2 and stays recorded: {log_text(error)}")
                 continue
-            if not isinstance(key, IPv4Address):  # after it is recorded as detaching: `forget_unused` of another thread goes by both
+            if not isinstance(
+                key, IPv4Address
+            ):  # after it is recorded as detaching: `forget_unused` of another thread goes by both
                 self.book.observe(key, is_absent=True)
             outcome.lost_eni_count += not is_address
             outcome.forced_eni_count += not is_address and any(row.is_in_use for row in rows)

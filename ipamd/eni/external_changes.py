@@ -200,7 +200,9 @@ class CloudReconciler(Service):
             self._agenda.clear(*(key for key in self._agenda.keys(ASKED) if self._agenda.is_due(key)))
             for difference in found:
                 self._agenda.put((ASKED, difference), in_s=ASK_AGAIN_S)
-        answered = "EC2 does not say so, it is asked again every hour" if self._resyncs.is_answered() else "EC2 is asked"
+        left_s = max((self._agenda.left_s((ASKED, one)) for one in found), default=0.0)
+        asked_s = self._clock.monotonic() - ASK_AGAIN_S + left_s - 0.001  # less what the sum may be wrong by
+        answered = "EC2 does not say so, it is asked again every hour" if self._resyncs.is_answered(asked_s) else "EC2 is asked"
         self._health.report(CONDITION, f"{CONDITION}: instance metadata: {sentence(found)}; {answered}" if found else "")
 
 

@@ -68,9 +68,10 @@ class EniRouting(Service):
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and eni.eni_id not in frozen]
         return [f"{eni.eni_id}: {problem}" for eni in enis if (problem := self.set_up(eni))]
 
-    def set_up(self, eni: Eni) -> str:
+    def set_up(self, eni: Eni, *, is_counted: bool = True) -> str:
         """Set up host routing of one ENI; one that is frozen is not. A failure is recorded, and tried again: its addresses stay
-        unassignable. Returns: what failed, "" if nothing did."""
+        unassignable. `is_counted`: a failure makes the next try of the pool wait; not one of a pass that comes by itself.
+        Returns: what failed, "" if nothing did."""
         try:
             if reason := self._book.of(eni.eni_id).frozen:
                 raise WiringError(f"ENI {eni.eni_id} is frozen: {reason}", details="it is set up when that is over")
@@ -84,9 +85,10 @@ class EniRouting(Service):
                 self._demand.announce_supply()
         except IpamError as error:
             problem = log_text(error)
-            self._health.record_error(f"host routing of {eni.eni_id}", error)
             log.warning("host routing of %s: %s", eni.eni_id, problem)
-            self._agenda.put_off((ROUTING, eni.eni_id), NODE)
+            if is_counted:
+                self._health.record_error(f"host routing of {eni.eni_id}", error)
+                self._agenda.put_off((ROUTING, eni.eni_id), NODE)
             self._book.observe(eni.eni_id, unready_why=problem)
             return problem
         return ""

@@ -368,7 +368,7 @@ class HostNetworkReconciler:
         self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
         frozen = self._enis.routing.frozen()
         for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
-            self._enis.routing.set_up(eni)
+            self._enis.routing.set_up(eni, is_counted=False)
         enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
         repairs = self._tried(
             "node routing",

@@ -139,9 +139,6 @@ def _follow(rules: Rules, chain: str, packet: Packet, budget: list[int]) -> Verd
     return Verdict.NONE
 
 
-# x.
-
-
 # Read chains and rules out of nftables' JSON, as far as `filters` needs them. Pure.
 #
 # iptables-nft's rules are among them; what it keeps as an extension ("xt") is named there without its arguments. Source of the
@@ -435,9 +432,6 @@ def _with_name(rule: Rule, chains: dict[int, str]) -> Rule:
     target = chains.get(int(rule.target), "")
     # An unconditional jump to the next entry is how the kernel says "no target": it is no chain.
     return Rule(rule.verdict if target else Verdict.NONE, rule.incoming, rule.outgoing, rule.scope, target)
-
-
-# x.
 
 
 _UNKNOWN = (Rule(Verdict.ACCEPT),)

@@ -96,7 +96,7 @@ class DemandWindow:
         self._rises: list[tuple[float, int]] = []
         self._fill_deadline = 0.0
         self._grow_s = {False: SeenDemand().allocation_s, True: SeenDemand().creation_s}  # whether it is a creation
-        self._batch = (0.0, 0)  # until when the next batch waits, and what is left of this one
+        self._batch = (float("-inf"), 0)  # when the last batch began, and what is left of it; the next one waits for a window
 
     def observe(self, counts: PoolCounts, settings: PoolSettings, *, waiting_count: int, served_count: int, now_s: float) -> None:
         """Record one look at the pool: its addresses, ADDs that wait, and ADDs that took an address since start."""
@@ -159,7 +159,7 @@ class DemandWindow:
         """
         held, soon = (self._lack.over(window_s, now_s=now_s) for window_s in self._windows_s(settings))
         settled = -(held or 0)
-        if now_s < self._batch[0]:
+        if now_s < self._batch[0] + settings.release_hold_s:
             settled = min(settled, self._batch[1])
         if kept_count is None:
             return None if held is None else settled
@@ -168,15 +168,18 @@ class DemandWindow:
     def released(self, count: int, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> None:
         """Addresses were given back: they are surplus no more, at no time in the window."""
         settled = self.settled_count(settings, kept_count=kept_count, now_s=now_s) or 0
-        is_new = kept_count is None and now_s >= self._batch[0]
-        self._batch = (now_s + settings.release_hold_s if is_new else self._batch[0], max(settled - count, 0))
+        is_new = kept_count is None and now_s >= self._batch[0] + settings.release_hold_s
+        self._batch = (now_s if is_new else self._batch[0], max(settled - count, 0))
         self._lack.raise_by(count, most=0)
 
     def next_change_s(self, settings: PoolSettings, *, now_s: float) -> float | None:
         """Seconds until more may be given back, or the target falls, by the passing of time alone; None if neither."""
         points: list[float] = []
         if self._lack.so_far(0.0, now_s=now_s):
-            points += [self._batch[0], *(end_s for window_s in self._windows_s(settings) for end_s in self._lack.ends(window_s))]
+            points += [
+                self._batch[0] + settings.release_hold_s,
+                *(end_s for window_s in self._windows_s(settings) for end_s in self._lack.ends(window_s)),
+            ]
         if settings.warm_target_auto:
             fading = (self._busy, self._short_growth, self._long_growth, self._start)
             points += [end_s for one in fading for end_s in one.ends(settings.release_hold_s)]

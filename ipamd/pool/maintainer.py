@@ -236,7 +236,9 @@ class PoolMaintainer:
         settings, now_s = self.settings, self._clock.monotonic()
         settled = self._window.settled_count(settings, kept_count=self._kept_count(snapshot), now_s=now_s)
         settled = None if settled is None else min(settled, surplus_count(snapshot, settings))
-        has_unit = settings.ip_targets_defined or any(eni.prefix_count for eni in snapshot.enis)
+        has_unit = (
+            settings.ip_targets_defined or is_prefix_mode(snapshot, settings) or any(eni.prefix_count for eni in snapshot.enis)
+        )
         may_go = (settled and has_unit) or any(eni.is_excluded and eni.counts.free for eni in snapshot.enis)
         may_go = may_go and not snapshot.waiting_count
         may_go = may_go or (needs_slot(snapshot, settings) and deficit_count(snapshot, settings) > 0)

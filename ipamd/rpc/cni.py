@@ -40,7 +40,7 @@ from ipamd.ports import Clock
 from ipamd.sandbox.attach import AttachService, CheckService
 from ipamd.sandbox.detach import DetachService, GcService
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("ipamd.rpc")
 
 
 VERB_MAX = 20

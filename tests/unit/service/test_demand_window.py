@@ -161,3 +161,14 @@ def test_the_target_falls_after_the_window(tmp_path: Path) -> None:
     node.pool.cycle()
     assert node.pool._window.next_change_s(AUTO, now_s=node.clock.monotonic()) is None, "nothing is left that could fade (I13)"
     node.datastore.close()
+
+
+def test_a_shorter_hold_ends_the_rest_after_a_batch() -> None:
+    """The setting is live: what became surplus after a batch waits for the window in force, not for the one before."""
+    window, long, short = DemandWindow(), PoolSettings(release_hold_s=3600), PoolSettings(release_hold_s=60)
+    window.record_surplus(30, long, now_s=0.0)
+    assert window.settled_count(long, kept_count=None, now_s=3600.0) == 30
+    window.released(30, long, kept_count=None, now_s=3600.0)
+    for settings, now_s in ((long, 3600.0), (short, 3610.0)):
+        window.record_surplus(60, settings, now_s=now_s)
+    assert window.settled_count(short, kept_count=None, now_s=3671.0) == 60

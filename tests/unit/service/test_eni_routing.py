@@ -110,3 +110,16 @@ def test_an_eni_that_we_deleted_is_not_recorded_again(node: FakeNode) -> None:
     node.enis.book.note_removed(enis=[OTHER])
     node.enis.sync_with_ec2(IDENTITY)
     assert (node.datastore.eni(OTHER), OTHER in node.enis.book.shown()) == (None, False)
+
+
+def test_passes_of_the_host_do_not_make_an_add_wait(node: FakeNode) -> None:
+    """What refuses while nobody waits is tried by each pass of the host; an ADD that comes then is tried for at once."""
+    run_sandboxes(node, *(f"s{number}" for number in range(10)))
+    node.enis.routing.freeze(OTHER)
+    node.enis.routing.thaw(OTHER)
+    node.hostnet.fail["setup_eni"] = [WiringError("the link is not up")] * 7
+    for _ in range(7):
+        node.host_reconciler.reconcile()
+    assert not is_ready(node, OTHER)
+    node.enis.routing.retry_due()
+    assert is_ready(node, OTHER)

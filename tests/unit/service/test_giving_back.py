@@ -354,3 +354,27 @@ def test_an_eni_that_may_carry_a_sandbox_without_a_row_is_kept(tmp_path: Path) -
         node.pool.cycle()
     assert node.datastore.counts().total < 7, "what is in excess goes when every sandbox has its row"
     assert {one.key for one in node.datastore.attachments()} == {hidden.key}
+
+
+def test_single_addresses_go_in_prefix_mode_where_no_prefix_is(tmp_path: Path) -> None:
+    """What the mode that is off left goes as soon as it is surplus, also if it is all that there is."""
+    node = FakeNode(tmp_path, settings=SMALL)
+    node.bring_up()
+    for number in range(24):
+        node.pool.cycle()
+        node.add(f"pod{number}")
+    kept = {one.eni_id: one.key for one in node.datastore.attachments()}
+    for one in node.datastore.attachments():
+        if one.key not in kept.values():
+            node.delete(one.key.container_id)
+    node.cool()
+    node.crash()
+    node.settings = PoolSettings(prefix_delegation=True, warm_prefix_target=1, release_hold_s=60)
+    node.bring_up()
+    before = node.datastore.counts()
+    assert before.free > 16
+    for _ in range(60):
+        node.cool()
+        node.pool.cycle()
+    assert node.datastore.counts().total < before.total
+    assert {one.key for one in node.datastore.attachments()} == set(kept.values())
