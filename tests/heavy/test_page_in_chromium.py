@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.ipamctl.page import STATIC, _digest
+from ipamd.ipamctl.verb import VerbError
 from ipamd.model.pool import PoolSettings
 from tests.fakes.node import FakeNode
 from tests.page import HOSTILE, Shown, add_named, shown
@@ -122,7 +123,7 @@ def test_names_from_outside_stay_text(browser: Browser, page: Shown) -> None:
 
 def test_the_policy_would_stop_what_got_through(browser: Browser, page: Shown) -> None:
     """Were a script, a handler and an image in the document after all, the browser would refuse them: escaping is not all."""
-    document = page.port.answers.document
+    document = page.port.answers
     document.html = document.html.replace(
         b"<main>",
         b"<main><script>document.title='taken'</script><img src='http://127.0.0.1:1/x' onerror=\"document.title='taken'\">",
@@ -136,11 +137,11 @@ def test_a_daemon_that_does_not_answer_is_said(browser: Browser, page: Shown) ->
     """The page does not pretend: it says that there is no answer."""
 
     def broken() -> bytes:
-        raise OSError("no state")
+        raise VerbError("no state")
 
     page.port.answers.state = broken
     dom, _ = browser.dom()
-    assert re.search(r'<p id="fresh"[^>]*class="late"[^>]*>no answer yet: the daemon answered 500', dom)
+    assert re.search(r'<p id="fresh"[^>]*class="late"[^>]*>no answer yet: the daemon answered 503', dom)
 
 
 def test_it_fits_a_wide_and_a_narrow_screen(browser: Browser) -> None:
@@ -157,7 +158,7 @@ def test_it_fits_a_wide_and_a_narrow_screen(browser: Browser) -> None:
 def test_nothing_is_cut_at_the_side(browser: Browser, page: Shown, width: int) -> None:
     """Also with a long name: the script's own view of the document says so."""
     add_named(page.node, "long", "x" * 253)
-    document = page.port.answers.document
+    document = page.port.answers
     script = (STATIC / "page.js").read_text()
     measuring = (
         script + "\nsetTimeout(() => { document.title = document.documentElement.scrollWidth + ' of ' + innerWidth; }, 1500);\n"
