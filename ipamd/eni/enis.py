@@ -291,7 +291,16 @@ class EniService(Service):
         if any(eni.eni_id == eni_id or eni.tags.get(INTENT_TAG) == token for eni_id, token in known):
             return  # it is being made, or deleted
         log.warning("ENI %s of this node is not deleted with the instance: its creation goes on", eni.eni_id)
-        self._log.open(Create(eni.subnet_id, eni.device_index, 0, 0, {}, eni.security_group_ids, eni_id=eni.eni_id))
+        made = Create(
+            subnet_id=eni.subnet_id,
+            device_index=eni.device_index,
+            address_count=0,
+            prefix_count=0,
+            tags={},
+            security_group_ids=eni.security_group_ids,
+            eni_id=eni.eni_id,
+        )
+        self._log.open(made)
         self._demand.trigger()
 
     def _record_one(

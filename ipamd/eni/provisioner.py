@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ipamd.core.agenda import EC2, soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import OddObjects
 from ipamd.eni.enis import EniService
 from ipamd.eni.leaked import LeakedEnis
@@ -76,7 +76,7 @@ class _Ramp:
     asked_count: int = 0
 
 
-class EniProvisioner:
+class EniProvisioner(Service):
     """Creates ENIs, allocates addresses, gives back. Used by one thread, the pool maintainer's.
 
     Operations that IAM denied share one pause with giving back; after it one of them is tried, each in its turn.
@@ -94,12 +94,7 @@ class EniProvisioner:
         refresh_identity: Callable[[], InstanceIdentity],
     ) -> None:
         """`tags`: of new ENIs. `identity` returns what is known of this node; `refresh_identity` asks instance metadata first."""
-        self._datastore = context.datastore
-        self._clock = context.clock
-        self._demand = context.demand
-        self._health = context.health
-        self._agenda = context.agenda
-        self._failpoint = context.failpoint
+        super().__init__(context)
         self._ec2 = ec2
         self.enis = enis
         self.subnets = subnets

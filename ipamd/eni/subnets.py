@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ipamd.core.agenda import DENIED, ROOM
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.limits import ROOM_ENOUGH, Limits
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
@@ -43,7 +43,7 @@ class EniTarget:
     security_group_ids: tuple[str, ...]
 
 
-class Subnets:
+class Subnets(Service):
     """EC2's answer about the subnets of the node's zone, asked for when the pool is about to grow and kept for some minutes (I13), and
     what follows from it. Used by the pool's thread; `views` and `exclusion` from any."""
 
@@ -58,10 +58,7 @@ class Subnets:
         groups_of: Callable[[EniId], Collection[str]],
     ) -> None:
         """`groups_of`: the security groups of an ENI, as EC2 showed them last; empty if it did not yet."""
-        self._datastore = context.datastore
-        self._health = context.health
-        self._clock = context.clock
-        self._agenda = context.agenda
+        super().__init__(context)
         self._ec2 = ec2
         self._policy = policy
         self.limits = limits

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop
 from ipamd.ports import Spool
 
@@ -31,7 +31,7 @@ TOMBSTONES = ("tombstones",)
 log = logging.getLogger(__name__)
 
 
-class Maintenance:
+class Maintenance(Service):
     """Does the periodic work, in a loop of its own."""
 
     def __init__(
@@ -46,14 +46,13 @@ class Maintenance:
     ) -> None:
         """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `end` exits
         the process, with the reason."""
+        super().__init__(context)
         self._look = look
-        self._datastore = context.datastore
         self._spool = spool
         self._leave_mark = leave_mark
         self._replay = replay
         self._end = end
         self.loop = Loop("maintenance", self.turn, health=context.health, clock=context.clock)
-        self._agenda = context.agenda
         self._agenda.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
 
     def turn(self) -> float:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from ipaddress import IPv4Address
 
 from ipamd.core.agenda import soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.eni.enis import EniService
@@ -201,7 +201,7 @@ class _PoolAddresses:
         return isinstance(address, IPv4Address) and self._datastore.address(address) is not None
 
 
-class HostNetworkReconciler:
+class HostNetworkReconciler(Service):
     """Compares host routing with the expected state, and repairs it."""
 
     def __init__(
@@ -213,16 +213,11 @@ class HostNetworkReconciler:
         enis: EniService,
         identity: Callable[[], InstanceIdentity | None],
     ) -> None:
-        self._datastore = context.datastore
+        super().__init__(context)
         self._hostnet = hostnet
         self._identity = identity
-        self._wiring = context.wiring
         self._quarantine_service = quarantine
         self._enis = enis
-        self._locks = context.locks
-        self._health = context.health
-        self._clock = context.clock
-        self._agenda = context.agenda
         self.loop = Loop("host network", self.turn, health=context.health, clock=context.clock)
         self._said: list[str] = []
         self._odd = OddObjects(context.health, work="repair of sandboxes")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from ipamd.core.agenda import EC2, soonest_s
-from ipamd.core.context import ServiceContext
+from ipamd.core.context import Service, ServiceContext
 from ipamd.core.demand import PoolStatus
 from ipamd.core.loop import Loop
 from ipamd.eni.limits import FAULT, RELEASE_DENIED, RELEASE_FAILED, Asked
@@ -59,7 +59,7 @@ NO_PREFIXES = (
 log = logging.getLogger(__name__)
 
 
-class PoolMaintainer:
+class PoolMaintainer(Service):
     """One network card's pool.
 
     What other threads read is one reference each, assigned whole: it needs no lock.
@@ -74,16 +74,13 @@ class PoolMaintainer:
         identity: Callable[[], InstanceIdentity | None],
         settings: PoolSettings,
     ) -> None:
-        self._datastore = context.datastore
+        super().__init__(context)
         self._provisioner = provisioner
         self._enis = provisioner.enis
         self._security_groups = security_groups
         self._subnets = provisioner.subnets
         self._identity = identity
-        self._demand = context.demand
-        self._health = context.health
         self._freeze = context.freeze
-        self._clock = context.clock
         self.settings = settings
         """The targets in force."""
         self._drain_other_kind(is_prefix_mode=settings.prefix_delegation)  # ADDs are served before the instance type is known
