@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,12 @@ ELSEWHERE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of an answer, by its path: `pool.free_count`, `stages[].name`."""
+    """One field of an answer, by its path: `pool.free_count`, `stages[].name`; of the proto also its innermost message."""
 
     path: str
     kind: str
     text: str
+    message: str = ""
 
 
 def page() -> str:
@@ -55,8 +57,9 @@ def page() -> str:
     parser = make_parser()
     (subparsers,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     parts = [HEAD.read_text().rstrip("\n")]
+    seen: dict[object, str] = {}
     for name, verb in VERBS.items():
-        parts.append(_section(name, verb, subparsers.choices[name]))
+        parts.append(_section(name, verb, subparsers.choices[name], seen))
     return "\n\n".join(parts) + "\n"
 
 
@@ -68,7 +71,7 @@ def fields(message: Descriptor, texts: Mapping[tuple[str, str], str], *, before:
             assert field.message_type is not None
             yield from fields(field.message_type, texts, before=f"{path}.")
         else:
-            yield Field(path, _kind(field), texts.get((message.name, field.name), ""))
+            yield Field(path, _kind(field), texts.get((message.name, field.name), ""), message.name)
 
 
 def sentences() -> dict[tuple[str, str], str]:
@@ -90,19 +93,34 @@ def _kind(field: Any) -> str:
     return kinds.get(field.cpp_type, "number")
 
 
-def _section(name: str, verb: Verb, parser: argparse.ArgumentParser) -> str:
+def _section(name: str, verb: Verb, parser: argparse.ArgumentParser, seen: dict[object, str]) -> str:
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     lines = [f"### {name}", "", f"{verb.help[:1].upper()}{verb.help[1:]}.", "", f"    {_short(usage)}"]
     arguments = [action for action in parser._actions if not {"-h", "-o", "--socket"} & set(action.option_strings)]
-    if arguments:
-        lines += ["", "| Argument | Meaning |", "|---|---|"]
-        lines += [f"| `{_spelt(action)}` | {_cell(action.help or '')} |" for action in arguments]
+    table = [f"| `{_spelt(action)}` | {_cell(action.help or '')} |" for action in arguments]
+    if known := set(table) <= set(seen) and seen.get(next(iter(table), "")):
+        lines += ["", f"Arguments as of [{known}](#{known})."]
+    elif table:
+        lines += ["", "| Argument | Meaning |", "|---|---|", *table]
+    seen.update((row, name) for row in table if row not in seen)
     reply = pb.DESCRIPTOR.message_types_by_name.get(f"{verb.rpc}Reply")
     if name in ELSEWHERE:
         return "\n".join([*lines, "", ELSEWHERE[name]])
-    rows = list(fields(reply, sentences())) if reply is not None else [Field(*pair) for pair in _own(name)]
-    lines += ["", "| Field | Meaning |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{row.path}` | {_cell(_meaning(row))} |" for row in rows)])
+    found = list(fields(reply, sentences())) if reply is not None else [Field(*pair) for pair in _own(name)]
+    return "\n".join([*lines, "", "| Field | Meaning |", "|---|---|", *_rows(name, found, seen)])
+
+
+def _rows(verb: str, found: list[Field], seen: dict[object, str]) -> Iterator[str]:
+    """A row for neighbours that mean the same, and one for a whole message that an earlier verb has."""
+    for (message, path), group in groupby(found, key=lambda field: (field.message, field.path.rpartition(".")[0])):
+        earlier = seen.get(message, "").split()
+        if path and earlier and earlier[0] != verb:
+            yield f"| `{path}.*` | as `{earlier[1]}.*` of [{earlier[0]}](#{earlier[0]}) |"
+            continue
+        if path and message:
+            seen.setdefault(message, f"{verb} {path}")
+        for meaning, same in groupby(group, key=_meaning):
+            yield f"| {', '.join(f'`{field.path}`' for field in same)} | {_cell(meaning)} |"
 
 
 def _meaning(field: Field) -> str:

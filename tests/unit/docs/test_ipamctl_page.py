@@ -18,9 +18,15 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "ipamctl.md").read_text()
 
 
 def documented(verb: str) -> set[str]:
-    """The paths in the table of a verb."""
+    """The paths in the table of a verb: a row has one or several, or names the message of another verb that has the same."""
     section = PAGE.partition(f"\n### {verb}\n")[2].partition("\n### ")[0].partition("| Field |")[2]
-    return set(re.findall(r"^\| `([\w.\[\]]+)` \|", section, re.M))
+    cells = re.findall(r"^\| (`[\w.\[\], `]+`) \|", section, re.M)
+    found = {path for cell in cells for path in re.findall(r"`([^`]+)`", cell)}
+    for here, there, other in re.findall(r"^\| `([\w.\[\]]+\.)\*` \| as `([\w.\[\]]+\.)\*` of \[(\S+)\]", section, re.M):
+        same = {path.replace(there, here, 1) for path in documented(other) if path.startswith(there)}
+        assert same, f"{other} has no {there}"
+        found |= same
+    return found
 
 
 def printed(answer: Any, before: str = "") -> Iterator[str]:
