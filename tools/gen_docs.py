@@ -66,8 +66,7 @@ tells what a target would do. Try the file, apply it, and see that a node took i
     $ kubectl apply --kustomize manifests/overlays/mine
     $ kubectl -n kube-system exec POD -- ipamctl status
 
-A changed setting of the network (SNAT, marks, MTU of ENIs, CIDRs) is set up at once. A changed MTU of sandboxes, cooldown or tag holds for
-what comes later.
+What a change does to running pods is in [a table](host.md#settings-that-change-under-running-pods).
 """
 
 UPSTREAM_HEAD = """\

@@ -13,7 +13,7 @@ from ipamd.metrics import Metrics
 from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
 from ipamd.ports import Ec2
 from ipamd.report.sources import Sources
-from tools.metrics_words import ALERTS, METRICS_HEAD, NOT_HERE, OF_THEIRS, ZERO
+from tools.metrics_words import ALERTS, METRICS_HEAD, NOT_HERE, OF_THEIRS, THE_SAME, ZERO
 
 SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}
 """What the library appends to the name of a family of this type."""
@@ -22,7 +22,10 @@ SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}
 def metrics_page() -> str:
     """Write the page: head, alerts, what must stay 0, all metrics, and those of amazon-vpc-cni-k8s that are missing."""
     rows = [_row(metric) for metric in sorted(documented(), key=lambda metric: metric.name)]
-    head = "## All of them\n\n*There* is amazon-vpc-cni-k8s.\n\n| Name | Type | Labels | Meaning |\n|---|---|---|---|\n"
+    head = (
+        "## All of them\n\n*There* is amazon-vpc-cni-k8s, where a name `awscni_` means the same unless its row says otherwise.\n\n"
+        "| Name | Type | Labels | Meaning |\n|---|---|---|---|\n"
+    )
     missing = "\n".join(f"| `{name}` | {why} |" for name, why in sorted(NOT_HERE.items()))
     theirs = (
         f"## Names of amazon-vpc-cni-k8s that are not here\n\nOf its {len(OF_THEIRS) + len(NOT_HERE)} metrics "
@@ -66,7 +69,8 @@ def labels_of(metric: Metric) -> tuple[str, ...]:
 
 def _row(metric: Metric) -> str:
     name, kind = exposed_name(metric), {"unknown": "counter (untyped)", "info": "gauge"}.get(metric.type, metric.type)
-    text = f"{metric.documentation}; there {OF_THEIRS[name]}" if name in OF_THEIRS else metric.documentation
+    there = OF_THEIRS.get(name, THE_SAME)
+    text = metric.documentation if there == THE_SAME else f"{metric.documentation}; there {there}"
     return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels_of(metric))} | {text} |"
 
 

@@ -26,30 +26,30 @@ Everything is read from memory, twice a second at most; a figure that is not kno
 ALERTS = """\
 ## What to alert on
 
-Nobody has run vpc-ipamd in production yet: the limits follow from the daemon's own periods, named in the last column. Adjust them.
+Nobody has run vpc-ipamd in production yet: the limits follow from the daemon's own periods. Adjust them.
 
-| Alert when | Means | Look at | Why this limit |
-|---|---|---|---|
-| `up == 0`, or `absent(ipamd_ready)` | the daemon is down: new pods are refused, DELs are kept on disk | the pod, its log, its exit status: [troubleshooting](troubleshooting.md#the-daemon-ends-by-itself) | - |
-| `ipamd_ready == 0` for 2 min | it runs but does not serve ADD, had no address to give since the boot, or could not write the conflist | the first line of `ipamctl status` | STATUS fails, and containerd may report the node NotReady, after 30 s |
-| `ipamd_assignable_addresses == 0` for 10 min | the pool of this node is empty: new pods wait or are refused | the first line of `ipamctl status` | a refusal for want of addresses in the subnet is retried after 2 min, others within 10 min |
-| `ipamd_addresses{state="lost"} > 0` | EC2 does not show addresses that sandboxes have: they have no network | `ipamctl audit` names the sandboxes | two answers of EC2 lacked them already |
-| `rate(awscni_no_available_ip_addresses[5m]) > 0` | ADDs are refused because no address is free | the message in the pod's events: [code 11](troubleshooting.md#a-pod-does-not-start-code-11-try-again-later) | 5 min, because the runtime retries and a single refusal resolves itself |
-| `ipamd_source_checked == 0` for 2 min, without `VPC_IPAMD_EXTRA_SOURCE_CIDRS` | sandboxes may send with addresses that are not theirs | `ipamctl status`, *lacks*; `ipamctl audit` | it is put back within a second, or 30 s |
-| `ipamd_spooled_deletes > 0` for 2 min | DELs wait on disk although the daemon answers | its log: [the spool](troubleshooting.md#dels-stay-in-the-spool) | the daemon checks the spool every 5 s |
-| `ipamd_oldest_operation_age_s > 60` | an ADD, DEL or CHECK is stuck and holds the lock of its sandbox | `ipamctl status`, line *busy*; the log | the plugin gives up on an ADD after 60 s |
-| `ipamd_addresses{state="quarantined"} > 0` for 90 min | addresses are wired, no source can say for which sandbox, and the quarantine does not end | `ipamctl explain ADDRESS`: [quarantine](troubleshooting.md#addresses-are-quarantined) | it ends after an hour at most while the runtime answers |
-| `rate(ipamd_metrics_refused_connections_total[5m]) > 1` for 5 min | somebody floods this port or holds connections to it; ADD and DEL go on, scrapes may be slow | `ss -tn sport = :61678` on the node names the addresses | a scraper opens one connection at a time |
-| `increase(ipamd_repairs_total[10m]) >= 3` for 30 min | something on the node undoes what the daemon repairs: pods lose traffic again and again | `ipamctl status`, line `fight:`: [fights](troubleshooting.md#something-undoes-repairs) | three repairs of one object in 10 min are a fight |
-| `ipamd_given_twice_addresses > 0` | amazon-vpc-cni-k8s was started beside us and gave addresses that pods of ours have | `ipamctl audit` names both pods of each: [given twice](troubleshooting.md#lacks-lines-of-ipamctl-status) | it must stay 0 |
-| `increase(ipamd_defects_total[1h]) > 0` | vpc-ipamd met what must never happen; what was asked for was refused and nothing was changed | report it, with the log of that hour and `ipamctl audit` | each of them [must stay 0](#what-must-stay-0) |
-| `increase(ipamd_ec2_attempts_total{outcome="denied"}[30m]) > 0` | the node's role may not do what the pool needs | the log, and [the policy](../manifests/iam-policy.json) | a denied call is repeated after 10 min |
-| `rate(ipamd_ec2_attempts_total{outcome="throttled"}[10m]) > 0.05` for 15 min | EC2 throttles the account: new pods wait longer on every node | `ipamd_ec2_budget_rate_per_s`; who else calls EC2 in this account | 0.05 in a second is the lowest rate to which a node slows down |
-| `ipamd_subnet_room_addresses < 16` | no subnet of this zone has room for a /28 or a few pods more | [subnets](subnets.md) | a /28 has 16 |
-| `ipamd_metadata_difference_age_s > 7200` | instance metadata has shown other addresses than the record for two hours, and EC2 does not say so | `ipamctl status`, *lacks*, `other hands:` | EC2 is asked again every hour |
-| `awscni_assigned_ip_addresses / awscni_ip_max > 0.9` for 30 min | the node is nearly full: the next pods will not fit | `ipamctl capacity` | - |
-| `ipamd_settings_valid == 0` for 5 min | the settings file is wrong, and the settings before it are kept | `ipamctl status`, *lacks* names every problem | a file is read within `VPC_IPAMD_RELOAD_SPREAD` seconds of its change |
-| `ipamd_cri_reachable == 0` for 5 min | the container runtime does not answer: sandboxes without a DEL are not freed | `ipamctl status`, *lacks* | the daemon retries every 2 s |
+| Alert when | Means | Look at |
+|---|---|---|
+| `up == 0`, or `absent(ipamd_ready)` | the daemon is down: new pods are refused, DELs are kept on disk | the pod, its log, its exit status: [troubleshooting](troubleshooting.md#the-daemon-ends-by-itself) |
+| `ipamd_ready == 0` for 2 min | it runs but does not serve ADD, had no address to give since the boot, or could not write the conflist | the first line of `ipamctl status` |
+| `ipamd_assignable_addresses == 0` for 10 min | the pool of this node is empty: new pods wait or are refused | the first line of `ipamctl status` |
+| `ipamd_addresses{state="lost"} > 0` | EC2 does not show addresses that sandboxes have: they have no network | `ipamctl audit` names the sandboxes |
+| `rate(awscni_no_available_ip_addresses[5m]) > 0` | ADDs are refused because no address is free | the message in the pod's events: [code 11](troubleshooting.md#a-pod-does-not-start-code-11-try-again-later) |
+| `ipamd_source_checked == 0` for 2 min, without `VPC_IPAMD_EXTRA_SOURCE_CIDRS` | sandboxes may send with addresses that are not theirs | `ipamctl status`, *lacks*; `ipamctl audit` |
+| `ipamd_spooled_deletes > 0` for 2 min | DELs wait on disk although the daemon answers | its log: [the spool](troubleshooting.md#dels-stay-in-the-spool) |
+| `ipamd_oldest_operation_age_s > 60` | an ADD, DEL or CHECK is stuck and holds the lock of its sandbox | `ipamctl status`, line *busy*; the log |
+| `ipamd_addresses{state="quarantined"} > 0` for 90 min | addresses are wired, no source can say for which sandbox, and the quarantine does not end | `ipamctl explain ADDRESS`: [quarantine](troubleshooting.md#addresses-are-quarantined) |
+| `rate(ipamd_metrics_refused_connections_total[5m]) > 1` for 5 min | somebody floods this port or holds connections to it; ADD and DEL go on, scrapes may be slow | `ss -tn sport = :61678` on the node names the addresses |
+| `increase(ipamd_repairs_total[10m]) >= 3` for 30 min | something on the node undoes what the daemon repairs: pods lose traffic again and again | `ipamctl status`, line `fight:`: [fights](troubleshooting.md#something-undoes-repairs) |
+| `ipamd_given_twice_addresses > 0` | amazon-vpc-cni-k8s was started beside us and gave addresses that pods of ours have | `ipamctl audit` names both pods of each: [given twice](troubleshooting.md#lacks-lines-of-ipamctl-status) |
+| `increase(ipamd_defects_total[1h]) > 0` | vpc-ipamd met what must never happen; what was asked for was refused and nothing was changed | report it, with the log of that hour and `ipamctl audit` |
+| `increase(ipamd_ec2_attempts_total{outcome="denied"}[30m]) > 0` | the node's role may not do what the pool needs | the log, and [the policy](../manifests/iam-policy.json) |
+| `rate(ipamd_ec2_attempts_total{outcome="throttled"}[10m]) > 0.05` for 15 min | EC2 throttles the account: new pods wait longer on every node | `ipamd_ec2_budget_rate_per_s`; who else calls EC2 in this account |
+| `ipamd_subnet_room_addresses < 16` | no subnet of this zone has room for a /28 or a few pods more | [subnets](subnets.md) |
+| `ipamd_metadata_difference_age_s > 7200` | instance metadata has shown other addresses than the record for two hours, and EC2 does not say so | `ipamctl status`, *lacks*, `other hands:` |
+| `awscni_assigned_ip_addresses / awscni_ip_max > 0.9` for 30 min | the node is nearly full: the next pods will not fit | `ipamctl capacity` |
+| `ipamd_settings_valid == 0` for 5 min | the settings file is wrong, and the settings before it are kept | `ipamctl status`, *lacks* names every problem |
+| `ipamd_cri_reachable == 0` for 5 min | the container runtime does not answer: sandboxes without a DEL are not freed | `ipamctl status`, *lacks* |
 
 `awscni_assigned_ip_addresses / awscni_ip_max` is how full a node is, in every mode; `awscni_ip_max` does not know MAX_PODS. On an idle node
 `rate(awscni_ec2api_req_count[1h])` is 0.

@@ -3,7 +3,7 @@
 Two free sources say that something may have changed: the kernel's link notifications at once (`links.py`), instance metadata within
 a few minutes (here). Neither removes anything (I7). They make a resync due, which the pool's thread makes between two plans
 (`ipamd/eni/resync.py` says why it), and what two looks prove is acted upon there. While nothing differs EC2 is not called at all
-(I13). What follows from each difference: docs/pool.md, Other hands.
+(I13). What follows from each difference: docs/pool.md, External changes.
 
 A turn of metadata refreshes the node's identity (VPC CIDRs, security groups), asks for a spot instance's notices, lists the ENIs, and
 reads those that were not read for longest, as many as the budget of requests allows: REQUESTS_PER_TURN, whatever the number of ENIs.
