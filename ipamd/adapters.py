@@ -161,7 +161,7 @@ def _set_aside_overtaken(path: Path, clock: Clock) -> None:
     except OSError as error:
         raise DatastoreError(f"{path} cannot be set aside: {error}", details="look at the run directory") from error
     former = f"the former ones are kept as {kept}" if kept is not None else "there were none"
-    log.warning("amazon-vpc-cni-k8s has run here since our last change, if any: the rows are made anew; %s", former)
+    log.warning("amazon-vpc-cni-k8s has run here since our last change: the rows are made anew former=%s", former)
 
 
 def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock) -> HistoryWriter | None:

@@ -70,7 +70,7 @@ class CloudLoop:
             identity = app.adapters.node_info.learn_identity()
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
             if problem := app.cloud.follow_notices():  # before the pool may grow; metadata's turns ask again
-                log.info("whether EC2 announces an end is not known yet: %s", problem)
+                log.info("whether EC2 announces an end is not known yet error=%s", problem)
         with health.stage("ec2") as stage:
             stage.detail = self._tell_asking("EC2 is being asked for this node's ENIs")
             result = self._compare(identity)
@@ -85,7 +85,7 @@ class CloudLoop:
             health.report("node routing", f"node routing: {log_text(error)}", error=error)
         if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it
             for problem in app.pool.enis.routing.set_up_all():
-                log.warning("host routing: %s", problem)
+                log.warning("host routing is not in place error=%s", problem)
         self._set_limits(limits)
 
     def _compare(self, identity: InstanceIdentity) -> EniSyncResult:

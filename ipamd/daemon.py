@@ -118,20 +118,20 @@ def main() -> int:
         return EXIT_SETTINGS
     logs.set_up(settings.daemon.log_level)
     if ignored := without_meaning():
-        log.warning("%s", ignored)
+        log.warning("settings without meaning ignored=%s", ignored)
     _limit_arenas()
     _raise_descriptor_limit(settings.daemon.max_concurrent_rpcs)
     signals = Signals()
     try:
         return run(CurrentSettings(settings), signals)
     except SettingsError as error:
-        log.error("%s", error)
+        log.error("the daemon ends error=%s", error)
         return EXIT_SETTINGS
     except DatastoreError as error:
-        log.error("%s", error)
+        log.error("the daemon ends error=%s", error)
         return EXIT_DATASTORE
     except IpamError as error:
-        log.error("%s", error)
+        log.error("the daemon ends error=%s", error)
         return EXIT_FAILED
 
 
@@ -151,7 +151,7 @@ def _raise_descriptor_limit(rpc_count: int) -> None:
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if max(soft, wanted) < (needed := rpc_count + DESCRIPTORS_BESIDE_RPCS):
-        log.warning("the limit of descriptors, %d, is below %d, which %d requests at once may need", wanted, needed, rpc_count)
+        log.warning("the limit of descriptors is too low limit=%d needed=%d rpcs=%d", wanted, needed, rpc_count)
 
 
 def run(current: CurrentSettings, signals: Signals) -> int:
@@ -180,7 +180,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
         stage.detail = "DEL and introspection are served"
     ports = _ports(app)
     ports.start("health port")
-    log.info("alive after %.3f s: %s", health.uptime_s(), app.adapters.opened.report.detail)
+    log.info("alive after start took_s=%.3f datastore=%s", health.uptime_s(), app.adapters.opened.report.detail)
     ports.start("metrics port")  # before the start-up: who sees us ready may ask every port
     ports.loop.start()
     life = Lifecycle(app, end=signals.fail)
@@ -189,7 +189,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     drain_s = current.now.daemon.drain_s
     life.drain()
     app.context.freeze.set(FreezeCause.SHUTDOWN, reason)
-    log.info("draining (%s): ADD is left to the successor, DEL is served for %d s", reason, drain_s)
+    log.info("draining: ADD is left to the successor, DEL is served reason=%s drain_s=%d", reason, drain_s)
     life.stop()
     is_hurried = signals.wait_again(drain_s)
     server.stop(0.0 if is_hurried else 1.0)

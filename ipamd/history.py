@@ -457,7 +457,7 @@ class HistoryWriter:
         try:
             self.write()
         except OSError as error:
-            log.warning("history: what was left could not be written in %s: %s", self._directory, log_text(error))
+            log.warning("history: what was left could not be written directory=%s error=%s", self._directory, log_text(error))
         with self._writing:
             for appender in self._appenders.values():
                 appender.close()

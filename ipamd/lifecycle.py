@@ -172,7 +172,7 @@ class Lifecycle:
         self._files.follow(self._drain_hook)
         self._cloud.loop.start()
         # Before the first sandbox is wired, and without waiting for EC2. A kernel that refuses is a condition: the node serves.
-        log.info("confinement: %s", "; ".join(app.host_network.confine()) or "in place")
+        log.info("confinement repaired=%s", "; ".join(app.host_network.confine()) or "in place")
         self._until_done("spool", self._replay_spool)
         listed = self._first_list()
         if listed is not None:
@@ -206,7 +206,7 @@ class Lifecycle:
         health.mark_ready()
         self._served_mark.tidy()
         self._served_mark.leave()
-        log.info("ready after %.2f s: %s", health.uptime_s(), app.context.datastore.counts())
+        log.info("ready after start took_s=%.2f addresses=%s", health.uptime_s(), app.context.datastore.counts())
 
     def _first_list(self) -> dict[str, Sandbox] | None:
         """Wait for the runtime's first complete list.
@@ -259,8 +259,8 @@ class Lifecycle:
         if outcome.duplicates:
             sentence = f"{'; '.join(outcome.duplicates)}: given to nobody else; delete the sandbox that should not have it"
             self._health.report("duplicates", sentence)
-            log.error("I1 was broken before this start: %s", sentence)
-        log.info("restored: %s", outcome)
+            log.error("I1 was broken before this start what=%s", sentence)
+        log.info("restored result=%s", outcome)
 
     def _set_up_eni_routings(self) -> None:
         self._app.cloud.links.compare()  # an ENI whose link is gone is not waited for

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,25 +27,34 @@ TRACEBACK_LINES_MAX = 60
 TRACEBACK_LINE_MAX = 500
 
 
+KEYS = re.compile(r" (\w+)=(%\S+)")
+"""In a message of ours, "released eni=%s", every value has its key, so that lines can be filtered."""
+
+
 class JsonFormatter(logging.Formatter):
-    """Format a record as one JSON object; a message that is itself a JSON object is merged into it."""
+    """Format a record as one JSON object: the event, and its keys as fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line without a line break."""
-        at = datetime.fromtimestamp(record.created, UTC)
         line = {
-            "at": rfc3339(at),
+            "at": rfc3339(datetime.fromtimestamp(record.created, UTC)),
             "level": record.levelname,
             "logger": record.name,
+            "message": printable(record.getMessage(), most=MESSAGE_MAX),
         }
-        message = record.getMessage()
-        if message.startswith("{") and record.name == "ipamd.rpc":
-            line |= _merged(message)
-        else:
-            line["message"] = printable(message, most=MESSAGE_MAX)
+        if record.name.startswith("ipamd"):
+            line |= _fields(record)
         if record.exc_info:
             line["exception"] = _traceback(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    """The keys of a message and what is left of it without; of a request's line the whole dictionary, whose parts are bounded."""
+    if isinstance(record.args, Mapping) or not (keys := KEYS.findall(str(record.msg))):
+        return record.args if isinstance(record.args, Mapping) else {}
+    told = {key: printable(form % (value,), most=MESSAGE_MAX) for (key, form), value in zip(keys, record.args or (), strict=True)}
+    return {"message": KEYS.sub("", record.msg), **told}
 
 
 def _traceback(text: str) -> str:
@@ -67,15 +78,6 @@ def set_up(level: str) -> None:
 def set_level(level: str) -> None:
     """Change the lowest level that is sent (debug, info, warning, error), for every logger that has none of its own."""
     logging.getLogger().setLevel(level.upper())
-
-
-def _merged(message: str) -> dict[str, Any]:
-    """Read a line of the request log, which is made of bounded parts; text that only begins like one stays a message."""
-    try:
-        found: dict[str, Any] = json.loads(message)
-    except ValueError:
-        return {"message": printable(message, most=MESSAGE_MAX)}
-    return found
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:

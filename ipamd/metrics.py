@@ -111,7 +111,7 @@ class Page:
             except Exception as error:  # noqa: BLE001  # top of a loop: scrapes go on, and the next may succeed
                 status, problem = "500 Internal Server Error", log_text(error)
             if problem and problem != self._problem:
-                log.error("metrics cannot be told: %s", problem)
+                log.error("metrics cannot be rendered error=%s", problem)
             self._problem = problem
             answer = page_of(status, text, content_type=content_type)
             self._rendered[is_openmetrics] = (now, answer)

@@ -145,7 +145,7 @@ class MetricsPort:
             try:
                 is_open = self._turn()
             except Exception as error:  # top of a loop: scrapes go on
-                log.error("the metrics port begins anew: %s", log_text(error), exc_info=error)
+                log.error("the metrics port begins anew error=%s", log_text(error), exc_info=error)
                 self._make_room()
                 time.sleep(PAUSE_S)
 

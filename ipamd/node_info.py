@@ -58,7 +58,7 @@ class NodeInfo:
                 raise
             # The adapter has waited for seconds already: an ADD that waits for an ENI must not pay for that again and again.
             self._refresh_deadline = self._clock.monotonic() + SILENCE_S
-            log.info("instance metadata did not answer; the last known identity is used: %s", log_text(error))
+            log.info("instance metadata did not answer; the last known identity is used error=%s", log_text(error))
             return known
 
     def identity(self) -> InstanceIdentity | None:

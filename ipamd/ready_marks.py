@@ -61,7 +61,7 @@ class FirstAddress(Service):
         try:
             self._mark.write_text(f"{self._boot_id}\n")
         except OSError as error:
-            log.warning("%s cannot be written (%s): the next start waits for a first address again", self._mark, error.strerror)
+            log.warning("the next start waits for a first address again path=%s error=%s", self._mark, error.strerror)
 
     def _wait(self) -> str:
         while not self._stopped.is_set():

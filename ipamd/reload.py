@@ -72,7 +72,7 @@ class SettingsReload(FollowedFile):
         elif self._due_monotonic_s is None:
             delay_s = self._spread(float(self._current.now.daemon.reload_spread_s))
             self._due_monotonic_s = now + delay_s
-            log.info("%s has changed and is read in %.0f s; SIGHUP reads it at once", self._file, delay_s)
+            log.info("the settings file has changed; SIGHUP reads it at once file=%s read_in_s=%.0f", self._file, delay_s)
         elif now >= self._due_monotonic_s:
             self.read("the file has changed")
 
@@ -92,11 +92,9 @@ class SettingsReload(FollowedFile):
         number = self._current.generation.number
         if number == before:
             if cause == "SIGHUP":
-                log.info(
-                    "settings (SIGHUP): nothing has changed%s", "" if self._file else "; VPC_IPAMD_SETTINGS_FILE names no file"
-                )
+                log.info("settings (SIGHUP): nothing has changed file=%s", self._file or "VPC_IPAMD_SETTINGS_FILE names no file")
             return
-        log.info("settings (%s): generation %d; in effect: %s", cause, number, ", ".join(change.taken) or "nothing new")
+        log.info("settings in effect cause=%s generation=%d changed=%s", cause, number, ", ".join(change.taken) or "nothing new")
 
     def _content(self) -> bytes | None:
         """What is in the file; None if it cannot be read, which reading the settings then says."""

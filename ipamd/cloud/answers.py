@@ -60,7 +60,7 @@ def described_enis(entries: Iterable[Mapping[str, Any]]) -> list[DescribedEni]:
         try:
             found.append(described_eni(entry))
         except CloudError as error:
-            log.warning("one entry of DescribeNetworkInterfaces cannot be read: %s", error)
+            log.warning("an entry cannot be read api=DescribeNetworkInterfaces error=%s", error)
             found.append(_unreadable(entry, error))
     return found
 
@@ -87,7 +87,7 @@ def described_subnets(entries: Iterable[Mapping[str, Any]]) -> list[DescribedSub
         try:
             found.append(described_subnet(entry))
         except CloudError as error:
-            log.info("one entry of DescribeSubnets is left out: %s", error)
+            log.info("an entry is left out api=DescribeSubnets error=%s", error)
     return found
 
 

@@ -115,7 +115,7 @@ class _BoundedReader(io.RawIOBase):
 
     def _told(self, error: AnswerLimitError) -> AnswerLimitError:
         """Log it here: botocore's search for credentials goes on to the next provider and says nothing."""
-        _log.warning("HTTP peer %s: %s", _peer(self._sock), error)
+        _log.warning("an HTTP answer is given up peer=%s error=%s", _peer(self._sock), error)
         return error
 
 

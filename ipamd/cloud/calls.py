@@ -101,14 +101,14 @@ class Ec2Calls:
             if isinstance(error, CloudDeniedError):
                 # Logged once until it changes, whatever the caller makes of it: somebody must change the node's role.
                 if self._denied.get(api) != error.code:
-                    log.warning("%s", log_text(error))
+                    log.warning("EC2 denies a call api=%s error=%s", api, log_text(error))
                 self._denied[api] = error.code
             raise
         finally:
             with self._lock:
                 del self._under_way[threading.get_ident()]
         if self._denied.pop(api, None) is not None:
-            log.warning("EC2 allows %s again", api)
+            log.warning("EC2 allows a call again api=%s", api)
         return answer
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:

@@ -115,7 +115,7 @@ class Ec2Client:
         session = Session()
         unusable = why_unusable(self._model_dir, operations=frozenset(OPERATIONS))
         if unusable:
-            _log.warning("using botocore's whole EC2 model, which costs about 23 MiB more: %s", unusable)
+            _log.warning("botocore's whole EC2 model is used, which costs about 23 MiB more reason=%s", unusable)
         else:
             session.register_component("data_loader", trimmed_loader(self._model_dir))
         session.set_config_variable("ec2_metadata_service_endpoint", self._config.imds_endpoint)

@@ -200,13 +200,13 @@ class BotoEc2(Ec2Calls, Ec2):
             params = {"AttachmentId": attachment_id}
             self.call("DetachNetworkInterface", attachment_id, params, SETTLING, about=attachment_id)
         except CloudNotFoundError:
-            _log.info("attachment %s is gone already", attachment_id)
+            _log.info("gone already attachment=%s", attachment_id)
 
     def delete_eni(self, eni_id: EniId) -> None:
         try:
             self.call("DeleteNetworkInterface", eni_id, {"NetworkInterfaceId": eni_id}, DELETING, about=eni_id)
         except CloudNotFoundError:
-            _log.info("ENI %s is gone already", eni_id)
+            _log.info("gone already eni=%s", eni_id)
         self.forget(eni_id)
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
@@ -250,12 +250,12 @@ class BotoEc2(Ec2Calls, Ec2):
             answer = self.call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
             told = limits.from_ec2(instance_type, answer)
         except CloudError as exc:
-            _log.warning("%s", exc)
+            _log.warning("limits are not known from EC2 type=%s error=%s", instance_type, exc)
             if not isinstance(exc, CloudDeniedError):
                 until = self._clock.monotonic() + LIMITS_RETRY_S  # no answer: it is asked again
         found = told or limits.from_table(instance_type) or limits.safe_default(instance_type)
         if told is None:
-            _log.warning("limits of %s are taken from %s: %s", instance_type, found.source, found)
+            _log.warning("limits are not EC2's type=%s source=%s limits=%s", instance_type, found.source, found)
         self._limits[instance_type] = (found, until)
         return found
 

@@ -215,7 +215,7 @@ def refused(api: str, subject: str, *, code: str, message: str, status: int) -> 
     actions = f"ec2:{api} and ec2:CreateTags" if api == "CreateNetworkInterface" else f"ec2:{api}"
     advice = rule.advice.format(actions=actions)
     if encoded:
-        _log.warning("EC2 %s for %s, what IAM decided, encoded: %s", api, subject, encoded.strip())
+        _log.warning("what IAM decided, encoded api=%s subject=%s text=%s", api, subject, encoded.strip())
         told, advice = told.strip(), f"{advice}. {DECODE}"
     said = f"{code}: {told}"
     error = rule.error(f"EC2 {api} failed for {subject}", details=f"{said}; {advice}", code=code, said=said, next_step=advice)

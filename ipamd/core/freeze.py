@@ -46,15 +46,15 @@ class Freeze:
             self._causes = {**self._causes, cause: Freezing(cause, text, since_at)}
             if known is None or known.reason != text:
                 what = barred_enis(is_ahead_of_need=is_ahead_of_need({cause}))
-                log.warning("the pool is frozen, %s and nothing is given back: %s: %s", what, cause, text)
+                log.warning("the pool is frozen, nothing is released barred=%s cause=%s reason=%s", what, cause, text)
                 self._tell()
 
     def clear(self, cause: FreezeCause) -> None:
         """End a cause; one that is not in force is fine."""
         with self._lock:
-            if known := self._causes.get(cause):
+            if cause in self._causes:
                 self._causes = {other: freezing for other, freezing in self._causes.items() if other != cause}
-                log.warning("the pool's freeze has ended: %s; %s", known, self.reason or "it is thawed")
+                log.warning("the pool's freeze has ended cause=%s left=%s", cause, self.reason or "none")
                 self._tell()
 
     def follow_notices(self, told: Mapping[FreezeCause, str]) -> None:

@@ -189,9 +189,9 @@ class Health:
                 self.record_error(subject, error)
             # A defect needs its stack. A denied or wrong thing says all in its words.
             is_ours = error is None or isinstance(error, IpamError)
-            log.warning("%s", sentence, exc_info=None if is_ours else error)
+            log.warning("condition subject=%s text=%s", subject, sentence, exc_info=None if is_ours else error)
         elif before and not sentence:
-            log.info("%s: ended", before)
+            log.info("condition ended subject=%s text=%s", subject, before)
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
         """Sleep until `is_done`, asked after each change of phase or stage and each report, or time is up. Returns: whether it is."""

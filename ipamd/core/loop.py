@@ -101,7 +101,7 @@ class Loop:
                 self._failed_count = 0  # it worked for longer than the longest pause: it has not failed before
             self._failed_count += 1
             if isinstance(error, BusyError):  # what another operation holds is no failure: it is only left for the next turn
-                log.info("%s waits: %s", self.name, log_text(error))
+                log.info("waits loop=%s error=%s", self.name, log_text(error))
             else:
                 self._health.report(self.name, f"{self.name}: {log_text(error)}; tried again", error=error)
             self.pause(min(NODE.pause_s(self._failed_count), self._failed_max_s))
@@ -165,7 +165,7 @@ class OddObjects:
         try:
             yield
         except BusyError as error:
-            log.info("%s of %s waits: %s", self._work, name, log_text(error))
+            log.info("waits work=%s of=%s error=%s", self._work, name, log_text(error))
         except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
             self.note(name, error)
         else:

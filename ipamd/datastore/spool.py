@@ -160,7 +160,7 @@ class Spool:
             sync_directory(self._directory)
         except OSError as error:
             raise _refused(source, error) from error
-        log.error("spooled DEL %s is damaged and was not carried out: %s; it is kept as %s", name, reason, target)
+        log.error("a spooled DEL is damaged and was not carried out name=%s reason=%s kept=%s", name, reason, target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -312,7 +312,7 @@ def remember_given_back(book: EniBook, history: History, clock: Clock) -> None:
             elif record.event == LedgerEvent.ENI_REMOVED:
                 book.note_removed(enis=[EniId(key)], left_s=left_s)
         except ValueError:
-            log.warning("the history names %r as an address: not read", key[:40])
+            log.warning("the history names no address text=%r", key[:40])
 
 
 def remember_named(book: EniBook, context: ServiceContext) -> None:
@@ -328,4 +328,4 @@ def remember_named(book: EniBook, context: ServiceContext) -> None:
             elif intent.kind is IntentKind.DELETE_ENI and intent.is_settled:
                 book.note_removed(enis=[eni_id], left_s=left_s)
         except ValueError as error:
-            log.warning("intent %s is not understood: %s", intent.intent_id, log_text(error))
+            log.warning("an intent is not understood intent=%s error=%s", intent.intent_id, log_text(error))

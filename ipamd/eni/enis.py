@@ -224,7 +224,7 @@ class EniService(Service):
     def set_up_adopted(self, outcome: EniSyncResult) -> None:
         """Set up the host routing of the ENIs that a comparison recorded first; what refuses is logged, and tried again."""
         for problem in self.routing.set_up_all() if outcome.adopted else ():
-            log.warning("host routing: %s", problem)
+            log.warning("host routing is not in place error=%s", problem)
 
     def wired_addresses(self) -> frozenset[IPv4Address]:
         """Addresses that the kernel has wired to a sandbox, recorded or not. Raises: KernelDumpError."""
@@ -253,7 +253,7 @@ class EniService(Service):
                     self.book.forget(eni_id)
                     self._demand.trigger()  # its place is free
                 except IpamError as error:  # a full disk must not stop the repair of the sandboxes' routes, which comes next
-                    log.warning("ENI %s is forgotten later: %s", eni_id, log_text(error))
+                    log.warning("an ENI is forgotten later eni=%s error=%s", eni_id, log_text(error))
         lost_count = self._datastore.counts().lost
         lost = f"{counted(lost_count, 'address')} lost: EC2 does not show them; see `ipamctl audit`"
         self._health.report(LOST, lost if lost_count else "")
@@ -290,7 +290,7 @@ class EniService(Service):
         known = {(one.eni_id, one.client_token) for one in self._log.all_open()}
         if any(eni.eni_id == eni_id or eni.tags.get(INTENT_TAG) == token for eni_id, token in known):
             return  # it is being made, or deleted
-        log.warning("ENI %s of this node is not deleted with the instance: its creation goes on", eni.eni_id)
+        log.warning("not deleted with the instance, its creation goes on eni=%s", eni.eni_id)
         made = Create(
             subnet_id=eni.subnet_id,
             device_index=eni.device_index,
@@ -325,7 +325,7 @@ class EniService(Service):
             addresses, prefixes, is_warm = there.secondary_addresses, there.prefixes, self._may_be_warm()
             self._store(eni.eni_id, addresses, prefixes, outcome, eni=now, wired=wired, may_be_warm=is_warm)
         except (CloudError, InvariantError) as error:
-            log.error("ENI %s is not recorded as EC2 shows it: %s", eni.eni_id, log_text(error))
+            log.error("not recorded as EC2 shows it eni=%s error=%s", eni.eni_id, log_text(error))
             outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
             # Nobody else would ask: an ENI whose place is counted is no difference for metadata.
             outcome.look_again(DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S)
@@ -452,7 +452,7 @@ class EniService(Service):
                             row.address, reason=f"EC2 no longer shows {'it on this ENI' if is_address else 'its ENI attached'}"
                         )
             except (InvariantError, IllegalTransitionError) as error:
-                log.error("%s is gone at EC2 and stays recorded: %s", key, log_text(error))
+                log.error("gone at EC2 and stays recorded subject=%s error=%s", key, log_text(error))
                 outcome.keep(f"{key} is gone at EC2 and stays recorded: {log_text(error)}")
                 continue
             if not isinstance(

@@ -149,7 +149,7 @@ class CloudReconciler(Service):
             problem = log_text(error)
         if problem != self._said:
             self._said = problem
-            log.info("instance metadata: %s", problem or "it answers again")
+            log.info("instance metadata state=%s", problem or "it answers again")
         self._evaluate(is_listed=is_listed, read=read)
         return self._metadata.request_count() - began
 

@@ -73,7 +73,7 @@ class LeakedEnis(Service):
         try:
             self._look(identity)
         except IpamError as error:
-            log.warning("whether an ENI of this node leaked is asked again: %s", log_text(error))
+            log.warning("whether an ENI of this node leaked is asked again error=%s", log_text(error))
 
     def next_look_s(self) -> float | None:
         """Seconds until a look is due; None: all is done, or the pool is frozen."""
@@ -95,7 +95,7 @@ class LeakedEnis(Service):
                 self._delete(intent)
             except CloudError as error:
                 # By the recovery of their intents, one after the other: what EC2 refuses for one it may refuse for all.
-                log.warning("leaked ENI %s is deleted later: %s", intent.eni_id, log_text(error))
+                log.warning("a leaked ENI is deleted later eni=%s error=%s", intent.eni_id, log_text(error))
                 break
 
     def _is_leaked(self, eni: DescribedEni, identity: InstanceIdentity) -> bool:
@@ -110,7 +110,7 @@ class LeakedEnis(Service):
         now = self._clock.now()
         kept = why_kept(eni, now=now, min_age=max(MIN_AGE, now - self._started_at))
         if kept:
-            log.info("ENI %s is detached and not deleted: %s", eni.eni_id, kept)
+            log.info("detached and not deleted eni=%s reason=%s", eni.eni_id, kept)
         return not kept
 
 

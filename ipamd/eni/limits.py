@@ -280,7 +280,7 @@ class Limits:
         limit = self._limits.get(("room", subnet_id))
         told = self._free_count(subnet_id) if limit is None else limit.cap
         cap = told if 0 <= told < needs(action) else needs(action) // 2
-        log.info("subnet %s has room for %s", subnet_id, counted(cap, "address"))
+        log.info("a subnet has little room subnet=%s addresses=%d", subnet_id, cap)
         self.put_off(("room", subnet_id), error, ROOM, cap=cap, is_lasting=True)
 
     def recheck_room(self, subnet_id: SubnetId, action: Growth, *, told: int | None = None) -> bool:
@@ -342,7 +342,7 @@ class Limits:
         try:
             return self._ec2.subnet_free_count(subnet_id)
         except CloudError as error:
-            log.info("the subnet's free addresses are not known: %s", log_text(error))
+            log.info("a subnet's free addresses are not known error=%s", log_text(error))
             return -1
 
     def _yielding(self, kind: str) -> Refusal | None:

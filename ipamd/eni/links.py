@@ -130,7 +130,7 @@ class LinkWatch(Service):
                         self._routing.thaw(eni_id)
                         confirmed.append(eni_id)
         for eni_id in confirmed:
-            log.info("the link of ENI %s is there again and the ENI is ours: it gives addresses again", eni_id)
+            log.info("the link is there again and the ENI is ours: it gives addresses again eni=%s", eni_id)
             self._routing.set_up_again(eni_id)  # outside the lock: it may wait for the link
 
     def _missing(self) -> dict[EniId, MissingLink]:
@@ -151,4 +151,4 @@ class LinkWatch(Service):
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self.loop.is_stopped:
             self._said = sentence
-            log.info("links: %s", sentence or "compared again")
+            log.info("links state=%s", sentence or "compared again")

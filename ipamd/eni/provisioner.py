@@ -175,12 +175,12 @@ class EniProvisioner(Service):
                     leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
                     intent = self._log.open(Delete(action.eni_id, Why.RELEASED), also=lambda uow: uow.put_eni(leaving))
             except InvariantError as error:  # an ADD, or a comparison with EC2, was faster than the plan
-                log.info("nothing is given back: %s", log_text(error))
+                log.info("nothing is released error=%s", log_text(error))
                 return False
             try:
                 self.steps.run(intent, identity=None, is_first=True)
             except InterruptedByAddError as error:
-                log.info("%s", log_text(error))
+                log.info("an ADD goes first intent=%s error=%s", intent.intent_id, log_text(error))
         return True
 
     def recover_due(self, *, is_add_waiting: bool = False) -> list[IpamError]:
@@ -198,11 +198,11 @@ class EniProvisioner(Service):
             try:
                 self._resume(intent)
             except InterruptedByAddError as error:
-                log.info("%s", log_text(error))
+                log.info("an ADD goes first intent=%s error=%s", intent.intent_id, log_text(error))
             except IpamError as error:
                 failure = error
                 if not isinstance(error, ThrottledError):
-                    log.warning("%s intent %s: %s", intent.kind, intent.intent_id, log_text(error))
+                    log.warning("an intent waits kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error))
                 problems.append(error)
             except Exception as error:  # noqa: BLE001  # top of the work on one intent, as another release may have left it
                 self._odd.note(_name(intent), error)

@@ -226,7 +226,7 @@ class ResyncScheduler(Service):
             }
         )
         is_different = result.added_count or result.lost_count or result.healed_count or result.kept or result.implausible
-        log.log(logging.WARNING if is_different else logging.INFO, "EC2 was looked at because %s: %s", reasons, result)
+        log.log(logging.WARNING if is_different else logging.INFO, "compared with EC2 reasons=%s result=%s", reasons, result)
         meanwhile = "it is asked again" if result.implausible else "what EC2 did not show is not given, it is asked again"
         self._health.report(CONDITION, "" if result.again_s is None else f"another look: {result}; {meanwhile}")
         return result

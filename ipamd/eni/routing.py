@@ -49,14 +49,14 @@ class EniRouting(Service):
         try:
             self._hostnet.await_link(mac)
         except IpamError as error:
-            log.info("the link has not appeared, EC2 is asked instead: %s", log_text(error))
+            log.info("the link has not appeared, EC2 is asked instead error=%s", log_text(error))
 
     def links(self) -> frozenset[MacAddress] | None:
         """MAC addresses of the links present now; None if the kernel did not tell."""
         try:
             return self._hostnet.links()
         except IpamError as error:
-            log.info("the links are not known: %s", log_text(error))
+            log.info("the links are not known error=%s", log_text(error))
             return None
 
     def set_up_all(self) -> list[str]:
@@ -85,7 +85,7 @@ class EniRouting(Service):
                 self._demand.announce_supply()
         except IpamError as error:
             problem = log_text(error)
-            log.warning("host routing of %s: %s", eni.eni_id, problem)
+            log.warning("host routing is not in place eni=%s error=%s", eni.eni_id, problem)
             if is_counted:
                 self._health.record_error(f"host routing of {eni.eni_id}", error)
                 self._agenda.put_off((ROUTING, eni.eni_id), NODE)
@@ -126,7 +126,7 @@ class EniRouting(Service):
         try:
             self._hostnet.teardown_eni(eni, keep=keep)
         except IpamError as error:
-            log.warning("routing of absent ENI %s stays behind: %s", eni.eni_id, log_text(error))
+            log.warning("routing of an absent ENI stays behind eni=%s error=%s", eni.eni_id, log_text(error))
 
     def retry_due(self) -> None:
         """Set up again what is due; for waiting ADDs."""

@@ -80,5 +80,5 @@ class SecurityGroups(Service):
         self._book.observe(eni_id, security_groups=groups)
         self._agenda.clear((CONDITION, eni_id))
         if groups:
-            log.info("ENI %s got the primary ENI's security groups: %s", eni_id, ", ".join(wanted))
+            log.info("got the primary ENI's security groups eni=%s groups=%s", eni_id, ", ".join(wanted))
         return bool(groups)

@@ -33,7 +33,6 @@ from ipamd.model.errors import (
 )
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Assign, Create, Delete, Intent, Operation, Unassign, Why
-from ipamd.model.pool import ReleaseAddresses
 from ipamd.ports import Ec2, UnitOfWork
 
 CONDITION = "giving back"
@@ -158,7 +157,7 @@ class Steps(Service):
             case Then.UNDO:
                 self._undo(work, error)
             case Then.GONE if not self._is_perhaps_unseen(work):
-                log.info("ENI %s is gone already: %s", work.intent.eni_id, log_text(error))
+                log.info("gone already eni=%s error=%s", work.intent.eni_id, log_text(error))
                 return State.DELETED
             case Then.GIVE_UP:
                 return self._give_up(work, error)
@@ -293,7 +292,7 @@ class Steps(Service):
         try:
             contradictions = self._enis.record(eni, work.seen).kept
         except InvariantError as error:
-            log.warning("ENI %s contradicts what is recorded, EC2 is asked for all: %s", eni.eni_id, log_text(error))
+            log.warning("an ENI contradicts what is recorded, EC2 is asked for all eni=%s error=%s", eni.eni_id, log_text(error))
             self._enis.sync_with_ec2(work.node)
             work.eni = self._datastore.eni(eni.eni_id)
             if work.eni is None and eni.eni_id not in self._enis.book.shown():
@@ -324,17 +323,18 @@ class Steps(Service):
             if asked.moves_left and not has_news:
                 others = [one.payload.get("device_index", "") for one in self._log.all_open()]
                 index = book.free_index(beside={int(other) for other in others if other.isdecimal()})
-                said = "EC2 has another ENI as device %d, which it does not show: ENI %s is attached as device %d"
-                log.warning(said, asked.device_index, eni_id, index)
+                log.warning(
+                    "EC2 has another ENI there and does not show it taken=%d eni=%s index=%d", asked.device_index, eni_id, index
+                )
                 self._mark(work, replace(asked, device_index=index, moves_left=asked.moves_left - 1))
                 return State.NAMED
         why = Why.USELESS if isinstance(error, UselessEniError) else Why.UNATTACHED
-        log.warning("ENI %s is deleted (%s): %s", eni_id, why, log_text(error))
+        log.warning("an ENI is deleted eni=%s why=%s error=%s", eni_id, why, log_text(error))
         work.operation, work.outcome = Delete(eni_id, why, creation=asked), f"{OUTCOMES[why]}: {log_text(error)}"
         try:
             self._walk(work, State.HELD)
         except IpamError as refused:  # the recovery of its intent deletes it
-            log.warning("ENI %s is deleted later: %s", eni_id, log_text(refused))
+            log.warning("an ENI is deleted later eni=%s error=%s", eni_id, log_text(refused))
         if has_news or (not is_taken and why is Why.UNATTACHED and self.adopt_enis(work.node)):
             return State.DONE  # the pool plans again with what is attached already
         raise error
@@ -374,7 +374,7 @@ class Steps(Service):
     def _close(self, work: Work) -> None:
         if isinstance(work.operation, Delete):
             work.outcome = work.outcome or OUTCOMES[work.operation.why]
-            log.warning("ENI %s: %s", work.operation.eni_id, work.outcome)
+            log.warning("a deletion has ended eni=%s outcome=%s", work.operation.eni_id, work.outcome)
         self._log.close(work.intent, work.outcome)
 
     # Deletion and release
@@ -461,7 +461,7 @@ class Steps(Service):
         if isinstance(work.operation, Delete):
             self._log.settle(work.intent, lambda uow: uow.remove_eni(eni_id, reason="given back to EC2"))
             self.counts.update(enis=1)
-            log.info("given back to EC2: ENI %s", eni_id)
+            log.info("released eni=%s", eni_id)
             self._demand.trigger()  # its place is free
         else:
             gone = all_addresses(work.addresses, work.prefixes)
@@ -473,7 +473,11 @@ class Steps(Service):
 
             self._log.settle(work.intent, forget)
             self.counts.update(addresses=len(work.addresses), prefixes=len(work.prefixes))
-            log.info("given back to EC2: %s", ReleaseAddresses(eni_id, tuple(work.addresses), tuple(work.prefixes)))
+            log.info(
+                "released eni=%s addresses=%s prefixes=%s",
+                eni_id,
+                *(" ".join(map(str, one)) for one in (work.addresses, work.prefixes)),
+            )
         self._health.report(CONDITION, "")
 
     def _give_way(self, work: Work) -> None:
@@ -549,10 +553,10 @@ class Steps(Service):
         try:
             outcome = self._enis.sync_with_ec2(identity)
         except IpamError as error:
-            log.warning("the ENIs attached to the instance could not be listed: %s", log_text(error))
+            log.warning("the ENIs attached to the instance could not be listed error=%s", log_text(error))
             return False
         if outcome.adopted:
-            log.warning("ENIs attached by another tool were adopted: %s", ", ".join(sorted(outcome.adopted)))
+            log.warning("ENIs attached by another tool were adopted enis=%s", ", ".join(sorted(outcome.adopted)))
         self._enis.set_up_adopted(outcome)
         return bool(outcome.adopted)
 

@@ -94,7 +94,7 @@ class Subnets(Service):
 
     def refused(self, subnet_id: SubnetId, action: CreateEni, error: SubnetExhaustedError) -> None:
         """EC2 had no room there: it cools off, and the last answer is not believed any more."""
-        log.info("subnet %s has no room, the next one is tried: %s", subnet_id, log_text(error))
+        log.info("a subnet has no room, the next one is tried subnet=%s error=%s", subnet_id, log_text(error))
         self._listed_monotonic_s = -math.inf
         if action.prefix_count:
             self._agenda.put_off(("prefixes", subnet_id), ROOM)
@@ -148,7 +148,7 @@ class Subnets(Service):
         try:
             self._refresh(identity)
         except CloudError as error:
-            log.info("subnets are not known: %s", log_text(error))  # `choose` says it, if it matters
+            log.info("subnets are not known error=%s", log_text(error))  # `choose` says it, if it matters
         return self.mark()
 
     def mark(self) -> bool:
@@ -164,7 +164,7 @@ class Subnets(Service):
                 uow.put_eni(replace(eni, excluded=self.exclusion(eni)))
             changed = True
             now = self.exclusion(known)
-            log.info("ENI %s gets %s", known.eni_id, f"no new sandbox: {now}" if now else "new sandboxes again")
+            log.info("whether an ENI gets new sandboxes eni=%s excluded=%s", known.eni_id, now or "no")
         return changed
 
     def follows_primary(self, eni: Eni) -> bool:
@@ -216,7 +216,7 @@ class Subnets(Service):
         except CloudError as error:
             if self._listed is None:
                 raise
-            log.warning("subnets are chosen by an earlier answer: %s", log_text(error))
+            log.warning("subnets are chosen by an earlier answer error=%s", log_text(error))
             return self._listed
         self._agenda.clear(DESCRIBE)
         self._health.report(CONDITION, "")

@@ -202,7 +202,7 @@ class ConflistKeeper(FollowedFile):
         held = self._fights.held()
         placed = self._bundle.put_in_place(but=held)
         for sentence in [*placed.missing, *placed.replaced]:
-            log.info("plugins: %s", sentence)
+            log.info("plugins placed=%s", sentence)
         if self._is_begun:
             self._note_all(placed.missing)
         is_changed = self._ask("; ".join(placed.problems))
@@ -210,12 +210,12 @@ class ConflistKeeper(FollowedFile):
             return
         if is_changed and not self._is_stopped():
             path = write(self._config, self.versions)
-            log.info("conflist: %s offers %s now", path, ", ".join(self.versions))
+            log.info("conflist path=%s versions=%s", path, ", ".join(self.versions))
         found = difference(self._config, self.versions)
         if found and self._thing not in held and not self._is_stopped():  # stopped: an export may have removed it meanwhile
             write(self._config, self.versions)
             repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
-            log.warning("conflist: %s", repaired)
+            log.warning("conflist repaired=%s", repaired)
             self._note_all([repaired])
         self._others.take()
 

@@ -53,9 +53,7 @@ class OperatorFreeze:
             except FileNotFoundError:
                 return
             except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-                log.warning(
-                    "%s cannot be used (%s): an operator's freeze counts, its reason is lost", self._path, log_text(error)
-                )
+                log.warning("an operator's freeze counts, its reason is lost path=%s error=%s", self._path, log_text(error))
                 self._freeze.set(FreezeCause.OPERATOR, f"{self._path} cannot be read; `ipamctl thaw` ends it")
 
     def freeze(self, reason: str) -> str:
@@ -106,7 +104,7 @@ class DrainHookFile(FollowedFile):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             log.warning(
-                "%s cannot be made (%s): a drain hook's file is noticed within %.0f s", self._path.parent, error.strerror, LOOK_S
+                "no directory for a drain hook's file path=%s error=%s noticed_s=%.0f", self._path.parent, error.strerror, LOOK_S
             )
 
 

@@ -59,9 +59,7 @@ class Maintenance(Service):
         """Do everything that is due. Returns: seconds until the next turn. Raises: the first error; the next turn tries again."""
         lost = self._datastore.file_problem()
         if lost:
-            log.error(
-                "%s: the process exits; its next start reads the datastore again, or rebuilds it from kernel and runtime", lost
-            )
+            log.error("the process exits; its next start reads the datastore again, or rebuilds it reason=%s", lost)
             self._end(lost)
             return INTERVAL_S
         self._look()
@@ -73,5 +71,5 @@ class Maintenance(Service):
             with self._datastore.transaction() as uow:
                 count = uow.drop_tombstones(older_than=TOMBSTONE_AGE)
             if count:
-                log.info("%d tombstones older than %s dropped", count, TOMBSTONE_AGE)
+                log.info("tombstones dropped count=%d age=%s", count, TOMBSTONE_AGE)
         return INTERVAL_S

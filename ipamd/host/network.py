@@ -421,7 +421,7 @@ class HostNetworkReconciler(Service):
         self._held = self.fights.held()
 
     def _record(self, repairs: list[str]) -> None:
-        log.warning("host routing: %s", "; ".join(repairs))
+        log.warning("host routing repaired=%s", "; ".join(repairs))
         self.note("; ".join(repairs))
 
     def note(self, sentence: str) -> None:

@@ -125,7 +125,7 @@ class Confinement:
             with self._host.netlink() as sock:
                 links = survey.links_of(sock)
         except KernelDumpError as exc:
-            log.info("settings of host veths are looked at again later: %s", exc)
+            log.info("settings of host veths are compared later error=%s", exc)
             return []
         prefix = self._config.veth_prefix
         ours = [one for one in links if one.name.startswith(prefix) or decode_alias(one.alias) is not None]
@@ -144,7 +144,7 @@ class Confinement:
             sock.carry_out(batch, what="settings of host veths")
         if different:
             names = {devconf.NAMES[number] for _, found in different for number in found}
-            log.info("%s of %d host veths set by netlink", ", ".join(sorted(names)), len(different))
+            log.info("settings of host veths set names=%s count=%d", ", ".join(sorted(names)), len(different))
         stopped = [link.name for link, found in different if uapi.IPV4_DEVCONF_FORWARDING in found]
         if not stopped:
             return []

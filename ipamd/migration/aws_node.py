@@ -289,7 +289,7 @@ class FileAwsNode:
             try:
                 raw = read_bounded(path, most=CONFLIST_MAX_BYTES)
             except OSError as error:
-                log.warning("the network's name is not known from %s: %s", path, error.strerror)
+                log.warning("the network's name is not known path=%s error=%s", path, error.strerror)
                 continue
             if raw is not None:
                 return network_name_of(raw)
@@ -317,7 +317,7 @@ class FileAwsNode:
         try:
             note = json.loads(read_bounded(self._note, most=NOTE_MAX_BYTES) or b"{}")
         except (OSError, ValueError, RecursionError) as error:
-            log.warning("%s cannot be used: %s", self._note, error)
+            log.warning("a note cannot be used path=%s error=%s", self._note, error)
             return {}
         return note if isinstance(note, dict) else {}
 

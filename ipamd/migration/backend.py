@@ -102,14 +102,14 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         try:
             found = work(Deadline.after(self._clock, limit_s, is_cancelled=lambda: not context.is_active()))
         except IpamError as error:
-            log.warning("%s by the plugin of amazon-vpc-cni-k8s: %s", what, log_text(error))
+            log.warning("refused the plugin of amazon-vpc-cni-k8s request=%s error=%s", what, log_text(error))
             if isinstance(request, pb.AddNetworkRequest):
                 ids = request.ContainerID[:CONTAINER_ID_MAX], request.IfName[:IFNAME_MAX]
                 pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}" if request.K8S_POD_NAME else ""
                 self._refused(RefusedAdd(*ids, printable(pod), error.cni_code, log_text(error)))
             context.abort(grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise
-        log.info("%s by the plugin of amazon-vpc-cni-k8s: done", what)
+        log.info("served the plugin of amazon-vpc-cni-k8s request=%s", what)
         return found
 
 

@@ -157,7 +157,7 @@ class ExportService(Service):
         cooling = self._datastore.counts().cooling
         if cooling:
             report.steps.append(f"{counted(cooling, 'address')} still cool: its daemon knows no cooldown from before its start")
-        log.warning("exported to amazon-vpc-cni-k8s: %s", "; ".join([*report.steps, *report.problems]))
+        log.warning("exported to amazon-vpc-cni-k8s steps=%s", "; ".join([*report.steps, *report.problems]))
 
     def _await_adds(self) -> None:
         """Return when no ADD is at work. Raises: TakeoverError."""
@@ -223,7 +223,7 @@ class ExportService(Service):
         try:
             told = {one.address: one for one in self._aws_node.allocations() if one.address is not None}
         except ForeignStateError as error:
-            log.info("its file is written anew without a look at what it said: %s", log_text(error))
+            log.info("its file is written anew unread error=%s", log_text(error))
         others = unrecorded(survey, found, told=told, prefix=self._prefix, now=self._clock.now())
         for address, (veth, allocation) in others.items():
             report.steps.append(

@@ -167,7 +167,7 @@ class Handover:
         if self._backend is not None:  # a setting asks to listen where the other daemon did; a refusal is a condition
             try:
                 self._backend.start()
-                log.info("the plugin of amazon-vpc-cni-k8s is served on %s", self._backend.path)
+                log.info("the plugin of amazon-vpc-cni-k8s is served socket=%s", self._backend.path)
             except SettingsError as error:
                 self._health.report("cni-backend", f"cni-backend: the other's plugin is not served: {error}", error=error)
         return True
@@ -190,7 +190,7 @@ class Handover:
         removed = self._hostnet.remove_left_chains()
         self._is_tidy = True
         if removed:
-            log.warning("removed what amazon-vpc-cni-k8s had left in nftables: %s", removed)
+            log.warning("removed what amazon-vpc-cni-k8s had left in nftables chains=%s", removed)
         return removed
 
     def look(self) -> bool:
@@ -218,5 +218,5 @@ class Handover:
         said = self._aws_node.save_conflist()
         if said:
             self._is_tidy = False  # its daemon was here: it made its chains anew
-            log.warning("%s: it sorts before ours; `ipamctl export` puts it back", said)
+            log.warning("the other's conflist sorts before ours; `ipamctl export` puts it back done=%s", said)
         return said

@@ -50,7 +50,7 @@ class ImportService(Service):
         except ForeignStateError as error:
             self._told = ()
             self._health.record_error("import", error)
-            log.warning("sandboxes are taken over without the file of amazon-vpc-cni-k8s: %s", log_text(error))
+            log.warning("sandboxes are taken over without the file of amazon-vpc-cni-k8s error=%s", log_text(error))
         return self._stamp_all(foreign, survey, listed)
 
     def look_again(self, listed: Mapping[str, Sandbox]) -> list[HostVeth]:
@@ -64,7 +64,7 @@ class ImportService(Service):
         try:
             survey = self._wiring.survey()
         except IpamError as error:
-            log.info("host veths that are not ours are looked at again later: %s", log_text(error))
+            log.info("host veths that are not ours are judged later error=%s", log_text(error))
             return []
         # None but those: a link of an ADD that is under way has no alias for an instant.
         left = [one for one in survey.veths if one.ifindex in self._unnamed and one.key is None and not one.is_dying]
@@ -122,5 +122,5 @@ class ImportService(Service):
         except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
             return log_text(error)
         self._failpoint("import.stamped")
-        log.info("host veth %s with %s is that of %s: says %s", veth.name, address, key, witness)
+        log.info("imported veth=%s address=%s sandbox=%s witness=%s", veth.name, address, key, witness)
         return ""

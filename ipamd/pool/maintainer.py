@@ -131,7 +131,7 @@ class PoolMaintainer(Service):
             due_deadline = self.run_once()
         except Exception as error:  # noqa: BLE001  # the pause is the pool's own, which status tells and plans go by
             self._health.record_error("pool", error)
-            log.warning("the pool maintainer continues after an error: %s", log_text(error))
+            log.warning("the pool maintainer continues error=%s", log_text(error))
             self._refused.put_off(FAULT, error, EC2)
             self._publish(log_text(error), self._refused.refusal(FAULT), generation=self._demand.waiting()[1])
         left_s = None if due_deadline is None else max(due_deadline - self._clock.monotonic(), 0.0)
@@ -191,7 +191,7 @@ class PoolMaintainer(Service):
                 return decided
             else:
                 self._grow(action, snapshot)
-        log.warning("the pool maintainer did %d actions in one wake-up and continues at the next", MAX_ACTIONS_PER_WAKE)
+        log.warning("the pool maintainer continues at its next wake-up actions=%d", MAX_ACTIONS_PER_WAKE)
         self._demand.trigger()
         return None
 
@@ -267,7 +267,7 @@ class PoolMaintainer(Service):
         is_at_cap = known.eni_cap is not None and snapshot.known_eni_count >= known.eni_cap
         refused = (known.creation or (known.cap if is_at_cap else None)) if isinstance(action, CreateEni) else known.allocation
         if refused is not None:
-            log.error("the plan asks for what is refused: %s: %s", action, refused.reason)
+            log.error("the plan asks for what is refused action=%s reason=%s", action, refused.reason)
             self._refused.put_off(FAULT, CloudError(f"the plan asks for what is refused: {refused.reason}"), EC2)
             return
         identity = self._identity()
@@ -306,7 +306,7 @@ class PoolMaintainer(Service):
         except IpamError as error:
             self._refused.learn_release(error)
             report_refused(self._health, error)
-            log.warning("%s: %s", action, log_text(error))
+            log.warning("a release failed action=%s error=%s", action, log_text(error))
             return
         if not is_asked:  # pause, or a plan that never fits would be tried in a loop
             self._refused.put_off(RELEASE_FAILED, IpamError("an ADD or a comparison with EC2 was faster than the plan"), EC2)
@@ -361,7 +361,7 @@ class PoolMaintainer(Service):
     def _note_failure(self, error: IpamError, *, is_urgent: bool) -> None:
         self._health.record_error("pool", error)
         if not isinstance(error, ThrottledError | CloudDeniedError):  # a denial is logged once where EC2 is called
-            log.warning("pool: %s", log_text(error))
+            log.warning("an action failed error=%s", log_text(error))
         if isinstance(error, CloudError) and (is_urgent or not isinstance(error, ThrottledError)):  # else it can wait, and does
             self._health.report("ec2", f"EC2: {log_text(error)}")
 
@@ -373,5 +373,5 @@ class PoolMaintainer(Service):
         if decided is not None:
             status = replace(status, excess_count=decided.excess_count, kept=decided.kept)
         if sentence != self._demand.status().sentence:
-            log.info("pool: %s", sentence)
+            log.info("pool plan=%s", sentence)
         self._demand.publish(status)

@@ -60,7 +60,7 @@ def _take_steps(subject: Subject) -> None:
             _unknown(subject, checks, str(error))
             raise
         except Exception as error:  # noqa: BLE001  # an answer of a shape never seen must not prevent the other checks
-            _log.exception("the probe failed in %s", step.__name__)
+            _log.exception("the probe failed step=%s", step.__name__)
             _unknown(subject, checks, f"{type(error).__name__}: {error}")
 
 

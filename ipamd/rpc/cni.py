@@ -121,7 +121,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             self._health.record_error(f"{verb_text} {request.container_id[:13]}", error)
             if not isinstance(error, IpamError):
                 container_id = request.container_id[:CONTAINER_ID_MAX]
-                log.error("%s of %s met an unexpected error", verb_text, container_id, exc_info=error)
+                log.error("an unexpected error verb=%s container=%s", verb_text, container_id, exc_info=error)
         return reply, partial(self._log_request, request, reply, (self._clock.monotonic() - started) * 1000, steps, cause)
 
     def _carry_out(self, request: cni_pb2.ExecRequest, deadline: Deadline, steps: Steps) -> bytes:
@@ -149,7 +149,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                 if conf.valid_attachments is None:
                     raise InvalidConfigError(f"GC without {VALID_ATTACHMENTS}", details="an absent list is not an empty one")
                 outcome = services.gc.collect(conf.valid_attachments, network_name=conf.name, deadline=deadline, steps=steps)
-                log.info("GC freed %d attachments and kept %d against the list", len(outcome.freed), len(outcome.kept))
+                log.info("GC against the list freed=%d kept=%d", len(outcome.freed), len(outcome.kept))
             case "STATUS":
                 require_verb("STATUS", decode_conf(request.config).cni_version)
                 self._health.require_status()
@@ -188,7 +188,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             line["error"] = error
             if request.verb == "ADD" and not self._is_left_to_successor(code):
                 self._refused(RefusedAdd(request.container_id[:CONTAINER_ID_MAX], request.ifname[:IFNAME_MAX], pod, code, error))
-        log.log(logging.WARNING if code else logging.INFO, "%s", json.dumps(line, separators=(",", ":")))
+        log.log(logging.WARNING if code else logging.INFO, "request", line)
 
 
 # Decode the plugin's envelope into typed requests, and encode errors: the only place where CNI's wire and our model meet.

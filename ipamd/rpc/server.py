@@ -205,7 +205,7 @@ def _tolerant(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
 
     def serve(request: Any, context: grpc.ServicerContext) -> Any:
         if isinstance(request, _Unreadable):
-            log.warning("a request of %s is no message: %s", method, request.why)
+            log.warning("a request is no message method=%s error=%s", method, request.why)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, DETAILS)
         return handler.unary_unary(request, context)
 
@@ -277,7 +277,7 @@ def take_instance_lock(run_dir: Path, *, is_ended: Callable[[float], bool], wait
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if number == 0:
-                log.warning("another vpc-ipamd serves %s: its end is awaited for %.0f s", run_dir, wait_s)
+                log.warning("another vpc-ipamd serves, its end is awaited directory=%s wait_s=%.0f", run_dir, wait_s)
         else:
             return descriptor, has_run_before
         if is_ended(LOCK_POLL_S):

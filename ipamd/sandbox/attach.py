@@ -135,7 +135,9 @@ class VethNames(Service):
                 self._failpoint("rename.recorded")
             if is_wired:
                 self._wiring.rename_veth(host_veth=name, to=to, address=attachment.address)
-            log.info("host veth %s of sandbox %s is %s now: its pod has a new sandbox %s", name, owner, to, key)
+            log.info(
+                "a host veth is renamed, its pod has a new sandbox veth=%s sandbox=%s name=%s successor=%s", name, owner, to, key
+            )
 
     def _require_not_ready(self, attachment: Attachment, name: str, key: AttachmentKey) -> None:
         """Raise VethNameTakenError unless the runtime says that the predecessor is not ready; silence is no evidence (I11)."""
@@ -346,13 +348,20 @@ class AttachService(Service):
                 self._wiring.unwire(spec)
                 dying_veth = None
             except IpamError as error:
-                log.warning("wiring of sandbox %s could not be undone; its link is deleted later: %s", spec.key, log_text(error))
+                log.warning(
+                    "wiring could not be undone; its link is deleted later sandbox=%s error=%s", spec.key, log_text(error)
+                )
                 try:
                     self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
                     is_marked = True
                 except IpamError as refused:
                     self._health.record_error(f"undo of {spec.key}", refused)
-                    log.error("sandbox %s: link %s could not be marked for deletion: %s", spec.key, dying_veth, log_text(refused))
+                    log.error(
+                        "a link could not be marked for deletion sandbox=%s veth=%s error=%s",
+                        spec.key,
+                        dying_veth,
+                        log_text(refused),
+                    )
             self._failpoint("attach.unwired")
         finally:  # also after an unexpected error, or the address would stay reserved until a restart
             self._cooldown.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)

@@ -82,7 +82,7 @@ class Cooldown(Service):
             self._write_abort(address, reason)
         except DatastoreError as error:
             self._health.record_error(f"abort of {address}", error)
-            log.error("address %s stays reserved until the datastore accepts writes again: %s", address, log_text(error))
+            log.error("reserved until the datastore accepts writes again address=%s error=%s", address, log_text(error))
             self._aborts[address] = reason
             self.loop.wake()
 
@@ -150,7 +150,7 @@ class Cooldown(Service):
             try:
                 self._wiring.sweep()
             except IpamError as error:  # something else is in the group, perhaps, that cannot be deleted
-                log.info("dying links are deleted one by one: %s", log_text(error))
+                log.info("dying links are deleted one by one error=%s", log_text(error))
                 refused |= self._remove_alone(marked)
         self._odd.keep_only(refused)
         if batch.keys() - refused.keys():

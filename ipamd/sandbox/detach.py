@@ -167,7 +167,7 @@ class GcService(Service):
             try:
                 is_freed = self._decide(attachment, listed, survey, deadline, steps)
             except Exception as error:  # noqa: BLE001  # top of the work on one object; the runtime gets the first error
-                log.warning("GC of sandbox %s: %s", attachment.key, log_text(error))
+                log.warning("GC failed sandbox=%s error=%s", attachment.key, log_text(error))
                 errors.append(error)
                 continue
             (freed if is_freed else kept).append(attachment.key)
@@ -183,7 +183,7 @@ class GcService(Service):
             self._judge.note_kept(attachment.key, judgement)
             return False
         self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason="GC")
-        log.info("GC freed sandbox %s: %s", attachment.key, "; ".join(judgement.reasons))
+        log.info("GC freed sandbox=%s reasons=%s", attachment.key, "; ".join(judgement.reasons))
         return True
 
     def _listed(self, attachments: tuple[Attachment, ...]) -> frozenset[str]:

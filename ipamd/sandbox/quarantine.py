@@ -73,7 +73,7 @@ class QuarantineService(Service):
                 raise
             return "its DEL was done"
         self._failpoint("adopt.adopted")
-        log.info("adopted sandbox %s with %s: kernel and runtime agree", veth.key, veth.address)
+        log.info("adopted: kernel and runtime agree sandbox=%s address=%s", veth.key, veth.address)
         return ""
 
     def remember_unplaced(self, veth: HostVeth) -> None:
@@ -101,7 +101,7 @@ class QuarantineService(Service):
             if row is not None and row.state in (AddressState.FREE, AddressState.COOLING):
                 with self._datastore.transaction() as uow:
                     uow.quarantine(address, reason=f"{survey.routes[address]} has it, which is not ours")
-                log.warning("address %s is quarantined: %s has it, which is not ours", address, survey.routes[address])
+                log.warning("quarantined: a link that is not ours has it address=%s link=%s", address, survey.routes[address])
         self.resolve(None)
 
     def wired_sandboxes(self) -> frozenset[str] | None:
@@ -171,7 +171,7 @@ class QuarantineService(Service):
             if judgement.verdict is Verdict.ADOPT and listed is not None and veth.key is not None:
                 refusal = self.adopt(veth, listed[veth.key.container_id], survey)
                 if refusal:
-                    log.warning("address %s stays quarantined: %s", row.address, refusal)
+                    log.warning("stays quarantined address=%s reason=%s", row.address, refusal)
             elif judgement.verdict is Verdict.UNWIRE_THEN_REAP:
                 self._unwire(veth, address=row.address if live_count == 1 else None)
                 self._failpoint("adopt.leftover-removed")
@@ -183,7 +183,7 @@ class QuarantineService(Service):
         judgement = self.judge.judge_veth(veth, listed=listed)
         if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
             self._unwire(veth, address=veth.address)
-            log.info("wiring %s of sandbox %s was removed: %s", veth.name, veth.key, judgement.reasons[0])
+            log.info("wiring was removed veth=%s sandbox=%s reason=%s", veth.name, veth.key, judgement.reasons[0])
             self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
 
     def _unwire(self, veth: HostVeth, *, address: IPv4Address | None) -> None:
@@ -219,7 +219,7 @@ class QuarantineService(Service):
         try:
             return self._wiring.survey()
         except IpamError as error:
-            log.info("the kernel could not be surveyed, nothing is reaped or resolved now: %s", log_text(error))
+            log.info("the kernel could not be surveyed, nothing is reaped or resolved now error=%s", log_text(error))
             return None
 
     def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:

@@ -169,7 +169,7 @@ class EventStream:
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self.loop.is_stopped:
             self._said = sentence
-            log.info("container runtime: %s", sentence)
+            log.info("container runtime state=%s", sentence)
 
 
 FIRST_RETRY_S = 0.5
@@ -346,7 +346,7 @@ class RuntimeReconciler(Service):
             event=LedgerEvent.REAPED,
         )
         self._failpoint("reap.done")
-        log.info("reaped sandbox %s (%s): %s", attachment.key, attachment.address, detail)
+        log.info("reaped sandbox=%s address=%s reason=%s", attachment.key, attachment.address, detail)
         return True
 
     def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:

@@ -99,7 +99,7 @@ class StartupReconciler(Service):
             try:
                 self._cooldown.sweep()
             except IpamError as error:  # their addresses wait, and the cooldown thread tries again every second
-                log.warning("dying links are swept later: %s", log_text(error))
+                log.warning("dying links are swept later error=%s", log_text(error))
         outcome.duplicates = [
             f"{address} is wired to {' and to '.join(f'{veth.name} ({veth.key})' for veth in veths)}"
             for address, veths in duplicate_addresses(survey).items()
@@ -110,7 +110,7 @@ class StartupReconciler(Service):
                 try:
                     self._resolve_veth(veth)
                 except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
-                    log.warning("host veth %s of %s is resolved later: %s", veth.name, veth.key, log_text(error))
+                    log.warning("a host veth is resolved later veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
                     if veth.address is not None:
                         self._quarantine(veth, f"it could not be resolved: {log_text(error)}")
                 self._failpoint("restore.veth-settled")
@@ -131,7 +131,7 @@ class StartupReconciler(Service):
     def _resolve_veth(self, veth: HostVeth) -> None:
         if veth.key is None or veth.address is None:
             # Named like ours without our alias, and nobody knows whose it is: not ours to touch.
-            log.warning("host veth %s carries no identity of ours and is left alone", veth.name)
+            log.warning("left alone, it carries no identity of ours veth=%s", veth.name)
             self._claimed.update(address for address, device in self._survey.routes.items() if device == veth.name)
             return
         known, listed = self._datastore.attachment(veth.key), self._listed

@@ -95,5 +95,5 @@ class CurrentSettings:
             try:
                 told(before.settings, settings)
             except IpamError as error:
-                log.warning("a changed setting is not in effect everywhere yet: %s", log_text(error))
+                log.warning("a changed setting is not in effect everywhere yet error=%s", log_text(error))
         return change

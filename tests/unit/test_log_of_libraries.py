@@ -55,10 +55,14 @@ def test_our_own_defects_keep_their_traceback(lines: Any, name: str) -> None:
     assert "Traceback" in line["exception"]
 
 
-def test_a_message_that_looks_like_json_is_a_message(lines: Any) -> None:
-    """A line of `ipamd.rpc` that begins with what a caller sent, a brace, is logged as text."""
-    logging.getLogger("ipamd.rpc").error("%s of %s met an unexpected error", "{", "a")
-    logging.getLogger("ipamd.rpc").info('{"verb":"ADD"}')
-    told, merged = lines()
-    assert told["message"] == "{ of a met an unexpected error"
-    assert merged["verb"] == "ADD"
+def test_a_message_of_ours_has_its_keys_as_fields(lines: Any) -> None:
+    """Whatever a caller sent stays the value of its key; the line of a request is its dictionary; others' messages stay whole."""
+    logging.getLogger("ipamd.rpc").error("an unexpected error verb=%s took_s=%.2f", '{"message":"%s"}', 1.234)
+    logging.getLogger("ipamd.rpc").info("request", {"verb": "ADD", "code": 0})
+    logging.getLogger("ipamd").info("exiting, 100 %")
+    logging.getLogger("grpc").info("said x=%s and %s", 1, 2)
+    told, request, plain, others = lines()
+    assert (told["message"], told["verb"], told["took_s"]) == ("an unexpected error", '{"message":"%s"}', "1.23")
+    assert (request["message"], request["verb"], request["code"]) == ("request", "ADD", 0)
+    assert plain["message"] == "exiting, 100 %"
+    assert (others["message"], "x" in others) == ("said x=1 and 2", False)

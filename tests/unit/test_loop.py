@@ -106,7 +106,9 @@ def test_a_failure_is_a_condition_until_a_turn_succeeds_and_is_logged_once(caplo
     with caplog.at_level(logging.INFO):
         played = Played(BusyError("held"), FAIL, FAIL, 1.0, 1.0)
     assert played.said == [[], [], said, said, []]
-    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == said
+    assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"condition subject=it text={said[0]}"
+    ]
     error = played.health.last_error()
     assert error is not None
     assert (error.what, error.message) == ("it", "the disk refused")

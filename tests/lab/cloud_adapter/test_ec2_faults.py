@@ -70,7 +70,7 @@ def test_a_denial_is_a_warning_once_per_change(bench: Bench, caplog: pytest.LogC
     bench.vpc.faults.clear()
     for _ in range(2):
         bench.ec2.create_eni(bench.request(addresses=2))
-    assert told() == [denied, "EC2 allows CreateNetworkInterface again"]
+    assert told() == [denied, "EC2 allows a call again api=CreateNetworkInterface"]
 
 
 def test_a_token_for_another_request_is_refused(bench: Bench) -> None:

@@ -31,7 +31,7 @@ class HeldLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Wait for the reply, then take the line."""
         is_early = not self.replied.wait(PATIENCE_S)
-        self.lines.append(json.loads(record.getMessage()) | {"is_early": is_early})
+        self.lines.append({**record.args, "is_early": is_early})
 
 
 @pytest.fixture

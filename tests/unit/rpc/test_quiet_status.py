@@ -38,7 +38,7 @@ def test_status_is_logged_when_it_changes(fresh: FakeNode, caplog: pytest.LogCap
     fresh.health.enter(Phase.SERVING)
     for _ in range(20):
         assert not ask(fresh, "STATUS", "", config=STATUS).HasField("error")
-    assert [json.loads(record.getMessage())["code"] for record in caplog.records] == [50, 0]
+    assert [record.args["code"] for record in caplog.records] == [50, 0]
 
 
 def test_status_of_a_daemon_that_starts_says_so(fresh: FakeNode) -> None:

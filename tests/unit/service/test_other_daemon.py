@@ -200,5 +200,5 @@ def test_a_hold_is_logged_once(node: FakeNode, caplog: pytest.LogCaptureFixture)
     node.clock.advance(ABSENCE_S)
     for _ in range(3):
         look(node)
-    said = [record.message for record in caplog.records if record.message.startswith("aws-node:")]
-    assert [sentence.endswith(": ended") for sentence in said] == [False, True]
+    said = [record.message for record in caplog.records if " text=aws-node:" in record.message]
+    assert [sentence.startswith("condition ended ") for sentence in said] == [False, True]
