@@ -188,8 +188,9 @@ class Health:
             if error is not None:
                 self.record_error(subject, error)
             # A defect needs its stack. A denied or wrong thing says all in its words.
-            is_ours = error is None or isinstance(error, IpamError)
-            log.warning("condition subject=%s text=%s", subject, sentence, exc_info=None if is_ours else error)
+            log.warning(
+                "condition subject=%s text=%s", subject, sentence, exc_info=None if isinstance(error, IpamError) else error
+            )
         elif before and not sentence:
             log.info("condition ended subject=%s text=%s", subject, before)
 

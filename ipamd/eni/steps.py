@@ -473,11 +473,7 @@ class Steps(Service):
 
             self._log.settle(work.intent, forget)
             self.counts.update(addresses=len(work.addresses), prefixes=len(work.prefixes))
-            log.info(
-                "released eni=%s addresses=%s prefixes=%s",
-                eni_id,
-                *(" ".join(map(str, one)) for one in (work.addresses, work.prefixes)),
-            )
+            log.info("released eni=%s addresses=%s", eni_id, " ".join(map(str, [*work.addresses, *work.prefixes])))
         self._health.report(CONDITION, "")
 
     def _give_way(self, work: Work) -> None:

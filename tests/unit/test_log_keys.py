@@ -33,7 +33,7 @@ def fault(call: ast.Call) -> str:
         return "a value has no key"
     if message.value == "request":  # its one value is a dictionary
         return "" if len(values) == 1 else "a request has one dictionary"
-    if not any(isinstance(value, ast.Starred) for value in values) and len(keys) != len(values):
+    if len(keys) != len(values):
         return f"{len(keys)} keys and {len(values)} values"
     return "" if len({*keys, *FIELDS}) == len(keys) + len(FIELDS) else "a key is there twice"
 
