@@ -20,7 +20,7 @@ from ipamd.core.deadline import KeyLocks
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
 from ipamd.core.refused_adds import RefusedAdds
-from ipamd.eni.book import EniBook, remember_given_back
+from ipamd.eni.book import EniBook, remember_released
 from ipamd.eni.enis import EniService
 from ipamd.eni.external_changes import CloudReconciler
 from ipamd.eni.limits import Limits
@@ -193,7 +193,7 @@ class App:
                 datastore=context.datastore,
                 clock=context.clock,
                 uses_external_snat=lambda: self.current.now.network.external_snat,
-                refused=self.refused.note,
+                refused=self.refused.record_refusal,
             )
             self.cni_backend = CniBackendServer(servicer, path=Path(path))
 
@@ -217,7 +217,7 @@ class App:
             health=context.health,
             clock=context.clock,
             observer=self.metrics,
-            refused=self.refused.note,
+            refused=self.refused.record_refusal,
         )
         self.introspection = IntrospectionServicer(
             sources,
@@ -285,7 +285,7 @@ def compose_pool(
     node_info, settings, is_intact = adapters.node_info, current.now, adapters.opened.report.is_intact
     identity, ec2, book = node_info.identity, adapters.ec2, EniBook(context)
     if not is_intact:
-        remember_given_back(book, adapters.history, adapters.clock)
+        remember_released(book, adapters.history, adapters.clock)
     limits = Limits(context, ec2=ec2)
     subnets = _subnets(context, adapters, settings, book=book, limits=limits)
     resyncs = ResyncScheduler(context, unplaced=unplaced)

@@ -13,7 +13,7 @@ from ipamd.bootstrap import App
 from ipamd.core.agenda import NODE, soonest_s
 from ipamd.core.health import Phase
 from ipamd.core.loop import Loop
-from ipamd.eni.resync import EniSyncResult, LookReason
+from ipamd.eni.resync import EniSyncResult, ResyncReason
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError, log_text
@@ -103,7 +103,7 @@ class CloudLoop:
             if not self._knows_primary():
                 raise
             # EC2 answered, and recording it failed: the pool goes on with the ENIs it knows, and its thread looks again.
-            self._app.pool.resyncs.request(LookReason.OTHER, "the comparison at start failed")
+            self._app.pool.resyncs.request(ResyncReason.OTHER, "the comparison at start failed")
             result = EniSyncResult()
             result.keep(f"everything, because the answer could not be recorded: {log_text(error)}")
             return result

@@ -416,7 +416,7 @@ class HistoryWriter:
         heads = {"refused": bytes, "history": self._head}
         self._appenders = {kind: Appender(directory, kind, days=days, bytes_max=shares[kind], head=heads[kind]) for kind in KINDS}
 
-    def note(self, records: Sequence[HistoryRecord]) -> None:
+    def enqueue(self, records: Sequence[HistoryRecord]) -> None:
         """Take records; a fraction of a microsecond each."""
         if not records:
             return

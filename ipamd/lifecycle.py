@@ -97,7 +97,7 @@ class Lifecycle:
             clock=context.clock,
             fights=host_network.fights,
             health=self._health,
-            note=host_network.note,
+            note=host_network.record_repair,
             is_stopped=self._stopped.is_set,
             others=Others(self._take_others, app.settings.takeover.directories),
         )
@@ -180,7 +180,7 @@ class Lifecycle:
         has_addresses = any(eni.host_ready and eni.managed for eni in app.context.datastore.enis())
         self._await(lambda: self._cloud.is_answered, patience_s=CLOUD_PATIENCE_S if has_addresses else math.inf)
         self._until_done("kernel", lambda: self._restore(listed))
-        self._until_done("aws-node", self._handover.settle)
+        self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
         app.pool.subnets.mark()  # by the settings of now, whatever was recorded: EC2 may not have answered yet
         with health.stage("serve") as stage:
@@ -283,7 +283,7 @@ class Lifecycle:
         problem = ""
         try:
             if removed := self._handover.tidy():
-                self._app.host_network.note(f"removed what amazon-vpc-cni-k8s had left in nftables: {removed}")
+                self._app.host_network.record_repair(f"removed what amazon-vpc-cni-k8s had left in nftables: {removed}")
         except IpamError as error:
             problem = f"aws-node chains: they could not be removed: {log_text(error)}; tried again"
         self._health.report("aws-node chains", problem)

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from ipamd.core.health import READY, Phase, StageState
 from ipamd.eni.external_changes import MetadataDifference
-from ipamd.eni.resync import Found, LookReason
+from ipamd.eni.resync import Found, ResyncReason
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallReport, Outcome
 from ipamd.model.errors import Defect
 from ipamd.model.freeze import FreezeCause
@@ -43,14 +43,14 @@ class Counts:
     """Each callable returns at once, from memory; a key that a mapping lacks counts as 0.
 
     `replayed`: repeated ADDs that got the stored answer. `pool_empty`: ADDs refused for want of an address. `looks`: at EC2, out of
-    turn, and what those showed of other hands. `repairs`: of the host. `released`: to EC2, by kind. `metadata`: how it differs
+    turn, and what those showed of external changes. `repairs`: of the host. `released`: to EC2, by kind. `metadata`: how it differs
     from the record now.
     """
 
     ec2: Ec2
     replayed: Callable[[], int]
     pool_empty: Callable[[], Mapping[Blocked, int]]
-    looks: Callable[[], Mapping[LookReason | Found, int]]
+    looks: Callable[[], Mapping[ResyncReason | Found, int]]
     repairs: Callable[[], Mapping[RepairKind, int]]
     released: Callable[[], Mapping[str, int]]
     metadata: Callable[[], MetadataDifference]
@@ -158,7 +158,7 @@ class Families(Collector):
     def _pool(self) -> Iterator[Row]:
         sources, counts = self._sources, self._sources.datastore.counts()
         frozen = all_of(FreezeCause, {one.cause: 1 for one in sources.freezings()})
-        yield "ipamd_pool_frozen", "1 for each reason why the pool makes no ENI and gives nothing back", "reason", frozen
+        yield "ipamd_pool_frozen", "1 for each reason why the pool makes no ENI and releases nothing", "reason", frozen
         yield "ipamd_addresses", "Addresses by state", "state", {state: getattr(counts, state) for state in STATES}
         yield "ipamd_held_addresses", "Free addresses that are given to nobody for now", "", counts.held
         text = "Free addresses above the target, in whole units of what the target counts"
@@ -178,7 +178,7 @@ class Families(Collector):
         sources, counts = self._sources, self._counts
         text = "ADDs refused for want of an address, by what kept the pool from growing"
         yield "ipamd_no_address", text, "cause", all_of(Blocked, counts.pool_empty())
-        text = "What was in excess and was given back to EC2, by kind"
+        text = "What was in excess and was released, by kind"
         yield "ipamd_released", text, "kind", all_of(RELEASED_KINDS, counts.released())
         text = "What happened to addresses, ENIs and sandboxes, as `ipamctl history` has it: adopted, reaped, lost, ..."
         yield "ipamd_events", text, "event", all_of(LedgerEvent, sources.datastore.event_counts())
@@ -219,7 +219,7 @@ class Families(Collector):
         yield "ipamd_ec2_attempts", "EC2 attempts (HTTP requests, repetitions included), by how they ended", "api outcome", ends
         text = "Calls that the node's own budget refused, because their turn would come too late"
         yield "ipamd_ec2_held_back", text, "api", {api: report.held_back_count for api, report in reports}
-        looks = all_of(LookReason, self._counts.looks())
+        looks = all_of(ResyncReason, self._counts.looks())
         yield "ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", "reason", looks
         requests = self._counts.metadata_requests()
         yield "ipamd_metadata_requests", "Requests to instance metadata, unanswered ones included", "", requests
@@ -265,7 +265,7 @@ class Families(Collector):
         }
         text = f"EC2 attempts that EC2 refused, by its code; `{OTHER}` is any beyond the first 24"
         yield "awscni_aws_api_error_count", text, "api error", errors
-        text = "What other hands added or took, as a look at EC2 showed it"
+        text = "What external changes added or took, as a resync with EC2 showed it"
         yield "awscni_reconcile_count", text, "fn", {fn: found.get(what, 0) for fn, what in RECONCILED.items()}
         text = "ENIs that EC2 showed no more while sandboxes had their addresses"
         yield "awscni_force_removed_enis", text, "", found.get(Found.FORCED_ENI, 0)

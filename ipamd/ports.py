@@ -368,7 +368,7 @@ class Runtime(Protocol):
 class History(Protocol):
     """Keeps records beyond a boot. Safe from any thread."""
 
-    def note(self, records: Sequence[HistoryRecord]) -> None:
+    def enqueue(self, records: Sequence[HistoryRecord]) -> None:
         """Take records to be written later. Touches no disk, never waits and never fails: it is called by ADD and DEL."""
 
     def read(self, subject: str) -> Recorded:
@@ -381,7 +381,7 @@ class History(Protocol):
 class NoHistory:
     """VPC_IPAMD_HISTORY_DIR=off: nothing is kept beyond the datastore."""
 
-    def note(self, records: Sequence[HistoryRecord]) -> None:
+    def enqueue(self, records: Sequence[HistoryRecord]) -> None:
         """Drop them."""
 
     def read(self, subject: str) -> Recorded:  # noqa: ARG002  # the port's signature
@@ -423,7 +423,7 @@ class AwsNode(Protocol):
         Raises: ForeignStateError if nobody can tell.
         """
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Note that its file, as it is, has been read. Raises: ForeignStateError, TakeoverError."""
 
     @property

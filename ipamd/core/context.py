@@ -17,7 +17,7 @@ class ServiceContext:
     """What all services of one daemon share: datastore, kernel wiring, clock, and the objects through which they communicate.
 
     `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions.
-    `freeze`: why the pool makes no ENI and gives nothing back. `agenda`: the pauses after what failed.
+    `freeze`: why the pool makes no ENI and releases nothing. `agenda`: the pauses after what failed.
     """
 
     datastore: Datastore

@@ -81,5 +81,5 @@ class Freeze:
 
     def _tell(self) -> None:
         reason, what = self.reason, barred_enis(is_ahead_of_need=self.is_ahead_of_need)
-        self._health.report(CONDITION, reason and f"{CONDITION}: {what} and nothing is given back: {reason}")
+        self._health.report(CONDITION, reason and f"{CONDITION}: {what} and nothing is released: {reason}")
         self._demand.trigger()  # with it another plan may be right

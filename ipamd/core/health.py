@@ -201,10 +201,10 @@ class Health:
 
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people, and count it if it shows a defect of ours."""
-        self.note_defects(defect_of(error), 1)
+        self.count_defects(defect_of(error), 1)
         self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
 
-    def note_defects(self, defect: Defect | None, count: int) -> None:
+    def count_defects(self, defect: Defect | None, count: int) -> None:
         """Count what must never happen; None is nothing."""
         if defect is not None:
             with self._changed:

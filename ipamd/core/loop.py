@@ -167,11 +167,11 @@ class OddObjects:
         except BusyError as error:
             log.info("waits work=%s of=%s error=%s", self._work, name, log_text(error))
         except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
-            self.note(name, error)
+            self.report(name, error)
         else:
             self._change({}, gone=(name,))
 
-    def note(self, name: str, error: BaseException) -> None:
+    def report(self, name: str, error: BaseException) -> None:
         """Remember that an object refused; the error is recorded unless it refused with the same words before."""
         self._change({name: log_text(error)}, error=error)
 

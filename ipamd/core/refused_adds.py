@@ -53,7 +53,7 @@ class RefusedAdds:
         self._lock = threading.Lock()
         self._series: OrderedDict[tuple[str, int, str], _Series] = OrderedDict()
 
-    def note(self, refused: RefusedAdd) -> None:
+    def record_refusal(self, refused: RefusedAdd) -> None:
         """Count one refusal."""
         who = refused.pod or f"{refused.container_id}/{refused.ifname}"
         key = (who, refused.code, _VARYING.sub("#", refused.cause.replace(refused.container_id, "#")))
@@ -77,7 +77,7 @@ class RefusedAdds:
             self._series[key] = _Series(record, *told)
             if len(self._series) > SERIES_MAX:
                 tell += _untold(self._series.popitem(last=False)[1])
-        self._history.note(tell)
+        self._history.enqueue(tell)
 
     def records(self, subject: Subject) -> tuple[HistoryRecord, ...]:
         """Tell the series about a subject as they are now."""
@@ -87,7 +87,7 @@ class RefusedAdds:
     def tell_all(self) -> None:
         """Give the history what it has not heard, before the process ends."""
         with self._lock:
-            self._history.note([record for series in self._series.values() for record in _untold(series)])
+            self._history.enqueue([record for series in self._series.values() for record in _untold(series)])
 
 
 def _untold(series: _Series) -> list[HistoryRecord]:

@@ -273,7 +273,7 @@ class MemoryState:
             return self._pool.recount(self.rows.addresses.values())
 
     def _hold(self) -> None:
-        """Hold back what is in doubt, and what an open intent gives back to EC2."""
+        """Hold back what is in doubt, and what an open intent releases."""
         held = self._doubted | leaving_addresses(self.rows.intents.values())
         if held != self._pool.held:
             changed = [self.rows.addresses[address] for address in self._pool.held ^ held if address in self.rows.addresses]

@@ -172,7 +172,7 @@ class Datastore(MemoryState):
                 self.apply(unit.view)
                 self.release(unit.view.claimed)
                 self._events.update(row["event"] for row in unit.ledger_rows)
-                self._history.note(unit.recorded)
+                self._history.enqueue(unit.recorded)
 
     def keep_history(self, history: History) -> None:
         """Tell what is committed from now on to the history, which touches no disk (I10)."""

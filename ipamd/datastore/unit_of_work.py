@@ -209,7 +209,7 @@ class UnitOfWork:
     def open_intent(self, intent: Intent) -> None:
         """Record what we are about to ask of EC2, before asking (I9).
 
-        Raises: InvariantError if it is open already, or gives back an address (`unassign`), or an ENI with an address (`delete-eni`),
+        Raises: InvariantError if it is open already, or releases an address (`unassign`), or an ENI with an address (`delete-eni`),
             that is not free (I2).
         """
         if self.view.intents.get(intent.intent_id) is not None:
@@ -225,7 +225,7 @@ class UnitOfWork:
             )  # claimed: no reservation comes between this check and the hold that begins with the intent
             if row is None or not row.is_free or row.eni_id != intent.eni_id:
                 what = "not known" if row is None else f"{row.state} on {row.eni_id}" if row.is_free else str(row.state)
-                raise InvariantError(f"{address} of {intent.eni_id} cannot be given back: it is {what}", details="I2")
+                raise InvariantError(f"{address} of {intent.eni_id} cannot be released: it is {what}", details="I2")
         self._put_intent(sql.INSERT_INTENT, intent, at=intent.opened_at)
 
     @change
@@ -250,7 +250,7 @@ class UnitOfWork:
         self._log(LedgerEvent.RESTORED, detail=detail)
 
     @change
-    def note(
+    def record_event(
         self,
         event: LedgerEvent,
         *,

@@ -3,7 +3,7 @@
 A row says what EC2 gave and what sandboxes have. Everything else that anybody found out about an ENI is a fact in its record, with who
 said so and until when it is believed: what our own calls changed, where EC2 shows one that is not recorded, what the kernel lacks, why
 it is frozen. In memory only: a restart forgets it, and two looks apart in time still protect what was added (docs/adr/0017). What was
-given back is read again from its intents and the history. Rejected: a map of its own for each of these, in each class that learns
+released is read again from its intents and the history. Rejected: a map of its own for each of these, in each class that learns
 one: that two of them agree has to be proven anew with each change.
 """
 
@@ -157,11 +157,11 @@ class EniBook(Service):
         if facts == NOTHING:
             del self._enis[eni_id]
 
-    def note_added(self, eni_id: EniId, *, addresses: Iterable[IPv4Address] = (), is_new: bool = False) -> None:
+    def record_added(self, eni_id: EniId, *, addresses: Iterable[IPv4Address] = (), is_new: bool = False) -> None:
         """A call of ours has added addresses to an ENI, or the ENI itself: to be said before the addresses become assignable."""
-        self._note(eni_id, [*addresses, *[eni_id] * is_new], is_added=True, left_s=RECENT_S)
+        self._record_change(eni_id, [*addresses, *[eni_id] * is_new], is_added=True, left_s=RECENT_S)
 
-    def note_removed(
+    def record_removed(
         self,
         *,
         enis: Iterable[EniId] = (),
@@ -175,11 +175,11 @@ class EniBook(Service):
         """
         for eni_id in enis:
             self.forget(eni_id)
-            self._note(eni_id, [eni_id], is_added=False, left_s=left_s)
+            self._record_change(eni_id, [eni_id], is_added=False, left_s=left_s)
         if on is not None:
-            self._note(on, addresses, is_added=False, left_s=left_s)
+            self._record_change(on, addresses, is_added=False, left_s=left_s)
 
-    def _note(self, eni_id: EniId, keys: Iterable[CloudKey], *, is_added: bool, left_s: float) -> None:
+    def _record_change(self, eni_id: EniId, keys: Iterable[CloudKey], *, is_added: bool, left_s: float) -> None:
         """The last word about a key counts, whichever ENI it was about before."""
         now_s = self._clock.monotonic()
         new = dict.fromkeys(keys, OwnChange(is_added, now_s + left_s))
@@ -294,7 +294,7 @@ class EniBook(Service):
 # disk, and lacks at most its last second.
 
 
-def remember_given_back(book: EniBook, history: History, clock: Clock) -> None:
+def remember_released(book: EniBook, history: History, clock: Clock) -> None:
     """Read the last `RECENT_S` of the history. What it cannot tell is as it would be without one."""
     now = clock.now()
     found = history.read_since(now - timedelta(seconds=RECENT_S))
@@ -308,9 +308,9 @@ def remember_given_back(book: EniBook, history: History, clock: Clock) -> None:
         left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
         try:
             if record.event == LedgerEvent.REMOVED:
-                book.note_removed(addresses=[IPv4Address(key)], on=EniId(record.eni_id), left_s=left_s)
+                book.record_removed(addresses=[IPv4Address(key)], on=EniId(record.eni_id), left_s=left_s)
             elif record.event == LedgerEvent.ENI_REMOVED:
-                book.note_removed(enis=[EniId(key)], left_s=left_s)
+                book.record_removed(enis=[EniId(key)], left_s=left_s)
         except ValueError:
             log.warning("the history names no address text=%r", key[:40])
 
@@ -324,8 +324,8 @@ def remember_named(book: EniBook, context: ServiceContext) -> None:
         try:
             left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
             if intent.kind is IntentKind.UNASSIGN:
-                book.note_removed(addresses=all_addresses(*named(intent)), on=eni_id, left_s=left_s)
+                book.record_removed(addresses=all_addresses(*named(intent)), on=eni_id, left_s=left_s)
             elif intent.kind is IntentKind.DELETE_ENI and intent.is_settled:
-                book.note_removed(enis=[eni_id], left_s=left_s)
+                book.record_removed(enis=[eni_id], left_s=left_s)
         except ValueError as error:
             log.warning("an intent is not understood intent=%s error=%s", intent.intent_id, log_text(error))

@@ -129,7 +129,7 @@ class EniService(Service):
             self.book.show({eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}, is_whole=False)
         say_result(self._health, outcome, mass_loss=weighed.mass_loss)
         self.forget_unused()
-        self._resyncs.note(outcome)
+        self._resyncs.record_result(outcome)
         if outcome.added_count or outcome.healed_count or held - weighed.doubted:
             self._demand.announce_supply()
         return outcome
@@ -166,8 +166,8 @@ class EniService(Service):
         If it is recorded already, a Describe read it again, and what that shows may be older than the call: after a lost datastore it
         cools first. Raises: InvariantError if the ENI contradicts what is recorded.
         """
-        self._note_groups(described)
-        described = self._without_given_back(described)
+        self._record_groups(described)
+        described = self._without_released(described)
         return self.add_addresses(eni.eni_id, described.secondary_addresses, described.prefixes, eni=eni)
 
     def add_addresses(
@@ -193,7 +193,7 @@ class EniService(Service):
         rows = {address: self._datastore.address(address) for address in all_addresses(addresses, prefixes)}
         new = [address for address, row in rows.items() if row is None or row.is_lost]
         is_new = eni is not None and self._datastore.eni(eni_id) is None
-        self.book.note_added(eni_id, addresses=new, is_new=is_new)
+        self.book.record_added(eni_id, addresses=new, is_new=is_new)
         may_be_warm = not is_new and len(new) > asked_count and self._may_be_warm()
         outcome, wired = EniSyncResult(), self.wired_addresses()
         self._store(eni_id, addresses, prefixes, outcome, eni=eni, wired=wired, may_be_warm=may_be_warm)
@@ -319,9 +319,9 @@ class EniService(Service):
             outcome.look_again(DOUBT_AGAIN_S)  # it comes or goes
             return False
         try:
-            self._note_groups(eni)
+            self._record_groups(eni)
             now = self.eni_of(eni, identity)
-            there = self._without_given_back(eni)
+            there = self._without_released(eni)
             addresses, prefixes, is_warm = there.secondary_addresses, there.prefixes, self._may_be_warm()
             self._store(eni.eni_id, addresses, prefixes, outcome, eni=now, wired=wired, may_be_warm=is_warm)
         except (CloudError, InvariantError) as error:
@@ -339,7 +339,7 @@ class EniService(Service):
             self.routing.set_up_again(eni.eni_id)
         return True
 
-    def _without_given_back(self, described: DescribedEni) -> DescribedEni:
+    def _without_released(self, described: DescribedEni) -> DescribedEni:
         """Leave out what a call of ours took from this ENI: Describe may show it for minutes, and others may have it by now (I7)."""
         gone = {key for key, on in self.book.removed().items() if on == described.eni_id}
         if not gone:
@@ -355,7 +355,7 @@ class EniService(Service):
         lost (I8). What a call of ours has just been given was not."""
         return self._clock.monotonic() < self._warm_deadline
 
-    def _note_groups(self, described: DescribedEni) -> None:
+    def _record_groups(self, described: DescribedEni) -> None:
         """An answer without groups is ignored: an ENI always has one (I11)."""
         if groups := described.security_group_ids:
             self.book.observe(described.eni_id, security_groups=groups)

@@ -24,7 +24,7 @@ from ipamd.core.agenda import soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook
 from ipamd.eni.links import LinkWatch
-from ipamd.eni.resync import LookReason, ResyncScheduler
+from ipamd.eni.resync import ResyncReason, ResyncScheduler
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError, log_text
 from ipamd.model.ids import MacAddress
@@ -196,7 +196,7 @@ class CloudReconciler(Service):
         # the hour is not asked about again.
         due = [one for one in found if self._agenda.is_due((ASKED, one))]
         if due:
-            self._resyncs.request(LookReason.METADATA, f"of instance metadata: {sentence(due)}")
+            self._resyncs.request(ResyncReason.METADATA, f"of instance metadata: {sentence(due)}")
             self._agenda.clear(*(key for key in self._agenda.keys(ASKED) if self._agenda.is_due(key)))
             for difference in found:
                 self._agenda.put((ASKED, difference), in_s=ASK_AGAIN_S)

@@ -46,7 +46,7 @@ Key = tuple[str, ...]
 CREATION, ALLOCATION = "creation", "allocation"
 PREFIXES, PREFIX_COUNT, ENI_SIZE, ENI_COUNT = ("prefixes",), ("prefixes at once",), ("addresses of a new ENI",), ("ENIs",)
 RELEASE_DENIED, RELEASE_FAILED = ("release", "denied"), ("release", "error")
-"""Giving back, and what is open and takes away; of what IAM denies one is tried after the pause. Neither stops growth."""
+"""Releases, and what is open and takes away; of what IAM denies one is tried after the pause. Neither stops growth."""
 
 FAULT = ("fault",)
 """An error of ours, which stops everything for a moment."""

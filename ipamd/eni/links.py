@@ -17,7 +17,7 @@ from dataclasses import replace
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop
 from ipamd.eni.book import EniBook, MissingLink
-from ipamd.eni.resync import LookReason, ResyncScheduler
+from ipamd.eni.resync import ResyncReason, ResyncScheduler
 from ipamd.eni.routing import EniRouting
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
@@ -108,7 +108,7 @@ class LinkWatch(Service):
                 if link.back_monotonic_s is None and eni.mac in present:
                     # Also that of an ENI that EC2 found detached: its sandboxes need it.
                     self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
-                    self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is there again")
+                    self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is there again")
                 elif eni.state is EniState.DETACHING and eni.mac not in present:
                     self._book.observe(
                         eni.eni_id, link=replace(link, back_monotonic_s=None)
@@ -146,7 +146,7 @@ class LinkWatch(Service):
             is_known = known is not None and known.back_monotonic_s is None and known.was_there >= was_there
             if not is_known or eni.host_ready:  # or the disk refused to freeze it
                 self._routing.freeze(eni.eni_id, was_there=was_there)
-                self._resyncs.request(LookReason.LINK, f"the link of {eni.eni_id} is gone")
+                self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is gone")
 
     def _say(self, sentence: str) -> None:
         if sentence != self._said and not self.loop.is_stopped:

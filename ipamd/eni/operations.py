@@ -61,7 +61,7 @@ class State(Enum):
     ENDING = auto()  # EC2 deletes it with the instance
     SHOWN = auto()
     RECORDED = auto()
-    HELD = auto()  # nobody can have what is given back
+    HELD = auto()  # nobody can have what is released
     DETACHED = auto()
     DELETED = auto()
     SETTLED = auto()
@@ -75,7 +75,7 @@ class Then(Enum):
     CLOSE = auto()  # nothing came before this call, and it did nothing: the intent is closed
     SEARCH = auto()  # it says nothing about the call that is repeated: what that made is searched for
     GIVE_UP = auto()  # an ENI that cannot be attached: another place, or deleted
-    UNDO = auto()  # nothing was given back: sandboxes may have it again
+    UNDO = auto()  # nothing was released: sandboxes may have it again
     GONE = auto()  # what is to go is gone
 
 
@@ -112,7 +112,7 @@ def _growing(call: str, then: State, failpoint: str = "") -> Row:
 
 
 def _undoable(call: str, then: State, failpoint: str = "", *, not_found: Then = Then.GONE) -> Row:
-    """A call before which nothing was given back."""
+    """A call before which nothing was released."""
     return Row(call, then, failpoint, refused=Then.UNDO, not_found=not_found, throttled=Then.UNDO)
 
 
@@ -191,7 +191,7 @@ class OperationLog(Service):
     def open(self, operation: Operation, *, token: str = "", also: Callable[[UnitOfWork], None] | None = None) -> Intent:
         """Record what is about to be asked, under a new token unless one is given. `also`: a change in the same transaction.
 
-        Raises: InvariantError if it gives back what somebody has; then nothing is recorded.
+        Raises: InvariantError if it releases what somebody has; then nothing is recorded.
         """
         token = token or new_token()
         kind, payload = encoded(operation)
@@ -220,7 +220,7 @@ class OperationLog(Service):
                 also(uow)
         self._failpoint("growth.intent-closed")
 
-    def settle(self, intent: Intent, forget: Callable[[UnitOfWork], None]) -> None:
+    def finish(self, intent: Intent, forget: Callable[[UnitOfWork], None]) -> None:
         """Store that EC2 took back what an intent names: `forget` removes the rows. It is kept while Describe may show it still."""
         payload = {**intent.payload, SETTLED_AT: repr(self._clock.monotonic())}
         with self._datastore.transaction() as uow:
@@ -229,21 +229,23 @@ class OperationLog(Service):
 
     def close_old(self) -> None:
         """Close the settled intents of which Describe must have caught up; no EC2 call."""
-        old = [intent for intent in self._datastore.open_intents() if intent.is_settled and self._settled_left_s(intent) <= 0]
+        old = [intent for intent in self._datastore.open_intents() if intent.is_settled and self._finished_left_s(intent) <= 0]
         if old:
             with self._datastore.transaction() as uow:
                 for intent in old:
-                    uow.close_intent(intent.intent_id, outcome="given back")
+                    uow.close_intent(intent.intent_id, outcome="released")
 
     def close_old_in_s(self) -> float | None:
         """Seconds until `close_old` has something to do; None if no intent is settled."""
-        return soonest_s(max(self._settled_left_s(intent), 0.0) for intent in self._datastore.open_intents() if intent.is_settled)
+        return soonest_s(
+            max(self._finished_left_s(intent), 0.0) for intent in self._datastore.open_intents() if intent.is_settled
+        )
 
     def age_s(self, intent: Intent) -> float:
         """Seconds since an intent was opened."""
         return self._clock.monotonic() - float(intent.payload[OPENED_AT])
 
-    def _settled_left_s(self, intent: Intent) -> float:
+    def _finished_left_s(self, intent: Intent) -> float:
         try:
             return float(intent.payload[SETTLED_AT]) + RECENT_S - self._clock.monotonic()
         except ValueError:

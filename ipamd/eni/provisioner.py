@@ -77,9 +77,9 @@ class _Ramp:
 
 
 class EniProvisioner(Service):
-    """Creates ENIs, allocates addresses, gives back. Used by one thread, the pool maintainer's.
+    """Creates ENIs, allocates addresses, releases. Used by one thread, the pool maintainer's.
 
-    Operations that IAM denied share one pause with giving back; after it one of them is tried, each in its turn.
+    Operations that IAM denied share one pause with releases; after it one of them is tried, each in its turn.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class EniProvisioner(Service):
         return count
 
     def release(self, action: Release) -> bool:
-        """Give back what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.
+        """Release what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.
 
         Returns: whether EC2 was asked. Raises: CloudError; what may have happened stays an open intent, anything else is undone.
         """
@@ -184,7 +184,7 @@ class EniProvisioner(Service):
         return True
 
     def recover_due(self, *, is_add_waiting: bool = False) -> list[IpamError]:
-        """Find out what EC2 did with open intents whose pause is over, and finish or undo it; what gives back waits while an ADD does.
+        """Find out what EC2 did with open intents whose pause is over, and finish or undo it; a release waits while an ADD does.
 
         Returns: why others stay open.
         """
@@ -205,7 +205,7 @@ class EniProvisioner(Service):
                     log.warning("an intent waits kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error))
                 problems.append(error)
             except Exception as error:  # noqa: BLE001  # top of the work on one intent, as another release may have left it
-                self._odd.note(_name(intent), error)
+                self._odd.report(_name(intent), error)
             if any(one.intent_id == intent.intent_id for one in self._log.all_open()):
                 self._put_off(intent, failure)
             elif was_denied:

@@ -50,7 +50,7 @@ SAID_COUNT = 5
 log = logging.getLogger(__name__)
 
 
-class LookReason(StrEnum):
+class ResyncReason(StrEnum):
     """Why EC2 is looked at: the label of the metric `ipamd_ec2_looks_total`."""
 
     LINK = "link"
@@ -130,20 +130,20 @@ class ResyncScheduler(Service):
     `wait_s` are the cloud loop's. It needs no lock: each step is one operation on a dictionary, and only `run_due` takes reasons out;
     a reason that comes while it begins is of that look, or stays.
 
-    `counts`: looks since the start by reason, a look with two reasons for both; and what other hands did, as EC2 showed it.
+    `counts`: looks since the start by reason, a look with two reasons for both; and what external changes EC2 showed.
     """
 
     def __init__(self, context: ServiceContext, *, unplaced: Callable[[], frozenset[str]]) -> None:
         """`unplaced` names the sandboxes that are wired with an address that has no row."""
         super().__init__(context)
         self.changed = threading.Event()
-        self._reasons: dict[str, LookReason] = {}
+        self._reasons: dict[str, ResyncReason] = {}
         self._result = EniSyncResult()
         self._unplaced = unplaced
         self._unplaced_before: frozenset[str] = frozenset()
-        self.counts: Counter[LookReason | Found] = Counter()
+        self.counts: Counter[ResyncReason | Found] = Counter()
 
-    def request(self, reason: LookReason, why: str) -> None:
+    def request(self, reason: ResyncReason, why: str) -> None:
         """Make a resync due, `why` in a few words."""
         self._reasons.setdefault(why, reason)
         self.changed.set()
@@ -155,7 +155,7 @@ class ResyncScheduler(Service):
         is_clear = last.again_s is None and not last.implausible
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and is_clear
 
-    def note(self, result: EniSyncResult) -> None:
+    def record_result(self, result: EniSyncResult) -> None:
         """Take the result of a comparison, ours or another's, one at a time: what it leaves in doubt is looked at again."""
         before, now_s = self._result, self._clock.monotonic()
         # What says something else than the one before, which is in doubt since this look only, or may be concluded by the next one,
@@ -180,10 +180,10 @@ class ResyncScheduler(Service):
             self._agenda.put_off(UNPLACED, EC2)  # EC2 has just been asked, which is how it became unplaced
         if self._agenda.keys(*DOUBT) and self._agenda.is_due(DOUBT):
             self._agenda.clear(DOUBT)
-            self.request(LookReason.DOUBT, "a second look at what was not shown")
+            self.request(ResyncReason.DOUBT, "a second look at what was not shown")
         elif self._unplaced_before and self._agenda.is_due(UNPLACED):
             self._agenda.put_off(UNPLACED, EC2)
-            self.request(LookReason.DOUBT, "the address of a running sandbox was not shown")
+            self.request(ResyncReason.DOUBT, "the address of a running sandbox was not shown")
         elif self._reasons and self._agenda.is_due(AGAIN):
             self._demand.trigger()
 

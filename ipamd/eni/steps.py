@@ -1,7 +1,7 @@
-"""Walk the table of operations (`operations.py`): make ENIs, allocate, give back and delete, in steps that may be repeated.
+"""Walk the table of operations (`operations.py`): make ENIs, allocate, release and delete, in steps that may be repeated.
 
 If the outcome of a creation is not known, it is repeated with its token; if EC2 refuses the repetition, the ENI is searched for by the
-tag that carries the token (docs/adr/0018-a-creation-is-searched-for.md). What is given back nobody can have from before the call; it
+tag that carries the token (docs/adr/0018-a-creation-is-searched-for.md). What is released nobody can have from before the call; it
 is asked for again until EC2 confirms it, because nobody can know whether a lost answer was a yes. Guards I2, I9, I11.
 """
 
@@ -113,7 +113,7 @@ class Work:
 
 
 class Steps(Service):
-    """The engine. Used by one thread, the pool maintainer's. `counts`: what was given back since the start, by kind."""
+    """The engine. Used by one thread, the pool maintainer's. `counts`: what was released since the start, by kind."""
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, enis: EniService, operations: OperationLog) -> None:
         super().__init__(context)
@@ -402,7 +402,7 @@ class Steps(Service):
             # Detached by an earlier try: whatever becomes of the Delete, its place on the instance is free. The intent covers it (I9).
             self._enis.routing.tear_down(recorded)
             with self._datastore.transaction() as uow:
-                uow.remove_eni(eni_id, reason="detached, to be given back to EC2")
+                uow.remove_eni(eni_id, reason="detached, to be released")
             self._demand.trigger()
         return State.DETACHED
 
@@ -433,16 +433,16 @@ class Steps(Service):
         except CloudError as error:
             error.may_have_happened = True  # it is detached: there is no way back, it is deleted later
             raise
-        self._enis.book.note_removed(enis=[asked.eni_id])
+        self._enis.book.record_removed(enis=[asked.eni_id])
 
     def _tear_down(self, work: Work) -> None:
         eni_id = work.delete.eni_id
-        self._enis.book.note_removed(enis=[eni_id])
+        self._enis.book.record_removed(enis=[eni_id])
         if (eni := self._datastore.eni(eni_id)) is not None:
             self._enis.routing.tear_down(eni)
 
     def _unassign(self, work: Work) -> State | None:
-        """Give back what is named and nobody has: single addresses, and prefixes of which nobody has any address."""
+        """Release what is named and nobody has: single addresses, and prefixes of which nobody has any address."""
         asked = work.operation
         assert isinstance(asked, Unassign)
         rows = {row.address: row for row in self._rows(work)}
@@ -451,7 +451,7 @@ class Steps(Service):
         work.addresses = asked.addresses & (rows.keys() - taken)
         work.prefixes = frozenset(prefix for prefix in free if any(address in prefix for address in rows))
         if not work.addresses and not work.prefixes:
-            self._log.close(work.intent, "nothing of it is left to give back")
+            self._log.close(work.intent, "nothing of it is left to release")
             return State.DONE
         self._ec2.unassign(asked.eni_id, addresses=sorted(work.addresses), prefixes=sorted(work.prefixes))
         return None
@@ -459,19 +459,19 @@ class Steps(Service):
     def _settle(self, work: Work) -> None:
         eni_id = work.intent.eni_id
         if isinstance(work.operation, Delete):
-            self._log.settle(work.intent, lambda uow: uow.remove_eni(eni_id, reason="given back to EC2"))
+            self._log.finish(work.intent, lambda uow: uow.remove_eni(eni_id, reason="released"))
             self.counts.update(enis=1)
             log.info("released eni=%s", eni_id)
             self._demand.trigger()  # its place is free
         else:
             gone = all_addresses(work.addresses, work.prefixes)
-            self._enis.book.note_removed(addresses=gone, on=eni_id)  # before the rows go: no comparison may add them again
+            self._enis.book.record_removed(addresses=gone, on=eni_id)  # before the rows go: no comparison may add them again
 
             def forget(uow: UnitOfWork) -> None:
                 still = [row.address for row in self._rows(work) if row.is_free and row.address in gone]
-                uow.remove_addresses(still, reason="given back to EC2")
+                uow.remove_addresses(still, reason="released")
 
-            self._log.settle(work.intent, forget)
+            self._log.finish(work.intent, forget)
             self.counts.update(addresses=len(work.addresses), prefixes=len(work.prefixes))
             log.info("released eni=%s addresses=%s", eni_id, " ".join(map(str, [*work.addresses, *work.prefixes])))
         self._health.report(CONDITION, "")
@@ -500,7 +500,7 @@ class Steps(Service):
             if isinstance(work.operation, Unassign):
                 gone = [row.address for row in self._rows(work) if row.is_free and row.address not in there]
                 with self._datastore.transaction() as uow:
-                    uow.remove_addresses(gone, reason="given back to EC2")
+                    uow.remove_addresses(gone, reason="released")
             elif not is_attached:
                 return  # EC2 had begun: there is no way back
             report_refused(self._health, error)

@@ -204,7 +204,7 @@ class ConflistKeeper(FollowedFile):
         for sentence in [*placed.missing, *placed.replaced]:
             log.info("plugins placed=%s", sentence)
         if self._is_begun:
-            self._note_all(placed.missing)
+            self._record_all(placed.missing)
         is_changed = self._ask("; ".join(placed.problems))
         if not self._is_begun:
             return
@@ -216,7 +216,7 @@ class ConflistKeeper(FollowedFile):
             write(self._config, self.versions)
             repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
             log.warning("conflist repaired=%s", repaired)
-            self._note_all([repaired])
+            self._record_all([repaired])
         self._others.take()
 
     def _ask(self, hindrance: str) -> bool:
@@ -234,9 +234,9 @@ class ConflistKeeper(FollowedFile):
         runtime = self._runtime()
         return self._is_asked and (runtime is None or runtime.name.lower() not in WITHOUT_LOOPBACK)
 
-    def _note_all(self, repairs: Sequence[Repaired]) -> None:
+    def _record_all(self, repairs: Sequence[Repaired]) -> None:
         """Count repairs, and record them in the ledger."""
-        self._fights.note(repairs)
+        self._fights.count_repairs(repairs)
         try:
             for repaired in repairs:
                 self._note(repaired)

@@ -269,7 +269,7 @@ class HostNetworkReconciler(Service):
         if change.kind in SURVEYED:
             self._last_announced = object()
         if change.process:
-            self.fights.note_changer(change.process)
+            self.fights.record_changer(change.process)
         scope = scope_of(change, self._datastore)
         if scope is not None:
             self._mark(scope)
@@ -417,14 +417,14 @@ class HostNetworkReconciler(Service):
         return repairs
 
     def _count(self, repairs: list[str]) -> None:
-        self.fights.note(repairs)
+        self.fights.count_repairs(repairs)
         self._held = self.fights.held()
 
     def _record(self, repairs: list[str]) -> None:
         log.warning("host routing repaired=%s", "; ".join(repairs))
-        self.note("; ".join(repairs))
+        self.record_repair("; ".join(repairs))
 
-    def note(self, sentence: str) -> None:
+    def record_repair(self, sentence: str) -> None:
         """Record a repair in the ledger. From any thread. Raises: DatastoreError."""
         with self._datastore.transaction() as uow:
-            uow.note(LedgerEvent.REPAIRED, detail=sentence[:1000])
+            uow.record_event(LedgerEvent.REPAIRED, detail=sentence[:1000])

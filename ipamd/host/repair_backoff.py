@@ -73,7 +73,7 @@ class Fights:
         with self._lock:
             return dict(self._counts)
 
-    def note_changer(self, process: str) -> None:
+    def record_changer(self, process: str) -> None:
         """Remember when a process ("name (process ID)") changed nftables; of each name the last, of CHANGERS_KEPT names."""
         with self._lock:
             name = process.partition(" (process ")[0]
@@ -82,7 +82,7 @@ class Fights:
             if len(self._changers) > CHANGERS_KEPT:
                 del self._changers[next(iter(self._changers))]
 
-    def note(self, sentences: Iterable[str]) -> None:
+    def count_repairs(self, sentences: Iterable[str]) -> None:
         """Count the repairs among the sentences of one pass; an object repaired several times in one pass counts once."""
         made = {one.thing: one for one in sentences if isinstance(one, Repaired)}
         if not made:

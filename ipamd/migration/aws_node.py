@@ -224,7 +224,7 @@ class FileAwsNode:
         written = [one.stat().st_mtime_ns for one in self._datastore.parent.glob("state.db*") if one.is_file()]
         return not written or now[1] > max(written)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         self._change_note(version=self._version() or [], next=None)
 
     @property

@@ -172,10 +172,10 @@ class Handover:
                 self._health.report("cni-backend", f"cni-backend: the other's plugin is not served: {error}", error=error)
         return True
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Note that what the other had given is taken over. Raises: ForeignStateError, TakeoverError."""
         self._other.look()  # first: what is noted as taken over is no sign any more
-        self._aws_node.settle()
+        self._aws_node.finish()
 
     def tidy(self) -> str:
         """Remove the other's chains, once: its daemon is away, and our own table does for every sandbox what they did.

@@ -1,6 +1,6 @@
-"""Why the pool is frozen: no new ENI, and nothing is given back. Pure values.
+"""Why the pool is frozen: no new ENI, and nothing is released. Pure values.
 
-A node that is being drained, or that EC2 is about to end, needs no other ENI, and what it gives back goes with it anyway: the calls
+A node that is being drained, or that EC2 is about to end, needs no other ENI, and what it releases goes with it anyway: the calls
 are left to nodes that stay. Addresses and prefixes on attached ENIs are still asked for: an ADD that waits is a pod that waits.
 
 A rebalance recommendation stops less: EC2 may let the instance run for days after it, and until somebody drains the node pods are

@@ -126,7 +126,7 @@ class Intent:
 
     @property
     def is_release(self) -> bool:
-        """Whether it gives back or deletes: what IAM denies of one it denies of all, as far as anybody knows."""
+        """Whether it releases or deletes: what IAM denies of one it denies of all, as far as anybody knows."""
         return self.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI) or "deleting" in self.payload
 
     @property
@@ -198,7 +198,7 @@ def encoded(operation: Operation) -> tuple[IntentKind, dict[str, str]]:
 
 
 def named(intent: Intent) -> tuple[frozenset[IPv4Address], frozenset[IPv4Network]]:
-    """Read what an intent gives back: single addresses, and prefixes. Raises: ValueError if it is malformed."""
+    """Read what an intent releases: single addresses, and prefixes. Raises: ValueError if it is malformed."""
     return _names(intent.payload)
 
 

@@ -134,7 +134,7 @@ def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
         Finding(Severity.VIOLATION, "datastore", sentence, "report it: memory and disk must never differ")
         for sentence in datastore.audit()
     ]
-    sources.health.note_defects(Defect.DATASTORE, len(findings))
+    sources.health.count_defects(Defect.DATASTORE, len(findings))
     findings += [
         Finding(Severity.VIOLATION, str(one.ours.address), f"{one} (I1, I20)", NEXT_GIVEN_TWICE) for one in sources.given_twice()
     ]
@@ -328,7 +328,7 @@ def _ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]
     if enis is None:
         return []
     after = sources.datastore.snapshot()
-    recent = {*sources.recent(), *_given_back(before), *_given_back(after)}
+    recent = {*sources.recent(), *_released(before), *_released(after)}
     if implausible := plausibility(enis, recorded(before, identity), recent=recent):
         silent.append(f"EC2: its answer is not plausible, {implausible}: nothing is concluded from it")
         return []
@@ -353,7 +353,7 @@ def _ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]
     return found + _of_enis(enis, after, recent)
 
 
-def _given_back(snapshot: Snapshot) -> set[CloudKey]:
+def _released(snapshot: Snapshot) -> set[CloudKey]:
     """What open intents of ours take away at EC2; nobody can have it meanwhile."""
     enis = {EniId(i.payload.get("eni_id", "")) for i in snapshot.intents.values() if i.kind is IntentKind.DELETE_ENI}
     return {*leaving_addresses(snapshot.intents.values()), *enis}

@@ -180,7 +180,7 @@ class Cooldown(Service):
             try:
                 self._wiring.remove_leftover(host_veth=None if veth in recorded else veth, address=address)
             except IpamError as error:
-                self._odd.note(veth, error)
+                self._odd.report(veth, error)
                 refused[veth] = error
         return refused
 

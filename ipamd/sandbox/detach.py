@@ -180,7 +180,7 @@ class GcService(Service):
     ) -> bool:
         _, judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey, is_declared_gone=True)
         if judgement.verdict is Verdict.KEEP:
-            self._judge.note_kept(attachment.key, judgement)
+            self._judge.record_kept(attachment.key, judgement)
             return False
         self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason="GC")
         log.info("GC freed sandbox=%s reasons=%s", attachment.key, "; ".join(judgement.reasons))

@@ -149,7 +149,7 @@ class SandboxJudge(Service):
         )
         return evidence, judge(evidence)
 
-    def note_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
+    def record_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
         """Record the reasons to keep only when their kinds change, not after every list. Raises: DatastoreError."""
         if judgement.verdict is not Verdict.KEEP:
             return
@@ -159,7 +159,7 @@ class SandboxJudge(Service):
                 return
             self._kept[key] = kinds
         with self._datastore.transaction() as uow:
-            uow.note(LedgerEvent.KEPT, key=key, detail="; ".join(judgement.reasons))
+            uow.record_event(LedgerEvent.KEPT, key=key, detail="; ".join(judgement.reasons))
 
     def _record_of(self, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
         """What the datastore says of a veth without attachment.

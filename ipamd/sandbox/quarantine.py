@@ -164,7 +164,7 @@ class QuarantineService(Service):
                 if row.address in survey.to_rules or row.address in survey.from_rules:
                     self._wiring.remove_leftover(host_veth=None, address=row.address)
                 dying = next((veth.name for veth in carriers), None)
-                self._settle(row, judgement.reasons[0], dying_veth=dying)
+                self._cool(row, judgement.reasons[0], dying_veth=dying)
         for veth in (veth for veth in unrecorded if veth.address == row.address):
             is_leftover = veth.name in self._leftovers
             judgement = self.judge.judge_veth(veth, listed=listed, is_unpromised=is_leftover)
@@ -176,7 +176,7 @@ class QuarantineService(Service):
                 self._unwire(veth, address=row.address if live_count == 1 else None)
                 self._failpoint("adopt.leftover-removed")
                 if live_count == 1:
-                    self._settle(row, f"sandbox {veth.key}: {judgement.reasons[0]}; its wiring was removed", dying_veth=None)
+                    self._cool(row, f"sandbox {veth.key}: {judgement.reasons[0]}; its wiring was removed", dying_veth=None)
 
     def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
         """Remove what is left of a sandbox without a row if that is the verdict; it has no address that could be freed."""
@@ -195,7 +195,7 @@ class QuarantineService(Service):
             is_added = self._datastore.attachment(veth.key) is not None
             self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=address)
 
-    def _settle(self, row: Address, reason: str, *, dying_veth: str | None) -> None:
+    def _cool(self, row: Address, reason: str, *, dying_veth: str | None) -> None:
         with self._datastore.transaction() as uow:
             now = self._datastore.address(row.address)  # units of work are serialised: another thread may have settled it
             if now is None or now.state is not AddressState.QUARANTINED:

@@ -334,7 +334,7 @@ class RuntimeReconciler(Service):
         """Judge one attachment and reap it if that is the verdict. Raises: whatever refuses; it is kept then."""
         _, judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey)
         if judgement.verdict is Verdict.KEEP:
-            self._judge.note_kept(attachment.key, judgement)
+            self._judge.record_kept(attachment.key, judgement)
             return False
         detail = "; ".join(judgement.reasons)
         self._failpoint("reap.judged")

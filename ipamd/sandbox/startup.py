@@ -104,7 +104,7 @@ class StartupReconciler(Service):
             f"{address} is wired to {' and to '.join(f'{veth.name} ({veth.key})' for veth in veths)}"
             for address, veths in duplicate_addresses(survey).items()
         ]
-        self._health.note_defects(Defect.DUPLICATE, len(outcome.duplicates))
+        self._health.count_defects(Defect.DUPLICATE, len(outcome.duplicates))
         for veth in survey.veths:
             if not veth.is_dying:
                 try:
@@ -187,7 +187,7 @@ class StartupReconciler(Service):
             raise
         self._failpoint("restore.leftover-removed")
         with self._datastore.transaction() as uow:
-            uow.note(
+            uow.record_event(
                 LedgerEvent.REPAIRED,
                 address=veth.address,
                 key=veth.key,

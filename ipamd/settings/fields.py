@@ -220,7 +220,7 @@ class PoolConfig:
         "VPC_IPAMD_RELEASE_HOLD",
         integer(1, 86400),
         3600,
-        "Seconds for which addresses are in excess before they are given back to EC2. With WARM_ENI_TARGET one whole ENI is held so "
+        "Seconds for which addresses are in excess before they are released. With WARM_ENI_TARGET one whole ENI is held so "
         "long; what is more than one goes after a minute, or after this time if it is shorter.",
     )
     spare_eni_delay_s: int = live(
@@ -277,7 +277,7 @@ class DaemonConfig:
         "VPC_IPAMD_FREEZE_FILE",
         parse_file_text,
         "",
-        "A drain hook's file: while it exists no ENI is made and nothing given back; empty: hooks/freeze in the run directory.",
+        "A drain hook's file: while it exists no ENI is made and nothing released; empty: hooks/freeze in the run directory.",
     )
     settings_file: str = setting(
         "VPC_IPAMD_SETTINGS_FILE",

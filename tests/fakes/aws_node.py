@@ -53,7 +53,7 @@ class FakeAwsNode:
         """See the port."""
         return self.told is not None and self._is_news
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """See the port."""
         if self.told is not None:
             self._is_news = False

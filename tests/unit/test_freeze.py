@@ -54,10 +54,10 @@ def test_causes_are_independent(freeze: Freeze, health: Health) -> None:
     freeze.follow_notices({FreezeCause.REBALANCE: "soon"})
     assert not freeze.is_ahead_of_need, "the operator's stops more"
     assert freeze.reason == "operator: maintenance; rebalance-recommendation: soon"
-    assert health.conditions() == [f"frozen: no new ENI and nothing is given back: {freeze.reason}"]
+    assert health.conditions() == [f"frozen: no new ENI and nothing is released: {freeze.reason}"]
     freeze.clear(FreezeCause.OPERATOR)
     assert freeze.reason == "rebalance-recommendation: soon"
-    assert health.conditions() == [f"frozen: no new ENI that no ADD waits for and nothing is given back: {freeze.reason}"]
+    assert health.conditions() == [f"frozen: no new ENI that no ADD waits for and nothing is released: {freeze.reason}"]
     assert freeze.is_ahead_of_need
     freeze.follow_notices({})
     assert (freeze.reason, freeze.in_force(), health.conditions()) == ("", (), [])

@@ -104,7 +104,7 @@ def test_what_it_wrote_while_ours_started_is_a_sign(hands: Hands) -> None:
     """It came after the wait, while EC2 was slow, gave addresses and crashed: to take over its file does not end its minute (I20)."""
     assert hands.handover.begin()
     hands.theirs.tell()
-    hands.handover.settle()
+    hands.handover.finish()
     hands.node.health.enter(Phase.SERVING)
     assert not hands.handover.look()
     assert hands.node.health.is_held
@@ -116,7 +116,7 @@ def test_what_it_wrote_while_ours_started_is_a_sign(hands: Hands) -> None:
 def test_a_start_without_a_sign_waits_for_nothing(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rolls stay as fast as they are, also where its file of long ago is."""
     hands.theirs.tell()
-    hands.theirs.settle()
+    hands.theirs.finish()
     waits = Waits(hands, monkeypatch)
     assert hands.handover.begin()
     assert waits.seen == []
@@ -189,7 +189,7 @@ def test_what_it_gave_while_we_served_is_taken_over_by_the_next_start(hands: Han
     assert not hands.handover.look()
     assert "made anew" in hands.ended[0]
     assert hands.node.health.is_held
-    hands.handover.settle()  # as the next start does
+    hands.handover.finish()  # as the next start does
     assert hands.handover.look()
     assert not hands.node.health.is_held
 

@@ -117,7 +117,7 @@ CAPACITY = Verb(
 )
 
 
-# `ipamctl freeze`: make no ENI and give nothing back until `ipamctl thaw` or the next boot.
+# `ipamctl freeze`: make no ENI and release nothing until `ipamctl thaw` or the next boot.
 
 
 def causes(answer: Answer) -> list[str]:
@@ -126,7 +126,7 @@ def causes(answer: Answer) -> list[str]:
 
 
 FREEZE = Verb(
-    help="make no ENI and give nothing back, until thaw or the next boot",
+    help="make no ENI and release nothing, until thaw or the next boot",
     render=lambda answer: "\n".join([*causes(answer), *filter(None, [answer["problem"]])]),
     rpc="Freeze",
     fields=("reason",),

@@ -63,7 +63,7 @@ def test_what_was_read_is_no_news_until_its_daemon_writes_again(other: Other) ->
     assert (node.has_run_since(), node.allocations()) == (False, ())
     other.tell(ONE)
     assert (node.has_run_since(), node.allocations()) == (True, (ONE,))
-    node.settle()
+    node.finish()
     assert not node.has_run_since()
     node.write([ONE, TWO])
     assert (node.has_run_since(), node.allocations()) == (False, (ONE, TWO))
@@ -81,7 +81,7 @@ def test_its_last_sign_is_its_pod_or_its_file(other: Other) -> None:
     assert found is not None
     assert found.what.startswith("it wrote /")
     assert found.age_s == 7.0
-    node.settle()
+    node.finish()
     assert node.last_sign(pod="kube-system/aws-node-abcde") == Sign("its pod kube-system/aws-node-abcde runs")
     clock.advance(3)
     assert node.last_sign() == Sign("its pod kube-system/aws-node-abcde runs", 3.0)
@@ -100,7 +100,7 @@ def test_an_export_is_noted(other: Other) -> None:
     assert not node.is_exporting
     node.begin_export()
     other.tell(TWO)
-    node.settle()
+    node.finish()
     assert node.is_exporting
 
 

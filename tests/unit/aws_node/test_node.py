@@ -41,7 +41,7 @@ def test_who_wrote_last_is_noticed(place: Path) -> None:
     write_theirs(place, ONE)
     os.utime(place / "run/state.db", ns=(10**18, 10**18))
     assert node.has_run_since(), "a file that is younger than the rows"
-    node.settle()
+    node.finish()
     assert not node.has_run_since()
     write_theirs(place, ONE)
     assert made(place).has_run_since(), "it wrote again, the same content"
@@ -55,7 +55,7 @@ def test_a_node_that_had_no_file_notices_the_first_one_whatever_the_clock_says(p
     """A clock that is set back makes the other's file older than our rows, which it is not."""
     node = made(place)
     (place / "run/state.db").write_text("rows")
-    node.settle()
+    node.finish()
     assert not node.has_run_since()
     write_theirs(place, ONE, mtime_ns=10**18)
     assert made(place).has_run_since()
@@ -66,7 +66,7 @@ def test_a_kill_while_its_file_is_written_is_no_news(place: Path, monkeypatch: p
     """The next process still knows that the node is to be the other's, whichever of both files is in place (I1)."""
     write_theirs(place, ONE)
     node = made(place)
-    node.settle()
+    node.finish()
     node.begin_export()
     real = Path.replace
 
@@ -101,7 +101,7 @@ def test_an_export_is_noted_until_it_is_taken_back(place: Path) -> None:
     assert not node.has_run_since()
     node.begin_export()
     write_theirs(place, ONE)
-    node.settle()
+    node.finish()
     assert node.is_exporting, "that its daemon came is what an export is for"
     (place / "run/aws-node.json").unlink()
     assert made(place, boot_id="another").is_exporting, "a reboot does not lift it"

@@ -48,7 +48,7 @@ def test_rows_from_before_are_set_aside_and_free_addresses_cool(tmp_path: Path) 
     write_theirs(tmp_path)
     made = start(tmp_path)
     assert made.aws_node is not None
-    made.aws_node.settle()
+    made.aws_node.finish()
     assert (made.is_overtaken, made.has_run_before) == (True, True)
     assert len(set_aside(tmp_path)) == 1
     made.aws_node.begin_export()

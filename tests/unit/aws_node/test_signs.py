@@ -86,7 +86,7 @@ def test_its_last_sign_outlives_its_daemon_and_ours(place: Path) -> None:
     assert made(place, clock=clock, boot_id="another").last_sign() is None, "of a boot before"
     assert made(place, clock=clock).last_sign(pod="kube-system/aws-node-abcde") == Sign("its pod kube-system/aws-node-abcde runs")
     clock.advance(5)
-    node.settle()
+    node.finish()
     assert node.last_sign() == Sign("its pod kube-system/aws-node-abcde runs", 5.0), "what was read is not what was seen"
 
 
@@ -174,7 +174,7 @@ def test_the_port_of_old_releases_counts_only_if_it_is_its(
         assert node.listener() == ""
         write_theirs(place, ONE)
         assert node.listener() == (f"127.0.0.1:{module.TCP_ADDRESS[1]}" if is_it else "")
-        node.settle()
+        node.finish()
         assert node.listener() == "", "the node is ours: nothing here waits for a port that is everybody's"
         (place / "net.d/10-aws.conflist").touch()
         assert bool(node.listener()) is is_it

@@ -393,7 +393,7 @@ def test_history(store: Datastore) -> None:
     attachment = attach(store, a_key(0xABC))
     with store.transaction() as unit:
         unit.unassign(a_key(0xABC), cooldown=timedelta(minutes=1), reason="DEL")
-        unit.note(LedgerEvent.KEPT, key=a_key(0xABD), detail="no address is free")
+        unit.record_event(LedgerEvent.KEPT, key=a_key(0xABD), detail="no address is free")
     of_address = [entry.event for entry in store.history(str(attachment.address), limit=10)]
     assert of_address == [LedgerEvent.ADDED, LedgerEvent.ASSIGNED, LedgerEvent.UNASSIGNED]
     assert [e.event for e in store.history(str(attachment.address), limit=1)] == [LedgerEvent.UNASSIGNED]

@@ -50,13 +50,13 @@ def test_disk_full(tiny: Path) -> None:
     with pytest.raises(DatastoreError) as refusal:
         for _ in range(50):
             with store.transaction() as unit:
-                unit.note(LedgerEvent.KEPT, detail="x" * 8192)
+                unit.record_event(LedgerEvent.KEPT, detail="x" * 8192)
     assert "full" in str(refusal.value)
     assert "free space" in refusal.value.details
     assert refusal.value.retryable
     with pytest.raises(DatastoreError), store.transaction() as unit:
         unit.confirm(an_attachment(reserved, a_key(2)))
-        unit.note(LedgerEvent.KEPT, detail="x" * 100_000)
+        unit.record_event(LedgerEvent.KEPT, detail="x" * 100_000)
     assert store.address(reserved.address) == reserved, "a failed confirm leaves the address reserved"
     assert store.attachment(a_key(1)) is not None
     assert store.audit() == []

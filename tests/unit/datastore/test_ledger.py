@@ -16,7 +16,7 @@ def test_oldest_rows_go(path: Path) -> None:
     for batch in range(3):
         with store.transaction() as unit:
             for number in range(PRUNE_EVERY):
-                unit.note(LedgerEvent.KEPT, key=a_key(), detail=f"{batch}-{number}")
+                unit.record_event(LedgerEvent.KEPT, key=a_key(), detail=f"{batch}-{number}")
     kept = store.history(a_key().container_id, limit=10_000)
     assert len(kept) == 100
     assert kept[-1].detail == f"2-{PRUNE_EVERY - 1}"
@@ -28,9 +28,9 @@ def test_the_latest_rows_of_all_subjects(path: Path) -> None:
     store = open_at(path).datastore
     with store.transaction() as unit:
         for number in range(5):
-            unit.note(LedgerEvent.KEPT, key=a_key(number), detail=str(number))
+            unit.record_event(LedgerEvent.KEPT, key=a_key(number), detail=str(number))
     with suppress(ZeroDivisionError), store.transaction() as unit:
-        unit.note(LedgerEvent.KEPT, key=a_key(), detail="never")
+        unit.record_event(LedgerEvent.KEPT, key=a_key(), detail="never")
         raise ZeroDivisionError
     assert [row.detail for row in store.latest_history(limit=3)] == ["2", "3", "4"]
     assert store.latest_history(limit=0) == ()

@@ -56,7 +56,7 @@ class Disk:
 
     def write(self, *records: HistoryRecord) -> None:
         """Note and write."""
-        self.writer.note(records)
+        self.writer.enqueue(records)
         self.writer.write()
 
     def events(self, subject: str = ADDRESS) -> list[str]:
@@ -102,7 +102,7 @@ def test_a_pods_life_is_a_few_hundred_bytes(disk: Disk) -> None:
 
 def test_what_was_noted_is_told_before_and_after_it_is_written(disk: Disk) -> None:
     """Once, wherever it is."""
-    disk.writer.note([disk.record()])
+    disk.writer.enqueue([disk.record()])
     assert disk.events() == ["assigned"]
     assert not disk.directory.exists()
     disk.writer.write()
@@ -276,7 +276,7 @@ def test_a_disk_that_refuses_is_a_condition(
     disk.write(disk.record("assigned"))
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", _half(make))
-        disk.writer.note([disk.record("unassigned", detail="later")])
+        disk.writer.enqueue([disk.record("unassigned", detail="later")])
         with pytest.raises(OSError, match=r"\w"):
             disk.writer.write()
     assert disk.events() == ["assigned", "unassigned"]
@@ -302,7 +302,7 @@ def test_a_line_that_cannot_be_cut_off_spoils_no_other(disk: Disk, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", _half(FULL[2][1]))
         patched.setattr(os, "ftruncate", _half(FULL[2][1]))
-        disk.writer.note([disk.record("assigned")])
+        disk.writer.enqueue([disk.record("assigned")])
         with pytest.raises(OSError, match="Input/output"):
             disk.writer.write()
     disk.writer.write()
@@ -342,7 +342,7 @@ def test_the_loop_tells_its_trouble_and_its_end(disk: Disk, monkeypatch: pytest.
     disk.directory.write_text("in the way")
     health = Health(disk.clock, ())
     with running(Loop("history", disk.writer.turn, health=health, clock=disk.clock, changed=disk.writer.noted)):
-        disk.writer.note([disk.record()])
+        disk.writer.enqueue([disk.record()])
         wait_until(lambda: bool(health.conditions()), what="the condition")
         assert health.conditions()[0].startswith(f"history: nothing can be written in {disk.directory} (")
         assert "nothing can be written" in disk.writer.read(ADDRESS).problem
@@ -356,7 +356,7 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_counted(disk: Disk, monkey
     """The oldest go; the file says how many."""
     monkeypatch.setattr(writer_module, "PENDING_MAX", 10)
     disk.start()
-    disk.writer.note([disk.record(detail=str(number)) for number in range(25)])
+    disk.writer.enqueue([disk.record(detail=str(number)) for number in range(25)])
     disk.writer.write()
     found = read(disk.directory, ADDRESS).records
     assert [one.count for one in found if one.event == "missed"] == [15]
@@ -368,7 +368,7 @@ def test_what_was_dropped_is_told_once_though_the_disk_fails_again(disk: Disk, m
     monkeypatch.setattr(writer_module, "PENDING_MAX", 10)
     disk.start()
     refused = disk.record("refused", address="", pod="default/stuck")
-    disk.writer.note([*(disk.record(detail=str(number)) for number in range(25)), refused])
+    disk.writer.enqueue([*(disk.record(detail=str(number)) for number in range(25)), refused])
 
     def full(_: bytes, *, now_s: float) -> None:
         raise OSError(errno.ENOSPC, f"No space left on device at {now_s}")
@@ -395,7 +395,7 @@ def test_a_link_is_not_followed(disk: Disk, tmp_path: Path) -> None:
     disk.directory.mkdir()
     (tmp_path / "elsewhere").write_text("x")
     (disk.directory / "history-00000001.jsonl").symlink_to(tmp_path / "elsewhere")
-    disk.writer.note([disk.record()])
+    disk.writer.enqueue([disk.record()])
     disk.writer.write()
     assert (tmp_path / "elsewhere").read_text() == "x"
 
@@ -429,7 +429,7 @@ def test_no_sync_per_event(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.clock.advance(writer_module.SYNC_S)
     disk.writer.write()
     assert len(synced) == 1
-    disk.writer.note([disk.record()])
+    disk.writer.enqueue([disk.record()])
     disk.writer.close()
     assert len(synced) == 1
     assert len(read(disk.directory, ADDRESS).records) == 102

@@ -41,10 +41,10 @@ def test_three_repairs_in_the_window_are_a_fight(fights: Fights, health: Health,
     """The third repair of one object within ten minutes holds it back, and only it; status says what, how often and where to look."""
     for _ in range(FIGHT_REPAIRS):
         assert fights.held() == frozenset()
-        fights.note([repaired(RULE), "something else could not be repaired"])
+        fights.count_repairs([repaired(RULE), "something else could not be repaired"])
         clock.advance(30)
     clock.advance(-30)
-    fights.note([repaired(ROUTE)])
+    fights.count_repairs([repaired(ROUTE)])
     assert fights.held() == {RULE}
     (told,) = health.conditions()
     assert "rule of 10.0.0.5 was repaired 3 times" in told
@@ -55,7 +55,7 @@ def test_three_repairs_in_the_window_are_a_fight(fights: Fights, health: Health,
 def test_repairs_that_lie_apart_are_no_fight(fights: Fights, health: Health, clock: FakeClock) -> None:
     """An object that is repaired every ten minutes is repaired at once each time."""
     for _ in range(10):
-        fights.note([repaired(RULE)])
+        fights.count_repairs([repaired(RULE)])
         assert fights.held() == frozenset()
         clock.advance(FIGHT_WINDOW_S / 2 + 1)
     assert health.conditions() == []
@@ -64,10 +64,10 @@ def test_repairs_that_lie_apart_are_no_fight(fights: Fights, health: Health, clo
 def test_the_pause_doubles_up_to_its_limit(fights: Fights, clock: FakeClock) -> None:
     """10, 20, 40 s and so on up to ten minutes, although fewer than three repairs then fall into the window."""
     for _ in range(FIGHT_REPAIRS - 1):
-        fights.note([repaired(RULE)])
+        fights.count_repairs([repaired(RULE)])
     pauses = []
     for _ in range(9):
-        fights.note([repaired(RULE)])
+        fights.count_repairs([repaired(RULE)])
         wait_s = fights.wait_s()
         assert wait_s is not None
         pauses.append(wait_s)
@@ -80,20 +80,20 @@ def test_the_pause_doubles_up_to_its_limit(fights: Fights, clock: FakeClock) -> 
 def test_a_fight_that_ends_is_forgotten(fights: Fights, health: Health, clock: FakeClock) -> None:
     """An object that nobody touched for the window after its pause starts over, and its condition goes."""
     for _ in range(FIGHT_REPAIRS):
-        fights.note([repaired(RULE)])
+        fights.count_repairs([repaired(RULE)])
     clock.advance(FIGHT_WINDOW_S)
     fights.held()
     assert len(health.conditions()) == 1
     clock.advance(REPAIR.first_s + 1)
     assert fights.held() == frozenset()
     assert health.conditions() == []
-    fights.note([repaired(RULE)])
+    fights.count_repairs([repaired(RULE)])
     assert fights.held() == frozenset()
 
 
 def test_several_repairs_of_an_object_in_one_pass_count_once(fights: Fights) -> None:
     """A link whose MTU, MAC and alias were changed together is one repair, not a fight."""
-    fights.note([repaired(RULE)] * 5)
+    fights.count_repairs([repaired(RULE)] * 5)
     assert fights.held() == frozenset()
     assert fights.counts() == {RepairKind.RULE: 1}
 
@@ -104,10 +104,10 @@ TABLE = RepairedObject(RepairKind.NFT, "the node")
 def test_a_bystander_is_not_named_for_the_culprit(fights: Fights, health: Health, clock: FakeClock) -> None:
     """Named is who changed nftables before every repair, not who happened to be the last; without anybody nobody is."""
     for number in range(FIGHT_REPAIRS):
-        fights.note_changer(f"firewalld (process {number})")
-        fights.note_changer(f"bystander{number} (process 7)")
+        fights.record_changer(f"firewalld (process {number})")
+        fights.record_changer(f"bystander{number} (process 7)")
         clock.advance(1)
-        fights.note([repaired(TABLE)])
+        fights.count_repairs([repaired(TABLE)])
         clock.advance(1)
     (told,) = health.conditions()
     assert told.endswith(f"; nftables was changed before, probably by firewalld (process {FIGHT_REPAIRS - 1})")
@@ -117,8 +117,8 @@ def test_who_was_heard_late_is_named_all_the_same(fights: Fights, health: Health
     """Nobody was heard before two of the repairs, which the clock made: the one who was heard before the last is named."""
     for number in range(FIGHT_REPAIRS):
         if number == FIGHT_REPAIRS - 1:
-            fights.note_changer("nft")
-        fights.note([repaired(TABLE)])
+            fights.record_changer("nft")
+        fights.count_repairs([repaired(TABLE)])
         clock.advance(1)
     (told,) = health.conditions()
     assert told.endswith("; nftables was changed before, probably by nft")
@@ -127,7 +127,7 @@ def test_who_was_heard_late_is_named_all_the_same(fights: Fights, health: Health
 def test_names_of_changers_are_bounded(fights: Fights) -> None:
     """Whoever chooses a new name for each change does not fill the memory."""
     for number in range(1000):
-        fights.note_changer(f"name{number} (process 1)")
+        fights.record_changer(f"name{number} (process 1)")
     assert len(fights._changers) == CHANGERS_KEPT
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.book import EniBook, remember_given_back
+from ipamd.eni.book import EniBook, remember_released
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.history import HistoryRecord
 from ipamd.ports import NoHistory
@@ -48,7 +48,7 @@ def test_a_stale_answer_after_a_loss_gives_nothing_back_to_us(node: FakeNode, pa
 def told(node: FakeNode, *records: tuple[str, str, float]) -> EniBook:
     """What is remembered of a history with (event, address, seconds ago)."""
     now = node.clock.now()
-    node.history.note(
+    node.history.enqueue(
         [
             HistoryRecord(now - timedelta(seconds=ago_s), event, address=address, eni_id="eni-1")
             for event, address, ago_s in records
@@ -56,7 +56,7 @@ def told(node: FakeNode, *records: tuple[str, str, float]) -> EniBook:
     )
     node.history.write()
     changes = EniBook(node.app.context)
-    remember_given_back(changes, node.history, node.clock)
+    remember_released(changes, node.history, node.clock)
     return changes
 
 
@@ -83,5 +83,5 @@ def test_a_clock_that_was_set_back_hides_nothing(node: FakeNode) -> None:
 def test_without_a_history_nothing_is_remembered(node: FakeNode) -> None:
     """It is off, or cannot be read: the start goes on."""
     changes = EniBook(node.app.context)
-    remember_given_back(changes, NoHistory(), node.clock)
+    remember_released(changes, NoHistory(), node.clock)
     assert changes.removed() == {}

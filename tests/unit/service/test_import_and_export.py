@@ -225,7 +225,7 @@ def test_an_address_that_both_gave_is_named_after_our_restart_too(warm: FakeNode
     del warm.wiring.routes[free]  # ours has the route to the address that both have
     theirs.tell(Allocation(warm.key("theirs"), ours.address, "default", "pod-theirs"))
     start_over(warm, theirs)
-    theirs.settle()
+    theirs.finish()
     violations = [one for one in audit(warm.app.introspection.sources).findings if one.severity is Severity.VIOLATION]
     assert [one.subject for one in violations] == [str(ours.address)]
     assert all(name in violations[0].what for name in (ours.host_veth, pod_veth_name("default", "pod-theirs", prefix="eni")))
@@ -249,7 +249,7 @@ def test_an_export_freezes_writes_and_changes_the_conflists(warm: FakeNode, thei
     """ADD is refused as retryable with the cause; every wired address is in the file, recorded or not."""
     mine = warm.add("mine").address
     wire_theirs(warm, theirs, "lost", 5, is_listed=False)
-    theirs.settle()
+    theirs.finish()
     service = exporter(warm, theirs)
     early = service.export()
     assert "not ready" in early.problems[0]
@@ -303,7 +303,7 @@ def test_what_was_not_taken_over_goes_back_as_its_daemon_had_it(warm: FakeNode, 
     assert entry is not None
     theirs.tell(entry, Allocation(warm.key("dead"), stale, "default", "pod-dead"))
     start_over(warm, theirs)
-    theirs.settle()
+    theirs.finish()
     finish_start(warm)
     assert CONDITION in warm.health.conditions_by_subject()
     assert exporter(warm, theirs).export().problems == []

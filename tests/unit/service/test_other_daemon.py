@@ -32,7 +32,7 @@ def node(tmp_path: Path) -> FakeNode:
     made = FakeNode(tmp_path)
     made.bring_up()
     made.aws_node.tell()
-    made.aws_node.settle()
+    made.aws_node.finish()
     made.health.mark_ready()
     return made
 
@@ -171,7 +171,7 @@ def test_a_file_that_we_took_over_or_wrote_is_compared_with_nothing(node: FakeNo
     ours = node.add("ours")
     stale = Allocation(node.key("dead"), ours.address, "default", "dead")
     node.aws_node.tell(stale)
-    node.aws_node.settle()
+    node.aws_node.finish()
     assert node.app.other_daemon.given_twice() == ()
     node.aws_node.tell(stale)
     assert len(node.app.other_daemon.given_twice()) == 1

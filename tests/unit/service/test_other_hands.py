@@ -13,7 +13,7 @@ import pytest
 from ipamd.cloud_loop import CloudLoop
 from ipamd.eni.book import VIEW_S
 from ipamd.eni.external_changes import REQUESTS_PER_TURN
-from ipamd.eni.resync import DOUBT_MAX_S, LookReason
+from ipamd.eni.resync import DOUBT_MAX_S, ResyncReason
 from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError
@@ -130,7 +130,7 @@ def test_what_we_gave_back_from_one_eni_and_ec2_gave_to_another_is_noticed(node:
     """A chaos run: an Assign is refused as too much after an attempt whose answer was lost; the address that it got had been given
     back from another ENI a moment before. Metadata that lags shows it where it was, not elsewhere."""
     address = IPv4Address("10.0.4.9")
-    node.enis.book.note_removed(addresses=[address], on=PRIMARY)
+    node.enis.book.record_removed(addresses=[address], on=PRIMARY)
     second = node.ec2.enis[SECOND]
     node.ec2.enis[SECOND] = replace(second, secondary_addresses=second.secondary_addresses | {address})
     for _ in range(3):
@@ -160,7 +160,7 @@ def test_what_was_read_before_our_own_change_is_no_difference(node: FakeNode) ->
     node.metadata.fail = [CloudError("no")] * 1000
     released = max(row.address for row in node.datastore.addresses() if row.eni_id == SECOND and not row.is_in_use)
     node.ec2.unassign(SECOND, addresses=[released], prefixes=[])
-    node.enis.book.note_removed(addresses=[released], on=SECOND)
+    node.enis.book.record_removed(addresses=[released], on=SECOND)
     with node.datastore.transaction() as uow:
         uow.remove_addresses([released], reason="given back")
     run_sandboxes(node, *(f"more-{number}" for number in range(10)))
@@ -185,7 +185,7 @@ def test_doubt_without_end_is_asked_about_less_and_less(node: FakeNode) -> None:
     """An answer that stays implausible for two days costs a look a minute at first, and one an hour in the end."""
     node.ec2.enis = {SECOND: node.ec2.enis[SECOND]}
     before = described(node)
-    node.app.pool.resyncs.request(LookReason.OTHER, "a test")
+    node.app.pool.resyncs.request(ResyncReason.OTHER, "a test")
     for _ in range(2 * 1440):
         pass_time(node, 60.0)
     assert described(node) - before <= 20 + 2 * 86400 / DOUBT_MAX_S

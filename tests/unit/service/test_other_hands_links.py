@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.resync import LookReason
+from ipamd.eni.resync import ResyncReason
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError, KernelDumpError, PoolEmptyError, WiringError
 from ipamd.model.freeze import FreezeCause
@@ -155,7 +155,7 @@ def test_an_event_about_a_link_that_is_there_proves_nothing(tmp_path: Path) -> N
     with others_shown(node):
         link_event(node, node.ec2.enis[SECOND].mac)
         for _ in range(3):
-            node.app.pool.resyncs.request(LookReason.METADATA, "of a test")
+            node.app.pool.resyncs.request(ResyncReason.METADATA, "of a test")
             node.pool.run_once()
             node.clock.advance(31.0)
     eni = node.datastore.eni(SECOND)

@@ -23,7 +23,7 @@ class Told:
     def __init__(self) -> None:
         self.records: list[HistoryRecord] = []
 
-    def note(self, records: object) -> None:
+    def enqueue(self, records: object) -> None:
         """Take them."""
         self.records += records  # type: ignore[arg-type]  # the port's
 
@@ -61,7 +61,7 @@ def refused(told: Told, clock: FakeClock) -> RefusedAdds:
 def test_days_of_retries_are_a_few_records(refused: RefusedAdds, told: Told, clock: FakeClock) -> None:
     """A pod is retried every 10 s for three days, each time with another sandbox ID and other counts in the message."""
     for number in range(3 * 8640):
-        refused.note(refusal(number))
+        refused.record_refusal(refusal(number))
         clock.advance(10)
     assert len(told.records) < 3 * 24 + 20
     (series,) = refused.records(Subject("a"))
@@ -74,7 +74,7 @@ def test_days_of_retries_are_a_few_records(refused: RefusedAdds, told: Told, clo
 def test_other_pods_and_other_causes_are_told_apart(refused: RefusedAdds) -> None:
     """By pod and by cause; without a pod's name by sandbox."""
     for one in (refusal(1), refusal(2), refusal(3, pod="default/b"), refusal(4, cause="the netns is gone"), refusal(5, pod="")):
-        refused.note(one)
+        refused.record_refusal(one)
     assert sorted(one.count for one in refused.records(Subject("default/a"))) == [1, 2]
     assert [one.count for one in refused.records(Subject("b"))] == [1]
     assert [one.count for one in refused.records(Subject(f"{5:064x}"))] == [1]
@@ -83,9 +83,9 @@ def test_other_pods_and_other_causes_are_told_apart(refused: RefusedAdds) -> Non
 def test_series_are_bounded_and_none_is_lost(refused: RefusedAdds, told: Told) -> None:
     """The one that was silent longest makes room, and is told with its count."""
     for _ in range(3):
-        refused.note(refusal(pod="default/first"))
+        refused.record_refusal(refusal(pod="default/first"))
     for number in range(SERIES_MAX):
-        refused.note(refusal(pod=f"default/p{number}"))
+        refused.record_refusal(refusal(pod=f"default/p{number}"))
     assert refused.records(Subject("first")) == ()
     assert max(one.count for one in told.records if one.pod == "default/first") == 3
 
@@ -93,7 +93,7 @@ def test_series_are_bounded_and_none_is_lost(refused: RefusedAdds, told: Told) -
 def test_at_the_end_everything_is_told(refused: RefusedAdds, told: Told) -> None:
     """SIGTERM."""
     for _ in range(3):
-        refused.note(refusal())
+        refused.record_refusal(refusal())
     assert [one.count for one in told.records] == [1, 2]
     refused.tell_all()
     assert [one.count for one in told.records] == [1, 2, 3]

@@ -159,7 +159,7 @@ def test_a_lasting_refusal_is_no_repair(node: FakeNode) -> None:
     """A kernel without nft_fib beside a busy kube-proxy: passes grow rare, and the refusal is a condition, not a row each time."""
     node.hostnet.is_confined, node.hostnet.confine_refusals = False, [f"{NOT_REPAIRED}: the source is not checked"]
     rows: list[str] = []
-    node.host_reconciler.note = rows.append  # type: ignore[method-assign]
+    node.host_reconciler.record_repair = rows.append  # type: ignore[method-assign]
     assert wait_after_changes(node, count=8) == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
     assert any("the source is not checked" in one for one in node.health.conditions())
     assert rows == []

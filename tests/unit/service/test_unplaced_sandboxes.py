@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.resync import LookReason
+from ipamd.eni.resync import ResyncReason
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import InstanceId
@@ -116,7 +116,7 @@ def test_ec2_is_asked_less_and_less_often(node: FakeNode, ec2: LyingEc2) -> None
     assert sum(looks[2:]) <= 2, looks
     look = node.app.pool.resyncs
     asked_s = node.clock.monotonic()
-    look.request(LookReason.OTHER, "somebody asks")
+    look.request(ResyncReason.OTHER, "somebody asks")
     assert not look.is_answered(asked_s)
     pass_time(node, 1.0)
     assert look.is_answered(asked_s)
