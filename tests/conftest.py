@@ -1,14 +1,23 @@
 """What this machine can run: tests that need more are skipped, each with the sentence that says what is missing.
 
 How fast it runs decides nothing: Hypothesis neither times an example nor gives up because its data came slowly.
+
+Bytecode is written, whatever the machine's environment says: a thousand processes import the same modules, and pytest rewrites
+every assertion of every file where it finds none.
 """
 
 from __future__ import annotations
+
+import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from lab.lab import missing_requirements
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")

@@ -58,12 +58,12 @@ class CniReply:
         return IPv4Address(self.body["ips"][0]["address"].split("/")[0])
 
 
-def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S) -> float:
-    """Look until a thing is so, bounded; returns how many seconds it took."""
+def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S, pause_s: float = 0.02) -> float:
+    """Look until a thing is so, bounded, with a pause between two looks; returns how many seconds it took."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
+        time.sleep(pause_s)
     return time.monotonic() - began
 
 

@@ -144,8 +144,13 @@ def _start(request: dict, fds: list[int]) -> int:  # type: ignore[type-arg]
 def _become(request: dict, fds: list[int], failure_w: int) -> None:  # type: ignore[type-arg]
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        for number in (
+            signal.SIGCHLD,
+            signal.SIGPIPE,
+            signal.SIGINT,
+            signal.SIGHUP,
+        ):  # a lab under `nohup` or `&` ignores the last two
+            signal.signal(number, signal.SIG_DFL)
         os.setsid()
         for target, fd in enumerate(fds[:3]):
             os.dup2(fd, target)

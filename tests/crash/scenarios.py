@@ -18,13 +18,20 @@ def nothing(_rig: Rig) -> None:
 
 @dataclass(frozen=True)
 class Scenario:
-    """How one failpoint is reached. `needs_fresh_node`: growth begins from an instance that has no addresses yet. `env`: settings."""
+    """How one failpoint is reached.
+
+    Args:
+        needs_fresh_node: growth begins from an instance that has no addresses yet.
+        is_only_provoked: nothing but `provoke` reaches it, so that the first daemon is the one that dies; others are started twice.
+        env: settings.
+    """
 
     provoke: Callable[[Rig], None]
     prepare: Callable[[Rig], None] = nothing
     after: Callable[[Rig], None] = nothing
     count: int = 1
     needs_fresh_node: bool = False
+    is_only_provoked: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -141,7 +148,7 @@ def after_growth(rig: Rig) -> None:
     """The pool ends where it would have without the crash: nothing created twice, nothing lost (I9)."""
     if "victim" not in rig.attachments():
         assert add_again(rig).ok
-    wait_until(lambda: rig.pool()["total_count"] == 18, what="two full ENIs", timeout_s=15)
+    wait_until(lambda: rig.pool()["total_count"] == 18, what="two full ENIs")
     enis = [eni for eni in rig.lab.vpc.enis() if eni.description == f"aws-K8S-{rig.node.instance_id}"]
     assert len(enis) == 1, f"I9: {len(enis)} ENIs of ours, one is needed"
 
@@ -151,7 +158,7 @@ def prepare_release(rig: Rig) -> None:
     for number in range(RELEASED_COUNT):
         assert rig.add(f"gone-{number}").ok
     assert rig.add("victim").ok
-    wait_until(lambda: rig.pool()["eni_count"] == 3, what="three ENIs", timeout_s=15)
+    wait_until(lambda: rig.pool()["eni_count"] == 3, what="three ENIs")
     for number in range(RELEASED_COUNT):
         assert rig.cni("DEL", f"gone-{number}").ok
 
@@ -173,8 +180,10 @@ RELEASE = Scenario(
     env={"WARM_IP_TARGET": "2", "MINIMUM_IP_TARGET": "3", "VPC_IPAMD_RELEASE_HOLD": "2"},
 )
 
-ADD = Scenario(provoke_add, after=after_add)
-DEL = Scenario(provoke_del, prepare=prepare_one, after=after_del)
+ADD = Scenario(provoke_add, after=after_add, is_only_provoked=True)
+ANY_CHANGE = Scenario(provoke_add, after=after_add)
+DEL = Scenario(provoke_del, prepare=prepare_one, after=after_del, is_only_provoked=True)
+COOLING = Scenario(provoke_cooling, prepare=prepare_one, after=after_del, is_only_provoked=True)
 GROWTH = Scenario(provoke_growth, after=after_growth, needs_fresh_node=True)
 START = nothing
 
@@ -182,12 +191,12 @@ SCENARIOS: dict[str, Scenario] = {
     "attach.reserved": ADD,
     "attach.wired": ADD,
     "attach.committed": ADD,
-    "attach.unwired": Scenario(provoke_failing_add, after=after_add),
+    "attach.unwired": Scenario(provoke_failing_add, after=after_add, is_only_provoked=True),
     "detach.retired": DEL,
     "detach.committed": DEL,
-    "detach.tombstoned": Scenario(provoke_unknown_del),
-    "cooling.swept": Scenario(provoke_cooling, prepare=prepare_one, after=after_del),
-    "cooling.cooled": Scenario(provoke_cooling, prepare=prepare_one, after=after_del),
+    "detach.tombstoned": Scenario(provoke_unknown_del, is_only_provoked=True),
+    "cooling.swept": COOLING,
+    "cooling.cooled": COOLING,
     "growth.intent-opened": GROWTH,
     "growth.created": GROWTH,
     "growth.named": GROWTH,
@@ -219,9 +228,9 @@ SCENARIOS: dict[str, Scenario] = {
     "restore.entry-done": Scenario(START, prepare=prepare_spooled, after=after_del),
     "restore.leftover-removed": Scenario(START, prepare=prepare_unpromised, after=after_add),
     "restore.veth-settled": Scenario(START, prepare=prepare_three, after=after_three),
-    "datastore.begun": ADD,
-    "datastore.before-commit": ADD,
-    "datastore.after-commit": ADD,
+    "datastore.begun": ANY_CHANGE,
+    "datastore.before-commit": ANY_CHANGE,
+    "datastore.after-commit": ANY_CHANGE,
     "kernel.create-veth": ADD,
     "kernel.name-and": ADD,
     "kernel.raise-eth0": ADD,

@@ -24,6 +24,7 @@ import ipamd
 from ipamd.model.errors import SettingsError
 from ipamd.settings import Settings, describe, load
 from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_tags, parse_url, parse_veth_prefix
+from tests.table import each_of
 
 VECTORS = json.loads((Path(__file__).parent / "vectors_config.json").read_text())
 
@@ -52,7 +53,7 @@ def _value(settings: Settings, path: str) -> Any:
     return reduce(getattr, path.split("."), settings)
 
 
-@pytest.mark.parametrize("vector", SAME, ids=lambda vector: " ".join(f"{k}={v}" for k, v in vector["env"].items()) or "unset")
+@each_of(SAME)
 def test_like_amazon_vpc_cni_k8s(vector: dict[str, Any]) -> None:
     """The same environment means the same, so that a DaemonSet's environment carries over."""
     if vector.get("accepted") is False:
@@ -72,7 +73,7 @@ def test_differences_are_in_the_vectors() -> None:
     assert all(environment in environments for environment in [*JUNK_IS_AN_ERROR, *PREFIXES_WITHOUT_TARGET])
 
 
-@pytest.mark.parametrize("environment", JUNK_IS_AN_ERROR, ids=str)
+@each_of(JUNK_IS_AN_ERROR)
 def test_junk_is_an_error(environment: dict[str, str]) -> None:
     """A value that cannot be meant is an error that names the variable and the value."""
     with pytest.raises(SettingsError) as refusal:
@@ -81,7 +82,7 @@ def test_junk_is_an_error(environment: dict[str, str]) -> None:
     assert refusal.value.details.startswith(f"{name}={value!r}: ")
 
 
-@pytest.mark.parametrize("environment", PREFIXES_WITHOUT_TARGET, ids=str)
+@each_of(PREFIXES_WITHOUT_TARGET)
 def test_prefix_mode_without_target(environment: dict[str, str]) -> None:
     """Prefix mode without a prefix target is accepted."""
     assert load(environment).pool.prefix_delegation
@@ -111,19 +112,19 @@ def test_all_problems_at_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
+@each_of(["1", "t", "T", "TRUE", "true", "True"])
 def test_true(text: str) -> None:
     """What Go's strconv.ParseBool takes for true is true."""
     assert parse_bool(text) is True
 
 
-@pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
+@each_of(["0", "f", "F", "FALSE", "false", "False"])
 def test_false(text: str) -> None:
     """What Go's strconv.ParseBool takes for false is false."""
     assert parse_bool(text) is False
 
 
-@pytest.mark.parametrize("text", ["yes", "no", "on", "tRUE", "2", " true", ""])
+@each_of(["yes", "no", "on", "tRUE", "2", " true", ""])
 def test_neither(text: str) -> None:
     """Nothing else is a boolean."""
     with pytest.raises(ValueError, match="true or false"):
@@ -325,7 +326,7 @@ def test_every_setting_is_tested() -> None:
     assert set(BAD) == set(_fields())
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_of(GOOD)
 def test_good_value(name: str) -> None:
     """A value is read into its own field, and no other field changes."""
     text, meaning = GOOD[name]
@@ -334,7 +335,7 @@ def test_good_value(name: str) -> None:
         assert _value(settings, path) == (meaning if variable == name else _value(Settings(), path))
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BAD.items() for text in texts])
+@each_of([(name, text) for name, texts in BAD.items() for text in texts])
 def test_bad_value(name: str, text: str) -> None:
     """A value out of range or of the wrong kind is refused with the variable's name and the value."""
     with pytest.raises(SettingsError) as refusal:
@@ -345,7 +346,7 @@ def test_bad_value(name: str, text: str) -> None:
     assert refusal.value.cni_code == 119
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_of(GOOD)
 def test_empty_is_not_set(name: str) -> None:
     """An empty value counts as not set."""
     assert load({name: ""}) == load({}) == Settings()
@@ -381,7 +382,7 @@ def _attributes_read(*, in_config: bool) -> set[str]:
     return {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
-@pytest.mark.parametrize("name", GOOD)
+@each_of(GOOD)
 def test_every_setting_is_read(name: str) -> None:
     """A setting that nothing outside ipamd/settings reads would be accepted and have no effect.
 

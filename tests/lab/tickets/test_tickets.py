@@ -36,6 +36,9 @@ RUN: set[str] = set()
 TWO_LOOKS_S = 90.0
 """Bound on waiting for what needs two looks at EC2, half a minute apart."""
 
+ASK_AGAIN_S = 0.5
+"""Between two runs of `ipamctl` that wait for an answer: each costs as much of a core as its start."""
+
 MODULES = {"ipamctl": "ipamd.ipamctl.main", "ipamd": "ipamd.daemon"}
 
 
@@ -83,7 +86,7 @@ def told(made: Rig, heading: str, *quoted: str, status: int | None = 0, **option
         last[:] = ask(made, page.commands[0], **options)
         return all(word in last[1] for word in quoted) and status in {None, last[0]}
 
-    wait_until(is_told, what=f"{page.commands[0]} prints {quoted}, status {status}; it printed {last}")
+    wait_until(is_told, what=f"{page.commands[0]} prints {quoted}, status {status}; it printed {last}", pause_s=ASK_AGAIN_S)
 
 
 def test_a_pod_gets_no_address() -> None:
@@ -212,7 +215,7 @@ def test_an_eni_detached_by_hand() -> None:
             lines = ask(made, page.commands[1])[1].splitlines()
             return sorted(line.split("(default/")[1].split(")")[0] for line in lines if "has it and no network" in line)
 
-        wait_until(lambda: named() == sorted(on_it), what=f"the audit names {on_it}", timeout_s=TWO_LOOKS_S)
+        wait_until(lambda: named() == sorted(on_it), what=f"the audit names {on_it}", timeout_s=TWO_LOOKS_S, pause_s=ASK_AGAIN_S)
         assert not set(answering(made)) & set(on_it), "nothing comes back by itself"
         for name in named():
             assert made.delete(name).ok
@@ -223,7 +226,10 @@ def test_an_eni_detached_by_hand() -> None:
         assert set(successors) <= set(answering(made))
         made.lab.vpc.hands.delete(gone.eni_id)
         wait_until(
-            lambda: "other hands" not in ask(made, page.commands[0])[1], what="the ENI is forgotten", timeout_s=TWO_LOOKS_S
+            lambda: "other hands" not in ask(made, page.commands[0])[1],
+            what="the ENI is forgotten",
+            timeout_s=TWO_LOOKS_S,
+            pause_s=ASK_AGAIN_S,
         )
         made.assert_sound(expected=12)
 
@@ -234,11 +240,26 @@ def test_an_eni_detached_by_hand_and_attached_again() -> None:
     with detached_by_hand() as (made, _, gone, on_it):
         page = section("An ENI was detached by hand")
         confirmed = "has it and no network"
-        wait_until(lambda: confirmed in ask(made, page.commands[1])[1], what="EC2 has confirmed it", timeout_s=TWO_LOOKS_S)
+        wait_until(
+            lambda: confirmed in ask(made, page.commands[1])[1],
+            what="EC2 has confirmed it",
+            timeout_s=TWO_LOOKS_S,
+            pause_s=ASK_AGAIN_S,
+        )
         made.lab.vpc.hands.attach_existing(gone.eni_id, made.node.instance_id)
         made.lab.settle()
-        wait_until(lambda: answering(made) == sorted(made.attachments()), what=f"{on_it} answer again", timeout_s=TWO_LOOKS_S)
-        wait_until(lambda: "no network" not in ask(made, page.commands[1])[1], what="nothing is lost", timeout_s=TWO_LOOKS_S)
+        wait_until(
+            lambda: answering(made) == sorted(made.attachments()),
+            what=f"{on_it} answer again",
+            timeout_s=TWO_LOOKS_S,
+            pause_s=ASK_AGAIN_S,
+        )
+        wait_until(
+            lambda: "no network" not in ask(made, page.commands[1])[1],
+            what="nothing is lost",
+            timeout_s=TWO_LOOKS_S,
+            pause_s=ASK_AGAIN_S,
+        )
 
 
 def test_connectivity() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS
 from ipamd.probe.checks import CHECKS, NOT_PROBED
+from tests.table import each_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "assumptions.md"
@@ -34,7 +33,7 @@ def tables() -> dict[str, list[list[str]]]:
     return found
 
 
-ROWS = [pytest.param(row, id=row[0][:50]) for rows in tables().values() for row in rows]
+ROWS = [row for rows in tables().values() for row in rows]
 
 
 def test_each_topic_has_its_table() -> None:
@@ -44,7 +43,7 @@ def test_each_topic_has_its_table() -> None:
     assert len(ROWS) > 60
 
 
-@pytest.mark.parametrize("row", ROWS)
+@each_of(ROWS)
 def test_each_row_is_whole_and_short(row: list[str]) -> None:
     """Assumption, source, consequence, test and probe; none empty, none a page."""
     assert len(row) == len(HEADER)
@@ -52,13 +51,13 @@ def test_each_row_is_whole_and_short(row: list[str]) -> None:
     assert all(len(re.sub(r"`tests/[^`]+`", "", cell)) <= CELL_MAX for cell in row)
 
 
-@pytest.mark.parametrize("row", ROWS)
+@each_of(ROWS)
 def test_each_source_can_be_opened_or_is_unknown(row: list[str]) -> None:
     """A URL, a numbered issue, a manual page, a file of the kernel or of a public project; otherwise the row admits it."""
     assert PUBLIC.search(row[1]) or OPEN.search(row[1])
 
 
-@pytest.mark.parametrize("row", ROWS)
+@each_of(ROWS)
 def test_each_false_answer_is_played_or_admitted_to_be_missing(row: list[str]) -> None:
     """Files and functions exist (`test_docs.py` looks inside the files); or nobody plays it, or nobody needs to."""
     if row[3] in ("none yet", "none needed"):

@@ -20,6 +20,7 @@ from ipamd.settings import Settings, describe
 from ipamd.settings.upstream import FORMER, UPSTREAM
 from lab.cli import main as cli
 from lab.vpc.fault_spec import parse as parse_faults
+from tests.table import each_of
 from tools import gen_docs
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,14 +28,13 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("manifests/*.md"), *ROOT.glob("lab/*.md")],
     key=lambda page: str(page),
 )
-NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 FOLDERS = "ipamd|cni_plugin|lab|bench|fuzz|tests|tools|docs|manifests|proto|build"
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 
-pages = pytest.mark.parametrize("page", PAGES, ids=NAMES)
+on_every_page = each_of(PAGES, name=str)
 
 
-@pages
+@on_every_page
 def test_named_paths_exist(page: Path) -> None:
     """Every path in code font exists, and a name after `::` is defined or written in that file."""
     for path, name in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)(?:::([\w.]+))?`", page.read_text()):
@@ -46,7 +46,7 @@ def test_named_paths_exist(page: Path) -> None:
             assert re.search(rf"(def|class) {last}\b|^{last}\b\s*[:=]", (ROOT / path).read_text(), re.M), f"{path}::{name}"
 
 
-@pages
+@on_every_page
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link leads to a file, and its anchor to a heading there."""
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
@@ -103,7 +103,7 @@ def _check_lab_command(words: list[str]) -> None:
             assert set(arguments[index].split("|")) <= allowed, words
 
 
-@pages
+@on_every_page
 def test_named_commands_exist(page: Path) -> None:
     """Every `make` target and `ipamctl` command in code font, and every `vpc-lab` command with its options, is one that there
     is."""
@@ -150,14 +150,14 @@ def test_commands_of_the_makefile_exist() -> None:
         _check_lab_command(words)
 
 
-@pages
+@on_every_page
 def test_named_faults_are_faults(page: Path) -> None:
     """Every example of `vpc-lab faults` is one that the lab takes."""
     for spec in re.findall(r"vpc-lab faults '([^']+)'", page.read_text()):
         parse_faults(json.loads(spec))
 
 
-@pages
+@on_every_page
 def test_named_settings_exist(page: Path) -> None:
     """Every variable of ours in code font is a setting, or the failpoint's."""
     known = {line.env for line in describe(Settings(), {})} | {"VPC_IPAMD_FAILPOINT"} | {row.name for row in (*UPSTREAM, *FORMER)}
@@ -208,7 +208,7 @@ def test_every_metric_is_on_the_page() -> None:
     assert {name.removesuffix("_total").removesuffix("_info") for name in rows} == named
 
 
-@pages
+@on_every_page
 def test_named_metrics_exist(page: Path) -> None:
     """Every metric in code font has a row, so that no alert waits for what never comes."""
     rows = set(re.findall(r"^\| `([\w]+)` \|", gen_docs.metrics_page(), re.M))
@@ -243,7 +243,7 @@ def test_every_decision_is_in_the_index() -> None:
     assert [page for _, page, _ in numbers if page] == [page.name for page in ADRS]
 
 
-@pytest.mark.parametrize("page", ADRS, ids=lambda page: page.name[:4])
+@each_of(ADRS, name=str)
 def test_decisions_have_their_parts(page: Path) -> None:
     """Context, choice, rejected, consequences."""
     headings = re.findall(r"^## (.*)$", page.read_text(), re.M)

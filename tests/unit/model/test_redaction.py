@@ -8,6 +8,7 @@ import time
 import pytest
 
 from ipamd.model.redaction import GONE, without_secrets
+from tests.table import each_of
 
 S = "hunter2hunter2"
 """The planted secret, where its form tells nothing."""
@@ -102,7 +103,7 @@ KEPT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("planted", PLANTED)
+@each_of(PLANTED)
 def test_a_secret_that_its_name_tells_of_is_gone(planted: str) -> None:
     """Whatever syntax the name is in: also in a JSON string, in JSON in JSON, and in the middle of a log line."""
     inside = json.dumps(planted)
@@ -117,7 +118,7 @@ def test_a_secret_that_its_name_tells_of_is_gone(planted: str) -> None:
         assert GONE in clean
 
 
-@pytest.mark.parametrize("line", ALONE)
+@each_of(ALONE)
 def test_a_line_with_nothing_else_is_gone_whole(line: str) -> None:
     """A value of YAML may have blanks, one of an environment any character."""
     planted = line.format(S, S)
@@ -125,7 +126,7 @@ def test_a_line_with_nothing_else_is_gone_whole(line: str) -> None:
         assert S not in without_secrets(text)
 
 
-@pytest.mark.parametrize("secret", FORMS)
+@each_of(FORMS)
 def test_a_secret_that_its_form_tells_of_is_gone(secret: str) -> None:
     """Without any word beside it, in prose, in JSON and in a path of a URL."""
     for text in (secret, f"the key {secret} was denied", json.dumps({"x": secret}), f"x={secret},y", f"http://x/?q={secret}&r=1"):
@@ -145,7 +146,7 @@ def test_a_private_key_is_gone(kind: tuple[str, str]) -> None:
     assert without_secrets(endless).endswith("10.0.0.5 attached\n" * 3000), "a key without an end takes not all of a log along"
 
 
-@pytest.mark.parametrize("text", KEPT)
+@each_of(KEPT)
 def test_what_support_needs_stays(text: str) -> None:
     """To the last character; also beside a secret."""
     assert without_secrets(text) == text
