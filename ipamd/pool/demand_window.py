@@ -171,24 +171,19 @@ class DemandWindow:
         `kept_count`: what is more than that goes after ENI_HOLD_S once a burst has ended; None: everything is held for the window.
         Returns: None before a whole window has been seen, the shortest that counts.
         """
-        held, soon = (self._lack.over(window_s, now_s=now_s) for window_s in self._windows_s(settings))
+        hold_s, eni_hold_s, lately_s = self._windows_s(settings)
+        held, soon = self._lack.over(hold_s, now_s=now_s), self._lack.over(eni_hold_s, now_s=now_s)
         settled = -(held or 0)
-        if now_s < self._batch[0] + settings.release_hold_s:
+        if now_s < self._batch[0] + hold_s:
             settled = min(settled, self._batch[1])
-        if kept_count is None:
-            return None if held is None else settled
-        # An ENI costs five calls: none goes for what may come back by chance. Where no ADD came lately, nothing does.
-        lately_s = self._lately_s(settings)
-        chance = ceil(CHANCE_SPREAD * sqrt(self._busy.so_far(lately_s, now_s=now_s)))
-        settled = max(settled - min(chance, self._served_within(lately_s, now_s)), 0)
-        if soon is None or not self._has_burst_ended(kept_count, now_s=now_s):
-            return None if held is None else settled
-        return max(settled, -soon - kept_count)
-
-    def _has_burst_ended(self, least_count: int, *, now_s: float) -> bool:
-        """Whether what is busy fell within BURST_S by `least_count`, and by more than a load varies by chance."""
-        before, now = (self._busy.so_far(window_s, now_s=now_s) for window_s in (BURST_S, ENI_HOLD_S))
-        return before - now >= least_count and sqrt(before) - sqrt(now) >= BURST_SPREAD
+        if kept_count is not None:
+            # An ENI costs five calls: none goes for what may come back by chance. Where no ADD came lately, nothing does.
+            chance = ceil(CHANCE_SPREAD * sqrt(self._busy.so_far(lately_s, now_s=now_s)))
+            settled = max(settled - min(chance, self._served_within(lately_s, now_s)), 0)
+            before, now = self._busy.so_far(BURST_S, now_s=now_s), self._busy.so_far(ENI_HOLD_S, now_s=now_s)
+            if soon is not None and before - now >= kept_count and sqrt(before) - sqrt(now) >= BURST_SPREAD:
+                return max(settled, -soon - kept_count)
+        return None if held is None else settled
 
     def released(self, count: int, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> None:
         """Addresses were given back: they are surplus no more, at no time in the window."""
@@ -199,27 +194,24 @@ class DemandWindow:
 
     def next_change_s(self, settings: PoolSettings, *, now_s: float) -> float | None:
         """Seconds until more may be given back, or the target falls, by the passing of time alone; None if neither."""
-        points: list[float] = []
+        hold_s, eni_hold_s, lately_s = self._windows_s(settings)
+        fading, points = [], []
         if self._lack.so_far(0.0, now_s=now_s):
-            points += [
-                self._batch[0] + settings.release_hold_s,
-                *(end_s for window_s in self._windows_s(settings) for end_s in self._lack.ends(window_s)),
-                *self._busy.ends(self._lately_s(settings)),
-                *(at_s + self._lately_s(settings) for at_s, _ in self._served[-1:]),
-            ]
+            fading += [(self._lack, hold_s), (self._lack, eni_hold_s), (self._busy, lately_s)]
+            points.append(self._batch[0] + hold_s)
         if settings.warm_target_auto:
-            fading = (self._busy, self._short_growth, self._long_growth, self._start)
-            points += [end_s for one in fading for end_s in one.ends(settings.release_hold_s)]
-            points += [self._fill_deadline, *(at_s + LONG_RATE_S for at_s, _ in self._served[-1:])]
+            fading += [(one, hold_s) for one in (self._busy, self._short_growth, self._long_growth, self._start)]
+            points.append(self._fill_deadline)
+        points += [end_s for one, window_s in fading for end_s in one.ends(window_s)]
+        if points:
+            points += [at_s + window_s for at_s, _ in self._served[-1:] for window_s in (lately_s, LONG_RATE_S)]
         return min((point - now_s for point in points if point > now_s), default=None)
 
     @staticmethod
-    def _windows_s(settings: PoolSettings) -> tuple[float, float]:
-        return settings.release_hold_s, min(ENI_HOLD_S, settings.release_hold_s)
-
-    @staticmethod
-    def _lately_s(settings: PoolSettings) -> float:
-        return min(LONG_RATE_S, settings.release_hold_s)
+    def _windows_s(settings: PoolSettings) -> tuple[float, float, float]:
+        """For what is held for the window, for an ENI that a burst needed, and for ADDs that came lately."""
+        hold_s = settings.release_hold_s
+        return hold_s, min(ENI_HOLD_S, hold_s), min(LONG_RATE_S, hold_s)
 
     def _served_within(self, seconds: float, now_s: float) -> int:
         """ADDs that took an address lately; what came before the first look is none."""
