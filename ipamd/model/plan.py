@@ -1,10 +1,10 @@
 """Decide what to request from EC2, or to give back, so that the warm pool reaches its target. Pure.
 
 Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
-docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8), and count for half of a
-target of whole ENIs or /28s at most; waiting ADDs count as demand; the pool never grows beyond maxPods, but for the rest of a last /28
-and for what an ENI holds that could not be used when the others were filled; existing ENIs are filled before a new one is created, in
-a fixed order; ADDs that come one after the other share a call; a spare ENI is made once no ADD has come for a while.
+docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8), and count for three quarters of a
+target of whole ENIs or /28s at most; waiting ADDs count as demand; the pool never grows beyond maxPods, but for the rest of a last
+/28 and for what an ENI holds that could not be used when the others were filled; existing ENIs are filled before a new one is
+created, in a fixed order; ADDs that come one after the other share a call; a spare ENI is made once no ADD has come for a while.
 What is in excess is given back by `ipamd/model/release.py`, and only while the pool is short of nothing: growth always comes first.
 What is on an excluded ENI, which nobody may have, also goes while the pool is short and cannot grow.
 Overview: docs/pool.md, The pool.
@@ -326,9 +326,9 @@ def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 
 def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
-    """Count cooling addresses that stand for free ones in a target of whole ENIs or /28s, because they soon will be: at most half of
-    it, so that a load that changes all the time cannot keep the other half from growing."""
-    return min(snapshot.counts.cooling - snapshot.leaving_cooling_count, target // 2)
+    """Count cooling addresses that stand for free ones in a target of whole ENIs or /28s, because they soon will be: at most three
+    quarters of it, so that a load that changes all the time cannot keep the last quarter from growing."""
+    return min(snapshot.counts.cooling - snapshot.leaving_cooling_count, target - target // 4)
 
 
 def addresses_per_eni(limits: InstanceLimits, settings: PoolSettings) -> int:
@@ -392,11 +392,12 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
 
 
 def _is_spare_eni_better_later(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether half of WARM_ENI_TARGET or WARM_PREFIX_TARGET is there, no ADD waits, and ADDs came lately: they may go as they came,
-    and other nodes that got pods in the same moment may have ADDs that wait for the account's calls."""
+    """Whether half of WARM_ENI_TARGET or WARM_PREFIX_TARGET is there, no more than half of that cooling, no ADD waits, and ADDs came
+    lately: they may go as they came, and other nodes that got pods in the same moment may have ADDs that wait for calls."""
     if not snapshot.growth.is_spare_eni_settling or not settings.spare_eni_delay_s:
         return False
     if snapshot.waiting_count or settings.ip_targets_defined:
         return False
     unit, target = _warm_unit(snapshot, settings)
-    return 2 * _coming_count(snapshot) >= unit * target
+    free = _coming_count(snapshot)
+    return 4 * free >= unit * target and 2 * (free + _cooling_credit(snapshot, unit * target)) >= unit * target

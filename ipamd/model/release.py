@@ -20,8 +20,8 @@ from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, first_of
 
 ENI_HOLD_S = 60.0
-"""Window of what is more than one whole ENI in excess, where whole ENIs are the unit (WARM_ENI_TARGET); one is held as long as single
-addresses are. Ours, from the traces of docs/fleet.md: the least age of an ENI, so that what a burst needed goes soon after it."""
+"""Window of what is more than one whole ENI in excess after a burst, where whole ENIs are the unit (WARM_ENI_TARGET); anything else is
+held as long as single addresses are. Ours, from the traces of docs/fleet.md: the least age of an ENI."""
 
 ENI_MIN_AGE_S = 60.0
 """A younger ENI is not given back: EC2 may not show all of it yet. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go."""

@@ -7,10 +7,12 @@ call each window and not one for each pod. In memory, and bounded: a restart beg
 nothing, and waits for a window again. Not locked, no clock of its own: the pool's thread passes monotonic points, and so does a
 simulation.
 
-Where whole ENIs are the unit, one of them is held for the window, and what is more than one for ENI_HOLD_S only. One ENI is as
-wide a hysteresis as a constant load needs, and bounds what is held: after a burst that needed many ENIs an hour of all of them would
-cost more addresses than the calls are worth. Rejected, by the traces of docs/fleet.md: one window for all, which either flaps at a
-constant load (5 min) or holds too much after bursts (15 min).
+Where whole ENIs are the unit, one of them is held for the window, and what is more than one too, unless a burst has just ended: then
+it goes after ENI_HOLD_S. An hour of all that a burst needed would cost more addresses than the calls are worth; what a load needs
+that only varies is needed again. A burst has ended when what is busy fell within BURST_S by more than chance explains
+(`BURST_SPREAD`).
+Rejected, by the traces of docs/fleet.md: one window for all, which either flaps at a constant load (5 min) or holds too much after
+bursts (15 min), and ENI_HOLD_S for all that is more than one ENI, which flaps on large nodes.
 
 ADDs that come one after the other share a call: the pool loop is woken after every ADD, and asking for one address each time costs
 one call for each pod, while EC2's limits are for the whole account. Whether demand lasts is judged by two windows of seconds, so that
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from math import ceil, sqrt
 
 from ipamd.model.pool import LONG_S, SHORT_S, CreateEni, Growth, PoolCounts, PoolSettings, SeenDemand
 from ipamd.model.release import ENI_HOLD_S
@@ -45,6 +48,17 @@ WINDOW_S = 5.0
 
 SETTLE_S = WINDOW_S
 """After the last ADD the pool is topped up to WARM_IP_TARGET this much later, unless it is low before. Ours: as above."""
+
+BURST_S = 600.0
+"""A burst that has ended shows within so long. Ours: its pods leave within some minutes of each other, and ENIs go one by one."""
+
+BURST_SPREAD = 2.5
+"""By how much the square root of what is busy falls when a burst ends. Ours: that of a Poisson count varies by a half around any mean,
+so these are five standard deviations; what falls by less may be chance."""
+
+
+CHANCE_SPREAD = 2.0
+"""Standard deviations of a Poisson count by which what is busy may exceed, soon, what it was at most within the window. Ours."""
 
 
 class Highest:
@@ -154,16 +168,22 @@ class DemandWindow:
     def settled_count(self, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> int | None:
         """Addresses that were surplus during the whole window and may go now; what is left of a batch until the next one.
 
-        `kept_count`: what is more than that is held for ENI_HOLD_S at most; None: everything is held for the window.
+        `kept_count`: what is more than that goes after ENI_HOLD_S once a burst has ended; None: everything is held for the window.
         Returns: None before a whole window has been seen, the shortest that counts.
         """
-        held, soon = (self._lack.over(window_s, now_s=now_s) for window_s in self._windows_s(settings))
+        hold_s, eni_hold_s, lately_s = self._windows_s(settings)
+        held, soon = self._lack.over(hold_s, now_s=now_s), self._lack.over(eni_hold_s, now_s=now_s)
         settled = -(held or 0)
-        if now_s < self._batch[0] + settings.release_hold_s:
+        if now_s < self._batch[0] + hold_s:
             settled = min(settled, self._batch[1])
-        if kept_count is None:
-            return None if held is None else settled
-        return None if soon is None else max(settled, -soon - kept_count)
+        if kept_count is not None:
+            # An ENI costs five calls: none goes for what may come back by chance. Where no ADD came lately, nothing does.
+            chance = ceil(CHANCE_SPREAD * sqrt(self._busy.so_far(lately_s, now_s=now_s)))
+            settled = max(settled - min(chance, self._served_within(lately_s, now_s)), 0)
+            before, now = self._busy.so_far(BURST_S, now_s=now_s), self._busy.so_far(ENI_HOLD_S, now_s=now_s)
+            if soon is not None and before - now >= kept_count and sqrt(before) - sqrt(now) >= BURST_SPREAD:
+                return max(settled, -soon - kept_count)
+        return None if held is None else settled
 
     def released(self, count: int, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> None:
         """Addresses were given back: they are surplus no more, at no time in the window."""
@@ -174,21 +194,24 @@ class DemandWindow:
 
     def next_change_s(self, settings: PoolSettings, *, now_s: float) -> float | None:
         """Seconds until more may be given back, or the target falls, by the passing of time alone; None if neither."""
-        points: list[float] = []
+        hold_s, eni_hold_s, lately_s = self._windows_s(settings)
+        fading, points = [], []
         if self._lack.so_far(0.0, now_s=now_s):
-            points += [
-                self._batch[0] + settings.release_hold_s,
-                *(end_s for window_s in self._windows_s(settings) for end_s in self._lack.ends(window_s)),
-            ]
+            fading += [(self._lack, hold_s), (self._lack, eni_hold_s), (self._busy, lately_s)]
+            points.append(self._batch[0] + hold_s)
         if settings.warm_target_auto:
-            fading = (self._busy, self._short_growth, self._long_growth, self._start)
-            points += [end_s for one in fading for end_s in one.ends(settings.release_hold_s)]
-            points += [self._fill_deadline, *(at_s + LONG_RATE_S for at_s, _ in self._served[-1:])]
+            fading += [(one, hold_s) for one in (self._busy, self._short_growth, self._long_growth, self._start)]
+            points.append(self._fill_deadline)
+        points += [end_s for one, window_s in fading for end_s in one.ends(window_s)]
+        if points:
+            points += [at_s + window_s for at_s, _ in self._served[-1:] for window_s in (lately_s, LONG_RATE_S)]
         return min((point - now_s for point in points if point > now_s), default=None)
 
     @staticmethod
-    def _windows_s(settings: PoolSettings) -> tuple[float, float]:
-        return settings.release_hold_s, min(ENI_HOLD_S, settings.release_hold_s)
+    def _windows_s(settings: PoolSettings) -> tuple[float, float, float]:
+        """For what is held for the window, for an ENI that a burst needed, and for ADDs that came lately."""
+        hold_s = settings.release_hold_s
+        return hold_s, min(ENI_HOLD_S, hold_s), min(LONG_RATE_S, hold_s)
 
     def _served_within(self, seconds: float, now_s: float) -> int:
         """ADDs that took an address lately; what came before the first look is none."""

@@ -221,7 +221,7 @@ class PoolConfig:
         integer(1, 86400),
         3600,
         "Seconds for which addresses are in excess before they are released. With WARM_ENI_TARGET one whole ENI is held so "
-        "long; what is more than one goes after a minute, or after this time if it is shorter.",
+        "long; what a burst needed beyond it goes a minute after the burst has ended, or after this time if it is shorter.",
     )
     spare_eni_delay_s: int = live(
         "VPC_IPAMD_SPARE_ENI_DELAY",

@@ -84,19 +84,20 @@ def test_cooling_addresses_are_not_free() -> None:
     [
         (9, 0, 0, 0, 0),
         (5, 4, 0, 0, 0),
-        (5, 9, 0, 0, 0),
-        (4, 9, 0, 1, 0),
-        (0, 9, 0, 5, 0),
+        (2, 7, 0, 0, 0),
+        (2, 9, 0, 0, 0),
+        (1, 9, 0, 1, 0),
+        (0, 9, 0, 2, 0),
         (5, 4, 4, 4, 0),
-        (14, 4, 0, 0, 9),
-        (14, 9, 0, 0, 9),
+        (11, 7, 0, 0, 9),
+        (11, 9, 0, 0, 9),
         (18, 0, 0, 0, 9),
     ],
 )
-def test_cooling_addresses_are_half_of_a_whole_eni_at_most(
+def test_cooling_addresses_are_three_quarters_of_a_whole_eni_at_most(
     free: int, cooling: int, leaving: int, deficit: int, surplus: int
 ) -> None:
-    """Of WARM_ENI_TARGET=1 with 9 addresses, 4 may be cooling: what is short and what is surplus agree. Those of an ENI that leaves
+    """Of WARM_ENI_TARGET=1 with 9 addresses, 7 may be cooling: what is short and what is surplus agree. Those of an ENI that leaves
     come to nobody."""
     counts = PoolCounts(free=free, assigned=3, cooling=cooling)
     snapshot = replace(snapshot_of(9, 0, limits=InstanceLimits("t", 3, 10)), counts=counts, leaving_cooling_count=leaving)
@@ -130,6 +131,18 @@ def test_a_spare_eni_is_asked_for_once_no_add_has_come_for_a_while(
     assert decided.is_postponed is is_postponed
     assert bool(decided.actions) is not is_postponed
     assert decided.deficit_count > 0
+
+
+@pytest.mark.parametrize(
+    ("free", "cooling", "is_postponed"), [(5, 0, True), (4, 0, False), (3, 2, True), (3, 1, False), (2, 3, False), (2, 6, False)]
+)
+def test_half_of_the_target_may_be_cooling_by_half(free: int, cooling: int, is_postponed: bool) -> None:
+    """WARM_ENI_TARGET=1 is 9 here. What cools comes back within the delay, so the spare ENI can wait; a quarter must be free."""
+    counts = PoolCounts(free=free, cooling=cooling, assigned=9 - free - cooling)
+    full = replace(snapshot_of(9, 9, limits=InstanceLimits("t", 3, 10)), counts=counts)
+    decided = plan(replace(full, growth=GrowthState(is_spare_eni_settling=True)), settings=replace(LATER, warm_eni_target=1))
+    assert decided.is_postponed is is_postponed
+    assert decided.deficit_count == 9 - free - min(cooling, 7)
 
 
 def test_addresses_that_are_held_back_do_not_fill_the_node() -> None:

@@ -163,6 +163,42 @@ def test_the_target_falls_after_the_window(tmp_path: Path) -> None:
     node.datastore.close()
 
 
+ENI_SIZE = 29
+
+
+def settled(*looks: tuple[float, int], eni_count: int, now_s: float) -> int | None:
+    """What may go of a node with so many full ENIs that keeps one free (WARM_ENI_TARGET=1), after so many were busy at these times."""
+    window, settings, served, before = DemandWindow(), PoolSettings(), 0, looks[0][1]
+    for at_s, busy in (*looks, (now_s, looks[-1][1])):
+        served, before = served + max(busy - before, 0), busy
+        counts = PoolCounts(free=eni_count * ENI_SIZE - busy, assigned=busy)
+        window.observe(counts, settings, waiting_count=0, served_count=served, now_s=at_s)
+        window.record_surplus(max((eni_count - 1) * ENI_SIZE - busy, 0), settings, now_s=at_s)
+    return window.settled_count(settings, kept_count=ENI_SIZE, now_s=now_s)
+
+
+@pytest.mark.parametrize(
+    ("looks", "eni_count", "now_s", "count"),
+    [
+        (((0, 6), (10, 126), (310, 6)), 6, 365, None),  # a burst has ended, for less than a minute
+        (((0, 6), (10, 126), (310, 6)), 6, 370, 5 * 29 - 6 - 29),  # what it needed goes, but for one ENI
+        (((0, 60), (10, 120), (310, 60)), 6, 370, 5 * 29 - 60 - 29),  # the same beside pods that stay
+        (((0, 20), (10, 60), (3000, 60), (3010, 20)), 6, 3075, 5 * 29 - 20 - 29),  # however long it lasted
+        (((0, 60), (600, 88), (1200, 60)), 5, 1300, None),  # 28 are less than an ENI: held for the whole window
+        (((0, 80), (600, 110), (1200, 70)), 7, 1300, None),  # 40 of 110 may be chance
+        (((0, 60), (10, 120), (900, 100), (1500, 80), (2100, 60)), 6, 2200, None),  # it falls slowly: 40 within ten minutes
+        (((0, 60), (600, 80), (1200, 60)), 5, 4900, 4 * 29 - 60),  # a whole window without ADDs: all that was surplus in it
+        (((0, 60), (600, 80), (1200, 60), (4700, 69)), 5, 4900, 4 * 29 - 69 - 9),  # nine came lately, and as many may again
+        (((0, 60), (600, 80), (1200, 60), (4700, 80), (4800, 60)), 5, 4900, 4 * 29 - 80 - 18),  # 20 came, chance explains 18
+    ],
+)
+def test_a_burst_goes_soon_and_what_varies_is_held(
+    looks: tuple[tuple[int, int], ...], eni_count: int, now_s: int, count: int | None
+) -> None:
+    """One ENI is held for the window in any case. Chance is the square root of what is busy, and no more than came lately."""
+    assert settled(*looks, eni_count=eni_count, now_s=now_s) == count
+
+
 def test_a_shorter_hold_ends_the_rest_after_a_batch() -> None:
     """The setting is live: what became surplus after a batch waits for the window in force, not for the one before."""
     window, long, short = DemandWindow(), PoolSettings(release_hold_s=3600), PoolSettings(release_hold_s=60)

@@ -48,7 +48,7 @@ def test_an_eni_goes_after_its_window_though_nothing_happens(by_eni: FakeNode) -
 
 
 def test_the_window_of_an_eni_begins_while_the_last_addresses_cool(by_eni: FakeNode) -> None:
-    """Up to half of the target may be cooling: the spare ENI is in excess when the sandboxes go, and is not asked for again."""
+    """Three quarters of the target may be cooling: the spare ENI is in excess when the sandboxes go, and not asked for again."""
     for number in range(3):
         by_eni.add(f"pod-{number}")
         by_eni.pool.run_once()
