@@ -238,10 +238,10 @@ class Wiring(Protocol):
         `may_be_torn`: return what was seen then, with `is_whole` false: what it shows was there, what it lacks may be there.
         """
 
-    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
+    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
         """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
 
-        Without `address` it is the one that the link's alias names, unless it is routed through another link.
+        Without `address` it is the one that the link's alias names, unless it is routed through another link. Returns: which it was.
         """
 
 

@@ -87,6 +87,7 @@ class EniFacts:
 
     `own`: what calls of ours changed, the ENI itself or addresses of it. `reading`: what metadata shows.
     `shown_at`: EC2 shows it attached there, and it is not recorded; `mac`: the one by which metadata has shown such an ENI.
+    `elsewhere`: what EC2 has on it and other ENIs have on record, an address for each slot that is taken so.
     `is_absent`: EC2 was found not to show it any more. `is_leaked`: EC2 showed it detached once, made by us and known to nobody.
     `link`: what the kernel says, None if nothing is amiss; `is_unplugged`: it was in use when it was frozen, so somebody took it away.
     `unready_since`: the host's routing of it has not been in place since then (monotonic);
@@ -98,6 +99,7 @@ class EniFacts:
     reading: Reading | None = None
     shown_at: Place | None = None
     mac: MacAddress | None = None
+    elsewhere: frozenset[IPv4Address] = frozenset()
     is_absent: bool = False
     is_leaked: bool = False
     is_unplugged: bool = False
@@ -214,6 +216,16 @@ class EniBook(Service):
                 at = shown.get(eni_id, None if is_whole else facts.shown_at)
                 self._put(eni_id, replace(facts, shown_at=at, mac=facts.mac if at is not None else None))
         self._agenda.clear(*((PLACE, place) for place in {*shown.values(), *self._present()}))
+
+    def filled(self) -> list[EniId]:
+        """For each slot that EC2 has filled with what is on record elsewhere still, its ENI: no row of that tells of it."""
+        primaries = {eni.primary_address for eni in self._datastore.enis()}
+        return [
+            eni_id
+            for eni_id, facts in self.all().items()
+            for one in facts.elsewhere
+            if one in primaries or ((row := self._datastore.address(one)) and row.eni_id != eni_id)
+        ]
 
     def refuse(self, place: Place) -> None:
         """EC2 attached nothing there, because something is there."""

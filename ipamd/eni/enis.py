@@ -23,7 +23,7 @@ from ipamd.eni.book import EniBook, Place, remember_named
 from ipamd.eni.operations import OperationLog
 from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncScheduler, say_result
 from ipamd.eni.routing import EniRouting
-from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity, all_addresses
+from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
 from ipamd.model.eni import Eni, EniState, is_created_by_us, is_managed
 from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
@@ -195,8 +195,8 @@ class EniService(Service):
         is_new = eni is not None and self._datastore.eni(eni_id) is None
         self.book.record_added(eni_id, addresses=new, is_new=is_new)
         may_be_warm = not is_new and len(new) > asked_count and self._may_be_warm()
-        outcome, wired = EniSyncResult(), self.wired_addresses()
-        self._store(eni_id, addresses, prefixes, outcome, eni=eni, wired=wired, may_be_warm=may_be_warm)
+        outcome = EniSyncResult()
+        self._store(eni_id, addresses, prefixes, outcome, eni=eni, wired=self.wired_addresses(), may_be_warm=may_be_warm)
         self._demand.announce_supply()
         return outcome
 
@@ -268,9 +268,8 @@ class EniService(Service):
     ) -> None:
         """Record every ENI of a believed answer; those that are not recorded are remembered by their place."""
         occupied: dict[EniId, Place] = {}
-        intents = self._datastore.open_intents()
-        asked = {one.eni_id: self._datastore.eni(one.eni_id) for one in intents if one.kind is IntentKind.DELETE_ENI}
-        leaving = {eni_id for eni_id, eni in asked.items() if eni is not None and eni.state is EniState.DETACHING}
+        asked = (self._datastore.eni(one.eni_id) for one in self._datastore.open_intents() if one.kind is IntentKind.DELETE_ENI)
+        leaving = {known.eni_id for known in asked if known and known.state is EniState.DETACHING}
         removed = self.book.removed().keys() | leaving
         for eni in described:
             if eni.attachment_status == "attached":
@@ -287,8 +286,7 @@ class EniService(Service):
 
     def _continue_creation(self, eni: DescribedEni) -> None:
         """Reopen a creation whose intent was lost with the datastore: EC2 would keep the ENI after its instance (I9)."""
-        known = {(one.eni_id, one.client_token) for one in self._log.all_open()}
-        if any(eni.eni_id == eni_id or eni.tags.get(INTENT_TAG) == token for eni_id, token in known):
+        if self._log.is_about(eni):
             return  # it is being made, or deleted
         log.warning("not deleted with the instance, its creation goes on eni=%s", eni.eni_id)
         made = Create(
@@ -322,8 +320,8 @@ class EniService(Service):
             self._record_groups(eni)
             now = self.eni_of(eni, identity)
             there = self._without_released(eni)
-            addresses, prefixes, is_warm = there.secondary_addresses, there.prefixes, self._may_be_warm()
-            self._store(eni.eni_id, addresses, prefixes, outcome, eni=now, wired=wired, may_be_warm=is_warm)
+            is_warm = self._may_be_warm()
+            self._store(eni.eni_id, there.secondary_addresses, there.prefixes, outcome, eni=now, wired=wired, may_be_warm=is_warm)
         except (CloudError, InvariantError) as error:
             log.error("not recorded as EC2 shows it eni=%s error=%s", eni.eni_id, log_text(error))
             outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
@@ -342,8 +340,6 @@ class EniService(Service):
     def _without_released(self, described: DescribedEni) -> DescribedEni:
         """Leave out what a call of ours took from this ENI: Describe may show it for minutes, and others may have it by now (I7)."""
         gone = {key for key, on in self.book.removed().items() if on == described.eni_id}
-        if not gone:
-            return described
         return replace(
             described,
             secondary_addresses=described.secondary_addresses - gone,
@@ -386,6 +382,7 @@ class EniService(Service):
                     is_ready = known.host_ready and known.route_table == eni.route_table  # another table is set up first (I7)
                     eni = replace(eni, host_ready=is_ready, created_by_us=known.created_by_us or eni.created_by_us)
                 uow.put_eni(eni)
+                self.book.observe(eni_id, elsewhere=frozenset())  # all that is on it is looked at
             if eni is None or eni.managed:
                 cooldown = self._cooldown.period if may_be_warm else None
                 is_wired = self._admit(uow, eni_id, batches, outcome, wired=wired, cooldown=cooldown)
@@ -406,30 +403,33 @@ class EniService(Service):
     ) -> bool:
         """Add what does not contradict a record. An address that is new to us but wired already is quarantined at once: after a lost
         datastore a live sandbox may have it (I1, I2). Returns: whether there was one."""
-        is_any_wired = False
+        is_any_wired, filled = False, self.book.of(eni_id).elsewhere
         primaries = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
         for prefix, batch in batches:
             rows = {address: self._datastore.address(address) for address in batch}
             elsewhere = [row for row in rows.values() if row is not None and row.eni_id != eni_id]
-            for row in elsewhere:
-                outcome.keep(f"{row.address} is on {eni_id} for EC2, and stays recorded on {row.eni_id}")
-            if prefix is not None and any(row.prefix == prefix for row in elsewhere):
-                continue  # a prefix is recorded on one ENI: the whole of it waits until no address of it is left there
-            taken = {row.address for row in elsewhere}
+            taken = {row.address: f"stays recorded on {row.eni_id}" for row in elsewhere}
             for address in rows.keys() & primaries.keys():
-                outcome.keep(f"{address} is on {eni_id} for EC2, and recorded as the primary address of {primaries[address]}")
-                taken.add(address)
+                taken[address] = f"recorded as the primary address of {primaries[address]}"
+            for address, why in taken.items():
+                outcome.keep(f"{address} is on {eni_id} for EC2, and {why}")
+            if prefix is None:
+                filled |= frozenset(taken)
+            elif any(row.prefix == prefix for row in elsewhere):
+                filled |= {elsewhere[0].address}
+                continue  # a prefix is recorded on one ENI: the whole of it waits until no address of it is left there
             fresh = [address for address, row in rows.items() if row is None and address not in taken]
             outcome.added_count += len(fresh)
+            uow.add_addresses(eni_id, filter(self._cooldown.is_cooling, fresh), prefix=prefix, cooldown=self._cooldown.period)
             uow.add_addresses(eni_id, fresh, prefix=prefix, cooldown=cooldown)
-            for address in fresh:
-                if address in wired:
-                    uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
-                    is_any_wired = True
+            for address in filter(wired.__contains__, fresh):
+                uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
+                is_any_wired = True
             for shown in rows.values():
                 if shown is not None and shown.is_lost and shown.address not in taken:
                     uow.heal(shown.address, reason="EC2 shows it again")
                     outcome.healed_count += 1
+        self.book.observe(eni_id, elsewhere=filled)
         return is_any_wired
 
     def _hold(self, doubted: Collection[CloudKey]) -> None:
@@ -441,26 +441,22 @@ class EniService(Service):
         """Record that these are gone. One that the datastore refuses is reported, and does not stop the others."""
         known = [row for row in self._datastore.addresses() if not row.is_lost]
         for key in sorted(absent, key=str):
-            is_address = isinstance(key, IPv4Address)
+            eni_id = None if isinstance(key, IPv4Address) else key
             rows = [row for row in known if key in (row.address, row.eni_id)]
             try:
                 with self._datastore.transaction() as uow:
-                    if not isinstance(key, IPv4Address):
-                        self._mark_detaching(uow, key)
+                    if eni_id:
+                        self._mark_detaching(uow, eni_id)
                     for row in rows:
-                        uow.lose(
-                            row.address, reason=f"EC2 no longer shows {'it on this ENI' if is_address else 'its ENI attached'}"
-                        )
+                        uow.lose(row.address, reason=f"EC2 no longer shows {'its ENI attached' if eni_id else 'it on this ENI'}")
             except (InvariantError, IllegalTransitionError) as error:
                 log.error("gone at EC2 and stays recorded subject=%s error=%s", key, log_text(error))
                 outcome.keep(f"{key} is gone at EC2 and stays recorded: {log_text(error)}")
                 continue
-            if not isinstance(
-                key, IPv4Address
-            ):  # after it is recorded as detaching: `forget_unused` of another thread goes by both
-                self.book.observe(key, is_absent=True)
-            outcome.lost_eni_count += not is_address
-            outcome.forced_eni_count += not is_address and any(row.is_in_use for row in rows)
+            if eni_id:  # after it is recorded as detaching: `forget_unused` of another thread goes by both
+                self.book.observe(eni_id, is_absent=True)
+                outcome.lost_eni_count += 1
+                outcome.forced_eni_count += any(row.is_in_use for row in rows)
             for row in rows:
                 outcome.lost_count += 1
                 outcome.forced_count += row.is_in_use

@@ -102,11 +102,8 @@ class LeakedEnis(Service):
         """Whether it is one that this node made, and that nobody knows of."""
         if eni.tags.get(INSTANCE_TAG) != identity.instance_id or INTENT_TAG not in eni.tags:
             return False
-        if eni.description != description(identity) or self._datastore.eni(eni.eni_id) is not None:
+        if eni.description != description(identity) or self._datastore.eni(eni.eni_id) or self._log.is_about(eni):
             return False
-        for intent in self._log.all_open():
-            if eni.tags[INTENT_TAG] == intent.client_token or eni.eni_id == intent.eni_id:
-                return False
         now = self._clock.now()
         kept = why_kept(eni, now=now, min_age=max(MIN_AGE, now - self._started_at))
         if kept:

@@ -15,6 +15,7 @@ from enum import Enum, auto
 
 from ipamd.core.agenda import soonest_s
 from ipamd.core.context import Service
+from ipamd.model.cloud import INTENT_TAG, DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, ThrottledError
 from ipamd.model.intent import OPENED_AT, SETTLED_AT, Assign, Create, Delete, Intent, Operation, Unassign, Why, encoded
@@ -187,6 +188,10 @@ class OperationLog(Service):
     def all_open(self) -> tuple[Intent, ...]:
         """Intents whose outcome at EC2 is not known, oldest first."""
         return tuple(intent for intent in self._datastore.open_intents() if not intent.is_settled)
+
+    def is_about(self, eni: DescribedEni) -> bool:
+        """Whether an open intent makes or deletes an ENI; one whose creation was not answered is known by its tag."""
+        return any(eni.eni_id == one.eni_id or eni.tags.get(INTENT_TAG) == one.client_token for one in self.all_open())
 
     def open(self, operation: Operation, *, token: str = "", also: Callable[[UnitOfWork], None] | None = None) -> Intent:
         """Record what is about to be asked, under a new token unless one is given. `also`: a change in the same transaction.

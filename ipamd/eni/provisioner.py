@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,7 +36,6 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
-from ipamd.model.ids import EniId
 from ipamd.model.intent import Assign, Create, Delete, Intent, IntentKind, Unassign, Why
 from ipamd.model.pool import (
     Allocate,
@@ -214,9 +214,9 @@ class EniProvisioner(Service):
 
     def has_due_intents(self, *, is_add_waiting: bool = False) -> bool:
         """Whether an open intent may be tried now."""
-        if self._log.close_old_in_s() == 0:
-            return True
-        return any(self._is_due(intent, is_add_waiting=is_add_waiting) for intent in self._log.all_open())
+        return self._log.close_old_in_s() == 0 or any(
+            self._is_due(intent, is_add_waiting=is_add_waiting) for intent in self._log.all_open()
+        )
 
     def next_retry_s(self) -> float | None:
         """Seconds until an open intent is tried again or ends, or a place may be asked for again; None without any."""
@@ -227,10 +227,10 @@ class EniProvisioner(Service):
         return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self.enis.book.next_end_s()])
 
     def with_pending(self, known: GrowthState) -> GrowthState:
-        """Add what EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come. An intent
-        that is malformed counts for nothing, and its recovery says why."""
+        """Add what EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come, and slots
+        that it has filled otherwise. An intent that is malformed counts for nothing, and its recovery says why."""
         enis: list[PendingEni] = []
-        slots: dict[EniId, int] = {}
+        slots = Counter(self.enis.book.filled())
         address_count = 0
         opened = self._log.all_open()
         self._odd.keep_only(map(_name, opened))
@@ -243,7 +243,7 @@ class EniProvisioner(Service):
             if isinstance(creation, Create) and self._datastore.eni(intent.eni_id) is None:
                 enis.append(PendingEni(creation.device_index, creation.supply_count if operation is creation else 0))
             elif isinstance(operation, Assign):
-                slots[operation.eni_id] = slots.get(operation.eni_id, 0) + operation.count
+                slots[operation.eni_id] += operation.count
                 address_count += operation.supply_count
         errors = [error for error in self._failed.values() if error is not None]
         why = f"EC2 is asked what became of the last call, which failed: {log_text(errors[-1])}" if errors else ""

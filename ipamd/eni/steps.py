@@ -383,12 +383,11 @@ class Steps(Service):
         """See whether there is something to detach, and whether an ENI that failed has been taken into use after all (I2)."""
         why, eni_id = work.delete.why, work.delete.eni_id
         recorded = self._datastore.eni(eni_id)
-        is_in_use = recorded is not None and any(row.is_in_use for row in self._rows(work))
         if recorded is not None and why in (Why.UNATTACHED, Why.USELESS):
             self._mark_attached(eni_id)
             self._log.close(work.intent, "attached and recorded after all: not deleted")
             return State.DONE
-        if is_in_use and why is Why.RELEASED:
+        if why is Why.RELEASED and any(row.is_in_use for row in self._rows(work)):
             self._restore(work, "a sandbox uses it after all: not deleted")
             return State.DONE
         work.described = described = self._ec2.describe_eni(eni_id)

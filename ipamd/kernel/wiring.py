@@ -188,7 +188,7 @@ class KernelWiring(Wiring):
                 sentences += work.sentences
         return sentences
 
-    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
+    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
         """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.
 
         Without `address` the link's alias names it, unless its route leads to another link: then another sandbox has it (I2).
@@ -207,6 +207,7 @@ class KernelWiring(Wiring):
             if address is not None:
                 batch += address_removals(host, address)
             host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
+        return address
 
     def _create(self, spec: WiringSpec, netns: int) -> _Pair:
         macs = sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox")

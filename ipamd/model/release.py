@@ -207,7 +207,7 @@ def needs_slot(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
         return False
     if snapshot.fault is not None or snapshot.hold.refusal is not None:
         return False
-    if snapshot.waiting_count or known.allocation is not None or known.pending_slots or known.pending_enis:
+    if snapshot.waiting_count or known.allocation is not None or known.pending_address_count or known.pending_enis:
         return False
     has_single = any(eni.counts.free and eni.used_slot_count > eni.prefix_count for eni in snapshot.enis)
     return has_single and not any(vacant_slots(eni, snapshot) for eni in snapshot.enis)

@@ -58,7 +58,7 @@ class Cooldown(Service):
         return timedelta(seconds=self._period())
 
     def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
-        """Start the cooldown of an address; its link, if any, waits to be deleted."""
+        """Start the cooldown of an address; its link, if any, waits to be deleted. It may have no row: EC2 shows it later perhaps."""
         with self._lock:
             self._cooling[address] = self._clock.monotonic() + self._period()
             self._has_new = True
@@ -96,6 +96,10 @@ class Cooldown(Service):
                     self._cooling[row.address] = monotonic + min(max(left, 0.0), period_s)
             self._dying.update(dying_veths)
             self.loop.wake()
+
+    def is_cooling(self, address: IPv4Address) -> bool:
+        """Whether an address cools, recorded or not."""
+        return address in self._cooling
 
     def is_dying(self, host_veth: str) -> bool:
         """Whether a link of this name waits for its deletion."""

@@ -112,13 +112,19 @@ class DetachService(Service):
                     return adopted
                 uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
-        self._wiring.remove_leftover(host_veth=veth_name(key, prefix=self._veth_prefix), address=None)
+        self._remove(veth_name(key, prefix=self._veth_prefix))
         # One that amazon-vpc-cni-k8s wired has its name by pod too; while nobody has confirmed it its address is quarantined.
         if self._is_named_by_pod or self._datastore.addresses(state=AddressState.QUARANTINED):
             for veth in self._wiring.survey().veths:
                 if veth.key == key:
-                    self._wiring.remove_leftover(host_veth=veth.name, address=None)
+                    self._remove(veth.name)
         return None
+
+    def _remove(self, host_veth: str) -> None:
+        """Remove wiring without a row. What it had cools: EC2 may show it only later, and then it is ours to give (I8)."""
+        address = self._wiring.remove_leftover(host_veth=host_veth, address=None)
+        if address:
+            self._cooldown.start(address, dying_veth=None)
 
 
 # GC: free attachments that the runtime's list of valid ones lacks, if the other witnesses do not contradict it (I2).

@@ -96,12 +96,12 @@ class QuarantineService(Service):
         take it from under its pod. It ends like every quarantine, once nothing is wired.
         """
         others = {veth.name for veth in survey.veths if veth.key is None and not veth.is_dying}
-        for address in [address for address, device in survey.routes.items() if device in others]:
-            row = self._datastore.address(address)
-            if row is not None and row.state in (AddressState.FREE, AddressState.COOLING):
+        for address, link in survey.routes.items():
+            row = self._datastore.address(address) if link in others else None
+            if row and row.state in (AddressState.FREE, AddressState.COOLING):
                 with self._datastore.transaction() as uow:
-                    uow.quarantine(address, reason=f"{survey.routes[address]} has it, which is not ours")
-                log.warning("quarantined: a link that is not ours has it address=%s link=%s", address, survey.routes[address])
+                    uow.quarantine(address, reason=f"{link} has it, which is not ours")
+                log.warning("quarantined: a link that is not ours has it address=%s link=%s", address, link)
         self.resolve(None)
 
     def wired_sandboxes(self) -> frozenset[str] | None:
@@ -115,8 +115,11 @@ class QuarantineService(Service):
         survey = self.survey()
         if survey is None:
             return None
-        judged = [veth for veth in self._unrecorded(survey) if veth.address in quarantined or veth.name in self._unplaced]
-        return frozenset(veth.key.container_id for veth in judged if veth.key is not None)
+        return frozenset(
+            veth.key.container_id
+            for veth in self._unrecorded(survey)
+            if veth.key and (veth.address in quarantined or veth.name in self._unplaced)
+        )
 
     def verdicts(self, address: IPv4Address, listed: Collection[str] | None) -> list[str]:
         """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
@@ -146,8 +149,8 @@ class QuarantineService(Service):
         for row in rows:
             with self._odd.skip(str(row.address)):
                 self._resolve_row(row, unrecorded, survey, listed)
-        left = [veth for veth in unrecorded if veth.name in self._unplaced and veth.address is not None]
-        self._set_unplaced({veth.name: veth for veth in left if veth.address and self._datastore.address(veth.address) is None})
+        left = [veth for veth in unrecorded if veth.address and self._datastore.address(veth.address) is None]
+        self._set_unplaced({veth.name: veth for veth in left if veth.name in self._unplaced})
         for veth in list(self._unplaced.values()):
             with self._odd.skip(str(veth.address)):
                 self._resolve_unplaced(veth, listed)
@@ -206,8 +209,11 @@ class QuarantineService(Service):
 
     def _unrecorded(self, survey: KernelSurvey) -> list[HostVeth]:
         """Live veths that carry an identity of ours whose sandbox is not recorded."""
-        live = [veth for veth in survey.veths if not veth.is_dying and veth.key is not None and veth.address is not None]
-        return [veth for veth in live if veth.key is not None and self._datastore.attachment(veth.key) is None]
+        return [
+            veth
+            for veth in survey.veths
+            if not veth.is_dying and veth.key and veth.address and self._datastore.attachment(veth.key) is None
+        ]
 
     def _set_unplaced(self, unplaced: dict[str, HostVeth]) -> None:
         self._unplaced = unplaced

@@ -164,7 +164,7 @@ class FakeWiring:
             ]
             return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), from_rules, is_whole)
 
-    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> None:
+    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
         """See the port."""
         self._maybe_fail("remove_leftover")
         with self.lock:
@@ -175,6 +175,7 @@ class FakeWiring:
                 else:
                     address = address or (named if self.routes.get(named, host_veth) == host_veth else None)
             self._drop(host_veth, address)
+        return address
 
     def _drop(self, host_veth: str | None, address: IPv4Address | None) -> None:
         self.wired.pop(host_veth or "", None)

@@ -109,6 +109,8 @@ class RoughEc2(FakeEc2):
         self.came_at: dict[IPv4Address, float] = {}
         """When an address was last given to anybody."""
         self._left_out: EniId | None = None
+        self.seized: set[EniId] = set()
+        """ENIs of ours that other hands detached."""
         self._freed = _Freed()
         self._made_at: dict[EniId, tuple[int, float]] = {}
         self._past: deque[tuple[float, dict[EniId, DescribedEni]]] = deque()
@@ -228,7 +230,7 @@ class RoughEc2(FakeEc2):
     def seize_eni(self, eni_id: EniId, *, is_deleted: bool) -> None:
         """Somebody detaches an ENI, and perhaps deletes it."""
         eni = self.enis[eni_id]
-        self.taken |= dict.fromkeys(addresses_of(eni), self.world.monotonic())
+        self.seized.add(eni_id)
         self._begin_detach(eni.attachment_id)
         if is_deleted:
             self.world.at(self.world.monotonic() + DETACHED_AFTER_S[1] + 1, lambda: self._delete_seized(eni_id))
@@ -318,6 +320,8 @@ class RoughEc2(FakeEc2):
 
     def _keep(self) -> None:
         now_s = self.world.monotonic()
+        for eni_id in self.seized & self.enis.keys():  # what EC2 still gives it while it is being detached goes with it
+            self.taken |= dict.fromkeys(addresses_of(self.enis[eni_id]) - self.taken.keys(), now_s)
         self._past.append((now_s, dict(self.enis)))
         while len(self._past) > 1 and self._past[1][0] < now_s - KEPT_S:
             self._past.popleft()

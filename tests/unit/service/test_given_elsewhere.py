@@ -99,3 +99,33 @@ def test_a_reread_eni_is_no_recent_change(node: FakeNode) -> None:
     assert known is not None
     node.enis.record(known, described)
     assert node.enis.book.added() == {}
+
+
+def test_what_a_sandbox_keeps_elsewhere_takes_a_slot(tmp_path: Path) -> None:
+    """Other hands took an address from a sandbox's ENI, and EC2 gave it to the other one, which is full then: nothing is asked for
+    that has no room (I13). Once the sandbox is gone the address is the pool's."""
+    node = FakeNode(tmp_path, ec2=FakeEc2(limits=InstanceLimits("m5.large", 2, 4)), settings=PoolSettings(warm_ip_target=1))
+    node.bring_up()
+    given = run_sandboxes(node, *(f"s{number}" for number in range(4)))
+    settle(node)
+    (other,) = (eni for eni in node.ec2.attached() if eni.eni_id != PRIMARY)
+    moved, primary = given["s0"], node.ec2.enis[PRIMARY]
+    assert (len(primary.secondary_addresses), len(other.secondary_addresses)) == (3, 2)
+    node.ec2.enis[PRIMARY] = replace(primary, secondary_addresses=primary.secondary_addresses - {moved})
+    node.ec2.enis[other.eni_id] = replace(other, secondary_addresses=other.secondary_addresses | {moved})
+    for _ in range(20):
+        pass_time(node, 60.0)
+    run_sandboxes(node, "s4", "s5")
+    before = node.ec2.calls["assign_addresses"]
+    for _ in range(20):
+        pass_time(node, 600.0)
+    assert node.ec2.calls["assign_addresses"] == before
+    assert node.datastore.counts().free == 0
+    node.delete("s0")
+    for _ in range(4):
+        node.cool()
+        pass_time(node, 60.0)
+    row = node.datastore.address(moved)
+    assert row is not None
+    assert (row.eni_id, row.is_free) == (other.eni_id, True)
+    node.datastore.close()

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from ipamd.eni.resync import ResyncReason
+from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import InstanceId
 from ipamd.model.pool import PoolSettings
 from ipamd.sandbox import runtime
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
-from tests.fakes.node import FakeNode
+from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.loops import running
 from tests.stories.other_hands import described, pass_time
 from tests.stories.stale_reads import recorded, run_sandboxes
@@ -126,3 +127,20 @@ def test_ec2_is_asked_less_and_less_often(node: FakeNode, ec2: LyingEc2) -> None
         pass_time(node, 60.0)
     node.runtime_reconciler.reconcile_once()
     assert not any("unplaced" in sentence for sentence in node.health.conditions())
+
+
+def test_what_a_sandbox_without_a_row_had_cools_when_ec2_shows_it(node: FakeNode, ec2: LyingEc2) -> None:
+    """EC2 shows its /28 seconds after its DEL: only that address of it has to cool (I8)."""
+    given = rebuilt_in_part(node, ec2)
+    pass_time(node, 2 * COOLDOWN_S)
+    node.delete("s19")
+    lacking, ec2.lacking = ec2.lacking, None
+    node.enis.sync_with_ec2(IDENTITY)
+    states = {row.address: row.state for row in node.datastore.addresses() if row.prefix == lacking}
+    assert [address for address, state in states.items() if state is AddressState.COOLING] == [given["s19"]]
+    assert AddressState.FREE in states.values()
+    node.clock.advance(COOLDOWN_S)
+    node.cooldown.release_cooled()
+    row = node.datastore.address(given["s19"])
+    assert row is not None
+    assert row.is_free
