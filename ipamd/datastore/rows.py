@@ -17,6 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Delete, Insert, Table, Update, bindparam, delete, insert, select, update
@@ -27,7 +28,6 @@ from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.history import HistoryRecord
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.snapshot import Snapshot, Tombstone
@@ -162,15 +162,31 @@ def key_params(key: AttachmentKey) -> Params:
     return {"container_id": key.container_id, "ifname": key.ifname}
 
 
-def row_params(table: Table, value: Any, **others: Any) -> Params:
-    """Spell a row whose columns are fields of a value, but for the `others`."""
-    return {column.name: getattr(value, column.name) for column in table.columns if column.name not in others} | others
+def _spelling(table: Table, *others: str) -> Callable[[Any], Params]:
+    """Spell those columns of a row that are fields of a value: all but the `others`."""
+    names = [column.name for column in table.columns if column.name not in others]
+    read = attrgetter(*names)
+    return lambda value: dict(zip(names, read(value), strict=True))
+
+
+_PLACE = ("address", "eni_id", "prefix")
+_spell_state = _spelling(schema.address, *_PLACE, "container_id", "ifname", "cooled_at_s")
+_spell_attachment = _spelling(schema.attachment, "container_id", "ifname", "netns_device", "netns_inode")
+spell_eni = _spelling(schema.eni, "excluded")
+spell_tombstone = _spelling(schema.tombstone, "container_id", "ifname")
+_spell_intent = _spelling(schema.intent, "payload")
+
+
+def state_params(address: Address) -> Params:
+    """Spell what changes of an address. Its ENI and prefix do not; set to itself, it would be looked up in all that refers to it."""
+    owner = address.owner
+    key = {"container_id": None, "ifname": None} if owner is None else key_params(owner)
+    return {**_spell_state(address), **key, "cooled_at_s": address.cooldown_deadline_s}
 
 
 def address_params(address: Address) -> Params:
     """Spell an address."""
-    key = {"container_id": None, "ifname": None} if address.owner is None else key_params(address.owner)
-    return row_params(schema.address, address, **key, cooled_at_s=address.cooldown_deadline_s)
+    return {name: getattr(address, name) for name in _PLACE} | state_params(address)
 
 
 def doubt_params(doubts: Doubts) -> list[Params]:
@@ -186,14 +202,9 @@ def attachment_params(attachment: Attachment) -> Params:
     """Spell an attachment."""
     identity = attachment.netns_identity
     netns = {"netns_device": identity.device, "netns_inode": identity.inode}
-    return row_params(schema.attachment, attachment, **key_params(attachment.key), **netns)
+    return {**_spell_attachment(attachment), **key_params(attachment.key), **netns}
 
 
 def intent_params(intent: Intent) -> Params:
     """Spell an intent."""
-    return row_params(schema.intent, intent, payload=json.dumps(dict(intent.payload), sort_keys=True))
-
-
-def ledger_params(record: HistoryRecord) -> Params:
-    """Spell a ledger row: what it tells beside these is the history's alone."""
-    return {name: getattr(record, name) for name in LEDGER_FIELDS}
+    return _spell_intent(intent) | {"payload": json.dumps(dict(intent.payload), sort_keys=True)}
