@@ -141,11 +141,10 @@ class Disk:
         if not rows:
             return 0
         try:  # not `refusals`: an ADD writes three times, and entering a block costs a sixth of a statement
-            text = self._texts.get(statement)
-            if text is None:
-                text = self._texts[statement] = str(statement.compile(dialect=_NAMED, column_keys=list(rows[0])))
+            if statement not in self._texts:
+                self._texts[statement] = str(statement.compile(dialect=_NAMED, column_keys=list(rows[0])))
             run = self._driver.execute if isinstance(params, dict) else self._driver.executemany
-            return run(text, params).rowcount
+            return run(self._texts[statement], params).rowcount
         except (SQLAlchemyError, sqlite3.Error) as error:
             raise _refusal(error, subject) from error
 

@@ -81,8 +81,6 @@ _is_lost_and_free = (
 LOST_FREE = select(schema.address.c.address).where(*_is_lost_and_free)
 DELETE_LOST_FREE = delete(schema.address).where(*_is_lost_and_free)
 
-LEDGER_FIELDS = ("at", "event", "address", "container_id", "ifname", "eni_id", "detail")
-
 
 def time_text(moment: datetime) -> str:
     """Spell an aware time. Raises: ValueError for a naive one."""
@@ -157,31 +155,33 @@ def read_snapshot(connection: Connection) -> Snapshot:
     return found
 
 
-def key_params(key: AttachmentKey) -> Params:
-    """The primary key of an attachment or tombstone."""
-    return {"container_id": key.container_id, "ifname": key.ifname}
+def key_params(key: AttachmentKey | None, *, nobody: str | None = "") -> Params:
+    """The primary key of an attachment or tombstone; `nobody` where there is none."""
+    return {"container_id": key.container_id if key else nobody, "ifname": key.ifname if key else nobody}
 
 
-def _spelling(table: Table, *others: str) -> Callable[[Any], Params]:
-    """Spell those columns of a row that are fields of a value: all but the `others`."""
+def spelling(table: Table, *others: str, **paths: str) -> Callable[[Any], Params]:
+    """Spell those columns of a row that are fields of a value, all but the `others`; `paths`: by column, a field of another name."""
     names = [column.name for column in table.columns if column.name not in others]
-    read = attrgetter(*names)
+    read = attrgetter(*(paths.get(name, name) for name in names))
     return lambda value: dict(zip(names, read(value), strict=True))
 
 
 _PLACE = ("address", "eni_id", "prefix")
-_spell_state = _spelling(schema.address, *_PLACE, "container_id", "ifname", "cooled_at_s")
-_spell_attachment = _spelling(schema.attachment, "container_id", "ifname", "netns_device", "netns_inode")
-spell_eni = _spelling(schema.eni, "excluded")
-spell_tombstone = _spelling(schema.tombstone, "container_id", "ifname")
-_spell_intent = _spelling(schema.intent, "payload")
+_spell_state = spelling(schema.address, *_PLACE, "container_id", "ifname", cooled_at_s="cooldown_deadline_s")
+spell_tombstone = spelling(schema.tombstone, "container_id", "ifname")
+attachment_params = spelling(
+    schema.attachment,
+    container_id="key.container_id",
+    ifname="key.ifname",
+    netns_device="netns_identity.device",
+    netns_inode="netns_identity.inode",
+)
 
 
 def state_params(address: Address) -> Params:
     """Spell what changes of an address. Its ENI and prefix do not; set to itself, it would be looked up in all that refers to it."""
-    owner = address.owner
-    key = {"container_id": None, "ifname": None} if owner is None else key_params(owner)
-    return {**_spell_state(address), **key, "cooled_at_s": address.cooldown_deadline_s}
+    return _spell_state(address) | key_params(address.owner, nobody=None)
 
 
 def address_params(address: Address) -> Params:
@@ -198,13 +198,6 @@ def doubt_params(doubts: Doubts) -> list[Params]:
     ]
 
 
-def attachment_params(attachment: Attachment) -> Params:
-    """Spell an attachment."""
-    identity = attachment.netns_identity
-    netns = {"netns_device": identity.device, "netns_inode": identity.inode}
-    return {**_spell_attachment(attachment), **key_params(attachment.key), **netns}
-
-
 def intent_params(intent: Intent) -> Params:
     """Spell an intent."""
-    return _spell_intent(intent) | {"payload": json.dumps(dict(intent.payload), sort_keys=True)}
+    return spelling(schema.intent, "payload")(intent) | {"payload": json.dumps(dict(intent.payload), sort_keys=True)}

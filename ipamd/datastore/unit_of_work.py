@@ -87,7 +87,7 @@ class UnitOfWork:
         of: Attachment | None = None,
         at: datetime | None = None,
         address: IPv4Address | None = None,
-        eni_id: EniId | str = "",
+        eni_id: str = "",
         key: AttachmentKey | None = None,
     ) -> None:
         """Write a row to the ledger, and remember it for the history.
@@ -100,8 +100,7 @@ class UnitOfWork:
         pod, since = "", None
         if of is not None:
             key, pod, since = of.key, of.sandbox_name, of.created_at
-        owner = key_params(key) if key else {"container_id": "", "ifname": ""}
-        row = {"at": at or self._now, "event": event.value, "address": str(address or ""), **owner, "eni_id": eni_id}
+        row = key_params(key) | {"at": at or self._now, "event": event.value, "address": str(address or ""), "eni_id": eni_id}
         self.ledger_rows.append({**row, "detail": detail})
         if event not in UNKEPT:
             self.recorded.append(HistoryRecord(**row, detail="" if detail == pod else detail, pod=pod, since=since))
@@ -445,7 +444,9 @@ class UnitOfWork:
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
         self._disk.write(
-            sql.UPSERT_ENI, sql.spell_eni(eni) | {"excluded": eni.excluded or None}, subject=f"recording {eni.eni_id}"
+            sql.UPSERT_ENI,
+            sql.spelling(schema.eni, "excluded")(eni) | {"excluded": eni.excluded or None},
+            subject=f"recording {eni.eni_id}",
         )
         self.view.enis.changes[eni.eni_id] = eni
         ready = "host routing ready" if eni.host_ready else "host routing not ready"
