@@ -116,9 +116,10 @@ class KeyLocks:
                 ticket.turn.set()
         if not ticket.turn.wait(deadline.remaining_s()):
             holder = self._leave(key, ticket)
+            for_s = self._clock.monotonic() - holder.taken_monotonic_s
             raise BusyError(
                 f"another operation holds sandbox {key}",
-                details=f"{holder}; this {operation} waited until its deadline; a retry is safe",
+                details=f"{holder.operation} has run for {for_s:.1f} s; this {operation} waited until its deadline; a retry is safe",
             )
         ticket.taken_monotonic_s = self._clock.monotonic()
         try:
@@ -138,8 +139,8 @@ class KeyLocks:
         ]
         return sorted(rows, key=lambda row: -row.age_s)
 
-    def _leave(self, key: AttachmentKey, ticket: _Ticket) -> str:
-        """Take a ticket out of its queue and wake the next; says who is at the head, for messages."""
+    def _leave(self, key: AttachmentKey, ticket: _Ticket) -> _Ticket:
+        """Take a ticket out of its queue and wake the next; returns the one at the head."""
         with self._guard:
             queue = self._queues[key]
             head = queue[0]
@@ -148,4 +149,4 @@ class KeyLocks:
                 del self._queues[key]
             elif head is ticket:
                 queue[0].turn.set()
-        return f"{head.operation} has run for {self._clock.monotonic() - head.taken_monotonic_s:.1f} s"
+        return head

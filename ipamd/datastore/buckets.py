@@ -121,7 +121,8 @@ class EniSlot:
     def offer(self, address: Address, *, is_offered: bool) -> None:
         """Let an address that was put be given, or not."""
         bucket = self.buckets[address.prefix]
-        bucket.offer(address, is_offered=is_offered)
+        if address.is_free:  # no other has a place among those to give
+            bucket.offer(address, is_offered=is_offered)
         self._rank(bucket)
 
     def stock(self) -> EniStock:
@@ -210,7 +211,7 @@ class PoolIndex:
             self._claimed.add(address)
         else:
             self._claimed.discard(address)
-        if found is not None:
+        if found is not None and found.is_free:
             self.slots[found.eni_id].offer(found, is_offered=self._may_be_given(found))
 
     def hold(self, held: frozenset[IPv4Address], *, changed: Iterable[Address]) -> None:

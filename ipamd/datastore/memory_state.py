@@ -192,7 +192,8 @@ class MemoryState:
                     self._pool.slots.pop(eni_id, None)
             for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents):
                 changed.commit()
-            self.rows = replace(self.rows, doubts=view.doubts)
+            if view.doubts is not self.rows.doubts:
+                self.rows = replace(self.rows, doubts=view.doubts)
             if view.intents.changes:
                 self._hold()
 

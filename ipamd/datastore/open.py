@@ -30,7 +30,7 @@ from ipamd.datastore.migrations import DOWNGRADE_COMMAND, take_all, upgrade
 from ipamd.datastore.spool import sync_directory
 from ipamd.datastore.store import LEDGER_LIMIT, Datastore, Ledger
 from ipamd.model.errors import DatastoreError, InvariantError, SchemaVersionError
-from ipamd.model.history import HistoryRecord, LedgerEvent
+from ipamd.model.history import LedgerEvent
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Failpoint, no_failpoint
@@ -233,8 +233,15 @@ def _forget_lost(disk: Disk, *, now: datetime) -> None:
             disk.execute(sql.DELETE_LOST_FREE, subject="forgetting lost addresses")
             disk.execute(sql.DELETE_EMPTY_PREFIXES, subject="forgetting lost addresses")
             detail = "lost, and free when the datastore was opened"
-            records = [HistoryRecord(now, LedgerEvent.REMOVED.value, address=text, detail=detail) for text in found]
-            Ledger(disk).write([sql.ledger_params(record) for record in records])
+            row = {
+                "at": now,
+                "event": LedgerEvent.REMOVED.value,
+                "container_id": "",
+                "ifname": "",
+                "eni_id": "",
+                "detail": detail,
+            }
+            Ledger(disk).write([row | {"address": text} for text in found])
             disk.commit()
     finally:
         disk.rollback()

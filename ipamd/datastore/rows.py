@@ -17,6 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Connection, Delete, Insert, Table, Update, bindparam, delete, insert, select, update
@@ -27,7 +28,6 @@ from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.history import HistoryRecord
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.snapshot import Snapshot, Tombstone
@@ -80,8 +80,6 @@ _is_lost_and_free = (
 )
 LOST_FREE = select(schema.address.c.address).where(*_is_lost_and_free)
 DELETE_LOST_FREE = delete(schema.address).where(*_is_lost_and_free)
-
-LEDGER_FIELDS = ("at", "event", "address", "container_id", "ifname", "eni_id", "detail")
 
 
 def time_text(moment: datetime) -> str:
@@ -157,20 +155,38 @@ def read_snapshot(connection: Connection) -> Snapshot:
     return found
 
 
-def key_params(key: AttachmentKey) -> Params:
-    """The primary key of an attachment or tombstone."""
-    return {"container_id": key.container_id, "ifname": key.ifname}
+def key_params(key: AttachmentKey | None, *, nobody: str | None = "") -> Params:
+    """The primary key of an attachment or tombstone; `nobody` where there is none."""
+    return {"container_id": key.container_id if key else nobody, "ifname": key.ifname if key else nobody}
 
 
-def row_params(table: Table, value: Any, **others: Any) -> Params:
-    """Spell a row whose columns are fields of a value, but for the `others`."""
-    return {column.name: getattr(value, column.name) for column in table.columns if column.name not in others} | others
+def spelling(table: Table, *others: str, **paths: str) -> Callable[[Any], Params]:
+    """Spell those columns of a row that are fields of a value, all but the `others`; `paths`: by column, a field of another name."""
+    names = [column.name for column in table.columns if column.name not in others]
+    read = attrgetter(*(paths.get(name, name) for name in names))
+    return lambda value: dict(zip(names, read(value), strict=True))
+
+
+_PLACE = ("address", "eni_id", "prefix")
+_spell_state = spelling(schema.address, *_PLACE, "container_id", "ifname", cooled_at_s="cooldown_deadline_s")
+spell_tombstone = spelling(schema.tombstone, "container_id", "ifname")
+attachment_params = spelling(
+    schema.attachment,
+    container_id="key.container_id",
+    ifname="key.ifname",
+    netns_device="netns_identity.device",
+    netns_inode="netns_identity.inode",
+)
+
+
+def state_params(address: Address) -> Params:
+    """Spell what changes of an address. Its ENI and prefix do not; set to itself, it would be looked up in all that refers to it."""
+    return _spell_state(address) | key_params(address.owner, nobody=None)
 
 
 def address_params(address: Address) -> Params:
     """Spell an address."""
-    key = {"container_id": None, "ifname": None} if address.owner is None else key_params(address.owner)
-    return row_params(schema.address, address, **key, cooled_at_s=address.cooldown_deadline_s)
+    return {name: getattr(address, name) for name in _PLACE} | state_params(address)
 
 
 def doubt_params(doubts: Doubts) -> list[Params]:
@@ -182,18 +198,6 @@ def doubt_params(doubts: Doubts) -> list[Params]:
     ]
 
 
-def attachment_params(attachment: Attachment) -> Params:
-    """Spell an attachment."""
-    identity = attachment.netns_identity
-    netns = {"netns_device": identity.device, "netns_inode": identity.inode}
-    return row_params(schema.attachment, attachment, **key_params(attachment.key), **netns)
-
-
 def intent_params(intent: Intent) -> Params:
     """Spell an intent."""
-    return row_params(schema.intent, intent, payload=json.dumps(dict(intent.payload), sort_keys=True))
-
-
-def ledger_params(record: HistoryRecord) -> Params:
-    """Spell a ledger row: what it tells beside these is the history's alone."""
-    return {name: getattr(record, name) for name in LEDGER_FIELDS}
+    return spelling(schema.intent, "payload")(intent) | {"payload": json.dumps(dict(intent.payload), sort_keys=True)}

@@ -18,7 +18,7 @@ from ipamd.datastore import schema
 from ipamd.datastore.audit import contradictions, differences
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.memory_state import MemoryState
-from ipamd.datastore.rows import LEDGER_FIELDS, Params, read_snapshot, read_time
+from ipamd.datastore.rows import Params, read_snapshot, read_time
 from ipamd.datastore.unit_of_work import UnitOfWork
 from ipamd.model.errors import DatastoreError
 from ipamd.model.history import HistoryRecord, LedgerEvent, Subject
@@ -42,6 +42,8 @@ PRUNE_EVERY = 500
 
 SANDBOXES_MAX = 20
 """Sandboxes of one pod that are told. Ours: a pod has one, and another each time it was made again."""
+
+LEDGER_FIELDS = ("at", "event", "address", "container_id", "ifname", "eni_id", "detail")
 
 _INSERT = insert(schema.ledger)
 _NEWEST = select(func.max(schema.ledger.c.sequence))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import wraps
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -79,25 +79,31 @@ class UnitOfWork:
             raise self.failure
 
     def _log(
-        self, event: LedgerEvent, *, detail: str = "", about: Address | None = None, of: Attachment | None = None, **fields: Any
+        self,
+        event: LedgerEvent,
+        *,
+        detail: str = "",
+        about: Address | None = None,
+        of: Attachment | None = None,
+        at: datetime | None = None,
+        address: IPv4Address | None = None,
+        eni_id: str = "",
+        key: AttachmentKey | None = None,
     ) -> None:
         """Write a row to the ledger, and remember it for the history.
 
-        `about`: an address as it was; `of`: the attachment that the event is about, by default the one that has this address;
-        `fields`: of the record.
+        `about`: an address as it was; `of`: the attachment that the event is about, by default the one that has this address.
         """
         if about is not None:
-            fields |= {"address": about.address, "eni_id": about.eni_id, "key": about.owner}
-            of = of or (self.view.attachments.get(about.owner) if about.owner else None)
+            address, eni_id, key = about.address, about.eni_id, about.owner
+            of = of or (self.view.attachments.get(key) if key else None)
+        pod, since = "", None
         if of is not None:
-            fields |= {"key": of.key, "pod": of.sandbox_name, "since": of.created_at}
-        key = fields.pop("key", None)
-        fields |= {**(key_params(key) if key else {}), "address": str(fields.get("address") or "")}
-        told = "" if of is not None and detail == of.sandbox_name else detail
-        record = HistoryRecord(**{"at": self._now, **fields}, event=event.value, detail=told)
-        self.ledger_rows.append({**sql.ledger_params(record), "detail": detail})
+            key, pod, since = of.key, of.sandbox_name, of.created_at
+        row = key_params(key) | {"at": at or self._now, "event": event.value, "address": str(address or ""), "eni_id": eni_id}
+        self.ledger_rows.append({**row, "detail": detail})
         if event not in UNKEPT:
-            self.recorded.append(record)
+            self.recorded.append(HistoryRecord(**row, detail="" if detail == pod else detail, pod=pod, since=since))
 
     def _cooling(self, cooldown: timedelta | None) -> dict[str, Any]:
         """When a cooldown ends, on both clocks: the wall clock may be stepped while no daemon runs (I8)."""
@@ -108,10 +114,7 @@ class UnitOfWork:
     def _write(self, old: Address, new: Address | None) -> None:
         """Replace the row of an address, or remove it; memory and disk must agree on what it was."""
         state = AddressState.FREE if old.state is AddressState.RESERVED else old.state
-        # Its ENI and prefix do not change; an address that is set to itself would be looked up again in all that refers to it.
-        row = address_params(new) if new else {}
-        changed = {name: value for name, value in row.items() if name not in ("address", "eni_id", "prefix")}
-        params: Params = {"key_address": old.address, "key_state": state, **changed}
+        params: Params = {"key_address": old.address, "key_state": state, **(sql.state_params(new) if new else {})}
         statement = sql.UPDATE_ADDRESS if new else sql.DELETE_ADDRESS
         if self._disk.write(statement, params, subject=f"changing address {old.address}") != 1:
             raise InvariantError(
@@ -201,7 +204,7 @@ class UnitOfWork:
         return len(old)
 
     def _bury(self, key: AttachmentKey, tombstone: Tombstone) -> None:
-        params = sql.row_params(schema.tombstone, tombstone, **key_params(key))
+        params = sql.spell_tombstone(tombstone) | key_params(key)
         self._disk.write(sql.UPSERT_TOMBSTONE, params, subject=f"recording DEL of {key}")
         self.view.tombstones.changes[key] = tombstone
 
@@ -440,8 +443,11 @@ class UnitOfWork:
                 f"primary address {eni.primary_address} of {eni.eni_id} is in the pool",
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
-        params = sql.row_params(schema.eni, eni, excluded=eni.excluded or None)
-        self._disk.write(sql.UPSERT_ENI, params, subject=f"recording {eni.eni_id}")
+        self._disk.write(
+            sql.UPSERT_ENI,
+            sql.spelling(schema.eni, "excluded")(eni) | {"excluded": eni.excluded or None},
+            subject=f"recording {eni.eni_id}",
+        )
         self.view.enis.changes[eni.eni_id] = eni
         ready = "host routing ready" if eni.host_ready else "host routing not ready"
         detail = f"device {eni.device_index} on card {eni.network_card}, {eni.state}, {ready}"

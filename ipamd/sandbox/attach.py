@@ -225,8 +225,8 @@ class AttachService(Service):
             known = self._datastore.attachment(key)
             if known is None:
                 names = self._pod_names if request.is_wired_by_caller else self._veth_names
-                host_veth = stack.enter_context(names.claimed(request, deadline))
-                return self._attach_new(request, identity, host_veth, deadline, steps)
+                with names.claimed(request, deadline) as host_veth:
+                    return self._attach_new(request, identity, host_veth, deadline, steps)
             if known.fingerprint == fingerprint(request, identity):
                 self.replayed_count += 1
                 return known

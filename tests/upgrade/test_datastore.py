@@ -23,6 +23,7 @@ from tests.unit.datastore.support import COOLDOWN, FakeClock, a_key, attach, cra
 from tests.upgrade.release import git, lacks_commit
 
 BEFORE = {
+    "with intents as dictionaries": "face7a9c9b7c7aaea68e17a472484c406f35470e",
     "with the modules in their old places": "e29f757b27966b64f798296f5dffe5932b015292",
     "before schema steps": "564f88ad1a9d8d1098c2e5e8799272a2b9972b71",
 }
@@ -31,7 +32,7 @@ LIFE = Path(__file__).with_name("datastore_life.py")
 
 @pytest.fixture(scope="module", params=BEFORE.values(), ids=BEFORE.keys())
 def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a version of the code that knows no schema steps."""
+    """The folder of an earlier version of the code; the older ones know no schema steps."""
     missing = lacks_commit(request.param)
     if missing:
         pytest.skip(missing)

@@ -1,7 +1,7 @@
 """The code of before and the code of after, one after the other on the same node under running sandboxes, in both directions.
 
 What they hand over: the datastore (`user_version` 1), the spool, the aliases of the host veths, the rules and routes, and through the
-plugin the wire contract. The code of before is a commit of this repository, the last one with the modules in their old places.
+plugin the wire contract. The code of before is a commit of this repository.
 """
 
 from __future__ import annotations
@@ -18,20 +18,23 @@ import pytest
 from tests.rig import RUN_DIR, CniReply, Rig, rig, wait_until
 from tests.upgrade.release import Release, lacks_commit
 
-BEFORE = "e29f757b27966b64f798296f5dffe5932b015292"
+BEFORE = {
+    "with intents as dictionaries": "face7a9c9b7c7aaea68e17a472484c406f35470e",
+    "with the modules in their old places": "e29f757b27966b64f798296f5dffe5932b015292",
+}
 
 COOLDOWN_S = 60
 """Longer than a test, so that what cools when one version dies is still cooling at the end."""
 
-MISSING = lacks_commit(BEFORE)
+MISSING = "; ".join(filter(None, map(lacks_commit, BEFORE.values())))
 pytestmark = [pytest.mark.privileged, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
-@pytest.fixture(scope="module")
-def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
-    """Both versions by name."""
+@pytest.fixture(scope="module", params=BEFORE.values(), ids=BEFORE.keys())
+def releases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
+    """Two versions by name."""
     directory = tmp_path_factory.mktemp("releases")
-    return {"before": Release.at_commit(BEFORE, directory), "after": Release.of_checkout(directory)}
+    return {"before": Release.at_commit(request.param, directory), "after": Release.of_checkout(directory)}
 
 
 @pytest.fixture

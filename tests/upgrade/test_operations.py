@@ -1,0 +1,117 @@
+"""Operations on EC2 that one version of the code leaves open, and another finishes, both ways: nothing is lost, leaked or done twice.
+
+Each version runs in processes of its own, with its own fakes of kernel and EC2: neither root nor a lab is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.node.node import REPOSITORY
+from tests.upgrade.release import git, lacks_commit
+
+BEFORE = "face7a9c9b7c7aaea68e17a472484c406f35470e"
+"""The last commit in which an intent was a dictionary of strings everywhere."""
+
+LIFE = Path(__file__).with_name("operations_life.py")
+LEARNT_SINCE = {"connection_tracking"}
+"""Keys that the version before does not know, and leaves as they are."""
+
+CREATING = ("create_eni", "attach_eni", "set_delete_on_termination")
+CALLS: dict[str, tuple[str, ...]] = {
+    "assign, not yet asked": ("assign_addresses",),
+    "assign, done": (),
+    "assign prefixes, not yet asked": ("assign_prefixes",),
+    "assign prefixes, done": (),
+    **{f"create, {point}": CREATING for point in ("intent-opened", "created", "the answer lost")},
+    "create, named": CREATING[1:],
+    "create, attach-asked": CREATING[2:],
+    **{f"create, {point}": () for point in ("attached", "stored", "host-ready")},
+    "cannot be attached, deleted": CREATING,
+    "cannot be marked, detached": CREATING[1:],
+    **{f"unassign{of}, {point}": ("unassign",) for of in ("", " prefixes") for point in ("intent-opened", "unassigned")},
+    **{f"unassign{of}, stored": () for of in ("", " prefixes")},
+    "release an ENI, intent-opened": ("detach_eni", "delete_eni"),
+    "release an ENI, detached": ("delete_eni",),
+    **{f"release an ENI, {point}": () for point in ("deleted", "torn-down", "stored")},
+    "leaked, deleted": (),
+}
+"""By case, the changing calls that are still to be made: each once, whichever version makes them."""
+
+CHANGING = {*CREATING, "assign_addresses", "assign_prefixes", "unassign", "detach_eni", "delete_eni"}
+
+Told = dict[str, dict[str, Any]]
+"""By case, what `operations_life.py` printed."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Where the code of each version is."""
+    missing = lacks_commit(BEFORE)
+    if missing:
+        pytest.skip(missing)
+    before = tmp_path_factory.mktemp("code-of-before")
+    with tarfile.open(fileobj=BytesIO(git("archive", BEFORE, "ipamd", "tests/__init__.py", "tests/fakes").stdout)) as archive:
+        archive.extractall(before, filter="data")
+    return {"before": before, "after": REPOSITORY}
+
+
+@pytest.fixture(scope="module")
+def given(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Told]]:
+    """What each version left, and what it told of it."""
+    places = {name: tmp_path_factory.mktemp(f"given-{name}") for name in folders}
+    return {name: (place, live(folders[name], "give", place)) for name, place in places.items()}
+
+
+@pytest.mark.parametrize(("giver", "taker"), [("before", "after"), ("after", "before")], ids=["upgrade", "one-step-back"])
+def test_open_operations_are_finished(
+    folders: dict[str, Path], given: dict[str, tuple[Path, Told]], tmp_path: Path, giver: str, taker: str
+) -> None:
+    """Each goes on where it was broken off and ends: EC2 has what is recorded, attached, and nothing else (I1, I2, I9)."""
+    place, left = given[giver]
+    shutil.copytree(place, tmp_path / "taken")
+    found = live(folders[taker], "take", tmp_path / "taken")
+    assert found.keys() == left.keys() == CALLS.keys()
+    for case, one in found.items():
+        assert one["outcome"] == "intact", case
+        assert one["began"] == left[case]["intents"], f"{case}: what was left open is read as it was written"
+        assert [one[fact] for fact in ("intents", "audit", "unrecorded", "not_at_ec2")] == [{}, [], [], []], case
+        assert set(one["enis"]) == set(one["recorded_enis"]), case
+        assert {tuple(state) for state in one["enis"].values()} == {("attached", True)}, f"{case}: it goes with the node (I9)"
+        assert len(one["enis"]) == (2 if case.startswith(("create", "cannot", "leaked")) else 1), case
+        assert {call: count for call, count in one["calls"].items() if call in CHANGING} == dict.fromkeys(CALLS[case], 1), case
+
+
+def test_operations_are_written_in_the_form_of_before(given: dict[str, tuple[Path, Told]]) -> None:
+    """The same kinds under the same keys in each step; a new key is one that the version before leaves alone."""
+    (_, before), (_, after) = given["before"], given["after"]
+    forms = {
+        case: {(kind, *sorted(payload.keys() - LEARNT_SINCE)) for kind, payload in one["intents"].values()}
+        for case, one in after.items()
+    }
+    assert forms == {
+        case: {(kind, *sorted(payload)) for kind, payload in one["intents"].values()} for case, one in before.items()
+    }
+    assert {kind for case in forms.values() for kind, *_ in case} == {"create-eni", "delete-eni", "assign", "unassign"}
+
+
+def live(folder: Path, act: str, place: Path) -> Told:
+    """Have one version give or take."""
+    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    argv = [sys.executable, str(LIFE), act, str(place)]
+    done = subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    assert answer["folder"] == str(folder), "it is the code of its own version"
+    cases: Told = answer["cases"]
+    return cases
