@@ -35,7 +35,7 @@ from lab.vpc.state import Vpc
 log = logging.getLogger(__name__)
 
 NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: a page of addresses an eye can tell apart
-WIRE_TIMEOUT_S = 10.0
+WIRE_TIMEOUT_S = 30.0
 OUTSIDE = "outside"
 """The host beyond the internet gateway, in `ping`; it is of no VPC, and in no list of hosts."""
 

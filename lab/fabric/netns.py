@@ -25,7 +25,7 @@ from lab.fabric.errors import FabricError
 T = TypeVar("T")
 
 CLONE_NEWNET = 0x40000000  # linux/sched.h
-COMMAND_TIMEOUT_S = 10.0
+COMMAND_TIMEOUT_S = 30.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -26,7 +26,7 @@ from lab.node.process import NodeProcess, Spawner
 REPOSITORY = Path(__file__).resolve().parents[2]
 IMDS_ADDRESS, IMDS_PORT = "169.254.169.254", 80  # as on EC2
 EC2_ADDRESS, EC2_PORT = "169.254.169.253", 8000  # ours, because: link-local, so the fabric never carries it
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0  # milliseconds, but the machine may be busy with something else
 # CLONE_NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET (linux/sched.h); the cgroup namespace is made by PID 1 once it stands in its cgroup
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from lab.node.errors import NodeError
 
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
 BASE_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",

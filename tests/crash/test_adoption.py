@@ -50,7 +50,7 @@ def test_a_crash_in_the_middle_of_adopting_is_repeated_whole(made: Rig) -> None:
     made.kill()
     lose_datastore(made)
     made.start(wait=False, env={"VPC_IPAMD_FAILPOINT": FAILPOINT})
-    wait_until(lambda: made.daemon is not None and made.daemon.poll() is not None, what="death while adopting", timeout_s=20)
+    wait_until(lambda: made.daemon is not None and made.daemon.poll() is not None, what="death while adopting")
     made.start()
     assert made.attachments() == before
     made.assert_sound(expected=3)

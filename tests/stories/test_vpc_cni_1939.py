@@ -26,7 +26,7 @@ BOUND_S = 5.0
 @pytest.fixture(scope="module")
 def made() -> Iterator[Rig]:
     """One node for the file; IP_COOLDOWN_PERIOD is 1 s in every rig."""
-    with rig(name="story-1939") as made:
+    with rig() as made:
         yield made
 
 

@@ -28,7 +28,7 @@ DEL_BOUND_S = 5.0
 @pytest.fixture(scope="module")
 def made() -> Iterator[Rig]:
     """One node for the file."""
-    with rig(name="story-2487") as made:
+    with rig() as made:
         yield made
 
 

@@ -65,7 +65,7 @@ def test_a_taken_port_is_served_once_it_is_free(health: Health, holder: socket.s
     assert f"cannot serve on 127.0.0.1:{number}" in said
     assert "VPC_IPAMD_METRICS_ADDRESS" in said
     holder.close()
-    wait_until(lambda: SUBJECT not in health.conditions_by_subject(), what="it listens", timeout_s=10)
+    wait_until(lambda: SUBJECT not in health.conditions_by_subject(), what="it listens")
     assert is_served(number)
     port.close()
     assert not is_served(number)
@@ -81,7 +81,7 @@ def test_a_wait_ends_with_the_daemon(health: Health, holder: socket.socket) -> N
         return listen()
 
     port = late(count, health)
-    wait_until(lambda: len(asked) > 1, what="it is tried again", timeout_s=10)
+    wait_until(lambda: len(asked) > 1, what="it is tried again")
     port.close()
     holder.close()
     before = len(asked)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lab.node.node import REPOSITORY
+from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
@@ -105,7 +106,7 @@ def test_a_refused_add_is_told_after_kill_9_and_the_logs_name_the_pod() -> None:
         assert made.driver.log_text() == before
         for _ in range(3):
             made.cni("ADD", "again", netns="/run/netns/none")
-        assert made.driver.end(signal.SIGTERM, timeout_s=20) == 0
+        assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
         _, answer, _ = ctl(made, "history", "default/again")
         assert [one["count"] for one in answer["entries"]] == [3], "a daemon that is asked to end tells the whole count"
 

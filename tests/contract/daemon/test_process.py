@@ -52,7 +52,7 @@ def test_a_successor_that_waits_can_be_ended() -> None:
         made.driver.process = None
         made.start(wait=False)
         wait_until(lambda: "its end is awaited" in made.driver.log_text(of_this_start=True), what="the second waits")
-        assert made.driver.end(signal.SIGTERM, timeout_s=20) == 1
+        assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 1
         assert "another vpc-ipamd serves" in made.driver.log_text(of_this_start=True)
         made.driver.process = first
         assert made.add("still-served").ok
@@ -87,7 +87,7 @@ def test_sigterm_finishes_and_goes() -> None:
     with rig() as made:
         assert made.add("a").ok
         began = time.monotonic()
-        assert made.driver.end(signal.SIGTERM, timeout_s=20) == 0
+        assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
         assert time.monotonic() - began < PATIENCE_S
         assert "exiting" in made.driver.log_text()
         conflist = json.loads(Path(made.node.root + "/etc/cni/net.d/10-vpc-ipamd.conflist").read_text())

@@ -38,7 +38,7 @@ def test_a_conflist_that_cannot_be_written_yet_is_written_later() -> None:
         path = Path(made.node.root + CONFLIST)
         path.mkdir(parents=True)
         made.start(wait=False)
-        wait_until(lambda: "conflist" in str((made.status() or {}).get("lacks", "")), what="it says so", timeout_s=20)
+        wait_until(lambda: "conflist" in str((made.status() or {}).get("lacks", "")), what="it says so")
         assert made.add("served-all-the-same").ok
         path.rmdir()
         made.wait_ready()

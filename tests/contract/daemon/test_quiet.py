@@ -20,7 +20,7 @@ def test_an_eni_costs_four_calls() -> None:
         wait_until(lambda: made.pool()["free_count"] == 9, what="the primary ENI is full")
         before = dict(made.lab.vpc.call_counts())
         assert made.add("a").ok
-        wait_until(lambda: made.pool()["total_count"] == 18, what="a second ENI", timeout_s=15)
+        wait_until(lambda: made.pool()["total_count"] == 18, what="a second ENI")
         after = made.lab.vpc.call_counts()
         spent = {api: count - before.get(api, 0) for api, count in after.items() if count != before.get(api, 0)}
         assert spent == {

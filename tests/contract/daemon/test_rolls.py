@@ -50,7 +50,7 @@ def test_the_mark_is_of_service_not_of_life() -> None:
         assert mark.stat().st_mode & 0o777 == 0o600
         first = mark.read_text()
         wait_until(lambda: mark.read_text() != first, what="it moves on")
-        made.driver.end(signal.SIGTERM, timeout_s=20)
+        made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S)
         assert status(made) == 0
         mark.unlink()
         assert status(made) == 50

@@ -12,6 +12,7 @@ from lab.lab import Lab
 from lab.node.node import Node
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.model import Eni
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def attach(lab: Lab, node: Node, *, device_index: int) -> Eni:
     """Have EC2 make an ENI and attach it to a node; returns when the interface is wired."""
     eni = lab.vpc.interfaces.create(primary(lab, node.name).subnet_id, AddressRequest(), groups=(lab.vpc.default_group_id,))
     lab.vpc.interfaces.attach(eni.eni_id, node.instance_id, device_index=device_index)
-    assert lab.fabric.wait_for(lambda fabric: fabric.is_wired(eni.eni_id), timeout_s=5)
+    assert lab.fabric.wait_for(lambda fabric: fabric.is_wired(eni.eni_id), timeout_s=PATIENCE_S)
     return lab.vpc.eni(eni.eni_id)
 
 

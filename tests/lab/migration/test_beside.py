@@ -127,5 +127,5 @@ def test_what_its_daemon_gives_beside_ours_is_named_and_taken_over_when_it_has_g
         assert rig.attachments() == wanted
         assert rig.lab.ping(source="host-a", targets=[address]) == {address: True}
         assert rig.cni("DEL", beside.container_id, netns=beside.netns).ok
-        wait_until(lambda: not node.sh(f"ip -o link show {beside.veth} || true"), what="its link goes", timeout_s=10)
+        wait_until(lambda: not node.sh(f"ip -o link show {beside.veth} || true"), what="its link goes")
         rig.assert_sound(expected=2)

@@ -70,7 +70,7 @@ def seconds_until(is_so: Callable[[], bool], what: str, *, timeout_s: float = 10
 
 def quiet(made: Rig) -> None:
     """Return when the daemon has not listed for more than a second: the next event finds it at rest."""
-    wait_until(lambda: runtime_view(made)["list_age_s"] > 1.2, what="a quiet second", timeout_s=10)
+    wait_until(lambda: runtime_view(made)["list_age_s"] > 1.2, what="a quiet second")
 
 
 def run_sandbox(made: Rig, name: str, **options: Any) -> str:

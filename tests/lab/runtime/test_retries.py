@@ -87,7 +87,7 @@ def test_a_sandbox_given_up_and_tried_again_under_a_new_id(made: Rig, pool: Thre
         second = again.result(30)
         assert second in made.attachments()
         hold.unlink()
-        wait_until(lambda: set(made.attachments()) == {second}, what="the first one's address back", timeout_s=10)
+        wait_until(lambda: set(made.attachments()) == {second}, what="the first one's address back")
         made.node.cri.remove(second)
         for left in made.node.cri.list():
             made.node.cri.remove(left.sandbox_id)
