@@ -85,7 +85,7 @@ class App:
             locks=KeyLocks(adapters.clock),
             demand=demand,
             freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
-            agenda=Agenda(adapters.clock, is_urgent=demand.is_waited_for),
+            agenda=Agenda(adapters.clock, is_urgent=lambda: demand.waiting()[0] > 0),
             failpoint=adapters.failpoint,
         )
         adapters.opened.datastore.keep_history(adapters.history)

@@ -292,13 +292,6 @@ def read_since(directory: Path, since: datetime) -> Recorded:
     return _collect(directory, take, written_after_s=since.timestamp(), most=LATEST_MAX)
 
 
-def last_boot(directory: Path) -> str:
-    """Tell of which boot the newest segment is; "" if there is none, or none that can be read. Raises: OSError."""
-    segments = listed(directory, KINDS[0])
-    record = decode(next(_lines(segments[-1].path), b"")) if segments else None
-    return record.detail if record is not None else ""
-
-
 def _collect(
     directory: Path,
     take: Callable[[bytes], HistoryRecord | None],
@@ -469,10 +462,13 @@ class HistoryWriter:
         """
         with self._writing:
             now_s, history = self._clock.now().timestamp(), self._appenders["history"]
-            if not self._boot_is_marked and last_boot(self._directory) != self._boot.boot_id:
-                # The mark of a boot that has no segment ends every tenure that a reboot left open.
-                history.begin(now_s=now_s)
-                self._is_written()
+            if not self._boot_is_marked:
+                segments = listed(self._directory, KINDS[0])
+                newest = decode(next(_lines(segments[-1].path), b"")) if segments else None
+                if newest is None or newest.detail != self._boot.boot_id:
+                    # The mark of a boot that has no segment ends every tenure that a reboot left open.
+                    history.begin(now_s=now_s)
+                    self._is_written()
             self._boot_is_marked = True
             self._write_pending(now_s)
             if history.is_old(now_s=now_s):

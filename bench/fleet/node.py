@@ -92,7 +92,7 @@ class FleetNode:
             locks=KeyLocks(self._world),
             demand=self.demand,
             freeze=Freeze(clock=self._world, health=health, demand=self.demand),
-            agenda=Agenda(self._world, is_urgent=self.demand.is_waited_for),
+            agenda=Agenda(self._world, is_urgent=lambda: self.demand.waiting()[0] > 0),
         )
         self._cooldown = Cooldown(self._context, period_s=lambda: float(settings.pool.cooldown_s))
         metadata = cast("Metadata", host)

@@ -53,11 +53,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def literal(value: str) -> str:
-    """Quote a filter's value, in which EC2 takes `*` and `?` for wildcards (API_DescribeNetworkInterfaces.html, Filter)."""
-    return re.sub(r"([*?\\])", r"\\\1", value)
-
-
 class BotoEc2(Ec2Calls, Ec2):
     """EC2 for one node: the calls, with what each needs and answers. Before the first nothing is asked, no AWS library imported."""
 
@@ -87,7 +82,8 @@ class BotoEc2(Ec2Calls, Ec2):
     def find_detached(self, tags: Mapping[str, str]) -> tuple[DescribedEni, ...]:
         if not tags:
             raise ValueError("no tag was named")
-        wanted = {f"tag:{key}": literal(value) for key, value in tags.items() if value}
+        # EC2 takes `*` and `?` of a filter's value for wildcards (API_DescribeNetworkInterfaces.html, Filter).
+        wanted = {f"tag:{key}": re.sub(r"([*?\\])", r"\\\1", value) for key, value in tags.items() if value}
         if any_value := [key for key, value in tags.items() if not value]:
             (wanted["tag-key"],) = any_value
         return self._search("no instance", {**wanted, "status": "available"})

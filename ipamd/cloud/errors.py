@@ -208,7 +208,8 @@ CREDENTIAL_NAMES = frozenset(
 def refused(api: str, subject: str, *, code: str, message: str, status: int) -> AttemptError:
     """Translate an error answer of EC2; `details` begins with EC2's code."""
     code = printable(code, most=CODE_MAX)
-    rule = next((rule for rule in RULES if _matches(rule, code, message)), SERVER if status >= SERVER_ERROR else UNKNOWN)
+    named = (one for one in RULES if one.contains in message and any(fnmatchcase(code, pattern) for pattern in one.codes))
+    rule = next(named, SERVER if status >= SERVER_ERROR else UNKNOWN)
     message, _, encoded = message.partition(ENCODED)
     told = printable(message, most=MESSAGE_MAX)
     # Create sends tags along, which is an action of its own.
@@ -260,7 +261,3 @@ def no_credentials(api: str, subject: str, *, cause: str) -> AttemptError:
         "it is tried again"
     )
     return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=f"{cause}; {advice}"))
-
-
-def _matches(rule: Rule, code: str, message: str) -> bool:
-    return rule.contains in message and any(fnmatchcase(code, pattern) for pattern in rule.codes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_fixed, wait_random_exponential
+from tenacity import Retrying, retry_if_exception, wait_fixed, wait_random_exponential
 
 from ipamd.cloud.errors import AttemptError
 from ipamd.model.call_report import Outcome
@@ -38,14 +38,10 @@ class RetryPolicy:
     def retrying(self, clock: Clock, sleep: Callable[[float], None]) -> Retrying:
         """Make the tenacity object for one call; the last exception is raised unchanged."""
         deadline = clock.monotonic() + self.total_s
-
-        def is_over(state: RetryCallState) -> bool:
-            return state.attempt_number >= self.attempts or clock.monotonic() >= deadline
-
         return Retrying(
             retry=retry_if_exception(lambda failed: isinstance(failed, AttemptError) and failed.outcome in self.on),
             wait=wait_fixed(self.least_wait_s) + wait_random_exponential(multiplier=self.first_wait_s, max=self.wait_cap_s),
-            stop=is_over,
+            stop=lambda state: state.attempt_number >= self.attempts or clock.monotonic() >= deadline,
             sleep=sleep,
             reraise=True,
         )

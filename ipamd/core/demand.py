@@ -89,10 +89,6 @@ class Demand:
         with self._changed:
             return self._waiting, self._generation
 
-    def is_waited_for(self) -> bool:
-        """Whether an ADD waits."""
-        return self._waiting > 0
-
     def announce_supply(self) -> None:
         """Wake the waiting ADDs: addresses became free."""
         with self._changed:

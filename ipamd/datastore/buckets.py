@@ -211,7 +211,7 @@ class PoolIndex:
             self._claimed.add(address)
         else:
             self._claimed.discard(address)
-        if found is not None and found.is_free:
+        if found is not None:
             self.slots[found.eni_id].offer(found, is_offered=self._may_be_given(found))
 
     def hold(self, held: frozenset[IPv4Address], *, changed: Iterable[Address]) -> None:

@@ -30,17 +30,14 @@ def main(arguments: Sequence[str]) -> int:
     back = verbs.add_parser("downgrade", help="take the file back to a level, while no ipamd is running")
     back.add_argument("--to", type=int, required=True, metavar="LEVEL", help="the level that the earlier release knows")
     given = parser.parse_args(arguments)
+    # Of the environment the run directory only: no other setting may stand in the way.
+    named = {name: value for name, value in os.environ.items() if name == "VPC_IPAMD_RUN_DIR"}
     try:
-        print(_run(given.file or _run_dir() / "state.db", given.verb, getattr(given, "to", 0)))  # noqa: T201
+        print(_run(given.file or load(named).daemon.run_dir / "state.db", given.verb, getattr(given, "to", 0)))  # noqa: T201
     except IpamError as error:
         print(f"ipamd datastore: {printable(log_text(error))}", file=sys.stderr)  # noqa: T201
         return EXIT_REFUSED
     return 0
-
-
-def _run_dir() -> Path:
-    """The run directory; no other setting may stand in the way."""
-    return load({name: value for name, value in os.environ.items() if name == "VPC_IPAMD_RUN_DIR"}).daemon.run_dir
 
 
 def _run(path: Path, verb: str, to: int) -> str:

@@ -233,14 +233,7 @@ def _forget_lost(disk: Disk, *, now: datetime) -> None:
             disk.execute(sql.DELETE_LOST_FREE, subject="forgetting lost addresses")
             disk.execute(sql.DELETE_EMPTY_PREFIXES, subject="forgetting lost addresses")
             detail = "lost, and free when the datastore was opened"
-            row = {
-                "at": now,
-                "event": LedgerEvent.REMOVED.value,
-                "container_id": "",
-                "ifname": "",
-                "eni_id": "",
-                "detail": detail,
-            }
+            row = sql.key_params(None) | {"at": now, "event": LedgerEvent.REMOVED.value, "eni_id": "", "detail": detail}
             Ledger(disk).write([row | {"address": text} for text in found])
             disk.commit()
     finally:

@@ -298,11 +298,6 @@ class Limits:
         self._put(key, self._limits[key].refusal, known, ROOM)
         return True
 
-    def recheck_home(self, asked: Asked) -> bool:
-        """As `recheck_room`, before addresses are asked for on an attached ENI."""
-        is_here = asked.kind == ALLOCATION and not asked.action.prefix_count and not asked.is_other_subnet
-        return is_here and asked.home is not None and self.recheck_room(asked.home, asked.action)
-
     def short_of_room(self, subnet_id: SubnetId, count: int) -> None:
         """Learn without a refusal that too little is free."""
         reason, step = (

@@ -119,11 +119,19 @@ class EniProvisioner(Service):
         Raises: CloudError and below, also for what the plan may not ask for, and for an action that EC2 did and that changed nothing
             (I18); what is not known to have failed stays an open intent, and is recovered later.
         """
-        asked_count = self._allowed_count(action)
+        if not self._agenda.is_due(WITHOUT_EFFECT):
+            raise CloudError("EC2 did what it was asked to last, and no address more was recorded", details=WHAT_HELPS)
+        count = unit = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
+        if isinstance(action, Allocate):
+            unit = ADDRESSES_PER_PREFIX if action.prefix_count else 1
+        most = math.ceil(2 * self._ramp.wanted_count / max(unit, 1)) * unit
+        if self._ramp.asked_count + count > most:
+            asked = f"{self._ramp.asked_count} were asked for already, and {self._ramp.wanted_count} were wanted"
+            raise CloudError(f"the plan asks for more than is wanted ({action}): {asked}", details=WHAT_HELPS)
         before_count = self._usable_count()
         with self._noting_what_stays_open():
             is_done = self._create(action) if isinstance(action, CreateEni) else self._allocate(action)
-        self._ramp.asked_count += asked_count
+        self._ramp.asked_count += count
         if not is_done or self._usable_count() > before_count:
             self._agenda.clear(WITHOUT_EFFECT)
             return
@@ -141,19 +149,6 @@ class EniProvisioner(Service):
         if not count or now_s - self._ramp.began_s > RAMP_MAX_S:
             self._ramp = _Ramp(now_s, served_count)
         self._ramp.wanted_count = max(self._ramp.wanted_count, count + served_count - self._ramp.served_count)
-
-    def _allowed_count(self, action: Growth) -> int:
-        """The addresses that an action asks for. Raises: CloudError if that is more than the ramp may have, or than has an effect."""
-        if not self._agenda.is_due(WITHOUT_EFFECT):
-            raise CloudError("EC2 did what it was asked to last, and no address more was recorded", details=WHAT_HELPS)
-        count = unit = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
-        if isinstance(action, Allocate):
-            unit = ADDRESSES_PER_PREFIX if action.prefix_count else 1
-        most = math.ceil(2 * self._ramp.wanted_count / max(unit, 1)) * unit
-        if self._ramp.asked_count + count > most:
-            asked = f"{self._ramp.asked_count} were asked for already, and {self._ramp.wanted_count} were wanted"
-            raise CloudError(f"the plan asks for more than is wanted ({action}): {asked}", details=WHAT_HELPS)
-        return count
 
     def release(self, action: Release) -> bool:
         """Release what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.

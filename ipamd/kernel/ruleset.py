@@ -202,7 +202,10 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     if config.extra_source_cidrs:
         elements = ", ".join(str(network) for network in collapse_addresses(config.extra_source_cidrs))
         parts.append(f"  set extra_sources {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}")
-        parts.append(chain("extra_source", "", _extra_source(config, other_veths, drop_source)))
+        # Whatever the CIDRs: no address of the node, and none of another sandbox on it.
+        extra = [f"ip saddr != @extra_sources {drop_source}", f"fib saddr type local {drop_source}"]
+        extra += [f"fib saddr oifname {names} {drop_source}" for names in _names(config, other_veths)]
+        parts.append(chain("extra_source", "", extra))
     else:
         parts += [*_counters("returned"), _returned(config, other_veths)]
     parts.append(chain("from_sandbox", "", rules))
@@ -227,12 +230,6 @@ def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     """
     parts = [*_counters("arp"), chain("from_sandbox", "", [f"arp operation request {_drop('arp')}"])]
     return _table(ARP, [*parts, _from_veths(config, other_veths, hook="input", priority="filter")])
-
-
-def _extra_source(config: NetworkConfig, other_veths: Collection[str], drop_source: str) -> list[str]:
-    """Whatever the CIDRs: no address of the node, and none of another sandbox on it."""
-    rules = [f"ip saddr != @extra_sources {drop_source}", f"fib saddr type local {drop_source}"]
-    return [*rules, *(f"fib saddr oifname {names} {drop_source}" for names in _names(config, other_veths))]
 
 
 def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:

@@ -142,8 +142,13 @@ class Subject:
 
     def select(self, records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
         """Choose the records about it, oldest first, each once, and all marks; nothing if only marks are left."""
-        # Those of one millisecond stay in the order in which they were written: an ADD and its DEL may be.
-        ordered = sorted(map(_in_its_place, dict.fromkeys(records)), key=lambda record: record.at)
+        # A boot's mark is written later than it booted, after events of that boot if the disk was away. Records of one millisecond
+        # stay in the order in which they were written: an ADD and its DEL may be.
+        placed = [
+            replace(one, at=one.since) if one.event == HistoryEvent.BOOTED and one.since else one
+            for one in dict.fromkeys(records)
+        ]
+        ordered = sorted(placed, key=lambda record: record.at)
         if not self.text:
             return []
         pods = {record.container_id for record in ordered if self.names_pod(record.pod)}
@@ -158,11 +163,6 @@ class Subject:
             if fits:
                 chosen.append(record)
         return chosen if any(record.event not in MARKS for record in chosen) else []
-
-
-def _in_its_place(record: HistoryRecord) -> HistoryRecord:
-    """A boot's mark is written later than it booted, after events of that boot if the disk was away."""
-    return replace(record, at=record.since) if record.event == HistoryEvent.BOOTED and record.since is not None else record
 
 
 # Who had which address from when until when, read from records. Pure.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
-from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.freeze import barred_enis
 from ipamd.model.placement import (
     STOPGAP_COUNT,
@@ -331,16 +331,12 @@ def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
     return min(snapshot.counts.cooling - snapshot.leaving_cooling_count, target - target // 4)
 
 
-def addresses_per_eni(limits: InstanceLimits, settings: PoolSettings) -> int:
-    """Return the addresses of a full ENI. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, GetIPv4Limit."""
-    by_prefix = settings.prefix_delegation and limits.supports_prefixes
-    return limits.slots_per_eni * (ADDRESSES_PER_PREFIX if by_prefix else 1)
-
-
 def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int]:
+    """What a target counts and how many of them. A full ENI: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, GetIPv4Limit."""
     if is_prefix_mode(snapshot, settings):
         return ADDRESSES_PER_PREFIX, settings.warm_prefix_target
-    return addresses_per_eni(snapshot.limits, settings), settings.warm_eni_target
+    by_prefix = settings.prefix_delegation and snapshot.limits.supports_prefixes
+    return snapshot.limits.slots_per_eni * (ADDRESSES_PER_PREFIX if by_prefix else 1), settings.warm_eni_target
 
 
 def _coming_count(snapshot: PoolSnapshot) -> int:

@@ -413,7 +413,6 @@ class PoolSnapshot:
     counts: PoolCounts
     limits: InstanceLimits
     free_prefix_count: int = 0
-    total_prefix_count: int = 0
     unready_free_count: int = 0
     taken_free_count: int = 0
     unmanaged_eni_count: int = 0
@@ -489,7 +488,6 @@ def pool_snapshot(
         ),
         limits=limits,
         free_prefix_count=sum(one.free_prefix_count for one in managed if not one.eni.excluded),
-        total_prefix_count=sum(one.prefix_count for one in managed),
         unready_free_count=sum(one.counts.free - one.counts.held for one in usable if not one.eni.host_ready),
         taken_free_count=sum(one.counts.free - one.counts.held for one in usable if one.eni.eni_id in taken),
         leaving_cooling_count=sum(counts.cooling for counts in leaving),

@@ -86,9 +86,9 @@ class Highest:
         found = self.over(window_s, now_s=now_s)
         return found if found is not None else self._steps[0][1] if self._steps else 0
 
-    def raise_by(self, count: int, *, most: int) -> None:
-        """Every value was more by so much, `most` at most."""
-        self._steps = [(at_s, min(value + count, most)) for at_s, value in self._steps]
+    def raise_by(self, count: int) -> None:
+        """Every value was more by so much, 0 at most."""
+        self._steps = [(at_s, min(value + count, 0)) for at_s, value in self._steps]
 
     def ends(self, window_s: float) -> Iterator[float]:
         """Points at which it falls by itself, or has been seen for a whole window."""
@@ -190,7 +190,7 @@ class DemandWindow:
         settled = self.settled_count(settings, kept_count=kept_count, now_s=now_s) or 0
         is_new = kept_count is None and now_s >= self._batch[0] + settings.release_hold_s
         self._batch = (now_s if is_new else self._batch[0], max(settled - count, 0))
-        self._lack.raise_by(count, most=0)
+        self._lack.raise_by(count)
 
     def next_change_s(self, settings: PoolSettings, *, now_s: float) -> float | None:
         """Seconds until more may be given back, or the target falls, by the passing of time alone; None if neither."""

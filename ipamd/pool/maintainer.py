@@ -180,7 +180,13 @@ class PoolMaintainer(Service):
             if self.loop.is_stopped or self._refused.refusal(FAULT) is not None:
                 return decided
             if self._provisioner.has_due_intents(is_add_waiting=waiting > 0):
-                self._recover(is_add_waiting=waiting > 0)  # their outcome changes what is needed: plan anew
+                problems = self._provisioner.recover_due(
+                    is_add_waiting=waiting > 0
+                )  # their outcome changes what is needed: plan anew
+                for error in problems:
+                    self._note_failure(error, is_urgent=waiting > 0)
+                if not problems:
+                    self._note_success()
             elif not decided.actions:
                 identity = self._identity()
                 if not decided.deficit_count or identity is None or not self._subnets.look_again(identity):
@@ -254,13 +260,6 @@ class PoolMaintainer(Service):
         is_by_eni = not self.settings.ip_targets_defined and not is_prefix_mode(snapshot, self.settings)
         return snapshot.limits.slots_per_eni if is_by_eni else None
 
-    def _recover(self, *, is_add_waiting: bool) -> None:
-        problems = self._provisioner.recover_due(is_add_waiting=is_add_waiting)
-        for error in problems:
-            self._note_failure(error, is_urgent=is_add_waiting)
-        if not problems:
-            self._note_success()
-
     def _grow(self, action: Growth, snapshot: PoolSnapshot) -> None:
         """Do one action; a refusal becomes a limit. What is refused is not asked for again, whatever the plan says (I18)."""
         known = snapshot.growth
@@ -282,7 +281,7 @@ class PoolMaintainer(Service):
             is_urgent=snapshot.waiting_count > 0,
             used_slot_count=sum(one.used_slot_count for one in snapshot.enis if eni is not None and one.eni_id == eni.eni_id),
         )
-        if self._refused.recheck_home(asked):
+        if home and eni and not (action.prefix_count or asked.is_other_subnet) and self._refused.recheck_room(home, action):
             return
         began_s = self._clock.monotonic()
         try:

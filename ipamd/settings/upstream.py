@@ -38,10 +38,6 @@ NO = ("false", "f", "0")
 YES = ("true", "t", "1")
 
 
-def _honoured(*names: str) -> tuple[Row, ...]:
-    return tuple(Row(name, Fate.HONOURED) for name in names)
-
-
 def _refused(name: str, text: str, *, harmless: tuple[str, ...] = NO) -> Row:
     return Row(name, Fate.REFUSED, text, harmless)
 
@@ -51,30 +47,33 @@ def _without_meaning(text: str, *names: str) -> tuple[Row, ...]:
 
 
 UPSTREAM: tuple[Row, ...] = (
-    *_honoured(
-        "WARM_ENI_TARGET",
-        "WARM_IP_TARGET",
-        "MINIMUM_IP_TARGET",
-        "WARM_PREFIX_TARGET",
-        "MAX_ENI",
-        "IP_COOLDOWN_PERIOD",
-        "ENABLE_PREFIX_DELEGATION",
-        "ENABLE_SUBNET_DISCOVERY",
-        "DISABLE_LEAKED_ENI_CLEANUP",
-        "CLUSTER_NAME",
-        "ADDITIONAL_ENI_TAGS",
-        "AWS_EC2_ENDPOINT",
-        "HTTP_TIMEOUT",
-        "AWS_VPC_K8S_CNI_EXTERNALSNAT",
-        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
-        "AWS_EXTERNAL_SERVICE_CIDRS",
-        "AWS_VPC_K8S_CNI_RANDOMIZESNAT",
-        "AWS_VPC_CNI_NODE_PORT_SUPPORT",
-        "AWS_VPC_K8S_CNI_CONNMARK",
-        "AWS_VPC_ENI_MTU",
-        "POD_MTU",
-        "AWS_VPC_K8S_CNI_VETHPREFIX",
-        "ENABLE_BANDWIDTH_PLUGIN",
+    *(
+        Row(name, Fate.HONOURED)
+        for name in (
+            "WARM_ENI_TARGET",
+            "WARM_IP_TARGET",
+            "MINIMUM_IP_TARGET",
+            "WARM_PREFIX_TARGET",
+            "MAX_ENI",
+            "IP_COOLDOWN_PERIOD",
+            "ENABLE_PREFIX_DELEGATION",
+            "ENABLE_SUBNET_DISCOVERY",
+            "DISABLE_LEAKED_ENI_CLEANUP",
+            "CLUSTER_NAME",
+            "ADDITIONAL_ENI_TAGS",
+            "AWS_EC2_ENDPOINT",
+            "HTTP_TIMEOUT",
+            "AWS_VPC_K8S_CNI_EXTERNALSNAT",
+            "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
+            "AWS_EXTERNAL_SERVICE_CIDRS",
+            "AWS_VPC_K8S_CNI_RANDOMIZESNAT",
+            "AWS_VPC_CNI_NODE_PORT_SUPPORT",
+            "AWS_VPC_K8S_CNI_CONNMARK",
+            "AWS_VPC_ENI_MTU",
+            "POD_MTU",
+            "AWS_VPC_K8S_CNI_VETHPREFIX",
+            "ENABLE_BANDWIDTH_PLUGIN",
+        )
     ),
     Row(
         "AWS_VPC_K8S_CNI_BACKING_STORE",

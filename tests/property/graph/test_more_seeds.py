@@ -1,4 +1,4 @@
-"""As `tests/property/graph/test_seeds.py`, with as many seeds again."""
+"""As `test_seeds.py`, with as many seeds again: a file of its own, so that another worker plays them."""
 
 from __future__ import annotations
 
