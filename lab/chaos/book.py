@@ -3,7 +3,7 @@
 A sandbox that had its address before is excused for ever: its traffic is lost by the hand's doing, while its wiring must stay. A
 sandbox that gets the address afterwards is excused only for as long as the daemon cannot know: LINK_S when the ENI's link went,
 NOTICE_S when only EC2 and metadata can tell. Time in which the daemon was away does not count, nor, for NOTICE_S, time in which the
-cloud failed or lied.
+cloud failed or lied, or in which EC2 lacks most of what the node's sandboxes have, for MASS_LOSS_S at most.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ NOTICE_S = 120.0
 """A look at metadata, up to 75 s apart, the second look at EC2 that makes it evidence, 30 s later, and a busy machine."""
 
 TURN_S = 75.0
+MASS_LOSS_S = 600.0 + 300.0
+"""Where hands took over half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
+earliest, and what our own call added is not missed for five minutes (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
+
 ENIS_PER_TURN = 3
 """Metadata is read in turns of at most ten requests, which suffice for three ENIs (ipamd/eni/external_changes.py)."""
 
@@ -28,12 +32,18 @@ def notice_s(eni_count: int) -> float:
     return NOTICE_S + TURN_S * max(-(-eni_count // ENIS_PER_TURN) - 1, 0)
 
 
+def is_most(gone: Collection[object], of: Collection[object]) -> bool:
+    """Whether an answer that lacks these is not believed at once."""
+    return len(gone) >= 2 and 2 * len(gone) > len(of)
+
+
 @dataclass
 class _Lost:
-    """Seconds that do not count, of one node, since the start of the run."""
+    """Seconds that do not count, of one node, since the start of the run; `doubted_s`: those of `blind_s` in which EC2 lacked most."""
 
     away_s: float = 0.0
     blind_s: float = 0.0
+    doubted_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,8 +107,11 @@ class HandsBook:
             for address in addresses:
                 self._takes.pop((node, address), None)
 
-    def look(self, now_s: float, *, away: Collection[str], blind: bool) -> None:
-        """Count the time since the last look for the nodes whose daemon is away, and for all others if the cloud is faulty."""
+    def look(self, now_s: float, *, away: Collection[str], blind: bool, doubted: Collection[str] = ()) -> None:
+        """Count the time since the last look for the nodes whose daemon is away, and for all others if the cloud is faulty.
+
+        `doubted`: nodes of whose sandboxes' addresses EC2 lacks most.
+        """
         with self._lock:
             passed_s, self._looked_at_s = now_s - self._looked_at_s, now_s
             for node in {*away, *self._lost}:
@@ -106,6 +119,9 @@ class HandsBook:
                 if node in away:
                     lost.away_s += passed_s
                 elif blind:
+                    lost.blind_s += passed_s
+                elif node in doubted and lost.doubted_s < MASS_LOSS_S:
+                    lost.doubted_s += passed_s
                     lost.blind_s += passed_s
 
     def takes(self) -> Takes:

@@ -90,13 +90,19 @@ class OtherHands:
         return f"{address} to {target.eni_id}"
 
     def _give(self, node: str, pick: float) -> str:
-        eni = _picked(self._attached(node), pick)
+        attached = self._attached(node)
+        if not attached:
+            return ""
+        eni = _picked(attached, pick)
         before = set(eni.secondary_addresses)
         after = self._lab.vpc.hands.assign(eni.eni_id)
         return f"{', '.join(map(str, set(after.secondary_addresses) - before))} to {eni.eni_id}"
 
     def _give_prefix(self, node: str, pick: float) -> str:
-        eni = _picked(self._attached(node), pick)
+        attached = self._attached(node)
+        if not attached:
+            return ""
+        eni = _picked(attached, pick)
         after = self._lab.vpc.hands.assign(eni.eni_id, prefix_count=1)
         return f"{', '.join(map(str, set(after.prefixes) - set(eni.prefixes)))} to {eni.eni_id}"
 

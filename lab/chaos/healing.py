@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Address
 from typing import Any
 
-from lab.chaos.book import notice_s
+from lab.chaos.book import MASS_LOSS_S, is_most, notice_s
 from lab.chaos.expected_state import ExpectedState, Violation
 from lab.chaos.hands import pool_of
 from lab.chaos.history import History
@@ -23,10 +23,6 @@ from lab.vpc.model import Eni
 READY_TIMEOUT_S = 60.0
 HEAL_S = 120.0
 """A background look at metadata, at most 60 s away; a second look after 30 s; what that leads to, 30 s. More with many ENIs."""
-
-MASS_LOSS_S = 600.0 + 300.0
-"""More where hands took over half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
-earliest, and what our own call added is not missed for five minutes (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
 
 PING_S = REPAIR_S + 5.0
 """A route that chaos took a moment before the end is put back at the next repair."""
@@ -76,7 +72,7 @@ class Healing:
         known = {eni["eni_id"] for eni in answer.get("enis", [])}
         held = set((node.daemon.rows() or {}).values())
         lacking = ((known - {eni.eni_id for eni in enis}, known), (wanted - there, wanted), (held - there, held))
-        return any(len(gone) >= 2 and 2 * len(gone) > len(of) for gone, of in lacking)
+        return any(is_most(gone, of) for gone, of in lacking)
 
     def difference(self, node: ChaosNode) -> str:
         """Say how EC2 and the daemon differ about a node's addresses; "" if they do not."""

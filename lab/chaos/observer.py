@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from lab.chaos.book import is_most
 from lab.chaos.checker import Checker, Round
 from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState
 from lab.chaos.history import History
@@ -89,11 +90,12 @@ class Observer:
         at_s, before = self._history.now(), self._expected.snapshot()
         states = {node.name: node.state() for node in self._nodes}
         away = [name for name, state in states.items() if state.ready_since is None]
-        self._expected.book.look(at_s, away=away, blind=self._faultless_since is None)
         calls = self._calls()
         self.busiest_minute = max(self.busiest_minute, *calls.values())
         observations = dict(zip(states, self._lookers.map(lambda node: self._observe(node, before), self._nodes), strict=True))
         on_enis, primaries, loose = self._cloud()
+        doubted = [node.name for node in self._nodes if _lacks_most(node.name, before, on_enis)]
+        self._expected.book.look(at_s, away=away, blind=self._faultless_since is None, doubted=doubted)
         self._forgive_forgotten(before, at_s)
         silent = self._silent(before)
         echoing = self._echoing(before, observations, at_s)
@@ -163,3 +165,8 @@ class Observer:
         asked = sorted({record.address for record in gone} - held)[:ECHOES_MOST]
         answers = self._lab.ping(source=self._host, targets=asked, timeout_s=ECHO_TIMEOUT_S) if asked else {}
         return frozenset(str(address) for address, answered in answers.items() if answered)
+
+
+def _lacks_most(node: str, before: ExpectedSnapshot, on_enis: Mapping[str, str]) -> bool:
+    wanted = [record.address for record in before.pods.values() if record.node == node and record.is_wanted]
+    return is_most([address for address in wanted if on_enis.get(address) != node], wanted)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.chaos.book import LINK_S, NOTICE_S, HandsBook
+from lab.chaos.book import LINK_S, MASS_LOSS_S, NOTICE_S, HandsBook, is_most
 from lab.chaos.checker import Checker
 from lab.chaos.expected_state import ExpectedState
 from lab.chaos.history import History
@@ -48,6 +48,18 @@ def test_time_in_which_nothing_could_be_known_does_not_count(cuts_link: bool, bl
     assert book.takes().until_s["node-a", A] == before + (40 if blind_counts else 10)
     book.look(200.0, away=(), blind=False)
     assert book.takes().until_s["node-a", A] == before + (40 if blind_counts else 10)
+
+
+def test_an_answer_that_lacks_most_is_doubted_for_ten_minutes() -> None:
+    """What only the cloud can tell is excused meanwhile, of that node, and no longer than ADR 0017 says."""
+    book = taken(cuts_link=False)
+    before = book.takes().until_s["node-a", A]
+    book.look(110.0, away=(), blind=False, doubted=["node-b"])
+    assert book.takes().until_s["node-a", A] == before
+    for turn in range(1, 200):
+        book.look(110.0 + 10 * turn, away=(), blind=False, doubted=["node-a"])
+    assert book.takes().until_s["node-a", A] == before + MASS_LOSS_S
+    assert [is_most(range(gone), range(of)) for gone, of in ((1, 1), (2, 4), (2, 3), (3, 5))] == [False, False, True, True]
 
 
 def test_what_was_lost_before_it_was_taken_does_not_count() -> None:

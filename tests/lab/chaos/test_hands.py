@@ -176,3 +176,14 @@ def test_a_prefix_that_waits_for_a_sandbox_is_not_counted(stage: Stage) -> None:
     assert address_count(enis) == address_count(enis, lost={eni.eni_id: [address]})
     single = next(eni for eni in enis if eni.secondary_addresses).secondary_addresses[0]
     assert address_count(enis) - address_count(enis, lost={"eni-another": [single]}) == 1
+
+
+@pytest.mark.parametrize("what", ["give", "give-prefix"])
+def test_a_node_without_an_eni_is_given_nothing(stage: Stage, what: str) -> None:
+    """Its last one was taken before, or is not attached yet: a run goes on."""
+    for eni in stage.vpc.enis_of(stage.nodes["node-a"].instance_id):
+        stage.expected.book.brought(eni.eni_id, "node-a")
+    before = address_count(stage.vpc.enis_of(stage.nodes["node-a"].instance_id))
+    stage.do(what)
+    assert address_count(stage.vpc.enis_of(stage.nodes["node-a"].instance_id)) == before
+    assert not stage.history.counts[f"fault hands {what}"]
