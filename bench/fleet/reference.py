@@ -1,6 +1,6 @@
 """A node that follows the rules of amazon-vpc-cni-k8s on the same model of EC2: its loop, its calls, its random choices.
 
-Every 5 s: one increase, or at most every 30 s one decrease; and at most one ENI given back. Each action makes the calls that it
+Every 5 s: one increase, or at most every 30 s one decrease; and at most one ENI released. Each action makes the calls that it
 makes there (pkg/awsutils/awsutils.go, AllocENI and FreeENI): Create, DescribeInstances, Attach, Modify with DescribeSubnets
 before and after; Describe, Detach, 2 s, Delete. Failed calls are tried three times, as the Go SDK does by default, and then by the
 next pass; a minute after the last change what it knows is compared with the instance, so what a lost answer made is found. An ADD
@@ -40,7 +40,7 @@ DECREASE_S = 30.0
 NO_ROOM_S = 120.0
 RECONCILE_S = 60.0
 RECONCILE_COOLDOWN_S = 60.0
-"""For so long an address that was given back is not found again. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go."""
+"""For so long an address that was released is not found again. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go."""
 
 KUBELET_RETRY_S = 10.0
 """The kubelet's pause after a sandbox that could not be made. Source: kubernetes pkg/kubelet, backOffPeriod."""

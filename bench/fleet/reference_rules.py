@@ -90,14 +90,14 @@ def is_low(stats: Stats, targets: Targets) -> bool:
 
 
 def is_high(stats: Stats, targets: Targets) -> bool:
-    """Whether addresses or prefixes are to be given back."""
+    """Whether addresses or prefixes are to be released."""
     if targets.are_defined:
         return short_and_over(stats, targets)[1] > 0
     return targets.by_prefix and stats.free_prefixes > targets.warm_prefix
 
 
 def looks_for_extra_eni(stats: Stats, targets: Targets, enis: Iterable[EniStats] = ()) -> bool:
-    """Whether an ENI to give back is looked for."""
+    """Whether an ENI to release is looked for."""
     if targets.are_defined:
         return True
     target = targets.warm_prefix if targets.by_prefix else targets.warm_eni
@@ -107,7 +107,7 @@ def looks_for_extra_eni(stats: Stats, targets: Targets, enis: Iterable[EniStats]
 
 
 def deletable(enis: Iterable[EniStats], targets: Targets) -> str:
-    """The first ENI that may be given back, in the order given; "" if none may."""
+    """The first ENI that may be released, in the order given; "" if none may."""
     every = list(enis)
     for eni in every:
         if eni.is_primary or eni.is_special or eni.age_s < ENI_MIN_AGE_S or eni.has_cooling or eni.assigned:

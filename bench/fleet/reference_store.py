@@ -41,7 +41,7 @@ class KnownEni:
     assigned: int = 0
 
     def learn(self, hot: Mapping[int, float], now_s: float) -> None:
-        """Know what EC2 has on it, but what was given back a moment ago."""
+        """Know what EC2 has on it, but what was released a moment ago."""
         known = self.cidrs
         for firsts, size in ((self.model.addresses, 1), (self.model.prefixes, 16)):
             for first in sorted(firsts - known.keys()):

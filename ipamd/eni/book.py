@@ -328,7 +328,7 @@ def remember_released(book: EniBook, history: History, clock: Clock) -> None:
 
 
 def remember_named(book: EniBook, context: ServiceContext) -> None:
-    """Learn from its intents what an earlier process gave back, or was about to: EC2 may show it for as long as it might to that one.
+    """Learn from its intents what an earlier process released, or was about to: EC2 may show it for as long as it might to that one.
     A malformed intent is left to its recovery."""
     now_s = context.clock.monotonic()
     for intent in context.datastore.open_intents():

@@ -1,11 +1,11 @@
-"""Decide what to request from EC2, or to give back, so that the warm pool reaches its target. Pure.
+"""Decide what to request from EC2, or to release, so that the warm pool reaches its target. Pure.
 
 Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
 docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8), and count for three quarters of a
 target of whole ENIs or /28s at most; waiting ADDs count as demand; the pool never grows beyond maxPods, but for the rest of a last
 /28 and for what an ENI holds that could not be used when the others were filled; existing ENIs are filled before a new one is
 created, in a fixed order; ADDs that come one after the other share a call; a spare ENI is made once no ADD has come for a while.
-What is in excess is given back by `ipamd/model/release.py`, and only while the pool is short of nothing: growth always comes first.
+What is in excess is released by `ipamd/model/release.py`, and only while the pool is short of nothing: growth always comes first.
 What is on an excluded ENI, which nobody may have, also goes while the pool is short and cannot grow.
 Overview: docs/pool.md, The pool.
 """
@@ -214,7 +214,7 @@ class Plan:
 
 
 def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
-    """Decide what to request from EC2, or to give back, so that the warm pool reaches its target.
+    """Decide what to request from EC2, or to release, so that the warm pool reaches its target.
 
     Args:
         snapshot: one consistent read; counts in addresses.
@@ -228,7 +228,7 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
     if not snapshot.frozen:
         return decided
     what = barred_enis(is_ahead_of_need=snapshot.is_frozen_ahead)
-    return replace(decided, sentence=f"{decided.sentence}; frozen, {what} and nothing given back: {snapshot.frozen}")
+    return replace(decided, sentence=f"{decided.sentence}; frozen, {what} and nothing released: {snapshot.frozen}")
 
 
 def _plan(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:

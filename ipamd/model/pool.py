@@ -29,7 +29,7 @@ from ipamd.model.words import counted
 
 
 RELEASE_HOLD_S = 3600.0
-"""How long addresses and /28s are in excess before they are given back. Ours (docs/adr/0028): longer than a rolling update keeps its
+"""How long addresses and /28s are in excess before they are released. Ours (docs/adr/0028): longer than a rolling update keeps its
 surplus, and than most periods of jobs; an hour is the knee of calls against addresses held (docs/fleet.md). amazon-vpc-cni-k8s
 waits 30 s (pkg/ipamd/ipamd.go, decreaseIPPoolInterval)."""
 
@@ -40,7 +40,7 @@ class PoolSettings:
 
     `max_eni` caps ENIs per network card below the instance's limit; 0: no cap. `max_pods` caps the pool; 0: no cap.
     `warm_target_auto`: `warm_ip_target` follows demand (`ipamd/model/plan.py`).
-    `release_hold_s`: what was in excess for so many seconds is given back. `spare_eni_delay_s`: after an ADD an ENI that only
+    `release_hold_s`: what was in excess for so many seconds is released. `spare_eni_delay_s`: after an ADD an ENI that only
     WARM_ENI_TARGET or WARM_PREFIX_TARGET wants is asked for so many seconds later; 0: at once.
     """
 
@@ -271,7 +271,7 @@ class ReleaseAddresses:
     def __str__(self) -> str:
         parts = [counted(len(self.addresses), "address")] if self.addresses else []
         parts += [counted(len(self.prefixes), "prefix")] if self.prefixes else []
-        return f"give back {' and '.join(parts)} of {self.eni_id}"
+        return f"release {' and '.join(parts)} of {self.eni_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ class ReleaseEni:
     eni_id: EniId
 
     def __str__(self) -> str:
-        return f"give back ENI {self.eni_id}"
+        return f"release ENI {self.eni_id}"
 
 
 Release = ReleaseAddresses | ReleaseEni
@@ -405,7 +405,7 @@ class PoolSnapshot:
     `leaving_cooling_count`: cooling addresses that nobody will get: of ENIs that are excluded or being detached.
     `waiting_count`: ADDs that wait for an address now. `fault`: an error of ours stops everything for a
     moment. `growth`: what EC2's refusals taught, and what is under way. `hold`: the surplus over time. `frozen`: why no ENI
-    may be made and nothing given back, "" if that is allowed; addresses and prefixes on attached ENIs may be asked for all the same.
+    may be made and nothing released, "" if that is allowed; addresses and prefixes on attached ENIs may be asked for all the same.
     `is_frozen_ahead`: but an ENI for which an ADD waits may be made.
     """
 

@@ -1,4 +1,4 @@
-"""Decide what to give back to EC2: whole ENIs first, then single addresses and /28s above the target. Pure.
+"""Decide what to release to EC2: whole ENIs first, then single addresses and /28s above the target. Pure.
 
 What amazon-vpc-cni-k8s deletes and unassigns is the reference (pkg/ipamd/ipamd.go, decreaseDatastorePool and tryFreeENI;
 pkg/ipamd/datastore/data_store.go, getDeletableENI). Different on purpose (docs/adr/0028): a surplus is held for a window first;
@@ -24,7 +24,7 @@ ENI_HOLD_S = 60.0
 held as long as single addresses are. Ours, from the traces of docs/fleet.md: the least age of an ENI."""
 
 ENI_MIN_AGE_S = 60.0
-"""A younger ENI is not given back: EC2 may not show all of it yet. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go."""
+"""A younger ENI is not released: EC2 may not show all of it yet. Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go."""
 
 NAMED_COUNT = 3
 """ENIs that a sentence names. Ours: `ipamctl status` is for people."""
@@ -41,9 +41,9 @@ class Draining:
 
 
 def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: int) -> tuple[Release, ...]:
-    """Decide what to give back now, in order; () while anything is under way or in the way.
+    """Decide what to release now, in order; () while anything is under way or in the way.
 
-    `surplus`: free addresses without which the pool is short of nothing, now (`plan.surplus_count`). No more than that is given back,
+    `surplus`: free addresses without which the pool is short of nothing, now (`plan.surplus_count`). No more than that is released,
     and no more than was surplus during the whole hold window; nothing that is not free.
     Guards: I2, I7, I8, I13. Concurrency: pure.
     """
@@ -64,12 +64,12 @@ def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: 
 
 
 def excluded_actions(snapshot: PoolSnapshot) -> tuple[Release, ...]:
-    """What is given back though the pool is short and cannot grow: nobody may have it, and an ENI less is room for another one."""
+    """What is released though the pool is short and cannot grow: nobody may have it, and an ENI less is room for another one."""
     return () if obstacle(snapshot) else tuple(_excluded(snapshot))
 
 
 def obstacle(snapshot: PoolSnapshot) -> str:
-    """Say why nothing is given back at this moment, whatever there is in excess; "" if nothing stands in the way."""
+    """Say why nothing is released at this moment, whatever there is in excess; "" if nothing stands in the way."""
     known = snapshot.growth
     if snapshot.frozen:
         return snapshot.frozen
@@ -191,7 +191,7 @@ def _other_units(snapshot: PoolSnapshot, settings: PoolSettings) -> str:
     return "" if not settings.ip_targets_defined else " and no single address"
 
 
-# Make a slot for a /28 where single addresses fill every ENI: give back a free one, and a prefix of 16 takes its slot. Pure.
+# Make a slot for a /28 where single addresses fill every ENI: release a free one, and a prefix of 16 takes its slot. Pure.
 #
 # After a switch to prefix mode, or after a time without a free /28, ENIs may be full of single addresses. Then nothing can grow
 # but by another ENI, and at the instance's limit not at all, though each slot could hold sixteen times as much (docs/adr/0029).
@@ -233,12 +233,12 @@ def exchange(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Rele
 
 
 def eni_min_age_s(settings: PoolSettings) -> float:
-    """Seconds for which an ENI must have been known before it is given back; an operator's shorter hold shortens it too."""
+    """Seconds for which an ENI must have been known before it is released; an operator's shorter hold shortens it too."""
     return min(ENI_MIN_AGE_S, settings.release_hold_s)
 
 
 def releasable(snapshot: Snapshot, *, held: frozenset[IPv4Address]) -> dict[EniId, ReleaseAddresses]:
-    """Name what may be given back now on each ENI in the pool: free, given to nobody, not held; single addresses longest free first,
+    """Name what may be released now on each ENI in the pool: free, given to nobody, not held; single addresses longest free first,
     whole /28s ascending.
 
     Args:

@@ -1,4 +1,4 @@
-"""Remember demand over one window, VPC_IPAMD_RELEASE_HOLD: the target of `WARM_TARGET=auto` and what may be given back follow from it.
+"""Remember demand over one window, VPC_IPAMD_RELEASE_HOLD: the target of `WARM_TARGET=auto` and what may be released follow from it.
 
 What was busy at most, by how much that grew, and what was surplus at least are each the highest value over the window of a step
 function of time (`Highest`). A load that repeats within the window touches its own peak in it, so a constant or periodic load gives
@@ -186,14 +186,14 @@ class DemandWindow:
         return None if held is None else settled
 
     def released(self, count: int, settings: PoolSettings, *, kept_count: int | None, now_s: float) -> None:
-        """Addresses were given back: they are surplus no more, at no time in the window."""
+        """Addresses were released: they are surplus no more, at no time in the window."""
         settled = self.settled_count(settings, kept_count=kept_count, now_s=now_s) or 0
         is_new = kept_count is None and now_s >= self._batch[0] + settings.release_hold_s
         self._batch = (now_s if is_new else self._batch[0], max(settled - count, 0))
         self._lack.raise_by(count)
 
     def next_change_s(self, settings: PoolSettings, *, now_s: float) -> float | None:
-        """Seconds until more may be given back, or the target falls, by the passing of time alone; None if neither."""
+        """Seconds until more may be released, or the target falls, by the passing of time alone; None if neither."""
         hold_s, eni_hold_s, lately_s = self._windows_s(settings)
         fading, points = [], []
         if self._lack.so_far(0.0, now_s=now_s):

@@ -1,6 +1,6 @@
 """Keep the pool at its target: take a snapshot, plan, execute one action, repeat.
 
-`ipamd/model/plan.py` decides, with `ipamd/model/release.py` what is given back, and the provisioner executes. Events wake the
+`ipamd/model/plan.py` decides, with `ipamd/model/release.py` what is released, and the provisioner executes. Events wake the
 maintainer (an ADD, a cooled address, a restart), and a timer only while something is due: an idle node makes no EC2 call (I13).
 No lock that ADD or DEL needs is held while EC2 is asked (I10).
 """

@@ -37,7 +37,7 @@ REAP_TIMEOUT_S = 60.0
 REUSABLE_MARGIN_S = 10.0
 REPAIR_TIMEOUT_S = 50.0
 QUIET_S = 10.0
-"""Longer than the pauses between two ENIs that are given back, and than a call takes."""
+"""Longer than the pauses between two ENIs that are released, and than a call takes."""
 
 GIVEN_BACK_S = 120.0
 """Ours: 14 ENIs in excess, each some 3.5 s, after the hold of a chaos run (3 s) and the pause after a throttled call."""
@@ -191,7 +191,7 @@ class FinalChecks:
         return sorted(set(ours) - takes.detached - takes.forgotten)  # the rounds have demanded the latter, as late as they may be
 
     def _demand_quiet(self) -> None:
-        """At idle, which begins when the pool has given back what is in excess: zero EC2 calls (I13)."""
+        """At idle, which begins when the pool has released what is in excess: zero EC2 calls (I13)."""
         calls = self._lab.vpc.calls
         deadline = time.monotonic() + GIVEN_BACK_S
         while True:

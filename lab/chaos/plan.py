@@ -22,7 +22,7 @@ COOLDOWN_S = 5
 """Ours: short enough that addresses come round again and again within a run; the default of 30 s would hide reuse."""
 
 RELEASE_HOLD_S = 3
-"""Ours: shorter than most lives of a daemon in a run; each waits for a whole window, and the pool is to give back many times."""
+"""Ours: shorter than most lives of a daemon in a run; each waits for a whole window, and the pool is to release many times."""
 
 PODS_MOST = 16
 """Ours, per node: two ENIs of an m5.large are needed for them, and two cores can keep them running."""
@@ -136,7 +136,7 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
 
 
 def _env(rng: Random) -> dict[str, str]:
-    """Small targets and a short hold, so that the pool grows and gives back in many steps and EC2 is asked often; one node in three
+    """Small targets and a short hold, so that the pool grows and releases in many steps and EC2 is asked often; one node in three
     uses prefixes, and one in two has fewer addresses than pods now and then, so that addresses are given again as soon as they have
     cooled."""
     env = {"IP_COOLDOWN_PERIOD": str(COOLDOWN_S), "VPC_IPAMD_DRAIN": "2", "CLUSTER_NAME": "chaos"}

@@ -45,7 +45,7 @@ class Crowding:
     def follow(self, wanted: Mapping[str, SubnetFault]) -> None:
         """Bring the subnets from the faults that were in force to those that are; nothing happens if they are the same.
 
-        What was held by the other methods is given back too: there is one owner of a subnet's crowding.
+        What was held by the other methods is released too: there is one owner of a subnet's crowding.
         """
         with self._lock:
             if wanted == self._in_force:

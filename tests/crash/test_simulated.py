@@ -21,9 +21,9 @@ from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
-from tests.unit.service.test_giving_back import fill_and_empty, run_down
 from tests.unit.service.test_leaked_enis import leak, pass_looks
 from tests.unit.service.test_provisioner_deletions import refuse_attach_and_delete
+from tests.unit.service.test_release import fill_and_empty, run_down
 
 
 class KilledHere(BaseException):

@@ -1,4 +1,4 @@
-"""What the planner gives back, for any pool: only what is free, never so much that the pool is short, nothing under constant load."""
+"""What the planner releases, for any pool: only what is free, never so much that the pool is short, nothing under constant load."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pytest
 from ipamd.eni import external_changes
 from ipamd.model.ids import EniId
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import described, detach_by_hand, link_event, pass_time, settle
+from tests.stories.external_changes import described, detach_by_hand, link_event, pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
 
 DAY = timedelta(days=1)

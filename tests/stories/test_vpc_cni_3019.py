@@ -1,4 +1,4 @@
-"""amazon-vpc-cni-k8s #3019 (2024): addresses of running pods were given back to EC2 or to other pods.
+"""amazon-vpc-cni-k8s #3019 (2024): addresses of running pods were released to EC2 or to other pods.
 
 The reconciler compared its records with instance metadata, and only by length: as many addresses here as there, so all is well; a
 different number, so believe the list. A change at EC2 then left metadata stale for a long time. Addresses of running pods were

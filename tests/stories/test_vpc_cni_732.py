@@ -18,7 +18,7 @@ from ipamd.eni.links import LinkWatch
 from ipamd.model.ids import EniId
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import detach_by_hand, link_event, pass_time
+from tests.stories.external_changes import detach_by_hand, link_event, pass_time
 from tests.stories.stale_reads import run_sandboxes
 
 SECOND = EniId("eni-2")

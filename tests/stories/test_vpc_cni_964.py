@@ -24,7 +24,7 @@ from ipamd.model.ids import EniId
 from ipamd.node_info import NodeInfo
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import TURN_MAX_S, pass_time
+from tests.stories.external_changes import TURN_MAX_S, pass_time
 from tests.stories.stale_reads import run_sandboxes
 
 OLD, NEW = ("sg-1",), ("sg-1", "sg-2")

@@ -36,7 +36,7 @@ def test_an_eni_costs_four_calls() -> None:
 def test_an_idle_daemon_asks_ec2_nothing_and_metadata_little() -> None:
     """I13: eight ENIs, and metadata is looked at: no EC2 call, at most ten requests to metadata in the minute.
 
-    Real time is bounded by one turn; tests/unit/service/test_other_hands.py plays a day, with one ENI and with eight.
+    Real time is bounded by one turn; tests/unit/service/test_external_changes.py plays a day, with one ENI and with eight.
     """
     # Leaked ENIs are looked for once after a start, by chance within this minute or after it.
     settings = {"MINIMUM_IP_TARGET": str(8 * 29), "WARM_IP_TARGET": "0", "DISABLE_LEAKED_ENI_CLEANUP": "true"}

@@ -95,7 +95,7 @@ def test_faults_are_set_shown_and_cleared(cli: Cli) -> None:
     assert json.loads(cli("faults", "--clear")) == {}
 
 
-def test_other_hands_attach_and_detach(cli: Cli) -> None:
+def test_external_changes_attach_and_detach(cli: Cli) -> None:
     """The example of lab/README.md: an EFA-only ENI appears and goes; what EC2 refuses is refused in its words."""
     done = cli("hand", "attach", "node-a", "--type", "efa-only")
     eni_id = done.split()[0]
@@ -110,7 +110,7 @@ def test_other_hands_attach_and_detach(cli: Cli) -> None:
     assert "does not exist" in cli("hand", "delete", eni_id, code=1)
 
 
-def test_other_hands_give_and_take_addresses(cli: Cli) -> None:
+def test_external_changes_give_and_take_addresses(cli: Cli) -> None:
     """Of an ENI of the node; a plain ENI has a link."""
     eni_id = cli("hand", "attach", "node-b", "--addresses", "1", "--no-manage").split()[0]
 

@@ -31,7 +31,23 @@ PAGES = sorted(
 FOLDERS = "ipamd|cni_plugin|lab|bench|fuzz|tests|tools|docs|manifests|proto|build"
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 
+PAGE_BUDGET, PATH_BUDGET = 55_000, 6_000
+"""Words of README, CONTRIBUTING and docs/, and of the pages that README names to those who are new. They only go down."""
+
 on_every_page = each_of(PAGES, name=str)
+
+
+def _word_count(pages: Iterable[Path]) -> int:
+    return sum(len(page.read_text().split()) for page in pages)
+
+
+def test_the_pages_stay_short() -> None:
+    """All that there is to read, and what a newcomer is told to read first, README included."""
+    readme = ROOT / "README.md"
+    path = re.findall(r"\]\(([^)#]+\.md)\)", readme.read_text().partition("| are new |")[2].partition("\n")[0])
+    assert len(path) >= 4
+    assert _word_count([readme, *(ROOT / page for page in path)]) <= PATH_BUDGET
+    assert _word_count([readme, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]) <= PAGE_BUDGET
 
 
 @on_every_page

@@ -1,7 +1,7 @@
 """A pool in virtual time: the shipped planner and demand window, pods from a trace, EC2 with fixed delays.
 
 A trace is a list of pods, each with its arrival and its life in seconds. Releases are simpler than the daemon's, and in favour of
-WARM_ENI_TARGET: an ENI's worth is given back at once as soon as a whole one more than needed is free; with IP targets, what has been
+WARM_ENI_TARGET: an ENI's worth is released at once as soon as a whole one more than needed is free; with IP targets, what has been
 above the target for a minute.
 """
 

@@ -36,7 +36,7 @@ def test_no_eni_is_made() -> None:
     assert decided.blocked is not None
     assert WHY in decided.blocked.reason
     assert "ipamctl thaw" in decided.blocked.next_step
-    assert decided.sentence.endswith(f"frozen, no new ENI and nothing given back: {WHY}")
+    assert decided.sentence.endswith(f"frozen, no new ENI and nothing released: {WHY}")
 
 
 @pytest.mark.parametrize(("waiting", "free", "made"), [(0, 0, 0), (1, 0, 1), (2, 2, 0), (10, 0, 2)])

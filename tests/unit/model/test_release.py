@@ -1,4 +1,4 @@
-"""What is given back, against the behaviour of amazon-vpc-cni-k8s (`vectors_pool.json`), in which order, and why the rest is kept."""
+"""What is released, against the behaviour of amazon-vpc-cni-k8s (`vectors_pool.json`), in which order, and why the rest is kept."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_no_more_than_what_was_surplus_all_the_time() -> None:
 
 
 def test_addresses_of_the_mode_that_is_off_go_first() -> None:
-    """After a switch to prefixes single addresses are given back before /28s, and after a switch back /28s before single ones."""
+    """After a switch to prefixes single addresses are released before /28s, and after a switch back /28s before single ones."""
     block = IPv4Network("10.0.9.0/28")
     singles = tuple(IPv4Address(f"10.0.1.{n}") for n in range(1, 5))
     eni = replace(an_eni(0, PoolCounts(free=36)), prefix_count=2)

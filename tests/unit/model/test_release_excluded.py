@@ -1,4 +1,4 @@
-"""What is given back of ENIs whose subnet is excluded: all that nobody has, at once; nothing that somebody has or had."""
+"""What is released of ENIs whose subnet is excluded: all that nobody has, at once; nothing that somebody has or had."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_pool_that_is_short_and_cannot_grow_gives_it_back_too() -> None:
 
 
 def test_growth_comes_first() -> None:
-    """Short, and a place is left: an ENI is made, and nothing is given back in the same plan."""
+    """Short, and a place is left: an ENI is made, and nothing is released in the same plan."""
     full = [an_eni(0, PoolCounts(assigned=LIMITS.slots_per_eni))]
     (action,) = decide(barely_full(excluded(PoolCounts(free=3)), others=full)).actions
     assert isinstance(action, CreateEni)

@@ -1,4 +1,4 @@
-"""IAM denies what the pool gives back: nothing is held for ever, little is asked, and it is said (I7, I9, I13, I14).
+"""IAM denies what the pool releases: nothing is held for ever, little is asked, and it is said (I7, I9, I13, I14).
 
 The pool's thread is woken when it asks to be, on a fake clock, for a day in which nothing else happens.
 """
@@ -19,8 +19,8 @@ from ipamd.model.ids import EniId
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.cloud import INSTANCE, FakeEc2
 from tests.fakes.node import FakeNode
-from tests.unit.service.test_giving_back import SMALL, fill_and_empty
 from tests.unit.service.test_leaked_enis import leak
+from tests.unit.service.test_release import SMALL, fill_and_empty
 
 HOUR_S = 3600.0
 HOURLY_MAX = 6
@@ -113,7 +113,7 @@ def node(tmp_path: Path, ec2: DenyingEc2) -> FakeNode:
 
 
 def begin(node: FakeNode) -> None:
-    """Let the pool begin to give back."""
+    """Let the pool begin to release."""
     pass_time(node, RELEASE_HOLD_S + 60)
 
 
@@ -274,7 +274,7 @@ def test_what_is_undone_is_not_begun_again_each_minute(killed: FakeNode) -> None
 @pytest.mark.parametrize("error", [CloudError("no answer"), ThrottledError("slow down")], ids=["silence", "throttling"])
 @pytest.mark.parametrize("by_eni", [True, False], ids=["detach", "unassign"])
 def test_silence_and_throttling_undo_nothing(tmp_path: Path, ec2: DenyingEc2, by_eni: bool, error: CloudError) -> None:
-    """I11: neither is a refusal. What was named stays nobody's for hours, and is given back once EC2 answers."""
+    """I11: neither is a refusal. What was named stays nobody's for hours, and is released once EC2 answers."""
     node = begun(tmp_path, ec2, by_eni=by_eni, killed_at="release.intent-opened")
     ec2.fail = {method: [error] * 10_000 for method in ("detach_eni", "unassign")}
     (intent,) = node.datastore.open_intents()

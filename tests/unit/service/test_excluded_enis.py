@@ -50,7 +50,7 @@ def of(node: FakeNode, eni_id: EniId) -> set[IPv4Address]:
 
 
 def test_what_is_used_cooling_or_lost_stays_and_the_rest_goes_at_once(node: FakeNode) -> None:
-    """Five addresses: one assigned, one cooling, one lost under its sandbox; the two others are given back in one call, with no
+    """Five addresses: one assigned, one cooling, one lost under its sandbox; the two others are released in one call, with no
     window waited for. The cooling one follows when it has cooled, the lost one's row stays its sandbox's (I2, I8)."""
     live, lost = node.add("live"), node.add("lost")
     node.ec2.unassign(PRIMARY, addresses=[lost.address], prefixes=[])
@@ -79,7 +79,7 @@ def test_what_is_used_cooling_or_lost_stays_and_the_rest_goes_at_once(node: Fake
 
 
 def test_new_sandboxes_find_room_elsewhere(node: FakeNode) -> None:
-    """What is given back was no supply any more: the pool meets its target on an ENI of the other subnet."""
+    """What is released was no supply any more: the pool meets its target on an ENI of the other subnet."""
     live = node.add("live")
     exclude(node)
     assert at_ec2(node, PRIMARY) == {live.address}

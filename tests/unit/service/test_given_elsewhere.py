@@ -14,7 +14,7 @@ from ipamd.model.ids import EniId
 from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import pass_time, settle
+from tests.stories.external_changes import pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
 
 

@@ -166,7 +166,7 @@ def test_a_refused_deletion_is_made_again(node: FakeNode) -> None:
 
 
 def test_a_frozen_pool_deletes_nothing(node: FakeNode) -> None:
-    """Nothing is given back while frozen; the thaw goes on with it."""
+    """Nothing is released while frozen; the thaw goes on with it."""
     eni_id = leak(node)
     freeze = node.app.context.freeze
     freeze.set(FreezeCause.OPERATOR, "x")

@@ -22,7 +22,7 @@ from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
-from tests.stories.other_hands import described, detach_by_hand, link_event, pass_time, settle
+from tests.stories.external_changes import described, detach_by_hand, link_event, pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
 
 SECOND = EniId("eni-2")

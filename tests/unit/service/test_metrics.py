@@ -21,7 +21,7 @@ from ipamd.report.audit import audit
 from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import TURN_MAX_S, detach_by_hand, pass_time, settle
+from tests.stories.external_changes import TURN_MAX_S, detach_by_hand, pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
 from tests.unit.service.metric_values import closing_nodes, start, value
 from tools.metrics_page import documented, exposed_name, labels_of
@@ -139,7 +139,7 @@ def test_events_are_those_of_the_ledger(made: list[FakeNode], tmp_path: Path) ->
     assert value(node, "ipamd_events_total", event="adopted") == 1
 
 
-def test_other_hands_are_counted(made: list[FakeNode], tmp_path: Path) -> None:
+def test_external_changes_are_counted(made: list[FakeNode], tmp_path: Path) -> None:
     """An ENI with a sandbox is detached in the console: metadata differs until EC2 says so twice, then the ENI counts as forced."""
     node = start(made, tmp_path)
     run_sandboxes(node, *(f"p{number}" for number in range(12)))

@@ -14,7 +14,7 @@ from ipamd.model.errors import EniLimitError, ThrottledError
 from ipamd.model.ids import EniId, InstanceId, MacAddress
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import settle
+from tests.stories.external_changes import settle
 from tests.stories.stale_reads import run_sandboxes
 
 

@@ -205,7 +205,7 @@ def test_pods_keep_their_addresses_over_a_switch(tmp_path: Path, to_prefixes: bo
 
 @pytest.mark.parametrize("to_prefixes", [True, False])
 def test_the_former_modes_addresses_drain(tmp_path: Path, to_prefixes: bool) -> None:
-    """New pods get addresses of the mode that is on while there are any, so those of the other come free, to be given back."""
+    """New pods get addresses of the mode that is on while there are any, so those of the other come free, to be released."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=3) if to_prefixes else PREFIXES)
     node.bring_up()
     node.add("old")

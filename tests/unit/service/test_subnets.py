@@ -285,7 +285,7 @@ def test_new_pods_get_the_subnet_and_groups_of_the_file_as_it_is_now(
     started: list[FakeNode], tmp_path: Path, ec2: FakeEc2, before: CustomNetwork | None, after: CustomNetwork
 ) -> None:
     """The file says another subnet, or other groups, than the ENIs have that were made before: a pod that runs keeps its address, a
-    new one gets none of theirs, and they are given back once nobody uses them."""
+    new one gets none of theirs, and they are released once nobody uses them."""
     own_only, pod_count = SubnetsConfig(discovery=False), 11 if before is None else 3  # the primary ENI has nine
     settings = PoolSettings(warm_ip_target=pod_count + 1)
     node = start(started, tmp_path, ec2, custom_network=before, subnets=own_only, settings=settings)
@@ -311,7 +311,7 @@ def test_new_pods_get_the_subnet_and_groups_of_the_file_as_it_is_now(
     for _ in range(20):
         node.clock.advance(400)
         node.pool.run_once()
-    assert {eni.eni_id for eni in node.datastore.enis()} & old == {PRIMARY}, "what was made before is given back"
+    assert {eni.eni_id for eni in node.datastore.enis()} & old == {PRIMARY}, "what was made before is released"
     node.assert_sound()
 
 

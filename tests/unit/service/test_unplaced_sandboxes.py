@@ -21,7 +21,7 @@ from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.loops import running
 from tests.patience import PATIENCE_S
-from tests.stories.other_hands import described, pass_time
+from tests.stories.external_changes import described, pass_time
 from tests.stories.stale_reads import recorded, run_sandboxes
 
 

@@ -16,7 +16,7 @@ from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import link_event, pass_time, settle
+from tests.stories.external_changes import link_event, pass_time, settle
 
 
 def started(tmp_path: Path, ec2: FakeEc2, **targets: int) -> FakeNode:

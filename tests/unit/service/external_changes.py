@@ -9,7 +9,7 @@ from pathlib import Path
 from ipamd.model.ids import EniId
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import settle
+from tests.stories.external_changes import settle
 from tests.stories.stale_reads import run_sandboxes
 
 SECOND = EniId("eni-2")

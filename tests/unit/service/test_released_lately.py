@@ -1,4 +1,4 @@
-"""A datastore that is lost takes with it what was given back to EC2; the history on the node's disk still knows."""
+"""A datastore that is lost takes with it what was released to EC2; the history on the node's disk still knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.history import HistoryRecord
 from ipamd.ports import NoHistory
 from tests.fakes.node import FakeNode
-from tests.unit.service.test_giving_back import SMALL, fill_and_empty, run_down
+from tests.unit.service.test_release import SMALL, fill_and_empty, run_down
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
 
 @pytest.mark.parametrize("passed_s", [5.0, RECENT_S + 5.0])
 def test_a_stale_answer_after_a_loss_gives_nothing_back_to_us(node: FakeNode, passed_s: float) -> None:
-    """Two ENIs and some addresses are given back, the datastore is deleted, and EC2 shows all of them as they were: nothing of it is
+    """Two ENIs and some addresses are released, the datastore is deleted, and EC2 shows all of them as they were: nothing of it is
     recorded, so nobody gets it (I7). After RECENT_S it is EC2's word, as ever."""
     fill_and_empty(node, 22)
     stale = node.ec2.attached()

@@ -1,4 +1,4 @@
-"""Whole ENIs of WARM_ENI_TARGET are given back as soon as they are surplus and a minute old, by the pool's own timer."""
+"""Whole ENIs of WARM_ENI_TARGET are released as soon as they are surplus and a minute old, by the pool's own timer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.release import ENI_MIN_AGE_S
 from tests.fakes.node import FakeNode
-from tests.unit.service.test_giving_back import fill_and_empty
+from tests.unit.service.test_release import fill_and_empty
 
 
 def let_time_pass(node: FakeNode, seconds: float) -> None:

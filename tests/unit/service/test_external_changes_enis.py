@@ -11,8 +11,8 @@ import pytest
 
 from ipamd.model.ids import EniId, MacAddress
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import TURN_MAX_S, described, pass_time
-from tests.unit.service.other_hands import SECOND, settled_node
+from tests.stories.external_changes import TURN_MAX_S, described, pass_time
+from tests.unit.service.external_changes import SECOND, settled_node
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ from tests.fakes.metadata import FakeMetadata
 from tests.fakes.node import FakeNode
 from tests.loops import running
 from tests.rig import wait_until
-from tests.stories.other_hands import TURN_MAX_S, described, detach_by_hand, pass_time, settle
+from tests.stories.external_changes import TURN_MAX_S, described, detach_by_hand, pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
-from tests.unit.service.other_hands import SECOND, conditions, settled_node
+from tests.unit.service.external_changes import SECOND, conditions, settled_node
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_what_was_read_before_our_own_change_is_no_difference(node: FakeNode) ->
     node.ec2.unassign(SECOND, addresses=[released], prefixes=[])
     node.enis.book.record_removed(addresses=[released], on=SECOND)
     with node.datastore.transaction() as uow:
-        uow.remove_addresses([released], reason="given back")
+        uow.remove_addresses([released], reason="released")
     run_sandboxes(node, *(f"more-{number}" for number in range(10)))
     assert len(node.ec2.enis) == 3
     for _ in range(10):

@@ -15,7 +15,7 @@ from ipamd.model.ids import EniId
 from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import settle
+from tests.stories.external_changes import settle
 from tests.unit.service.cloud_comparison import OTHER
 
 

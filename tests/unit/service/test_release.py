@@ -1,4 +1,4 @@
-"""The pool gives back what nobody needed for a whole window, and nothing else; whatever fails, no sandbox gets what EC2 took back."""
+"""The pool releases what nobody needed for a whole window, and nothing else; whatever fails, no sandbox gets what EC2 took back."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_churn_within_the_window_makes_no_call(node: FakeNode) -> None:
 
 
 def test_a_waiting_add_comes_first(node: FakeNode) -> None:
-    """While an ADD waits nothing is given back, and what was begun is not continued."""
+    """While an ADD waits nothing is released, and what was begun is not continued."""
     fill_and_empty(node, 22)
     node.pool.cycle()
     node.clock.advance(RELEASE_HOLD_S + 1)
@@ -260,7 +260,7 @@ def test_an_eni_being_deleted_is_not_taken_back_by_a_comparison(node: FakeNode) 
 
 
 def test_our_own_detach_is_nobody_elses(node: FakeNode) -> None:
-    """The link that goes with an ENI that we give back freezes nothing, and gives rise to no look at EC2."""
+    """The link that goes with an ENI that we release freezes nothing, and gives rise to no look at EC2."""
     fill_and_empty(node, 22)
     seen: list[str] = []
 

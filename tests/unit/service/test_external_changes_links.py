@@ -17,9 +17,9 @@ from ipamd.model.kernel import LinkEventKind
 from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
-from tests.stories.other_hands import TURN_MAX_S, described, detach_by_hand, link_event, pass_time, settle
+from tests.stories.external_changes import TURN_MAX_S, described, detach_by_hand, link_event, pass_time, settle
 from tests.stories.stale_reads import ec2_tells, run_sandboxes
-from tests.unit.service.other_hands import SECOND, conditions, settled_node
+from tests.unit.service.external_changes import SECOND, conditions, settled_node
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_link_that_comes_back_may_be_of_an_eni_that_describe_does_not_show_yet
     node.bring_up()
     node.hostnet.fail["setup_eni"] = [] if was_set_up else [WiringError("No such device")] * 5
     run_sandboxes(node, "a")
-    node.app.context.freeze.set(FreezeCause.OPERATOR, "of a test: the ENI must not be given back for want of pods")
+    node.app.context.freeze.set(FreezeCause.OPERATOR, "of a test: the ENI must not be released for want of pods")
     mac = node.ec2.enis[SECOND].mac
     with others_shown(node):
         node.hostnet.unplugged.add(mac)
