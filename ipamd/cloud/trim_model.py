@@ -118,7 +118,10 @@ def write(target: Path = DATA_DIR) -> int:
             _dump(folder / f"{name}.json", loader.load_service_model(service, name, version))
     for name in GLOBAL_FILES:
         _dump(target / f"{name}.json", loader.load_data(name))
-    _dump(target / "endpoints.json", _trimmed_endpoints(loader.load_data("endpoints")))
+    endpoints = loader.load_data("endpoints")
+    for partition in endpoints["partitions"]:
+        partition["services"] = {name: part for name, part in partition["services"].items() if name in KEPT}
+    _dump(target / "endpoints.json", endpoints)
     _dump(target / MANIFEST, {"botocore": botocore.__version__, "operations": sorted(KEPT["ec2"])})
     return sum(path.stat().st_size for path in target.rglob("*.json"))
 
@@ -151,14 +154,6 @@ def _without_unread(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_unread(item) for key, item in value.items() if key not in _UNREAD or isinstance(item, Mapping)}
     return [_without_unread(item) for item in value] if isinstance(value, list) else value
-
-
-def _trimmed_endpoints(endpoints: Mapping[str, Any]) -> dict[str, Any]:
-    partitions = [
-        {**partition, "services": {name: part for name, part in partition["services"].items() if name in KEPT}}
-        for partition in endpoints["partitions"]
-    ]
-    return {**endpoints, "partitions": partitions}
 
 
 def _dump(path: Path, value: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from ipamd.model.address import Address, AddressState
+from ipamd.model.address import AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
 from ipamd.model.snapshot import Snapshot
 
@@ -19,10 +19,10 @@ def differences(memory: Snapshot, disk: Snapshot) -> list[str]:
 
     A reserved address is free on disk, with the `since` it had then: a reservation promises nothing (I5).
     """
-    addresses = {
-        key: _unreserved(address, disk.addresses.get(key)) if address.state is AddressState.RESERVED else address
-        for key, address in memory.addresses.items()
-    }
+    addresses = dict(memory.addresses)
+    for key, address in memory.addresses.items():
+        if address.state is AddressState.RESERVED and (stored := disk.addresses.get(key)):
+            addresses[key] = replace(address, state=AddressState.FREE, since=stored.since, owner=None, reason=stored.reason)
     return [
         *_compare("ENI", memory.enis, disk.enis),
         *_compare("address", addresses, disk.addresses),
@@ -37,12 +37,6 @@ def differences(memory: Snapshot, disk: Snapshot) -> list[str]:
 def contradictions(snapshot: Snapshot) -> list[str]:
     """Check what SQL cannot: prefixes that hold their addresses, places on the instance, I4 and I6 across tables."""
     return [*_addresses(snapshot), *_attachments(snapshot), *_places(snapshot)]
-
-
-def _unreserved(address: Address, stored: Address | None) -> Address:
-    if stored is None:
-        return address
-    return replace(address, state=AddressState.FREE, since=stored.since, owner=None, reason=stored.reason)
 
 
 def _compare(what: str, memory: Mapping[K, V], disk: Mapping[K, V]) -> Iterator[str]:

@@ -187,6 +187,8 @@ class MemoryState:
                         self.reservations.pop(old.owner, None)
                 if new is not None:
                     self._pool.put(new)
+                    if new.state is AddressState.RESERVED and new.owner is not None:  # lost, or healed, while an ADD has it
+                        self.reservations[new.owner] = address
             for eni_id, eni in view.enis.changes.items():
                 if eni is None:
                     self._pool.slots.pop(eni_id, None)

@@ -80,7 +80,8 @@ def replace_table(
     if needs_mark(config) or former.marks:
         chains.append(_mark_in(config, primary_link, former.marks))
     if not config.external_snat:
-        chains.append(_exempt_set(collapse_addresses([*vpc_cidrs, *config.exclude_snat_cidrs])))
+        elements = ", ".join(map(str, collapse_addresses([*vpc_cidrs, *config.exclude_snat_cidrs])))
+        chains.append(f"  set exempt {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}")
         chains.append(_mark_out(config))
         chains.append(_snat(config, primary_address))
     if not chains:
@@ -95,11 +96,6 @@ def needs_mark(config: NetworkConfig) -> bool:
     Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, SetupHostNetwork.
     """
     return config.node_port_support or not config.external_snat
-
-
-def _exempt_set(networks: Iterable[IPv4Network]) -> str:
-    elements = ", ".join(str(network) for network in networks)
-    return f"  set exempt {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}"
 
 
 def _with_prefixes(body: str, prefix: str, former: Collection[str]) -> str:

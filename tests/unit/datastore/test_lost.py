@@ -98,6 +98,8 @@ def test_lost_while_reserved(path: Path, tmp_path: Path, store: Datastore, end: 
     _lose(store, str(reserved.address))
     assert store.counts() == PoolCounts(free=3, lost=1, lost_in_use=1)
     assert store.audit() == []
+    with pytest.raises(InvariantError, match=f"has {reserved.address} already"):
+        store.reserve(a_key())
     if end == "crash":
         again = open_at(crashed_copy(path, tmp_path / "copy"))
         assert again.report.is_sound
