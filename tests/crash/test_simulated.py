@@ -14,7 +14,10 @@ import pytest
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, SandboxNames, veth_name
+from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.errors import CloudError, EniLimitError
+from ipamd.model.ids import EniId
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.sandbox import SandboxState
 from ipamd.sandbox.judge import LIST_INTERVAL_S
@@ -22,7 +25,6 @@ from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_leaked_enis import leak, pass_looks
-from tests.unit.service.test_provisioner_deletions import refuse_attach_and_delete
 from tests.unit.service.test_release import fill_and_empty, run_down
 
 
@@ -141,11 +143,27 @@ def test_whoever_comes_back_after_a_crash_in_add(node: FakeNode, name: str, late
     node.assert_sound()
 
 
+def refuse_attach_and_delete(node: FakeNode) -> None:
+    """EC2 attaches an ENI and says that it refused to, shows it late, and refuses to delete it."""
+    node.ec2.lose["attach_eni"] = [EniLimitError("the answer to a repetition")]
+    node.ec2.fail["delete_eni"] = [CloudError("it is in use")]
+    real, stale = node.ec2.describe_eni, []
+
+    def describe(eni_id: EniId) -> DescribedEni:
+        told = real(eni_id)
+        if stale:
+            return told
+        stale.append(eni_id)
+        return replace(told, attachment_id="", attachment_status="", instance_id="", device_index=-1)
+
+    node.ec2.describe_eni = describe  # type: ignore[method-assign]
+
+
 @pytest.mark.parametrize("name", ["growth.marked", "growth.intent-closed"])
 def test_a_crash_while_an_eni_is_taken_in_after_all_keeps_it(node: FakeNode, name: str) -> None:
     """Killed before or after its intent is closed: the ENI stays, is known, and ends with its instance (I2, I9)."""
     node.add("a")
-    refuse_attach_and_delete(node, times=1)
+    refuse_attach_and_delete(node)
     node.failpoint = kill_at(name)
     with pytest.raises(KilledHere):
         node.pool.cycle()

@@ -6,18 +6,14 @@ The pool's thread is woken when it asks to be, on a fake clock, for a day in whi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import EC2
-from ipamd.model.cloud_evidence import RECENT_S
-from ipamd.model.eni import EniState
-from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, ThrottledError
+from ipamd.model.errors import CloudDeniedError, EniLimitError
 from ipamd.model.ids import EniId
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
-from tests.fakes.cloud import INSTANCE, FakeEc2
+from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_leaked_enis import leak
 from tests.unit.service.test_release import SMALL, fill_and_empty
@@ -241,96 +237,17 @@ def killed(request: pytest.FixtureRequest, tmp_path: Path, ec2: DenyingEc2) -> F
     return made
 
 
-def assert_all_usable(node: FakeNode) -> None:
-    """Nothing is held back: every ENI is attached and set up, every address can be given, no intent is open (I7, I9)."""
-    assert [one for one in node.datastore.open_intents() if not one.is_settled] == []
-    assert all(eni.state is EniState.ATTACHED and eni.host_ready for eni in node.datastore.enis())
-    assert {eni.eni_id for eni in node.datastore.enis()} == set(node.ec2.enis)
-    free = node.datastore.counts().free
-    assert free == node.datastore.counts().total
-    for number in range(free):
-        node.add(f"after-{number}")
-    node.assert_sound()
-
-
-def test_a_release_that_was_never_asked_for_is_undone(killed: FakeNode) -> None:
-    """The ENI was *detaching* in our records for ever, the addresses nobody's; within a quarter of an hour all of it serves again."""
-    pass_time(killed, 900)
-    assert any("giving back" in sentence and "UnauthorizedOperation" in sentence for sentence in killed.health.conditions())
-    assert_all_usable(killed)
-
-
 def test_what_is_undone_is_not_begun_again_each_minute(killed: FakeNode) -> None:
     """The pool still has too much, and waits as after any other denial (I13); IAM is mended, and it goes."""
     assert_quiet(killed)
+    assert any("giving back" in sentence and "UnauthorizedOperation" in sentence for sentence in killed.health.conditions())
+    assert [one for one in killed.datastore.open_intents() if not one.is_settled] == []
     assert isinstance(killed.ec2, DenyingEc2)
     killed.ec2.denied = set()
     pass_time(killed, RELEASE_HOLD_S + HOUR_S)
     assert killed.datastore.counts().total == 10
     assert killed.health.conditions() == []
     killed.assert_sound()
-
-
-@pytest.mark.parametrize("error", [CloudError("no answer"), ThrottledError("slow down")], ids=["silence", "throttling"])
-@pytest.mark.parametrize("by_eni", [True, False], ids=["detach", "unassign"])
-def test_silence_and_throttling_undo_nothing(tmp_path: Path, ec2: DenyingEc2, by_eni: bool, error: CloudError) -> None:
-    """I11: neither is a refusal. What was named stays nobody's for hours, and is released once EC2 answers."""
-    node = begun(tmp_path, ec2, by_eni=by_eni, killed_at="release.intent-opened")
-    ec2.fail = {method: [error] * 10_000 for method in ("detach_eni", "unassign")}
-    (intent,) = node.datastore.open_intents()
-    node.crash()
-    node.bring_up()
-    pass_time(node, 2 * HOUR_S)
-    assert intent.intent_id in {one.intent_id for one in node.datastore.open_intents()}
-    ec2.fail = {}
-    pass_time(node, EC2.longest_s + RECENT_S + 120)
-    assert intent.intent_id not in {one.intent_id for one in node.datastore.open_intents()}
-    assert {row.address for row in node.datastore.addresses()} == {a for e in ec2.enis.values() for a in e.secondary_addresses}
-    node.assert_sound()
-
-
-def test_a_release_whose_answer_was_lost_and_that_is_denied_since(tmp_path: Path, ec2: DenyingEc2) -> None:
-    """EC2 took the addresses back, the answer was lost, and IAM denies the repetition: they are not given to anybody (I7)."""
-    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
-    node.bring_up()
-    pass_time(node, 600)
-    fill_and_empty(node, 9)
-    real = ec2.unassign
-
-    def lossy(*args: object, **named: object) -> None:
-        real(*args, **named)  # type: ignore[arg-type]
-        ec2.denied = {"unassign"}
-        raise CloudError("connection reset")
-
-    ec2.unassign = lossy  # type: ignore[method-assign]
-    begin(node)
-    ec2.unassign = real  # type: ignore[method-assign]
-    at_ec2 = {address for eni in ec2.enis.values() for address in eni.secondary_addresses}
-    held = {row.address for row in node.datastore.addresses()} - at_ec2
-    assert held
-    pass_time(node, 2 * HOUR_S)
-    assert {row.address for row in node.datastore.addresses()} == at_ec2
-    assert [one for one in node.datastore.open_intents() if not one.is_settled] == []
-    node.assert_sound()
-
-
-def test_an_eni_whose_detach_ec2_shows_late_is_not_taken_back(tmp_path: Path, ec2: DenyingEc2) -> None:
-    """EC2 detached it, the answer was lost, and a Describe that lags shows it attached while IAM denies the repetition (I7, I11)."""
-    node = begun(tmp_path, ec2, by_eni=True, killed_at="release.detached")
-    (leaving,) = detached(node)
-    ec2.denied = {"detach_eni", "delete_eni"}
-    shown = replace(
-        ec2.enis[leaving], instance_id=INSTANCE, attachment_id="attach-x", attachment_status="attached", device_index=2
-    )
-    ec2.described[leaving] = [shown, shown]
-    node.crash()
-    node.bring_up()
-    pass_time(node, RECENT_S - 20)
-    (record,) = [eni for eni in node.datastore.enis() if eni.eni_id == leaving]
-    assert record.state is EniState.DETACHING
-    pass_time(node, 2 * HOUR_S)
-    assert leaving not in {eni.eni_id for eni in node.datastore.enis()}
-    assert leaving in {one.payload["eni_id"] for one in node.datastore.open_intents()}
 
 
 def test_an_attach_that_fails_costs_no_loop_of_deletions(tmp_path: Path, ec2: DenyingEc2) -> None:

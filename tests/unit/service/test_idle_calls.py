@@ -1,6 +1,6 @@
 """What an idle node that lacks something costs at EC2: at most six calls an hour in every state, and as few as sense allows (I13).
 
-The figures are those of docs/performance.md. Nobody waits: an ADD asks sooner (test_limits.py).
+The figures are those of docs/performance.md. Nobody waits: an ADD asks sooner (test_refusals.py).
 """
 
 from __future__ import annotations

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
-from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError, ThrottledError
+from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError
 from ipamd.model.intent import OPENED_AT, Intent, IntentKind
 from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
-from tests.unit.service.test_provisioner import no_eni_is_lost
 
 POISON = [
     CloudDeniedError("EC2 CreateNetworkInterface failed", details="UnauthorizedOperation"),
@@ -34,53 +33,6 @@ def run(node: FakeNode, seconds: int, *, step: int = 5) -> None:
     for _ in range(0, seconds, step):
         node.clock.advance(step)
         node.pool.cycle()
-
-
-@pytest.mark.parametrize("refusal", POISON, ids=lambda error: error.details or "subnet")
-def test_what_was_made_is_found_though_every_repetition_is_refused(node: FakeNode, refusal: CloudError) -> None:
-    """The answer was lost, the ENI is there, and IAM or its token rules refuse the call from now on: the tag finds it."""
-    node.add("a")
-    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
-    node.pool.cycle()
-    (made,) = set(node.ec2.enis) - {PRIMARY}
-    node.ec2.fail["create_eni"] = refused_for_ever(refusal)
-    run(node, 10)
-    assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY, made]
-    assert node.datastore.open_intents() == ()
-    assert node.ec2.calls["create_eni"] == 2, "repeated once, then searched for"
-    node.assert_sound()
-
-
-@pytest.mark.parametrize("refusal", POISON, ids=lambda error: error.details or "subnet")
-def test_what_was_not_made_is_closed_after_a_minute_of_looks(node: FakeNode, refusal: CloudError) -> None:
-    """Nothing was made: searches a minute apart say so, and the intent does not live for ever."""
-    node.add("a")
-    node.ec2.fail["create_eni"] = [CloudError("connection reset"), refusal]
-    node.pool.cycle()
-    (intent,) = node.datastore.open_intents()
-    run(node, 55)
-    assert intent.intent_id in {one.intent_id for one in node.datastore.open_intents()}
-    run(node, 130)
-    assert node.ec2.calls["find_by_token"] <= 8
-    assert intent.intent_id not in {one.intent_id for one in node.datastore.open_intents()}
-    no_eni_is_lost(node)
-
-
-def test_a_search_may_lag_behind_the_creation(node: FakeNode) -> None:
-    """EC2 does not show the new ENI at the first look: it is found at the second (I11)."""
-    node.add("a")
-    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
-    node.pool.cycle()
-    (made,) = set(node.ec2.enis) - {PRIMARY}
-    node.ec2.fail["create_eni"] = refused_for_ever(POISON[1])
-    shown = node.ec2.find_by_token
-    node.ec2.find_by_token = lambda token: ()  # type: ignore[method-assign]
-    run(node, 10)
-    node.ec2.find_by_token = shown  # type: ignore[method-assign]
-    no_eni_is_lost(node)
-    run(node, 70)
-    assert made in {eni.eni_id for eni in node.datastore.enis()}
-    assert node.datastore.open_intents() == ()
 
 
 def test_a_poisoned_creation_does_not_stop_growth_on_other_enis(tmp_path: Path) -> None:
@@ -139,27 +91,6 @@ def test_an_eni_that_may_exist_is_not_asked_for_twice(node: FakeNode) -> None:
     assert "not answered" in node.demand.status().sentence
 
 
-def test_a_throttled_repetition_is_repeated_later(node: FakeNode) -> None:
-    """Throttling is no refusal of the request: the token gives the ENI as soon as EC2 takes the call."""
-    node.add("a")
-    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
-    node.pool.cycle()
-    node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
-    run(node, 30)
-    assert node.ec2.calls["find_by_token"] == 0
-    assert len(node.datastore.enis()) == 2
-
-
-def test_a_first_refusal_is_believed_whatever_its_code(node: FakeNode) -> None:
-    """Nothing came before it: the intent is closed at once, and no ENI is in doubt."""
-    for number, refusal in enumerate(POISON):
-        node.add(f"s{number}")
-        node.ec2.fail["create_eni"] = [refusal]
-        node.pool.cycle()
-        assert node.datastore.open_intents() == ()
-        node.clock.advance(3700)
-
-
 def test_an_eni_carries_the_token_of_its_intent(node: FakeNode) -> None:
     """The tag is what a search finds it by; an operator's tag of that name does not replace it."""
     node.add("a")
@@ -167,20 +98,6 @@ def test_an_eni_carries_the_token_of_its_intent(node: FakeNode) -> None:
     (made,) = set(node.ec2.enis) - {PRIMARY}
     token = node.ec2.enis[made].tags[INTENT_TAG]
     assert [eni.eni_id for eni in node.ec2.find_by_token(token)] == [made]
-
-
-def test_a_refusal_of_the_adapter_s_own_repetition_is_no_answer(node: FakeNode) -> None:
-    """The adapter repeated a call whose answer was lost, and that was refused: the ENI is there, and the intent stays open."""
-    refusal = CloudDeniedError("EC2 CreateNetworkInterface failed", details="UnauthorizedOperation")
-    refusal.may_have_happened = True
-    node.add("a")
-    node.ec2.lose["create_eni"] = [refusal]
-    node.pool.cycle()
-    no_eni_is_lost(node)
-    assert len(node.datastore.open_intents()) == 1
-    run(node, 10)
-    assert len(node.ec2.enis) == len(node.datastore.enis()) == 2
-    assert node.datastore.open_intents() == ()
 
 
 def test_what_was_recovered_is_no_condition_any_more(node: FakeNode) -> None:

@@ -123,21 +123,6 @@ def test_an_open_intent_protects(node: FakeNode, is_by_token: bool) -> None:
     assert eni_id in node.ec2.enis
 
 
-def test_attached_meanwhile_is_left_alone(node: FakeNode) -> None:
-    """Between the second look and the deletion somebody attached it: it is neither detached nor deleted."""
-    eni_id = leak(node)
-
-    def reached(name: str) -> None:
-        if name == "growth.intent-opened":
-            node.ec2.enis[eni_id] = replace(node.ec2.enis[eni_id], status="in-use", attachment_id="attach-x", instance_id="i-x")
-
-    node.failpoint = reached
-    pass_looks(node)
-    assert node.ec2.enis[eni_id].attachment_id == "attach-x"
-    assert node.ec2.calls["detach_eni"] == node.ec2.calls["delete_eni"] == 0
-    assert node.datastore.open_intents() == ()
-
-
 def test_a_refused_look_is_made_again_later(node: FakeNode) -> None:
     """With doubling pauses; the pool is not held up."""
     eni_id = leak(node)
@@ -151,18 +136,6 @@ def test_a_refused_look_is_made_again_later(node: FakeNode) -> None:
     node.clock.advance(node.provisioner.leaked_enis.next_look_s() or 0.0)
     pass_looks(node)
     assert eni_id not in node.ec2.enis
-
-
-def test_a_refused_deletion_is_made_again(node: FakeNode) -> None:
-    """Its intent stays open, and the recovery of intents deletes it."""
-    eni_id = leak(node)
-    node.ec2.fail["delete_eni"] = [CloudError("busy")]
-    pass_looks(node)
-    assert [intent.kind for intent in node.datastore.open_intents()] == [IntentKind.DELETE_ENI]
-    node.clock.advance(120)
-    node.pool.run_once()
-    assert eni_id not in node.ec2.enis
-    assert node.datastore.open_intents() == ()
 
 
 def test_a_frozen_pool_deletes_nothing(node: FakeNode) -> None:

@@ -107,7 +107,8 @@ def test_silence_ends_nothing(operation: object) -> None:
 
 TOKEN, MADE = "token-1", EniId("eni-2")
 LOST, LOST_AND_DENIED = unanswered(), CloudDeniedError("the adapter's own repetition was denied")
-LOST_AND_DENIED.may_have_happened = True
+LOST_AND_SLOW = ThrottledError("and throttled")
+LOST_AND_DENIED.may_have_happened = LOST_AND_SLOW.may_have_happened = True
 REFUSED, DENIED, SLOW, UNKNOWN = refused(), refused(CloudDeniedError), refused(ThrottledError), refused(CloudNotFoundError)
 NO_ROOM, FULL, TAKEN = refused(SubnetExhaustedError), refused(EniLimitError), refused(DeviceIndexTakenError)
 
@@ -246,6 +247,7 @@ CREATIONS = [
     Case(S.ASKED, S.UNANSWERED, "create", "gone", fail={"create": LOST}),
     Case(S.ASKED, S.UNANSWERED, "create", "detached", lose={"create": LOST}),
     Case(S.ASKED, S.UNANSWERED, "create", "detached", lose={"create": LOST_AND_DENIED}),
+    Case(S.ASKED, S.UNANSWERED, "create", "detached", lose={"create": LOST_AND_SLOW}),
     # It may have made an ENI: its token gives that one again, its tag finds it, and nothing else says that there is none.
     Case(S.UNANSWERED, S.DONE, f"create {MAKES}", "attached used"),
     Case(S.UNANSWERED, S.DONE, f"create {MAKES}", "attached used", at_ec2="detached"),
@@ -273,7 +275,8 @@ CREATIONS = [
     Case(S.FOUND, S.DONE, "describe", "attached used", at_ec2="used"),
     Case(S.FOUND, S.FOUND, "describe", "detached", at_ec2="detached", fail={"describe": UNKNOWN}),
     Case(S.FOUND, S.FOUND, "describe", "detached", at_ec2="detached", fail={"describe": UNKNOWN}, pauses_s=(2 * RECENT_S,)),
-    Case(S.FOUND, S.FOUND, "describe", "gone", at_ec2="gone", pauses_s=(0.0, GONE_AFTER_S - 5)),
+    Case(S.FOUND, S.FOUND, "describe", "gone", at_ec2="gone", pauses_s=(0.0, GONE_AFTER_S)),
+    Case(S.FOUND, S.FOUND, "describe", "gone", at_ec2="gone", pauses_s=(GONE_AFTER_S, GONE_AFTER_S - 5)),
     Case(S.FOUND, S.DONE, "describe", "gone", at_ec2="gone", pauses_s=(GONE_AFTER_S, GONE_AFTER_S)),
     *(
         Case(S.FOUND, S.FOUND, "describe", "detached", at_ec2="detached", fail={"describe": error}, pauses_s=(5000.0,))
@@ -284,6 +287,7 @@ CREATIONS = [
         Case(S.ASKED, S.DONE, f"create attach {ENDS} compare", "gone", fail={"attach": error})
         for error in (REFUSED, DENIED, FULL)
     ),
+    Case(S.ASKED, S.HELD, f"create attach {ENDS} compare", "detached", fail={"attach": FULL, "delete": REFUSED}),
     Case(S.ASKED, S.FOUND, "create attach", "detached", fail={"attach": UNKNOWN}),
     Case(S.ASKED, S.FOUND, "create attach", "detached", fail={"attach": LOST}),
     Case(S.ASKED, S.FOUND, "create attach", "attached", lose={"attach": LOST}),

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.address import AddressState
-from ipamd.model.eni import EniState
-from ipamd.model.errors import CloudError, PoolEmptyError
 from ipamd.model.ids import EniId
 from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
@@ -38,26 +36,6 @@ def detach_by_hand(node: FakeNode, eni_id: EniId) -> None:
     """Somebody else detaches and deletes an ENI."""
     node.ec2.detach_eni(node.ec2.enis[eni_id].attachment_id)
     node.ec2.delete_eni(eni_id)
-
-
-def test_an_allocation_whose_eni_is_gone_does_not_stop_the_pool(tmp_path: Path) -> None:
-    """The answer was lost, and then the ENI: the intent is closed, and the pool grows elsewhere."""
-    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
-    node.bring_up()
-    for number in range(9):
-        node.add(f"s{number}")
-        node.pool.cycle()
-    assert OTHER in node.ec2.enis
-    for number in range(2):
-        node.add(f"t{number}")
-    node.ec2.lose["assign_addresses"] = [CloudError("not answered")]
-    node.pool.cycle()
-    assert node.datastore.open_intents() != ()
-    detach_by_hand(node, OTHER)
-    for _ in range(4):
-        node.clock.advance(700)
-        node.pool.cycle()
-    assert node.datastore.open_intents() == ()
 
 
 def test_an_eni_that_another_hand_filled_does_not_stop_the_pool(tmp_path: Path) -> None:
@@ -134,37 +112,3 @@ def test_a_new_eni_with_an_address_that_we_hold_elsewhere_does_not_stop_the_pool
     assert node.datastore.open_intents() == ()
     assert len(node.datastore.enis()) == 2
     node.assert_sound()
-
-
-def test_an_absent_eni_gives_no_more_addresses_while_its_sandboxes_live(node: FakeNode) -> None:
-    """EC2 shows the ENI attached no more: its sandboxes are kept (I2), its free addresses are given to nobody (I7)."""
-    for number in range(9):
-        node.add(f"s{number}")
-        node.pool.cycle()
-    on_other = node.add("on-other")
-    assert on_other.eni_id == OTHER
-    detach_by_hand(node, OTHER)
-    node.look_twice()
-    assert node.datastore.attachment(on_other.key) == on_other
-    with pytest.raises(PoolEmptyError):
-        node.datastore.reserve(node.key("nobody"))
-    node.delete("on-other")
-    node.cool()
-    node.host_reconciler.reconcile()
-    assert [eni.eni_id for eni in node.datastore.enis()] == [PRIMARY]
-
-
-def test_an_eni_that_comes_back_gives_again(node: FakeNode) -> None:
-    """Found absent, attached later: its addresses are assignable again, and its sandbox's is not lost any more."""
-    for number in range(9):
-        node.add(f"s{number}")
-        node.pool.cycle()
-    node.add("on-other")
-    held = node.ec2.enis.pop(OTHER)
-    node.look_twice()
-    assert node.datastore.counts().lost == 1
-    node.ec2.enis[OTHER] = held
-    node.enis.sync_with_ec2(IDENTITY)
-    assert node.datastore.counts().lost == 0
-    assert all(eni.state is EniState.ATTACHED and eni.host_ready for eni in node.datastore.enis())
-    assert node.add("next").eni_id == OTHER

@@ -1,17 +1,256 @@
-"""What EC2's refusals teach the pool: how often it asks again, and for how much (I13), and what it tells ADDs (I14)."""
+"""The table of refusals: what EC2 refused stops what it is about, until then, and no more (I13, I14)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError, PoolEmptyError, SubnetExhaustedError
-from ipamd.model.pool import PoolSettings
+from ipamd.core.agenda import DENIED, EC2, LIMIT, ROOM, Agenda
+from ipamd.core.context import ServiceContext
+from ipamd.eni.limits import ALLOCATION, CREATION, SLOTS_CODE, YIELD_S, Asked, Limits
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    CloudNotFoundError,
+    CloudQuotaError,
+    EniLimitError,
+    PoolEmptyError,
+    SubnetChoiceError,
+    SubnetExhaustedError,
+    ThrottledError,
+)
+from ipamd.model.ids import EniId
+from ipamd.model.pool import Allocate, CreateEni, GrowthState, PoolSettings
+from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_idle_calls import DAY_S, calls_by_hour
+
+CREATE, CREATE_ONE = CreateEni(1, address_count=8), CreateEni(1, address_count=1)
+CREATE_PREFIXES, CREATE_PREFIX = CreateEni(1, prefix_count=4), CreateEni(1, prefix_count=1)
+ADDRESSES = Allocate(EniId("eni-1"), 8)
+PREFIX_SET, PREFIX = Allocate(EniId("eni-1"), prefix_count=4), Allocate(EniId("eni-1"), prefix_count=1)
+FULL, GONE = SubnetExhaustedError("full"), CloudNotFoundError("gone")
+TOO_MANY, NO_SLOT = EniLimitError("limit"), EniLimitError("limit", code=SLOTS_CODE)
+DENIAL, QUOTA, CHOICE = CloudDeniedError("denied"), CloudQuotaError("quota"), SubnetChoiceError("excluded")
+OTHER, ODD = CloudError("no answer"), CloudError("odd", code="Odd")
+ODD.may_have_happened = False
+FIELDS = ("creation", "allocation", "prefixes", "eni_cap", "slot_caps", "room", "prefix_cap", "creation_cap")
+
+
+class Learner:
+    """The limits of a node, and its clock."""
+
+    def __init__(self, *, told: int = 1000, part: float = 0.0, waiting: bool = False) -> None:
+        self.clock = FakeClock()
+        self.ec2 = FakeEc2(pool_size=told)
+        self.agenda = Agenda(self.clock, is_urgent=lambda: waiting)
+        context = cast("ServiceContext", SimpleNamespace(clock=self.clock, agenda=self.agenda))
+        self.limits = Limits(context, ec2=self.ec2, draw=lambda: part)
+
+    def state(self, *, is_urgent: bool = True) -> GrowthState:
+        """What the planner is told; every subnet but the node's own is unknown."""
+        return self.limits.state(home=SUBNET, candidates=(), is_urgent=is_urgent)
+
+    def stopped(self, *, is_urgent: bool = True) -> dict[str, Any]:
+        """What the planner is told to leave, by field; a refusal by how long it lasts."""
+        state = self.state(is_urgent=is_urgent)
+        found = {name: getattr(state, name) for name in FIELDS}
+        return {name: getattr(one, "left_s", one) for name, one in found.items() if one not in (None, {})}
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "stops", "schedule"),
+    [
+        (Asked(ADDRESSES, home=SUBNET), FULL, {"room": 4}, ROOM),
+        (Asked(Allocate(EniId("eni-1"), 1), home=SUBNET), FULL, {"room": 0, "creation": 0, "allocation": 0}, ROOM),
+        (Asked(ADDRESSES, home=SUBNET, is_other_subnet=True, used_slot_count=3), FULL, {"slot_caps": {"eni-1": 3}}, ROOM),
+        (Asked(PREFIX_SET), FULL, {"prefix_cap": 2}, ROOM),
+        (Asked(CREATE_PREFIXES), FULL, {"prefix_cap": 2}, ROOM),
+        (Asked(PREFIX), FULL, {"prefixes": 0}, ROOM),
+        (Asked(CREATE_PREFIX), FULL, {"prefixes": 0}, ROOM),
+        (Asked(CREATE, home=SUBNET), FULL, {}, None),  # of each subnet, as `Subnets` tries them
+        (Asked(CREATE, attached_count=3), NO_SLOT, {"creation_cap": 4}, LIMIT),
+        (Asked(CREATE_PREFIXES, attached_count=3), NO_SLOT, {"creation_cap": 2}, LIMIT),
+        (Asked(CREATE_ONE, attached_count=3), NO_SLOT, {"eni_cap": 3}, LIMIT),
+        (Asked(CREATE, attached_count=3), TOO_MANY, {"eni_cap": 3}, LIMIT),
+        (Asked(ADDRESSES, used_slot_count=3), NO_SLOT, {"slot_caps": {"eni-1": 3}}, LIMIT),
+        (Asked(ADDRESSES, used_slot_count=3), GONE, {"slot_caps": {"eni-1": 3}}, ROOM),
+        (Asked(CREATE), GONE, {"creation": 0}, EC2),
+        (Asked(CREATE), DENIAL, {"creation": 0}, DENIED),
+        (Asked(ADDRESSES), DENIAL, {"allocation": 0}, DENIED),
+        (Asked(PREFIX), DENIAL, {"allocation": 0}, DENIED),
+        (Asked(CREATE), QUOTA, {"creation": 0}, DENIED),
+        (Asked(CREATE), CHOICE, {"creation": 0}, DENIED),
+        (Asked(PREFIX), ODD, {"prefixes": 0}, ROOM),
+        (Asked(ADDRESSES), ODD, {"allocation": 0}, EC2),
+        (Asked(CREATE), OTHER, {"creation": 0}, EC2),
+        (Asked(PREFIX), OTHER, {"allocation": 0}, EC2),
+        (Asked(CREATE), ThrottledError("slow"), {"creation": 0}, EC2),
+        (Asked(CREATE, is_urgent=False), ThrottledError("slow"), {}, ROOM),  # it yields, and stops nothing else
+        (Asked(CREATE), OSError("ours"), {"creation": 0}, EC2),
+    ],
+)
+def test_a_refusal_stops_what_it_is_about(asked: Asked, error: Exception, stops: dict[str, Any], schedule: Any) -> None:
+    """It is in force for its schedule's first pause, twice that when it comes again, and one success ends it; a 0 is a pause. The wall
+    clock, which is set forward and back, changes nothing."""
+    learner = Learner()
+    for count in (1, 2):
+        learner.limits.learn(asked, error)
+        learner.clock.step_wall(3600 if count == 1 else -7200)
+        left_s = 0.0 if schedule is None else schedule.pause_s(count)
+        expected = {
+            name: value or (left_s if name in ("creation", "allocation", "prefixes") else 0) for name, value in stops.items()
+        }
+        if count == 1 or "room" not in stops:  # what was refused again is halved again
+            assert learner.stopped() == expected
+        assert learner.limits.next_retry_s() == (left_s or None)
+        learner.clock.advance(left_s - 0.5)
+        assert bool(learner.stopped()) == bool(stops)
+        learner.clock.advance(1.0)
+        assert learner.stopped() == {}
+    learner.limits.learn(asked, error)
+    learner.limits.succeeded(asked)
+    disproved = {"creation", "allocation", "prefixes", "eni_cap", "slot_caps"}
+    assert not disproved & set(learner.stopped()) or "room" in stops
+
+
+def test_an_instance_that_takes_no_further_eni_is_described() -> None:
+    """How many ENIs it has, and how many of them are not ours; that EC2 shows more of them later ends it (I14)."""
+    learner = Learner()
+    learner.limits.learn(Asked(CREATE, attached_count=3, foreign_count=1), TOO_MANY)
+    assert "which has 3 ENIs, 1 of them not ours to use: limit" in str(learner.state().cap)
+    assert not learner.limits.drop_stale_cap(3)
+    assert learner.limits.drop_stale_cap(4)
+    assert learner.stopped() == {}
+
+
+@pytest.mark.parametrize(("told", "room"), [(5, 5), (0, 0), (7, 7), (8, 4), (1000, 4)])
+def test_what_a_subnet_has_is_asked_for(told: int, room: int) -> None:
+    """What EC2 says is free; half of what it refused where that should have been enough. One Describe, before the next try too."""
+    learner = Learner(told=told)
+    learner.limits.learn(Asked(ADDRESSES, home=SUBNET), FULL)
+    assert learner.state().room == room
+    assert learner.ec2.calls["subnet_free_count"] == 1
+    assert not learner.limits.recheck_room(SUBNET, ADDRESSES), "the refusal is in force"
+    learner.clock.advance(120)
+    learner.ec2.left_count = 2
+    assert learner.limits.recheck_room(SUBNET, ADDRESSES)
+    assert learner.state().room == 2
+    learner.clock.advance(240)
+    learner.ec2.left_count = 8
+    assert not learner.limits.recheck_room(SUBNET, ADDRESSES)
+    assert learner.stopped() == {}
+    assert learner.ec2.calls["subnet_free_count"] == 3
+    learner.limits.succeeded(Asked(ADDRESSES, home=SUBNET))
+    learner.limits.learn(Asked(ADDRESSES, home=SUBNET), FULL)
+    assert learner.limits.next_retry_s() == 120.0, "a success begins anew"
+
+
+def test_a_waiting_add_asks_sooner() -> None:
+    """A subnet that has been full for long is asked once an hour, and each ten minutes while an ADD waits."""
+    for waiting, left_s in ((False, 3600.0), (True, 600.0)):
+        learner = Learner(told=0, waiting=waiting)
+        for _ in range(9):
+            learner.limits.learn(Asked(ADDRESSES, home=SUBNET), FULL)
+        assert learner.limits.next_retry_s() == left_s
+
+
+@pytest.mark.parametrize(
+    ("kind", "lasted_s", "left_s"),
+    [
+        (ALLOCATION, 10.0, 60.0),
+        (ALLOCATION, 100.0, 200.0),
+        (ALLOCATION, 2000.0, 1800.0),
+        (CREATION, 10.0, 900.0),
+        (CREATION, 700.0, 1400.0),
+        (CREATION, 2000.0, 1800.0),
+    ],
+)
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_what_nobody_waits_for_yields_while_ec2_throttles(kind: str, lasted_s: float, left_s: float, part: float) -> None:
+    """Spare addresses for a minute, a spare ENI for a quarter of an hour, or twice the time that it has lasted; each node for its own
+    time, once to twice that, so that they do not come back together. What an ADD waits for is asked for at once (I13)."""
+    learner = Learner(part=part)
+    now_s = learner.clock.monotonic()
+    learner.ec2.throttled = (now_s - lasted_s, now_s)
+    assert learner.stopped(is_urgent=True) == {}
+    assert learner.stopped(is_urgent=False)[kind] == pytest.approx(left_s * (1 + part))
+    learner.clock.advance(left_s * (1 + part) + 0.1)
+    assert kind not in learner.stopped(is_urgent=False)
+    learner.ec2.throttled = None
+    assert learner.stopped(is_urgent=False) == {}
+
+
+def test_a_node_that_yields_lacks_nothing(tmp_path: Path) -> None:
+    """EC2 throttles a spare ENI: the sentence of the pool says what it waits for, and no condition stands for half an hour."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    node.add("a")
+    node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
+    node.pool.run_once()
+    node.ec2.throttled = (node.clock.monotonic(), node.clock.monotonic())
+    assert "throttled" in node.demand.status().blocked_by or "slow down" in node.demand.status().blocked_by
+    assert [one for one in node.health.conditions() if one.startswith("EC2")] == []
+    node.clock.advance(2 * YIELD_S[CREATION])
+    node.pool.run_once()
+    assert len(node.datastore.enis()) == 2
+    node.datastore.close()
+
+
+def test_a_condition_of_throttling_ends_with_it(tmp_path: Path) -> None:
+    """An ADD waits for what EC2 throttles: a condition, until EC2 has done it; that spare ENIs yield for longer keeps it not."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    for number in range(9):
+        node.add(f"s{number}")
+    node.ec2.throttled = (node.clock.monotonic(), node.clock.monotonic())
+    node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
+    node.demand.join()
+    node.pool.run_once()
+    assert [one for one in node.health.conditions() if one.startswith("EC2")]
+    node.clock.advance(61)
+    node.pool.run_once()
+    node.demand.leave()
+    assert len(node.datastore.enis()) == 2
+    assert [one for one in node.health.conditions() if one.startswith("EC2")] == []
+    state = node.pool.snapshot()
+    assert state is not None
+    assert state.growth.creation is not None, "it yields still"
+    node.datastore.close()
+
+
+def test_a_pause_that_was_long_at_idle_ends_for_an_add(tmp_path: Path) -> None:
+    """EC2 has failed for hours and nobody waited; the first ADD asks within a minute, and gets its address."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    for number in range(9):
+        node.add(f"s{number}")
+    node.ec2.limits = replace(node.ec2.limits, ipv4_per_eni=20)
+    node.pool.set_limits(node.ec2.limits, settings=node.settings)
+    node.ec2.fail["assign_addresses"] = [ODD] * 1000
+    for _ in range(200):
+        node.pool.cycle()
+        node.clock.advance(60)
+    tries = node.ec2.calls["assign_addresses"]
+    node.ec2.fail["assign_addresses"] = []
+    node.pool.cycle()
+    assert node.ec2.calls["assign_addresses"] == tries, "nobody waits"
+    node.demand.join()
+    for _ in range(2):
+        node.pool.cycle()
+        node.clock.advance(60)
+    assert PRIMARY in {row.eni_id for row in node.datastore.addresses()}
+    assert node.ec2.calls["assign_addresses"] > tries
+    assert node.datastore.counts().free > 0
+    node.datastore.close()
+
+
+# What the pool makes of them: how often it asks again, for how much, and what it tells ADDs
 
 
 def a_day(node: FakeNode) -> int:
@@ -26,6 +265,9 @@ def test_a_full_instance_costs_a_handful_of_calls_a_day(node: FakeNode) -> None:
         node.add(f"s{number}")
         node.pool.cycle()
     assert len(node.datastore.enis()) == 3
+    snapshot = node.pool.snapshot()
+    assert snapshot is not None
+    assert snapshot.growth.eni_cap == 3
     calls = a_day(node)
     assert calls <= 6 * 6 + 1, "a try costs six calls, its DescribeSubnets included; one look for leaked ENIs after the start"
     assert node.ec2.calls["create_eni"] <= 2 + 1 + 6
@@ -46,17 +288,6 @@ def test_a_place_that_comes_free_is_found(node: FakeNode) -> None:
     node.pool.cycle()
     assert len(node.datastore.enis()) == 3
     assert node.demand.status().blocked_by == "" or "3 of 3" in node.demand.status().blocked_by
-
-
-def test_an_eni_that_leaves_makes_room_below_the_cap(node: FakeNode) -> None:
-    """The cap is a number of ENIs: with one less attached, another is attached at once."""
-    node.pool.set_limits(replace(node.ec2.limits, eni_count=8), settings=node.settings)
-    for number in range(20):
-        node.add(f"s{number}")
-        node.pool.cycle()
-    snapshot = node.pool.snapshot()
-    assert snapshot is not None
-    assert snapshot.growth.eni_cap == 3
 
 
 def test_an_eni_that_is_full_for_ec2_stops_itself_only(tmp_path: Path) -> None:
@@ -92,9 +323,12 @@ def test_a_count_that_is_wrong_is_halved(tmp_path: Path) -> None:
 
 
 def test_an_empty_subnet_is_described_before_it_is_asked_again(tmp_path: Path) -> None:
-    """While it stays empty each pause ends in one Describe and no refused call; the pauses double; room is used when it comes."""
+    """While it stays empty ADDs are told which subnet it is (I14), and each pause ends in one Describe and no refused call; the pauses
+    double; room is used when it comes."""
     node = FakeNode(tmp_path, ec2=FakeEc2(pool_size=0))
     node.bring_up()
+    assert f"{SUBNET} has no" in node.demand.status().blocked_by
+    assert "0 addresses left" in node.demand.status().blocked_by
     refused = node.ec2.calls["assign_addresses"]
     calls = a_day(node)
     assert node.ec2.calls["assign_addresses"] == refused
@@ -213,12 +447,3 @@ def test_a_denied_allocation_does_not_stop_creations(tmp_path: Path) -> None:
     assert len(node.datastore.enis()) == 2
     assert node.datastore.counts().free == 3
     assert PRIMARY in node.ec2.enis
-
-
-def test_the_subnet_is_named(tmp_path: Path) -> None:
-    """An ADD that finds the subnet empty is told which subnet, and how much is left of it (I14)."""
-    node = FakeNode(tmp_path, ec2=FakeEc2(pool_size=0))
-    node.bring_up()
-    status = node.demand.status()
-    assert SUBNET in status.blocked_by
-    assert "0 addresses left" in status.blocked_by

@@ -13,7 +13,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState
-from ipamd.model.errors import CloudDeniedError, CloudError
+from ipamd.model.errors import CloudError
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.release import ENI_HOLD_S, ENI_MIN_AGE_S
@@ -145,32 +145,6 @@ def test_a_waiting_add_comes_first(node: FakeNode) -> None:
     node.demand.leave()
     node.pool.cycle()
     assert mutating(node) > before
-
-
-def test_a_refused_release_keeps_everything_and_waits(node: FakeNode) -> None:
-    """IAM allows no Detach: the ENI serves again, the refusal is a condition, and is not repeated at once."""
-    fill_and_empty(node, 22)
-    node.ec2.fail["detach_eni"] = [CloudDeniedError("no", code="UnauthorizedOperation") for _ in range(9)]
-    run_down(node)
-    assert node.ec2.calls["detach_eni"] == 1
-    assert all(eni.state is EniState.ATTACHED and eni.host_ready for eni in node.datastore.enis())
-    assert node.datastore.open_intents() == ()
-    assert any("kept" in text for text in node.health.conditions())
-    node.assert_sound()
-
-
-@pytest.mark.parametrize("method", ["unassign", "detach_eni", "delete_eni", "describe_eni"])
-def test_a_lost_answer_is_asked_again(node: FakeNode, method: str) -> None:
-    """Whatever EC2 did, the addresses are nobody's until it is known, and in the end the pool is at its target."""
-    fill_and_empty(node, 22)
-    node.ec2.fail[method] = [CloudError("no answer")]
-    run_down(node)
-    for _ in range(10):
-        node.clock.advance(RELEASE_HOLD_S)
-        node.pool.cycle()
-    assert node.datastore.counts().total == 10
-    assert {eni.eni_id for eni in node.datastore.enis()} == set(node.ec2.enis)
-    node.assert_sound()
 
 
 @pytest.mark.parametrize("age_s", [0.0, 30.0, 150.0, RECENT_S - 1])
@@ -378,3 +352,64 @@ def test_single_addresses_go_in_prefix_mode_where_no_prefix_is(tmp_path: Path) -
         node.pool.cycle()
     assert node.datastore.counts().total < before.total
     assert {one.key for one in node.datastore.attachments()} == set(kept.values())
+
+
+# Whole ENIs of WARM_ENI_TARGET are released as soon as they are surplus and a minute old, by the pool's own timer
+
+
+def let_time_pass(node: FakeNode, seconds: float) -> None:
+    """Wake the pool when it asks to be woken, and at no other moment."""
+    ends_s = node.clock.monotonic() + seconds
+    for _ in range(100):
+        pause_s = node.pool._pause_s()
+        if pause_s is None or node.clock.monotonic() + pause_s > ends_s:
+            return
+        node.clock.advance(pause_s + 0.001)
+        node.pool.run_once()
+
+
+@pytest.fixture
+def by_eni(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node with the default target, one whole ENI, and 14 addresses on each; two pods have come and made it attach a spare one."""
+    made = FakeNode(tmp_path, settings=PoolSettings())
+    made.bring_up()
+    yield made
+    made.datastore.close()
+
+
+def test_an_eni_goes_after_its_window_though_nothing_happens(by_eni: FakeNode) -> None:
+    """A burst is over: the ENI that it asked for is held for the window, and goes then, though nothing else happens on the node."""
+    let_time_pass(by_eni, 600)  # what is due after a start is over
+    began_s = by_eni.clock.monotonic()
+    fill_and_empty(by_eni, 3)
+    by_eni.pool.run_once()
+    assert len(by_eni.datastore.enis()) == 2
+    let_time_pass(by_eni, began_s + RELEASE_HOLD_S - 60 - by_eni.clock.monotonic())
+    assert len(by_eni.datastore.enis()) == 2
+    let_time_pass(by_eni, began_s + RELEASE_HOLD_S + 200 - by_eni.clock.monotonic())
+    assert len(by_eni.datastore.enis()) == 1
+    assert len(by_eni.ec2.enis) == 1
+
+
+def test_the_window_of_an_eni_begins_while_the_last_addresses_cool(by_eni: FakeNode) -> None:
+    """Three quarters of the target may be cooling: the spare ENI is in excess when the sandboxes go, and not asked for again."""
+    for number in range(3):
+        by_eni.add(f"pod-{number}")
+        by_eni.pool.run_once()
+    by_eni.clock.advance(ENI_MIN_AGE_S + 5)
+    by_eni.pool.run_once()
+    assert len(by_eni.datastore.enis()) == 2
+    for number in range(3):
+        by_eni.delete(f"pod-{number}")
+    by_eni.was_triggered()
+    by_eni.cooldown.work()
+    assert by_eni.was_triggered(), "what cools is no load any more: the pool looks at once"
+    made, gone_s = by_eni.ec2.calls["create_eni"], by_eni.clock.monotonic()
+    by_eni.pool.run_once()
+    let_time_pass(by_eni, 10)
+    assert by_eni.datastore.counts().cooling == 3
+    by_eni.cool()
+    let_time_pass(by_eni, gone_s + RELEASE_HOLD_S + 2 - by_eni.clock.monotonic())
+    assert len(by_eni.datastore.enis()) == 1
+    assert by_eni.ec2.calls["create_eni"] == made
+    by_eni.assert_sound()

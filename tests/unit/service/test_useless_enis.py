@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from ipamd.model.errors import CloudDeniedError, CloudError
+from ipamd.model.errors import CloudDeniedError
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 
@@ -98,18 +98,6 @@ def test_a_crash_leaves_none(node: FakeNode, crash_at: str) -> None:
     grow(node, 120)
     assert [eni.eni_id for eni in node.ec2.enis.values() if eni.primary_address == address] == []
     assert node.datastore.open_intents() == ()
-
-
-def test_one_that_may_not_be_deleted_stays_covered(node: FakeNode) -> None:
-    """EC2 refuses the deletion for a while: the intent is open until it is gone."""
-    address = steal(node, "a")
-    give_next(node, [address])
-    node.ec2.fail["delete_eni"] = [CloudError("busy")] * 3
-    node.pool.cycle()
-    (intent,) = [one for one in node.datastore.open_intents() if one.payload.get("why") == "useless"]
-    grow(node, 300)
-    assert intent.intent_id not in {one.intent_id for one in node.datastore.open_intents()}
-    assert [eni.eni_id for eni in node.ec2.enis.values() if eni.primary_address == address] == []
 
 
 def test_an_adopted_eni_is_deleted_with_its_instance(node: FakeNode) -> None:
