@@ -34,6 +34,7 @@ def test_an_address_that_ec2_took_from_a_sandbox_is_not_given_again(tmp_path: Pa
     row = node.datastore.address(made.address)
     assert row is not None
     assert (row.is_lost, row.state, row.owner, result.lost_count) == (True, AddressState.ASSIGNED, made.key, 1)
+    assert any(str(made.address) in sentence for sentence in result.kept)
     assert any("lost" in sentence for sentence in node.health.conditions())
     node.delete("s0")
     node.cool()

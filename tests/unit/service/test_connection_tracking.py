@@ -61,15 +61,3 @@ def test_another_refusal_is_not_tried_without(node: FakeNode) -> None:
     calls = node.ec2.calls["create_eni"]
     assert _grow(node) == []
     assert node.ec2.calls["create_eni"] == calls + 1
-
-
-def test_a_lost_answer_is_asked_for_with_the_same_timeouts(node: FakeNode) -> None:
-    """EC2 refuses a token that comes with other parameters (I9)."""
-    node.ec2.lose["create_eni"] = [CloudError("connection reset")]
-    _grow(node)
-    asked = []
-    original = node.ec2.create_eni
-    node.ec2.create_eni = lambda request: asked.append(request.connection_tracking) or original(request)  # type: ignore[method-assign, func-returns-value]
-    node.crash()
-    node.bring_up()
-    assert asked == [TIMEOUTS]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.errors import CloudDeniedError, CloudError, SubnetExhaustedError
+from ipamd.model.errors import CloudDeniedError, SubnetExhaustedError
 from ipamd.model.ids import SubnetId
 from ipamd.model.pool import PoolSettings
 from ipamd.model.subnets import CustomNetwork, ZoneNetwork
@@ -325,20 +325,4 @@ def test_leaving_custom_networking_gives_the_primary_eni_back(started: list[Fake
     assert not node.datastore.eni(PRIMARY).excluded  # type: ignore[union-attr]
     node.bring_up()
     assert node.datastore.attachments()[0].address == before.address
-    node.assert_sound()
-
-
-def test_a_replayed_creation_asks_for_the_stored_subnet(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
-    """The answer was lost, the process died, and by now another subnet has most room: the token's subnet is asked for (I9)."""
-    ec2.lose["create_eni"] = [CloudError("connection reset")]
-    node = start(started, tmp_path, ec2)
-    assert node.datastore.open_intents()[0].payload["subnet_id"] == LARGE
-    ec2.subnets[SubnetId(LARGE)] = replace(ec2.subnets[SubnetId(LARGE)], free_count=0)
-    node.crash()
-    node.bring_up()
-    node.clock.advance(5)
-    node.pool.cycle()
-    assert subnets_of(node) == [LARGE]
-    assert len(ec2.enis) == 2
-    assert node.datastore.open_intents() == ()
     node.assert_sound()
