@@ -167,6 +167,11 @@ class Case:
     pauses_s: tuple[float, ...] = (0.0,)
     differs: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_undone_later(self) -> bool:
+        """Whether it is undone after a restart. That of a first run is said by the pool, which asked for it."""
+        return self.then is State.DONE and DENIED in self.fail.values() and "is_first" not in self.differs
+
     def __str__(self) -> str:
         """A name for the test."""
         answers = [f"{call} {type(error).__name__}" for call, error in (self.fail | self.lose).items()]
@@ -235,6 +240,10 @@ class Carrier:
             return State.DONE, " ".join(self.ec2.asked)
         state = State.SETTLED if left[0].is_settled else state_of(left[0].operation, is_first=False)
         return state, " ".join(self.ec2.asked)
+
+    def is_denial_said(self) -> bool:
+        """Whether people are told that something cannot be given back."""
+        return any(sentence.startswith("giving back") for sentence in self.node.health.conditions())
 
     def left(self) -> str:
         """What has become of the ENI at EC2, and of its record."""
@@ -420,6 +429,7 @@ def test_a_return_of_an_address(carrier: Carrier, case: Case) -> None:
         given.update(node.datastore.reserve(node.key(f"s{number}")).address for number in range(9))
     assert len(given) == node.datastore.counts().total - (then is State.HELD)
     assert (address in given) is (then is State.DONE and not case.at_ec2)
+    assert carrier.is_denial_said() is case.is_undone_later
 
 
 RELEASES = [
@@ -519,3 +529,4 @@ def test_a_deletion(carrier: Carrier, why: Why, case: Case) -> None:
     assert (then, calls, carrier.left()) == (case.then, case.calls, case.left)
     known = node.datastore.eni(MADE)
     assert known is None or known.host_ready is (known.state is EniState.ATTACHED)
+    assert carrier.is_denial_said() is case.is_undone_later
