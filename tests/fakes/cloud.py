@@ -246,7 +246,8 @@ class FakeEc2:
         with self._lock:
             if eni_id in self.enis and self.enis[eni_id].attachment_id:
                 raise _refused(f"ENI {eni_id} is currently in use")
-            self.enis.pop(eni_id, None)
+            if (eni := self.enis.pop(eni_id, None)) is not None:
+                self._free(eni)
 
     def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
         """See the port."""
@@ -276,11 +277,9 @@ class FakeEc2:
         """See the port."""
         self._call("unassign")
         eni = self._eni(eni_id)
-        self.enis[eni_id] = replace(
-            eni,
-            secondary_addresses=eni.secondary_addresses - set(addresses),
-            prefixes=eni.prefixes - set(prefixes),
-        )
+        singles, blocks = eni.secondary_addresses & set(addresses), eni.prefixes & set(prefixes)
+        self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses - singles, prefixes=eni.prefixes - blocks)
+        self._free(replace(eni, primary_address=None, secondary_addresses=singles, prefixes=blocks))
 
     def instance_limits(self, instance_type: str) -> InstanceLimits:
         """See the port."""
@@ -333,6 +332,9 @@ class FakeEc2:
             raise SubnetExhaustedError(f"subnet {SUBNET} has no {count} free /28s", details="InsufficientCidrBlocks")
         self.left_prefix_count -= count
         return frozenset(next(self._fresh_prefixes) for _ in range(count))
+
+    def _free(self, eni: DescribedEni) -> None:
+        """What is on this has just left an ENI; here nobody gets it again."""
 
     def _call(self, method: str) -> None:
         self.calls[method] += 1

@@ -100,7 +100,7 @@ class RoughEc2(FakeEc2):
         self.weather = Weather()
         self.log: list[Call] = []
         self.taken: dict[IPv4Address, float] = {}
-        """What other hands took from us, and when; no more once EC2 gave it to us again."""
+        """What other hands took from us, and when; no more once a call of ours got it again."""
         self.added: set[IPv4Address] = set()
         """What other hands put on ENIs of ours."""
         self.left_at: dict[IPv4Address, float] = {}
@@ -199,10 +199,7 @@ class RoughEc2(FakeEc2):
             self.world.sleep(1.0)
             if self.world.monotonic() > give_up_s:
                 break
-        before = self.enis.get(eni_id)
         super().delete_eni(eni_id)
-        if before is not None and eni_id not in self.enis:
-            self._free(before)
         self._lose("delete_eni")
 
     def set_delete_on_termination(self, eni_id: EniId, *, attachment_id: str) -> None:
@@ -210,11 +207,7 @@ class RoughEc2(FakeEc2):
         self._lose("set_delete_on_termination")
 
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
-        singles, blocks = frozenset(addresses), frozenset(prefixes)
-        before = self.enis.get(eni_id)
-        super().unassign(eni_id, addresses=singles, prefixes=blocks)
-        if before is not None:
-            self._give_back(singles & before.secondary_addresses, blocks & before.prefixes)
+        super().unassign(eni_id, addresses=addresses, prefixes=prefixes)
         self._lose("unassign")
 
     # What other hands do. No life is needed.
@@ -231,6 +224,7 @@ class RoughEc2(FakeEc2):
         """Somebody detaches an ENI, and perhaps deletes it."""
         eni = self.enis[eni_id]
         self.seized.add(eni_id)
+        self.taken |= dict.fromkeys(addresses_of(eni), self.world.monotonic())
         self._begin_detach(eni.attachment_id)
         if is_deleted:
             self.world.at(self.world.monotonic() + DETACHED_AFTER_S[1] + 1, lambda: self._delete_seized(eni_id))
@@ -239,7 +233,7 @@ class RoughEc2(FakeEc2):
         """Somebody assigns more addresses to an ENI of ours."""
         eni = self.enis[eni_id]
         if len(eni.secondary_addresses) + len(eni.prefixes) + count <= self.limits.slots_per_eni and self.left_count >= count:
-            given = frozenset(self._take(count))
+            given = frozenset(self._take_for_others(count))
             self.added |= given
             self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | given)
 
@@ -250,13 +244,12 @@ class RoughEc2(FakeEc2):
         if not free or self.left_count < 2:
             return ""
         self.foreign_count += 1
-        taken = dict(self.taken)
         eni_id = EniId(f"eni-foreign-{self.foreign_count}")
         self.enis[eni_id] = DescribedEni(
             eni_id,
             type(self.enis[PRIMARY].mac)(f"06:00:00:00:00:{self.foreign_count:02x}"),
             SUBNET,
-            self._take(1).pop(),
+            self._take_for_others(1).pop(),
             status="in-use",
             attachment_id=f"attach-{eni_id}",
             attachment_status="attached",
@@ -264,15 +257,12 @@ class RoughEc2(FakeEc2):
             device_index=free[-1],
             tags={"node.k8s.amazonaws.com/no_manage": "true"} if self.random.random() < 0.5 else {},
         )
-        self.taken = taken
         return eni_id
 
     def give_to_others(self, count: int) -> None:
         """Somebody else in the subnet gets what was freed last."""
         if self.left_count > count:
-            taken = dict(self.taken)
-            self._take(count)
-            self.taken = taken  # not by us
+            self._take_for_others(count)
 
     # Answers.
 
@@ -378,6 +368,12 @@ class RoughEc2(FakeEc2):
         self._give_back(eni.secondary_addresses | primary, eni.prefixes)
 
     def _give_back(self, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
+        # Freed twice it would be given twice, and the daemon would be blamed.
+        has = {*self._freed.singles, *self._freed.blocks}
+        for eni in self.enis.values():
+            has |= {eni.primary_address, *eni.secondary_addresses, *eni.prefixes}
+        if twice := has & {*addresses, *prefixes}:
+            self.world.failures.append(f"the EC2 of this run frees what is free or in use: {sorted(map(str, twice))}")
         self._freed.singles.extendleft(sorted(addresses))
         self._freed.blocks.extendleft(sorted(prefixes))
         self.left_count += len(addresses)
@@ -395,6 +391,13 @@ class RoughEc2(FakeEc2):
         for address in given:
             self.taken.pop(address, None)
             self.came_at[address] = self.world.monotonic()
+        return given
+
+    def _take_for_others(self, count: int) -> list[IPv4Address]:
+        """Wherever others put them: we have not been told."""
+        taken = dict(self.taken)
+        given = self._take(count)
+        self.taken = taken
         return given
 
     def _take_prefixes(self, count: int) -> frozenset[IPv4Network]:

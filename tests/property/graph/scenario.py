@@ -298,11 +298,11 @@ class Run:
                 pod.state = "doomed"
                 raise
             else:
-                self._added(pod, made.address)
+                self._added(pod, made.address, made.eni_id)
 
         self.world.spawn(add, name=f"ADD {name}")
 
-    def _added(self, pod: Pod, address: IPv4Address) -> None:
+    def _added(self, pod: Pod, address: IPv4Address, eni_id: EniId) -> None:
         now_s = self.world.monotonic()
         self.say(f"ADD {pod.name} -> {address}")
         for other in self.pods.values():
@@ -312,9 +312,11 @@ class Run:
         if cooled_s is not None and now_s < cooled_s + COOLDOWN_S and self.ec2.left_at.get(address, 0.0) < cooled_s:
             self._violated(f"I8: {address} is given to {pod.name} {now_s - cooled_s:.1f} s after it was released")
         pod.address = address
-        if address not in self.ec2.address_owner() and now_s - self.ec2.taken.get(address, -TAKEN_S) >= TAKEN_S:
-            self._violated(f"I7: {address} is given to {pod.name} and is on no attached ENI")
-        pod.is_forfeited = address in self.ec2.taken
+        is_there = self.ec2.address_owner().get(address) == eni_id
+        if not is_there and now_s - self.ec2.taken.get(address, -TAKEN_S) >= TAKEN_S:
+            self._violated(f"I7: {address} is given to {pod.name} and is not on {eni_id}")
+        # Also if others have put it on another ENI of ours since: its sandbox sends by the one that has lost it.
+        pod.is_forfeited = address in self.ec2.taken and (not is_there or eni_id in self.ec2.seized)
         pod.state = "live"
         self.node.runtime.run(pod.name)
         self.node.runtime.emit(pod.name, EventKind.CREATED)
