@@ -360,6 +360,7 @@ class UnitOfWork:
     def _put_intent(self, statement: sql.Statement, intent: Intent, *, now: str = "", **fields: Any) -> None:
         self._disk.write(statement, sql.intent_params(intent), subject=f"recording intent {intent.intent_id}")
         self.view.intents.changes[intent.intent_id] = intent
+        # Read again after a lost datastore (`ipamd/eni/book.py::remember_released`).
         payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
         self._log(LedgerEvent.INTENT_OPENED, detail=f"{now}{intent.kind} {intent.intent_id}: {payload}", **fields)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from ipaddress import IPv4Address
@@ -26,7 +26,7 @@ from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import log_text
 from ipamd.model.history import HistoryRecord, LedgerEvent
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.intent import SETTLED_AT, IntentKind, named
+from ipamd.model.intent import SETTLED_AT, Intent, IntentKind, named
 from ipamd.model.placement import free_indexes
 from ipamd.ports import Clock, History
 
@@ -159,53 +159,46 @@ class EniBook(Service):
         if facts == NOTHING:
             del self._enis[eni_id]
 
-    def record_added(self, eni_id: EniId, *, addresses: Iterable[IPv4Address] = (), is_new: bool = False) -> None:
-        """A call of ours has added addresses to an ENI, or the ENI itself: to be said before the addresses become assignable."""
-        self._record_change(eni_id, [*addresses, *[eni_id] * is_new], is_added=True, left_s=RECENT_S)
+    def record_own(self, keys: Collection[CloudKey], *, on: EniId, is_added: bool, left_s: float = RECENT_S) -> None:
+        """A call of ours has added addresses to the ENI `on`, or removed them (its success is evidence of absence), or the ENI itself.
+        To be said before an address becomes assignable, and before rows go. The last word about a key counts, whichever ENI it was
+        about before.
 
-    def record_removed(
-        self,
-        *,
-        enis: Iterable[EniId] = (),
-        addresses: Iterable[IPv4Address] = (),
-        on: EniId | None = None,
-        left_s: float = RECENT_S,
-    ) -> None:
-        """A call of ours has removed ENIs, or addresses from the ENI `on` (its success is evidence of absence).
-
-        `left_s`: seconds for which Describe may still show them.
+        `left_s`: seconds for which Describe may still lag behind it.
         """
-        for eni_id in enis:
-            self.forget(eni_id)
-            self._record_change(eni_id, [eni_id], is_added=False, left_s=left_s)
-        if on is not None:
-            self._record_change(on, addresses, is_added=False, left_s=left_s)
-
-    def _record_change(self, eni_id: EniId, keys: Iterable[CloudKey], *, is_added: bool, left_s: float) -> None:
-        """The last word about a key counts, whichever ENI it was about before."""
+        if on in keys and not is_added:
+            self.forget(on)
         now_s = self._clock.monotonic()
         new = dict.fromkeys(keys, OwnChange(is_added, now_s + left_s))
         with self._lock:
-            for one in {*self._enis, eni_id}:
+            for one in {*self._enis, on}:
                 facts = self._enis.get(one, NOTHING)
                 own = {key: change for key, change in facts.own.items() if change.deadline > now_s and key not in new}
-                self._put(one, replace(facts, own=own | new if one == eni_id else own))
+                self._put(one, replace(facts, own=own | new if one == on else own))
 
     def added(self) -> dict[CloudKey, float]:
         """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""
         now_s, found = self._clock.monotonic(), {}
-        for eni_id, facts in self.all().items():
-            is_away = facts.link is not None and facts.link.was_there and facts.link.back_monotonic_s is None
-            for key, one in facts.own.items():
-                if one.is_added and one.deadline > now_s and not (is_away and key == eni_id):
-                    found[key] = one.deadline - now_s
+        for key, one, eni_id in self._own():
+            link = self.of(eni_id).link
+            is_away = link is not None and link.was_there and link.back_monotonic_s is None
+            if one.is_added and not (is_away and key == eni_id):
+                found[key] = one.deadline - now_s
         return found
 
     def removed(self) -> dict[CloudKey, EniId]:
         """What was removed and Describe may still show: ENIs, and addresses, each with the ENI that it was on."""
+        return {key: on for key, one, on in self._own() if not one.is_added}
+
+    def not_on(self, eni_id: EniId) -> set[CloudKey]:
+        """What is not on an ENI, says the last word of our calls: it was removed from there, or added to another one that has no
+        record of it (what has one is a contradiction, and told)."""
+        at: dict[CloudKey, EniId] = {row.address: row.eni_id for row in self._datastore.addresses()}
+        return {key for key, one, on in self._own() if (at.get(key) != on != eni_id if one.is_added else on == eni_id)}
+
+    def _own(self) -> list[tuple[CloudKey, OwnChange, EniId]]:
         now_s = self._clock.monotonic()
-        own = [(key, one, eni_id) for eni_id, facts in self.all().items() for key, one in facts.own.items()]
-        return {key: eni_id for key, one, eni_id in own if not one.is_added and one.deadline > now_s}
+        return [(key, one, on) for on, facts in self.all().items() for key, one in facts.own.items() if one.deadline > now_s]
 
     def show(self, shown: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
         """Take what a comparison showed and did not record; `is_whole`: what it lacks is there no more. An ENI that is known at a
@@ -238,8 +231,11 @@ class EniBook(Service):
     def shown(self) -> dict[EniId, Place]:
         """ENIs that were shown attached and are not recorded (no IPv4 address, unreadable, coming, going), less what we took away."""
         gone = self.removed()
-        shown = {eni_id: one.shown_at for eni_id, one in self.all().items() if one.shown_at is not None and eni_id not in gone}
-        return {eni_id: at for eni_id, at in shown.items() if self._datastore.eni(eni_id) is None}
+        return {
+            eni_id: at
+            for eni_id, one in self.all().items()
+            if (at := one.shown_at) is not None and eni_id not in gone and self._datastore.eni(eni_id) is None
+        }
 
     def refused(self) -> frozenset[Place]:
         """Places that EC2 refused lately, without an ENI that explains it."""
@@ -298,8 +294,8 @@ class EniBook(Service):
         return frozenset().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in lately))
 
 
-# What calls of ours took from ENIs before this process: told by its intents, or by the history if the datastore that knew it was
-# lost, or is of another boot.
+# What calls of ours took from ENIs before this process, or were asked to: told by its intents, or by the history if the datastore that
+# knew it was lost, or is of another boot.
 #
 # EC2 may show for a while what it has taken back, and its first answer to a process without records is all that this one has: a
 # chaos run saw an address given to a pod that a call of ours had returned twenty seconds before. The history is on the node's
@@ -309,22 +305,27 @@ class EniBook(Service):
 def remember_released(book: EniBook, history: History, clock: Clock) -> None:
     """Read the last `RECENT_S` of the history. What it cannot tell is as it would be without one."""
     now = clock.now()
-    found = history.read_since(now - timedelta(seconds=RECENT_S))
-    last: dict[str, HistoryRecord] = {}
-    for record in sorted(found.records, key=lambda record: record.at):
-        if record.event in (LedgerEvent.ADDED, LedgerEvent.REMOVED):
-            last[record.address] = record
-        elif record.event in (LedgerEvent.ENI_ADDED, LedgerEvent.ENI_REMOVED):
-            last[record.eni_id] = record
-    for key, record in last.items():
-        left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
+    last: dict[CloudKey, HistoryRecord] = {}
+    for record in sorted(history.read_since(now - timedelta(seconds=RECENT_S)).records, key=lambda record: record.at):
+        intent, _, payload = record.detail.partition(": ")
         try:
-            if record.event == LedgerEvent.REMOVED:
-                book.record_removed(addresses=[IPv4Address(key)], on=EniId(record.eni_id), left_s=left_s)
-            elif record.event == LedgerEvent.ENI_REMOVED:
-                book.record_removed(enis=[EniId(key)], left_s=left_s)
-        except ValueError:
-            log.warning("the history names no address text=%r", key[:40])
+            match record.event:
+                case LedgerEvent.ADDED | LedgerEvent.REMOVED:
+                    last[IPv4Address(record.address)] = record
+                case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_REMOVED:
+                    last[EniId(record.eni_id)] = record
+                case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):
+                    # EC2 was asked until the process ended, and may have done it; what was settled follows as removed.
+                    asked = Intent(intent, IntentKind.UNASSIGN, now, dict(one.split("=") for one in payload.split(", ")))
+                    last |= dict.fromkeys(all_addresses(*named(asked)), replace(record, at=now, eni_id=asked.eni_id))
+                case LedgerEvent.INTENT_CLOSED:  # what it named was not released, or is known to be removed
+                    last = {key: one for key, one in last.items() if not one.detail.startswith(f"{intent}: ")}
+        except ValueError as error:
+            log.warning("a record of the history is not understood error=%s", log_text(error))
+    for key, record in last.items():
+        if record.event not in (LedgerEvent.ADDED, LedgerEvent.ENI_ADDED):
+            left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
+            book.record_own([key], on=EniId(record.eni_id), is_added=False, left_s=left_s)
 
 
 def remember_named(book: EniBook, context: ServiceContext) -> None:
@@ -332,12 +333,12 @@ def remember_named(book: EniBook, context: ServiceContext) -> None:
     A malformed intent is left to its recovery."""
     now_s = context.clock.monotonic()
     for intent in context.datastore.open_intents():
-        eni_id = EniId(intent.payload.get("eni_id", ""))
+        eni_id = intent.eni_id
         try:
             left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
             if intent.kind is IntentKind.UNASSIGN:
-                book.record_removed(addresses=all_addresses(*named(intent)), on=eni_id, left_s=left_s)
+                book.record_own(all_addresses(*named(intent)), on=eni_id, is_added=False, left_s=left_s)
             elif intent.kind is IntentKind.DELETE_ENI and intent.is_settled:
-                book.record_removed(enis=[eni_id], left_s=left_s)
+                book.record_own([eni_id], on=eni_id, is_added=False, left_s=left_s)
         except ValueError as error:
             log.warning("an intent is not understood intent=%s error=%s", intent.intent_id, log_text(error))

@@ -189,30 +189,33 @@ class EniService(Service):
         Returns: what was added, with one sentence per address that is recorded on another ENI, and was left there.
         Raises: InvariantError if the ENI is not recorded; KernelDumpError.
         """
-        self.lose_elsewhere(eni_id, addresses, prefixes)
-        rows = {address: self._datastore.address(address) for address in all_addresses(addresses, prefixes)}
-        new = [address for address, row in rows.items() if row is None or row.is_lost]
+        new = self.lose_elsewhere(eni_id, addresses, prefixes)
         is_new = eni is not None and self._datastore.eni(eni_id) is None
-        self.book.record_added(eni_id, addresses=new, is_new=is_new)
+        if is_new:
+            self.book.record_own([eni_id], on=eni_id, is_added=True)
         may_be_warm = not is_new and len(new) > asked_count and self._may_be_warm()
         outcome = EniSyncResult()
         self._store(eni_id, addresses, prefixes, outcome, eni=eni, wired=self.wired_addresses(), may_be_warm=may_be_warm)
         self._demand.announce_supply()
         return outcome
 
-    def lose_elsewhere(self, eni_id: EniId, addresses: Collection[IPv4Address], prefixes: Collection[IPv4Network]) -> None:
+    def lose_elsewhere(
+        self, eni_id: EniId, addresses: Collection[IPv4Address], prefixes: Collection[IPv4Network]
+    ) -> list[IPv4Address]:
         """Lose the addresses that are recorded on another ENI than the one to which EC2 gave them in answer to a call of ours (I7).
 
         An address is on one ENI at a time, so the answer proves that it has left the other one, whatever a Describe says of that.
         Without it the address would count as a recent change of ours on the ENI that has lost it, and be given there (I7).
+        Returns: those that are new to this ENI; from now on they are a recent change of ours.
         """
-        rows = [self._datastore.address(address) for address in sorted(all_addresses(addresses, prefixes))]
-        moved = [row for row in rows if row is not None and row.eni_id != eni_id and not row.is_lost]
-        if not moved:
-            return
-        with self._datastore.transaction() as uow:
-            for row in moved:
-                uow.lose(row.address, reason=f"EC2 has given it to {eni_id}")
+        rows = {address: self._datastore.address(address) for address in sorted(all_addresses(addresses, prefixes))}
+        new = [address for address, row in rows.items() if row is None or row.is_lost or row.eni_id != eni_id]
+        if moved := [one for one in new if (row := rows[one]) and not row.is_lost]:
+            with self._datastore.transaction() as uow:
+                for address in moved:
+                    uow.lose(address, reason=f"EC2 has given it to {eni_id}")
+        self.book.record_own(new, on=eni_id, is_added=True)
+        return new
 
     def may_carry_unrecorded(self, eni: Eni) -> bool:
         """Whether a sandbox is wired whose address has no row: EC2 does not show it yet, and it may be on any ENI of its subnet (I2).
@@ -338,8 +341,9 @@ class EniService(Service):
         return True
 
     def _without_released(self, described: DescribedEni) -> DescribedEni:
-        """Leave out what a call of ours took from this ENI: Describe may show it for minutes, and others may have it by now (I7)."""
-        gone = {key for key, on in self.book.removed().items() if on == described.eni_id}
+        """Leave out what a call of ours took from this ENI, or was given on another one: Describe may show it here for minutes, and
+        others may have it by now (I7)."""
+        gone = self.book.not_on(described.eni_id)
         return replace(
             described,
             secondary_addresses=described.secondary_addresses - gone,

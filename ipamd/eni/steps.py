@@ -432,11 +432,11 @@ class Steps(Service):
         except CloudError as error:
             error.may_have_happened = True  # it is detached: there is no way back, it is deleted later
             raise
-        self._enis.book.record_removed(enis=[asked.eni_id])
+        self._enis.book.record_own([asked.eni_id], on=asked.eni_id, is_added=False)
 
     def _tear_down(self, work: Work) -> None:
         eni_id = work.delete.eni_id
-        self._enis.book.record_removed(enis=[eni_id])
+        self._enis.book.record_own([eni_id], on=eni_id, is_added=False)
         if (eni := self._datastore.eni(eni_id)) is not None:
             self._enis.routing.tear_down(eni)
 
@@ -464,7 +464,7 @@ class Steps(Service):
             self._demand.trigger()  # its place is free
         else:
             gone = all_addresses(work.addresses, work.prefixes)
-            self._enis.book.record_removed(addresses=gone, on=eni_id)  # before the rows go: no comparison may add them again
+            self._enis.book.record_own(gone, on=eni_id, is_added=False)  # before the rows go: no comparison may add them again
 
             def forget(uow: UnitOfWork) -> None:
                 still = [row.address for row in self._rows(work) if row.is_free and row.address in gone]

@@ -93,9 +93,10 @@ def test_recent_changes_are_those_of_our_own_calls(node: FakeNode) -> None:
     assert changes.added() == {}
     node.add("a")
     node.pool.cycle()
-    created = {OTHER, *node.ec2.enis[OTHER].secondary_addresses}
+    made = node.ec2.enis[OTHER]
+    created = {OTHER, made.primary_address, *made.secondary_addresses}
     assert changes.added().keys() == created
-    changes.record_removed(enis=[OTHER])
+    changes.record_own([OTHER], on=OTHER, is_added=False)
     assert (changes.added().keys(), changes.removed().keys()) == (created - {OTHER}, {OTHER})
     node.clock.advance(RECENT_S)
     assert (changes.added(), changes.removed()) == ({}, {})
@@ -107,7 +108,7 @@ def test_an_eni_that_we_deleted_is_not_recorded_again(node: FakeNode) -> None:
     node.pool.cycle()
     with node.datastore.transaction() as uow:
         uow.remove_eni(OTHER, reason="deleted by us")
-    node.enis.book.record_removed(enis=[OTHER])
+    node.enis.book.record_own([OTHER], on=OTHER, is_added=False)
     node.enis.sync_with_ec2(IDENTITY)
     assert (node.datastore.eni(OTHER), OTHER in node.enis.book.shown()) == (None, False)
 

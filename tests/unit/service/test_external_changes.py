@@ -130,7 +130,7 @@ def test_what_we_gave_back_from_one_eni_and_ec2_gave_to_another_is_noticed(node:
     """A chaos run: an Assign is refused as too much after an attempt whose answer was lost; the address that it got had been given
     back from another ENI a moment before. Metadata that lags shows it where it was, not elsewhere."""
     address = IPv4Address("10.0.4.9")
-    node.enis.book.record_removed(addresses=[address], on=PRIMARY)
+    node.enis.book.record_own([address], on=PRIMARY, is_added=False)
     second = node.ec2.enis[SECOND]
     node.ec2.enis[SECOND] = replace(second, secondary_addresses=second.secondary_addresses | {address})
     for _ in range(3):
@@ -160,7 +160,7 @@ def test_what_was_read_before_our_own_change_is_no_difference(node: FakeNode) ->
     node.metadata.fail = [CloudError("no")] * 1000
     released = max(row.address for row in node.datastore.addresses() if row.eni_id == SECOND and not row.is_in_use)
     node.ec2.unassign(SECOND, addresses=[released], prefixes=[])
-    node.enis.book.record_removed(addresses=[released], on=SECOND)
+    node.enis.book.record_own([released], on=SECOND, is_added=False)
     with node.datastore.transaction() as uow:
         uow.remove_addresses([released], reason="released")
     run_sandboxes(node, *(f"more-{number}" for number in range(10)))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.pool import PoolSettings
-from tests.fakes.cloud import PRIMARY, FakeEc2
+from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import pass_time, settle
 from tests.stories.stale_reads import run_sandboxes
@@ -73,6 +74,30 @@ def is_given_where_it_left(node: FakeNode, address: IPv4Address) -> bool:
     assert row is not None
     eni = node.ec2.enis[row.eni_id]
     return not any(address in prefix for prefix in eni.prefixes) and address not in eni.secondary_addresses
+
+
+def test_a_describe_that_lags_gives_it_back_to_nobody(node: FakeNode) -> None:
+    """EC2's answer to our call put it on one ENI, and a Describe shows it on the other one still: it is neither healed nor recorded
+    there, not even by the recovery of a lost answer, because a sandbox would get it there (I7)."""
+    stale, known = node.ec2.attached(), node.datastore.eni(PRIMARY)
+    assert known is not None
+    (prefix,) = {row.prefix for row in node.datastore.addresses() if row.is_in_use}
+    assert prefix is not None
+    node.enis.lose_elsewhere(EniId("eni-new"), set(), {prefix})
+
+    def usable() -> int:
+        rows = map(node.datastore.address, prefix)
+        return sum(row is not None and not row.is_lost for row in rows)
+
+    for _ in range(2):  # the second time its free addresses are forgotten
+        node.ec2.answers = [stale]
+        node.enis.sync_with_ec2(IDENTITY)
+        node.enis.record(known, node.ec2.enis[PRIMARY])
+        assert usable() == 0
+        node.enis.lose_elsewhere(EniId("eni-newer"), set(), {prefix})
+    node.clock.advance(RECENT_S)
+    node.enis.sync_with_ec2(IDENTITY)
+    assert usable() == len(list(prefix)), "then it is EC2's word"
 
 
 def test_old_addresses_in_an_answer_are_no_recent_change(node: FakeNode) -> None:

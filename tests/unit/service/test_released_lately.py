@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from ipamd.eni.book import EniBook, remember_released
+from ipamd.eni.operations import OperationLog
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.history import HistoryRecord
+from ipamd.model.intent import Unassign
 from ipamd.ports import NoHistory
+from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_release import SMALL, fill_and_empty, run_down
 
@@ -45,6 +48,28 @@ def test_a_stale_answer_after_a_loss_gives_nothing_back_to_us(node: FakeNode, pa
     assert frozenset().union(*left.values()) <= recorded
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_release_that_was_asked_for_is_remembered_after_a_loss(node: FakeNode, is_refused: bool) -> None:
+    """EC2 took addresses back, and before its answer came the datastore was lost, and the intent with it: what a Describe that lags
+    shows of them is nobody's (I7). A release that EC2 refused took nothing."""
+    stale = node.ec2.attached()
+    eni_id, named = PRIMARY, frozenset(sorted(node.ec2.enis[PRIMARY].secondary_addresses)[:3])
+    operations = OperationLog(node.app.context)
+    intent = operations.open(Unassign(eni_id, named, frozenset()))
+    if is_refused:
+        operations.close(intent, "not done")
+    else:
+        node.ec2.unassign(eni_id, addresses=named, prefixes=())
+    node.clock.advance(5.0)
+    node.history.write()
+    node.ec2.answers = [stale]
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    assert {row.address for row in node.datastore.addresses()} & named == (named if is_refused else set())
+    node.clock.advance(RECENT_S)
+    assert node.enis.book.not_on(eni_id) == set(), "then it is EC2's word"
+
+
 def told(node: FakeNode, *records: tuple[str, str, float]) -> EniBook:
     """What is remembered of a history with (event, address, seconds ago)."""
     now = node.clock.now()
@@ -69,6 +94,8 @@ def test_what_came_back_since_is_ours(node: FakeNode) -> None:
         ("removed", "10.0.0.78", RECENT_S - 50),
         ("removed", "10.0.0.79", RECENT_S + 1),
         ("removed", "nothing", 1),
+        ("intent-opened", "", 1),
+        ("intent-closed", "", 1),
     )
     assert {str(address): eni_id for address, eni_id in changes.removed().items()} == {"10.0.0.78": "eni-1"}
     node.clock.advance(51)

@@ -198,7 +198,7 @@ def test_what_only_a_describe_shows_after_a_lost_answer_cools(tmp_path: Path, is
 def test_what_we_gave_back_and_are_given_again_is_free_at_once(lost: FakeNode) -> None:
     """It cooled before it went, so a call that brings it again brings it free, though Describe may lag about it (I8)."""
     again = IPv4Address("10.0.7.3")
-    lost.enis.book.record_removed(addresses=[again], on=PRIMARY)
+    lost.enis.book.record_own([again], on=PRIMARY, is_added=False)
     lost.enis.add_addresses(PRIMARY, frozenset({again}), frozenset(), asked_count=1)
     assert state_of(lost, again) is AddressState.FREE
     assert again not in lost.enis.book.removed()
