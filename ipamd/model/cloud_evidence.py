@@ -184,7 +184,7 @@ class CloudEvidence:
             implausible = plausibility(entries, recorded, recent={*recent, *absent})
         if implausible:
             # What even this answer shows is there.
-            self._believed.absent = {key: one for key, one in self._believed.absent.items() if key in gone}
+            self._believed.absent = {key: one for key, one in self._believed.absent.items() if key in old}
         else:
             self._believed.look(old - absent, now_s=now_s)
             absent |= {key for key in old if self._believed.count(key) >= MIN_LOOK_COUNT}

@@ -254,3 +254,13 @@ def test_an_eni_that_was_being_detached_surprises_nobody() -> None:
     leaving = {key: eni if eni.is_primary else replace(eni, state=EniState.DETACHING) for key, eni in known.enis.items()}
     known = replace(known, enis=leaving)
     assert plausibility([shown(0, 2, 3)], known) == ""
+
+
+def test_a_change_of_ours_ends_a_doubt_in_an_implausible_answer_too() -> None:
+    """Once missing, then added by a call of ours while EC2's answer was not believed: what counts is what is missing since (I11)."""
+    looks, known, changed = Looks(), recorded(4), address(0, 2)
+    without = [shown(0, 3), *(shown(n, 2, 3) for n in (1, 2, 3))]
+    assert looks.look(without, known).doubted == {changed}
+    assert looks.look([shown(0, 3)], known, recent={changed: 9.0}).implausible
+    assert looks.look(without, known).absent == frozenset()
+    assert looks.look(without, known).absent == {changed}
