@@ -101,6 +101,8 @@ class RoughEc2(FakeEc2):
         self.log: list[Call] = []
         self.taken: dict[IPv4Address, float] = {}
         """What other hands took from us, and when; no more once a call of ours got it again."""
+        self._got: dict[IPv4Address, float] = {}
+        """Of these, what the call got that is being answered."""
         self.added: set[IPv4Address] = set()
         """What other hands put on ENIs of ours."""
         self.left_at: dict[IPv4Address, float] = {}
@@ -171,10 +173,8 @@ class RoughEc2(FakeEc2):
             self.world.sleep(2.0)
 
     def create_eni(self, request: EniRequest) -> DescribedEni:
-        before, taken = set(self.enis), dict(self.taken)
+        before = set(self.enis)
         made = super().create_eni(request)
-        if made.primary_address in taken:  # it stays lost for whoever has it
-            self.taken[made.primary_address] = taken[made.primary_address]
         if made.eni_id not in before:
             self._made_at[made.eni_id] = (self.world.life.number, self.world.monotonic())
         return made
@@ -302,11 +302,16 @@ class RoughEc2(FakeEc2):
             raise error
 
     def _lose(self, method: str) -> None:
+        # Until its answer has come nobody knows what a call got of that which others took.
+        got, self._got = self._got, {}
+        self.taken |= got
         if self.random.random() < self.weather.lost:
             self.log[-1].outcome = "lost"
             raise CloudError(f"{method}: the answer was lost")
         if not self.world.is_in_hub:
             self.world.sleep(self.random.uniform(0.0, 0.2))
+        primary = {eni.primary_address for eni in self.enis.values()}  # that stays lost for whoever has it
+        self.taken = {key: at for key, at in self.taken.items() if got.get(key) != at or key in primary}
 
     def _keep(self) -> None:
         now_s = self.world.monotonic()
@@ -388,16 +393,14 @@ class RoughEc2(FakeEc2):
         self.left_count -= count
         freed = self._freed.singles
         given = [freed.popleft() if freed else next(self._fresh) for _ in range(count)]
-        for address in given:
-            self.taken.pop(address, None)
-            self.came_at[address] = self.world.monotonic()
+        self._came(given)
         return given
 
     def _take_for_others(self, count: int) -> list[IPv4Address]:
         """Wherever others put them: we have not been told."""
-        taken = dict(self.taken)
+        taken, got = dict(self.taken), self._got
         given = self._take(count)
-        self.taken = taken
+        self.taken, self._got = taken, got
         return given
 
     def _take_prefixes(self, count: int) -> frozenset[IPv4Network]:
@@ -408,11 +411,14 @@ class RoughEc2(FakeEc2):
         self.left_prefix_count -= count
         freed = self._freed.blocks
         given = frozenset(freed.popleft() if freed else next(self._fresh_prefixes) for _ in range(count))
-        for block in given:
-            for address in block:
-                self.taken.pop(address, None)
-                self.came_at[address] = self.world.monotonic()
+        self._came([address for block in given for address in block])
         return given
+
+    def _came(self, addresses: Iterable[IPv4Address]) -> None:
+        for address in addresses:
+            if address in self.taken:
+                self._got = {**self._got, address: self.taken.pop(address)}
+            self.came_at[address] = self.world.monotonic()
 
 
 def addresses_of(eni: DescribedEni) -> frozenset[IPv4Address]:
