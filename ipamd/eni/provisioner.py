@@ -68,10 +68,10 @@ WHAT_HELPS = "nothing is asked for until a pause is over; `ipamctl audit` compar
 
 @dataclass(slots=True)
 class _Ramp:
-    """Since the pool was short of nothing: addresses that it was short of at most, those that ADDs took included, and asked for."""
+    """Since the pool was short of nothing: addresses that it was short of at most, those taken since included, and asked for."""
 
     began_s: float
-    served_count: int = 0
+    taken_count: int = 0
     wanted_count: int = 0
     asked_count: int = 0
 
@@ -145,10 +145,11 @@ class EniProvisioner(Service):
 
     def note_wanted(self, count: int) -> None:
         """Take what the pool is short of now, for the bound of what a ramp asks for: it ends when nothing is wanted."""
-        now_s, served_count = self._clock.monotonic(), self._demand.served_count()
+        # By ADDs, and by sandboxes whose address EC2 shows only now: a /28 may arrive full.
+        now_s, taken_count = self._clock.monotonic(), self._usable_count() - self._datastore.counts().free
         if not count or now_s - self._ramp.began_s > RAMP_MAX_S:
-            self._ramp = _Ramp(now_s, served_count)
-        self._ramp.wanted_count = max(self._ramp.wanted_count, count + served_count - self._ramp.served_count)
+            self._ramp = _Ramp(now_s, taken_count)
+        self._ramp.wanted_count = max(self._ramp.wanted_count, count + taken_count - self._ramp.taken_count)
 
     def release(self, action: Release) -> bool:
         """Release what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.

@@ -14,7 +14,7 @@ from ipamd.eni.resync import ResyncReason
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
-from ipamd.model.ids import InstanceId
+from ipamd.model.ids import EniId, InstanceId
 from ipamd.model.pool import PoolSettings
 from ipamd.sandbox import runtime
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
@@ -100,6 +100,35 @@ def test_an_answer_to_growth_has_it_adopted_too(node: FakeNode, ec2: LyingEc2, m
     told.clear()
     node.enis.add_addresses(PRIMARY, frozenset(), frozenset({ec2.lacking}), asked_count=16)
     assert told == [True]
+
+
+def test_growth_that_brings_only_what_sandboxes_have_is_followed_by_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Randomised seed 1841: a /28 came full of sandboxes without a row, counted as asked for and not as wanted (I18), so the pool
+    stayed short for an hour."""
+    ec2 = LyingEc2()
+    node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2, prefix_delegation=True), ec2=ec2)
+    node.bring_up()
+    given = run_sandboxes(node, *[f"s{number}" for number in range(32)])
+    ec2.lacking = next(prefix for prefix in ec2.enis[PRIMARY].prefixes if given["s31"] in prefix)
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    node.metadata.fail = [CloudError("metadata does not answer") for _ in range(10000)]
+    assign = ec2.assign_prefixes
+
+    def full(eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+        monkeypatch.setattr(ec2, "assign_prefixes", assign)
+        full_prefix, ec2.lacking = ec2.lacking, None
+        return frozenset({full_prefix} if full_prefix else ())
+
+    monkeypatch.setattr(ec2, "assign_prefixes", full)
+    run_sandboxes(node, *[f"t{number}" for number in range(node.datastore.counts().free - 1)])
+    for _ in range(4):
+        node.pool.cycle()
+        node.runtime_reconciler.reconcile_once()
+        node.clock.advance(1)
+    assert recorded(node).items() >= given.items()
+    assert node.datastore.counts().free >= 2
+    node.datastore.close()
 
 
 def test_ec2_is_asked_less_and_less_often(node: FakeNode, ec2: LyingEc2) -> None:
