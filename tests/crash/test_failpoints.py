@@ -40,6 +40,7 @@ def has_died(made: Rig) -> bool:
 
 
 @pytest.mark.privileged
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_here_loses_doubles_and_leaves_nothing(lab: Lab, name: str) -> None:
     """The daemon dies by SIGKILL at the named point; after the next start rows, kernel and EC2 agree (I1-I9)."""

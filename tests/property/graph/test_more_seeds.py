@@ -8,6 +8,8 @@ from tests.property.graph.scenario import assert_sound
 
 PER_TEST = 3
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("first", range(22, 43, PER_TEST))
 def test_nothing_is_lost_doubled_or_leaked(first: int) -> None:
