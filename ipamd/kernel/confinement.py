@@ -43,18 +43,21 @@ class Confinement:
         self._tables = {
             table: OwnTable(nft, table, follows="the host veths' names") for table in (ruleset.IPV4, ruleset.IPV6, ruleset.ARP)
         }
-        self._state = NftState(host, chains=ruleset.CHAINS)
+        self._state = NftState(host)
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
         self._veths_in_order: list[messages.Link] | None = None  # the last ones that needed no setting
 
-    def is_in_place(self) -> bool:
-        """Whether the tables were verified and nothing of them has changed since: tens of microseconds, no dump of others' objects."""
-        return self._other_veths is not None and self._state.is_unchanged()
+    def is_in_place(self) -> bool | None:
+        """Whether the tables were verified and nothing of them has changed since; None if they never were, or were refused.
+
+        Tens of microseconds, a fraction of a millisecond after a change of somebody else; no dump of others' objects.
+        """
+        return None if self._other_veths is None else self._state.is_unchanged()
 
     def is_source_checked(self) -> bool:
         """Whether that is so, and without extra sources: with them a sandbox may send from addresses that are not routed to it."""
-        return not self._config.extra_source_cidrs and self.is_in_place()
+        return not self._config.extra_source_cidrs and self.is_in_place() is True
 
     def dropped_packets(self) -> Mapping[str, int]:
         """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
@@ -72,11 +75,11 @@ class Confinement:
         veths = self._look_at_veths() if known is None else known
         generation = generation_of(self._host)
         commands = self._commands()
-        accepted = list[NftTable]()
+        accepted = dict[NftTable, str]()
         for table, text in commands.items():
             try:
                 sentences += self._tables[table].repair(text)
-                accepted.append(table)
+                accepted[table] = text
             except WiringError as exc:
                 refusals.append(_not_checked(table, exc))
         if sentences:  # it was replaced, so the ruleset has another generation now

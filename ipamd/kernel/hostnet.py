@@ -15,7 +15,8 @@ from ipamd.kernel import devconf, messages, routing, ruleset, survey
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.host_events import HostEvents
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables, OwnTable
+from ipamd.kernel.nft import Nftables, NftState, OwnTable
+from ipamd.kernel.nft import generation as generation_of
 from ipamd.kernel.other_software import OtherSoftware, remove_left_chains
 from ipamd.kernel.routing import HostLook, HostLooker, Repair
 from ipamd.model.cloud import InstanceIdentity
@@ -68,6 +69,7 @@ class KernelHostNetwork(HostNetwork):
         self._nft = nft
         self._veth_names = veth_names
         self._table = OwnTable(nft, ruleset.SNAT, follows="the VPC's CIDRs or of a setting")
+        self._table_state = NftState(host)
         self._former_names: set[str] = set()
         self._table_seen: tuple[str, ruleset.FormerSettings] | None = None  # what the last repair of the table saw of the host
         self._confinement = Confinement(host, config=config, nft=nft)
@@ -102,7 +104,13 @@ class KernelHostNetwork(HostNetwork):
             return self._confinement.differences()
 
     def is_drop_in_place(self) -> bool:
-        return self._confinement.is_in_place()
+        return self._confinement.is_in_place() is True
+
+    def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
+        found = {self._confinement.is_in_place()}
+        if self._table_seen is not None and TABLE not in held:
+            found.add(self._table_state.is_unchanged())
+        return False if False in found else None if None in found else True
 
     def is_source_checked(self) -> bool:
         return self._confinement.is_source_checked()
@@ -187,7 +195,20 @@ class KernelHostNetwork(HostNetwork):
         with self._lock:
             if TABLE in held or self._table_seen is None:
                 return []
-            return as_repairs(self._table.repair(self._table_commands(identity, *self._table_seen)), TABLE)
+            return self._repair_table(identity, self._table_seen)
+
+    def _repair_table(self, identity: InstanceIdentity, seen: tuple[str, ruleset.FormerSettings]) -> list[str]:
+        self._table_seen = seen
+        commands, generation = self._table_commands(identity, *seen), generation_of(self._host)
+        try:
+            sentences = self._table.repair(commands)
+        except WiringError:
+            self._table_state.forget()
+            raise
+        if sentences:  # it was replaced, so the ruleset has another generation now
+            generation = generation_of(self._host)
+        self._table_state.remember({ruleset.SNAT: commands}, generation=generation)
+        return as_repairs(sentences, TABLE)
 
     def differences(
         self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
@@ -274,8 +295,7 @@ class KernelHostNetwork(HostNetwork):
                 refusals.append(exc)
         if TABLE not in held:
             try:
-                self._table_seen = seen = link.name, self._former(look)
-                sentences += as_repairs(self._table.repair(self._table_commands(identity, *seen)), TABLE)
+                sentences += self._repair_table(identity, (link.name, self._former(look)))
             except WiringError as exc:
                 refusals.append(exc)
         return sentences, refusals

@@ -6,15 +6,17 @@ The library is loaded on first use, so that a node without it still starts, wire
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ipamd.kernel import uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attribute
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, must, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import Followed
@@ -198,22 +200,26 @@ class OwnTable:
         return COUNTED.sub("", self.listing)
 
 
-# Are tables of ours still as they were when they were last compared? Asked of the kernel in a few microseconds, without libnftables.
+# Are tables of ours still as they were when they were last compared? Asked of the kernel, without libnftables.
 #
 # The kernel numbers every change of the ruleset of a namespace (its generation). While the number is the same nothing has changed;
-# when it is another, the tables, chains and rules are read and compared byte by byte, because other software changes its own tables
-# all the time (kube-proxy). Handles are in these bytes, so a table that was deleted and made again is another one.
-# Listing the chains of a node with thousands of services costs a tenth of a second of CPU.
+# when it is another, our tables, their chains, rules and constant sets are read and compared byte by byte, because other software
+# changes its own tables all the time (kube-proxy). Handles are in these bytes, so a table that was deleted and made again is another
+# one. What is read does not grow with what others have there: no object of theirs is asked for.
 # Source: linux/netfilter/nf_tables.h, NFT_MSG_GETGEN; the kernel's net/netfilter/nf_tables_api.c, nf_tables_fill_gen_info.
 
 
 NFGENMSG_BYTES = 4
 """nfgenmsg: family, version, and a resource ID that is the lower half of the generation, so it is left out of what is compared."""
 
-LOOK_TRIES = 3
-"""How often a look is repeated that another change fell into. Ours: a look takes a fraction of a millisecond."""
-
 _FAMILIES = {"ip": 2, "arp": 3, "ip6": 10}
+
+_CHAIN = re.compile(r"^  chain (\w+) ", re.M)
+_CONSTANT_SET = re.compile(r"^  set (\w+) {[^}]*elements = ", re.M)
+"""As `ruleset` writes them."""
+
+_ABSENT = frozenset({errno.ENOENT})
+"""What is gone is no failure of the look: it differs from what was there."""
 
 
 def generation(host: HostNetns) -> bytes | None:
@@ -236,9 +242,9 @@ def _generation(sock: NetlinkSocket) -> bytes:
 
 @dataclass(slots=True)
 class _Seen:
-    """Tables as they were found; `generation`: the last at which they were known to be so."""
+    """Tables as they were found, by the commands that made them; `generation`: the last at which they were known to be so."""
 
-    tables: tuple[NftTable, ...]
+    commands: Mapping[NftTable, str]
     generation: bytes
     content: bytes
 
@@ -250,55 +256,61 @@ class NftState:
     that holds a record which was replaced meanwhile writes into that one.
     """
 
-    def __init__(self, host: HostNetns, *, chains: Iterable[str]) -> None:
-        """`chains` are those that every table has and that are compared, with all rules of the table."""
+    def __init__(self, host: HostNetns) -> None:
         self._host = host
-        self._chains = tuple(chains)
         self._seen: _Seen | None = None
 
-    def remember(self, tables: Iterable[NftTable], *, generation: bytes | None) -> None:
+    def remember(self, commands: Mapping[NftTable, str], *, generation: bytes | None) -> None:
         """Remember tables that were found right, unless the ruleset has changed since `generation`, which was read before."""
-        wanted, before = tuple(tables), self._seen
-        if generation is not None and before is not None and (before.tables, before.generation) == (wanted, generation):
+        before = self._seen
+        if generation is not None and before is not None and (before.commands, before.generation) == (commands, generation):
             return  # every change has another number
-        seen = None if generation is None else self._look(wanted)
-        self._seen = seen if seen is not None and seen.generation == generation else None
+        self.forget()
+        if generation is not None:
+            with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
+                content = _content(sock, commands)
+                if _generation(sock) == generation:
+                    self._seen = _Seen(commands, generation, content)
 
-    def is_unchanged(self) -> bool:
-        """Whether every remembered table is now as it was then; False if nothing is remembered or the kernel does not answer."""
-        seen = self._seen
-        number = None if seen is None else generation(self._host)
-        if seen is None or number is None:
-            return False
-        if number != seen.generation:
-            now = self._look(seen.tables)
-            if now is None or now.content != seen.content:
-                return False
-            seen.generation = now.generation
-        return True
+    def forget(self) -> None:
+        """Nothing is known of them until they are right again."""
+        self._seen = None
 
-    def _look(self, tables: tuple[NftTable, ...]) -> _Seen | None:
-        """Read tables, chains and rules of one generation; None if there was none in a few tries, or the kernel refuses."""
+    def is_unchanged(self) -> bool | None:
+        """Whether every remembered table is now as it was then; None if nothing is remembered or the kernel does not answer."""
+        if (seen := self._seen) is None:
+            return None
         try:
             with self._host.netfilter() as sock:
-                for _ in range(LOOK_TRIES):
-                    number = _generation(sock)
-                    content = b"".join(body for table in tables for body in self._content(sock, table))
-                    if _generation(sock) == number:
-                        return _Seen(tables, number, content)
-        except (WiringError, KernelDumpError):  # a table may be gone
-            pass
-        return None
+                number = _generation(sock)  # before the content: a change that falls into the reading has another
+                if number != seen.generation:
+                    if _content(sock, seen.commands) != seen.content:
+                        return False
+                    seen.generation = number
+        except (WiringError, KernelDumpError):
+            return None
+        return True
 
-    def _content(self, sock: NetlinkSocket, table: NftTable) -> Iterator[bytes]:
-        step, header = f"look at nftables table {table}", bytes((_FAMILIES[table.family], 0, 0, 0))
-        asked = [Message(step, uapi.NFT_MSG_GETTABLE, 0, header + text_attribute(uapi.NFTA_TABLE_NAME, table.name))]
-        for name in self._chains:
-            selector = text_attribute(uapi.NFTA_CHAIN_TABLE, table.name) + text_attribute(uapi.NFTA_CHAIN_NAME, name)
-            asked.append(Message(step, uapi.NFT_MSG_GETCHAIN, 0, header + selector))
-        for outcome in sock.request(asked):
-            if not outcome.replies:
-                raise WiringError(f"{step} failed", details=outcome.cause)
-            yield outcome.replies[0][NFGENMSG_BYTES:]
-        rules = Message(step, uapi.NFT_MSG_GETRULE, 0, header + text_attribute(uapi.NFTA_RULE_TABLE, table.name))
-        yield from (body[NFGENMSG_BYTES:] for body in sock.dump(rules))
+
+def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
+    """What the kernel holds of tables. Raises: WiringError, KernelDumpError."""
+    return b"".join(body[NFGENMSG_BYTES:] for table, text in commands.items() for body in _objects(sock, table, text))
+
+
+def _objects(sock: NetlinkSocket, table: NftTable, commands: str) -> Iterator[bytes]:
+    step, header = f"look at nftables table {table}", bytes((_FAMILIES[table.family], 0, 0, 0))
+
+    def named(kind: int, table_kind: int, *name: bytes) -> Message:
+        return Message(step, kind, 0, header + text_attribute(table_kind, table.name) + b"".join(name), tolerated=_ABSENT)
+
+    asked = [named(uapi.NFT_MSG_GETTABLE, uapi.NFTA_TABLE_NAME)]
+    for name in _CHAIN.findall(commands):
+        asked.append(named(uapi.NFT_MSG_GETCHAIN, uapi.NFTA_CHAIN_TABLE, text_attribute(uapi.NFTA_CHAIN_NAME, name)))
+    outcomes = sock.request(asked)
+    must(outcomes, "a comparison of nftables")
+    for outcome in outcomes:
+        yield from outcome.replies
+    yield from sock.dump(named(uapi.NFT_MSG_GETRULE, uapi.NFTA_RULE_TABLE))
+    for name in _CONSTANT_SET.findall(commands):
+        asked_set = text_attribute(uapi.NFTA_SET_ELEM_LIST_SET, name)
+        yield from sock.dump(named(uapi.NFT_MSG_GETSETELEM, uapi.NFTA_SET_ELEM_LIST_TABLE, asked_set))

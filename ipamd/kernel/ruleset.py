@@ -162,9 +162,6 @@ IPV4 = NftTable("ip", "vpc-ipamd-confine")
 IPV6 = NftTable("ip6", "vpc-ipamd-confine")
 ARP = NftTable("arp", "vpc-ipamd-confine")
 
-CHAINS = ("from_veths", "from_sandbox")
-"""In every table; with extra sources the IPv4 one has `extra_source` too."""
-
 _BEFORE_DEFRAG = "-450"
 """NF_IP_PRI_RAW_BEFORE_DEFRAG and NF_IP6_PRI_RAW_BEFORE_DEFRAG; fragments are put together at -400, NF_IP_PRI_CONNTRACK_DEFRAG.
 

@@ -53,6 +53,12 @@ class FakeHostNetwork:
         """See the port."""
         return self.is_confined
 
+    def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
+        """See the port: a refusal, or a failure that a test planned, makes it unknown."""
+        if self.confine_refusals or self.fail.get("reconcile_table"):
+            return None
+        return self.is_confined and (not self.is_table_lost or RepairedObject(RepairKind.NFT, NODE) in held)
+
     def is_source_checked(self) -> bool:
         """See the port."""
         return self.is_confined and not self.has_extra_sources

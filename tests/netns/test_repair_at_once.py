@@ -5,9 +5,10 @@ Kernel, datastore, services and their threads are real; EC2, metadata and runtim
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -113,6 +114,19 @@ def node(world, tmp_path, monkeypatch):
         made.stop()
 
 
+@contextmanager
+def other_software(host):
+    """Another process that changes tables of its own in nftables ten times a second, for a minute at most."""
+    change = "nft add table ip theirs; nft 'add chain ip theirs one; delete table ip theirs'; sleep 0.1"
+    command = ["nsenter", f"--net={host.path}", "timeout", "60", "sh", "-c", f"while :; do {change}; done"]
+    process = subprocess.Popen(command)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
 BREAKAGES = {
     "pod route removed": ("ip route del {pod}", RepairKind.ROUTE),
     "pod route led elsewhere": ("ip route replace {pod} dev eth1", RepairKind.ROUTE),
@@ -139,6 +153,8 @@ BREAKAGES = {
     "forwarding turned off": ("sysctl -qw net.ipv4.ip_forward=0", RepairKind.SYSCTL),
     "nftables flushed": ("nft flush ruleset", RepairKind.NFT),
     "a chain of our table flushed": ("nft flush chain ip vpc-ipamd snat_out", RepairKind.NFT),
+    "a CIDR of our table removed": ("nft flush set ip vpc-ipamd exempt", RepairKind.NFT),
+    "a chain of our table that drops": ("nft 'chain ip vpc-ipamd snat_out {{ policy drop; }}'", RepairKind.NFT),
 }
 
 
@@ -189,6 +205,17 @@ def test_our_own_changes_make_no_pass(node):
     assert len(node.passes) == 1
 
 
+def test_our_own_change_of_nftables_makes_no_listing(node, monkeypatch):
+    """A repair of one table is announced like what others do: it costs no look by libnftables, at any table."""
+    listed, run = [], node.world.nft.run
+    monkeypatch.setattr(node.world.nft, "run", lambda *args, **named: (listed.append(args), run(*args, **named))[1])
+    node.world.host.sh("nft delete table ip vpc-ipamd")
+    until("repaired", lambda: node.host_reconciler.fights.counts().get(RepairKind.NFT))
+    listed.clear()
+    time.sleep(0.5)
+    assert listed == []
+
+
 def test_a_veth_that_somebody_deletes_is_heard(node):
     """It cannot be put back; the next pass by the clock looks at the sandboxes and names it."""
     reconciler = node.host_reconciler
@@ -202,6 +229,27 @@ def test_a_veth_that_somebody_deletes_is_heard(node):
     before = reconciler._last_announced
     node.world.host.sh(f"ip link del {node.pods[0].host_veth}")
     until("heard", lambda: reconciler._last_announced is not before)
+
+
+@pytest.mark.parametrize("table", ["ip vpc-ipamd", "ip vpc-ipamd-confine"])
+def test_a_table_is_back_at_once_beside_software_that_changes_nftables_without_pause(node, monkeypatch, table):
+    """However long that goes on: counted in announcements, of which there are ten a second at most."""
+    announced, listed = [], []
+    real, run = node.host_reconciler.on_change, node.world.nft.run
+    monkeypatch.setattr(node.host_reconciler, "on_change", lambda change: (announced.append(change), real(change)))
+    node.cloud_reconciler.links._on_change = node.host_reconciler.on_change
+    monkeypatch.setattr(node.world.nft, "run", lambda *args, **named: (listed.append(args), run(*args, **named))[1])
+    before = node.world.host.sh(f"nft -s list table {table}")
+    with other_software(node.world.host):
+        until("the start is over", lambda: len(announced) > 10)
+        listed.clear()
+        until("a while of changes", lambda: len(announced) > 50)
+        assert not listed, "what others change costs no listing"
+        count, since = node.host_reconciler.fights.counts().get(RepairKind.NFT, 0), len(announced)
+        node.world.host.sh(f"nft flush table {table}")
+        until("repaired", lambda: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) > count)
+        assert len(announced) - since < 10
+    assert node.world.host.sh(f"nft -s list table {table}") == before
 
 
 def test_lost_notifications_make_one_pass(node, monkeypatch):
