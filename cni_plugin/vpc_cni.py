@@ -26,6 +26,10 @@ AWAY_RETRY_MS = 50  # ours: a waiting ADD looks 20 times a second, which costs 0
 REFUSED_RETRY_MS = 250  # ours: a daemon that is there and sends us away is asked less often, because that costs it a call
 LOST_MAX = 2  # ours: how many daemons may be lost with one ADD before it is given back; it may be what they die of
 STATUS_PATIENCE_MS = 4000  # ours: most restarts are over then and nothing is bridged; less than the 4.5 s that STATUS has
+STAT_PATH = "/proc/self/stat"  # proc(5): after the name in parentheses the state, and 19 fields on the start since the boot
+STAT_BYTES_MAX = 4096
+TICK_MS = 10  # USER_HZ is 100 on every machine (include/asm-generic/param.h)
+LATE_MS_MAX = 10000  # ours: a busy machine starts a process within seconds; one that was another program before is older
 SPOOL_RESERVE_MS = 3000  # ours: what a DEL keeps of its deadline for the lock and two fsyncs on a busy disk
 
 # gRPC status codes (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md). A stopping daemon answers CANCELLED to the
@@ -98,7 +102,8 @@ def _serve(system: "System", verb: str, config: bytes, message: bytes, deadline_
             outcome = _status(system, run_dir, message, deadline_ms)
         else:
             patience_ms = deadline_ms if verb == "ADD" else 0
-            outcome = _ask_patiently(system, run_dir, message, deadline_ms, until_ms=patience_ms)
+            began_ms = patience_ms and deadline_ms + MARGIN_MS - request.DEADLINES_MS[verb]
+            outcome = _ask_patiently(system, run_dir, message, deadline_ms, until_ms=patience_ms, began_ms=began_ms)
     except DaemonAway as exc:
         raise _unserved(verb, "ipamd is away", exc.cause) from None
     except DaemonLate as exc:
@@ -179,10 +184,13 @@ def _try(
         return None, exc
 
 
-def _ask_patiently(system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int) -> bytes:
+def _ask_patiently(
+    system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int, began_ms: int = 0
+) -> bytes:
     """Make the call, again and again while nobody takes it, until `until_ms`. Returns, raises: as `_ask`.
 
-    An ADD may be sent twice: the daemon gives the stored result to a repetition.
+    An ADD may be sent twice: the daemon gives the stored result to a repetition. `began_ms`: when our clock began, of one that waits
+    until its deadline: the deadline of a wait is counted from the start of the process.
     """
     lost_count = 0
     while True:
@@ -192,11 +200,24 @@ def _ask_patiently(system: "System", run_dir: str, message: bytes, deadline_ms: 
             is_refused = True
             return _ask(system, descriptor, message, deadline_ms)
         except DaemonAway as exc:
+            if began_ms:
+                until_ms = deadline_ms = deadline_ms - _late_ms(system, began_ms)
+                began_ms = 0
             lost_count += exc.is_lost
             pause_ms = REFUSED_RETRY_MS if is_refused else AWAY_RETRY_MS
             if lost_count > LOST_MAX or system.monotonic_ms() + pause_ms >= until_ms:
                 raise
         system.sleep_ms(pause_ms)
+
+
+def _late_ms(system: "System", began_ms: int) -> int:
+    """How long the process was there when our clock began; 0 if the kernel does not say. Not for every call: it opens a file."""
+    try:
+        made_ticks = system.read_file(STAT_PATH, STAT_BYTES_MAX).split(b") ")[-1].split()[19]
+        age_ms = system.boottime_ms() - int(made_ticks.decode()) * TICK_MS
+    except (OSError, ValueError, IndexError):
+        return 0
+    return min(max(age_ms - (system.monotonic_ms() - began_ms), 0), LATE_MS_MAX)
 
 
 def _ask(system: "System", descriptor: int, message: bytes, deadline_ms: int) -> bytes:

@@ -41,6 +41,7 @@ static void fail(void) {
 
 int main(void) {
     signal(SIGPIPE, SIG_IGN); // a closed pipe is an error number, as in CPython
+    signal(SIGXFSZ, SIG_IGN); // and so is a file at RLIMIT_FSIZE
     int stack_top;
     mp_cstack_init_with_top(&stack_top, STACK_BYTES);
     gc_init(first_area, first_area + sizeof(first_area));

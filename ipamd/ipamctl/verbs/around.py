@@ -89,17 +89,32 @@ def _convert_eniconfig(_daemon: Ask, arguments: argparse.Namespace) -> Answer:
     return answer
 
 
+YAML_CHARACTERS_MAX = 1 << 20
+"""Ours: an ENIConfig as kubectl prints it has 1,000."""
+
+YAML_DEPTH_MAX = 100
+"""Ours: a list of ENIConfigs has seven. The parser's time grows with the square of the depth."""
+
+
 def _documents(path: str) -> list[tuple[str, object]]:
     """Read every document of a file."""
     import yaml  # 20 ms, and no other verb needs it
 
+    depth = 0
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text()
-        found = list(yaml.safe_load_all(text))
+        with nullcontext(sys.stdin) if path == "-" else Path(path).open() as file:
+            text = file.read(YAML_CHARACTERS_MAX + 1)
+        for event in yaml.parse(text):  # before anything is built of it: what is small here may be large there
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            is_odd = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None)
+            if is_odd or depth > YAML_DEPTH_MAX or len(text) > YAML_CHARACTERS_MAX:
+                limits = f"{YAML_DEPTH_MAX} levels or {YAML_CHARACTERS_MAX} characters"
+                raise yaml.YAMLError(f"it has an alias (*name), a tag (!name), or more than {limits}")
+        found = [document or None for document in yaml.load_all(text, Loader=yaml.BaseLoader)]  # numbers and dates stay text
     except (OSError, UnicodeDecodeError) as error:
         raise RefusedError(f"{path} cannot be read: {error}") from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{path} is no YAML that is taken: {' '.join(str(error).split())}") from error
     return [(f"{path}, document {number}", document) for number, document in enumerate(found, 1)]
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from cni_plugin.build import MODULES
 from lab.node.plugin import SOURCES
+from tests.contract.plugin.marks import served
 
 REPOSITORY = Path(__file__).parents[3]
 PORT = REPOSITORY / "cni_plugin" / "micropython"
@@ -122,6 +123,22 @@ def test_a_defect_of_the_interpreter_still_gives_a_document(onefile_plugin):
         assert (done.returncode, done.stderr) == (1, b"")
         codes.add(document["code"])
     assert codes == {190, 11}, "too little, and enough to find that there is no daemon"
+
+
+@pytest.mark.parametrize("verb", ["DEL", "STATUS"])
+def test_a_file_that_may_not_grow_still_gives_a_document(onefile_plugin, verb):
+    """The kernel signals what RLIMIT_FSIZE refuses, and the signal ends a process: a DEL that cannot be kept says so (I3)."""
+    served(onefile_plugin.run_dir)
+    done = subprocess.run(
+        [PRLIMIT, "--fsize=0", *onefile_plugin.argv],
+        env=onefile_plugin.environment(verb),
+        input=b'{"cniVersion":"1.1.0"}',
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["code"]) == (1, {"DEL": 5, "STATUS": 50}[verb])
 
 
 TEXTS = [

@@ -110,3 +110,28 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: P
     status, _, err = converted(capsys, str(tmp_path / "none.yaml"))
     assert status == EXIT_REFUSED
     assert "none.yaml cannot be read" in err
+
+
+BOMBS = {
+    "aliases": "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)),
+    "a list of lists": "kind: List\nitems: &a [{kind: List, items: *a}]\n",
+    "merge keys": "a: &a {x: 1}\nb: {<<: [*a, *a]}\n",
+    "depth": "[" * 100_000,
+    "size": ONE.format(name="us-west-2a", subnet="subnet-0a") + "#" * (1 << 20),
+}
+
+
+@pytest.mark.parametrize("what", BOMBS)
+def test_a_file_that_would_grow_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, what: str) -> None:
+    """Before anything is built of it."""
+    status, out, err = converted(capsys, written(tmp_path / "bomb.yaml", BOMBS[what]))
+    assert (status, out) == (EXIT_USAGE, "")
+    assert "bomb.yaml is no YAML that is taken: it has an alias" in err
+
+
+def test_a_number_with_a_million_parts_is_text(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """YAML 1.1 has numbers to the base of sixty, whose reading takes the square of their length."""
+    text = ONE.format(name="us-west-2a", subnet=":".join(["1"] * 400_000))
+    status, _, err = converted(capsys, written(tmp_path / "number.yaml", text))
+    assert status != 0
+    assert "subnet" in err
