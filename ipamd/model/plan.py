@@ -360,7 +360,10 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
     """What to ask for to make up a deficit: more while a ramp lasts, less while single addresses stand in for missing /28s."""
     if not is_prefix_mode(snapshot, settings):
-        extra = min(snapshot.growth.demand.lasting_count, settings.warm_ip_target)
+        demand = snapshot.growth.demand
+        # An ADD that waits although twice the target has just been taken is not the last: each comes when the one before was served.
+        is_chased = snapshot.waiting_count and demand.lately_count >= 2 * settings.warm_ip_target
+        extra = settings.warm_ip_target if is_chased else min(demand.lasting_count, settings.warm_ip_target)
         # What WARM_IP_TARGET needs besides once the ADDs that wait have taken theirs: one call then serves both. One that waits may be
         # the start's, which takes no address (`ipamd/ready_marks.py`).
         if snapshot.waiting_count >= 2 and settings.warm_ip_target:

@@ -208,8 +208,8 @@ class SeenDemand:
     use, cooling or waited for at once. `short_growth_count`, `long_growth_count`: most by which that rose above its former peak
     within SHORT_S and LONG_S. `allocation_s`, `creation_s`: how long an allocation on an attached ENI and a new ENI took.
     `start_count`: what a node expects that was just made (`is_filling`: minutes ago), or had free when its daemon started.
-    `lasting_count`: addresses that ADDs will take in the next seconds if they go on as they did. `is_settling`: an ADD took an
-    address a moment ago.
+    `lasting_count`: addresses that ADDs will take in the next seconds if they go on as they did. `lately_count`: that they took in
+    the last seconds. `is_settling`: an ADD took an address a moment ago.
     """
 
     minute_rate: float = 0.0
@@ -222,6 +222,7 @@ class SeenDemand:
     allocation_s: float = 1.0
     creation_s: float = LONG_S
     lasting_count: int = 0
+    lately_count: int = 0
     is_settling: bool = False
 
 

@@ -154,6 +154,7 @@ class DemandWindow:
             allocation_s=self._grow_s[False],
             creation_s=self._grow_s[True],
             lasting_count=min(lately, self._served_within(2 * WINDOW_S, now_s) - lately),
+            lately_count=lately,
             is_settling=self.quiet_in_s(SETTLE_S, now_s=now_s) > 0,
         )
 
