@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ipamd.model.cloud import DescribedEni
 from ipamd.model.ids import EniId, MacAddress
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import TURN_MAX_S, described, pass_time
@@ -22,18 +24,22 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
         yield made
 
 
-def test_an_eni_attached_by_hand_is_recorded(node: FakeNode) -> None:
-    """It is in metadata and nowhere else: EC2 is asked once, and the rule for foreign ENIs applies."""
+def attach_by_hand(node: FakeNode, name: str, **differing: Any) -> DescribedEni:
+    """Another hand attaches an ENI at the place 2, without secondary addresses, which differs in what is named."""
     made = replace(
         node.ec2.enis[SECOND],
-        eni_id=EniId("eni-hand"),
-        mac="02:00:00:00:00:99",
+        eni_id=EniId(name),
+        mac=MacAddress("02:00:00:00:00:99"),
         device_index=2,
-        primary_address=IPv4Address("10.0.6.10"),
-        secondary_addresses=frozenset(),
-        tags={"node.k8s.amazonaws.com/no_manage": "true"},
+        **{"primary_address": IPv4Address("10.0.6.10"), "secondary_addresses": frozenset(), **differing},
     )
     node.ec2.enis[made.eni_id] = made
+    return made
+
+
+def test_an_eni_attached_by_hand_is_recorded(node: FakeNode) -> None:
+    """It is in metadata and nowhere else: EC2 is asked once, and the rule for foreign ENIs applies."""
+    made = attach_by_hand(node, "eni-hand", tags={"node.k8s.amazonaws.com/no_manage": "true"})
     before = described(node)
     for _ in range(3):
         pass_time(node, TURN_MAX_S)
@@ -47,15 +53,7 @@ def test_an_eni_attached_by_hand_is_recorded(node: FakeNode) -> None:
 def test_a_managed_eni_attached_by_hand_gives_addresses(node: FakeNode) -> None:
     """By the existing rule for ENIs without our tags: EC2 confirms it, its routing is set up, and its addresses are free (I7)."""
     added = frozenset({IPv4Address("10.0.6.11"), IPv4Address("10.0.6.12")})
-    made = replace(
-        node.ec2.enis[SECOND],
-        eni_id=EniId("eni-hand"),
-        mac=MacAddress("02:00:00:00:00:99"),
-        device_index=2,
-        primary_address=IPv4Address("10.0.6.10"),
-        secondary_addresses=added,
-    )
-    node.ec2.enis[made.eni_id] = made
+    made = attach_by_hand(node, "eni-hand", secondary_addresses=added)
     before = described(node)
     pass_time(node, TURN_MAX_S)
     assert described(node) - before == 1
@@ -68,16 +66,7 @@ def test_a_managed_eni_attached_by_hand_gives_addresses(node: FakeNode) -> None:
 
 def test_an_eni_without_ipv4_is_asked_about_at_most_once(node: FakeNode) -> None:
     """EFA-only and IPv6-only ENIs are shown by EC2 and metadata and recorded nowhere: no difference, once EC2 has shown it."""
-    bare = replace(
-        node.ec2.enis[SECOND],
-        eni_id=EniId("eni-efa"),
-        mac="02:00:00:00:00:98",
-        device_index=2,
-        primary_address=None,
-        secondary_addresses=frozenset(),
-        interface_type="efa-only",
-    )
-    node.ec2.enis[bare.eni_id] = bare
+    attach_by_hand(node, "eni-efa", primary_address=None, interface_type="efa-only")
     before = described(node)
     for _ in range(90):
         pass_time(node, TURN_MAX_S)
