@@ -8,6 +8,7 @@ every assertion of every file where it finds none.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -15,6 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lab.lab import missing_requirements
+
+gc.disable()  # until the files are collected: what they define stays, and each worker would look through it again and again
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -34,3 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)  # none is left for the end, when the other workers have nothing to do
+
+
+def pytest_collection_finish() -> None:
+    """No collection of garbage looks at the collected tests again."""
+    gc.freeze()
+    gc.enable()
