@@ -164,7 +164,7 @@ def test_a_load_that_lasts_makes_no_more_calls_than_the_reference(name: str, hou
 def test_nodes_that_are_done_leave_the_calls_to_others() -> None:
     """250 nodes a minute, whose ADDs need five of six Attach calls: the slowest hundredth waits little longer than in a perfect queue.
     It was twice as long while a throttled node asked for its spare ENI again after a minute."""
-    trace = replacement(1250, seed=10, wave_count=5)
+    trace = replacement(750, seed=10, wave_count=3)
     outcome = run_fleet(trace, MODES["default"], seed=10)
     queue_s = queue_waits_s({"AttachNetworkInterface": 1}, [node.starts_s for node in trace.nodes])
     alone_s = 5.0
