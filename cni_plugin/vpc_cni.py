@@ -26,9 +26,6 @@ AWAY_RETRY_MS = 50  # ours: a waiting ADD looks 20 times a second, which costs 0
 REFUSED_RETRY_MS = 250  # ours: a daemon that is there and sends us away is asked less often, because that costs it a call
 LOST_MAX = 2  # ours: how many daemons may be lost with one ADD before it is given back; it may be what they die of
 STATUS_PATIENCE_MS = 4000  # ours: most restarts are over then and nothing is bridged; less than the 4.5 s that STATUS has
-STAT_PATH = "/proc/self/stat"  # proc(5): after the name in parentheses the state, and 19 fields on the start since the boot
-STAT_BYTES_MAX = 4096
-TICK_MS = 10  # USER_HZ is 100 on every machine (include/asm-generic/param.h)
 LATE_MS_MAX = 10000  # ours: a busy machine starts a process within seconds; one that was another program before is older
 SPOOL_RESERVE_MS = 3000  # ours: what a DEL keeps of its deadline for the lock and two fsyncs on a busy disk
 
@@ -213,9 +210,10 @@ def _ask_patiently(
 def _late_ms(system: "System", began_ms: int) -> int:
     """How long the process was there when our clock began; 0 if the kernel does not say. Not for every call: it opens a file."""
     try:
-        made_ticks = system.read_file(STAT_PATH, STAT_BYTES_MAX).split(b") ")[-1].split()[19]
-        age_ms = system.boottime_ms() - int(made_ticks.decode()) * TICK_MS
-    except (OSError, ValueError, IndexError):
+        # proc(5): after the name in parentheses the state, and 19 fields on the start since the boot, in hundredths of a second
+        made_ticks = system.read_file("/proc/self/stat", PIPE_BYTES).split(b") ")[-1].split()[19]
+        age_ms = system.boottime_ms() - int(made_ticks.decode()) * 10
+    except OSError:
         return 0
     return min(max(age_ms - (system.monotonic_ms() - began_ms), 0), LATE_MS_MAX)
 

@@ -26,6 +26,7 @@ from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.ports import Clock
 from ipamd.settings import DaemonConfig, Settings
+from ipamd.settings.settings_file import content_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ def difference(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSI
     """Say how the file differs from what `write` puts there; "" if it does not. Raises: SettingsError if it cannot be read."""
     path = config.conflist_path
     try:
-        return "" if path.read_bytes() == _content(config, versions).encode() else "had been changed"
+        is_file = path.is_file() or not path.exists()
+        return "" if is_file and content_of(str(path)) == _content(config, versions).encode() else "had been changed"
     except FileNotFoundError:
         return "was missing"
     except OSError as error:
@@ -70,7 +72,7 @@ def write(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) 
     content = _content(config, versions)
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        if not path.is_symlink() and path.exists() and path.read_bytes() == content.encode():
+        if not path.is_symlink() and path.is_file() and content_of(str(path)) == content.encode():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         # What lies there is of a daemon that was killed, or a stranger's link: neither is written into.

@@ -24,6 +24,7 @@ from ipamd.model.errors import PluginLackingError, log_text
 from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
 from ipamd.model.words import printable
 from ipamd.ports import Clock
+from ipamd.settings.settings_file import content_of
 
 SUMS_NAME = "SHA256SUMS"
 """Beside the plugins in the image: what `tools/build_reference_plugins.sh` built."""
@@ -180,8 +181,7 @@ def _create(path: Path, mode: int) -> BinaryIO:
 def _read_list(path: Path) -> dict[str, str]:
     """Name -> SHA-256 in hexadecimal. Lines of any other form, and a file that is absent or too long, say nothing."""
     try:
-        with path.open("rb") as stream:
-            content = stream.read(LIST_BYTES_MAX + 1)
+        content = content_of(str(path))
     except FileNotFoundError:
         return {}
     if len(content) > LIST_BYTES_MAX:

@@ -46,7 +46,7 @@ class Nftables:
         """List something as JSON objects, {kind: fields} each (libnftables-json(5)). Raises: WiringError."""
         try:
             answer = json.loads(self.run(f"{command}\n", is_json=True))["nftables"]
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise WiringError(f"nftables' answer to `{command}` was not understood", details=str(exc)[:200]) from exc
         return [item for item in answer if isinstance(item, dict)] if isinstance(answer, list) else []
 
@@ -218,9 +218,6 @@ _CHAIN = re.compile(r"^  chain (\w+) ", re.M)
 _CONSTANT_SET = re.compile(r"^  set (\w+) {[^}]*elements = ", re.M)
 """As `ruleset` writes them."""
 
-_ABSENT = frozenset({errno.ENOENT})
-"""What is gone is no failure of the look: it differs from what was there."""
-
 
 def generation(host: HostNetns) -> bytes | None:
     """The number in the host's namespace; None if the kernel does not say."""
@@ -301,7 +298,9 @@ def _objects(sock: NetlinkSocket, table: NftTable, commands: str) -> Iterator[by
     step, header = f"look at nftables table {table}", bytes((_FAMILIES[table.family], 0, 0, 0))
 
     def named(kind: int, table_kind: int, *name: bytes) -> Message:
-        return Message(step, kind, 0, header + text_attribute(table_kind, table.name) + b"".join(name), tolerated=_ABSENT)
+        body = header + text_attribute(table_kind, table.name) + b"".join(name)
+        # What is gone is no failure of the look: it differs from what was there.
+        return Message(step, kind, 0, body, tolerated=frozenset({errno.ENOENT}))
 
     asked = [named(uapi.NFT_MSG_GETTABLE, uapi.NFTA_TABLE_NAME)]
     for name in _CHAIN.findall(commands):

@@ -195,12 +195,12 @@ def _rule(expressions: Iterable[object]) -> Rule:
         if not isinstance(expression, dict) or len(expression) != 1:
             return replace(rule, scope=Scope.PART)
         ((kind, body),) = expression.items()
-        if kind == "match":
+        if kind == "match" and isinstance(body, dict):
             rule = _with_match(rule, body)
         elif kind == "xt":
             rule = _with_extension(rule, body)
         elif kind in _VERDICTS:
-            rule = replace(rule, verdict=_VERDICTS[kind], target=body.get("target", "") if isinstance(body, dict) else "")
+            rule = replace(rule, verdict=_VERDICTS[kind], target=str(body.get("target", "")) if isinstance(body, dict) else "")
         elif kind not in _HARMLESS:
             rule = replace(rule, scope=Scope.PART)
     return rule

@@ -123,6 +123,15 @@ def test_a_file_in_order_is_left_alone(tmp_path: Path) -> None:
     assert kept.noted == []
 
 
+def test_what_is_no_file_is_replaced_and_never_waited_for(tmp_path: Path) -> None:
+    """A pipe in the conflist's place, whose opening would block the thread for ever."""
+    config = DaemonConfig(conflist_path=tmp_path / "10-x.conflist")
+    os.mkfifo(config.conflist_path)
+    assert conflist.difference(config) == "had been changed"
+    conflist.write(config)
+    assert conflist.difference(config) == ""
+
+
 def test_another_writer_is_not_fought_for_ever(tmp_path: Path) -> None:
     """After three repairs the file stays the other's for a while, and status names it."""
     kept = Kept(tmp_path, FakeClock())

@@ -108,8 +108,7 @@ def _documents(path: str) -> list[tuple[str, object]]:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             is_odd = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None)
             if is_odd or depth > YAML_DEPTH_MAX or len(text) > YAML_CHARACTERS_MAX:
-                limits = f"{YAML_DEPTH_MAX} levels or {YAML_CHARACTERS_MAX} characters"
-                raise yaml.YAMLError(f"it has an alias (*name), a tag (!name), or more than {limits}")
+                raise yaml.YAMLError("it has an alias (*name), a tag (!name), or more levels or characters than any ENIConfig")
         found = [document or None for document in yaml.load_all(text, Loader=yaml.BaseLoader)]  # numbers and dates stay text
     except (OSError, UnicodeDecodeError) as error:
         raise RefusedError(f"{path} cannot be read: {error}") from error
