@@ -26,12 +26,14 @@ from bench import (
     full_node,
     idle,
     machine,
+    memory,
     plugin,
     pool_life,
     restart,
     rolls,
     under_attack,
     whole,
+    wiring,
 )
 from bench.figures import Figure, report, table
 from bench.scale import FULL, QUICK, Scale
@@ -52,9 +54,11 @@ GROUPS = {
     "daemon": ("add_daemon", "del_daemon"),
     "whole": ("add_whole", "del_whole"),
     "burst": ("burst30",),
+    "memory": ("pss", "rss_after_bursts"),
     "cold": ("cold_pool_110",),
-    "idle": ("rss", "idle_cpu", "idle_ec2_calls"),
-    "restart": ("restart_first",),
+    "idle": ("rss", "idle_cpu", "idle_ec2_calls", "nft_changes_cpu"),
+    "restart": ("restart_first", "restart_plugin_add"),
+    "wiring": ("wire_", "retire_"),
     "attack": ("add_p50_under_port_attack",),
     "everything": ("everything_rss", "idle_cpu_660"),
     "crowded": ("add_700", "del_700"),
@@ -78,13 +82,14 @@ class Run:
     def all(self) -> None:
         """Measure everything that is wanted."""
         self._try("plugin", lambda: plugin.measure(self.scale))
-        if self.wanted & {"daemon", "whole", "burst"}:
-            self._on_node(self._warm, "daemon", "whole", "burst")
+        if self.wanted & {"memory", "daemon", "whole", "burst"}:
+            self._on_node(self._warm, "memory", "daemon", "whole", "burst")
         if self.wanted & {"cold", "idle", "restart"}:
             self._on_node(self._cold, "cold", "idle", "restart")
         attacked = partial(under_attack.measure, self.scale, instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL)
         self._try("attack", attacked)
         self._try("everything", everything.measure)
+        self._try("wiring", wiring.measure)
         self._try("crowded", lambda: crowded.measure(self.scale))
         self._try("audit", audit.measure)
         self._try("scale", lambda: full_node.measure(self.scale))
@@ -94,6 +99,7 @@ class Run:
     def _warm(self) -> None:
         with Stage(instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL) as stage:
             stage.job("attach", path=PLUGIN_PATH, count=cold.SANDBOX_COUNT, tag="resident")
+            self._try("memory", lambda: memory.measure(stage))
             self._try("whole", lambda: whole.measure(stage, self.scale))
             self._try("daemon", lambda: daemon_part.measure(stage, self.scale))
             self._try("burst", lambda: whole.measure_burst(stage, self.scale))

@@ -1,4 +1,5 @@
-"""`rss`, `idle_cpu`, `idle_ec2_calls`: what a daemon with 110 sandboxes and nothing to do costs its node.
+"""`rss`, `idle_cpu`, `idle_ec2_calls`: what a daemon with 110 sandboxes and nothing to do costs its node. `nft_changes_cpu`: the same
+beside software that changes its own tables of nftables ten times a second.
 
 CRI is off, so events are not included. On-CPU time is the scheduler's own count per thread in nanoseconds, because utime and stime
 count in ticks of 10 ms, and an idle daemon uses less.
@@ -19,15 +20,16 @@ from lab.node.node import REPOSITORY
 IMPORTS = "import ipamd.daemon, ipamd.bootstrap, ipamd.lifecycle, ipamd.rpc.server, ipamd.metrics"
 """What the daemon imports before it serves; boto3 comes later, in the background. Floor of its memory and of its start."""
 
+NFT_CHANGES_A_SECOND = 10
+NFT_WATCHED_S = 20.0
+
 
 def measure(stage: Stage, scale: Scale) -> list[Figure]:
     """Watch the daemon for a while in which nobody asks it anything."""
     stage.wait_ready()
     stage.lab.vpc.clear_calls()
     pid = stage.daemon.pid
-    began, used_ns = time.monotonic(), _on_cpu_ns(pid)
-    time.sleep(scale.idle_s)
-    used_ns, lasted_s = _on_cpu_ns(pid) - used_ns, time.monotonic() - began
+    idle_cpu, lasted_s = _cpu_percent(pid, scale.idle_s)
     calls = len(stage.lab.vpc.calls())
     memory = _status_mib(pid)
     window = f"over {lasted_s:.0f} s"
@@ -41,9 +43,30 @@ def measure(stage: Stage, scale: Scale) -> list[Figure]:
             1,
             f"peak {memory['VmHWM']:.0f} MiB",
         ),
-        Figure("idle_cpu", used_ns / 1e9 / lasted_s * 100, "%", None, "", 1, f"of one core, {window}"),
+        Figure("idle_cpu", idle_cpu, "%", None, "", 1, f"of one core, {window}"),
         Figure("idle_ec2_calls", calls, "calls", None, "", 1, window),
+        _beside_nft_changes(stage, idle_cpu),
     ]
+
+
+def _beside_nft_changes(stage: Stage, idle_cpu: float) -> Figure:
+    change = f"nft add table ip theirs; nft delete table ip theirs; sleep {2 / NFT_CHANGES_A_SECOND}"
+    others = stage.node.spawn(["timeout", str(NFT_WATCHED_S * 2), "sh", "-c", f"while :; do {change}; done"])
+    try:
+        used, lasted_s = _cpu_percent(stage.daemon.pid, NFT_WATCHED_S)
+    finally:
+        others.terminate()
+        others.wait()
+    note = f"of one core, over {lasted_s:.0f} s, up to {NFT_CHANGES_A_SECOND} changes a second"
+    return Figure("nft_changes_cpu", used, "%", idle_cpu, "at idle", 1, note)
+
+
+def _cpu_percent(pid: int, seconds: float) -> tuple[float, float]:
+    """Time on a CPU, in percent of one core, over some seconds. Returns: it, and how long that was."""
+    began, used_ns = time.monotonic(), _on_cpu_ns(pid)
+    time.sleep(seconds)
+    used_ns, lasted_s = _on_cpu_ns(pid) - used_ns, time.monotonic() - began
+    return used_ns / 1e7 / lasted_s, lasted_s
 
 
 def _on_cpu_ns(pid: int) -> int:

@@ -51,7 +51,11 @@ def measure() -> dict[str, float]:
     def run() -> None:
         try:
             with tempfile.TemporaryDirectory() as folder:
-                found.update(_Bench(Path(folder)).run())
+                host = Host(Path(folder))
+                try:
+                    found.update(host.run())
+                finally:
+                    host.close()
         except BaseException as exc:  # noqa: BLE001  # raised again in the caller's thread
             failed.append(exc)
 
@@ -63,7 +67,7 @@ def measure() -> dict[str, float]:
     return found
 
 
-class _Bench:
+class Host:
     """The measurements; made and run in one thread, which moves into namespaces of its own and never comes back."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,27 +80,35 @@ class _Bench:
         self._pod = self._sandbox("pod")
 
     def run(self) -> dict[str, float]:
-        """Measure in turn; nothing is left but what the thread's end removes."""
-        try:
-            found = {}
-            for name, table in (("main table", 254), ("ENI table", 2)):
-                spec = self._spec(0, self._pod, table=table)
-                found[f"wire, {name}"], found[f"retire, {name}"] = self._pairs(spec, ROUNDS)
-            found["wire, pyroute2 call by call"], found["retire, pyroute2 call by call"] = self._pyroute2(ROUNDS // 4)
-            found[f"sweep of {SWEPT}"], found[f"{SWEPT} wires at once, all done"] = self._sweeps()
-            found[f"survey of {SURVEYED}"] = self._survey()
-            return found
-        finally:
-            for path in self._folder.iterdir():
-                _libc.umount2(str(path).encode(), 2)  # MNT_DETACH
+        """Measure in turn."""
+        found = {}
+        for name, table in (("main table", 254), ("ENI table", 2)):
+            wired, retired = self.times(ROUNDS, table=table)
+            found[f"wire, {name}"], found[f"retire, {name}"] = statistics.median(wired), statistics.median(retired)
+        found["wire, pyroute2 call by call"], found["retire, pyroute2 call by call"] = self._pyroute2(ROUNDS // 4)
+        found[f"sweep of {SWEPT}"], found[f"{SWEPT} wires at once, all done"] = self._sweeps()
+        found[f"survey of {SURVEYED}"] = self._survey()
+        return found
 
-    def _pairs(self, spec: WiringSpec, rounds: int) -> tuple[float, float]:
+    def close(self) -> None:
+        """Let the sandboxes go: nothing is left but what the thread's end removes."""
+        for path in self._folder.iterdir():
+            _libc.umount2(str(path).encode(), 2)  # MNT_DETACH
+
+    def wire_residents(self, count: int) -> None:
+        """Wire sandboxes that stay, all on an ENI's table."""
+        for number in range(1, count + 1):
+            self._wiring.wire(self._spec(number, self._sandbox(f"resident{number}"), table=2))
+
+    def times(self, rounds: int, *, table: int = 2) -> tuple[list[float], list[float]]:
+        """Wire and retire one sandbox again and again. Returns: ms of each wiring, and of each retirement."""
+        spec = self._spec(0, self._pod, table=table)
         wired, retired = [], []
         for _ in range(rounds):
             wired.append(_timed(lambda: self._wiring.wire(spec)))
             retired.append(_timed(lambda: self._retire(spec)))
             self._wiring.sweep()
-        return statistics.median(wired), statistics.median(retired)
+        return wired, retired
 
     def _sweeps(self) -> tuple[float, float]:
         specs = [self._spec(i, self._sandbox(f"swept{i}"), table=2) for i in range(SWEPT)]

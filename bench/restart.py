@@ -1,4 +1,5 @@
-"""`restart_first_*`: kill -9 with 110 sandboxes attached and a new daemon at once, until it has served a DEL and an ADD.
+"""`restart_first_*`: kill -9 with 110 sandboxes attached and a new daemon at once, until it has served a DEL and an ADD; and
+`restart_plugin_add`, until an ADD is done that a runtime asked of the plugin while nobody listened.
 
 The time counts from the kill, so it includes the end of the old process and the start of the interpreter. EC2 has the delays of
 `cold`. Budgets grow with the machine's slowness (`figures`), for most of it is the interpreter's start. The reference is what no
@@ -17,7 +18,8 @@ from bench.idle import IMPORTS
 from bench.plugin import PYTHON
 from bench.samples import median, spread
 from bench.scale import Scale
-from bench.stage import Stage
+from bench.stage import ONEFILE_PATH, Stage, plugin_label
+from lab.node.daemon import PLUGIN_PATH
 from lab.node.node import REPOSITORY
 
 DEADLINE_S = 30.0
@@ -53,7 +55,22 @@ def measure(stage: Stage, scale: Scale, attached: list[str]) -> list[Figure]:
         )
         for verb, times in served.items()
     ]
-    return [*figures, _without_ec2(stage, scale.restart_rounds, attached[scale.restart_rounds])]
+    through = _through_the_plugin(stage, scale.restart_rounds, slow=slowness(bare))
+    return [*figures, through, _without_ec2(stage, scale.restart_rounds, attached[scale.restart_rounds])]
+
+
+def _through_the_plugin(stage: Stage, rounds: int, *, slow: float) -> Figure:
+    """Each round starts the plugin at once after the kill, so it waits for the daemon, looking for it as it does in life."""
+    path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
+    times = []
+    for number in range(rounds):
+        killed_at = stage.daemon.restart()
+        ids = stage.job("attach", path=path, count=1, tag=f"killed-{number}")
+        times.append(time.monotonic() - killed_at)
+        stage.job("detach", path=path, ids=ids)
+        stage.wait_ready()
+    note = f"{spread(times)}; {plugin_label(path)} plugin"
+    return Figure("restart_plugin_add", median(times), "s", sample_count=rounds, note=note, slowness=slow)
 
 
 def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
