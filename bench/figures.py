@@ -68,6 +68,7 @@ BUDGETS: Mapping[str, Budget] = {
     "nft_changes_cpu": Budget("value", 1, is_strict=True),
     "wire_2000_to_10": Budget("value", 1.25),
     "retire_2000_to_10": Budget("value", 1.25),
+    "pool_one_by_one": Budget("value", 18),
     "add_700_to_10": Budget("value", 1.25),
     "del_700_to_10": Budget("value", 1.25),
     "audit_cpu_660": Budget("value", 0.2, is_strict=True),

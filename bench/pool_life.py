@@ -3,6 +3,8 @@
 EC2 has the delays of the cold pool. The hold, the cooldown and a spare ENI's delay are short, so that what follows can be waited
 for; all sandboxes leave one after the other, so none of them changes the number of calls. A drain that does not end at the target,
 at EC2 and in the host's rules, is no figure but a failure.
+
+`pool_one_by_one`: changing calls to 60 pods that each come when the one before has its address, in virtual time.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from functools import partial
 
 from bench.cold import ATTACH_S, INSTANCE_TYPE, LATENCY_S, STORM_DEADLINE_S
 from bench.figures import Figure
-from bench.fleet.reference import reference
+from bench.fleet.chain import SEEDS, growth
+from bench.fleet.node import FleetNode
+from bench.fleet.reference import ReferenceNode, reference
 from bench.fleet.run import run_fleet
 from bench.fleet.scenarios import SEED
 from bench.fleet.traces import cron_day
@@ -66,7 +70,15 @@ class Phase:
 def measure() -> list[Figure]:
     """Live through each mode on a node of its own; then a day of churn in each, in virtual time."""
     figures = [phase.figure(mode) for mode, settings in MODES.items() for phase in live(settings)]
-    return figures + [churn_day(mode, settings) for mode, settings in MODES.items()]
+    return [*figures, *(churn_day(mode, settings) for mode, settings in MODES.items()), one_by_one()]
+
+
+def one_by_one() -> Figure:
+    """Ours beside the model of amazon-vpc-cni-k8s's rules, whose ADDs are refused and come again where ours wait."""
+    ours, theirs = growth(FleetNode), growth(ReferenceNode)
+    note = f"{ours.waits:.0f} ADDs waited {ours.waited_s:.0f} s ({theirs.waits:.0f}, {theirs.waited_s:.0f} s); "
+    note += f"{ours.held:.0f} addresses held ({theirs.held:.0f})"
+    return Figure("pool_one_by_one", ours.calls, "calls", theirs.calls, "amazon-vpc-cni-k8s's rules", len(SEEDS), note)
 
 
 def churn_day(mode: str, settings: Mapping[str, str]) -> Figure:
