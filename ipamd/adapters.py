@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ipamd import failpoints
 from ipamd.cloud import network_file
+from ipamd.cloud.child import Ec2Child, Process
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.core.clock import SystemClock
@@ -90,12 +92,10 @@ class Adapters:
     history_writer: HistoryWriter | None = None
 
 
-def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
+def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Process | None = None) -> Adapters:
     """Open the datastore and make the adapters; none of them has asked anything yet.
 
-    Args:
-        has_run_before: a daemon has served this run directory since the machine booted.
-
+    `has_run_before`: a daemon has served this run directory since the machine booted. `ec2_process`: one that is started already.
     Raises: DatastoreError, SettingsError.
     """
     settings = current.now
@@ -119,7 +119,8 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock)
     node_info = NodeInfo(metadata, clock=clock)
-
+    report = partial(health.report, "ec2 process")
+    client = Ec2Child(settings.cloud, region=node_info.region, process=ec2_process, report=report)
     return Adapters(
         clock=clock,
         health=health,
@@ -128,7 +129,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool) -> Adapters:
         hostnet=_host_network(host, current, opened),
         metadata=metadata,
         node_info=node_info,
-        ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock),
+        ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client),
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
         spool=Spool(settings.daemon.run_dir, clock=clock),
         custom_network=custom_network,

@@ -9,6 +9,7 @@ awaited, because the plugin spools it (`VPC_IPAMD_DRAIN`). The second exits at o
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import os
 import resource
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -109,6 +111,7 @@ def main() -> int:
         from ipamd.datastore import command
 
         return command.main(sys.argv[2:])
+    gc.disable()  # what is imported stays: to look through it again and again was a sixth of the start
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process; what it asks for is about to be read
     try:
         settings = load()
@@ -156,7 +159,11 @@ def _raise_descriptor_limit(rpc_count: int) -> None:
 
 def run(current: CurrentSettings, signals: Signals) -> int:
     """Serve until told to exit. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
-    settings = current.now
+    from ipamd.cloud.child import start
+
+    settings, ec2_process = current.now, None
+    with suppress(OSError):  # the first call says why
+        ec2_process = start(settings.cloud)  # first, so that it imports what it needs while this one does
     from ipamd.rpc.server import RpcServer, prepare_run_dir, take_instance_lock
 
     prepare_run_dir(settings.daemon.run_dir)
@@ -167,7 +174,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     from ipamd.model.freeze import FreezeCause
 
     current.follow(lambda now: now.daemon.log_level, logs.set_level)
-    app = App(connect(current, has_run_before=has_run_before), current)
+    app = App(connect(current, has_run_before=has_run_before, ec2_process=ec2_process), current)
     health = app.context.health
     server = RpcServer(
         run_dir=settings.daemon.run_dir,
@@ -175,6 +182,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
         introspection=app.introspection,
         max_concurrent_rpcs=settings.daemon.max_concurrent_rpcs,
     )
+    gc.freeze()  # modules, and what was made for the whole life: no collection looks at it again
     with health.stage("rpc") as stage:
         server.start()
         stage.detail = "DEL and introspection are served"
@@ -191,8 +199,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     app.context.freeze.set(FreezeCause.SHUTDOWN, reason)
     log.info("draining: ADD is left to the successor, DEL is served reason=%s drain_s=%d", reason, drain_s)
     life.stop()
-    is_hurried = signals.wait_again(drain_s)
-    server.stop(0.0 if is_hurried else 1.0)
+    server.stop(0.0 if signals.wait_again(drain_s) else 1.0)
     if app.cni_backend is not None:
         app.cni_backend.stop(1.0)
     life.close()

@@ -6,6 +6,7 @@ and sources that have not answered are asked again in the background (`ipamd/clo
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import threading
@@ -83,6 +84,7 @@ class Lifecycle:
             leave_mark=self._served_mark.leave,
             replay=self._replay_spool,
             look=self._handover.look,
+            rest=app.adapters.ec2.rest,
             end=end,
         )
         self._cloud = CloudLoop(app)
@@ -134,8 +136,10 @@ class Lifecycle:
 
     def run(self) -> None:
         """Go from alive to ready; a permanent error is recorded, and the daemon keeps serving DEL."""
+        gc.enable()
         try:
             self._run()
+            gc.freeze()  # the rows and sockets of the start too
         except NotServingError:
             return  # stopped while it waited
         except Exception as error:  # noqa: BLE001  # top of the thread
@@ -188,6 +192,7 @@ class Lifecycle:
             stage.detail = str(app.context.datastore.counts())
         for loop in self._serving:
             loop.start()
+        self._files.follow(self._conflist)  # plugins are asked while EC2 is
         self._cloud.loop.wake()
         if runtime is not None:
             runtime.begin()
@@ -196,7 +201,6 @@ class Lifecycle:
         with health.stage("first-address") as stage:
             stage.detail = self._first_address.wait()
         with health.stage("plugins") as stage:
-            self._files.follow(self._conflist)
             self._await(lambda: bool(self._conflist.said))
             stage.detail = self._conflist.said
         self._until_done("conflist", self._write_conflist)

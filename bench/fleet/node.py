@@ -64,8 +64,14 @@ class VirtualEc2(BotoEc2):
 
     def __init__(self, model: Ec2Model, instance: int) -> None:
         world = model.world
-        super().__init__(CloudConfig(), region=lambda: "us-west-2", clock=world, sleep=world.sleep, vpc_id=lambda: "vpc-1")
-        self._client = ModelClient(model, instance)
+        super().__init__(
+            CloudConfig(),
+            region=lambda: "us-west-2",
+            clock=world,
+            sleep=world.sleep,
+            vpc_id=lambda: "vpc-1",
+            client=ModelClient(model, instance),
+        )
 
 
 class FleetNode:

@@ -11,6 +11,7 @@ from fuzz import http_answers
 from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated, noise
 from fuzz.target import Case, Target, Violation
+from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.model.cloud import DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
@@ -108,7 +109,8 @@ class Ec2Answers(Target):
 
     def _made(self) -> BotoEc2:
         config = CloudConfig(ec2_endpoint=self._server.url, imds_endpoint="http://127.0.0.1:9", http_timeout_s=5)
-        return BotoEc2(config, region=lambda: "us-west-2", clock=self._clock, sleep=self._clock.advance)
+        client = Ec2Client(config, region=lambda: "us-west-2")  # in this process, whose memory and time are bounded
+        return BotoEc2(config, region=str, clock=self._clock, sleep=self._clock.advance, client=client)
 
 
 def _body(call: str) -> bytes:

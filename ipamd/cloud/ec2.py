@@ -12,12 +12,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import Any, TypeVar
 
 from ipamd.cloud import limits
 from ipamd.cloud.answers import described_eni, described_enis, described_subnet, described_subnets, incomplete
 from ipamd.cloud.calls import Ec2Calls
+from ipamd.cloud.child import Ec2Child
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.retries import (
@@ -29,7 +29,6 @@ from ipamd.cloud.retries import (
     SETTLING,
     UNHURRIED,
 )
-from ipamd.cloud.trim_model import DATA_DIR
 from ipamd.model.call_report import Outcome
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
@@ -64,10 +63,10 @@ class BotoEc2(Ec2Calls, Ec2):
         clock: Clock,
         sleep: Callable[[float], None] = time.sleep,
         vpc_id: Callable[[], str] = lambda: "",
-        model_dir: Path = DATA_DIR,
+        client: Ec2Client | None = None,
     ) -> None:
-        """`vpc_id`: the node's VPC, "" while it is not known."""
-        super().__init__(Ec2Client(config, region=region, model_dir=model_dir), clock=clock, sleep=sleep)
+        """`vpc_id`: the node's VPC, "" while it is not known. `client`: what makes the calls; None: a process, at the first one."""
+        super().__init__(client or Ec2Child(config, region=region), clock=clock, sleep=sleep)
         self._vpc_id = vpc_id
         self._subnets: dict[SubnetId, IPv4Network] = {}
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}

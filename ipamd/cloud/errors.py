@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ipamd.cloud.bounded_http import broken_bound
+from ipamd.cloud.bounded_http import AnswerLimitError, broken_bound
 from ipamd.model.call_report import Outcome
 from ipamd.model.errors import (
     CloudDeniedError,
@@ -60,6 +60,20 @@ class AttemptError(Exception):
 
 class UnreadableAnswerError(Exception):
     """Something answered, and it was not EC2: HTML, nothing, or XML of another kind."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What an attempt ended with, in words that pass from one process to another.
+
+    `code` and `status`: of an error answer of EC2, whose message is `text`; else `names` are those of the exception's classes.
+    """
+
+    names: list[str]
+    text: str
+    endpoint: str = ""
+    code: str | None = None
+    status: int = 0
 
 
 @dataclass(frozen=True)
@@ -223,17 +237,19 @@ def refused(api: str, subject: str, *, code: str, message: str, status: int) -> 
     return AttemptError(error, rule.outcome)
 
 
-def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> AttemptError:
-    """Convert a botocore exception that is not an answer of EC2."""
-    names = {kind.__name__ for kind in type(exc).__mro__}
-    unreadable = getattr(exc, "kwargs", {}).get("error")
-    message, cause, outcome = f"EC2 {api} was not answered for {subject}", said(exc), Outcome.UNANSWERED
+def failed(api: str, subject: str, failure: Failure) -> AttemptError:
+    """Translate whatever an attempt ended with."""
+    if failure.code is not None:
+        return refused(api, subject, code=failure.code, message=failure.text, status=failure.status)
+    names, endpoint = set(failure.names), failure.endpoint
+    cause, outcome = printable(failure.text, most=MESSAGE_MAX), Outcome.UNANSWERED
+    message = f"EC2 {api} was not answered for {subject}"
     if names & CREDENTIAL_NAMES:
         return no_credentials(api, subject, cause=cause)
-    if bound := broken_bound(exc):
-        cause, advice = str(bound), f"it may have taken effect; Describe will show it; check what answers at {endpoint}"
-    elif isinstance(unreadable, UnreadableAnswerError):
-        message, cause = f"the answer to EC2 {api} for {subject} is not one of EC2's", said(unreadable)
+    if "AnswerLimitError" in names:
+        advice = f"it may have taken effect; Describe will show it; check what answers at {endpoint}"
+    elif "UnreadableAnswerError" in names:
+        message = f"the answer to EC2 {api} for {subject} is not one of EC2's"
         advice = (
             f"it may have taken effect; a proxy or another service may answer at {endpoint}; check AWS_EC2_ENDPOINT if it is set"
         )
@@ -244,9 +260,16 @@ def unreached(api: str, subject: str, *, endpoint: str, exc: Exception) -> Attem
         advice = f"it may have taken effect; Describe will show it (HTTP_TIMEOUT sets the wait for {endpoint})"
     else:
         advice = "the request or the AWS configuration is wrong; report it with this line"
-        details = f"{type(exc).__name__}: {cause}; {advice}"
+        details = f"{failure.names[0]}: {cause}; {advice}"
         return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=details))
     return AttemptError(CloudError(message, details=f"{cause}; {advice}"), outcome)
+
+
+def failure_of(exc: Exception, endpoint: str) -> Failure:
+    """Describe a botocore exception that is not an answer of EC2."""
+    cause = broken_bound(exc) or getattr(exc, "kwargs", {}).get("error")
+    told = cause if isinstance(cause, AnswerLimitError | UnreadableAnswerError) else exc
+    return Failure([kind.__name__ for kind in (*type(exc).__mro__, type(told))], str(told)[: 16 * MESSAGE_MAX], endpoint)
 
 
 def said(exc: BaseException) -> str:

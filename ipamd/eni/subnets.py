@@ -127,7 +127,7 @@ class Subnets(Service):
         """
         if not isinstance(action, CreateEni) and self._listed is not None:
             return False
-        return self._learn_exclusions(identity)
+        return self.learn(identity)
 
     def look_again(self, identity: InstanceIdentity) -> bool:
         """The pool lacks addresses and cannot grow while an ENI is excluded: ask whether it still is, now and then.
@@ -139,12 +139,13 @@ class Subnets(Service):
         if not self._agenda.is_due(EXCLUDED):
             return False
         self._agenda.put_off(EXCLUDED, ROOM)
-        if not self._learn_exclusions(identity):
+        if not self.learn(identity):
             return False
         self._agenda.clear(EXCLUDED)
         return True
 
-    def _learn_exclusions(self, identity: InstanceIdentity) -> bool:
+    def learn(self, identity: InstanceIdentity) -> bool:
+        """Learn which subnets there are, and are excluded, unless it is known. Returns: whether an ENI's exclusion changed."""
         try:
             self._refresh(identity)
         except CloudError as error:

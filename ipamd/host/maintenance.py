@@ -42,15 +42,17 @@ class Maintenance(Service):
         leave_mark: Callable[[], None],
         replay: Callable[[], None],
         look: Callable[[], object],
+        rest: Callable[[], None],
         end: Callable[[str], None],
     ) -> None:
-        """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `end` exits
-        the process, with the reason."""
+        """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `rest`
+        lets go of what is idle; `end` exits the process, with the reason."""
         super().__init__(context)
         self._look = look
         self._spool = spool
         self._leave_mark = leave_mark
         self._replay = replay
+        self._rest = rest
         self._end = end
         self.loop = Loop("maintenance", self.turn, health=context.health, clock=context.clock)
         self._agenda.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
@@ -64,6 +66,7 @@ class Maintenance(Service):
             return INTERVAL_S
         self._look()
         self._leave_mark()
+        self._rest()
         if self._spool.pending_count():
             self._replay()
         if self._agenda.is_due(TOMBSTONES):

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ipamd.cloud.client import Ec2Client
-from ipamd.cloud.errors import AttemptError
+from ipamd.cloud.client import Ec2Client, NotCalledError
+from ipamd.cloud.errors import failed
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.core.clock import SystemClock
 from ipamd.ipamctl.verb import RefusedError
@@ -86,8 +86,8 @@ def sender(client: Ec2Client) -> Callable[[str, Mapping[str, Any]], Mapping[str,
     def send(api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             return client.undigested(api, params)
-        except AttemptError as failed:
-            raise failed.error from failed
+        except NotCalledError as exc:
+            raise failed(api, "the probe", exc.failure).error from exc
 
     return send
 

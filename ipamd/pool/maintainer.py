@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -49,6 +50,9 @@ cost a fifth of the daemon's CPU."""
 
 MAX_ACTIONS_PER_WAKE = 32
 """Limit for one wake-up: twice the 15 ENIs of the largest common types, each filled once. Ours."""
+
+AHEAD = ("subnets ahead of growth",)
+"""Of the agenda: learnt once, at the start of a node without a free address."""
 
 NO_PREFIXES = (
     "prefixes: {} is not built on Nitro and cannot have any; single addresses are allocated instead, as if "
@@ -165,6 +169,10 @@ class PoolMaintainer(Service):
                 self._window.observe(counts, self.settings, waiting_count=waiting, served_count=served_count, now_s=now_s)
             snapshot = self.snapshot(waiting_count=waiting)
             if snapshot is None:
+                identity = self._identity()
+                if identity is not None and not counts.free and self._agenda.is_due(AHEAD):
+                    self._agenda.put(AHEAD, in_s=inf)
+                    self._subnets.learn(identity)  # beside the question for the limits: else the first growth would wait for it
                 self._publish("the instance's limits are not known yet", None, generation=0)
                 return None
             if self._refused.drop_stale_cap(snapshot.known_eni_count):

@@ -303,6 +303,9 @@ class FakeEc2:
         """See the port: a test may say when it throttled."""
         return self.throttled
 
+    def rest(self) -> None:
+        """See the port: there is nothing to let go of."""
+
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
         """See the port: a test may say that a call is being retried."""
         return self.under_way

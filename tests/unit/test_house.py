@@ -40,12 +40,12 @@ SCHEDULE = re.compile(r"^\w*FIRST_S\b.* = |\bSchedule\(", re.M)
 SETTER = re.compile(r"def use_\w+\(")
 
 CEILINGS = {
-    "code tokens of ipamd and cni_plugin": 226_700,
-    "files of ipamd": 178,
+    "code tokens of ipamd and cni_plugin": 228_500,
+    "files of ipamd": 179,
     "maps and sets of ENIs, places and addresses outside the datastore": 1,
     "mutable fields of the classes in eni, pool and host": 47,
     "locks, events, conditions and semaphores": 34,
-    "threads beside main": 15,
+    "threads beside main": 16,
     "doubling schedules": 6,
     "setters in the composition": 0,
 }

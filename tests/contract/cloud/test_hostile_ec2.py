@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.cloud.bounded_http import AWS_BYTES_MAX
+from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.retries import HURRIED, IDEMPOTENT
 from ipamd.model.errors import CloudError
@@ -146,7 +147,8 @@ def test_credentials_that_do_not_end_are_a_typed_error(
         if container:
             monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.url}/credentials")
         config = CloudConfig(ec2_endpoint=server.url, imds_endpoint=server.url, http_timeout_s=1)
-        ec2 = BotoEc2(config, region=lambda: "us-west-2", clock=clock, sleep=clock.sleep)
+        client = Ec2Client(config, region=lambda: "us-west-2")  # in this process, where botocore's pauses are none
+        ec2 = BotoEc2(config, region=str, clock=clock, sleep=clock.sleep, client=client)
         with pytest.raises(CloudError, match="was not called"):
             ec2.describe_enis(InstanceId("i-1"))
         assert any("the answer" in record.message for record in caplog.records), "what happened is in the log"
@@ -173,7 +175,8 @@ def test_credentials_of_another_shape_are_a_typed_error(
     server.script = answer(body, kind="application/json")
     clock = FakeClock()
     config = CloudConfig(ec2_endpoint=server.url, imds_endpoint=server.url, http_timeout_s=1)
-    ec2 = BotoEc2(config, region=lambda: "us-west-2", clock=clock, sleep=clock.sleep)
+    client = Ec2Client(config, region=lambda: "us-west-2")
+    ec2 = BotoEc2(config, region=str, clock=clock, sleep=clock.sleep, client=client)
     with pytest.raises(CloudError) as failed:
         ec2.describe_enis(InstanceId("i-1"))
     assert len(str(failed.value)) < 1000

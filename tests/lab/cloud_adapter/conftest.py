@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ipamd.cloud import trim_model
+from ipamd.cloud.child import Ec2Child
+from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.model.cloud import EniRequest
@@ -39,10 +41,22 @@ class Bench:
     imds_server: ImdsServer
     model_dir: Path
 
-    def new_ec2(self, **changes: object) -> BotoEc2:
+    def new_ec2(self, *, in_process: bool = False, **changes: object) -> BotoEc2:
         """Another adapter, as after a restart, with other settings if named."""
         config = replace(self.config, **changes)
-        return BotoEc2(config, region=lambda: self.vpc.region, clock=self.clock, sleep=self.clock.sleep, model_dir=self.model_dir)
+        return self.over(self.in_process(config) if in_process else self.child(config))
+
+    def over(self, client: Ec2Client) -> BotoEc2:
+        """The adapter over a client, in the lab's time."""
+        return BotoEc2(self.config, region=str, clock=self.clock, sleep=self.clock.sleep, client=client)
+
+    def child(self, config: CloudConfig) -> Ec2Child:
+        """What the daemon uses."""
+        return Ec2Child(config, region=lambda: self.vpc.region)
+
+    def in_process(self, config: CloudConfig) -> Ec2Client:
+        """What that process runs, here, for a test that looks inside."""
+        return Ec2Client(config, region=lambda: self.vpc.region, model_dir=self.model_dir)
 
     def request(self, *, token: str = "token-1", addresses: int = 0, prefixes: int = 0) -> EniRequest:
         """A CreateNetworkInterface request."""
@@ -102,10 +116,11 @@ def make_bench(model_dir: Path) -> Iterator[Callable[..., Bench]]:
             one.start()
             started.append(one)
         config = CloudConfig(ec2_endpoint=server.url, imds_endpoint=metadata.url, http_timeout_s=10)
+        client = Ec2Child(config, region=lambda: vpc.region)
         return Bench(
             vpc=vpc,
             clock=clock,
-            ec2=BotoEc2(config, region=lambda: vpc.region, clock=clock, sleep=clock.sleep, model_dir=model_dir),
+            ec2=BotoEc2(config, region=str, clock=clock, sleep=clock.sleep, client=client),
             imds=ImdsMetadata(config, clock=clock, sleep=clock.sleep),
             config=config,
             instance_id=InstanceId(instance.instance_id),

@@ -41,6 +41,7 @@ def measure(variant: str, url: str, instance_id: str) -> str:
         client = boto3.session.Session(region_name="us-west-2").client("ec2", endpoint_url=url)
         client.describe_network_interfaces(Filters=[{"Name": "attachment.instance-id", "Values": [instance_id]}])
     else:
+        from ipamd.cloud.client import Ec2Client
         from ipamd.cloud.ec2 import BotoEc2
         from ipamd.cloud.trim_model import DATA_DIR
         from ipamd.model.ids import InstanceId
@@ -48,7 +49,9 @@ def measure(variant: str, url: str, instance_id: str) -> str:
         from tests.unit.cloud.clocks import RealClock
 
         directory = DATA_DIR if variant == "trimmed" else Path("/nonexistent")
-        ec2 = BotoEc2(CloudConfig(ec2_endpoint=url), region=lambda: "us-west-2", clock=RealClock(), model_dir=directory)
+        config = CloudConfig(ec2_endpoint=url)
+        client = Ec2Client(config, region=lambda: "us-west-2", model_dir=directory)
+        ec2 = BotoEc2(config, region=str, clock=RealClock(), client=client)
         imported_s, imported_mib = time.perf_counter() - began, resident_mib() - before
         assert "botocore" not in sys.modules
         assert len(ec2.describe_enis(InstanceId(instance_id))) == 1

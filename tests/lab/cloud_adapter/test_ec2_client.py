@@ -65,22 +65,23 @@ def test_one_client_for_all_threads(bench: Bench, monkeypatch: pytest.MonkeyPatc
         return create(session, name, **settings)
 
     monkeypatch.setattr(Session, "create_client", counting)
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(len(bench.ec2.describe_enis(bench.instance_id)))) for _ in range(8)]
+    ec2, found = bench.new_ec2(in_process=True), []
+    threads = [threading.Thread(target=lambda: found.append(len(ec2.describe_enis(bench.instance_id)))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert (built, found) == (["ec2"], [1] * 8)
-    assert {api: report.count for api, report in bench.ec2.call_reports().items()} == {"DescribeNetworkInterfaces": 8}
+    assert {api: report.count for api, report in ec2.call_reports().items()} == {"DescribeNetworkInterfaces": 8}
 
 
 def test_the_trimmed_model_is_used_when_present(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """With fitting data there is no warning, and the client knows our operations and no other."""
+    client = bench.in_process(bench.config)
     with caplog.at_level(logging.WARNING, logger="ipamd"):
-        bench.ec2.describe_enis(bench.instance_id)
+        bench.over(client).describe_enis(bench.instance_id)
     assert caplog.records == []
-    client = bench.ec2._client._client
+    client = client._client
     assert set(client.meta.service_model.operation_names) == set(OPERATIONS)
     assert "vpc-ipamd/" in client.meta.config.user_agent_extra
 
@@ -89,7 +90,7 @@ def test_whole_and_trimmed_model_give_the_same_answers(bench: Bench, caplog: pyt
     """Without data the whole model is used with a warning, and every answer and every request is the same."""
     trimmed = bench.ec2
     bench.model_dir = tmp_path / "nothing"
-    whole = bench.new_ec2()
+    whole = bench.new_ec2(in_process=True)
     eni_id = bench.attached(addresses=2)
     with caplog.at_level(logging.WARNING, logger="ipamd"):
         assert whole.describe_enis(bench.instance_id) == trimmed.describe_enis(bench.instance_id)

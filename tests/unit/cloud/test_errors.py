@@ -161,7 +161,7 @@ EXCEPTIONS = [
 @pytest.mark.parametrize(("exc", "outcome"), EXCEPTIONS, ids=[type(row[0]).__name__ for row in EXCEPTIONS])
 def test_each_transport_exception_has_its_class(exc: Exception, outcome: Outcome | None) -> None:
     """What botocore raises becomes a CloudError; whether the request may have taken effect decides about a retry (I9)."""
-    failed = errors.unreached("DescribeSubnets", "subnet-1", endpoint="http://ec2", exc=exc)
+    failed = errors.failed("DescribeSubnets", "subnet-1", errors.failure_of(exc, "http://ec2"))
     assert failed.outcome is outcome
     assert type(failed.error) is CloudError
     assert "DescribeSubnets" in failed.error.message

@@ -14,6 +14,7 @@ def test_old_tombstones_go_and_young_ones_stay(node: FakeNode) -> None:
         spool=node.spool,
         leave_mark=lambda: ended.append("marked"),
         replay=lambda: ended.append("replayed"),
+        rest=lambda: None,
         look=lambda: True,
         end=ended.append,
     )

@@ -87,6 +87,23 @@ def test_an_idle_node_does_not_ask(started: list[FakeNode], tmp_path: Path, ec2:
     assert dict(ec2.calls) == before
 
 
+def test_a_node_without_address_asks_beside_the_question_for_its_limits(
+    started: list[FakeNode], tmp_path: Path, ec2: FakeEc2
+) -> None:
+    """Before the limits are known, once, whether EC2 answers or not; and the growth that follows them does not ask again."""
+    node = FakeNode(tmp_path, settings=ONE_ENI, ec2=ec2)
+    started.append(node)
+    node.pool.cycle()
+    assert ec2.calls["describe_subnets"] == 0, "it is not known who this node is"
+    node.node_info.learn_identity()
+    for _ in range(3):
+        node.pool.cycle()
+    assert ec2.calls["describe_subnets"] == 1
+    node.bring_up()
+    assert ec2.calls["describe_subnets"] == 1
+    assert subnets_of(node) == [LARGE]
+
+
 def test_a_refusal_is_followed_by_the_next_subnet_at_once(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
     """EC2 counts free addresses and refuses all the same: no pause, the next subnet; the refused one cools off for two minutes."""
     ec2.fail["create_eni"] = [SubnetExhaustedError(f"subnet {LARGE} is full")]
