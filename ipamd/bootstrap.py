@@ -210,6 +210,7 @@ class App:
             released=lambda: self.pool.provisioner.steps.counts,
             metadata=self.cloud.difference,
             metadata_requests=adapters.metadata.request_count,
+            cut_off=lambda: len(self.host_network.odd.names),
         )
         self.metrics.watch(sources, counts)
         self.cni = CniServicer(

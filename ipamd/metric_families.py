@@ -55,6 +55,7 @@ class Counts:
     released: Callable[[], Mapping[str, int]]
     metadata: Callable[[], MetadataDifference]
     metadata_requests: Callable[[], int]
+    cut_off: Callable[[], int]
 
 
 Values = Mapping[Any, float] | float | None
@@ -143,6 +144,8 @@ class Families(Collector):
             yield "ipamd_cri_reachable", "1 when the last list was complete", "", int(runtime.reachable)
         text = "1 while no sandbox can send with a source that is not its own; 0 with VPC_IPAMD_EXTRA_SOURCE_CIDRS"
         yield "ipamd_source_checked", text, "", int(sources.hostnet.is_source_checked())
+        text = "Sandboxes that packets do not reach or leave"
+        yield "ipamd_cut_off_sandboxes", text, "", self._counts.cut_off()
         generation = sources.settings.generation
         text = "Generation of the settings in force: 1 at the start, one more with each change that was accepted"
         yield "ipamd_settings_generation", text, "", int(generation.number)

@@ -216,9 +216,10 @@ class Wiring(Protocol):
     def check(self, spec: WiringSpec) -> list[str]:
         """Compare the kernel, both sides, with a spec; one sentence per difference (CHECK; may dump the host's tables)."""
 
-    def check_inside(self, spec: WiringSpec) -> list[str]:
+    def check_inside(self, spec: WiringSpec, *, is_arrival_only: bool = False) -> list[str]:
         """Compare a sandbox's own side with a spec; one sentence per difference. Bounded in memory, whatever is there (I16).
 
+        `is_arrival_only`: tell only what keeps packets from it.
         Raises: NetnsError if its namespace is gone; WiringError.
         """
 
@@ -320,6 +321,12 @@ class HostNetwork(Protocol):
         """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
 
         Raises: KernelDumpError if every try was interrupted (I11).
+        """
+
+    def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
+        """Ask the kernel whether packets to and from wired sandboxes would arrive; what keeps them, by the sandbox's address.
+
+        Changes and sends nothing. `is_repaired`: `Wiring.repair` of that sandbox puts it right. Raises: KernelDumpError, WiringError.
         """
 
     def remove_left_chains(self) -> str:

@@ -156,6 +156,11 @@ class OddObjects:
         self._lock = threading.Lock()
         self._refusals: dict[str, str] = {}
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Those that refused last."""
+        return frozenset(self._refusals)
+
     @contextmanager
     def skip(self, name: str) -> Iterator[None]:
         """Work on one object: an error ends the block, is remembered under `name`, and is not raised. Success forgets it.

@@ -8,9 +8,10 @@ next one wait longer, up to GAP_MAX_S, so that software which changes the host w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.agenda import soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -20,11 +21,11 @@ from ipamd.eni.enis import EniService
 from ipamd.host.repair_backoff import Fights
 from ipamd.model import kernel as dataplane
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment
+from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import EniState
-from ipamd.model.errors import IpamError, log_text
+from ipamd.model.errors import IpamError, WiringError, log_text
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
@@ -105,17 +106,6 @@ class Triggers:
 # A notification is compared with what is recorded, in memory. What this leaves out wrongly is found on the clock.
 
 
-OUR_PRIORITIES = frozenset(
-    {
-        dataplane.TO_SANDBOX_PRIORITY,
-        dataplane.MARK_PRIORITY,
-        dataplane.EXTERNAL_SERVICE_PRIORITY,
-        dataplane.FROM_SANDBOX_PRIORITY,
-        dataplane.FROM_ENI_PRIORITY,
-    }
-)
-
-
 def scope_of(change: HostChange, datastore: Datastore) -> Scope | None:
     """What must be looked at after a change; None if nothing of ours is concerned. From any thread."""
     match change.kind:
@@ -156,8 +146,9 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
         return address is not None and any(address in eni.subnet_cidr for eni in enis)
     if any(change.table == eni.route_table and not eni.is_primary for eni in enis):
         return True
-    if kind is ChangeKind.RULE:
-        return change.priority in OUR_PRIORITIES
+    if kind is ChangeKind.RULE and address is not None:  # one ahead of ours leads away what it selects
+        selected = IPv4Network((address, change.length), strict=False)
+        return change.priority == dataplane.EXTERNAL_SERVICE_PRIORITY or any(selected.overlaps(eni.subnet_cidr) for eni in enis)
     return address is None or any(address == eni.subnet_cidr.network_address for eni in enis)
 
 
@@ -187,6 +178,13 @@ SURVEYED = frozenset(
 SURVEY_TURNS = 4
 """Passes by the clock of which one reads the sandboxes' wiring in any case: with one pass each 30 s every two minutes. Ours: the
 announcements have been tested for all that a survey shows, so this guards against what nobody thought of."""
+
+WAY_TURNS, WAY_LEAST = 5, 8
+"""Passes by the clock in which the ways of all sandboxes are asked for, of fewer than these all at each. Ours: a pass that comes late
+leaves one turn out, and the next is within 5 minutes still."""
+
+WAY = "way"
+"""Of the agenda, with an address that a change named: its sandbox is asked for at the next pass."""
 
 REPAIR_WAIT_S = 1.0
 """How long a repair waits for an operation on the same sandbox; it has its turn again later. Ours."""
@@ -221,7 +219,7 @@ class HostNetworkReconciler(Service):
         self._enis = enis
         self.loop = Loop("host network", self.turn, health=context.health, clock=context.clock)
         self._said: list[str] = []
-        self._odd = OddObjects(context.health, work="repair of sandboxes")
+        self.odd = OddObjects(context.health, work="repair of sandboxes")
         self._odd_strays = OddObjects(context.health, work="removal of rules that lead nowhere")
         self._triggers = Triggers(context.clock)
         self._addresses = _PoolAddresses(context.datastore)
@@ -273,6 +271,8 @@ class HostNetworkReconciler(Service):
             self.fights.record_changer(change.process)
         scope = scope_of(change, self._datastore)
         if scope is not None:
+            if change.address is not None:
+                self._agenda.put((WAY, change.address), in_s=0.0)
             self._mark(scope)
 
     def _mark(self, scope: Scope) -> None:
@@ -320,7 +320,7 @@ class HostNetworkReconciler(Service):
             self._record(repairs)
         return repairs
 
-    def _repair_sandboxes(self, survey: KernelSurvey) -> tuple[list[str], bool]:
+    def _repair_sandboxes(self, survey: KernelSurvey, cut: Collection[AttachmentKey]) -> tuple[list[str], bool]:
         """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
 
         The survey, which need not be whole, finds those that may be damaged; each is compared again, object by object, under its
@@ -329,19 +329,43 @@ class HostNetworkReconciler(Service):
         repairs: list[str] = []
         attachments = self._datastore.attachments()
         moved = self._moved(attachments)
-        damaged = [one for one in attachments if one.key in moved or wiring_differences(recorded_spec(one), survey)]
-        self._odd.keep_only(str(attachment.key) for attachment in damaged)
+        beyond = {*moved, *cut}  # a survey does not show these
+        damaged = [one for one in attachments if one.key in beyond or wiring_differences(recorded_spec(one), survey)]
+        self.odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
             with (
-                self._odd.skip(str(attachment.key)),
+                self.odd.skip(str(attachment.key)),
                 self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
             ):
                 if self._datastore.attachment(attachment.key) == attachment:
                     if attachment.key in moved:  # the record comes first, because DEL goes by it
                         with self._datastore.transaction() as uow:
                             attachment = uow.move_table(attachment.key, route_table=moved[attachment.key])
-                    repairs += self._wiring.repair([recorded_spec(attachment)], seen=survey, held=self._held)
+                    spec = recorded_spec(attachment)
+                    repairs += self._wiring.repair([spec], seen=survey, held=self._held)
+                    for sentence in self._obstacles([spec]).values() if spec.key in cut else ():
+                        raise WiringError(sentence)
         return repairs, bool(damaged)
+
+    def _cut_off(self) -> Collection[AttachmentKey]:
+        """Ask for the ways of those whose turn it is, that a change named, or that were cut off before. Returns: those that are."""
+        every, named = self._datastore.attachments(), self._agenda.keys(WAY)
+        self._agenda.clear(*named)
+        addresses, count = {key[1] for key in named}, min(WAY_TURNS, len(every) // WAY_LEAST + 1)
+        turn = int(self._clock.monotonic() / RECONCILE_INTERVAL_S)
+        asked = [one for one in every if one.address in addresses or str(one.key) in self.odd.names]
+        asked += [one for one in every if int(one.address) % count == turn % count]
+        return self._obstacles(list(map(recorded_spec, asked)))
+
+    def _obstacles(self, specs: Sequence[WiringSpec]) -> dict[AttachmentKey, str]:
+        """What keeps packets from sandboxes, or theirs from the network, on the host or inside; nothing of those that have it not."""
+        told, found = self._hostnet.way_differences(specs, enis=self._datastore.enis()), dict[AttachmentKey, str]()
+        for spec in specs:
+            with suppress(IpamError):  # its namespace is gone, or does not say (I11)
+                inside = self._wiring.check_inside(spec, is_arrival_only=True) if spec.netns else []
+                if sentences := [*(str(one) for one in told if one.subject == str(spec.address)), *inside]:
+                    found[spec.key] = "; ".join(sentences)
+        return found
 
     def _moved(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
         """Sandboxes whose ENI has another route table than theirs -> that table: the ENI was attached again at another place."""
@@ -382,15 +406,16 @@ class HostNetworkReconciler(Service):
                 identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
             ),
         )
-        if not is_silent or self._moved(self._datastore.attachments()):
-            return repairs + self._reconcile_sandboxes(announced)
+        cut = self._cut_off()
+        if not is_silent or cut or self._moved(self._datastore.attachments()):
+            return repairs + self._reconcile_sandboxes(announced, cut)
         self._quarantine_service.resolve(None)
         return repairs
 
-    def _reconcile_sandboxes(self, announced: object) -> list[str]:
+    def _reconcile_sandboxes(self, announced: object, cut: Collection[AttachmentKey]) -> list[str]:
         """Compare and repair what one survey of the kernel shows: the sandboxes' wiring, and what nobody or somebody else wired."""
         survey = self._wiring.survey(may_be_torn=True)  # one for all that follows
-        repairs, is_damaged = self._repair_sandboxes(survey)
+        repairs, is_damaged = self._repair_sandboxes(survey, cut)
         strays = self._strays(survey) if survey.is_whole else frozenset()
         if survey.is_whole:
             repairs += self._remove_strays(strays)

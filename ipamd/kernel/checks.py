@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from ipamd.kernel import messages, survey, uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, decode_alias
 from ipamd.model.kernel import (
@@ -20,24 +20,16 @@ from ipamd.model.kernel import (
     RepairedObject,
     RepairKind,
     veth_differences,
-    wiring_differences,
 )
 
 OUTSIDE = IPv4Address("192.0.2.1")
 """An address to which nothing but a default route should lead. Source: RFC 5737, TEST-NET-1: no host has it."""
 
 
-def host_differences(sock: NetlinkSocket, spec: WiringSpec) -> list[str]:
-    """Compare the host side: 0 or more sentences. Raises: KernelDumpError, WiringError."""
-    link = find_link(sock, spec.host_veth)
-    veths, names = ([survey.host_veth(link)], {link.index: link.name}) if link is not None else ([], {})
-    routes = survey.routes_of(sock, table=uapi.RT_TABLE_MAIN)
-    seen = survey.seen(veths, names, routes=routes, rules=survey.rules_of(sock))
-    return [one.what for one in wiring_differences(spec, seen)]
-
-
-def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: messages.Link | None) -> list[str]:
-    """Compare the sandbox side; `sock` is a socket of its namespace. Raises: WiringError.
+def sandbox_differences(
+    sock: NetlinkSocket, spec: WiringSpec, *, host_link: messages.Link | None, is_arrival_only: bool = False
+) -> list[str]:
+    """Compare the sandbox side, or only what packets need to arrive; `sock` is a socket of its namespace. Raises: WiringError.
 
     Who runs there may have made any number of anything, so single objects are asked for, and nothing is dumped (I16). Routes are
     looked up through our link: what leads through another one, as a VPN's does, neither hides ours nor stands for them.
@@ -46,12 +38,12 @@ def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: mes
     link = find_link(sock, name)
     if link is None:
         return [f"interface {name} is missing in {spec.netns}"]
-    mac = spec.mac("sandbox")
+    mac, is_mtu_own = spec.mac("sandbox"), is_arrival_only or not spec.is_mtu_known
     compared = (
         (link.kind == uapi.VETH_KIND, f"is of kind {link.kind or 'hardware'}, not veth"),
         (link.is_up, "is down"),
         (link.mac == (mac or link.mac), f"has MAC {link.mac}, not {mac}"),
-        (link.mtu == spec.mtu or not spec.is_mtu_known, f"has MTU {link.mtu}, not {spec.mtu}"),
+        (link.mtu == spec.mtu or is_mtu_own, f"has MTU {link.mtu}, not {spec.mtu}"),
     )
     found = [f"interface {name} {what}" for is_right, what in compared if not is_right]
     if host_link is not None and host_link.peer_index != link.index:
@@ -68,9 +60,9 @@ def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: mes
             f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use",
         ),
     )
-    asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted]
+    asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted][: 1 if is_arrival_only else None]
     *looked, neighbour = sock.request([*asked, messages.get_neighbour(link.index, SANDBOX_GATEWAY)])
-    for outcome, (address, route, sentence) in zip(looked, wanted, strict=True):
+    for outcome, (address, route, sentence) in zip(looked, wanted, strict=False):
         taken = messages.read_route(outcome.replies[0]) if outcome.replies else None
         if taken is None:
             found.append(f"{sentence} (the kernel says of {address}: {outcome.cause})")
@@ -84,6 +76,14 @@ def sandbox_differences(sock: NetlinkSocket, spec: WiringSpec, *, host_link: mes
         now = "none" if entry is None else f"{entry.mac}{'' if entry.is_permanent else ' (not permanent)'}"
         found.append(f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac or 'one'} (permanent)")
     return found
+
+
+def wrong_neighbour(asked: Outcome, spec: WiringSpec) -> str:
+    """Say of the host's entry for a sandbox that others fixed to a wrong MAC; "" if it is right, absent or the kernel's own."""
+    entry = messages.read_neighbour(asked.replies[0]) if asked.replies else None
+    if entry is None or not entry.is_permanent or entry.mac == (mac := spec.mac("sandbox") or entry.mac):
+        return ""
+    return f"the neighbour {spec.address} on {spec.host_veth} is {entry.mac} for good, not {mac}"
 
 
 def find_link(sock: NetlinkSocket, which: str | int) -> messages.Link | None:
@@ -146,6 +146,12 @@ class SandboxRepair:
                 link.index, step=f"set {link.name}", is_up=True, alias=spec.alias, mac=spec.mac("host"), mtu=mtu
             )
             self.make(RepairKind.LINK, [(change, f"{'; '.join(one.what for one in differences)}: set")])
+        (neighbour,) = self.sock.request([messages.get_neighbour(link.index, spec.address)])
+        if wrong := wrong_neighbour(neighbour, spec):
+            right = messages.add_neighbour(
+                link.index, spec.address, mac=spec.mac("sandbox"), step=f"set neighbour {spec.address}"
+            )
+            self.make(RepairKind.LINK, [(right, f"{wrong}: set")])
         self._route(link)
         self._rules(seen)
 

@@ -8,10 +8,10 @@ updateCIDRsRulesOnChange). Nothing here runs during ADD.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address
 
-from ipamd.kernel import devconf, messages, routing, ruleset, survey
+from ipamd.kernel import devconf, messages, routing, ruleset, survey, ways
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.host_events import HostEvents
 from ipamd.kernel.netns import HostNetns
@@ -19,8 +19,9 @@ from ipamd.kernel.nft import Nftables, NftState, OwnTable
 from ipamd.kernel.nft import generation as generation_of
 from ipamd.kernel.other_software import OtherSoftware, remove_left_chains
 from ipamd.kernel.routing import HostLook, HostLooker, Repair
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import Eni
+from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
@@ -188,7 +189,7 @@ class KernelHostNetwork(HostNetwork):
                 except WiringError as exc:
                     sentences.append(f"{eni.eni_id} {NOT_REPAIRED}: {exc}")
             repaired, refusals = self._repair_node(look, identity, addresses, held)
-            left = [*self._foreign(look, identity, secondary, addresses), *self._of_others()]
+            left = [*self._foreign(look, identity, secondary, addresses), *self._of_others(addresses)]
         return [*sentences, *repaired, *(f"{NOT_REPAIRED}: {one}" for one in [*refusals, *left])]
 
     def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
@@ -230,6 +231,13 @@ class KernelHostNetwork(HostNetwork):
             found += self._node_differences(look, identity, addresses)
             return found + self._foreign(look, identity, secondary, addresses)
 
+    def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
+        with self._host.netlink() as sock:  # no lock: nothing waits for what is only asked
+            links = self._looker.links(sock, (eni.mac for eni in enis))
+            uplinks = {eni.route_table: (links[eni.mac], gateway(eni.subnet_cidr)) for eni in enis if eni.mac in links}
+            mark = self._config.connmark if ruleset.needs_mark(self._config) else 0
+            return list(ways.differences(sock, specs, uplinks, mark=mark))
+
     def _eni_differences(self, look: HostLook, eni: Eni) -> list[RoutingDifference]:
         try:
             routing.refuse_kernel_table(eni)
@@ -255,7 +263,7 @@ class KernelHostNetwork(HostNetwork):
                 found += [RoutingDifference(NODE, each.found) for each in repairs]
             except WiringError as exc:
                 found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
-        found += self._of_others()
+        found += self._of_others(addresses)
         try:
             table = self._table.difference(self._table_commands(identity, link.name, self._former(look)))
         except WiringError as exc:
@@ -328,10 +336,10 @@ class KernelHostNetwork(HostNetwork):
             former=former,
         )
 
-    def _of_others(self) -> list[RoutingDifference]:
+    def _of_others(self, addresses: Container[IPv4Address]) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
         try:
-            return self._others.find(self._primary_name)
+            return self._others.find(self._primary_name, addresses)
         except WiringError:
             return []
 

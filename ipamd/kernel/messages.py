@@ -91,6 +91,7 @@ def change_link(
     """Change a link's state, ifalias (at most 255 bytes), group, name, MAC, MTU (bytes) or IPv4 settings;
     an argument left out changes nothing.
 
+    With an alias, as a host veth of ours has, it also leaves a bridge that it was put into.
     `ipv4_conf`: number of a setting below /proc/sys/net/ipv4/conf -> value. It needs NET_ADMIN only, and no writable /proc/sys.
     """
     flags = uapi.IFF_UP if is_up else 0
@@ -98,6 +99,7 @@ def change_link(
     body = LINK.pack(_AF_UNSPEC, 0, index, flags, change)
     if alias:
         body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
+        body += _u32(uapi.IFLA_MASTER, 0)
     if group is not None:
         body += _u32(uapi.IFLA_GROUP, group)
     if name:
@@ -184,10 +186,16 @@ def delete_route(destination: IPv4Address | None, *, length: int, table: int, in
     return Message(step, uapi.RTM_DELROUTE, 0, body, ABSENT)
 
 
-def look_up_route(destination: IPv4Address) -> Message:
-    """Ask where the kernel would send a packet of the host's to an address; an unreachable one is fine, and has no reply."""
-    body = ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(uapi.RTA_DST, destination.packed)
-    return Message(f"look up the route to {destination}", uapi.RTM_GETROUTE, 0, body, UNREACHABLE)
+def look_up_route(destination: IPv4Address, source: IPv4Address | None = None, incoming: int = 0, mark: int = 0) -> Message:
+    """Ask where the kernel would send a packet to an address; an unreachable one is fine, and has no reply.
+
+    `incoming`: the link by which it comes from `source`; without both it is the host's own. The answer names the route's table.
+    """
+    body = ROUTE.pack(_AF_INET, 32, 32 if source else 0, 0, 0, 0, 0, 0, uapi.RTM_F_LOOKUP_TABLE)
+    body += attribute(uapi.RTA_DST, destination.packed) + _u32(uapi.RTA_MARK, mark)
+    if source:
+        body += attribute(uapi.RTA_SRC, source.packed) + _u32(uapi.RTA_IIF, incoming)
+    return Message("look up a route", uapi.RTM_GETROUTE, 0, body, UNREACHABLE)
 
 
 def match_route(destination: IPv4Address, *, index: int) -> Message:
@@ -323,6 +331,7 @@ veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and mo
 class Link:
     """One link. `peer_index`: the other end of a veth, in the peer's namespace. MAC in lower case; MTU in bytes.
 
+    `master`: index of the bridge or other link that takes its packets, or 0.
     `families`: its settings per address family, unread (`ipamd/kernel/devconf.py`).
     """
 
@@ -336,6 +345,7 @@ class Link:
     is_up: bool
     peer_index: int
     families: bytes = b""
+    master: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +388,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One IPv4 neighbour entry."""
+    """One IPv4 neighbour entry. `is_permanent`: the kernel does not ask whether it is right."""
 
     address: IPv4Address | None
     mac: str
@@ -402,6 +412,7 @@ def read_link(body: bytes) -> Link:
         # Older kernels leave the peer's index out when it equals the own one.
         peer_index=_number(found.get(uapi.IFLA_LINK)) or index,
         families=found.get(uapi.IFLA_AF_SPEC, b""),
+        master=_number(found.get(uapi.IFLA_MASTER)),
     )
 
 
@@ -452,7 +463,7 @@ def read_neighbour(body: bytes) -> Neighbour:
     return Neighbour(
         address=_address(found.get(uapi.NDA_DST)),
         mac=_read_mac(found.get(uapi.NDA_LLADDR)),
-        is_permanent=bool(state & uapi.NUD_PERMANENT),
+        is_permanent=bool(state & (uapi.NUD_PERMANENT | uapi.NUD_NOARP)),
     )
 
 

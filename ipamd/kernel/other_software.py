@@ -13,10 +13,12 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,9 @@ LEFT_CHAINS = ("AWS-SNAT-CHAIN-", "AWS-CONNMARK-CHAIN-")
 LEFT_TABLE = ("ip", "aws-cni")
 """Its connection marks, where iptables is iptables-nft. Source: amazon-vpc-cni-k8s pkg/networkutils/nftables_connmark.go."""
 
-FORWARD_FAMILIES = ("ip", "inet")
+FORWARD_FAMILIES, HOOKS = ("ip", "inet"), ("prerouting", "forward", "postrouting")
+OURS = "vpc-ipamd"
+"""How the names of our own tables begin."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 # Follow a forwarded packet through the filter chains of other software, as far as interfaces decide. Pure.
@@ -81,13 +85,16 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. Every condition must hold; `target` is the chain of a jump or goto."""
+    """One rule. Every condition must hold; `target` is the chain of a jump or goto. `address`: the only one that it takes, if it
+    says so.
+    """
 
     verdict: Verdict
     incoming: tuple[Interface, ...] = ()
     outgoing: tuple[Interface, ...] = ()
     scope: Scope = Scope.ALL
     target: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,8 @@ def read_chains(answer: Iterable[JsonObject]) -> list[Chain]:
         if isinstance(chain, dict):
             words = [word for name in ("family", "table", "name") if isinstance(word := chain.get(name), str)]
             if len(words) == 3:
-                hook = str(chain.get("hook") or "")
+                # What is of another type translates, and its chains may have a rule for each service.
+                hook = str(chain.get("hook") or "") if chain.get("type") == "filter" else ""
                 found.append(Chain(words[0], words[1], words[2], hook, chain.get("policy") == "drop"))
     return found
 
@@ -216,7 +224,7 @@ def _with_match(rule: Rule, body: JsonObject) -> Rule:
         return replace(rule, outgoing=(*rule.outgoing, condition))
     payload = left.get("payload") if isinstance(left, dict) else None
     if isinstance(payload, dict) and payload.get("field") in ("saddr", "daddr"):
-        return _narrowed(rule, Scope.BY_ADDRESS)
+        return _narrowed(replace(rule, address=right if isinstance(right, str) and operator == "==" else ""), Scope.BY_ADDRESS)
     return _narrowed(rule, Scope.PART)
 
 
@@ -448,8 +456,9 @@ class OtherSoftware:
         self._legacy = LegacyTables(host)
         self._known: tuple[bytes, str, list[RoutingDifference]] | None = None  # generation, primary link, what was found
 
-    def find(self, primary_link: str) -> list[RoutingDifference]:
-        """Everything found, each with the command that mends it. Raises: WiringError if nftables cannot be asked.
+    def find(self, primary_link: str, addresses: Container[IPv4Address] = ()) -> list[RoutingDifference]:
+        """Everything found, each with the command that mends it, of single addresses only these. Raises: WiringError if nftables
+        cannot be asked.
 
         Cost: less than a millisecond while no rule changes.
         """
@@ -461,6 +470,7 @@ class OtherSoftware:
             self._known = None if now is None else (now, primary_link, found)
         else:
             found = self._known[2]
+        found = [one for one in found if one.subject == NODE or _address(one.subject) in addresses]
         return [*found, *self._in_legacy(primary_link)]
 
     def _in_nft(self, chains: Sequence[Chain], primary_link: str) -> Iterator[RoutingDifference]:
@@ -469,9 +479,15 @@ class OtherSoftware:
             rules, name = self._rules(chain.family, chain.table), chain.name
             if (chain.family, chain.table) == ("ip", "nat") and name.startswith(LEFT_CHAINS) and rules(name):
                 yield _left(name, "iptables-nft")
-            if chain.hook == "forward" and chain.family in FORWARD_FAMILIES:
+            if chain.hook in HOOKS and chain.family in FORWARD_FAMILIES and not chain.table.startswith(OURS):
                 what, mend = f"chain {chain.family} {chain.table} {name}", self._mend(chain, places)
                 yield from self._obstacles(what, rules, name, chain.policy_drops, primary_link, mend)
+                show = f"nft -a list chain {chain.family} {chain.table} {name}, and delete that rule by its handle"
+                for one in rules(name) or ():
+                    if one.address and (one.verdict, one.scope) == (Verdict.DROP, Scope.BY_ADDRESS):
+                        yield RoutingDifference(
+                            one.address, f"{what} drops packets of {one.address}", is_repaired=False, mend=show
+                        )
         if any((chain.family, chain.table) == LEFT_TABLE for chain in chains):
             what = f"nftables table {' '.join(LEFT_TABLE)} of amazon-vpc-cni-k8s marks connections besides ours"
             mend = f"remove the DaemonSet aws-node, then: nft delete table {' '.join(LEFT_TABLE)}"
@@ -530,6 +546,12 @@ class OtherSoftware:
             return f"{zone}; {policy}; firewall-cmd --reload"
         where = f"nft insert rule {chain.family} {chain.table} {chain.name}"
         return f"{where} iifname '\"{prefix}*\"' accept; {where} oifname '\"{prefix}*\"' accept"
+
+
+def _address(text: str) -> IPv4Address | None:
+    with suppress(ValueError):  # a set's name, or what nft made of it
+        return IPv4Address(text)
+    return None
 
 
 def _left(chain: str, tool: str) -> RoutingDifference:

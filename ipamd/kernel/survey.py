@@ -24,7 +24,7 @@ RULE_READS = 6
 quarter of the reads of 730 sandboxes lacks some rule, the same ones again if others come and go in step with the reads: therefore
 every second read is cut at other places. While nothing changes two are enough."""
 
-_link = lru_cache(maxsize=2048)(messages.read_link)
+read_link = lru_cache(maxsize=2048)(messages.read_link)
 _route = lru_cache(maxsize=4096)(messages.read_route)
 _rule = lru_cache(maxsize=4096)(messages.read_rule)
 _identity = lru_cache(maxsize=2048)(decode_alias)
@@ -49,7 +49,7 @@ def _parsed(
     links: tuple[bytes, ...], routes: tuple[bytes, ...], rules: tuple[bytes, ...], veth_prefix: str, is_whole: bool
 ) -> KernelSurvey:
     # The last of an index wins: it is the youngest.
-    veths = {link.index: link for link in map(_link, links) if link.kind == uapi.VETH_KIND}
+    veths = {link.index: link for link in map(read_link, links) if link.kind == uapi.VETH_KIND}
     ours = sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)
     names = {index: link.name for index, link in veths.items()}
     return seen(ours, names, routes=map(_route, routes), rules=map(_rule, rules), is_whole=is_whole)
@@ -109,7 +109,7 @@ def is_from_sandbox(rule: messages.Rule) -> bool:
 
 def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[messages.Link]:
     """All links of a kind, or all for an empty one. Raises: KernelDumpError, WiringError."""
-    links = [_link(body) for body in sock.dump(messages.dump_links(kind=kind))]
+    links = [read_link(body) for body in sock.dump(messages.dump_links(kind=kind))]
     return [link for link in links if not kind or link.kind == kind]
 
 
@@ -158,6 +158,7 @@ def host_veth(link: messages.Link) -> HostVeth:
         mac=link.mac,
         mtu=link.mtu,
         kind=link.kind,
+        master=link.master,
     )
 
 

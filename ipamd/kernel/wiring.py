@@ -24,7 +24,16 @@ from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.model.kernel import INSIDE_IS_LEFT, SANDBOX_GATEWAY, HostVeth, KernelSurvey, RepairedObject
+from ipamd.model.kernel import (
+    INSIDE_IS_LEFT,
+    SANDBOX_GATEWAY,
+    HostVeth,
+    KernelSurvey,
+    Repaired,
+    RepairedObject,
+    RepairKind,
+    wiring_differences,
+)
 from ipamd.ports import Wiring
 
 Failpoint = Callable[[str], bool]
@@ -156,21 +165,20 @@ class KernelWiring(Wiring):
             host.carry_out([messages.delete_group(uapi.DYING_GROUP)], what="sweep of dying links")
 
     def check(self, spec: WiringSpec) -> list[str]:
-        with self._host.netlink() as host:
-            differences = checks.host_differences(host, spec)
+        differences = [one.what for one in wiring_differences(spec, self.survey())]
         try:
             inside = self.check_inside(spec)
         except NetnsError as exc:
             return [*differences, str(exc)]
         return [*differences, *inside, *([INSIDE_IS_LEFT] if inside else [])]
 
-    def check_inside(self, spec: WiringSpec) -> list[str]:
+    def check_inside(self, spec: WiringSpec, *, is_arrival_only: bool = False) -> list[str]:
         with opened_netns(spec.netns) as (netns, identity):
             self._refuse_host(spec, identity)
             with self._host.netlink() as host:
-                link = checks.find_link(host, spec.host_veth)
+                link = None if is_arrival_only else checks.find_link(host, spec.host_veth)
             with self._host.sandbox_netlink(netns) as sandbox:
-                return checks.sandbox_differences(sandbox, spec, host_link=link)
+                return checks.sandbox_differences(sandbox, spec, host_link=link, is_arrival_only=is_arrival_only)
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         with self._host.netlink() as host:
@@ -184,6 +192,10 @@ class KernelWiring(Wiring):
         with self._host.netlink() as host:
             for spec in specs:
                 work = checks.SandboxRepair(host, spec, held)
+                veth, thing = seen.veth_of(spec), RepairedObject(RepairKind.LINK, str(spec.address))
+                if veth is not None and veth.name != spec.host_veth and thing not in held:
+                    self.rename_veth(host_veth=veth.name, to=spec.host_veth, address=spec.address)
+                    work.sentences.append(Repaired(f"host link {spec.host_veth} was named {veth.name}: renamed", thing))
                 work.host_side(seen)
                 sentences += work.sentences
         return sentences

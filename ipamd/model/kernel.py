@@ -18,6 +18,7 @@ class HostVeth:
     """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None.
 
     `mac` is empty and `mtu` (bytes) 0 where they were not read. `kind` as the kernel names it: another kind is no veth of ours.
+    `master`: index of a bridge or other link that takes its packets, or 0.
     """
 
     name: str
@@ -30,6 +31,7 @@ class HostVeth:
     mac: str = ""
     mtu: int = 0
     kind: str = "veth"
+    master: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,11 @@ class KernelSurvey:
     to_rules: frozenset[IPv4Address]
     from_rules: dict[IPv4Address, tuple[int, ...]]
     is_whole: bool = True
+
+    def veth_of(self, spec: WiringSpec) -> HostVeth | None:
+        """The sandbox's host veth: by its name, a living one first; if none has it, by alias, under whatever name."""
+        ours = [one for one in self.veths if one.name == spec.host_veth or one.key == spec.key]
+        return min(ours, key=lambda one: (one.name != spec.host_veth, one.is_dying), default=None)
 
 
 def stray_rules(survey: KernelSurvey, subnets: Iterable[IPv4Network]) -> frozenset[IPv4Address]:
@@ -277,6 +284,8 @@ def veth_differences(spec: WiringSpec, veth: HostVeth | None) -> list[Difference
     if veth.key is None and not has_mac:
         return [Difference(f"{who} has neither alias nor MAC of {spec.key}: alias {veth.alias!r}, MAC {veth.mac}")]
     found = (
+        (veth.name == spec.host_veth, f"is named {veth.name}"),
+        (not veth.master, f"is a port of link {veth.master}"),
         (veth.alias == spec.alias, f"has alias {veth.alias!r}, not {spec.alias!r}"),
         (has_mac, f"has MAC {veth.mac}, not {mac}"),
         (not spec.is_mtu_known or veth.mtu in (spec.mtu, 0), f"has MTU {veth.mtu}, not {spec.mtu}"),
@@ -287,7 +296,7 @@ def veth_differences(spec: WiringSpec, veth: HostVeth | None) -> list[Difference
 
 def wiring_differences(spec: WiringSpec, survey: KernelSurvey) -> list[Difference]:
     """Compare host veth, route and rules of a sandbox with what a survey shows."""
-    veth = min((one for one in survey.veths if one.name == spec.host_veth), key=lambda one: one.is_dying, default=None)
+    veth = survey.veth_of(spec)
     found, address = veth_differences(spec, veth), spec.address
     device, tables = survey.routes.get(address), survey.from_rules.get(address, ())
     if device is None:

@@ -64,8 +64,8 @@ SET_UP = "set up now, or by the host network reconciler within 30 s; if it stays
 LINK = "look at the ENI in EC2: detached by hand? Delete the pods on it; the pool grows elsewhere"
 
 
-def _host(sources: Sources, silent: list[str]) -> list[Finding]:
-    """Compare the host's routing with what the attached ENIs need."""
+def _host(sources: Sources, silent: list[str], told: Collection[str]) -> list[Finding]:
+    """Compare the host's routing with what the attached ENIs need, and ask for the ways of sandboxes that were not `told` of."""
     identity, frozen, snapshot = sources.identity(), sources.frozen(), sources.datastore.snapshot()
     if identity is None:
         silent.append("the node's own routing is not compared: instance metadata has not answered")
@@ -74,7 +74,10 @@ def _host(sources: Sources, silent: list[str]) -> list[Finding]:
     def compare() -> list[RoutingDifference]:
         hostnet = sources.hostnet
         found = hostnet.differences(identity=identity, enis=attached.values(), addresses=snapshot.addresses)
-        return [*found, *hostnet.confinement_differences()]
+        asked = [recorded_spec(one) for one in snapshot.attachments.values() if str(one.address) not in told]
+        ways = hostnet.way_differences(asked, enis=attached.values())
+        lasting = {str(one.address) for one in sources.datastore.attachments()}  # no DEL came between
+        return [*found, *hostnet.confinement_differences(), *(one for one in ways if one.subject in lasting)]
 
     differences = _ask("host routing", compare, silent)
     if differences is None:
@@ -139,7 +142,8 @@ def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
         Finding(Severity.VIOLATION, str(one.ours.address), f"{one} (I1, I20)", NEXT_GIVEN_TWICE) for one in sources.given_twice()
     ]
     findings += lost_addresses(before) + primary_addresses(before)
-    findings += _kernel(sources, before, silent) + _host(sources, silent) + _runtime(sources, before, silent)
+    findings += _kernel(sources, before, silent)
+    findings += _host(sources, silent, {one.subject for one in findings}) + _runtime(sources, before, silent)
     if ask_ec2:
         findings += _ec2(sources, before, silent)
     order = list(Severity)
@@ -227,14 +231,15 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
 def _unowned_links(
     attachments: tuple[Attachment, ...], survey: KernelSurvey, busy: set[AttachmentKey], datastore: Datastore
 ) -> list[Finding]:
-    owners = {attachment.host_veth for attachment in attachments}
+    # A sandbox's own link under another name is its own difference.
+    owners = {one for attachment in attachments for one in (attachment.host_veth, attachment.key)}
     findings = []
     for veth in survey.veths:
         if veth.is_dying:
             findings.append(Finding(Severity.PENDING, veth.name, "marked for deletion", "the cooldown deletes it at once"))
         elif veth.name not in owners and veth.key is None:
             findings.append(Finding(Severity.DIFFERENCE, veth.name, "carries no identity of ours", "left alone"))
-        elif veth.name not in owners and veth.key not in busy:
+        elif not {veth.name, veth.key} & {*owners, *busy}:
             row = datastore.address(veth.address) if veth.address else None
             is_quarantined = row is not None and row.state is AddressState.QUARANTINED
             findings.append(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address
 
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError
@@ -32,6 +33,8 @@ class FakeHostNetwork:
         self.is_table_lost = False
         self.table_count = 0
         self.left_chains = ""
+        self.led_astray: set[IPv4Address] = set()
+        self.asked: list[IPv4Address] = []
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
@@ -109,6 +112,16 @@ class FakeHostNetwork:
             return []
         self.is_table_lost = False
         return [Repaired("nftables table was missing: added", thing)]
+
+    def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
+        """See the port: of the addresses that a test put into `led_astray`; what was asked is in `asked`."""
+        del enis
+        self.asked += [one.address for one in specs]
+        return [
+            RoutingDifference(str(one), f"packets to {one} go by lo", is_repaired=False, mend="ip rule")
+            for one in self.led_astray
+            if one in self.asked
+        ]
 
     def remove_left_chains(self) -> str:
         """See the port: what a test put into `left_chains`."""

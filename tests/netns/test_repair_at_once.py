@@ -191,6 +191,28 @@ def test_what_is_not_ours_is_named_with_the_command(node):
     until("over", lambda: node.health.conditions() == [])
 
 
+@pytest.mark.parametrize(
+    "rule", ["to {pod} blackhole", "from {pod} prohibit", "iif eth0 blackhole", "fwmark 0x4000/0x4000 blackhole"]
+)
+def test_a_rule_ahead_of_ours_is_named_at_once(node, rule):
+    """Row 3: whether it names a sandbox or leads all of them away; undone, nothing is left of it."""
+    pod = node.pods[0]
+    node.world.host.sh(f"ip rule add prio 100 {rule.format(pod=pod.address)}")
+    until("named", lambda: str(pod.key) in "; ".join(node.health.conditions()))
+    node.world.host.sh("ip rule del prio 100")
+    until("over", lambda: node.health.conditions() == [])
+
+
+@pytest.mark.parametrize("what", ["set {veth} master br0", "set {veth} down name veth99 up"])
+def test_a_veth_that_was_taken_is_taken_back_at_once(node, what):
+    """Row 3: out of a bridge, or under another name."""
+    pod, host = node.pods[0], node.world.host
+    host.sh("ip link add br0 address 02:00:00:00:00:99 type bridge")
+    before = host.snapshot()
+    host.sh(f"ip link {what.format(veth=pod.host_veth)}")
+    until("repaired", lambda: RepairKind.LINK in node.host_reconciler.fights.counts() and host.snapshot() == before)
+
+
 def test_our_own_changes_make_no_pass(node):
     """Our repair, ADD, DEL and the sweep of their links are announced too: none of them makes the reconciler look at the host."""
     node.world.host.sh("ip rule del prio 1024")

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import IPv4Address
+from pathlib import Path
 
 import pytest
 
 from ipamd.core.agenda import REPAIR
-from ipamd.host.network import CALM_S, COALESCE_S, GAP_MAX_S, Scope, Triggers
+from ipamd.host.network import CALM_S, COALESCE_S, GAP_MAX_S, WAY_TURNS, Scope, Triggers
 from ipamd.host.repair_backoff import FIGHT_REPAIRS
 from ipamd.model.attachment import sandbox_mac
+from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
 from ipamd.report.audit import audit
 from tests.fakes.clock import FakeClock
+from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
+from tests.unit.service.metric_values import value
 
 
 @pytest.fixture
@@ -219,3 +224,45 @@ def test_an_audit_of_a_torn_survey_says_so_and_misses_nothing_by_it(node: FakeNo
     assert any("changed without pause" in one for one in report.silent)
     assert not any(f"the route {made.address}" in finding.what for finding in report.findings)
     assert any(f"the route {made.address}" in finding.what for finding in audit(sources, ask_ec2=False).findings)
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node with 40 sandboxes on two ENIs."""
+    node = FakeNode(tmp_path, ec2=FakeEc2(limits=InstanceLimits("m5.4xlarge", 8, 30)))
+    node.bring_up()
+    for number in range(40):
+        node.pool.cycle()
+        node.add(f"pod{number}")
+    yield node
+    node.datastore.close()
+
+
+def test_every_sandbox_has_its_turn_within_five_minutes(crowd: FakeNode) -> None:
+    """Each pass by the clock asks for the ways of some; nine of them, four and a half minutes, for those of all."""
+    node, addresses = crowd, [one.address for one in crowd.datastore.attachments()]
+    rounds = []
+    for _ in range(2):
+        node.hostnet.asked = []
+        for _ in range(WAY_TURNS):
+            before = len(node.hostnet.asked)
+            node.host_reconciler.run_due(is_by_clock=True)
+            assert len(node.hostnet.asked) - before <= -(-len(addresses) // 4)
+        rounds.append(set(node.hostnet.asked))
+    assert rounds == [set(addresses)] * 2
+
+
+def test_a_sandbox_that_is_cut_off_is_named_until_it_is_not(crowd: FakeNode) -> None:
+    """In status and the metric, asked for again at each pass; a change that names it has it asked for at once."""
+    node, addresses = crowd, [one.address for one in crowd.datastore.attachments()]
+    for address in addresses[:2]:
+        node.hostnet.led_astray.add(address)
+        node.host_reconciler.on_change(HostChange(ChangeKind.RULE, address=address, length=32, priority=9))
+        node.clock.advance(GAP_MAX_S)
+        node.host_reconciler.run_due(is_by_clock=False)
+    assert value(node, "ipamd_cut_off_sandboxes") == 2
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert all(f"packets to {one} go by lo" in "; ".join(node.health.conditions()) for one in addresses[:2])
+    node.hostnet.led_astray.clear()
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert value(node, "ipamd_cut_off_sandboxes") == 0

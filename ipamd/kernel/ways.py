@@ -1,0 +1,78 @@
+"""Would a packet arrive? The kernel is asked where it would send those that a sandbox gets and sends, and who takes them there.
+
+Only the outcome is compared, so this does not know the form of our routes and rules, and finds whatever leads packets elsewhere: a
+rule ahead of ours, a blackhole, an address that is local on the host, forwarding or a source check that refuses. Single objects are
+asked for and nothing is sent. Rejected: a ping, which a sandbox may leave unanswered, and which says nothing of the way of others.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from ipaddress import IPv4Address
+from typing import NamedTuple
+
+from ipamd.kernel import checks, messages, survey, uapi
+from ipamd.kernel.messages import Link
+from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.model.attachment import WiringSpec
+from ipamd.model.kernel import RoutingDifference
+
+MASQUERADE_MARK = 0x4000
+"""What kube-proxy sets on packets to a sandbox that it will translate. Source: kubernetes pkg/proxy/iptables/proxier.go."""
+
+
+class _Packet(NamedTuple):
+    """By which link a packet must go: to an address, of the host's or of a source that comes in by a link."""
+
+    by: Link
+    to: IPv4Address
+    source: IPv4Address | None = None
+    incoming: Link | None = None
+    mark: int = 0
+
+    def __str__(self) -> str:
+        by = f" from {self.source} iif {self.incoming.name}" if self.incoming else ""
+        return f"ip route get {self.to}{by} mark {self.mark}"
+
+
+Uplinks = Mapping[int, tuple[Link, IPv4Address]]
+"""The links of ENIs, each with its subnet's router, by the route table of their sandboxes."""
+
+
+def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplinks, *, mark: int) -> Iterator[RoutingDifference]:
+    """Find what keeps packets from sandboxes, or theirs from the network; `mark` leads by the primary ENI. Raises: WiringError.
+
+    Of the first sandbox of each ENI every packet is asked for, of the others what may concern one alone.
+    """
+    (outside,) = sock.request([messages.look_up_route(checks.OUTSIDE)])  # a node without a way out has none for sandboxes
+    first = {spec.route_table: spec for spec in reversed(specs)}
+    for spec in specs:
+        (looked,) = sock.request([messages.get_link(spec.host_veth)])
+        if not looked.replies:
+            continue  # `wiring_differences` tells of it
+        veth, packets = survey.read_link(looked.replies[0]), list[_Packet]()
+        if {spec.route_table, uapi.RT_TABLE_MAIN} <= uplinks.keys():  # a link that is missing is told of as such
+            uplink, router = uplinks[spec.route_table]
+            into, out = _Packet(veth, spec.address, router, uplink), _Packet(uplink, router, spec.address, veth)
+            primary = uplinks[uapi.RT_TABLE_MAIN][0] if mark else uplink
+            far = out if outside.errno == errno.ENETUNREACH else out._replace(to=checks.OUTSIDE)
+            packets = [into, far]
+            if spec is first[spec.route_table]:
+                packets += [into._replace(mark=MASQUERADE_MARK), out, _Packet(veth, spec.address)]
+                packets.append(out if far is out else far._replace(mark=mark, by=primary))
+        yield from _of_one(sock, spec, veth, packets)
+
+
+def _of_one(sock: NetlinkSocket, spec: WiringSpec, veth: Link, packets: Collection[_Packet]) -> Iterator[RoutingDifference]:
+    asked = [messages.look_up_route(one.to, one.source, one.incoming.index if one.incoming else 0, one.mark) for one in packets]
+    *looked, neighbour = sock.request([*asked, messages.get_neighbour(veth.index, spec.address)])
+    if wrong := checks.wrong_neighbour(neighbour, spec):
+        yield RoutingDifference(str(spec.address), wrong)
+    for packet, outcome in zip(packets, looked, strict=True):
+        route = messages.read_route(outcome.replies[0]) if outcome.replies else None
+        if route is None or (route.index, route.route_type) != (packet.by.index, uapi.RTN_UNICAST):
+            says = f"goes by table {route.table}" if route else f"is refused, {outcome.cause}"
+            what = f"a packet of {spec.address} does not go by {packet.by.name}: `{packet}` {says}"
+            yield RoutingDifference(str(spec.address), what, False, "remove the rule or route that does it: `ip rule`")
+            return

@@ -1,0 +1,160 @@
+"""A sandbox that packets do not reach is found and named, whoever cut it off: the kernel says where it would send them.
+
+Kernel, datastore and services are real; EC2, metadata and runtime are fakes. The passes are made by the test. That packets are lost
+by what is done here, and flow again once it is undone, is tried with packets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+from ipamd.host.network import SURVEY_TURNS
+from tests.netns.test_own_inside import KernelNode
+
+pytestmark = pytest.mark.privileged
+
+ASTRAY = {
+    "a rule ahead": ("ip rule add prio 100 lookup 77; ip route add blackhole default table 77", "ip rule del prio 100"),
+    "a rule ahead, for the sandbox": ("ip rule add prio 9 to {ip} blackhole", "ip rule del prio 9"),
+    "a rule for what comes in": ("ip rule add prio 9 iif eth0 prohibit", "ip rule del prio 9"),
+    "a rule for what it sends": (
+        "ip rule add prio 9 from {ip} lookup 77; ip route add default dev lo table 77",
+        "ip rule del prio 9",
+    ),
+    "a rule by kube-proxy's mark": ("ip rule add prio 9 fwmark 0x4000/0x4000 unreachable", "ip rule del prio 9"),
+    "a rule by our mark": ("ip rule add prio 9 fwmark 0x80/0x80 blackhole", "ip rule del prio 9"),
+    "rules gone": ("ip rule del prio 32766; ip rule add prio 32766 lookup 77", "ip rule add prio 32766 lookup main"),
+    "a longer default": ("ip route add blackhole 192.0.0.0/4", "ip route del blackhole 192.0.0.0/4"),
+    "no forwarding": ("echo 0 > /proc/sys/net/ipv4/conf/{veth}/forwarding", ""),
+    "a filter ahead": (
+        "nft 'table ip x {{ chain y {{ type filter hook prerouting priority -500; drop; }}; }}'",
+        "nft delete table ip x",
+    ),
+    "a filter behind": (
+        "nft 'table inet x {{ chain y {{ type filter hook postrouting priority 500; oifname \"eni*\" drop; }}; }}'",
+        "nft delete table inet x",
+    ),
+    "a filter for the sandbox": (
+        "nft 'table ip x {{ chain y {{ type filter hook prerouting priority 0; ip daddr {ip} drop; }}; }}'",
+        "nft delete table ip x",
+    ),
+    "an address of the host": ("ip addr add {ip}/32 dev lo", "ip addr del {ip}/32 dev lo"),
+}
+"""What others do on the host that is theirs: named with what shows it; and how it is undone."""
+
+OURS = {
+    "in a bridge": "ip link add br0 type bridge; ip link set br0 up; ip link set {veth} master br0",
+    "a wrong neighbour": "ip neigh replace {ip} lladdr 02:00:00:00:00:77 dev {veth} nud permanent",
+    "a neighbour without ARP": "ip neigh replace {ip} lladdr 02:00:00:00:00:77 dev {veth} nud noarp",
+    "another name": "ip link set {veth} down name veth99 up; ip route replace {ip} dev veth99",
+    "no ARP": "ip link set {veth} arp off",
+    "a blackhole in place of the route": "ip route replace blackhole {ip}",
+}
+"""What others do to what is ours: put back."""
+
+PASSES = ("in a bridge", "another name")
+"""With these the node still reaches it: a bridge hands on what is for its port's MAC, unconfined; a name is only a name."""
+
+INSIDE = {
+    "the address deleted": "ip addr del {ip}/32 dev eth0",
+    "the link down": "ip link set eth0 down",
+    "another MAC": "ip link set eth0 address 02:00:00:00:00:77",
+    "a wrong neighbour": "ip neigh replace 169.254.1.1 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
+}
+"""What is done inside, and keeps packets away."""
+
+
+@pytest.fixture(name="node")
+def _node(world, tmp_path):
+    world.fabric()
+    made = KernelNode(tmp_path, world)
+    yield made
+    made.datastore.close()
+
+
+def reaches(node, ip):
+    """Whether a packet of the node's arrives: the sandbox answers that nobody listens there."""
+    with contextlib.closing(node.world.host.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+        sock.settimeout(1.0)
+        try:
+            sock.connect((str(ip), 4000))
+            sock.send(b"anybody")
+            sock.recv(1)
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    raise AssertionError("nobody listens there")
+
+
+def condition(node):
+    """What status says of sandboxes that packets do not reach."""
+    return node.health.conditions_by_subject().get("repair of sandboxes", "")
+
+
+@pytest.mark.parametrize("what", ASTRAY)
+def test_what_leads_packets_away_is_named(node, what):
+    """Audit, status, CHECK and the metric name the sandbox, and a command that shows why; undone, nothing is left of it."""
+    _, made = node.attach()
+    ip, veth = made.address, made.host_veth
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert (node.audited(), node.check(), condition(node)) == ((), "", "")
+    does, undoes = (one.format(ip=ip, veth=veth) for one in ASTRAY[what])
+    node.world.host.sh(does)
+    found = node.audited()
+    assert found
+    node.host_reconciler.run_due(is_by_clock=True)
+    if "filter" in what:
+        assert "nft " in found[0].next
+        assert "table ip" in found[0].what or "chain i" in found[0].what
+        assert found[0].what in node.health.conditions_by_subject()["node routing"]
+    elif undoes:
+        assert any("ip r" in one.next or "ip a" in one.next for one in found), found
+        assert str(ip) in condition(node)
+        assert len(node.host_reconciler.odd.names) == 1
+    if undoes:
+        node.world.host.sh(undoes)
+    node.host_reconciler.run_due(is_by_clock=True)
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert (node.audited(), node.check(), condition(node)) == ((), "", "")
+
+
+@pytest.mark.parametrize("what", OURS)
+def test_what_is_ours_is_put_back(node, what):
+    """Found though nothing was announced, and packets flow again."""
+    _, made = node.attach()
+    for _ in range(2):
+        node.host_reconciler.run_due(is_by_clock=True)
+    assert reaches(node, made.address)
+    node.world.host.sh(OURS[what].format(ip=made.address, veth=made.host_veth))
+    assert reaches(node, made.address) == (what in PASSES)
+    found = node.audited()
+    assert {one.subject for one in found} == {str(made.address)}, found
+    assert all("repairs it" in one.next for one in found), found
+    for _ in range(SURVEY_TURNS):
+        node.host_reconciler.run_due(is_by_clock=True)
+    assert (node.audited(), node.check(), condition(node)) == ((), "", "")
+    assert reaches(node, made.address)
+
+
+@pytest.mark.parametrize("what", INSIDE)
+def test_what_is_wrong_inside_is_in_status(node, what):
+    """What a sandbox did to itself is left as it is, and named."""
+    pod, made = node.attach()
+    node.host_reconciler.run_due(is_by_clock=True)
+    pod.sh(INSIDE[what].format(ip=made.address))
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert str(made.key) in condition(node)
+    assert [one.subject for one in node.audited()] == [str(made.address)]
+
+
+def test_own_routes_inside_are_no_condition(node):
+    """A kill switch or a smaller MTU is the sandbox's own: audit names it, packets arrive, and status has nothing to say."""
+    pod, made = node.attach()
+    pod.sh("ip route del default; ip link set eth0 mtu 1400")
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert condition(node) == ""
+    assert [one.subject for one in node.audited()] == [str(made.address)]
