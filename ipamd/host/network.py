@@ -179,12 +179,14 @@ SURVEY_TURNS = 4
 """Passes by the clock of which one reads the sandboxes' wiring in any case: with one pass each 30 s every two minutes. Ours: the
 announcements have been tested for all that a survey shows, so this guards against what nobody thought of."""
 
-WAY_TURNS, WAY_LEAST = 5, 8
-"""Passes by the clock in which the ways of all sandboxes are asked for, of fewer than these all at each. Ours: a pass that comes late
-leaves one turn out, and the next is within 5 minutes still."""
+WAY_TURNS, WAY_LEAST = 8, 8
+"""Passes by the clock in which the ways of all sandboxes are asked for, within 5 minutes; of fewer than these all at each. Ours."""
 
 WAY = "way"
 """Of the agenda, with an address that a change named: its sandbox is asked for at the next pass."""
+
+TURN = "turn of ways"
+"""Of the agenda, with a number: the part of the sandboxes that was asked for longest ago comes next."""
 
 REPAIR_WAIT_S = 1.0
 """How long a repair waits for an operation on the same sandbox; it has its turn again later. Ours."""
@@ -352,9 +354,10 @@ class HostNetworkReconciler(Service):
         every, named = self._datastore.attachments(), self._agenda.keys(WAY)
         self._agenda.clear(*named)
         addresses, count = {key[1] for key in named}, min(WAY_TURNS, len(every) // WAY_LEAST + 1)
-        turn = int(self._clock.monotonic() / RECONCILE_INTERVAL_S)
+        turn = min(range(count), key=lambda one: self._agenda.left_s((TURN, one)))
+        self._agenda.put((TURN, turn), in_s=3600.0)
         asked = [one for one in every if one.address in addresses or str(one.key) in self.odd.names]
-        asked += [one for one in every if int(one.address) % count == turn % count]
+        asked += [one for one in every if int(one.address) % count == turn]
         return self._obstacles(list(map(recorded_spec, asked)))
 
     def _obstacles(self, specs: Sequence[WiringSpec]) -> dict[AttachmentKey, str]:
