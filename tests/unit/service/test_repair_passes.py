@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.agenda import REPAIR
-from ipamd.host.network import CALM_S, COALESCE_S, GAP_MAX_S, RECONCILE_INTERVAL_S, WAY_TURNS, Scope, Triggers
+from ipamd.host.network import CALM_S, COALESCE_S, GAP_MAX_S, RECONCILE_INTERVAL_S, Scope, Triggers
 from ipamd.host.repair_backoff import FIGHT_REPAIRS
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.eni import InstanceLimits
