@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.core.agenda import soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
-from ipamd.core.loop import Loop, OddObjects
+from ipamd.core.loop import NAMED_MAX, Loop, OddObjects
 from ipamd.eni.enis import EniService
 from ipamd.host.repair_backoff import Fights
 from ipamd.model import kernel as dataplane
@@ -40,6 +40,7 @@ from ipamd.model.kernel import (
     veth_differences,
     wiring_differences,
 )
+from ipamd.model.words import first_of
 from ipamd.ports import Clock, Datastore, HostNetwork
 from ipamd.sandbox.quarantine import QuarantineService
 
@@ -424,6 +425,8 @@ class HostNetworkReconciler(Service):
             repairs += self._remove_strays(strays)
         self._quarantine_service.take_stock(survey)
         is_doubled = bool(duplicate_addresses(survey))
+        others = first_of([f"{link} leads into {key}" for link, key in sorted(survey.foreign.items())], NAMED_MAX)
+        self._health.report("foreign links", others and f"foreign links: {others}; see docs/host.md")
         if survey.is_whole and not is_doubled:
             self._health.report("duplicates", "")
         # Addresses of what others wired may become ours to give.

@@ -331,6 +331,7 @@ veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and mo
 class Link:
     """One link. `peer_index`: the other end of a veth, in the peer's namespace. MAC in lower case; MTU in bytes.
 
+    `netnsid`: the number of its other end's namespace, unread.
     `master`: index of the bridge or other link that takes its packets, or 0.
     `families`: its settings per address family, unread (`ipamd/kernel/devconf.py`).
     """
@@ -346,6 +347,7 @@ class Link:
     peer_index: int
     families: bytes = b""
     master: int = 0
+    netnsid: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +415,7 @@ def read_link(body: bytes) -> Link:
         peer_index=_number(found.get(uapi.IFLA_LINK)) or index,
         families=found.get(uapi.IFLA_AF_SPEC, b""),
         master=_number(found.get(uapi.IFLA_MASTER)),
+        netnsid=found.get(uapi.IFLA_LINK_NETNSID, b""),
     )
 
 

@@ -202,7 +202,8 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     else:
         parts += [*_counters("returned"), _returned(config, other_veths)]
     parts.append(chain("from_sandbox", "", rules))
-    return _table(IPV4, [*parts, _from_veths(config, other_veths)])
+    of_others = f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('redirect')}"
+    return _table(IPV4, [*parts, _from_veths(config, other_veths, of_others)])
 
 
 def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
@@ -211,7 +212,8 @@ def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     Router advertisements, redirects and neighbour messages of a sandbox would change the node's routing (CVE-2020-10749).
     """
     parts = [*_counters("ipv6"), chain("from_sandbox", "", [_drop("ipv6")])]
-    return _table(IPV6, [*parts, _from_veths(config, other_veths)])
+    of_others = f"icmpv6 type {{ nd-router-advert, nd-redirect }} {_drop('ipv6')}"
+    return _table(IPV6, [*parts, _from_veths(config, other_veths, of_others)])
 
 
 def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
@@ -241,10 +243,18 @@ def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:
 
 
 def _from_veths(
-    config: NetworkConfig, other_veths: Collection[str], *, hook: str = "prerouting", priority: str = _BEFORE_DEFRAG
+    config: NetworkConfig,
+    other_veths: Collection[str],
+    of_others: str = "",
+    *,
+    hook: str = "prerouting",
+    priority: str = _BEFORE_DEFRAG,
 ) -> str:
     # By kind too, or a prefix such as `ens` would make sandboxes of the node's own links.
-    rules = [f'iifname {names} meta iifkind "veth" jump from_sandbox' for names in _names(config, other_veths)]
+    rules = [f'iifname {names} meta iifkind "veth" goto from_sandbox' for names in _names(config, other_veths)]
+    # Any other veth may be one that a sandbox with NET_ADMIN made on the node, before anybody could look; an ENI's link is none, and
+    # what is a port of a bridge comes in by the bridge.
+    rules += [f'meta iifkind "veth" {of_others}'] if of_others else []
     return chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)
 
 

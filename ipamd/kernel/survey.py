@@ -10,6 +10,7 @@ it. Answers are remembered by their bytes: a survey of a quiet node parses nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from ipaddress import IPv4Address
 
@@ -52,7 +53,10 @@ def _parsed(
     veths = {link.index: link for link in map(read_link, links) if link.kind == uapi.VETH_KIND}
     ours = sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)
     names = {index: link.name for index, link in veths.items()}
-    return seen(ours, names, routes=map(_route, routes), rules=map(_rule, rules), is_whole=is_whole)
+    found = seen(ours, names, routes=map(_route, routes), rules=map(_rule, rules), is_whole=is_whole)
+    owners = {veths[one.ifindex].netnsid: one.key for one in ours if one.key is not None}
+    others = [link for link in veths.values() if link.netnsid and link.index not in {one.ifindex for one in ours}]
+    return replace(found, foreign={link.name: owners[link.netnsid] for link in others if link.netnsid in owners})
 
 
 def seen(

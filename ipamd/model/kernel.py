@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
@@ -41,6 +41,7 @@ class KernelSurvey:
     `routes`: address/32 in the main table -> name of the host veth, or what else it leads through.
     `to_rules`: addresses with a rule 512 to main.
     `from_rules`: address -> tables of its rules 1536. `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
+    `foreign`: veths that are not ours and lead into a sandbox's namespace -> the sandbox.
     """
 
     veths: tuple[HostVeth, ...]
@@ -48,6 +49,7 @@ class KernelSurvey:
     to_rules: frozenset[IPv4Address]
     from_rules: dict[IPv4Address, tuple[int, ...]]
     is_whole: bool = True
+    foreign: Mapping[str, AttachmentKey] = field(default_factory=dict)
 
     def veth_of(self, spec: WiringSpec) -> HostVeth | None:
         """The sandbox's host veth: by its name, a living one first; if none has it, by alias, under whatever name."""

@@ -110,6 +110,7 @@ def _of_routing(difference: RoutingDifference, sandboxes: Counter[EniId]) -> Fin
     return Finding(Severity.VIOLATION, difference.subject, what, LINK)
 
 
+FOREIGN = "left alone: if no second CNI made it, the sandbox did, by NET_ADMIN; `ip -d link show` shows it"
 NEXT_GIVEN_TWICE = "delete one of the two pods, and remove its DaemonSet aws-node from this node"
 
 T = TypeVar("T")
@@ -216,6 +217,10 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
         if attachment.key not in busy:
             findings += _of_wiring(attachment, survey)
     findings += _unowned_links(attachments, survey, busy, datastore)
+    findings += [
+        Finding(Severity.DIFFERENCE, link, f"leads into sandbox {key}, and is not ours", FOREIGN)
+        for link, key in survey.foreign.items()
+    ]
     assigned = {attachment.address for attachment in attachments}
     cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
     for address in sorted(cold & (set(survey.to_rules) | set(survey.from_rules) | set(survey.routes))):

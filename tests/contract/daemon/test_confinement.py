@@ -25,7 +25,7 @@ def made() -> Iterator[Rig]:
 def has_tables(made: Rig) -> bool:
     """Whether both tables are there, with the rule that sends packets of host veths through them."""
     listed = [made.node.run(["nft", "list", "table", family, "vpc-ipamd-confine"], check=False).stdout for family in TABLES]
-    return all('iifname "eni*" meta iifkind "veth" jump from_sandbox' in text for text in listed)
+    return all('iifname "eni*" meta iifkind "veth" goto from_sandbox' in text for text in listed)
 
 
 def test_spoofed_packets_are_counted_in_the_status(made: Rig) -> None:
