@@ -27,6 +27,7 @@ from bench import (
     idle,
     machine,
     memory,
+    packets,
     plugin,
     pool_life,
     restart,
@@ -66,6 +67,7 @@ GROUPS = {
     "scale": ("scale",),
     "rolls": ("roll_",),
     "pool": ("pool",),
+    "packets": ("packet", "connect"),
 }
 """Measurement -> how the names of its figures begin; `--only` takes either."""
 
@@ -95,6 +97,7 @@ class Run:
         self._try("scale", lambda: full_node.measure(self.scale))
         self._try("rolls", lambda: rolls.measure(self.scale))
         self._try("pool", pool_life.measure)
+        self._try("packets", packets.measure)
 
     def _warm(self) -> None:
         with Stage(instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL) as stage:

@@ -242,6 +242,12 @@ class Wiring(Protocol):
         `may_be_torn`: return what was seen then, with `is_whole` false: what it shows was there, what it lacks may be there.
         """
 
+    def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
+        """Give each sandbox the rules that amazon-vpc-cni-k8s gives it, then remove our own table and the rules to it and of prefixes.
+
+        No packet is lost. Raises: WiringError, KernelDumpError; what is there then serves, and it can be repeated.
+        """
+
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
         """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
 
@@ -256,7 +262,8 @@ class HostNetwork(Protocol):
         """Set up the node's own part: sysctls, mark rules, nftables table. Idempotent. Raises: WiringError."""
 
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
-        """Put in place what drops a sandbox's packets with a source that is not its own, redirects and IPv6. Idempotent.
+        """Put in place what drops a sandbox's packets with a source that is not its own, redirects and IPv6, and the one rule that
+        leads to sandboxes. Idempotent.
 
         Needs no identity of the node and no ENI. `is_silent`: as in `reconcile`. Returns: one sentence per repair, and one with
         NOT_REPAIRED per refusal.
@@ -288,6 +295,11 @@ class HostNetwork(Protocol):
 
     def setup_eni(self, eni: Eni) -> None:
         """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
+
+    def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
+        """Remove the rules 1536 from whole prefixes of which `is_needless` says so, by prefix and table. Raises: WiringError,
+        KernelDumpError.
+        """
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         """Remove an ENI's table and rules, but nothing that an ENI of `keep` needs. Idempotent.

@@ -7,7 +7,7 @@ files would measure the disk of this machine; so what SQL constraints refuse is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,6 +110,9 @@ class VirtualHost:
 
     def setup_eni(self, eni: Eni) -> None:
         """See `HostNetwork`."""
+
+    def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
+        """See the port: there are none."""
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         """See `HostNetwork`."""

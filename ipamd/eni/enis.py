@@ -375,9 +375,15 @@ class EniService(Service):
 
         `wired`: what the kernel has wired. `may_be_warm`: new to us, but perhaps given and released before our datastore was lost;
         then they cool first (I8).
-        Raises: InvariantError if the ENI is not recorded, or itself contradicts a record; nothing of it is stored then.
+        Raises: InvariantError if the ENI is not recorded, or itself contradicts a record; WiringError, KernelDumpError. Nothing of it
+            is stored then.
         """
         is_wired = False
+        recorded = eni or self._datastore.eni(eni_id)
+        fresh = [one for one in addresses if self._datastore.address(one) is None]
+        fresh += [one.network_address for one in prefixes if not any(self._datastore.address(each) for each in one)]
+        if recorded is not None and fresh:
+            self.routing.claim(recorded, fresh, wired=wired)
         batches: list[Batch] = [(None, sorted(addresses)), *((prefix, list(prefix)) for prefix in sorted(prefixes))]
         with self._datastore.transaction() as uow:
             if eni is not None:

@@ -13,8 +13,9 @@ and was unplugged is nobody's fault: it is replaced, however many are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.agenda import NODE, soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -92,6 +93,21 @@ class EniRouting(Service):
             self._book.observe(eni.eni_id, unready_why=problem)
             return problem
         return ""
+
+    def claim(self, eni: Eni, fresh: Collection[IPv4Address], *, wired: Collection[IPv4Address]) -> None:
+        """Let no rule of a prefix send new addresses of an ENI by another one's table (I7); rules of prefixes that nobody has any more
+        go too. `wired`: addresses of sandboxes, recorded or not. Raises: WiringError, KernelDumpError.
+        """
+        known = {row.prefix for row in self._datastore.addresses()}
+
+        def is_needless(prefix: IPv4Network, table: int) -> bool:
+            if any(one in prefix for one in fresh):
+                return table != eni.route_table
+            if prefix in known or any(one in prefix for one in wired):
+                return False
+            return any(prefix.subnet_of(each.subnet_cidr) for each in self._datastore.enis())
+
+        self._hostnet.remove_prefix_rules(is_needless)
 
     def set_up_again(self, eni_id: EniId) -> None:
         """Set up an ENI that is there again. A refusal is recorded, and the host network reconciler tries again."""

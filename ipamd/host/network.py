@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
@@ -333,7 +334,11 @@ class HostNetworkReconciler(Service):
         attachments = self._datastore.attachments()
         moved = self._moved(attachments)
         beyond = {*moved, *cut}  # a survey does not show these
-        damaged = [one for one in attachments if one.key in beyond or wiring_differences(recorded_spec(one), survey)]
+        damaged = [
+            one
+            for one in attachments
+            if one.key in beyond or self._is_former(one, survey) or wiring_differences(recorded_spec(one), survey)
+        ]
         self.odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
             with (
@@ -344,7 +349,7 @@ class HostNetworkReconciler(Service):
                     if attachment.key in moved:  # the record comes first, because DEL goes by it
                         with self._datastore.transaction() as uow:
                             attachment = uow.move_table(attachment.key, route_table=moved[attachment.key])
-                    spec = recorded_spec(attachment)
+                    spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment))
                     repairs += self._wiring.repair([spec], seen=survey, held=self._held)
                     for sentence in self._obstacles([spec]).values() if spec.key in cut else ():
                         raise WiringError(sentence)
@@ -370,6 +375,15 @@ class HostNetworkReconciler(Service):
                 if sentences := [*(str(one) for one in told if one.subject == str(spec.address)), *inside]:
                     found[spec.key] = "; ".join(sentences)
         return found
+
+    def _prefix(self, attachment: Attachment) -> IPv4Network | None:
+        row = self._datastore.address(attachment.address)
+        return None if row is None else row.prefix
+
+    def _is_former(self, attachment: Attachment, survey: KernelSurvey) -> bool:
+        """Whether a sandbox has rules that amazon-vpc-cni-k8s or an earlier release made, and that ours make needless."""
+        address = attachment.address
+        return address in survey.to_rules or (address in survey.from_rules and self._prefix(attachment) is not None)
 
     def _moved(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
         """Sandboxes whose ENI has another route table than theirs -> that table: the ENI was attached again at another place."""

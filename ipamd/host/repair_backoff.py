@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from ipamd.core.agenda import REPAIR, Agenda
 from ipamd.core.health import Health
-from ipamd.model.kernel import CONFINEMENT, Repaired, RepairedObject, RepairKind
+from ipamd.model.kernel import PUT_BACK_ALWAYS, Repaired, RepairedObject, RepairKind
 from ipamd.ports import Clock
 
 FIGHT_REPAIRS = 3
@@ -136,7 +136,7 @@ class Fights:
         found = [process for name, (_, process) in self._changers.items() if name in history.changers]
         is_known = thing.kind is RepairKind.NFT and found
         culprit = f"; nftables was changed before, probably by {', '.join(sorted(found))}" if is_known else ""
-        left = "put back each time" if thing == CONFINEMENT else f"left as it is for {history.pause_s:.0f} s"
+        left = "put back each time" if thing in PUT_BACK_ALWAYS else f"left as it is for {history.pause_s:.0f} s"
         return (
             f"fight: {thing} was repaired {history.count} times, last: {sentence}; something else on this node undoes it, so it is "
             f"{left}; look at {SUSPECTS[thing.kind]}{culprit}"
@@ -144,7 +144,7 @@ class Fights:
 
 
 def _key(thing: RepairedObject) -> tuple[str, RepairedObject]:
-    return (OPEN_FIGHT if thing == CONFINEMENT else FIGHT), thing
+    return (OPEN_FIGHT if thing in PUT_BACK_ALWAYS else FIGHT), thing
 
 
 def _subject(thing: RepairedObject) -> str:

@@ -152,20 +152,23 @@ class SandboxRepair:
                 link.index, spec.address, mac=spec.mac("sandbox"), step=f"set neighbour {spec.address}"
             )
             self.make(RepairKind.LINK, [(right, f"{wrong}: set")])
-        self._route(link)
+        if spec.address in seen.to_rules:  # the former form is no damage
+            self.sock.request([wiring_route(spec.address, link.index, link.name, table=dataplane.OWN_TABLE)])
+        for table in survey.SANDBOX_TABLES:
+            self._route(link, table)
         self._rules(seen)
 
-    def _route(self, link: messages.Link) -> None:
+    def _route(self, link: messages.Link, table: int) -> None:
         spec = self.spec
-        through_it = survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN, index=link.index)
+        through_it = survey.routes_of(self.sock, table=table, index=link.index)
         if any(one.destination == spec.address and one.length == 32 and one.metric == 0 and not one.via for one in through_it):
             return
-        add = messages.add_route(spec.address, index=link.index, step=f"add route {spec.address} dev {link.name}")
+        add = wiring_route(spec.address, link.index, link.name, table=table)
         exists = replace(add, tolerated=messages.PRESENT)
-        if self.make(RepairKind.ROUTE, [(exists, f"route {spec.address} dev {link.name} was missing: added")]):
+        if self.make(RepairKind.ROUTE, [(exists, f"{add.step.removeprefix('add ')} was missing: added")]):
             return
         # Of routes without a metric the kernel has one for each destination: the one that was in the way.
-        for other in survey.routes_of(self.sock, table=uapi.RT_TABLE_MAIN):
+        for other in survey.routes_of(self.sock, table=table):
             if other.destination == spec.address and other.length == 32 and other.metric == 0:
                 elsewhere = find_link(self.sock, other.index)
                 name = elsewhere.name if elsewhere else f"link {other.index}"
@@ -173,20 +176,41 @@ class SandboxRepair:
                 if claim is not None and claim[1] == spec.address:
                     self.sentences.append(f"{spec.address} of {spec.key} is routed through {name} of {claim[0]}: not repaired")
                     continue
-                step = f"replace route {spec.address} dev {link.name}"
-                put = messages.add_route(spec.address, index=link.index, is_replaced=True, step=step)
-                self.make(RepairKind.ROUTE, [(put, f"route {spec.address} led through {name}, not {link.name}: replaced")])
+                put = wiring_route(spec.address, link.index, link.name, table=table, is_replaced=True)
+                sentence = f"route {spec.address} led through {name}, not {link.name}: replaced"
+                self.make(RepairKind.ROUTE, [(put, sentence)])
 
     def _rules(self, seen: KernelSurvey) -> None:
-        spec = self.spec
-        to_main, from_sandbox = dataplane.TO_SANDBOX_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY
-        added = messages.add_rule(to_main, table=uapi.RT_TABLE_MAIN, destination=spec.address)
-        wanted = [(added, f"rule {to_main} to {spec.address} was missing: added")]
-        if spec.route_table != uapi.RT_TABLE_MAIN:
-            added = messages.add_rule(from_sandbox, table=spec.route_table, source=spec.address)
-            wanted.append((added, f"rule {from_sandbox} from {spec.address} lookup {spec.route_table} was missing: added"))
-        for table in dict.fromkeys(seen.from_rules.get(spec.address, ())):
-            if table != spec.route_table:
-                stale = messages.delete_rule(from_sandbox, table=table, source=spec.address)
-                wanted.append((stale, f"rule {from_sandbox} from {spec.address} looked up table {table}: removed"))
+        spec, priority = self.spec, dataplane.FROM_SANDBOX_PRIORITY
+        single, shared = seen.from_rules.get(spec.address, ()), seen.tables_from_prefix(spec.address)
+        has_former = bool(spec.prefix) and spec.route_table in single
+        added = messages.add_rule(priority, table=spec.route_table, source=spec.prefix or spec.address)
+        wanted = [(own_table_rule(), f"{dataplane.OWN_RULE} was missing: added")]
+        if has_former:  # no damage
+            self.sock.request([added])
+        if spec.route_table not in (uapi.RT_TABLE_MAIN, *shared):
+            wanted.append((added, f"{added.step.removeprefix('add ')} was missing: added"))
+        for origin, tables in ((spec.address, single), (spec.prefix, shared)):
+            for table in dict.fromkeys(tables):
+                if table != spec.route_table and origin:
+                    stale = messages.delete_rule(priority, table=table, source=origin)
+                    wanted.append((stale, f"rule {priority} from {origin} looked up table {table}: removed"))
         self.make(RepairKind.RULE, wanted)
+        # What makes a rule needless must have been seen: no packet is lost.
+        if spec.address in seen.to_rules and seen.has_own_rule and seen.own_routes.get(spec.address) == spec.host_veth:
+            to_sandbox = messages.delete_rule(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=spec.address)
+            self.sock.request([to_sandbox])
+        if has_former and spec.route_table in shared:
+            self.sock.request([messages.delete_rule(priority, table=spec.route_table, source=spec.address)])
+
+
+def own_table_rule() -> Message:
+    """The one rule to the routes of all sandboxes."""
+    return messages.add_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE)
+
+
+def wiring_route(address: IPv4Address, index: int, name: str, *, table: int, is_replaced: bool = False) -> Message:
+    """The route to a sandbox through its host veth, as its wiring adds it to both tables."""
+    where = "" if table == uapi.RT_TABLE_MAIN else f" table {table}"
+    step = f"{'replace' if is_replaced else 'add'} route {address} dev {name}{where}"
+    return messages.add_route(address, index=index, table=table, is_replaced=is_replaced, step=step)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.kernel import devconf, messages, routing, ruleset, survey, ways
+from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, ways
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.host_events import HostEvents
+from ipamd.kernel.netlink import must
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables, NftState, OwnTable
 from ipamd.kernel.nft import generation as generation_of
@@ -25,8 +26,10 @@ from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
+    LEADING,
     NODE,
     NOT_REPAIRED,
+    OWN_RULE,
     HostChange,
     LinkEvent,
     Repaired,
@@ -98,7 +101,13 @@ class KernelHostNetwork(HostNetwork):
 
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
         with self._lock:
-            return self._confinement.repair(is_silent=is_silent)
+            return [*self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
+
+    def _add_own_rule(self) -> list[str]:
+        with self._host.netlink() as sock:
+            outcomes = sock.request([checks.own_table_rule()])
+        must(outcomes, "setup of the node")
+        return [] if outcomes[0].errno else [Repaired(f"{OWN_RULE} was missing: added", LEADING)]
 
     def confinement_differences(self) -> list[RoutingDifference]:
         with self._lock:
@@ -153,6 +162,15 @@ class KernelHostNetwork(HostNetwork):
             with self._host.netlink() as sock:
                 look = self._looker.look(sock, [eni.mac])
             self._repair_eni(look, eni, link)
+
+    def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
+        with self._lock, self._host.netlink() as sock:
+            removals = [
+                messages.delete_rule(rule.priority, table=rule.table, source=prefix)
+                for rule in survey.rules_of(sock)
+                if (prefix := survey.from_prefix(rule)) and is_needless(prefix, rule.table)
+            ]
+            sock.carry_out(removals, what="removal of rules of prefixes")
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         routing.refuse_kernel_table(eni)

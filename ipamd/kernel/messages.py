@@ -222,17 +222,21 @@ def add_rule(
     priority: int,
     *,
     table: int,
-    source: IPv4Address | None = None,
+    source: IPv4Address | IPv4Network | None = None,
     destination: IPv4Address | IPv4Network | None = None,
     mark: int = 0,
 ) -> Message:
-    """Add a rule for an address (/32) as source, for a destination or for a mark, which is its own mask; present is fine."""
+    """Add a rule for a source, for a destination or for a mark, which is its own mask, or for every packet; present is fine."""
     body, words = _rule(priority, table, source, destination, mark)
     return Message(f"add rule {words}", uapi.RTM_NEWRULE, _ADD, body, PRESENT)
 
 
 def delete_rule(
-    priority: int, *, table: int, source: IPv4Address | None = None, destination: IPv4Address | IPv4Network | None = None
+    priority: int,
+    *,
+    table: int,
+    source: IPv4Address | IPv4Network | None = None,
+    destination: IPv4Address | IPv4Network | None = None,
 ) -> Message:
     """Remove one rule, selected as for `add_rule`; absent is fine."""
     body, words = _rule(priority, table, source, destination, 0)
@@ -273,18 +277,23 @@ def _address_body(index: int, address: IPv4Address, length: int) -> bytes:
 
 
 def _rule(
-    priority: int, table: int, source: IPv4Address | None, destination: IPv4Address | IPv4Network | None, mark: int
+    priority: int,
+    table: int,
+    source: IPv4Address | IPv4Network | None,
+    destination: IPv4Address | IPv4Network | None,
+    mark: int,
 ) -> tuple[bytes, str]:
     """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
-    to = IPv4Network(destination) if destination else None
-    body = ROUTE.pack(_AF_INET, to.prefixlen if to else 0, 32 if source else 0, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
+    to, by = (IPv4Network(one) if one else None for one in (destination, source))
+    lengths = to.prefixlen if to else 0, by.prefixlen if by else 0
+    body = ROUTE.pack(_AF_INET, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
     words = str(priority)
     if to:
         body += attribute(uapi.FRA_DST, to.network_address.packed)
         words += f" to {destination}"
-    if source:
-        body += attribute(uapi.FRA_SRC, source.packed)
+    if by:
+        body += attribute(uapi.FRA_SRC, by.network_address.packed)
         words += f" from {source}"
     if mark:
         body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)

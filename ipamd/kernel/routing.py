@@ -21,7 +21,7 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import VETH_HASH_LENGTH, decode_alias
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import Eni, gateway
+from ipamd.model.eni import PREFIX_LENGTH, Eni, gateway
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import NODE, RepairKind, RoutingDifference
@@ -157,12 +157,13 @@ def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> li
         found += [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
     own_source = {eni.primary_address} - {other.primary_address for other in successors}
     for rule in survey.rules_of(sock):
-        if rule.table != table or rule.source is None or rule.source_length != 32:
+        if rule.table != table or rule.source is None or rule.source_length not in {32, PREFIX_LENGTH}:
             continue
         is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
         is_own = rule.priority == dataplane.FROM_ENI_PRIORITY and rule.source in own_source
         if is_own or (is_ours and not successors):
-            found.append(messages.delete_rule(rule.priority, table=table, source=rule.source))
+            source = IPv4Network((rule.source, rule.source_length))
+            found.append(messages.delete_rule(rule.priority, table=table, source=source))
     return found
 
 

@@ -12,18 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import decode_alias
+from ipamd.model.eni import PREFIX_LENGTH
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
 RULE_READS = 6
 """Reads of the rules until two agree; after so many, what any of them showed. Ours: while 50 sandboxes a second come and go, a
 quarter of the reads of 730 sandboxes lacks some rule, the same ones again if others come and go in step with the reads: therefore
 every second read is cut at other places. While nothing changes two are enough."""
+
+SANDBOX_TABLES = (dataplane.OWN_TABLE, uapi.RT_TABLE_MAIN)
+"""Each has the route to every sandbox: ours for packets, main for other software, which looks there."""
 
 read_link = lru_cache(maxsize=2048)(messages.read_link)
 _route = lru_cache(maxsize=4096)(messages.read_route)
@@ -32,17 +36,19 @@ _identity = lru_cache(maxsize=2048)(decode_alias)
 
 
 def survey(sock: NetlinkSocket, *, veth_prefix: str, may_be_torn: bool = False) -> KernelSurvey:
-    """Read host veths, /32 routes of main and sandbox rules.
+    """Read host veths, /32 routes of main and of our own table, and sandbox rules.
 
     Args:
         may_be_torn: if every attempt of a dump is interrupted, take what any of them showed, and say so (`is_whole`).
-    Returns: n veths by name; with sound wiring n routes and up to 2n rules.
+    Returns: n veths by name; with sound wiring n routes in each table and up to n rules.
     Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.
     """
     links, are_links_whole = _merged(sock, messages.dump_links(kind=uapi.VETH_KIND), may_be_torn=may_be_torn)
     routes, are_routes_whole = _merged(sock, messages.dump_routes(uapi.RT_TABLE_MAIN), may_be_torn=may_be_torn)
+    own, are_own_whole = _merged(sock, messages.dump_routes(dataplane.OWN_TABLE), may_be_torn=may_be_torn)
     rules = _rule_bodies(sock, may_be_torn=may_be_torn)
-    return _parsed(tuple(links), tuple(routes), tuple(rules), veth_prefix, are_links_whole and are_routes_whole)
+    is_whole = are_links_whole and are_routes_whole and are_own_whole
+    return _parsed(tuple(links), (*routes, *own), tuple(rules), veth_prefix, is_whole)
 
 
 @lru_cache(maxsize=1)
@@ -68,25 +74,34 @@ def seen(
     is_whole: bool = True,
 ) -> KernelSurvey:
     """Make a survey of what was read; `names`: of the links by index. Of several routes the one with the least metric counts."""
-    taken: dict[IPv4Address, messages.Route] = {}
+    taken: dict[int, dict[IPv4Address, messages.Route]] = {table: {} for table in SANDBOX_TABLES}
     for route in routes:
         if route.destination is None or route.length != 32 or route.route_type != uapi.RTN_UNICAST:
             continue
-        known = taken.get(route.destination)
-        if route.table == uapi.RT_TABLE_MAIN and (known is None or route.metric <= known.metric):
-            taken[route.destination] = route
+        if (there := taken.get(route.table)) is not None:
+            known = there.get(route.destination)
+            if known is None or route.metric <= known.metric:
+                there[route.destination] = route
     to_rules = set[IPv4Address]()
     from_rules: dict[IPv4Address, tuple[int, ...]] = {}
+    from_prefixes: dict[IPv4Network, tuple[int, ...]] = {}
+    has_own_rule = False
     for rule in rules:
         if is_from_sandbox(rule) and rule.source is not None:
             from_rules[rule.source] = (*from_rules.get(rule.source, ()), rule.table)
+        elif (prefix := from_prefix(rule)) is not None:
+            from_prefixes[prefix] = (*from_prefixes.get(prefix, ()), rule.table)
         elif is_to_sandbox(rule) and rule.destination is not None:
             to_rules.add(rule.destination)
-    devices = {
-        address: names.get(one.index, f"link {one.index}") + (f" via {one.via}" if one.via else "")
-        for address, one in taken.items()
-    }
-    return KernelSurvey(tuple(veths), devices, frozenset(to_rules), from_rules, is_whole)
+        has_own_rule |= (rule.priority, rule.table) == (dataplane.OWN_TABLE_PRIORITY, dataplane.OWN_TABLE)
+    own, main = (
+        {
+            address: names.get(one.index, f"link {one.index}") + (f" via {one.via}" if one.via else "")
+            for address, one in taken[table].items()
+        }
+        for table in SANDBOX_TABLES
+    )
+    return KernelSurvey(tuple(veths), main, frozenset(to_rules), from_rules, is_whole, own, has_own_rule, from_prefixes)
 
 
 def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tuple[list[bytes], bool]:
@@ -109,6 +124,12 @@ def is_to_sandbox(rule: messages.Rule) -> bool:
 def is_from_sandbox(rule: messages.Rule) -> bool:
     """Whether it is a rule `1536: from address/32 lookup <table>`."""
     return rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
+
+
+def from_prefix(rule: messages.Rule) -> IPv4Network | None:
+    """The source of a rule `1536: from prefix lookup <table>`; None of any other rule."""
+    is_ours = rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == PREFIX_LENGTH and rule.table != 0
+    return IPv4Network((rule.source, PREFIX_LENGTH)) if is_ours and rule.source is not None else None
 
 
 def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[messages.Link]:

@@ -1,7 +1,8 @@
 """The port `Wiring`: one sandbox's veth pair, routes and rules, in three sends and without a dump.
 
     create        host ns     veth pair, the peer directly in the sandbox's namespace; the answer has both link indexes
-    host side     host ns     no IPv6 address, IPv4 settings, alias, up, route address/32, rule 512, rule 1536 on a secondary ENI
+    host side     host ns     no IPv6 address, IPv4 settings, alias, up, route address/32 in our table and in main, and on a
+                              secondary ENI rule 1536 from the address, or from the prefix that has it
     sandbox side  sandbox ns  up, address/32, route to 169.254.1.1, default route, permanent neighbour
 
 The kernel continues a batch after a refused message. So everything that names the link waits for the answer to `create`, and then
@@ -86,6 +87,8 @@ class KernelWiring(Wiring):
             try:
                 with self._host.netlink() as host:
                     self._apply(host, host_side(spec, pair.host_index, ipv4_conf=self._ipv4_conf), undo=done, spec=spec)
+                if spec.prefix:
+                    done.clear()  # others of the prefix may need its rule by now
                 self._apply(sandbox, sandbox_side(spec, pair.sandbox_index, pair.host_mac), undo=done, spec=spec)
             except BaseException as exc:
                 self._undo(spec, pair, done, exc)
@@ -113,12 +116,18 @@ class KernelWiring(Wiring):
                 link = None
             if link is not None and is_source_checked:
                 # Marked as dying and left up: its route goes, and the last message looks up where the address leads now.
-                step = f"delete route {address} dev {link.name}"
                 group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
                 batch += [
-                    messages.delete_route(address, length=32, table=uapi.RT_TABLE_MAIN, index=link.index, step=step),
-                    replace(group, tolerated=messages.ABSENT),
+                    messages.delete_route(
+                        address,
+                        length=32,
+                        table=table,
+                        index=link.index,
+                        step=f"delete route {address} dev {link.name} table {table}",
+                    )
+                    for table in survey.SANDBOX_TABLES
                 ]
+                batch.append(replace(group, tolerated=messages.ABSENT))
                 *outcomes, looked = host.request([*batch, messages.look_up_route(address)])
                 must(outcomes, what)
                 if looked.errno in messages.UNREACHABLE:
@@ -147,8 +156,7 @@ class KernelWiring(Wiring):
             down = messages.change_link(link.index, step=f"take link {host_veth} down", is_up=False)
             name = messages.change_link(link.index, step=f"name it {to}", name=to)
             up = messages.change_link(link.index, step=f"raise link {to}", is_up=True)
-            route = messages.add_route(address, index=link.index, step=f"add route {address} dev {to}")
-            host.carry_out([down, name, up, route], what=what)
+            host.carry_out([down, name, up, *sandbox_routes(address, link.index, to)], what=what)
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
         with self._host.netlink() as host:
@@ -199,6 +207,17 @@ class KernelWiring(Wiring):
                 work.host_side(seen)
                 sentences += work.sentences
         return sentences
+
+    def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
+        with self._host.netlink() as host:
+            batch = [rule for spec in specs for rule in sandbox_rules(messages.add_rule, spec.address, spec.route_table)]
+            host.carry_out(batch, what="rules of single sandboxes")
+            # The routes of our table go with their links.
+            needless = [messages.delete_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE)]
+            for rule in survey.rules_of(host):
+                if (prefix := survey.from_prefix(rule)) is not None:
+                    needless.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
+            host.carry_out(needless, what="removal of our own rules")
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
         """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.
@@ -348,6 +367,9 @@ def _why_not_made(spec: WiringSpec, made: Outcome, link: messages.Link | None) -
 def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> list[Message]:
     """Host side of a sandbox whose host veth has link index `index`: 4 messages, 5 on a secondary ENI.
 
+    The rule to our own table is the node's, not the sandbox's (`KernelHostNetwork.confine_sandboxes`). Main has the route too, for
+    software that looks there; it is refused where there is one already (I1).
+
     `ipv4_conf`: the host veth's settings (`devconf.host_veth`). An IPv6 address would cost more than the rest of the batch, and
     is one more way to the node.
     """
@@ -355,9 +377,13 @@ def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> 
     batch = [
         messages.give_no_ipv6_address(index, step=f"keep IPv6 off {name}"),
         messages.change_link(index, step=f"name and raise {name}", is_up=True, alias=spec.alias, ipv4_conf=ipv4_conf),
-        messages.add_route(spec.address, index=index, step=f"add route {spec.address} dev {spec.host_veth}"),
+        *sandbox_routes(spec.address, index, name),
     ]
-    return batch + sandbox_rules(messages.add_rule, spec.address, spec.route_table)
+    if spec.route_table != uapi.RT_TABLE_MAIN:
+        batch.append(
+            messages.add_rule(dataplane.FROM_SANDBOX_PRIORITY, table=spec.route_table, source=spec.prefix or spec.address)
+        )
+    return batch
 
 
 def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
@@ -372,8 +398,16 @@ def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
     ]
 
 
+def sandbox_routes(address: IPv4Address, index: int, name: str) -> list[Message]:
+    """Add the routes to a sandbox."""
+    return [checks.wiring_route(address, index, name, table=table) for table in survey.SANDBOX_TABLES]
+
+
 def sandbox_rules(make: Callable[..., Message], address: IPv4Address, route_table: int) -> list[Message]:
-    """Add or delete rule 512, and rule 1536 unless the address is routed by main: `make` is `messages.add_rule` or `delete_rule`."""
+    """Add or delete rule 512, and rule 1536 unless the address is routed by main: `make` is `messages.add_rule` or `delete_rule`.
+
+    These are the rules of amazon-vpc-cni-k8s and of earlier releases: DEL removes both, whoever made them.
+    """
     batch = [make(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
     if route_table != uapi.RT_TABLE_MAIN:
         batch.append(make(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))

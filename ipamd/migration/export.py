@@ -201,7 +201,9 @@ class ExportService(Service):
         for one in attachments:  # a renaming that a crash cut short between row and link
             if (name := names.get(one.key)) not in (None, one.host_veth):
                 self._wiring.rename_veth(host_veth=str(name), to=one.host_veth, address=one.address)
-        self._wiring.repair([recorded_spec(one) for one in attachments])
+        specs = [recorded_spec(one) for one in attachments]
+        self._wiring.repair(specs)
+        self._wiring.write_former_rules(specs)
         survey = self._wiring.survey()
         live = {veth.name for veth in survey.veths if not veth.is_dying}
         lacking = [

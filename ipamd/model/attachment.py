@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from typing import Any
 
 from ipamd.model.errors import IpamError
@@ -80,6 +80,7 @@ class WiringSpec:
 
     `route_table` is the table of the ENI that holds the address; the main table (254) needs no from-rule. `mtu` in bytes, 0: unknown.
     `others_mac`: of a sandbox that amazon-vpc-cni-k8s wired, the host veth's MAC, "" where it is not known; else None.
+    `prefix`: the delegated prefix of the address, whose from-rule serves all its sandboxes; None: it has a rule of its own.
     """
 
     key: AttachmentKey
@@ -89,6 +90,7 @@ class WiringSpec:
     netns: str
     mtu: int
     others_mac: MacAddress | None = None
+    prefix: IPv4Network | None = None
 
     @property
     def alias(self) -> str:

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 from ipamd.model.attachment import WiringSpec
-from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.eni import MAIN_TABLE, PREFIX_LENGTH
 from ipamd.model.ids import AttachmentKey, MacAddress
 
 
@@ -38,9 +38,10 @@ class HostVeth:
 class KernelSurvey:
     """One survey of the host namespace.
 
-    `routes`: address/32 in the main table -> name of the host veth, or what else it leads through.
-    `to_rules`: addresses with a rule 512 to main.
-    `from_rules`: address -> tables of its rules 1536. `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
+    `routes`: address/32 in the main table -> name of the host veth, or what else it leads through; `own_routes`: in `OWN_TABLE`.
+    `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
+    `from_rules`: address -> tables of its rules 1536; `from_prefixes`: of rules for a whole prefix.
+    `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
     `foreign`: veths that are not ours and lead into a sandbox's namespace -> the sandbox.
     """
 
@@ -49,7 +50,14 @@ class KernelSurvey:
     to_rules: frozenset[IPv4Address]
     from_rules: dict[IPv4Address, tuple[int, ...]]
     is_whole: bool = True
+    own_routes: dict[IPv4Address, str] = field(default_factory=dict)
+    has_own_rule: bool = False
+    from_prefixes: dict[IPv4Network, tuple[int, ...]] = field(default_factory=dict)
     foreign: Mapping[str, AttachmentKey] = field(default_factory=dict)
+
+    def tables_from_prefix(self, address: IPv4Address) -> tuple[int, ...]:
+        """Tables of the rules 1536 for the prefix that contains an address."""
+        return self.from_prefixes.get(IPv4Network((address, PREFIX_LENGTH), strict=False), ())
 
     def veth_of(self, spec: WiringSpec) -> HostVeth | None:
         """The sandbox's host veth: by its name, a living one first; if none has it, by alias, under whatever name."""
@@ -181,7 +189,21 @@ Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVet
 """
 
 TO_SANDBOX_PRIORITY = 512
-"""`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority."""
+"""`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority.
+
+Sandboxes of ours have one rule to `OWN_TABLE` instead (docs/adr/0044). These are written when a node goes back, and are removed where
+they are not needed.
+"""
+
+OWN_TABLE = 113213
+"""The table with the routes to all sandboxes of ours. Ours: the group of dying links has this number too; far from the tables of ENIs
+(at most 11,600 with 16 cards) and from those that other software is known to use."""
+
+OWN_TABLE_PRIORITY = TO_SANDBOX_PRIORITY + 1
+"""`lookup OWN_TABLE`. Ours: behind the rules of single sandboxes, so where there is one of another daemon, or of an earlier release of
+ours, its word holds, and packets go where they went before."""
+
+OWN_RULE = f"rule {OWN_TABLE_PRIORITY} lookup {OWN_TABLE}"
 
 MARK_PRIORITY = 1024
 """`fwmark 0x80/0x80 lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, hostRulePriority."""
@@ -231,7 +253,13 @@ class RepairedObject(NamedTuple):
 
 
 CONFINEMENT = RepairedObject(RepairKind.NFT, "confinement")
-"""What keeps sandboxes' packets where they belong. It is put back each time, also in a fight: a pause would leave pods unconfined."""
+"""What keeps sandboxes' packets where they belong."""
+
+LEADING = RepairedObject(RepairKind.RULE, "all sandboxes")
+"""The one rule that leads packets to sandboxes."""
+
+PUT_BACK_ALWAYS = frozenset({CONFINEMENT, LEADING})
+"""Put back each time, also in a fight: a pause would leave pods unconfined, or cut off."""
 
 
 class Repaired(str):
@@ -300,15 +328,22 @@ def wiring_differences(spec: WiringSpec, survey: KernelSurvey) -> list[Differenc
     """Compare host veth, route and rules of a sandbox with what a survey shows."""
     veth = survey.veth_of(spec)
     found, address = veth_differences(spec, veth), spec.address
-    device, tables = survey.routes.get(address), survey.from_rules.get(address, ())
-    if device is None:
-        found.append(
-            Difference(f"the route {address} dev {spec.host_veth} is missing on the host", RepairKind.ROUTE, is_absence=True)
-        )
-    elif device != spec.host_veth:
-        found.append(Difference(f"{address} is routed through {device}, not through {spec.host_veth}", RepairKind.ROUTE))
-    if address not in survey.to_rules:
-        found.append(Difference(f"rule {TO_SANDBOX_PRIORITY} to {address} lookup main is missing", RepairKind.RULE))
+    tables = survey.from_rules.get(address, ())
+    looked_up = [(survey.routes, "")]
+    if address not in survey.to_rules:  # with one, main decides: amazon-vpc-cni-k8s wires so, and an earlier release of ours did
+        looked_up.append((survey.own_routes, f" table {OWN_TABLE}"))
+        if not survey.has_own_rule:
+            found.append(Difference(f"{OWN_RULE} is missing", RepairKind.RULE))
+    for devices, where in looked_up:
+        device = devices.get(address)
+        if device is None:
+            what = f"the route {address} dev {spec.host_veth}{where} is missing on the host"
+            found.append(Difference(what, RepairKind.ROUTE, is_absence=True))
+        elif device != spec.host_veth:
+            found.append(
+                Difference(f"{address} is routed through {device}, not through {spec.host_veth}{where}", RepairKind.ROUTE)
+            )
+    tables += survey.tables_from_prefix(address)
     from_words = f"rule {FROM_SANDBOX_PRIORITY} from {address}"
     if spec.route_table not in (MAIN_TABLE, *tables):
         found.append(Difference(f"{from_words} lookup {spec.route_table} is missing", RepairKind.RULE))

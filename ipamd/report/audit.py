@@ -223,7 +223,7 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     ]
     assigned = {attachment.address for attachment in attachments}
     cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
-    for address in sorted(cold & (set(survey.to_rules) | set(survey.from_rules) | set(survey.routes))):
+    for address in sorted(cold & {*survey.to_rules, *survey.from_rules, *survey.routes, *survey.own_routes}):
         # The rows are older than the survey: an ADD may have wired the address since.
         now = datastore.address(address)
         if now is not None and now.state in (AddressState.FREE, AddressState.COOLING):

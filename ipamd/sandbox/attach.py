@@ -254,6 +254,7 @@ class AttachService(Service):
             netns=request.netns,
             mtu=self._mtu(),
             others_mac=MacAddress("") if request.is_wired_by_caller else None,
+            prefix=reserved.prefix,
         )
         try:
             with steps.step("wire"):

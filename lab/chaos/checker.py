@@ -155,7 +155,7 @@ class Checker:
         if seen.kernel.host_routes.get(record.address) != veth.name:
             yield from patience.claim("I2", subject, "its route does not lead to its veth", WIRED_S)
         if record.address not in seen.kernel.to_rules:
-            yield from patience.claim("I2", subject, "its rule 512 is missing", WIRED_S)
+            yield from patience.claim("I2", subject, "no rule leads to it", WIRED_S)
         is_hit = round_.takes.hit(record.node, record.address, record.created_at_s)
         if record.address in round_.silent and not is_hit:
             yield from patience.claim("I2", subject, "it does not answer from the VPC", SILENT_S)
@@ -280,6 +280,6 @@ def _gone(
 def _strays(name: str, wired: Iterable[Veth], kernel: KernelView, ready_since: float) -> Iterable[_Claim]:
     carried = {veth.address for veth in wired}
     routed = {address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)}
-    for what, addresses in (("rule 512", kernel.to_rules), ("rule 1536", kernel.from_rules), ("route", routed)):
+    for what, addresses in (("rule to it", kernel.to_rules), ("rule 1536", kernel.from_rules), ("route", routed)):
         for address in sorted(set(addresses) - carried):
             yield _Claim("I5", f"{name} {address}", f"it has a {what}, and no veth", STRAY_S, not_before=ready_since)

@@ -165,7 +165,7 @@ class Kubelet:
             what
             for what, addresses in (
                 ("route", kernel.host_routes),
-                ("rule 512", kernel.to_rules),
+                ("rule to it", kernel.to_rules),
                 ("rule 1536", kernel.from_rules),
             )
             if record.address in addresses

@@ -25,7 +25,7 @@ from lab.chaos.plan import NODES, Event, Kind, Plan
 from lab.chaos.report import Report
 from lab.lab import Lab
 from lab.node.errors import NodeError
-from lab.node.kernel_view import NFT_TABLES
+from lab.node.kernel_view import NFT_TABLES, OWN_TABLE
 from lab.vpc.interfaces import Delays
 from lab.vpc.limits import LIMITS as REAL_LIMITS
 from lab.vpc.limits import InstanceLimits
@@ -261,7 +261,7 @@ class _Run:
         address = living[int(pick * len(living))].address
         node.damage(address)
         argv = {
-            "to-rule": ["ip", "rule", "del", "to", address, "pref", "512"],
+            "to-rule": ["ip", "route", "del", address, "table", OWN_TABLE],
             "from-rule": ["ip", "rule", "del", "from", address, "pref", "1536"],
             "route": ["ip", "route", "del", address],
         }[what]

@@ -52,7 +52,7 @@ def nothing_left(context: DemoContext, verdict: Verdict) -> None:
         deadline = time.monotonic() + GONE_WITHIN_S
         while (left := _left(node, context)) and time.monotonic() < deadline:
             time.sleep(POLL_S)  # dying links are deleted in the background
-        nothing = "0 host veths, 0 sandbox routes, 0 rules 512/1536, 0 namespaces; 0 attachments, 0 spooled DELs, 0 dying links"
+        nothing = "0 host veths, 0 sandbox routes, 0 rules of theirs, 0 namespaces; 0 attachments, 0 spooled DELs, 0 dying links"
         verdict(NOTHING_LEFT[node.name], not left, brief(left, most=6) or nothing)
 
 

@@ -27,6 +27,9 @@ DYING_GROUP = "113213"
 TO_PRIORITY, FROM_PRIORITY = 512, 1536
 """Rules to and from a sandbox's address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go."""
 
+OWN_PRIORITY, OWN_TABLE = 513, "113213"
+"""The daemon's one rule, and the table with the routes to all sandboxes that it looks up (docs/adr/0044)."""
+
 MAIN_TABLE = "main"
 NFT_TABLES = (("ip", "vpc-ipamd"), ("ip", "vpc-ipamd-confine"), ("ip6", "vpc-ipamd-confine"), ("arp", "vpc-ipamd-confine"))
 
@@ -67,8 +70,8 @@ class Rule:
 
     @property
     def is_sandbox(self) -> bool:
-        """Whether the rule is for one sandbox, by its priority."""
-        return self.priority in (TO_PRIORITY, FROM_PRIORITY)
+        """Whether the rule is for one sandbox, by its priority; that of a prefix serves all who come."""
+        return self.priority in (TO_PRIORITY, FROM_PRIORITY) and "/" not in self.source
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,16 @@ class KernelView:
 
     @property
     def to_rules(self) -> frozenset[str]:
-        """Addresses with a rule 512."""
-        return frozenset(rule.destination for rule in self.rules if rule.priority == TO_PRIORITY)
+        """Addresses that are led to main by a rule 512, or to a link by the daemon's own table."""
+        led = {rule.destination for rule in self.rules if rule.priority == TO_PRIORITY}
+        if any(rule.priority == OWN_PRIORITY for rule in self.rules):
+            led |= {route.destination for route in self.routes if route.table == OWN_TABLE}
+        return frozenset(led)
 
     @property
     def from_rules(self) -> frozenset[str]:
-        """Addresses with a rule 1536."""
-        return frozenset(rule.source for rule in self.rules if rule.priority == FROM_PRIORITY)
+        """Addresses with a rule 1536 of their own."""
+        return frozenset(rule.source for rule in self.rules if rule.priority == FROM_PRIORITY and rule.is_sandbox)
 
     @property
     def sandbox_links(self) -> list[str]:

@@ -65,8 +65,8 @@ def test_a_reboot_leaves_nothing_behind(made: Rig) -> None:
         made.node.run(["rm", path])
     for name in made.kernel_addresses():
         made.node.run(["ip", "link", "del", name])
-    made.node.run(["/bin/sh", "-c", "ip rule flush prio 512; ip rule flush prio 1536; rm -rf /run/vpc-ipamd/*"], check=False)
-    for priority in ("512", "1536"):
+    made.node.run(["/bin/sh", "-c", "ip rule flush prio 513; ip rule flush prio 1536; rm -rf /run/vpc-ipamd/*"], check=False)
+    for priority in ("513", "1536"):
         while made.node.run(["ip", "rule", "del", "prio", priority], check=False).returncode == 0:
             pass
     made.start()

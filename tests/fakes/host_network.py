@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.cloud import InstanceIdentity
@@ -22,6 +22,7 @@ class FakeHostNetwork:
         self.unplugged: set[MacAddress] = set()
         self.events: queue.Queue[LinkEvent | HostChange | None] = queue.Queue()
         self.enis: dict[str, Eni] = {}
+        self.prefix_rules: list[tuple[IPv4Network, int]] = []
         self.nodes: list[InstanceIdentity] = []
         self.fail: dict[str, list[IpamError]] = {}
         self.node_differences: list[RoutingDifference] = []
@@ -78,6 +79,12 @@ class FakeHostNetwork:
         if self.fail.get("setup_eni"):
             raise self.fail["setup_eni"].pop(0)
         self.enis[eni.eni_id] = eni
+
+    def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
+        """See the port: of those in `prefix_rules`."""
+        if self.fail.get("remove_prefix_rules"):
+            raise self.fail["remove_prefix_rules"].pop(0)
+        self.prefix_rules = [one for one in self.prefix_rules if not is_needless(*one)]
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         """See the port."""

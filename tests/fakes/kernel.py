@@ -26,6 +26,7 @@ class FakeWiring:
         self.dying: dict[str, IPv4Address] = {}
         self.foreign: dict[str, WiringSpec] = {}
         self.left_up: set[str] = set()
+        self.is_former = False
         self.dying_aliases: dict[str, str] = {}
         self.fail: dict[str, list[IpamError]] = {}
         self.lost_inside: set[AttachmentKey] = set()
@@ -116,6 +117,7 @@ class FakeWiring:
         said: list[str] = []
         with self.lock:
             for spec in specs:
+                self.is_former = False
                 route = RepairedObject(RepairKind.ROUTE, str(spec.address))
                 rule = RepairedObject(RepairKind.RULE, str(spec.address))
                 if spec.host_veth not in self.wired:
@@ -149,7 +151,9 @@ class FakeWiring:
             live = [(name, spec.alias, spec.address, False) for name, spec in self.wired.items()]
             dead = [(name, self.dying_aliases.get(name, ""), address, True) for name, address in self.dying.items()]
             veths = []
-            from_rules = {address: (table,) for address, table in self.rules.items() if table != MAIN_TABLE}
+            from_rules: dict[IPv4Address, tuple[int, ...]] = {
+                address: (table,) for address, table in self.rules.items() if table != MAIN_TABLE
+            }
             for index, (name, alias, address, is_dying) in enumerate(live + dead, start=1):
                 key = decode_alias(alias)
                 spec = self.wired.get(name)
@@ -163,7 +167,16 @@ class FakeWiring:
                 HostVeth(name, 900 + n, "", False, True, mac=one.mac("host"))
                 for n, (name, one) in enumerate(self.foreign.items())
             ]
-            return KernelSurvey(tuple(veths), dict(self.routes), frozenset(self.rules), from_rules, is_whole)
+            routes = dict(self.routes)
+            # Where ours lead, rules of single sandboxes are those without a route.
+            to_rules = frozenset(address for address in self.rules if self.is_former or address not in routes)
+            own = {} if self.is_former else dict(routes)
+            return KernelSurvey(tuple(veths), routes, to_rules, from_rules, is_whole, own, has_own_rule=not self.is_former)
+
+    def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
+        """See the port; a repair of any sandbox is the way back."""
+        self._maybe_fail("write_former_rules")
+        self.is_former = True
 
     def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
         """See the port."""

@@ -100,6 +100,7 @@ class World:
         self.spaces = []
         self.host = self.space()
         self.netns = self.host.call(HostNetns)
+        self.host.sh("ip rule add prio 513 lookup 113213")  # the node's, in place before a sandbox is wired
         self.config = NetworkConfig(**config)
         self.wiring = self.new_wiring()
         self.nft = Nftables(self.netns)

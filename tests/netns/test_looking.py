@@ -28,7 +28,9 @@ pytestmark = pytest.mark.privileged
         ("host", "ip link set {veth} address 02:00:00:00:00:77", "has MAC 02:00:00:00:00:77"),
         ("host", "ip route del 10.0.0.5", "the route 10.0.0.5 dev {veth} is missing"),
         ("host", "ip route replace 10.0.0.5 dev lo", "is routed through link 1"),
-        ("host", "ip rule del prio 512", "rule 512 to 10.0.0.5 lookup main is missing"),
+        ("host", "ip rule del prio 513", "rule 513 lookup 113213 is missing"),
+        ("host", "ip route del 10.0.0.5 table 113213", "the route 10.0.0.5 dev {veth} table 113213 is missing"),
+        ("host", "ip route replace 10.0.0.5 dev lo table 113213", "is routed through link 1, not through {veth} table 113213"),
         ("host", "ip rule del prio 1536", "rule 1536 from 10.0.0.5 lookup 2 is missing"),
         ("host", "ip rule add prio 1536 from 10.0.0.5 lookup 9", "looks up table 9, not 2"),
         ("host", "ip link del {veth}", "host link {veth} is missing"),
@@ -79,8 +81,8 @@ def test_survey_sees_ours_and_only_ours(world):
     assert (veths[dead.host_veth].is_up, veths[dead.host_veth].is_dying) == (False, True)
     assert veths["old7"].key == renamed.key
     assert veths["eninaked"].key is None
-    assert seen.routes == {live.address: live.host_veth}
-    assert seen.to_rules == {live.address, renamed.address}
+    assert seen.routes == seen.own_routes == {live.address: live.host_veth}
+    assert (seen.to_rules, seen.has_own_rule) == (frozenset(), True)
     assert seen.from_rules == {live.address: (2,), renamed.address: (10203,)}
 
 

@@ -26,7 +26,7 @@ EVERYTHING = "[Match]\nKind=veth\n[Network]\nAddress=10.0.0.99/32\nLinkLocalAddr
 """What a distribution's catch-all does: it configures every link that nothing before it matches."""
 
 REJECTED = re.compile(r"^/etc/systemd/.*(Unknown|Failed to parse|nvalid|ignoring|Assignment outside)", re.MULTILINE)
-FOREIGN_RULE = "Remembering foreign routing policy rule (configured): priority: 512"
+FOREIGN_RULE = "Remembering foreign routing policy rule (configured): priority: 513"
 """What it remembers as foreign it removes when it configures a link."""
 
 RUN_S = 3

@@ -113,7 +113,7 @@ def test_the_inside_stays_as_the_sandbox_made_it(node, what):
     command, sentence = OWN[what]
     pod.sh(command.format(address=made.address))
     before = pod.snapshot()
-    node.world.host.sh("ip rule del prio 512; ip route del " + str(made.address))
+    node.world.host.sh("ip rule del prio 513; ip route del " + str(made.address))
     node.pass_by()
     assert str(made.address) in node.world.host.sh("ip route")
     assert pod.snapshot() == before

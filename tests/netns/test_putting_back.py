@@ -15,7 +15,9 @@ pytestmark = pytest.mark.privileged
     ("command", "sentence"),
     [
         ("ip route del 10.0.0.5", "route 10.0.0.5 dev {veth} was missing: added"),
-        ("ip rule del prio 512", "rule 512 to 10.0.0.5 was missing: added"),
+        ("ip rule del prio 513", "rule 513 lookup 113213 was missing: added"),
+        ("ip route del 10.0.0.5 table 113213", "route 10.0.0.5 dev {veth} table 113213 was missing: added"),
+        ("ip route replace 10.0.0.5 dev lo table 113213", "led through lo, not {veth}: replaced"),
         ("ip rule del prio 1536", "rule 1536 from 10.0.0.5 lookup 2 was missing: added"),
         ("ip rule add prio 1536 from 10.0.0.5 lookup 9", "looked up table 9: removed"),
         ("ip link set {veth} down", "is down: set"),
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.privileged
         ("ip link set {veth} address 02:00:00:00:00:77", "has MAC 02:00:00:00:00:77, not "),
         ("ip route replace 10.0.0.5 dev lo", "route 10.0.0.5 led through lo, not {veth}: replaced"),
         ("ip addr add 192.0.2.1/24 dev {veth}; ip route replace 10.0.0.5 via 192.0.2.9 dev {veth}", "led through {veth}"),
-        ("ip rule flush; ip rule add prio 32766 lookup main; ip rule add prio 0 lookup local", "rule 512 to 10.0.0.5"),
+        ("ip rule flush; ip rule add prio 32766 lookup main; ip rule add prio 0 lookup local", "rule 513 lookup"),
     ],
 )
 def test_repair_puts_back_what_others_took(world, command, sentence):
@@ -58,18 +60,21 @@ def test_repair_never_takes_a_route_from_another_claimant(world):
     """I1: while another veth claims the same address, its route stays where it leads."""
     spec, claimant = world.spec(world.space()), world.spec(world.space(), container="claimant")
     world.wiring.wire(spec)
-    world.host.sh("ip route del 10.0.0.5")
+    world.host.sh("ip route del 10.0.0.5; ip route del 10.0.0.5 table 113213")
     world.wiring.wire(claimant)
-    (found,) = world.wiring.repair([spec])
-    assert f"is routed through {claimant.host_veth} of {claimant.key}: not repaired" in found
-    assert f"10.0.0.5 dev {claimant.host_veth}" in world.host.sh("ip route")
+    found = world.wiring.repair([spec])
+    assert (
+        len(found) == len([one for one in found if f"is routed through {claimant.host_veth} of {claimant.key}: not" in one]) == 2
+    )
+    for table in ("main", "113213"):
+        assert f"10.0.0.5 dev {claimant.host_veth}" in world.host.sh(f"ip route show table {table}")
 
 
 def test_repair_of_what_is_there_repairs_nothing(world):
     """Row 9: a rule that a dump hid was never missing: it is not said to be added, so it is not counted as a repair."""
     spec = world.spec(world.space(), table=2)
     world.wiring.wire(spec)
-    blind = replace(world.wiring.survey(), routes={}, to_rules=frozenset(), from_rules={})
+    blind = replace(world.wiring.survey(), routes={}, own_routes={}, has_own_rule=False, from_rules={})
     assert world.wiring.repair([spec], seen=blind) == []
 
 
@@ -77,7 +82,7 @@ def test_repair_leaves_what_is_held(world):
     """An object that is fought over is left as it is; the others are repaired."""
     spec = world.spec(world.space(), table=2)
     world.wiring.wire(spec)
-    world.host.sh(f"ip rule del prio 512; ip link set {spec.host_veth} mtu 1400")
+    world.host.sh(f"ip rule del prio 513; ip link set {spec.host_veth} mtu 1400")
     held = RepairedObject(RepairKind.RULE, "10.0.0.5")
     (found,) = world.wiring.repair([spec], held={held})
     assert "MTU" in found

@@ -130,7 +130,9 @@ def other_software(host):
 BREAKAGES = {
     "pod route removed": ("ip route del {pod}", RepairKind.ROUTE),
     "pod route led elsewhere": ("ip route replace {pod} dev eth1", RepairKind.ROUTE),
-    "to-rule removed": ("ip rule del prio 512 to {pod}", RepairKind.RULE),
+    "rule to the sandboxes removed": ("ip rule del prio 513", RepairKind.RULE),
+    "pod route in our own table removed": ("ip route del {pod} table 113213", RepairKind.ROUTE),
+    "our own table flushed": ("ip route flush table 113213", RepairKind.ROUTE),
     "from-rule removed": ("ip rule del prio 1536 from {pod1}", RepairKind.RULE),
     "from-rule to another table": ("ip rule add prio 1536 from {pod1} lookup 99", RepairKind.RULE),
     "veth down": ("ip link set {veth} down", RepairKind.LINK),
@@ -282,10 +284,10 @@ def test_lost_notifications_make_one_pass(node, monkeypatch):
     monkeypatch.setattr(triggers, "mark", lambda scope: (resume.wait(60), real(scope)))  # the thread that listens waits here
     flood = "".join(f"link set lo mtu {1400 + number % 50}\n" for number in range(2000)).encode("unicode_escape").decode()
     for _ in range(6):
-        node.world.host.sh(f"printf '{flood}' | ip -batch -; ip rule del prio 512 to {node.pods[0].address} || true")
+        node.world.host.sh(f"printf '{flood}' | ip -batch -; ip rule del prio 513 || true")
     resume.set()
     until("a pass", lambda: len(node.passes) > before)
-    until("repaired", lambda: f"to {node.pods[0].address} lookup main" in node.world.host.sh("ip rule"))
+    until("repaired", lambda: "lookup 113213" in node.world.host.sh("ip rule"))
 
 
 def test_a_fight_is_named_and_backs_off(node):

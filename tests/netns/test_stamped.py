@@ -64,7 +64,7 @@ def test_repair_puts_back_its_own(world, theirs):
     world.host.sh(
         f"ip link set {spec.host_veth} alias ''; ip rule del prio 512; ip route del 10.0.0.7; ip link set {spec.host_veth} mtu 1400"
     )
-    assert len(world.wiring.repair([spec])) == 3, "the link, in one message; the route; the rule"
+    assert len(world.wiring.repair([spec])) == 3, "the link, in one message; both routes"
     assert world.wiring.check(spec) == []
     before = sandbox.snapshot()
     sandbox.sh("ip neigh del 169.254.1.1 dev eth0")

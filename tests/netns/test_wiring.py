@@ -54,10 +54,11 @@ def test_wired_sandbox_is_complete_on_both_sides(world, table):
     assert host_link["address"] == wired.host_mac == sandbox_mac(spec.key, side="host")
     assert (host_link["ifalias"], host_link["mtu"], host_link["group"]) == (spec.alias, 9001, "default")
     assert "UP" in host_link["flags"]
-    route = world.host.ip("route show table main")
-    assert [(one["dst"], one["dev"], one["scope"]) for one in route] == [("10.0.0.5", spec.host_veth, "link")]
+    for name in ("main", "113213"):
+        route = world.host.ip(f"route show table {name}")
+        assert [(one["dst"], one["dev"], one["scope"]) for one in route] == [("10.0.0.5", spec.host_veth, "link")]
     rules = [(one["priority"], one.get("src"), one.get("dst"), one["table"]) for one in world.host.ip("rule")]
-    assert (512, "all", "10.0.0.5", "main") in rules
+    assert (513, "all", None, "113213") in rules
     assert ((1536, "10.0.0.5", None, "2") in rules) == (table == 2)
     assert len(rules) == (5 if table == 2 else 4)
 

@@ -137,7 +137,7 @@ def test_the_archive_holds_the_node_and_no_secret(tmp_path: Path) -> None:
             assert not any(secret in text for text in held.values())
             assert '"default/a"' in held["history.jsonl"]
             assert "table ip" in held["nft.txt"]
-            assert '"FRA_PRIORITY": 512' in held["rules.jsonl"]
+            assert '"FRA_PRIORITY": 513' in held["rules.jsonl"]
             assert "net/ipv4/ip_forward = 1" in held["sysctls.txt"]
             assert {part["name"] for part in json.loads(held["MANIFEST.json"])} >= asked
         assert "ipamd_ready" in (tmp_path / "True" / "vpc-ipamd-bundle" / "metrics.txt").read_text()

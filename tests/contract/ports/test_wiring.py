@@ -54,7 +54,7 @@ def test_what_is_wired_is_surveyed(kernel: Kernel) -> None:
         (secondary.key, secondary.address, False),
     }
     assert survey.routes == {main.address: main.host_veth, secondary.address: secondary.host_veth}
-    assert survey.to_rules == {main.address, secondary.address}
+    assert (survey.own_routes, survey.to_rules, survey.has_own_rule) == (survey.routes, frozenset(), True)
     assert survey.from_rules == {secondary.address: (2,)}
 
 
@@ -71,7 +71,7 @@ def test_mark_for_deletion_then_sweep(kernel: Kernel, is_source_checked: bool) -
             is_source_checked=is_source_checked,
         )
     survey = kernel.wiring.survey()
-    assert (survey.routes, survey.to_rules, survey.from_rules) == ({}, frozenset(), {})
+    assert (survey.routes, survey.own_routes, survey.to_rules, survey.from_rules) == ({}, {}, frozenset(), {})
     assert [(veth.name, veth.is_dying) for veth in survey.veths] == [(spec.host_veth, True)]
     for _ in range(2):
         kernel.wiring.sweep()
@@ -85,7 +85,7 @@ def test_unwire_leaves_nothing_and_may_be_repeated(kernel: Kernel) -> None:
     for _ in range(2):
         kernel.wiring.unwire(spec)
     survey = kernel.wiring.survey()
-    assert (survey.veths, survey.routes, survey.to_rules, survey.from_rules) == ((), {}, frozenset(), {})
+    assert (survey.veths, survey.routes, survey.own_routes, survey.to_rules, survey.from_rules) == ((), {}, {}, frozenset(), {})
 
 
 def test_leftovers_go_by_name_or_by_address(kernel: Kernel) -> None:
@@ -106,7 +106,7 @@ def test_a_leftover_known_by_name_takes_its_rules_along(kernel: Kernel) -> None:
     kernel.wiring.wire(spec)
     kernel.wiring.remove_leftover(host_veth=spec.host_veth, address=None)
     survey = kernel.wiring.survey()
-    assert (survey.veths, survey.routes, survey.to_rules, survey.from_rules) == ((), {}, frozenset(), {})
+    assert (survey.veths, survey.routes, survey.own_routes, survey.to_rules, survey.from_rules) == ((), {}, {}, frozenset(), {})
 
 
 def test_a_missing_namespace_is_typed(kernel: Kernel) -> None:

@@ -15,6 +15,7 @@ from lab.chaos.kubelet import Kubelet
 from lab.chaos.node import ChaosNode
 from lab.chaos.observer import Observer
 from lab.lab import Lab
+from lab.node.kernel_view import OWN_TABLE, read_kernel
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd, pytest.mark.slow]
 ENV = {"IP_COOLDOWN_PERIOD": "5", "VPC_IPAMD_DRAIN": "2"}
@@ -93,15 +94,16 @@ def test_a_sound_node_looks_sound(observed: Observed) -> None:
 def test_a_missing_rule_shows(observed: Observed) -> None:
     """I2: a rule that nobody admits to have taken; the daemon gives way to who takes it again and again (docs/adr/0023)."""
     node, address = observed.node.lab_node, observed.records[0].address
+    veth = read_kernel(node).host_routes[address]
 
     def take() -> None:
-        node.run(["ip", "rule", "del", "to", address, "pref", "512"], check=False)
+        node.run(["ip", "route", "del", address, "table", OWN_TABLE], check=False)
 
     def is_fought_over() -> bool:
         return any("fight: " in sentence for sentence in (observed.node.daemon.status() or {"lacks": []})["lacks"])
 
     def is_there() -> bool:
-        return address in node.run(["ip", "rule", "list", "pref", "512"]).stdout
+        return address in node.run(["ip", "route", "show", "table", OWN_TABLE]).stdout
 
     for _ in range(5):
         if is_fought_over():
@@ -111,7 +113,7 @@ def test_a_missing_rule_shows(observed: Observed) -> None:
     wait_for(is_fought_over, "the daemon giving way")
     take()
     assert observed.broken(5) == {"I2"}
-    node.run(["ip", "rule", "add", "to", address, "lookup", "main", "pref", "512"])
+    node.run(["ip", "route", "add", address, "dev", veth, "table", OWN_TABLE])
 
 
 def test_an_address_that_another_sandbox_has_shows(observed: Observed) -> None:

@@ -122,7 +122,9 @@ def test_budgets_are_those_that_were_promised():
     assert BUDGETS["restart_plugin_add"] == Budget("value", 0.8)
     assert BUDGETS["nft_changes_cpu"] == Budget("value", 1, is_strict=True)
     assert BUDGETS["pool_one_by_one"] == Budget("value", 18)
-    assert len(BUDGETS) == 37
+    assert BUDGETS["packet_same_node_110"] == BUDGETS["packet_same_node_700"] == Budget("ratio", 1.8)
+    assert (BUDGETS["packet_across_700_to_10"], BUDGETS["connect_700_to_10"]) == (Budget("value", 1.15), Budget("value", 1.11))
+    assert len(BUDGETS) == 41
 
 
 def test_only_takes_figures_and_measurements():

@@ -79,7 +79,7 @@ def eni(device_index: int = 1, network_card: int = 0, *, is_primary: bool = Fals
 
 
 def sandbox_rule(priority_index: int) -> tuple[int, int, str]:
-    """Priority, table and address of the rules that ADD sends: 0 to the sandbox, 1 from it."""
+    """Priority, table and address of a single sandbox's rules, which DEL removes whoever made them: 0 to the sandbox, 1 from it."""
     rule = messages.read_rule(wiring.sandbox_rules(messages.add_rule, SPEC.address, SPEC.route_table)[priority_index].body)
     return rule.priority, rule.table, str(rule.destination if priority_index == 0 else rule.source)
 
@@ -260,7 +260,7 @@ def test_our_rules_stay_out_of_reserved_priorities() -> None:
     reserved: dict[int, str] = {1: "FromInterfaceRulePriority", 10: "VlanRulePriority", 20: "localRulePriority"}
     ours = {name: value for name, value in vars(dataplane).items() if name.endswith("_PRIORITY")}
     taken = {name: f"{NETWORK}, {reserved[value]}" for name, value in ours.items() if value in reserved}
-    assert len(ours) == 5
+    assert len(ours) == 6
     assert not taken
 
 

@@ -469,5 +469,5 @@ def test_adds_under_way_are_awaited_and_wiring_must_be_complete(
         assert "an ADD is still at work" in service.export().problems[0]
     monkeypatch.setattr(warm.wiring, "repair", lambda specs: [])
     del warm.wiring.rules[made.address]
-    assert "lookup main is missing" in service.export().problems[0]
+    assert "rule 513 lookup 113213 is missing" in service.export().problems[0]
     assert theirs.written == []

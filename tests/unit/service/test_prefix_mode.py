@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import IPv4Network
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from ipamd.model.address import AddressState
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudError, EniLimitError
+from ipamd.model.errors import CloudError, EniLimitError, KernelDumpError
+from ipamd.model.kernel import Repaired
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.settings import PoolConfig, Settings
 from tests.fakes.cloud import FakeEc2
@@ -220,3 +224,52 @@ def test_the_former_modes_addresses_drain(tmp_path: Path, to_prefixes: bool) -> 
     node.cool()
     former = [one for one in node.datastore.addresses() if (one.prefix is None) is to_prefixes]
     assert {one.state for one in former} == {AddressState.FREE}
+
+
+def test_a_prefix_is_one_rule_for_all_its_sandboxes(tmp_path: Path) -> None:
+    """ADD wires with the prefix of the address; a rule that would send a new prefix by another ENI goes before it is recorded (I7)."""
+    node = FakeNode(tmp_path, settings=PREFIXES)
+    coming = next(node.ec2._fresh_prefixes)
+    node.ec2._fresh_prefixes = chain([coming], node.ec2._fresh_prefixes)
+    elsewhere, of_nobody = IPv4Network("192.0.2.0/28"), IPv4Network("10.0.15.0/28")
+    node.hostnet.prefix_rules = [(coming, 7), (coming, 254), (elsewhere, 7), (of_nobody, 7)]
+    node.bring_up()
+    made = node.add("a")
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert row.prefix == node.wiring.wired[made.host_veth].prefix == coming
+    assert node.hostnet.prefix_rules == [(coming, 254), (elsewhere, 7)]
+    node.assert_sound()
+
+
+def test_a_prefix_whose_rules_cannot_be_looked_at_is_not_recorded(tmp_path: Path) -> None:
+    """I11: nobody gets an address of it until the kernel has answered; the next look records it."""
+    node = FakeNode(tmp_path, settings=PREFIXES)
+    node.bring_up()
+    before = node.datastore.counts()
+    node.hostnet.fail["remove_prefix_rules"] = [KernelDumpError("interrupted")]
+    for number in range(10):
+        node.add(f"pod{number}")
+    node.pool.cycle()
+    assert node.datastore.counts().total == before.total
+    node.clock.advance(3600)
+    node.pool.run_once()
+    node.pool.run_once()
+    assert node.datastore.counts().total > before.total
+    node.assert_sound()
+
+
+def test_a_sandbox_of_the_former_form_goes_over(tmp_path: Path) -> None:
+    """A pass gives it the rule of its prefix, without a word; a survey that shows ours makes no repair."""
+    node = FakeNode(tmp_path, settings=PREFIXES)
+    node.bring_up()
+    made = node.add("a")
+    repaired: list[WiringSpec] = []
+    real = node.wiring.repair
+    node.wiring.repair = lambda specs, **named: (repaired.extend(specs), real(specs, **named))[1]  # type: ignore[method-assign]
+    node.host_reconciler.reconcile()
+    assert repaired == []
+    survey = node.wiring.survey
+    node.wiring.survey = lambda **named: replace(survey(**named), to_rules=frozenset({made.address}))  # type: ignore[method-assign]
+    assert not [one for one in node.host_reconciler.reconcile() if isinstance(one, Repaired)]
+    assert [spec.prefix for spec in repaired] == [node.wiring.wired[made.host_veth].prefix]

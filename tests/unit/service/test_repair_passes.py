@@ -123,6 +123,8 @@ def test_what_concerns_us_makes_a_pass(node: FakeNode) -> None:
         HostChange(ChangeKind.ROUTE, address=IPv4Address("192.0.2.0"), length=24, table=eni.route_table),
         HostChange(ChangeKind.ROUTE, address=None, table=254),
         HostChange(ChangeKind.RULE, address=pod, length=32, table=254, priority=512),
+        HostChange(ChangeKind.RULE, address=None, table=113213, priority=513),
+        HostChange(ChangeKind.ROUTE, address=pod, length=32, table=113213),
         HostChange(ChangeKind.RULE, address=None, table=254, priority=1024),
         HostChange(ChangeKind.RULE, address=IPv4Address("203.0.113.0"), length=24, table=254, priority=1535),
         HostChange(ChangeKind.NFT),
