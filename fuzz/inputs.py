@@ -48,6 +48,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 WITHOUT: Mapping[str, str] = {
     "cni_plugin/build.py": "our own sources, at build time",
     "cni_plugin/spool.py": "a comment",
+    "ipamd/cloud/child.py": "a process of ours; what EC2 answers it comes through the client (`ec2_answers`)",
     "ipamd/cloud/trim_model.py": "the image's own data",
     "ipamd/daemon.py": "signals through a pipe of the process",
     "ipamd/datastore/open.py": "the boot ID, by the kernel; SQLite itself judges its file (`tests/unit/datastore`)",
