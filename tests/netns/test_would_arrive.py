@@ -12,6 +12,7 @@ import socket
 import pytest
 
 from ipamd.host.network import SURVEY_TURNS
+from ipamd.model.kernel import OWN_TABLE
 from tests.netns.test_own_inside import KernelNode
 
 pytestmark = pytest.mark.privileged
@@ -51,7 +52,7 @@ OURS = {
     "a neighbour without ARP": "ip neigh replace {ip} lladdr 02:00:00:00:00:77 dev {veth} nud noarp",
     "another name": "ip link set {veth} down name veth99 up; ip route replace {ip} dev veth99",
     "no ARP": "ip link set {veth} arp off",
-    "a blackhole in place of the route": "ip route replace blackhole {ip}",
+    "a blackhole in place of the route": f"ip route replace blackhole {{ip}} table {OWN_TABLE}",
 }
 """What others do to what is ours: put back."""
 
