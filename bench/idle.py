@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from bench.audit import on_cpu_ns
 from bench.figures import Figure
 from bench.scale import Scale
 from bench.stage import Stage
@@ -63,14 +64,11 @@ def _beside_nft_changes(stage: Stage, idle_cpu: float) -> Figure:
 
 def _cpu_percent(pid: int, seconds: float) -> tuple[float, float]:
     """Time on a CPU, in percent of one core, over some seconds. Returns: it, and how long that was."""
-    began, used_ns = time.monotonic(), _on_cpu_ns(pid)
+    began, before = time.monotonic(), on_cpu_ns(pid)
     time.sleep(seconds)
-    used_ns, lasted_s = _on_cpu_ns(pid) - used_ns, time.monotonic() - began
+    used_ns = sum(ns - before.get(thread, 0) for thread, ns in on_cpu_ns(pid).items())  # one that ended takes its count with it
+    lasted_s = time.monotonic() - began
     return used_ns / 1e7 / lasted_s, lasted_s
-
-
-def _on_cpu_ns(pid: int) -> int:
-    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
 
 
 def _status_mib(pid: int | str) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """`pss`, `rss_after_bursts`: the daemon's memory with 110 sandboxes, at rest and after three bursts of 100 that came and went.
 
 PSS counts a page that several processes share by its share, and is that of the daemon with all processes that it has started: a child
-that works for it is no saving. What a burst needs for a moment is given SETTLE_S to go.
+that works for it is no saving. What a burst needs for a moment is given SETTLE_S to go, and a process that asks EC2 the time to end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from bench.figures import Figure
 from bench.idle import status_mib
 from bench.stage import ONEFILE_PATH, Stage
 from bench.whole import BURST_SETTLE_S
+from ipamd.cloud.child import IDLE_S
 from lab.node.daemon import PLUGIN_PATH
 
 BURSTS, BURST_COUNT = 3, 100
@@ -22,7 +23,7 @@ SETTLE_S = 5.0
 
 def measure(stage: Stage) -> list[Figure]:
     """Read the memory, make the bursts, and read it again. Sandboxes of other measurements come after this one."""
-    time.sleep(SETTLE_S)
+    time.sleep(IDLE_S + SETTLE_S)
     pss = _pss_mib(stage.daemon.pid)
     before = _rss_mib(stage.daemon.pid)
     path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
