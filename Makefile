@@ -12,8 +12,8 @@ PYTEST := $(BIN)/python -m pytest
 # Thousands of processes start here: none compiles what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests wait for daemons, deadlines and cooldowns four fifths of their time, so ten workers keep two cores busy.
-WORKERS ?= 10
+# Tests wait for daemons, deadlines and cooldowns four fifths of their time, so six workers keep two cores busy.
+WORKERS ?= 6
 
 # Files whose tests look at fewer cases without VPC_IPAMD_HEAVY
 HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test_probe_cleanup.py

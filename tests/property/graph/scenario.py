@@ -383,6 +383,7 @@ class Run:
             for veth, spec in list(self.node.wiring.wired.items()):
                 if spec.key.container_id == pod.name:
                     del self.node.wiring.wired[veth]
+                    self.node.wiring.routes.pop(spec.address, None)  # the kernel takes them with the link
             self.cooling[pod.address] = self.world.monotonic()  # type: ignore[index]
             self._gone(pod)
 
