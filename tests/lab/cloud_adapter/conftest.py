@@ -116,7 +116,8 @@ def make_bench(model_dir: Path) -> Iterator[Callable[..., Bench]]:
             one.start()
             started.append(one)
         config = CloudConfig(ec2_endpoint=server.url, imds_endpoint=metadata.url, http_timeout_s=10)
-        client = Ec2Child(config, region=lambda: vpc.region)
+        # What the daemon's process of EC2 runs; that the answers pass from there as they are is tests/contract/ports/test_ec2.py's.
+        client = Ec2Client(config, region=lambda: vpc.region, model_dir=model_dir)
         return Bench(
             vpc=vpc,
             clock=clock,
