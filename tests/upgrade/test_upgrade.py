@@ -75,6 +75,7 @@ def test_a_node_is_taken_over(made: Rig, releases: dict[str, Release], tmp_path:
     assert (pool["assigned_count"], pool["cooling_count"], pool["quarantined_count"]) == (len(taken), len(doomed), 0)
     assert_intact(made, given)
     assert_answer(made, taken)
+    wait_for_rules(made)
     made.assert_sound(expected=len(taken))
 
     assert made.delete("kept-0").ok, f"{giver.name}'s plugin is understood by {taker.name}'s daemon"
@@ -128,11 +129,22 @@ def test_a_lost_datastore_is_rebuilt_from_the_others_aliases(
     assert {row["origin"] for row in taken.values()} == {"adopt"}
     assert made.pool()["quarantined_count"] == 0
     assert_answer(made, taken)
+    wait_for_rules(made)
     made.assert_sound(expected=3)
     made.node.cri.stop(sandboxes[0])
     made.node.cri.run_sandbox("pod-new")
     made.assert_sound(expected=3)
     daemon.kill()
+
+
+def wait_for_rules(made: Rig) -> None:
+    """A release that knows no rule for all sandboxes adds each its own in its first pass; packets find their way before and after."""
+
+    def findings() -> list[str]:
+        answer = made.client(lambda client: client.ask("Audit"))
+        return [] if answer is None else [one["what"] for one in answer["findings"]]
+
+    wait_until(lambda: not any("rule 512" in what for what in findings()), what="the rules of single sandboxes")
 
 
 def live_and_die(made: Rig, giver: Release) -> tuple[dict[str, CniReply], dict[str, dict[str, Any]]]:
