@@ -30,6 +30,7 @@ from ipamd.settings import CurrentSettings, load, without_meaning
 
 if TYPE_CHECKING:
     from ipamd.bootstrap import App
+    from ipamd.lifecycle import Lifecycle
     from ipamd.metrics_port import LatePorts
 
 EXIT_SETTINGS = 2
@@ -192,7 +193,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     ports.start("metrics port")  # before the start-up: who sees us ready may ask every port
     ports.loop.start()
     life = Lifecycle(app, end=signals.fail)
-    threading.Thread(target=life.run, name="start-up", daemon=True).start()
+    threading.Thread(target=_start_up, args=[life], name="start-up", daemon=True).start()
     reason = signals.wait(reload=life.reload.ask)
     drain_s = current.now.daemon.drain_s
     life.drain()
@@ -207,6 +208,12 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     os.close(lock)
     log.info("exiting")
     return signals.exit_status
+
+
+def _start_up(life: Lifecycle) -> None:
+    gc.enable()
+    life.run()
+    gc.freeze()  # the rows and sockets of the start too
 
 
 def _ports(app: App) -> LatePorts:

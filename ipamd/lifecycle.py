@@ -6,7 +6,6 @@ and sources that have not answered are asked again in the background (`ipamd/clo
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import threading
@@ -136,10 +135,8 @@ class Lifecycle:
 
     def run(self) -> None:
         """Go from alive to ready; a permanent error is recorded, and the daemon keeps serving DEL."""
-        gc.enable()
         try:
             self._run()
-            gc.freeze()  # the rows and sockets of the start too
         except NotServingError:
             return  # stopped while it waited
         except Exception as error:  # noqa: BLE001  # top of the thread
