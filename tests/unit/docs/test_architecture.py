@@ -58,7 +58,9 @@ def test_every_thread_and_lock_stands_in_its_table() -> None:
     named = {(name.strip("`"), owner.strip("`")) for name, owner, _ in rows if name.startswith("`")}
     loops = r"\b(?:threading\.Thread\(target=self\._run, name=|Loop\()'?(\w[\w ]*)"
     found = {(name, owner) for owner, text in _classes(loops).items() for name in re.findall(loops, text)}
-    (start,) = re.findall(r'threading\.Thread\(target=_start_up, args=\[life\], name="([\w-]+)"', (ROOT / "ipamd" / "daemon.py").read_text())
+    (start,) = re.findall(
+        r'threading\.Thread\(target=_start_up, args=\[life\], name="([\w-]+)"', (ROOT / "ipamd" / "daemon.py").read_text()
+    )
     assert named == found | {(start, "Lifecycle")}
     assert len(rows) == len(found) + 4, "main, the start-up, rpc, and the timer besides"
     locks = {name for cell, _ in _rows("Lock of |") for name in re.findall(r"`(\w+)`", cell)}
