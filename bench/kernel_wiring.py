@@ -187,7 +187,10 @@ class Host:
         return WiringSpec(key, address, table, veth_name(key, prefix="eni"), netns, 9001)
 
     def _retire(self, spec: WiringSpec) -> None:
-        self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+        """As DEL does where nftables verifiably checks sources: the link stays up."""
+        self._wiring.mark_for_deletion(
+            host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, is_source_checked=True
+        )
 
     def _sandbox(self, name: str) -> str:
         """Make a namespace and bind it to a file, as a container runtime does."""
