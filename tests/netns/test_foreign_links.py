@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import time
 
 import pytest
@@ -13,6 +11,7 @@ from tests.netns import packets
 from tests.netns.test_own_inside import KernelNode
 from tests.netns.test_repair_at_once import node as live_node  # noqa: F401  # a fixture
 from tests.netns.test_repair_at_once import until
+from tests.netns.test_would_arrive import refuses
 
 pytestmark = pytest.mark.privileged
 
@@ -22,13 +21,18 @@ def lead(node, name, space, *, inside="net1"):
     node.world.host.sh(f"ip link add {name} type veth peer name {inside} netns /proc/{os.getpid()}/fd/{space.fd}")
 
 
+def wait_for_addresses(space):
+    """Duplicate address detection is over for every link that is up: each has its link-local address."""
+    until("link-local addresses", lambda: "fe80" in (shown := space.sh("ip -6 addr show up")) and "tentative" not in shown)
+
+
 def condition(node):
     """What status says."""
     return node.health.conditions_by_subject().get("foreign links", "")
 
 
 def test_a_link_into_a_sandbox_is_named(world, tmp_path):
-    """Row 1: audit and status name link and sandbox until it is gone; one that leads elsewhere is nobody's business."""
+    """Audit and status name link and sandbox until it is gone; one that leads elsewhere is nobody's business."""
     world.fabric()
     node = KernelNode(tmp_path, world)
     pod, made = node.attach()
@@ -49,7 +53,7 @@ def test_a_link_into_a_sandbox_is_named(world, tmp_path):
 
 
 def test_a_sandbox_that_makes_one_on_the_host_is_noticed_at_once(live_node):  # noqa: F811  # the fixture
-    """Row 1: made inside, its other end on the host; no pass by the clock finds it here."""
+    """Made inside, its other end on the host; no pass by the clock finds it here."""
     pod = live_node.pods[0]
     space = next(one for one in live_node.world.spaces if one.path == pod.netns)
     host = f"/proc/{os.getpid()}/fd/{live_node.world.host.fd}"
@@ -60,7 +64,7 @@ def test_a_sandbox_that_makes_one_on_the_host_is_noticed_at_once(live_node):  # 
 
 
 def test_no_other_veth_changes_the_nodes_routing(world):
-    """Row 1: a router advertisement by a veth that is not ours gave the node a default route, and a redirect another next hop."""
+    """A router advertisement by a veth that is not ours gave the node a default route, and a redirect another next hop."""
     world.fabric()
     intruder = world.space()
     world.host.sh(
@@ -71,7 +75,7 @@ def test_no_other_veth_changes_the_nodes_routing(world):
     mac = world.host.ip("link show evil0")[0]["address"]
 
     def advertise():
-        time.sleep(1.5)  # until its own address is no longer tentative
+        wait_for_addresses(intruder)
         packets.send(intruder, "inner0", [packets.router_advertisement()] * 3, to=mac, kind=packets.ETH_P_IPV6)
         time.sleep(0.3)
         return "default" in world.host.sh("ip -6 route")
@@ -101,22 +105,7 @@ def test_a_second_cnis_veth_keeps_working(world):
     )
     pod.sh("ip link set net1 up; ip addr add 10.88.0.2/24 dev net1; ip -6 addr add fd00:88::2/64 dev net1 nodad")
     world.hostnet.confine_sandboxes()
-    time.sleep(1.5)  # link-local addresses
+    for space in (world.host, pod):
+        wait_for_addresses(space)
     ways = [(world.host, "10.88.0.2"), (pod, "10.88.0.1"), (world.host, "fd00:88::2"), (pod, "fd00:88::1")]
     assert [refuses(space, address) for space, address in ways] == [True] * 4
-
-
-def refuses(space, address):
-    """Whether a packet arrives: its target answers that nobody listens there."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with contextlib.closing(space.call(socket.socket, family, socket.SOCK_DGRAM)) as sock:
-        sock.settimeout(3.0)
-        sock.connect((address, 4000))
-        try:
-            sock.send(b"anybody")
-            sock.recv(1)
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-    raise AssertionError("nobody listens there")

@@ -77,11 +77,17 @@ def _node(world, tmp_path):
 
 
 def reaches(node, ip):
-    """Whether a packet of the node's arrives: the sandbox answers that nobody listens there."""
-    with contextlib.closing(node.world.host.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+    """Whether a packet of the node's arrives."""
+    return refuses(node.world.host, str(ip))
+
+
+def refuses(space, address):
+    """Whether a packet arrives: its target answers that nobody listens there."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.closing(space.call(socket.socket, family, socket.SOCK_DGRAM)) as sock:
         sock.settimeout(1.0)
         try:
-            sock.connect((str(ip), 4000))
+            sock.connect((address, 4000))
             sock.send(b"anybody")
             sock.recv(1)
         except ConnectionRefusedError:
