@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ipamd.settings import CloudConfig
 
 IDLE_S = 20.0
-"""After the last call the process ends. Ours: calls come in groups; its imports cost 0.2 s of CPU, its memory is a third of the daemon's."""
+"""After the last call the process ends. Ours: calls come in groups; imports cost 0.2 s of CPU, memory a third of the daemon's."""
 
 START_S = 20.0
 """From a request until the process says that it is sending: its start, and the search for credentials, whose requests have bounds of
