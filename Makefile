@@ -4,7 +4,8 @@ SHELL := /bin/bash
 .ONESHELL:
 .DEFAULT_GOAL := help
 
-PYTHON ?= python3.11
+# Debian's own, as in the image, where it is: compiled with profiles, it takes a fifth less time than one of pyenv's (measured).
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) python3.11)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up

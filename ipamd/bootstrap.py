@@ -8,7 +8,6 @@ at once (docs/life.md, Start).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ipamd import __version__
@@ -38,6 +37,7 @@ from ipamd.migration.export import ExportService
 from ipamd.migration.handover import OtherDaemon
 from ipamd.migration.importing import ImportService
 from ipamd.model.eni import EniTags
+from ipamd.model.record import dataclass
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
 from ipamd.pool.maintainer import PoolMaintainer

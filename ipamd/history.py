@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.history import MARKS, HistoryEvent, HistoryRecord, Recorded, Subject
+from ipamd.model.record import dataclass
 from ipamd.model.words import printable, rfc3339
 from ipamd.ports import Clock
 

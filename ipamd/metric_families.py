@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from prometheus_client import Metric
@@ -27,6 +26,7 @@ from ipamd.model.history import LedgerEvent
 from ipamd.model.kernel import DROP_REASONS, RepairKind
 from ipamd.model.placement import most_addresses, usable_eni_count
 from ipamd.model.pool import Blocked
+from ipamd.model.record import dataclass
 from ipamd.ports import Ec2
 from ipamd.report.sources import Sources
 from ipamd.report.verdict import facts

@@ -20,13 +20,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
 from ipamd.model.errors import PortTakenError, SettingsError, log_text
+from ipamd.model.record import dataclass, field
 from ipamd.ports import Clock
 
 log = logging.getLogger(__name__)

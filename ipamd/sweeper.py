@@ -13,7 +13,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from enum import StrEnum
 
@@ -22,6 +21,7 @@ from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG, why_kept
 from ipamd.model.errors import CloudDeniedError, CloudError, SettingsError, ThrottledError, log_text
 from ipamd.model.ids import EniId
+from ipamd.model.record import asdict, dataclass
 from ipamd.model.words import printable
 from ipamd.ports import Clock, Ec2
 from ipamd.settings import load

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ipamd.model.errors import ThrottledError
+from ipamd.model.record import dataclass
 
 # How fast one API may be called. Rates in calls per second.
 

@@ -12,7 +12,6 @@ import re
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ipamd.cloud.budget import CallBudget
@@ -22,6 +21,7 @@ from ipamd.cloud.retries import RetryPolicy
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallReport, Outcome, StatusReport
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError, log_text
+from ipamd.model.record import dataclass, field, replace
 from ipamd.ports import Clock
 
 FRESH_S = 30.0

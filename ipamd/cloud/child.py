@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ipamd import logs
 from ipamd.cloud import errors
 from ipamd.cloud.client import Ec2Client
+from ipamd.model.record import asdict, dataclass
 
 if TYPE_CHECKING:
     from ipamd.settings import CloudConfig

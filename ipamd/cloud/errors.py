@@ -9,7 +9,6 @@ https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; whe
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from ipamd.cloud.bounded_http import AnswerLimitError, broken_bound
@@ -24,6 +23,7 @@ from ipamd.model.errors import (
     SubnetExhaustedError,
     ThrottledError,
 )
+from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 
 SERVER_ERROR = 500

@@ -8,12 +8,12 @@ retried. The time limit uses the injected clock, because tenacity's own stop use
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tenacity import Retrying, retry_if_exception, wait_fixed, wait_random_exponential
 
 from ipamd.cloud.errors import AttemptError
 from ipamd.model.call_report import Outcome
+from ipamd.model.record import dataclass
 from ipamd.ports import Clock
 
 FIRST_WAIT_S = 0.2

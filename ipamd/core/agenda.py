@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable
-from dataclasses import dataclass
 
+from ipamd.model.record import dataclass
 from ipamd.ports import Clock
 
 Key = tuple[Hashable, ...]

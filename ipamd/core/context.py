@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ipamd.core.agenda import Agenda
 from ipamd.core.deadline import KeyLocks
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
+from ipamd.model.record import dataclass
 from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
 
 

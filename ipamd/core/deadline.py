@@ -9,10 +9,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 from ipamd.model.errors import BusyError, DeadlineError
 from ipamd.model.ids import AttachmentKey
+from ipamd.model.record import dataclass, field
 from ipamd.ports import Clock
 
 

@@ -6,9 +6,9 @@ A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a s
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
 from ipamd.model.pool import Blocked
+from ipamd.model.record import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from ipamd.core.deadline import Deadline
 from ipamd.model.errors import Defect, IpamError, NotServingError, PluginNotAvailableError, defect_of
+from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 from ipamd.ports import Clock
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from ipamd.model.history import HistoryEvent, HistoryRecord, Subject
+from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 from ipamd.ports import Clock, History
 

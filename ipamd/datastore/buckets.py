@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import IPv4Address, IPv4Network
 
@@ -18,6 +17,7 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
 from ipamd.model.ids import EniId
 from ipamd.model.pool import EniStock, PoolCounts, Stock
+from ipamd.model.record import dataclass, field
 from ipamd.model.release import Draining
 from ipamd.model.snapshot import eni_place
 

@@ -7,14 +7,13 @@ release back without anything being done to the file. All steps so far are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlalchemy import select
 
 from ipamd.datastore import rows as sql
 from ipamd.datastore import schema
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.model.errors import SchemaVersionError
+from ipamd.model.record import dataclass
 
 LEVEL_OF_FILES_WITHOUT_ONE = 1
 """Files of releases that knew no levels."""

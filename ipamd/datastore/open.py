@@ -13,7 +13,6 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +30,7 @@ from ipamd.datastore.spool import sync_directory
 from ipamd.datastore.store import LEDGER_LIMIT, Datastore, Ledger
 from ipamd.model.errors import DatastoreError, InvariantError, SchemaVersionError
 from ipamd.model.history import LedgerEvent
+from ipamd.model.record import dataclass, replace
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
 from ipamd.ports import Clock, Failpoint, no_failpoint

@@ -16,11 +16,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from ipamd.model.errors import DatastoreError, InvalidRequestError, TryAgainError, log_text
 from ipamd.model.ids import AttachmentKey, parse_key
+from ipamd.model.record import dataclass
 from ipamd.pb import cni_pb2
 from ipamd.ports import Clock
 

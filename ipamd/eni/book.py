@@ -13,7 +13,6 @@ import logging
 import math
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from ipaddress import IPv4Address
 from typing import Any, cast
@@ -28,6 +27,7 @@ from ipamd.model.history import HistoryRecord, LedgerEvent
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import SETTLED_AT, Intent, IntentKind, named
 from ipamd.model.placement import free_indexes
+from ipamd.model.record import dataclass, field, replace
 from ipamd.ports import Clock, History
 
 VIEW_S = 750.0

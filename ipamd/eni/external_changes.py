@@ -18,7 +18,6 @@ import logging
 import math
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from ipamd.core.agenda import soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -35,6 +34,7 @@ from ipamd.model.metadata_evidence import (
     differences,
     sentence,
 )
+from ipamd.model.record import dataclass
 from ipamd.ports import Metadata
 
 TURN_S = 60.0

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 
 from ipamd.core.agenda import DENIED, EC2, LIMIT, ROOM, Schedule, soonest_s
 from ipamd.core.context import ServiceContext
@@ -35,6 +34,7 @@ from ipamd.model.pool import (
     Refusal,
     blocked_by,
 )
+from ipamd.model.record import dataclass, replace
 from ipamd.model.words import counted
 from ipamd.ports import Ec2
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from ipamd.core.agenda import soonest_s
@@ -19,6 +18,7 @@ from ipamd.model.cloud import INTENT_TAG, DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, ThrottledError
 from ipamd.model.intent import OPENED_AT, SETTLED_AT, Assign, Create, Delete, Intent, Operation, Unassign, Why, encoded
+from ipamd.model.record import dataclass, replace
 from ipamd.ports import UnitOfWork
 
 FAILPOINTS = (

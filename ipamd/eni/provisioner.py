@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -46,6 +45,7 @@ from ipamd.model.pool import (
     Release,
     ReleaseAddresses,
 )
+from ipamd.model.record import dataclass, replace
 from ipamd.ports import Ec2
 
 TRACKING = "connection tracking"

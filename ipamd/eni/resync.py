@@ -13,7 +13,6 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ipamd.core.agenda import EC2, soonest_s
@@ -22,6 +21,7 @@ from ipamd.core.health import Health
 from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId
+from ipamd.model.record import dataclass, field
 from ipamd.model.words import counted, first_of
 
 PATIENCE_S = 720.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.context import Service, ServiceContext
@@ -33,6 +32,7 @@ from ipamd.model.errors import (
 )
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Assign, Create, Delete, Intent, Operation, Unassign, Why
+from ipamd.model.record import dataclass, field, replace
 from ipamd.ports import Ec2, UnitOfWork
 
 CONDITION = "giving back"

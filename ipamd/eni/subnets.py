@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
 
 from ipamd.core.agenda import DENIED, ROOM
 from ipamd.core.context import Service, ServiceContext
@@ -19,6 +18,7 @@ from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
 from ipamd.model.errors import CloudDeniedError, CloudError, SubnetChoiceError, SubnetExhaustedError, log_text
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.pool import Action, CreateEni
+from ipamd.model.record import dataclass, replace
 from ipamd.model.subnets import DescribedSubnet, SubnetPolicy, SubnetView, ZoneNetwork, by_room, exclusion, why_unusable
 from ipamd.ports import Ec2
 

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ipamd.host.repair_backoff import Fights
 from ipamd.model.cniresult import SUPPORTED_VERSIONS, conflist_version
 from ipamd.model.errors import IpamError, PluginLackingError, SettingsError
 from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
+from ipamd.model.record import dataclass
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.ports import Clock
 from ipamd.settings import DaemonConfig, Settings

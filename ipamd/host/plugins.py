@@ -15,13 +15,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Container
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from ipamd.model.cniresult import SUPPORTED_VERSIONS, common_versions, limits, parse_versions
 from ipamd.model.errors import PluginLackingError, log_text
 from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
+from ipamd.model.record import dataclass, field
 from ipamd.model.words import printable
 from ipamd.ports import Clock
 from ipamd.settings.settings_file import content_of

@@ -11,11 +11,11 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from ipamd.core.agenda import REPAIR, Agenda
 from ipamd.core.health import Health
 from ipamd.model.kernel import PUT_BACK_ALWAYS, Repaired, RepairedObject, RepairKind
+from ipamd.model.record import dataclass, field
 from ipamd.ports import Clock
 
 FIGHT_REPAIRS = 3

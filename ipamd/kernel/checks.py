@@ -6,7 +6,6 @@ Each sentence names the actual and the expected value; the runtime gets it uncha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from ipamd.kernel import messages, survey, uapi
@@ -21,6 +20,7 @@ from ipamd.model.kernel import (
     RepairKind,
     veth_differences,
 )
+from ipamd.model.record import dataclass, field, replace
 
 OUTSIDE = IPv4Address("192.0.2.1")
 """An address to which nothing but a default route should lead. Source: RFC 5737, TEST-NET-1: no host has it."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, attribute, attributes, text_attribute
+from ipamd.model.record import dataclass
 
 ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
 """The kernel's errnos if an object to be removed does not exist.

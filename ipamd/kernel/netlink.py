@@ -16,10 +16,10 @@ import socket
 import struct
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from ipamd.kernel import uapi
 from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.record import dataclass, field
 
 RECEIVE_TIMEOUT_S = 5
 """Ours: answers are queued when the send returns; five seconds without one mean a fault."""

@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ipamd.kernel import uapi
@@ -20,6 +19,7 @@ from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, must, text_
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import Followed
+from ipamd.model.record import dataclass
 
 LIBRARY = "libnftables.so.1"
 PACKAGE = "libnftables1"

@@ -15,7 +15,6 @@ import socket
 import struct
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from ipaddress import IPv4Address
@@ -28,6 +27,7 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import NFGENMSG_BYTES, Nftables, generation
 from ipamd.model.errors import WiringError
 from ipamd.model.kernel import NODE, RoutingDifference
+from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
 
 LEFT_CHAINS = ("AWS-SNAT-CHAIN-", "AWS-CONNMARK-CHAIN-")

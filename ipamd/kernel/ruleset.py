@@ -15,11 +15,11 @@ transaction instead of rule by rule (docs/adr/0005).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from ipamd.kernel.nft import NftTable
 from ipamd.model.errors import WiringError
+from ipamd.model.record import dataclass
 from ipamd.settings import NetworkConfig
 
 TABLE = "vpc-ipamd"

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
 from ipamd.kernel import checks, devconf, messages, survey, uapi
@@ -35,6 +34,7 @@ from ipamd.model.kernel import (
     RepairKind,
     wiring_differences,
 )
+from ipamd.model.record import dataclass, replace
 from ipamd.ports import Wiring
 
 Failpoint = Callable[[str], bool]

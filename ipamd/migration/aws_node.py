@@ -16,7 +16,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import grpc
@@ -31,6 +30,7 @@ from ipamd.model.aws_node import (
     render_checkpoint,
 )
 from ipamd.model.errors import ForeignStateError, TakeoverError
+from ipamd.model.record import astuple, dataclass
 from ipamd.ports import Clock
 from ipamd.settings import TakeoverConfig
 

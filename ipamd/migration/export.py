@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
@@ -19,6 +18,7 @@ from ipamd.model.cniresult import recorded_spec, renamed_result
 from ipamd.model.errors import ForeignStateError, IpamError, TakeoverError, log_text
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.kernel import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY, KernelSurvey, RepairKind, wiring_differences
+from ipamd.model.record import dataclass, field
 from ipamd.model.words import counted
 from ipamd.ports import AwsNode
 from ipamd.sandbox.cooldown import Cooldown

@@ -8,8 +8,9 @@ an hour.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
+
+from ipamd.model.record import dataclass, field, replace
 
 K = TypeVar("K", bound=Hashable)
 

@@ -13,13 +13,13 @@ gets it (I7), and where it would become free it is removed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.errors import IllegalTransitionError
 from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.record import dataclass, field
 
 
 class AddressState(StrEnum):

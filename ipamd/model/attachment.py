@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from typing import Any
 
 from ipamd.model.errors import IpamError
 from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress, parse_key
+from ipamd.model.record import dataclass, field
 
 VETH_HASH_LENGTH = 11
 """Hexadecimal digits: prefix (at most 4) + 11 = 15, the kernel's limit (IFNAMSIZ less its terminator).
@@ -143,6 +144,7 @@ def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str) -> str:
     return prefix + digest[:VETH_HASH_LENGTH]
 
 
+@lru_cache(maxsize=4096)  # each pass over the sandboxes asks for all
 def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
     """Derive a locally administered unicast MAC from the key, so that no search for an unused one is needed.
 
@@ -151,7 +153,7 @@ def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
     """
     digest = hashlib.sha1(f"{side}:{key.container_id}/{key.ifname}".encode(), usedforsecurity=False).digest()
     octets = bytes([(digest[0] & 0xFC) | 0x02]) + digest[1:6]
-    return MacAddress(":".join(f"{octet:02x}" for octet in octets))
+    return MacAddress(octets.hex(":"))
 
 
 def encode_alias(key: AttachmentKey, address: IPv4Address, *, is_imported: bool = False) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Any
@@ -22,6 +21,7 @@ from ipamd.model.cniresult import others_mac
 from ipamd.model.errors import ForeignStateError, IpamError
 from ipamd.model.ids import AttachmentKey, IfName, parse_key
 from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.record import dataclass, field
 from ipamd.model.sandbox import Sandbox, SandboxState
 
 VERSION = "vpc-cni-ipam/1"

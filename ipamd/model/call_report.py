@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from ipamd.model.record import dataclass, field
 
 ATTEMPT_BUCKETS_MS = (50, 100, 250, 1000, 5000)
 """Upper bounds of the time of one attempt. Ours: few, because each costs a series for every API; the last is HTTP_TIMEOUT's default

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
+from ipamd.model.record import dataclass, field
 
 INTENT_TAG = "vpc-ipamd/intent"
 """Tag of every ENI that we create; its value is the client token of the creation, so that EC2 can be searched for the outcome of a

@@ -8,7 +8,6 @@ believed at all; a real mass loss needs time and a second witness. Why these rul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv4Address
 
 from ipamd.model.absence import Absence, Absences, Doubts
@@ -16,6 +15,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.record import dataclass, field
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
 

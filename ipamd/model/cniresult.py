@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from ipaddress import IPv4Address, ip_interface
 from typing import Any
 
@@ -177,7 +178,7 @@ def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
 
 def others_mac(attachment: Attachment) -> MacAddress | None:
     """The host veth's MAC of a sandbox that amazon-vpc-cni-k8s wired, "" if it is not known; None of one that we wired."""
-    for interface in _host_interfaces(json.loads(attachment.result), attachment.host_veth):
+    for interface in _recorded(attachment.result, attachment.host_veth):
         if "mac" in interface:
             found = str(interface["mac"])
             return MacAddress(found) if found != sandbox_mac(attachment.key, side="host") else None
@@ -186,7 +187,7 @@ def others_mac(attachment: Attachment) -> MacAddress | None:
 
 def wired_mtu(stored: bytes, host_veth: str) -> int:
     """Return the MTU that a sandbox was wired with, from its stored result, 0 if it has none: the setting may have changed since."""
-    for interface in _host_interfaces(json.loads(stored), host_veth):
+    for interface in _recorded(stored, host_veth):
         if "mtu" in interface:
             return int(interface["mtu"])
     return 0
@@ -198,6 +199,11 @@ def renamed_result(stored: bytes, host_veth: str, to: str) -> bytes:
     for interface in _host_interfaces(result, host_veth):
         interface["name"] = to
     return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
+
+
+@lru_cache(maxsize=2048)  # each pass over the sandboxes asks for all
+def _recorded(stored: bytes, host_veth: str) -> list[dict[str, Any]]:
+    return _host_interfaces(json.loads(stored), host_veth)
 
 
 def _host_interfaces(result: dict[str, Any], host_veth: str) -> list[dict[str, Any]]:

@@ -5,13 +5,13 @@ Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
 from ipamd.model.ids import EniId, MacAddress, SubnetId
+from ipamd.model.record import dataclass
 from ipamd.model.words import rfc3339
 
 MAIN_TABLE = 254

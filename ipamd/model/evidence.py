@@ -25,8 +25,9 @@ All ages are seconds on the monotonic clock. The same table with its reasons: do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from ipamd.model.record import dataclass
 
 REAP_MIN_AGE_S = 300.0
 """Ours: longer than the 4 minutes after which kubelet gives up RunPodSandbox; until then the runtime may not list a sandbox.

@@ -11,9 +11,10 @@ of which a new ENI takes some seconds and a pod's start the rest: there the pod 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+from ipamd.model.record import dataclass
 
 
 class FreezeCause(StrEnum):

@@ -8,11 +8,11 @@ people, is written behind (docs/adr/0035) and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address
 
+from ipamd.model.record import dataclass, replace
 from ipamd.model.words import rfc3339
 
 

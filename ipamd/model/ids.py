@@ -7,10 +7,10 @@ The key of an attachment is `(container_id, ifname)`; container_id is CNI_CONTAI
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NewType
 
 from ipamd.model.errors import InvalidRequestError
+from ipamd.model.record import dataclass
 
 ContainerId = NewType("ContainerId", str)
 IfName = NewType("IfName", str)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
@@ -17,6 +16,7 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.model.cloud import ConnectionTracking, all_addresses
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
 from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.record import dataclass
 
 SETTLED_AT = "settled_at_monotonic_s"
 """Key in the payload of an intent that gave something back: when EC2 had done it and it was stored. The intent stays for as long as

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.eni import MAIN_TABLE, PREFIX_LENGTH
 from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.record import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class HostVeth:
     master: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KernelSurvey:
     """One survey of the host namespace.
 
@@ -55,13 +57,22 @@ class KernelSurvey:
     from_prefixes: dict[IPv4Network, tuple[int, ...]] = field(default_factory=dict)
     foreign: Mapping[str, AttachmentKey] = field(default_factory=dict)
 
+    @cached_property
+    def _named(self) -> Mapping[str | AttachmentKey | None, list[HostVeth]]:
+        """The veths by name and by key: to look through all for each sandbox grows with the square of their number."""
+        named = defaultdict[str | AttachmentKey | None, list[HostVeth]](list)
+        for veth in self.veths:
+            named[veth.name].append(veth)
+            named[veth.key].append(veth)
+        return named
+
     def tables_from_prefix(self, address: IPv4Address) -> tuple[int, ...]:
         """Tables of the rules 1536 for the prefix that contains an address."""
         return self.from_prefixes.get(IPv4Network((address, PREFIX_LENGTH), strict=False), ())
 
     def veth_of(self, spec: WiringSpec) -> HostVeth | None:
         """The sandbox's host veth: by its name, a living one first; if none has it, by alias, under whatever name."""
-        ours = [one for one in self.veths if one.name == spec.host_veth or one.key == spec.key]
+        ours = self._named[spec.host_veth] + self._named[spec.key]
         return min(ours, key=lambda one: (one.name != spec.host_veth, one.is_dying), default=None)
 
 

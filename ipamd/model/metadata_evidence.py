@@ -9,13 +9,13 @@ each distinct difference, and again once an hour while it lasts. Lists are compa
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import MetadataEni
 from ipamd.model.eni import EniState
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.record import dataclass, field
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import first_of
 

@@ -6,11 +6,11 @@ Existing ENIs come first, because an allocation is one call, and a new ENI four 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from itertools import count as count_from
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
 from ipamd.model.pool import Allocate, CreateEni, EniCapacity, Growth, PoolSettings, PoolSnapshot
+from ipamd.model.record import dataclass
 from ipamd.model.words import counted
 
 STOPGAP_COUNT = 4

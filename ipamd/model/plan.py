@@ -12,7 +12,6 @@ Overview: docs/pool.md, The pool.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
@@ -27,6 +26,7 @@ from ipamd.model.placement import (
     vacant_slots,
 )
 from ipamd.model.pool import SHORT_S, Action, Blocked, CreateEni, PoolSettings, PoolSnapshot, Refusal
+from ipamd.model.record import dataclass, replace
 from ipamd.model.release import exchange, excluded_actions, release_actions, why_kept
 from ipamd.model.words import counted
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
@@ -23,6 +22,7 @@ from ipamd.model.errors import (
     ThrottledError,
 )
 from ipamd.model.ids import EniId
+from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
 
 # The targets of the pool, as the planner takes them; `ipamd/settings/` reads them.

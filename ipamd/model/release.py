@@ -9,13 +9,13 @@ the sparsest ENI goes first, not one at random; addresses of the mode that is of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.ids import EniId
 from ipamd.model.placement import asks_for_prefixes, is_prefix_mode, vacant_slots
 from ipamd.model.pool import EniCapacity, PoolSettings, PoolSnapshot, Release, ReleaseAddresses, ReleaseEni
+from ipamd.model.record import dataclass
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, first_of
 

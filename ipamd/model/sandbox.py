@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from ipamd.model.ids import ContainerId
+from ipamd.model.record import dataclass
 
 
 class SandboxState(StrEnum):

@@ -5,7 +5,6 @@ Reading ENIs, then addresses, then attachments gives three moments, and a change
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from ipaddress import IPv4Address
 
@@ -15,6 +14,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
+from ipamd.model.record import dataclass, field
 
 # That DEL was done for a key: for some time a late ADD of it is refused (I4).
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from ipaddress import IPv4Network
 from typing import Any
 
 from ipamd.model.eni import Eni
 from ipamd.model.errors import SettingsError
 from ipamd.model.ids import SubnetId
+from ipamd.model.record import dataclass, field
 from ipamd.model.words import counted, printable
 
 # Custom networking: which subnet and security groups the secondary ENIs of a node get, by availability zone. Pure.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ipamd.model.record import dataclass, field, replace
 from ipamd.ports import Clock
 
 CHECK_CALLS = 70

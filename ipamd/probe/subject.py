@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError
+from ipamd.model.record import dataclass, field
 from ipamd.probe.calls import Answer, Calls
 
 RUN_TAG = "vpc-ipamd/probe"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
@@ -29,6 +28,7 @@ from ipamd.model.kernel import (
     duplicate_addresses,
     wiring_differences,
 )
+from ipamd.model.record import dataclass
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, rfc3339
 from ipamd.ports import Datastore

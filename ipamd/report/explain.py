@@ -5,7 +5,6 @@ The verdict is the one that the runtime reconciler would reach now, from the sam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
 
 from ipamd.model.address import Address, AddressState
@@ -16,6 +15,7 @@ from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Verdict
 from ipamd.model.history import HistoryAnswer, HistoryEvent, HistoryQuestion, Subject, refusal
 from ipamd.model.kernel import duplicate_addresses, wiring_differences
+from ipamd.model.record import dataclass
 from ipamd.model.words import rfc3339
 from ipamd.report.past import ask
 from ipamd.report.sources import Sources

@@ -7,7 +7,6 @@ changes something; of the ports (wiring, host network, EC2, history) a report ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Protocol
 
@@ -25,6 +24,7 @@ from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId
 from ipamd.model.plan import AutoTarget
 from ipamd.model.pool import PoolSettings, PoolSnapshot
+from ipamd.model.record import dataclass
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.subnets import SubnetView
 from ipamd.ports import Clock, Datastore, Ec2, History, HostNetwork, Runtime, Spool, Wiring

@@ -7,10 +7,10 @@ being retried before everything else, because it is the newest word.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ipamd.core.health import Phase, StageReport, StageState
 from ipamd.model.pool import assignable_count
+from ipamd.model.record import dataclass
 from ipamd.model.words import counted
 from ipamd.report.sources import Sources
 

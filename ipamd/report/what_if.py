@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -14,6 +13,7 @@ from ipamd.model.errors import InvalidRequestError, NotServingError
 from ipamd.model.placement import Capacity, NodeBounds, capacities
 from ipamd.model.plan import AutoTarget, Plan, auto_target, plan, resolved
 from ipamd.model.pool import PoolSettings, PoolSnapshot, Refusal
+from ipamd.model.record import dataclass, replace
 from ipamd.report.sources import Sources
 from ipamd.settings import PoolConfig, Settings, contradictions
 from ipamd.settings.loading import wrong

@@ -11,7 +11,6 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,6 +33,7 @@ from ipamd.model.errors import (
     log_text,
 )
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, AttachmentKey, parse_key
+from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.ports import Clock

@@ -13,7 +13,6 @@ import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import grpc
 
 from ipamd.model.errors import NotServingError, SettingsError, log_text
+from ipamd.model.record import dataclass
 from ipamd.model.words import first_of
 from ipamd.pb import cni_pb2_grpc
 from ipamd.rpc.cni import CniServicer

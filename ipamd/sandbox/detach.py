@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
@@ -20,6 +19,7 @@ from ipamd.model.evidence import Verdict
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
+from ipamd.model.record import dataclass
 from ipamd.ports import Runtime
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.judge import SandboxJudge

@@ -9,7 +9,6 @@ sources disagree or do not answer, the address is quarantined (docs/adr/0010).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
 from ipamd.core.context import Service, ServiceContext
@@ -20,6 +19,7 @@ from ipamd.model.errors import DatastoreError, Defect, IpamError, log_text
 from ipamd.model.evidence import Verdict
 from ipamd.model.history import LedgerEvent
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stray_rules
+from ipamd.model.record import dataclass, field, replace
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Import, Runtime, Spool

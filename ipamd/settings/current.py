@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ipamd.model.errors import IpamError, SettingsError, log_text
+from ipamd.model.record import dataclass, replace
 from ipamd.settings.fields import Settings
 from ipamd.settings.loading import contradictions
 

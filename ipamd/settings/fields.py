@@ -10,13 +10,14 @@ while the daemon runs (`ipamd/reload.py`), one made with `setting` at the next s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field
 from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
 from ipamd.model.pool import PoolSettings
+from ipamd.model.record import dataclass, field, fields
 from ipamd.settings.parsers import (
     choice,
     integer,

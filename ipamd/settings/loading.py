@@ -11,11 +11,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from ipamd.model.errors import SettingsError
+from ipamd.model.record import dataclass
 from ipamd.model.redaction import without_secrets
 from ipamd.model.words import counted, printable
 from ipamd.settings import settings_file, upstream

@@ -9,9 +9,9 @@ Source: amazon-vpc-cni-k8s README.md, "CNI Configuration Variables", and the cod
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 
+from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 
 
