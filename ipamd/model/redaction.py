@@ -4,8 +4,9 @@ By form (keys, tokens and hashes that their issuers made recognizable, long word
 after a word such as `password`). A secret without a known form or a telling name is not found; so nothing is collected that is likely
 to hold secrets (no environment, no pod's files).
 
-The time grows with the length of the text alone, whatever is in it: what may be long is matched possessively (`*+`: never given back)
-and is taken or begins at the start of a word or line; all else has a bound.
+The time grows with the length of the text alone, whatever is in it: what may be long is never given back, and is taken or begins at the
+start of a word or line; all else has a bound. One character repeats possessively (`*+`), a group atomically (`(?>(?:...)*)`): Python
+before 3.11.5, Debian's and so the image's, gives a possessive group's text back (https://github.com/python/cpython/issues/106052).
 """
 
 from __future__ import annotations
@@ -41,48 +42,48 @@ _CRI = r"(?:\S{1,40} std(?:out|err) [FP] )?"
 
 _BLOCK = r"[|>][-+0-9]{0,2}[ \t]*+"
 _VALUE = (
-    r"(?P<value>(?P<depth>\\+)(?P<mark>[\"'])(?:(?!(?<!\\)(?:(?P=depth))?(?P=mark))[^\n])*+"
-    r'|"(?:[^"\\\n]|\\.|"")*+(?:\r?\n[^"]{0,2000}+(?="[ \t,;)]*+$))?+'
-    r"|'(?:[^'\\\n]|\\.|'')*+(?:\r?\n[^']{0,2000}+(?='[ \t,;)]*+$))?+"
-    rf"|{_ODD_QUOTE}(?:(?!{_ODD_QUOTE})[^\n])*+"
+    r"(?P<value>(?P<depth>\\+)(?P<mark>[\"'])(?>(?:(?!(?<!\\)(?:(?P=depth))?(?P=mark))[^\n])*)"
+    r'|"(?>(?:[^"\\\n]|\\.|"")*)(?>(?:\r?\n[^"]{0,2000}+(?="[ \t,;)]*+$))?)'
+    r"|'(?>(?:[^'\\\n]|\\.|'')*)(?>(?:\r?\n[^']{0,2000}+(?='[ \t,;)]*+$))?)"
+    rf"|{_ODD_QUOTE}(?>(?:(?!{_ODD_QUOTE})[^\n])*)"
     r"|\[(?!\[?redacted\])[^\]\n]++"
-    rf"|{_BLOCK}(?:\\{{1,4}}n[^\"\n]*+|(?:\r?\n{_CRI}[ \t][^\n]*+)++)"
-    r"|(?!\{[\"'\s\\}]|\{$|[\[<])(?:[^\s&;,\"'\\]|\\[^\"'\s])++)"
+    rf"|{_BLOCK}(?:\\{{1,4}}n[^\"\n]*+|(?>(?:\r?\n{_CRI}[ \t][^\n]*+)+))"
+    r"|(?!\{[\"'\s\\}]|\{$|[\[<])(?>(?:[^\s&;,\"'\\]|\\[^\"'\s])+))"
 )
 """Quoted, at any depth of JSON in JSON, over lines if the quote ends one; a list; a block of YAML; a word."""
 
 _SPACE = r"(?:\s|\\{1,4}[nrt])"
 """Also as JSON writes it."""
 
-_BLANK = r"(?:[ \t]|\\{1,4}[nrt](?:[ \t]{0,80}+-[ \t])?){0,80}+(?:!!\w{1,16}[ \t])?+"
+_BLANK = r"(?>(?:[ \t]|\\{1,4}[nrt](?:[ \t]{0,80}+-[ \t])?){0,80})(?>(?:!!\w{1,16}[ \t])?)"
 _IS = (
     rf"(?:{_QUOTE}?[ \t]*+(?>[:?]?=[=>]?|:|->|[\uff1a\uff1d]|\\{{1,4}}uff1[ad]|%3[ad])(?:\s{{0,200}}+(?={_QUOTE})|{_BLANK})"
-    rf"|{_QUOTE}?(?:,|{_SPACE}){{1,80}}+{_QUOTE}?value{_QUOTE}?[ \t]*+[:=]{_BLANK}|{_QUOTE}>)"
+    rf"|{_QUOTE}?(?>(?:,|{_SPACE}){{1,80}}){_QUOTE}?value{_QUOTE}?[ \t]*+[:=]{_BLANK}|{_QUOTE}>)"
 )
 """Between name and value; also where the name is a value itself (`name: DB_PASSWORD`, then `value: ...`)."""
 
 _ON_A_LINE = rf"^{_CRI}(?P<indent>[ \t]*+)(?:-[ \t]++)?{_QUOTE}?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}{_QUOTE}?[ \t]*+:[ \t]*+"
 _DEEPER = rf"\r?\n{_CRI}(?P=indent)[ \t]"
 _LESS, _MORE = r"(?:<|&lt;|\\{1,4}u003c)", r"(?:>|&gt;|\\{1,4}u003e)"
-_TEXT = rf"(?P<value>(?:(?!{_LESS}).){{1,8192}}+|<!\[CDATA\[(?:(?!\]\]>).){{1,8192}}+)"
+_TEXT = rf"(?P<value>(?>(?:(?!{_LESS}).){{1,8192}})|<!\[CDATA\[(?>(?:(?!\]\]>).){{1,8192}}))"
 _USER = r"[^\s/@:\"'<>]"
 
 _PATTERNS = (
     # XML: an element of that name, and one beside that has the name
     rf"(?s:{_LESS}[\w:.-]{{0,64}}?{_NAME}(?:\s[^<>]{{0,200}}?)?{_MORE}{_TEXT}(?={_LESS}/|\]))",
-    rf"(?s:{_MORE}[\w:.-]{{0,64}}?{_NAME}{_LESS}/[\w:]{{1,80}}+{_MORE}{_SPACE}{{0,80}}+{_LESS}[\w:]{{1,80}}+{_MORE}{_TEXT}(?={_LESS}/))",
+    rf"(?s:{_MORE}[\w:.-]{{0,64}}?{_NAME}{_LESS}/[\w:]{{1,80}}+{_MORE}(?>{_SPACE}{{0,80}}){_LESS}[\w:]{{1,80}}+{_MORE}{_TEXT}(?={_LESS}/))",
     # headers, whole; schemes anywhere
-    r"(?:authorization|cookie)[ \t]*+:[ \t]*+(?P<value>(?![\"'{\[])(?:[^\r\n\"'\\]|\\[^\"'rn\r\n])++)",
+    r"(?:authorization|cookie)[ \t]*+:[ \t]*+(?P<value>(?![\"'{\[])(?>(?:[^\r\n\"'\\]|\\[^\"'rn\r\n])+))",
     r"(?<![\w-])bearer[ \t]++(?!tokens?\b|auth|realm)(?P<value>[\w+/=.~:-]{4,}+)",
     r"(?<![\w-])(?:basic|negotiate)[ \t]++(?P<value>(?=[\w+/.~-]{1,200}?(?:=|(?-i:[A-Z0-9])))[\w+/=.~:-]{4,}+)",
     # a line of YAML or of an environment: all of it, or what is indented below
-    rf"{_ON_A_LINE}(?:{_BLOCK})(?P<value>(?:{_DEEPER}[^\n]*+|\r?\n{_CRI}[ \t]*+(?=\r?\n))++)",
-    rf"{_ON_A_LINE}(?P<value>(?:{_DEEPER}[ \t]*+(?:-[ \t]++)?[^\s:{{\[\"'][^:\n]*+$)++)",
+    rf"{_ON_A_LINE}(?:{_BLOCK})(?P<value>(?>(?:{_DEEPER}[^\n]*+|\r?\n{_CRI}[ \t]*+(?=\r?\n))+))",
+    rf"{_ON_A_LINE}(?P<value>(?>(?:{_DEEPER}[ \t]*+(?:-[ \t]++)?[^\s:{{\[\"'][^:\n]*+$)+))",
     rf"{_ON_A_LINE}(?<=[ \t])(?!{_QUOTE}|[\s{{\[|>])(?P<value>[^\r\n]++)",
     rf"^{_CRI}[ \t]*+(?:export[ \t]++)?[\w.-]{{0,64}}?{_NAME}{_NOT_ABOUT}=(?![\s\"'])(?P<value>\S++)",
     # options of a command
     rf"(?<![\w-])--?[\w-]{{0,40}}?{_NAME}{_NOT_ABOUT}"
-    rf"(?:[ \t]++|{_QUOTE},?\s{{0,80}}+(?={_QUOTE})|{_SPACE}{{1,80}}+-[ \t]++)(?!-){_VALUE}",
+    rf"(?:[ \t]++|{_QUOTE},?\s{{0,80}}+(?={_QUOTE})|(?>{_SPACE}{{1,80}})-[ \t]++)(?!-){_VALUE}",
     rf"(?<![\w-])-p[ \t]++(?!(?:tcp|udp|sctp|icmp(?:v?6)?|esp|ah|all|[\d:.-]+|/\S*)(?:[\s;,\"']|$)|-){_VALUE}",
     r"\b(?:mysql\w{0,8}|mariadb[\w-]{0,8}|sshpass)\b[^\n]{0,200}?[ \t]-p(?P<value>[^\s=]\S*+)",
     rf"(?<![\w-])(?:-u|--(?:proxy-)?user)[ \t=]++[\"']?(?!\d{{1,8}}:\d{{1,8}}\b){_USER}{{1,64}}:(?P<value>[^\s\"']++)",

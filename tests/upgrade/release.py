@@ -39,7 +39,7 @@ class Release:
         folder = directory / commit[:12]
         folder.mkdir()
         with tarfile.open(fileobj=BytesIO(git("archive", commit, "ipamd", "cni_plugin").stdout)) as archive:
-            archive.extractall(folder, filter="data")
+            archive.extractall(folder)
         _run_module(folder, "ipamd.cloud.trim_model")
         return cls._with_plugin(commit[:7], folder, directory)
 

@@ -38,7 +38,7 @@ def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         pytest.skip(missing)
     folder = tmp_path_factory.mktemp("before")
     with tarfile.open(fileobj=BytesIO(git("archive", request.param, "ipamd").stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder)
     return folder
 
 

@@ -62,7 +62,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         pytest.skip(missing)
     before = tmp_path_factory.mktemp("code-of-before")
     with tarfile.open(fileobj=BytesIO(git("archive", BEFORE, "ipamd", "tests/__init__.py", "tests/fakes").stdout)) as archive:
-        archive.extractall(before, filter="data")
+        archive.extractall(before)
     return {"before": before, "after": REPOSITORY}
 
 
