@@ -17,7 +17,8 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 6
 
 # Files whose tests look at fewer cases without VPC_IPAMD_HEAVY
-HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test_probe_cleanup.py
+HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test_probe_cleanup.py tests/lab/chaos/test_run.py \
+           tests/contract/plugin/test_plugin_onefile.py::test_two_builds_give_the_same_bytes
 
 # of `make chaos` and `make fuzz`
 SEED ?= 1

@@ -1,7 +1,7 @@
 """`dataclass` as the standard library's, with one function compiled for each class where that one compiles six.
 
-Compiled is `__init__`; the rest are closures over the names of the fields. With 170 classes the standard decorator is a quarter of what
-the daemon imports (measured), and pods wait for its start. That nothing assigns to a field of a frozen class is held by the type
+Compiled is `__init__`; the rest are closures over the names of the fields. With 170 classes the standard decorator is a quarter of
+what the daemon imports (measured), and pods wait for its start. That nothing assigns to a field of a frozen class is held by the type
 checker, which takes this for the standard decorator: while the daemon runs no guard is there, and `__init__` is faster without it.
 """
 

@@ -4,9 +4,9 @@ By form (keys, tokens and hashes that their issuers made recognizable, long word
 after a word such as `password`). A secret without a known form or a telling name is not found; so nothing is collected that is likely
 to hold secrets (no environment, no pod's files).
 
-The time grows with the length of the text alone, whatever is in it: what may be long is never given back, and is taken or begins at the
-start of a word or line; all else has a bound. One character repeats possessively (`*+`), a group atomically (`(?>(?:...)*)`): Python
-before 3.11.5, Debian's and so the image's, gives a possessive group's text back (https://github.com/python/cpython/issues/106052).
+The time grows with the length of the text alone, whatever is in it: what may be long is never given back, and is taken or begins at
+the start of a word or line; all else has a bound. A character repeats possessively (`*+`), a group atomically (`(?>(?:...)*)`): before
+3.11.5, so in Debian's Python and the image, a possessive group takes too much (https://github.com/python/cpython/issues/106052).
 """
 
 from __future__ import annotations

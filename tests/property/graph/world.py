@@ -231,6 +231,9 @@ class _Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         me = getcurrent()
+        if self._owner is None:  # the usual case, a million times
+            self._owner, self._depth = me, 1
+            return True
         if self.is_reentrant and self._owner is me:
             self._depth += 1
             return True
@@ -255,13 +258,13 @@ class _Lock:
         self._depth -= 1
         if self._depth <= 0:
             self._owner = None
-            wake_one(self._waiters)
+            if self._waiters:
+                wake_one(self._waiters)
 
     def locked(self) -> bool:
         return self._owner is not None
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()
