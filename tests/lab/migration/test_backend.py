@@ -93,13 +93,10 @@ def test_its_daemon_keeps_us_from_starting_until_it_is_away() -> None:
             agent.start()
             inode = path.stat().st_ino
             made.start(wait=False)
-            status = made.driver.wait_status(
-                lambda s: any("aws-node" in one for one in s["lacks"]), what="it waits", timeout_s=30
-            )
+            why = f"NOT READY: aws-node: amazon-vpc-cni-k8s may give addresses of this node: it serves {SOCKET}"
+            status = made.driver.wait_status(lambda s: s["verdict"].startswith(why), what="it waits", timeout_s=30)
             assert status["phase"] == "restoring"
-            assert status["verdict"].startswith(
-                f"NOT READY: aws-node: amazon-vpc-cni-k8s may give addresses of this node: it serves {SOCKET}"
-            )
+            assert any("aws-node" in one for one in status["lacks"])
             assert any("metrics port: cannot serve on :61678" in one for one in status["lacks"])
             assert made.cni("DEL", "nobody").ok
             agent.kill()
