@@ -125,7 +125,7 @@ venv() {
         fi
     fi
     echo "setup: installing Python packages"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable '.[test]'
     lab_command
     .venv/bin/python -m ipamd.cloud.trim_model
 }

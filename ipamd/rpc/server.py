@@ -295,7 +295,10 @@ def prepare_run_dir(run_dir: Path) -> None:
             f"it has the directories {first_of(named, NAMED_MAX)}; set VPC_IPAMD_RUN_DIR to a directory that nobody else uses"
         )
         raise SettingsError(f"{run_dir} is somebody else's directory", details=details)
-    run_dir.chmod(0o700)
+    try:
+        run_dir.chmod(0o700)
+    except OSError as error:
+        raise SettingsError(f"cannot keep others out of {run_dir}: {error.strerror}", details="mount it writable") from error
 
 
 def take_instance_lock(run_dir: Path, *, is_ended: Callable[[float], bool], wait_s: float = LOCK_WAIT_S) -> tuple[int, bool]:

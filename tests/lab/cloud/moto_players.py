@@ -14,8 +14,6 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from moto import mock_aws
-from moto.moto_api._internal import mock_random
 
 from lab.ec2 import Ec2Server
 from lab.vpc.space import AddressChoice
@@ -125,6 +123,9 @@ Arena = Callable[[], tuple[Player, Player]]
 @pytest.fixture(scope="module")
 def arena() -> Iterator[Arena]:
     """Return a maker of pairs (lab, moto), each with a fresh subnet and a fresh m5.large in it."""
+    from moto import mock_aws  # here: each worker that only lists the tests would import it for nothing
+    from moto.moto_api._internal import mock_random
+
     cidrs = IPv4Network("10.0.0.0/8").subnets(new_prefix=20)
     names = itertools.count()
     with mock_aws():

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import moto.ec2
 import pytest
 
 from lab.vpc.limits import LIMITS
@@ -144,6 +143,8 @@ def test_instance_types(cloud: Any, refused: Any) -> None:
 @pytest.mark.parametrize("name", sorted(LIMITS))
 def test_limits_agree_with_another_source(name: str) -> None:
     """Each row of our table equals moto's copy of what AWS answers."""
+    import moto.ec2
+
     source = Path(moto.ec2.__file__).parent / "resources" / "instance_types.json.gz"
     theirs = json.loads(gzip.decompress(source.read_bytes()))[name]
     ours, network = LIMITS[name], theirs["NetworkInfo"]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from moto.ec2.exceptions import FilterNotImplementedError
 from moto_players import Arena, Player, outcome
 
 NOT_FOUND = "InvalidNetworkInterfaceID.NotFound"
@@ -74,6 +73,8 @@ def _after_create(act: Callable[[Player], Any]) -> Callable[[Player], Any]:
 
 
 def _bad_filter(p: Player) -> Any:
+    from moto.ec2.exceptions import FilterNotImplementedError
+
     try:
         return p.find("colour", "red")
     except FilterNotImplementedError:  # moto raises through the client: it is no answer of a service

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,14 @@ def test_an_empty_directory_and_ours_are_closed(tmp_path: Path, name: str) -> No
         (run_dir / "other").mkdir()
     prepare_run_dir(run_dir)
     assert run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that is read-only: one sentence for the operator, instead of a traceback."""
+
+    def refuse(_path: Path, _mode: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with pytest.raises(SettingsError, match=r"cannot keep others out of .*Read-only file system"):
+        prepare_run_dir(tmp_path)
