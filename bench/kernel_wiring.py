@@ -21,9 +21,10 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import NoReturn
 
-from ipamd.kernel import uapi
+from ipamd.kernel import messages, uapi
 from ipamd.kernel.netns import OWN_NETNS, HostNetns, entered
-from ipamd.kernel.wiring import KernelWiring
+from ipamd.kernel.survey import SANDBOX_TABLES
+from ipamd.kernel.wiring import KernelWiring, sandbox_routes
 from ipamd.model.attachment import WiringSpec, sandbox_mac, veth_name
 from ipamd.model.eni import PREFIX_LENGTH
 from ipamd.model.ids import parse_key
@@ -116,6 +117,36 @@ class Host:
             retired.append(_timed(lambda: self._retire(spec)))
             self._wiring.sweep()
         return wired, retired
+
+    def bare_times(self, rounds: int) -> tuple[list[float], list[float]]:
+        """What no wiring can leave out, with the messages that it has: a pair, up, with two routes; then its routes and its mark."""
+        spec = self._spec(0, self._pod, table=2)
+        macs = [sandbox_mac(spec.key, side=side) for side in ("host", "sandbox")]
+        made, gone = [], []
+        with Path(self._pod).open() as pod, self._host.netlink() as sock:
+            create = messages.create_veth(
+                spec.host_veth, mac=macs[0], peer_name="eth0", peer_mac=macs[1], peer_netns=pod.fileno(), mtu=spec.mtu
+            )
+
+            def make() -> None:
+                _, looked = sock.request([create, messages.get_link(spec.host_veth)])
+                index = messages.read_link(looked.replies[0]).index
+                up = messages.change_link(index, step="raise", is_up=True)
+                sock.carry_out([up, *sandbox_routes(spec.address, index, spec.host_veth)], what="bare pair")
+
+            def remove() -> None:
+                index = messages.read_link(sock.request([messages.get_link(spec.host_veth)])[0].replies[0]).index
+                routes = [
+                    messages.delete_route(spec.address, length=32, table=table, index=index, step="route")
+                    for table in SANDBOX_TABLES
+                ]
+                sock.carry_out([*routes, messages.change_link(index, step="mark", group=uapi.DYING_GROUP)], what="bare pair")
+
+            for _ in range(rounds):
+                made.append(_timed(make))
+                gone.append(_timed(remove))
+                self._wiring.sweep()
+        return made, gone
 
     def _sweeps(self) -> tuple[float, float]:
         specs = [self._spec(i, self._sandbox(f"swept{i}"), table=2) for i in range(SWEPT)]

@@ -117,7 +117,7 @@ def test_budgets_are_those_that_were_promised():
     assert [BUDGETS[name] for name in onefile] == [Budget("ratio", limit) for limit in (0.7, 0.6, 0.18, 0.6)]
     assert BUDGETS["add_700_to_10"] == BUDGETS["del_700_to_10"] == Budget("value", 1.25)
     assert BUDGETS["audit_cpu_660"] == Budget("value", 0.2, is_strict=True)
-    assert BUDGETS["wire_2000_to_10"] == BUDGETS["retire_2000_to_10"] == Budget("value", 1.25)
+    assert BUDGETS["wire_2000_to_10"] == BUDGETS["retire_2000_to_10"] == Budget("ratio", 1.25)
     assert (BUDGETS["pss"], BUDGETS["rss_after_bursts"]) == (Budget("value", 60), Budget("value", 83))
     assert BUDGETS["restart_plugin_add"] == Budget("value", 0.8)
     assert BUDGETS["nft_changes_cpu"] == Budget("value", 1, is_strict=True)
