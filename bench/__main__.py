@@ -61,7 +61,7 @@ GROUPS = {
     "restart": ("restart_first", "restart_plugin_add"),
     "wiring": ("wire_", "retire_"),
     "attack": ("add_p50_under_port_attack",),
-    "everything": ("everything_rss", "idle_cpu_660"),
+    "everything": ("everything_rss", "everything_660_rss", "idle_cpu_660"),
     "crowded": ("add_700", "del_700"),
     "audit": ("audit_cpu_660",),
     "scale": ("scale",),
