@@ -1,9 +1,9 @@
 """`everything_*rss`, `idle_cpu_660`: what a daemon costs its node on a real runtime, with all that it can serve, and at rest.
 
 Memory is read with 110 sandboxes and with 660, and everything on: CRI with its event stream, metrics, health pages, history,
-the socket for the plugin of amazon-vpc-cni-k8s. Then the daemon starts anew as it is by default, and is left alone but for what every node does:
-kubelet's STATUS and probes, and a scrape. Uses containerd 1.7, which has events, where `tools/fetch_containerd.sh` has unpacked it,
-else Debian's 1.6; the note says which.
+the socket for the plugin of amazon-vpc-cni-k8s. Then the daemon starts anew as it is by default, and is left alone but for what
+every node does: kubelet's STATUS and probes, and a scrape. Uses containerd 1.7, which has events, where
+`tools/fetch_containerd.sh` has unpacked it, else Debian's 1.6; the note says which.
 """
 
 from __future__ import annotations
