@@ -187,7 +187,7 @@ def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatas
         host,
         config=current.now.network,
         nft=Nftables(host),
-        veth_names=lambda: [attachment.host_veth for attachment in opened.datastore.attachments()],
+        attachments=opened.datastore.attachments,
     )
     current.follow(lambda now: now.network, made.use)
     return made

@@ -20,7 +20,7 @@ from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryRecord, Recorded
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
-from ipamd.model.kernel import HostChange, HostVeth, KernelSurvey, LinkEvent, RepairedObject, RoutingDifference
+from ipamd.model.kernel import ForeignLink, HostChange, HostVeth, KernelSurvey, LinkEvent, RepairedObject, RoutingDifference
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.subnets import DescribedSubnet
 
@@ -289,6 +289,9 @@ class HostNetwork(Protocol):
 
     def dropped_packets(self) -> Mapping[str, int]:
         """How many packets of sandboxes were dropped, by reason, at the last look. From memory."""
+
+    def foreign_links(self) -> Sequence[ForeignLink]:
+        """Links of the host that are not ours and lead into a sandbox's namespace, at the last look. From memory."""
 
     def await_link(self, mac: MacAddress) -> None:
         """Return when the link of an ENI that is being attached has appeared. WiringError if it does not within a bound."""

@@ -59,6 +59,7 @@ class Scope(StrEnum):
     """What a pass looks at. Everything includes the nftables tables; they are compared where a look shows no more than a doubt."""
 
     EVERYTHING = "everything"
+    LINKS = "links"
     TABLE = "table"
     LOOK = "look"
 
@@ -117,6 +118,8 @@ def scope_of(change: HostChange, datastore: Datastore) -> Scope | None:
             is_ours = False
         case ChangeKind.SYSCTL | ChangeKind.MISSED:
             is_ours = True
+        case ChangeKind.LINK if change.veth is None:
+            return Scope.LINKS
         case ChangeKind.LINK:
             is_ours = _is_link_damaged(change, datastore)
         case _:
@@ -127,7 +130,7 @@ def scope_of(change: HostChange, datastore: Datastore) -> Scope | None:
 def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
     veth = change.veth
     if veth is None or veth.is_dying:
-        return veth is None
+        return False
     # An ADD names its veth before its row is stored: an alias without a row is no damage. Without an alias the name tells.
     if veth.key is not None:
         attachment = datastore.attachment(veth.key)
@@ -245,7 +248,11 @@ class HostNetworkReconciler(Service):
 
     def confine(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
-        return self._tried("confinement", lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
+        repairs = self._tried("confinement", lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
+        # One that the node makes use of is most likely a second CNI's: the audit names it.
+        unused = first_of([str(one) for one in self._hostnet.foreign_links() if not one.is_in_use], NAMED_MAX)
+        self._health.report("foreign links", unused and f"foreign links: {unused}; see docs/host.md")
+        return repairs
 
     def _tried(self, subject: str, repair: Callable[[], list[str]]) -> list[str]:
         """Repair a part of the host; a failure is a condition of that part, and does not stop the repair of the others."""
@@ -291,6 +298,8 @@ class HostNetworkReconciler(Service):
             self.reconcile(is_by_clock=True)
         elif Scope.EVERYTHING in due or is_pause_over:
             self._answer(Scope.EVERYTHING, self.reconcile)
+        elif Scope.LINKS in due:
+            self._reconcile_table(is_in_place=False)
         elif Scope.TABLE in due:
             self._answer(Scope.TABLE, self._reconcile_table)
         elif Scope.LOOK in due:
@@ -312,9 +321,12 @@ class HostNetworkReconciler(Service):
         finally:
             self._triggers.done(scope, has_repaired=has_repaired)
 
-    def _reconcile_table(self) -> list[str]:
-        """Compare what is in nftables only: another program changed something there. What is refused the clock's pass records."""
-        repairs = [] if self._hostnet.is_drop_in_place() else self.confine()
+    def _reconcile_table(self, *, is_in_place: bool | None = None) -> list[str]:
+        """Compare what is in nftables only: another program changed something there, or (`is_in_place` False) what our tables go by.
+
+        What is refused the clock's pass records.
+        """
+        repairs = [] if is_in_place is None and self._hostnet.is_drop_in_place() else self.confine()
         identity = self._identity()
         if identity is not None:
             repairs += self._hostnet.reconcile_table(identity=identity, held=self.fights.held())
@@ -439,8 +451,6 @@ class HostNetworkReconciler(Service):
             repairs += self._remove_strays(strays)
         self._quarantine_service.take_stock(survey)
         is_doubled = bool(duplicate_addresses(survey))
-        others = first_of([f"{link} leads into {key}" for link, key in sorted(survey.foreign.items())], NAMED_MAX)
-        self._health.report("foreign links", others and f"foreign links: {others}; see docs/host.md")
         if survey.is_whole and not is_doubled:
             self._health.report("duplicates", "")
         # Addresses of what others wired may become ours to give.

@@ -10,19 +10,22 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ipamd.kernel import devconf, messages, routing, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables, NftState, NftTable, OwnTable
 from ipamd.kernel.nft import generation as generation_of
-from ipamd.model.attachment import decode_alias
+from ipamd.model.attachment import Attachment, decode_alias
 from ipamd.model.errors import KernelDumpError, WiringError
-from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, RoutingDifference, as_repairs
+from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
 from ipamd.settings import NetworkConfig
 
 _COUNTER = re.compile(rf"counter {ruleset.COUNTER_PREFIX}(\w+) {{\s*packets (\d+)")
+
+_PLAIN = re.compile(r"[A-Za-z0-9]+")
+"""Names of host veths of ours. A sandbox may give a link any name, and any alias: not each can be written into a rule."""
 
 NAMED_MAX = 3
 """Host veths that one sentence names."""
@@ -37,12 +40,21 @@ class Confinement:
     `dropped_packets` from any thread, without it.
     """
 
-    def __init__(self, host: HostNetns, *, config: NetworkConfig, nft: Nftables) -> None:
+    def __init__(
+        self, host: HostNetns, *, config: NetworkConfig, nft: Nftables, attachments: Callable[[], Iterable[Attachment]]
+    ) -> None:
         self._host = host
-        self._config = config
+        self._nft = nft
+        self._attachments = attachments
+        self.config = config
+        """The settings in force, set by the owner; a change is followed at the next repair."""
+        self.foreign = tuple[ForeignLink, ...]()
+        """What led into sandboxes at the last look."""
         self._tables = {
-            table: OwnTable(nft, table, follows="the host veths' names") for table in (ruleset.IPV4, ruleset.IPV6, ruleset.ARP)
+            table: OwnTable(nft, table, follows="the host veths' names or of a setting")
+            for table in (ruleset.IPV4, ruleset.IPV6, ruleset.ARP, ruleset.BRIDGE)
         }
+        self._links = dict[int, str]()  # those of others, by index
         self._state = NftState(host)
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
@@ -57,7 +69,7 @@ class Confinement:
 
     def is_source_checked(self) -> bool:
         """Whether that is so, and without extra sources: with them a sandbox may send from addresses that are not routed to it."""
-        return not self._config.extra_source_cidrs and self.is_in_place() is True
+        return not self.config.extra_source_cidrs and self.is_in_place() is True
 
     def dropped_packets(self) -> Mapping[str, int]:
         """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
@@ -84,8 +96,8 @@ class Confinement:
                 refusals.append(_not_checked(table, exc))
         if sentences:  # it was replaced, so the ruleset has another generation now
             generation = generation_of(self._host)
-        # Without the table of ARP, which a kernel may lack, sources of packets are checked all the same.
-        is_checked = set(commands) <= {*accepted, ruleset.ARP}
+        # Without the tables of ARP and bridges, which a kernel may lack, sources of packets are checked all the same.
+        is_checked = set(commands) <= {*accepted, ruleset.ARP, ruleset.BRIDGE}
         self._state.remember(accepted, generation=generation if is_checked else None)
         if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
             self._veths_in_order = None
@@ -114,27 +126,42 @@ class Confinement:
 
     def _commands(self) -> dict[NftTable, str]:
         others = self._other_veths or frozenset()
-        found = {ruleset.IPV4: ruleset.ipv4_table(self._config, other_veths=others)}
+        found = {ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others)}
         with self._host.entered():
             has_ipv6 = (routing.SYSCTL_ROOT / "net/ipv6").exists()
         if has_ipv6:
-            found[ruleset.IPV6] = ruleset.ipv6_table(self._config, other_veths=others)
-        found[ruleset.ARP] = ruleset.arp_table(self._config, other_veths=others)
-        return found
+            found[ruleset.IPV6] = ruleset.ipv6_table(self.config, other_veths=others)
+        found[ruleset.ARP] = ruleset.arp_table(self.config, other_veths=others)
+        if self.config.foreign_links == ruleset.DROP or self._nft.list_table(*ruleset.BRIDGE):
+            found[ruleset.BRIDGE] = ruleset.bridge_table(self.config)
+        foreign = {one.index for one in self.foreign}
+        return {table: text + ruleset.links(table, text, self._links, foreign=foreign) for table, text in found.items()}
 
     def _look_at_veths(self) -> list[messages.Link]:
         """All host veths of ours that are in use; none if every dump was interrupted: the next repair looks again (I11)."""
         try:
             with self._host.netlink() as sock:
-                links = survey.links_of(sock)
+                links = survey.links_of(sock, kind="")
+                ours = [one for one in links if one.kind == uapi.VETH_KIND and self._is_ours(one)]
+                behind = survey.sandboxes_behind(sock, links, ours=ours, attachments=self._attachments())
+                led = {route.index for route in survey.routes_of(sock)} if behind else set[int]()
         except KernelDumpError as exc:
             log.info("settings of host veths are compared later error=%s", exc)
             return []
-        prefix = self._config.veth_prefix
-        ours = [one for one in links if one.name.startswith(prefix) or decode_alias(one.alias) is not None]
+        prefix, indexes = self.config.veth_prefix, {one.index for one in ours}
+        self._links = {one.index: one.name for one in links if one.kind and one.index not in indexes}
+        self.foreign = tuple(
+            ForeignLink(one.name, one.index, behind[one.index], bool(one.master) or one.index in led)
+            for one in sorted(links, key=lambda one: one.name)
+            if one.index in behind
+        )
         # Dying ones too: their sandboxes may still send.
         self._other_veths = frozenset(one.name for one in ours if not one.name.startswith(prefix))
         return [one for one in ours if one.group != uapi.DYING_GROUP]
+
+    def _is_ours(self, link: messages.Link) -> bool:
+        is_known = _PLAIN.fullmatch(link.name) is not None and decode_alias(link.alias) is not None
+        return is_known or link.name.startswith(self.config.veth_prefix)
 
     def _repair_settings(self, veths: Iterable[messages.Link]) -> list[str]:
         """Set what differs, by netlink. Only forwarding is worth a sentence: without it a sandbox has no network."""
@@ -156,7 +183,7 @@ class Confinement:
 
     def _overruled(self) -> list[WiringError]:
         """The sysctl that takes effect from allowed extra sources: the kernel uses the higher value of all links' and the veth's."""
-        if not self._config.extra_source_cidrs:
+        if not self.config.extra_source_cidrs:
             return []
         try:
             now = routing.sysctl(self._host, "net/ipv4/conf/all/rp_filter", wanted=str(devconf.OFF))
@@ -184,6 +211,8 @@ class Confinement:
 
 
 def _not_checked(table: NftTable, exc: WiringError) -> WiringError:
+    if table == ruleset.BRIDGE:
+        return WiringError("what comes from sandboxes by ports of bridges is not dropped", details=str(exc))
     if table == ruleset.ARP:
         what = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
         return WiringError(what, details=f"{exc}; the kernel needs nf_tables for ARP (CONFIG_NF_TABLES_ARP)")

@@ -20,7 +20,7 @@ from ipamd.kernel.nft import Nftables, NftState, OwnTable
 from ipamd.kernel.nft import generation as generation_of
 from ipamd.kernel.other_software import OtherSoftware, remove_left_chains
 from ipamd.kernel.routing import HostLook, HostLooker, Repair
-from ipamd.model.attachment import WiringSpec
+from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
@@ -30,6 +30,7 @@ from ipamd.model.kernel import (
     NODE,
     NOT_REPAIRED,
     OWN_RULE,
+    ForeignLink,
     HostChange,
     LinkEvent,
     Repaired,
@@ -60,23 +61,23 @@ class KernelHostNetwork(HostNetwork):
         config: NetworkConfig,
         nft: Nftables,
         link_wait_s: float = routing.LINK_WAIT_S,
-        veth_names: Callable[[], Iterable[str]] = tuple,
+        attachments: Callable[[], Iterable[Attachment]] = tuple,
     ) -> None:
         """Manage the namespace `host` by `config`.
 
         Args:
             link_wait_s: bound of the wait for a newly attached ENI's link.
-            veth_names: the host veths of recorded sandboxes; some may be named by an earlier prefix.
+            attachments: the recorded sandboxes; some host veths may be named by an earlier prefix.
         """
         self._host = host
         self._config = config
         self._nft = nft
-        self._veth_names = veth_names
+        self._attachments = attachments
         self._table = OwnTable(nft, ruleset.SNAT, follows="the VPC's CIDRs or of a setting")
         self._table_state = NftState(host)
         self._former_names: set[str] = set()
         self._table_seen: tuple[str, ruleset.FormerSettings] | None = None  # what the last repair of the table saw of the host
-        self._confinement = Confinement(host, config=config, nft=nft)
+        self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments)
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
         self._link_wait_s = link_wait_s
         self._looker = HostLooker(veth_prefix=config.veth_prefix)
@@ -85,9 +86,9 @@ class KernelHostNetwork(HostNetwork):
         self._lock = threading.Lock()
 
     def use(self, config: NetworkConfig) -> None:
-        """Go by other settings from now on; the next comparison finds what differs. What confines sandboxes stays as it is."""
+        """Go by other settings from now on; the next comparison finds what differs."""
         with self._lock:
-            self._config = config
+            self._config = self._confinement.config = config
             self._table_seen = None
 
     def setup_node(self, identity: InstanceIdentity) -> None:
@@ -127,6 +128,9 @@ class KernelHostNetwork(HostNetwork):
 
     def dropped_packets(self) -> Mapping[str, int]:
         return self._confinement.dropped_packets()
+
+    def foreign_links(self) -> Sequence[ForeignLink]:
+        return self._confinement.foreign
 
     def await_link(self, mac: MacAddress) -> None:
         # No lock: reconciliation must not wait for a slow hot-plug.
@@ -341,7 +345,7 @@ class KernelHostNetwork(HostNetwork):
     def _former(self, look: HostLook) -> ruleset.FormerSettings:
         """A former prefix is kept until the next start: else audit and CHECK would find a difference after its sandboxes' last DEL."""
         prefix = self._config.veth_prefix
-        self._former_names.update(name for name in self._veth_names() if not name.startswith(prefix))
+        self._former_names.update(name for one in self._attachments() if not (name := one.host_veth).startswith(prefix))
         return routing.former_settings(look.rules, self._former_names, self._config)
 
     def _table_commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> str:

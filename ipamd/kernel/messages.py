@@ -76,6 +76,11 @@ def get_link(which: str | int) -> Message:
     return Message(f"look at link {which}", uapi.RTM_GETLINK, 0, body, ABSENT)
 
 
+def get_namespace_number(fd: int) -> Message:
+    """Ask by which number the links of this namespace name the namespace of a descriptor (`Link.netnsid`)."""
+    return Message("look at a namespace's number", uapi.RTM_GETNSID, 0, bytes(U32.size) + _u32(uapi.NETNSA_FD, fd))
+
+
 def change_link(
     index: int,
     *,
@@ -340,7 +345,7 @@ veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and mo
 class Link:
     """One link. `peer_index`: the other end of a veth, in the peer's namespace. MAC in lower case; MTU in bytes.
 
-    `netnsid`: the number of its other end's namespace, unread.
+    `netnsid`: the number of the namespace that its other end, its lower link or its tunnel is in, unread; empty: of this one.
     `master`: index of the bridge or other link that takes its packets, or 0.
     `families`: its settings per address family, unread (`ipamd/kernel/devconf.py`).
     """
@@ -426,6 +431,11 @@ def read_link(body: bytes) -> Link:
         master=_number(found.get(uapi.IFLA_MASTER)),
         netnsid=found.get(uapi.IFLA_LINK_NETNSID, b""),
     )
+
+
+def read_namespace_number(body: bytes) -> bytes:
+    """Read an RTM_NEWNSID body."""
+    return attributes(body, U32.size).get(uapi.NETNSA_NSID, b"")
 
 
 def read_address(body: bytes) -> InterfaceAddress:

@@ -122,6 +122,11 @@ def _one_line(errors: bytes) -> str:
 # comparison of a process always replaces.
 
 
+_LINKS = re.compile(r"^\tset \w+ {\n\t\ttype iface_index\n.*?^\t}\n", re.M | re.S)
+"""How nft prints a set of links. No name of a link holds a tab or a new line."""
+
+_FLUSH = "flush set "
+
 COUNTED = re.compile(r"packets \d+ bytes \d+")
 """How nft prints the present value of a counter."""
 
@@ -138,6 +143,14 @@ class NftTable(NamedTuple):
     def removal(self) -> str:
         """Return commands that remove it, whether it exists or not."""
         return f"add table {self}\ndelete table {self}\n"
+
+    def links(self, name: str, links: Mapping[int, str]) -> str:
+        """Return commands that fill a set of links, which are names by index.
+
+        By index, because a link's name may be anything, quotes included. The names are in a comment: nft prints them.
+        """
+        added = f"add element {self} {name} {{ {', '.join(map(str, links))} }}\n# {links!a}\n"
+        return f"{_FLUSH}{self} {name}\n{added if links else ''}"
 
     def replacement(self, body: str) -> str:
         """Return commands that make it anew, as one transaction."""
@@ -182,10 +195,14 @@ class OwnTable:
         before, now = self._applied, self._list()
         if before == (commands, now):
             return []
-        self._nft.run(commands)
+        # Sets of links follow them without a word, and the counters go on.
+        (table, _, links), (table_before, _, links_before) = (one.partition(_FLUSH) for one in (commands, (before or [""])[0]))
+        is_same = before is not None and table == table_before and _LINKS.sub("", before[1]) == _LINKS.sub("", now)
+        is_links_only = is_same and links != links_before
+        self._nft.run(_FLUSH + links if is_links_only else commands)
         made = self._list()
         self._applied = commands, made
-        if now == made:
+        if now == made or is_links_only:
             return []
         if not now:
             return [f"{self._what} was missing: added"]
@@ -203,7 +220,7 @@ class OwnTable:
 # Are tables of ours still as they were when they were last compared? Asked of the kernel, without libnftables.
 #
 # The kernel numbers every change of the ruleset of a namespace (its generation). While the number is the same nothing has changed;
-# when it is another, our tables, their chains, rules and constant sets are read and compared byte by byte, because other software
+# when it is another, our tables, their chains, rules and sets are read and compared byte by byte, because other software
 # changes its own tables all the time (kube-proxy). Handles are in these bytes, so a table that was deleted and made again is another
 # one. What is read does not grow with what others have there: no object of theirs is asked for.
 # Source: linux/netfilter/nf_tables.h, NFT_MSG_GETGEN; the kernel's net/netfilter/nf_tables_api.c, nf_tables_fill_gen_info.
@@ -212,10 +229,10 @@ class OwnTable:
 NFGENMSG_BYTES = 4
 """nfgenmsg: family, version, and a resource ID that is the lower half of the generation, so it is left out of what is compared."""
 
-_FAMILIES = {"ip": 2, "arp": 3, "ip6": 10}
+_FAMILIES = {"ip": 2, "arp": 3, "bridge": 7, "ip6": 10}
 
 _CHAIN = re.compile(r"^  chain (\w+) ", re.M)
-_CONSTANT_SET = re.compile(r"^  set (\w+) {[^}]*elements = ", re.M)
+_SET = re.compile(r"^  set (\w+) {", re.M)
 """As `ruleset` writes them."""
 
 
@@ -310,6 +327,6 @@ def _objects(sock: NetlinkSocket, table: NftTable, commands: str) -> Iterator[by
     for outcome in outcomes:
         yield from outcome.replies
     yield from sock.dump(named(uapi.NFT_MSG_GETRULE, uapi.NFTA_RULE_TABLE))
-    for name in _CONSTANT_SET.findall(commands):
+    for name in _SET.findall(commands):
         asked_set = text_attribute(uapi.NFTA_SET_ELEM_LIST_SET, name)
         yield from sock.dump(named(uapi.NFT_MSG_GETSETELEM, uapi.NFTA_SET_ELEM_LIST_TABLE, asked_set))

@@ -14,7 +14,7 @@ transaction instead of rule by rule (docs/adr/0005).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from ipamd.kernel.nft import NftTable
@@ -149,6 +149,7 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
 #     from_veths     prerouting -450, before the kernel puts fragments together: a forged one joins nobody's datagram
 #     from_sandbox   what every packet of a host veth passes
 #     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
+#     to_node        input: what no veth, bridge or tunnel may tell the node, a link that a sandbox made there included
 #     returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back
 #
 # A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
@@ -161,6 +162,16 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
 IPV4 = NftTable("ip", "vpc-ipamd-confine")
 IPV6 = NftTable("ip6", "vpc-ipamd-confine")
 ARP = NftTable("arp", "vpc-ipamd-confine")
+BRIDGE = NftTable("bridge", "vpc-ipamd-confine")
+
+DROP = "drop"
+"""Of VPC_IPAMD_FOREIGN_LINKS."""
+
+_FOREIGN, _ELSEWHERE = "foreign", "elsewhere"
+"""Sets of links that are not ours: those that lead into a sandbox, and those that do not."""
+
+_NEW_VETH = f'meta iifkind "veth" iif != @{_ELSEWHERE}'
+"""Of a veth that leads into a sandbox, or that nobody has looked at yet."""
 
 _BEFORE_DEFRAG = "-450"
 """NF_IP_PRI_RAW_BEFORE_DEFRAG and NF_IP6_PRI_RAW_BEFORE_DEFRAG; fragments are put together at -400, NF_IP_PRI_CONNTRACK_DEFRAG.
@@ -180,13 +191,14 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     Concurrency: pure.
     """
     drop_source = _drop("source")
+    # The type is the first byte, so it comes with offset 0. In other fragments the kernel takes what is there for it
+    # (net/netfilter/nf_tables_core.c, nft_payload_fast_eval).
+    redirects = f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('redirect')}"
     rules = [
         # Services that listen on the node's loopback only are not for sandboxes; with route_localnet, which kube-proxy sets, they
         # would be reached (CVE-2020-8558).
         f"ip daddr 127.0.0.0/8 {_drop('loopback')}",
-        # The type is the first byte, so it comes with offset 0. In other fragments the kernel takes what is there for it
-        # (net/netfilter/nf_tables_core.c, nft_payload_fast_eval).
-        f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('redirect')}",
+        redirects,
         # The kernel takes 0.0.0.0 to a broadcast address for DHCP, and `fib` lets it pass.
         f"ip saddr 0.0.0.0/8 {drop_source}",
         f"fib saddr . iif oif missing {'jump extra_source' if config.extra_source_cidrs else drop_source}",
@@ -201,9 +213,12 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
         parts.append(chain("extra_source", "", extra))
     else:
         parts += [*_counters("returned"), _returned(config, other_veths)]
-    parts.append(chain("from_sandbox", "", rules))
-    of_others = f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('redirect')}"
-    return _table(IPV4, [*parts, _from_veths(config, other_veths, of_others)])
+    parts += [*_counters("foreign"), chain("from_sandbox", "", rules)]
+    # From the first packet on, before anybody could look where the link leads.
+    of_others = [f'meta iifkind "veth" {redirects}']
+    of_others += [f"{_NEW_VETH} fib saddr oifname {each} {_drop('foreign')}" for each in _names(config, other_veths)]
+    of_others += _of_foreign(config, "foreign")
+    return _table(IPV4, [*parts, _to_node(redirects), *_from_veths(config, other_veths, of_others)])
 
 
 def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
@@ -212,8 +227,8 @@ def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     Router advertisements, redirects and neighbour messages of a sandbox would change the node's routing (CVE-2020-10749).
     """
     parts = [*_counters("ipv6"), chain("from_sandbox", "", [_drop("ipv6")])]
-    of_others = f"icmpv6 type {{ nd-router-advert, nd-redirect }} {_drop('ipv6')}"
-    return _table(IPV6, [*parts, _from_veths(config, other_veths, of_others)])
+    parts.append(_to_node(f"icmpv6 type {{ nd-router-advert, nd-redirect }} {_drop('ipv6')}"))
+    return _table(IPV6, [*parts, *_from_veths(config, other_veths, _of_foreign(config, "ipv6"))])
 
 
 def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
@@ -224,7 +239,40 @@ def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     other. Where rp_filter is 0, nothing else stops them.
     """
     parts = [*_counters("arp"), chain("from_sandbox", "", [f"arp operation request {_drop('arp')}"])]
-    return _table(ARP, [*parts, _from_veths(config, other_veths, hook="input", priority="filter")])
+    of_others = _of_foreign(config, "arp") if config.foreign_links == DROP else []
+    return _table(ARP, [*parts, *_from_veths(config, other_veths, of_others, hook="input", priority="filter")])
+
+
+def bridge_table(config: NetworkConfig) -> str:
+    """Return commands that replace the table of bridges: only with DROP, and only for links that are known to lead into a sandbox."""
+    if config.foreign_links != DROP:
+        return BRIDGE.removal()
+    head = f"type filter hook prerouting priority {_BEFORE_DEFRAG}; policy accept;"
+    return _table(BRIDGE, [_link_set(_FOREIGN), chain("from_veths", head, [f"iif @{_FOREIGN} drop"])])
+
+
+def links(table: NftTable, commands: str, links: Mapping[int, str], *, foreign: Collection[int]) -> str:
+    """Return commands that fill the sets of a table, which `commands` make, with the links of others; `foreign`: into sandboxes."""
+    sets = {
+        _FOREIGN: {index: name for index, name in links.items() if index in foreign},
+        _ELSEWHERE: {index: name for index, name in links.items() if index not in foreign},
+    }
+    return "".join(table.links(name, found) for name, found in sets.items() if f"  set {name} {{" in commands)
+
+
+def _of_foreign(config: NetworkConfig, reason: str) -> list[str]:
+    if config.foreign_links != DROP:
+        return [f"iif @{_FOREIGN} fib saddr . iif oif missing {_drop(reason)}"]
+    return [f"iif @{_FOREIGN} {_drop(reason)}", f"{_NEW_VETH} {_drop(reason)}"]
+
+
+def _to_node(rule: str) -> str:
+    # On input, not before: between the ports of a bridge it may be meant so. A link that nobody made, as an ENI's, has no kind to compare.
+    return chain("to_node", "type filter hook input priority filter; policy accept;", [f'meta iifkind != "none" {rule}'])
+
+
+def _link_set(name: str) -> str:
+    return f"  set {name} {{\n    type iface_index;\n  }}"
 
 
 def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:
@@ -245,17 +293,17 @@ def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:
 def _from_veths(
     config: NetworkConfig,
     other_veths: Collection[str],
-    of_others: str = "",
+    of_others: Collection[str],
     *,
     hook: str = "prerouting",
     priority: str = _BEFORE_DEFRAG,
-) -> str:
+) -> list[str]:
     # By kind too, or a prefix such as `ens` would make sandboxes of the node's own links.
     rules = [f'iifname {names} meta iifkind "veth" goto from_sandbox' for names in _names(config, other_veths)]
-    # Any other veth may be one that a sandbox with NET_ADMIN made on the node, before anybody could look; an ENI's link is none, and
-    # what is a port of a bridge comes in by the bridge.
-    rules += [f'meta iifkind "veth" {of_others}'] if of_others else []
-    return chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)
+    # Any other link may be one that a sandbox with NET_ADMIN made on the node; what is a port of a bridge comes in by the bridge.
+    rules += of_others
+    sets = [_link_set(name) for name in (_FOREIGN, _ELSEWHERE) if any(f"@{name} " in rule for rule in of_others)]
+    return [*sets, chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)]
 
 
 def _names(config: NetworkConfig, other_veths: Collection[str]) -> list[str]:

@@ -10,15 +10,18 @@ it. Answers are remembered by their bytes: a survey of a quiet node parses nothi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import decode_alias
+from ipamd.model.attachment import Attachment, decode_alias
 from ipamd.model.eni import PREFIX_LENGTH
+from ipamd.model.errors import IpamError
+from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
 RULE_READS = 6
@@ -59,10 +62,7 @@ def _parsed(
     veths = {link.index: link for link in map(read_link, links) if link.kind == uapi.VETH_KIND}
     ours = sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)
     names = {index: link.name for index, link in veths.items()}
-    found = seen(ours, names, routes=map(_route, routes), rules=map(_rule, rules), is_whole=is_whole)
-    owners = {veths[one.ifindex].netnsid: one.key for one in ours if one.key is not None}
-    others = [link for link in veths.values() if link.netnsid and link.index not in {one.ifindex for one in ours}]
-    return replace(found, foreign={link.name: owners[link.netnsid] for link in others if link.netnsid in owners})
+    return seen(ours, names, routes=map(_route, routes), rules=map(_rule, rules), is_whole=is_whole)
 
 
 def seen(
@@ -136,6 +136,26 @@ def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[message
     """All links of a kind, or all for an empty one. Raises: KernelDumpError, WiringError."""
     links = [read_link(body) for body in sock.dump(messages.dump_links(kind=kind))]
     return [link for link in links if not kind or link.kind == kind]
+
+
+def sandboxes_behind(
+    sock: NetlinkSocket, links: Iterable[messages.Link], *, ours: Iterable[messages.Link], attachments: Iterable[Attachment]
+) -> dict[int, AttachmentKey]:
+    """Find the links that lead into a sandbox's namespace, as our host veths do, by index; of any kind that tells where it leads.
+
+    The namespace of a sandbox whose own veth is gone is asked for: it may have deleted that to be no sandbox's any more.
+    Raises: WiringError.
+    """
+    veths = {link.name: link for link in ours}
+    owners = {link.netnsid: found[0] for link in veths.values() if (found := _identity(link.alias))}
+    led = [link for link in links if link.netnsid and link.name not in veths]
+    if any(link.netnsid not in owners for link in led):
+        for one in attachments:
+            if one.host_veth not in veths:
+                with suppress(IpamError), opened_netns(one.netns) as (fd, _):
+                    (outcome,) = sock.request([messages.get_namespace_number(fd)])
+                    owners |= {messages.read_namespace_number(reply): one.key for reply in outcome.replies}
+    return {link.index: owners[link.netnsid] for link in led if link.netnsid in owners}
 
 
 def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[messages.Route]:

@@ -47,6 +47,7 @@ RTM_GETNEIGH = 30
 RTM_NEWRULE = 32
 RTM_DELRULE = 33
 RTM_GETRULE = 34
+RTM_GETNSID = 90
 RTM_UNKNOWN = 0xFFF0
 """No such message: the kernel answers EOPNOTSUPP. Ours, for failpoints only."""
 
@@ -58,6 +59,8 @@ RTNLGRP_IPV4_NETCONF = 24
 RTM_NEWNETCONF = 80
 NETCONFA_IFINDEX = 1  # linux/netconf.h
 NETCONFA_IFINDEX_ALL = -1
+NETNSA_NSID = 1  # linux/net_namespace.h
+NETNSA_FD = 3
 RTEXT_FILTER_SKIP_STATS = 1 << 3
 RTA_DST = 1
 RTA_SRC = 2

@@ -44,7 +44,6 @@ class KernelSurvey:
     `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
     `from_rules`: address -> tables of its rules 1536; `from_prefixes`: of rules for a whole prefix.
     `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
-    `foreign`: veths that are not ours and lead into a sandbox's namespace -> the sandbox.
     """
 
     veths: tuple[HostVeth, ...]
@@ -55,7 +54,6 @@ class KernelSurvey:
     own_routes: dict[IPv4Address, str] = field(default_factory=dict)
     has_own_rule: bool = False
     from_prefixes: dict[IPv4Network, tuple[int, ...]] = field(default_factory=dict)
-    foreign: Mapping[str, AttachmentKey] = field(default_factory=dict)
 
     @cached_property
     def _named(self) -> Mapping[str | AttachmentKey | None, list[HostVeth]]:
@@ -84,6 +82,22 @@ def stray_rules(survey: KernelSurvey, subnets: Iterable[IPv4Network]) -> frozens
     ruled = {*survey.to_rules, *survey.from_rules} - survey.routes.keys() - {veth.address for veth in survey.veths}
     networks = tuple(subnets)
     return frozenset(address for address in ruled if any(address in network for network in networks))
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLink:
+    """A link of the host that is not ours and leads into the namespace of a sandbox.
+
+    `is_in_use`: an IPv4 route of the host leads through it, or it is a port of a bridge: somebody on the node made use of it.
+    """
+
+    name: str
+    index: int
+    key: AttachmentKey
+    is_in_use: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} leads into {self.key}"
 
 
 class LinkEventKind(StrEnum):
@@ -162,9 +176,10 @@ class RoutingDifference:
         return f"{self.what}; to mend it: {self.mend}" if self.mend else self.what
 
 
-DROP_REASONS = ("source", "redirect", "loopback", "ipv6", "returned", "arp")
+DROP_REASONS = ("source", "redirect", "loopback", "ipv6", "returned", "arp", "foreign")
 """Why a sandbox's packet is dropped: a source that is not its own, an ICMP redirect, for the node's loopback, IPv6,
-one that the VPC sent back because it is for an address of this node that no sandbox has, an ARP request."""
+one that the VPC sent back because it is for an address of this node that no sandbox has, an ARP request, by a link that is not
+ours: with a source that is routed elsewhere, or at all (VPC_IPAMD_FOREIGN_LINKS)."""
 
 
 NOT_REPAIRED = "could not be repaired"

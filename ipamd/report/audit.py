@@ -94,6 +94,10 @@ def _host(sources: Sources, silent: list[str], told: Collection[str]) -> list[Fi
         what += f"; {counted(sandboxes[eni_id], 'sandbox')} on it" if sandboxes[eni_id] else ""
         over = "it is used again once that is over, or forgotten once EC2 confirms it"
         found.append(Finding(Severity.DIFFERENCE, eni_id, what, over))
+    found += [
+        Finding(Severity.DIFFERENCE, one.name, f"leads into sandbox {one.key}, and is not ours", FOREIGN)
+        for one in sources.hostnet.foreign_links()
+    ]
     what = "its routing is not set up on the host, so it gives no address (I7)"
     return found + [Finding(Severity.PENDING, eni_id, what, SET_UP) for eni_id in unready]
 
@@ -217,10 +221,6 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
         if attachment.key not in busy:
             findings += _of_wiring(attachment, survey)
     findings += _unowned_links(attachments, survey, busy, datastore)
-    findings += [
-        Finding(Severity.DIFFERENCE, link, f"leads into sandbox {key}, and is not ours", FOREIGN)
-        for link, key in survey.foreign.items()
-    ]
     assigned = {attachment.address for attachment in attachments}
     cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
     for address in sorted(cold & {*survey.to_rules, *survey.from_rules, *survey.routes, *survey.own_routes}):

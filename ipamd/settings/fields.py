@@ -146,6 +146,12 @@ class NetworkConfig:
         (),
         "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for those that route for others.",
     )
+    foreign_links: str = live(
+        "VPC_IPAMD_FOREIGN_LINKS",
+        choice("confine", "drop"),
+        "confine",
+        "Packets by links that are not ours and lead into a sandbox (Multus): drop those whose source is routed elsewhere, or all.",
+    )
 
     @property
     def sandbox_mtu(self) -> int:

@@ -11,7 +11,17 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import NODE, HostChange, LinkEvent, LinkEventKind, Repaired, RepairedObject, RepairKind, RoutingDifference
+from ipamd.model.kernel import (
+    NODE,
+    ForeignLink,
+    HostChange,
+    LinkEvent,
+    LinkEventKind,
+    Repaired,
+    RepairedObject,
+    RepairKind,
+    RoutingDifference,
+)
 
 
 class FakeHostNetwork:
@@ -70,6 +80,10 @@ class FakeHostNetwork:
     def dropped_packets(self) -> Mapping[str, int]:
         """See the port: what a test put into `dropped`."""
         return self.dropped
+
+    def foreign_links(self) -> Sequence[ForeignLink]:
+        """See the port: there are none."""
+        return ()
 
     def await_link(self, mac: MacAddress) -> None:
         """See the port: links appear at once here."""

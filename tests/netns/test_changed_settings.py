@@ -44,7 +44,7 @@ class Node:
     def start(self, config):
         """A daemon with these settings starts on the node."""
         self.hostnet = KernelHostNetwork(
-            self.world.netns, config=config, nft=self.world.nft, link_wait_s=2.0, veth_names=lambda: [self.spec.host_veth]
+            self.world.netns, config=config, nft=self.world.nft, link_wait_s=2.0, attachments=lambda: [self.spec]
         )
         self.hostnet.setup_node(self.world.identity())
         self.hostnet.setup_eni(self.world.eni())
@@ -171,17 +171,17 @@ def test_excluded_cidrs_take_effect(node):
 
 def test_old_prefix_is_covered_while_a_veth_has_it(node):
     """It stays in the table until the start after the last one has gone: nothing differs in between."""
-    names = [node.spec.host_veth]
+    recorded = [node.spec]
     config = NetworkConfig(veth_prefix="pod")
 
     def start():
-        made = KernelHostNetwork(node.world.netns, config=config, nft=node.world.nft, veth_names=lambda: names)
+        made = KernelHostNetwork(node.world.netns, config=config, nft=node.world.nft, attachments=lambda: recorded)
         made.setup_node(node.world.identity())
         return made, node.world.host.sh("nft list table ip vpc-ipamd")
 
     hostnet, text = start()
     assert '"eni*"' in text
-    names.clear()
+    recorded.clear()
     assert hostnet.differences(identity=node.world.identity(), enis=[]) == []
     assert hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
     _, text = start()
