@@ -56,7 +56,10 @@ CALM_S = 60.0
 
 
 class Scope(StrEnum):
-    """What a pass looks at. Everything includes the nftables tables; they are compared where a look shows no more than a doubt."""
+    """What a pass looks at. Everything includes the nftables tables; they are compared where a look shows no more than a doubt.
+
+    Links are those of others, which our tables name: a sandbox may make one, so they wait for no gap.
+    """
 
     EVERYTHING = "everything"
     LINKS = "links"
@@ -299,7 +302,7 @@ class HostNetworkReconciler(Service):
         elif Scope.EVERYTHING in due or is_pause_over:
             self._answer(Scope.EVERYTHING, self.reconcile)
         elif Scope.LINKS in due:
-            self._reconcile_table(is_in_place=False)
+            self._reconcile_table(has_links=True)
         elif Scope.TABLE in due:
             self._answer(Scope.TABLE, self._reconcile_table)
         elif Scope.LOOK in due:
@@ -321,12 +324,12 @@ class HostNetworkReconciler(Service):
         finally:
             self._triggers.done(scope, has_repaired=has_repaired)
 
-    def _reconcile_table(self, *, is_in_place: bool | None = None) -> list[str]:
-        """Compare what is in nftables only: another program changed something there, or (`is_in_place` False) what our tables go by.
+    def _reconcile_table(self, *, has_links: bool = False) -> list[str]:
+        """Compare what is in nftables only: another program changed something there, or links of others that the tables name.
 
         What is refused the clock's pass records.
         """
-        repairs = [] if is_in_place is None and self._hostnet.is_drop_in_place() else self.confine()
+        repairs = self.confine() if has_links or not self._hostnet.is_drop_in_place() else []
         identity = self._identity()
         if identity is not None:
             repairs += self._hostnet.reconcile_table(identity=identity, held=self.fights.held())

@@ -54,7 +54,7 @@ class Confinement:
             table: OwnTable(nft, table, follows="the host veths' names or of a setting")
             for table in (ruleset.IPV4, ruleset.IPV6, ruleset.ARP, ruleset.BRIDGE)
         }
-        self._links = dict[int, str]()  # those of others, by index
+        self._links = dict[int, str]()  # those of others of which it is known where they lead, by index
         self._state = NftState(host)
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
@@ -143,18 +143,19 @@ class Confinement:
             with self._host.netlink() as sock:
                 links = survey.links_of(sock, kind="")
                 ours = [one for one in links if one.kind == uapi.VETH_KIND and self._is_ours(one)]
-                behind = survey.sandboxes_behind(sock, links, ours=ours, attachments=self._attachments())
-                led = {route.index for route in survey.routes_of(sock)} if behind else set[int]()
+                own = {one.index for one in ours}
+                others = [one for one in links if one.kind and one.index not in own]
+                behind = survey.sandboxes_behind(sock, others, ours=ours, attachments=self._attachments())
+                led = {route.index for route in survey.routes_of(sock)} if others else set[int]()
         except KernelDumpError as exc:
             log.info("settings of host veths are compared later error=%s", exc)
             return []
-        prefix, indexes = self.config.veth_prefix, {one.index for one in ours}
-        self._links = {one.index: one.name for one in links if one.kind and one.index not in indexes}
+        prefix, in_use = self.config.veth_prefix, {one.index for one in others if one.master or one.index in led}
         self.foreign = tuple(
-            ForeignLink(one.name, one.index, behind[one.index], bool(one.master) or one.index in led)
-            for one in sorted(links, key=lambda one: one.name)
-            if one.index in behind
+            ForeignLink(one.name, one.index, behind[one.index], one.index in in_use) for one in others if one.index in behind
         )
+        # A sandbox may have made a namespace of its own, and a link into that: what nobody on the node uses leads nowhere known.
+        self._links = {one.index: one.name for one in others if one.index in in_use or one.index in behind or not one.netnsid}
         # Dying ones too: their sandboxes may still send.
         self._other_veths = frozenset(one.name for one in ours if not one.name.startswith(prefix))
         return [one for one in ours if one.group != uapi.DYING_GROUP]

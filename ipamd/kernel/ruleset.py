@@ -170,6 +170,8 @@ DROP = "drop"
 _FOREIGN, _ELSEWHERE = "foreign", "elsewhere"
 """Sets of links that are not ours: those that lead into a sandbox, and those that do not."""
 
+_LINK_SETS = "\n".join(f"  set {name} {{\n    type iface_index;\n  }}" for name in (_FOREIGN, _ELSEWHERE))
+
 _NEW_VETH = f'meta iifkind "veth" iif != @{_ELSEWHERE}'
 """Of a veth that leads into a sandbox, or that nobody has looked at yet."""
 
@@ -239,7 +241,9 @@ def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     other. Where rp_filter is 0, nothing else stops them.
     """
     parts = [*_counters("arp"), chain("from_sandbox", "", [f"arp operation request {_drop('arp')}"])]
-    of_others = _of_foreign(config, "arp") if config.foreign_links == DROP else []
+    # A second CNI's sandboxes ask seldom; those that the kernel remembers for less than 5 s are not put out for others.
+    few = [f"{_NEW_VETH} arp operation request limit rate over 100/second {_drop('arp')}"]
+    of_others = _of_foreign(config, "arp") if config.foreign_links == DROP else few
     return _table(ARP, [*parts, *_from_veths(config, other_veths, of_others, hook="input", priority="filter")])
 
 
@@ -248,16 +252,16 @@ def bridge_table(config: NetworkConfig) -> str:
     if config.foreign_links != DROP:
         return BRIDGE.removal()
     head = f"type filter hook prerouting priority {_BEFORE_DEFRAG}; policy accept;"
-    return _table(BRIDGE, [_link_set(_FOREIGN), chain("from_veths", head, [f"iif @{_FOREIGN} drop"])])
+    return _table(BRIDGE, [_LINK_SETS, chain("from_veths", head, [f"iif @{_FOREIGN} drop"])])
 
 
 def links(table: NftTable, commands: str, links: Mapping[int, str], *, foreign: Collection[int]) -> str:
     """Return commands that fill the sets of a table, which `commands` make, with the links of others; `foreign`: into sandboxes."""
-    sets = {
-        _FOREIGN: {index: name for index, name in links.items() if index in foreign},
-        _ELSEWHERE: {index: name for index, name in links.items() if index not in foreign},
-    }
-    return "".join(table.links(name, found) for name, found in sets.items() if f"  set {name} {{" in commands)
+    return "".join(
+        table.links(name, {index: link for index, link in links.items() if (name == _FOREIGN) == (index in foreign)})
+        for name in (_FOREIGN, _ELSEWHERE)
+        if _LINK_SETS in commands
+    )
 
 
 def _of_foreign(config: NetworkConfig, reason: str) -> list[str]:
@@ -267,12 +271,8 @@ def _of_foreign(config: NetworkConfig, reason: str) -> list[str]:
 
 
 def _to_node(rule: str) -> str:
-    # On input, not before: between the ports of a bridge it may be meant so. A link that nobody made, as an ENI's, has no kind to compare.
+    # On input, not before: between the ports of a bridge it may be meant so. An ENI's link has no kind to compare.
     return chain("to_node", "type filter hook input priority filter; policy accept;", [f'meta iifkind != "none" {rule}'])
-
-
-def _link_set(name: str) -> str:
-    return f"  set {name} {{\n    type iface_index;\n  }}"
 
 
 def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:
@@ -302,8 +302,7 @@ def _from_veths(
     rules = [f'iifname {names} meta iifkind "veth" goto from_sandbox' for names in _names(config, other_veths)]
     # Any other link may be one that a sandbox with NET_ADMIN made on the node; what is a port of a bridge comes in by the bridge.
     rules += of_others
-    sets = [_link_set(name) for name in (_FOREIGN, _ELSEWHERE) if any(f"@{name} " in rule for rule in of_others)]
-    return [*sets, chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)]
+    return [_LINK_SETS, chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)]
 
 
 def _names(config: NetworkConfig, other_veths: Collection[str]) -> list[str]:

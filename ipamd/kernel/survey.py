@@ -139,19 +139,19 @@ def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[message
 
 
 def sandboxes_behind(
-    sock: NetlinkSocket, links: Iterable[messages.Link], *, ours: Iterable[messages.Link], attachments: Iterable[Attachment]
+    sock: NetlinkSocket, others: Iterable[messages.Link], *, ours: Iterable[messages.Link], attachments: Iterable[Attachment]
 ) -> dict[int, AttachmentKey]:
-    """Find the links that lead into a sandbox's namespace, as our host veths do, by index; of any kind that tells where it leads.
+    """Find those of others' links that lead into a sandbox's namespace, as ours do, by index; of any kind that tells where it leads.
 
     The namespace of a sandbox whose own veth is gone is asked for: it may have deleted that to be no sandbox's any more.
     Raises: WiringError.
     """
-    veths = {link.name: link for link in ours}
-    owners = {link.netnsid: found[0] for link in veths.values() if (found := _identity(link.alias))}
-    led = [link for link in links if link.netnsid and link.name not in veths]
+    owners = {link.netnsid: found[0] for link in ours if (found := _identity(link.alias))}
+    led = [link for link in others if link.netnsid]
     if any(link.netnsid not in owners for link in led):
+        names = {link.name for link in ours}
         for one in attachments:
-            if one.host_veth not in veths:
+            if one.host_veth not in names:
                 with suppress(IpamError), opened_netns(one.netns) as (fd, _):
                     (outcome,) = sock.request([messages.get_namespace_number(fd)])
                     owners |= {messages.read_namespace_number(reply): one.key for reply in outcome.replies}

@@ -129,12 +129,14 @@ class Subnet(_message.Message):
     def __init__(self, subnet_id: _Optional[str] = ..., free_count: _Optional[int] = ..., why_not: _Optional[str] = ...) -> None: ...
 
 class Confinement(_message.Message):
-    __slots__ = ("source_checked", "dropped")
+    __slots__ = ("source_checked", "dropped", "foreign_links")
     SOURCE_CHECKED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_LINKS_FIELD_NUMBER: _ClassVar[int]
     source_checked: bool
     dropped: _containers.RepeatedCompositeFieldContainer[Dropped]
-    def __init__(self, source_checked: _Optional[bool] = ..., dropped: _Optional[_Iterable[_Union[Dropped, _Mapping]]] = ...) -> None: ...
+    foreign_links: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, source_checked: _Optional[bool] = ..., dropped: _Optional[_Iterable[_Union[Dropped, _Mapping]]] = ..., foreign_links: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Dropped(_message.Message):
     __slots__ = ("reason", "count")

@@ -116,6 +116,7 @@ class IntrospectionServicer:
             confinement=pb.Confinement(
                 source_checked=sources.hostnet.is_source_checked(),
                 dropped=[pb.Dropped(reason=reason, count=dropped[reason]) for reason in DROP_REASONS if reason in dropped],
+                foreign_links=map(str, sources.hostnet.foreign_links()),
             ),
             subnets=sources.subnets(),
             cloud=sources.cloud(),

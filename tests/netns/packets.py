@@ -8,7 +8,7 @@ import struct
 import time
 from ipaddress import IPv4Address, IPv6Address
 
-ETH_P_IP, ETH_P_IPV6, ETH_P_ALL = 0x0800, 0x86DD, 0x0003
+ETH_P_IP, ETH_P_ARP, ETH_P_IPV6, ETH_P_ALL = 0x0800, 0x0806, 0x86DD, 0x0003
 UDP, ICMP, ICMPV6, FRAGMENT = 17, 1, 58, 44
 
 
@@ -56,6 +56,22 @@ def redirect(source, destination, *, about, gateway):
     """An ICMP redirect (RFC 792): packets of `destination` to `about` shall go by `gateway`."""
     body = struct.pack("!BBH", 5, 1, 0) + IPv4Address(gateway).packed + udp(destination, about, b"")
     return ipv4(source, destination, ICMP, body[:2] + struct.pack("!H", checksum(body)) + body[4:])
+
+
+def arp(operation, sender, target, *, mac):
+    """An ARP request (1) or answer (2) of Ethernet and IPv4 (RFC 826)."""
+    own, addresses = bytes.fromhex(mac.replace(":", "")), (IPv4Address(sender).packed, IPv4Address(target).packed)
+    return struct.pack("!HHBBH", 1, ETH_P_IP, 6, 4, operation) + own + addresses[0] + bytes(6) + addresses[1]
+
+
+def neighbour_advertisement(target, *, mac="02:00:00:00:66:66"):
+    """A neighbour advertisement to all nodes (RFC 4861, 4.4) that nobody asked for: `target` has this MAC, whatever was known."""
+    addresses = IPv6Address(target).packed + IPv6Address("ff02::1").packed
+    body = struct.pack("!BBHI", 136, 0, 0, 0x20000000) + IPv6Address(target).packed
+    body += b"\2\1" + bytes.fromhex(mac.replace(":", ""))
+    pseudo = addresses + struct.pack("!II", len(body), ICMPV6)
+    body = body[:2] + struct.pack("!H", checksum(pseudo + body)) + body[4:]
+    return struct.pack("!IHBB", 6 << 28, len(body), ICMPV6, 255) + addresses + body
 
 
 def router_advertisement(source="fe80::bad"):

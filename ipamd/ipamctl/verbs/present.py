@@ -47,6 +47,7 @@ def render_status(answer: Answer) -> str:
     for subnet in answer.get("subnets", ()):
         use = f"not used: {subnet['why_not']}" if subnet["why_not"] else "used for new ENIs"
         lines.append(f"subnet   {subnet['subnet_id']} with {counted(int(subnet['free_count']), 'free address')}, {use}")
+    lines += [f"link     {sentence}" for sentence in answer.get("confinement", {}).get("foreign_links", ())]
     lines += [f"lacks    {sentence}" for sentence in answer["lacks"]]
     last = answer.get("last_error")
     lines.append(f"last error  {last['at']} {last['what']}: {last['message']}" if last else "last error  none since start")
