@@ -121,7 +121,7 @@ def scope_of(change: HostChange, datastore: Datastore) -> Scope | None:
             is_ours = False
         case ChangeKind.SYSCTL | ChangeKind.MISSED:
             is_ours = True
-        case ChangeKind.LINK if change.veth is None:
+        case ChangeKind.OTHER_LINK:
             return Scope.LINKS
         case ChangeKind.LINK:
             is_ours = _is_link_damaged(change, datastore)
@@ -133,7 +133,7 @@ def scope_of(change: HostChange, datastore: Datastore) -> Scope | None:
 def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
     veth = change.veth
     if veth is None or veth.is_dying:
-        return False
+        return veth is None
     # An ADD names its veth before its row is stored: an alias without a row is no damage. Without an alias the name tells.
     if veth.key is not None:
         attachment = datastore.attachment(veth.key)
@@ -179,7 +179,15 @@ FIRST_RECONCILE_S = 1.0
 """A daemon that restarts every few seconds repairs too (found by a chaos run). Ours: after the ADDs that waited for the start."""
 
 SURVEYED = frozenset(
-    {ChangeKind.LINK, ChangeKind.VETH_GONE, ChangeKind.ADDRESS, ChangeKind.ROUTE, ChangeKind.RULE, ChangeKind.MISSED}
+    {
+        ChangeKind.LINK,
+        ChangeKind.OTHER_LINK,
+        ChangeKind.VETH_GONE,
+        ChangeKind.ADDRESS,
+        ChangeKind.ROUTE,
+        ChangeKind.RULE,
+        ChangeKind.MISSED,
+    }
 )
 """What a survey shows, or may; nftables, which kube-proxy changes every second, is not among it."""
 

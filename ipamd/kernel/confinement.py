@@ -161,8 +161,7 @@ class Confinement:
         return [one for one in ours if one.group != uapi.DYING_GROUP]
 
     def _is_ours(self, link: messages.Link) -> bool:
-        is_known = _PLAIN.fullmatch(link.name) is not None and decode_alias(link.alias) is not None
-        return is_known or link.name.startswith(self.config.veth_prefix)
+        return link.name.startswith(self.config.veth_prefix) or bool(_PLAIN.fullmatch(link.name) and decode_alias(link.alias))
 
     def _repair_settings(self, veths: Iterable[messages.Link]) -> list[str]:
         """Set what differs, by netlink. Only forwarding is worth a sentence: without it a sandbox has no network."""

@@ -226,7 +226,7 @@ def _link_events(notices: Iterable[Notice], veth_prefix: str) -> Iterator[LinkEv
         elif veths:
             yield HostChange(ChangeKind.VETH_GONE)
         elif link.kind:
-            yield HostChange(ChangeKind.LINK)  # it may lead into a sandbox, or have led there
+            yield HostChange(ChangeKind.OTHER_LINK)  # it may lead into a sandbox, or have led there
         if not veths and link.mac and routing.may_be_eni(link, veth_prefix=veth_prefix):
             latest[link.mac] = LINKS[message_kind]  # several links may have had an ENI's MAC: the last one tells
     for mac, kind in latest.items():

@@ -124,9 +124,13 @@ class LinkEvent:
 
 
 class ChangeKind(StrEnum):
-    """What of the host changed. VETH_GONE: a host veth of ours. MISSED: something, and the notification of it was lost."""
+    """What of the host changed. VETH_GONE: a host veth of ours. OTHER_LINK: one that is neither that nor an ENI's.
+
+    MISSED: something, and the notification of it was lost.
+    """
 
     LINK = "link"
+    OTHER_LINK = "other-link"
     VETH_GONE = "veth-gone"
     ADDRESS = "address"
     ROUTE = "route"

@@ -150,7 +150,7 @@ class NetworkConfig:
         "VPC_IPAMD_FOREIGN_LINKS",
         choice("confine", "drop"),
         "confine",
-        "Packets by links that are not ours and lead into a sandbox (Multus): drop those whose source is routed elsewhere, or all.",
+        "By links of others into a sandbox (Multus), drop packets whose source is routed elsewhere, or all.",
     )
 
     @property

@@ -109,6 +109,10 @@ def node(world, tmp_path, monkeypatch):
             one = made.attach(f"pod{number}")
             pods.setdefault(one.eni_id, one)
         made.pods = [pods[eni.eni_id] for eni in made.datastore.enis()]
+        # Here ENIs are veths: our tables follow the links of others.
+        until("links known", lambda: made.passes and "eth1" in world.host.sh("nft list set ip vpc-ipamd-confine elsewhere"))
+        until("quiet", lambda: made.host_reconciler._triggers.wait_s() is None)
+        made.passes.clear()
         yield made
     finally:
         made.stop()
