@@ -444,6 +444,8 @@ class UnitOfWork:
                 f"primary address {eni.primary_address} of {eni.eni_id} is in the pool",
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
+        if (holder := self.view.eni_of_primary(eni.primary_address)) not in (None, eni.eni_id):
+            raise InvariantError(f"primary address {eni.primary_address} of {eni.eni_id} is still recorded as that of {holder}")
         self._disk.write(
             sql.UPSERT_ENI,
             sql.spelling(schema.eni, "excluded")(eni) | {"excluded": eni.excluded or None},

@@ -374,19 +374,21 @@ def _of_enis(enis: Collection[DescribedEni], after: Snapshot, recent: Collection
     covered = {intent.payload.get("eni_id") for intent in after.intents.values()}
     attached = {eni.eni_id for eni in enis}
     unknown = [eni for eni in enis if eni.eni_id not in after.enis and eni.eni_id not in covered]
+    # An ENI that was taken from its sandboxes stays on record for them, with its primary address.
+    holders: dict[IPv4Address | None, str] = {one.primary_address: one.eni_id for one in after.enis.values()}
+    holders |= {row.address: "a sandbox" for row in after.addresses.values() if row.is_lost}
     found = []
     for eni in sorted(unknown, key=lambda eni: eni.eni_id):
-        row = after.addresses.get(eni.primary_address) if eni.primary_address is not None else None
-        is_contradiction = row is not None and row.is_lost
-        if is_contradiction:
-            what = f"attached, and takes a place only: its primary address {eni.primary_address} is still that of a sandbox"
-            next_step = "recorded once that sandbox is gone: EC2 has taken the address from the ENI where the sandbox got it"
+        holder = holders.get(eni.primary_address)
+        if holder:
+            what = f"attached, and takes a place only: its primary address {eni.primary_address} is still that of {holder}"
+            next_step = "recorded once the sandboxes are gone that got their addresses where EC2 has taken this one from"
         elif eni.is_readable:
             what, next_step = "attached, and unknown to the datastore", "adopted at the next comparison with EC2"
         else:
             what = f"attached, and takes a place only: {eni.problem or f'no IPv4 address ({eni.interface_type})'}"
             next_step = "left alone"
-        severity = Severity.DIFFERENCE if eni.is_readable and not is_contradiction else Severity.PENDING
+        severity = Severity.DIFFERENCE if eni.is_readable and not holder else Severity.PENDING
         found.append(Finding(severity, eni.eni_id, what, next_step))
     for eni_id in sorted(after.enis.keys() - attached):
         severity = Severity.PENDING if eni_id in recent else Severity.DIFFERENCE

@@ -578,9 +578,10 @@ class Run:
         # A taken ENI that sandboxes keep on record keeps its primary address too: if EC2 gives us that again it is left alone.
         enis = self.node.datastore.enis()
         primaries = {eni.primary_address for eni in enis if eni.eni_id in kept_enis}
-        # An ENI whose primary address is on record as a sandbox's is not recorded itself, and takes its place only.
-        known = {eni.eni_id for eni in enis}
-        barred = [eni for eni in self.ec2.attached() if eni.eni_id not in known and eni.primary_address in kept & recorded]
+        # An ENI whose primary address is on record as a sandbox's, or as that of a taken ENI, is not recorded itself, and takes its
+        # place only.
+        known, held = {eni.eni_id for eni in enis}, (kept & recorded) | primaries
+        barred = [eni for eni in self.ec2.attached() if eni.eni_id not in known and eni.primary_address in held]
         at_ec2 -= {address for eni in barred for address in addresses_of(eni)}
         # And a /28 that EC2 gives us again while one of its addresses is kept so is not taken in.
         blocks = {IPv4Network((int(row.address) & ~0xF, 28)) for row in rows if row.eni_id in kept_enis}

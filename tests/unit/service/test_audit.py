@@ -166,6 +166,15 @@ def test_an_eni_whose_primary_address_a_sandbox_has_lost_takes_a_place(node: Fak
     assert (found.severity, "still that of a sandbox" in found.what) == (Severity.PENDING, True)
 
 
+def test_an_eni_whose_primary_address_a_kept_eni_has_takes_a_place(node: FakeNode) -> None:
+    """An ENI stays on record for its sandboxes after it was deleted by hand, and EC2 gives its primary address to another one: that is
+    not adopted at the next comparison, and the audit does not say so."""
+    kept, other = secondary(node), EniId("eni-other")
+    node.ec2.enis[other] = replace(node.ec2.enis.pop(kept), eni_id=other, secondary_addresses=frozenset())
+    (found,) = about(audit(node), other)
+    assert (found.severity, f"is still that of {kept}" in found.what) == (Severity.PENDING, True)
+
+
 def test_an_implausible_answer_is_silence(node: FakeNode) -> None:
     """Without the primary ENI, or empty: no finding about any address, and the report says why."""
     node.add("a")

@@ -216,6 +216,28 @@ def test_a_contradiction_is_looked_at_again_every_hour(node: FakeNode) -> None:
     node.assert_sound()
 
 
+def test_an_eni_with_the_primary_address_of_one_that_sandboxes_keep_takes_a_place(node: FakeNode) -> None:
+    """An ENI is taken from a running sandbox, and EC2 gives its primary address to another one: that is said in words, waits, and is
+    recorded within the hour after the sandbox has left."""
+    made = run_on_second(node)
+    gone = detach_by_hand(node, SECOND)
+    link_event(node, gone.mac)
+    settle(node)
+    assert recorded(node).state is EniState.DETACHING
+    fresh = IPv4Address("10.0.1.2")
+    other = unrecorded("eni-9", device_index=1, primary_address=gone.primary_address, secondary_addresses=frozenset({fresh}))
+    node.ec2.enis[other.eni_id] = other
+    kept = node.enis.sync_with_ec2(IDENTITY).kept
+    assert any(f"still recorded as that of {SECOND}" in sentence for sentence in kept)
+    assert node.enis.book.shown() == {other.eni_id: (0, 1)}
+    node.delete(made.key.container_id)
+    node.cool()
+    hours(node, ASK_AGAIN_S / 3600 + 0.1)
+    assert node.datastore.eni(SECOND) is None
+    assert node.datastore.address(fresh) is not None
+    node.assert_sound()
+
+
 def test_a_look_that_a_defect_ended_stays_due(node: FakeNode) -> None:
     """An error that is none of ours ends the pool's turn, but not the look: the detached ENI would keep its place for ever."""
     node.metadata.freeze()
