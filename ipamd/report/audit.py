@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from functools import partial
+from ipaddress import IPv4Address
 from typing import TypeVar
 
 from ipamd.core.deadline import KeyLocks
