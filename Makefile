@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for daemons, deadlines and cooldowns four fifths of their time, so six workers keep two cores busy.
 WORKERS ?= 6
 
-# Files whose tests look at fewer cases without VPC_IPAMD_HEAVY
+# Files whose tests look at fewer cases without VPC_IPAMD_HEAVY, or at none
 HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test_probe_cleanup.py tests/lab/chaos/test_run.py \
            tests/contract/plugin/test_plugin_onefile.py::test_two_builds_give_the_same_bytes
 

@@ -46,6 +46,10 @@ BEGIN = "BEGIN IMMEDIATE"
 _NAMED = dialect(paramstyle="named")
 """How a statement is spelled for the driver: parameters by name."""
 
+_TEXTS: dict[Statement, str] = {}
+_COMPILED: dict[Any, Any] = {}
+"""Statements are compiled once in a process, whatever file they are for: the constants of `rows`, and what SQLAlchemy keeps."""
+
 
 class Disk:
     """One open file. `lock` must be held around `begin` to `commit` or `rollback`."""
@@ -62,14 +66,13 @@ class Disk:
         self._paths = (str(path), f"{path}-wal")
         self.lock = threading.Lock()
         self._broken = ""
-        self._texts: dict[Statement, str] = {}
         engine = create_engine("sqlite+pysqlite://", creator=lambda: _connect(path, lock_wait_s, is_probe), poolclass=StaticPool)
         if not is_probe:
             # Before SQLAlchemy's first statement: usually `begin` has begun the transaction already.
             event.listen(engine, "begin", lambda _: self._driver.in_transaction or self._driver.execute(BEGIN))
         self._engine = engine
         with refusals(f"opening {path}"):
-            self.connection: Connection = engine.connect()
+            self.connection: Connection = engine.connect().execution_options(compiled_cache=_COMPILED)
         driver = self.connection.connection.driver_connection
         if not isinstance(driver, sqlite3.Connection):
             raise DatastoreError(f"{path} is open without a driver", details="a defect of ours")
@@ -141,10 +144,10 @@ class Disk:
         if not rows:
             return 0
         try:  # not `refusals`: an ADD writes three times, and entering a block costs a sixth of a statement
-            if statement not in self._texts:
-                self._texts[statement] = str(statement.compile(dialect=_NAMED, column_keys=list(rows[0])))
+            if statement not in _TEXTS:
+                _TEXTS[statement] = str(statement.compile(dialect=_NAMED, column_keys=list(rows[0])))
             run = self._driver.execute if isinstance(params, dict) else self._driver.executemany
-            return run(self._texts[statement], params).rowcount
+            return run(_TEXTS[statement], params).rowcount
         except (SQLAlchemyError, sqlite3.Error) as error:
             raise _refusal(error, subject) from error
 

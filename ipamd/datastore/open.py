@@ -18,7 +18,6 @@ from enum import StrEnum
 from pathlib import Path
 
 from sqlalchemy import insert, select
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from ipamd import __version__
 from ipamd.datastore import rows as sql
@@ -257,9 +256,8 @@ def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:
     disk.begin()
     with refusals(f"creating {disk.path}"):
         for table in schema.TABLES:
-            disk.connection.execute(CreateTable(table))
-            for index in sorted(table.indexes, key=lambda index: str(index.name)):
-                disk.connection.execute(CreateIndex(index))
+            for made in (table, *sorted(table.indexes, key=lambda index: str(index.name))):
+                disk.connection.exec_driver_sql(schema.create_statement(made))
         for trigger in schema.TRIGGERS:
             disk.connection.exec_driver_sql(trigger)
         facts = {"boot_id": boot_id, "created_at": sql.time_text(now), "created_by": __version__}

@@ -9,6 +9,7 @@ times (an operator with `sqlite3` could not read them).
 from __future__ import annotations
 
 import sqlite3
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -25,7 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
-from sqlalchemy.schema import CreateTable, SchemaItem
+from sqlalchemy.schema import CreateIndex, CreateTable, SchemaItem
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
@@ -66,9 +67,11 @@ def _table(name: str, *parts: SchemaItem, with_rowid: bool = False) -> Table:
     return Table(name, _metadata, *parts, sqlite_strict=STRICT, sqlite_with_rowid=with_rowid)
 
 
-def create_statement(table: Table) -> str:
-    """The statement that creates a table."""
-    return str(CreateTable(table).compile(dialect=sqlite_dialect()))
+@cache
+def create_statement(of: Table | Index) -> str:
+    """The statement that creates a table or an index."""
+    made = CreateTable(of) if isinstance(of, Table) else CreateIndex(of)
+    return str(made.compile(dialect=sqlite_dialect()))
 
 
 RESTORED_AT = "restored_at"

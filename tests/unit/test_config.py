@@ -290,7 +290,7 @@ BAD = {
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ["random"],
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ["yes"],
     "AWS_VPC_K8S_CNI_CONNMARK": ["0", "0x100000000", "0xzz"],
-    "VPC_IPAMD_FOREIGN_LINKS": ["allow", ""],
+    "VPC_IPAMD_FOREIGN_LINKS": ["allow", "1"],
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ["10.1.0.0/33", "any"],
     "ENABLE_SUBNET_DISCOVERY": ["yes"],
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ["yes"],

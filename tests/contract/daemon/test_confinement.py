@@ -41,6 +41,7 @@ def test_spoofed_packets_are_counted_in_the_status(made: Rig) -> None:
         "ipv6",
         "returned",
         "arp",
+        "foreign",
     }
     made.assert_sound(expected=1)
 
