@@ -80,6 +80,7 @@ def _line(layer: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 def unpack(archive: Archive, directory: Path) -> None:
     """Lay the layers over each other in a directory. Device files are left out."""
     for layer in archive.layers():
+        layer.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # Python before 3.11.4 has none, and does that
         for member in layer:
             target = directory / member.name
             if target.name.startswith(WHITEOUT):
@@ -88,7 +89,7 @@ def unpack(archive: Archive, directory: Path) -> None:
                 continue
             if target.is_symlink() and member.isdir():
                 continue  # /bin and its kin are links into /usr
-            layer.extract(member, directory, numeric_owner=True, filter="fully_trusted")
+            layer.extract(member, directory, numeric_owner=True)
 
 
 def page(archive: Archive, base: str) -> str:
