@@ -126,7 +126,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
         health=health,
         opened=opened,
         wiring=_wiring(host, settings, failpoint),
-        hostnet=_host_network(host, current, opened),
+        hostnet=_host_network(host, current, opened, node_info),
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client),
@@ -181,7 +181,7 @@ def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock
     )
 
 
-def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatastore) -> KernelHostNetwork:
+def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatastore, node_info: NodeInfo) -> KernelHostNetwork:
     """The host's routing, which goes by the network's settings of the moment."""
     made = KernelHostNetwork(
         host,
@@ -189,5 +189,5 @@ def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatas
         nft=Nftables(host),
         attachments=opened.datastore.attachments,
     )
-    current.follow(lambda now: now.network, made.use)
+    current.follow(lambda now: now.network, lambda config: made.use(config, node_info.identity()))
     return made

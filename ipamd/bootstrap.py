@@ -29,7 +29,7 @@ from ipamd.eni.resync import ResyncScheduler
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.eni.subnets import Subnets
 from ipamd.host.freeze_files import OperatorFreeze
-from ipamd.host.network import HostNetworkReconciler
+from ipamd.host.network import HostNetworkReconciler, Scope
 from ipamd.metric_families import Counts
 from ipamd.metrics import Metrics
 from ipamd.migration.backend import CniBackendServer, CniBackendServicer
@@ -162,7 +162,7 @@ class App:
         self.host_network = HostNetworkReconciler(
             context, hostnet=hostnet, quarantine=self.quarantine, enis=enis, identity=node_info.identity
         )
-        self.current.follow(lambda now: now.network, lambda _: self.host_network.renew())
+        self.current.follow(lambda now: now.network, lambda _: self.host_network.mark(Scope.EVERYTHING))
         links = LinkWatch(
             context,
             hostnet=hostnet,

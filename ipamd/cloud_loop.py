@@ -80,7 +80,7 @@ class CloudLoop:
         app.adapters.node_info.set_cloud(reachable=True, detail=f"last compared at start: {result}")
         health.report("ec2", "")
         try:  # SNAT and marks: sandboxes get addresses without them, and the host network reconciler tries again
-            app.host_network.set_up_node(identity)
+            app.adapters.hostnet.setup_node(identity)
         except IpamError as error:
             health.report("node routing", f"node routing: {log_text(error)}", error=error)
         if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it

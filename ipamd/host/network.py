@@ -247,16 +247,6 @@ class HostNetworkReconciler(Service):
         self._in_order: tuple[object, int] | None = None  # that mark at the last survey without a fault, and the passes since
         self.fights = Fights(clock=context.clock, health=context.health, agenda=context.agenda)
 
-    def set_up_node(self, identity: InstanceIdentity) -> None:
-        """Set up the node's own routing. Raises: WiringError; the next reconciliation tries again."""
-        self._hostnet.setup_node(identity)
-
-    def renew(self) -> None:
-        """Set up the node by changed settings now (no repair: nobody broke anything), ENIs at a pass soon. Raises: WiringError."""
-        self._mark(Scope.EVERYTHING)
-        if (identity := self._identity()) is not None:
-            self.set_up_node(identity)
-
     def confine(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
         repairs = self._tried("confinement", lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
@@ -295,9 +285,10 @@ class HostNetworkReconciler(Service):
         if scope is not None:
             if change.address is not None:
                 self._agenda.put((WAY, change.address), in_s=0.0)
-            self._mark(scope)
+            self.mark(scope)
 
-    def _mark(self, scope: Scope) -> None:
+    def mark(self, scope: Scope) -> None:
+        """A pass of this scope is due soon. From any thread."""
         self._triggers.mark(scope)
         self.loop.wake()
 

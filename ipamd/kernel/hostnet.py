@@ -85,18 +85,25 @@ class KernelHostNetwork(HostNetwork):
         self._primary_name = ""  # of the primary ENI's link, from the last look
         self._lock = threading.Lock()
 
-    def use(self, config: NetworkConfig) -> None:
-        """Go by other settings from now on; the next comparison finds what differs."""
+    def use(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
+        """Go by other settings from now on, and set the node up by them, if it is known, in one step: a pass in between would call
+        a repair what nobody broke. Raises: as `setup_node`; the next pass tries again.
+        """
         with self._lock:
             self._config = self._confinement.config = config
             self._table_seen = None
+            if identity:
+                self._set_up_node(identity)
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         with self._lock:
-            self._table.forget()
-            with self._host.netlink() as sock:
-                look = self._looker.look(sock, [identity.primary_mac])
-            _, refusals = self._repair_node(look, identity)
+            self._set_up_node(identity)
+
+    def _set_up_node(self, identity: InstanceIdentity) -> None:
+        self._table.forget()
+        with self._host.netlink() as sock:
+            look = self._looker.look(sock, [identity.primary_mac])
+        _, refusals = self._repair_node(look, identity)
         if refusals:
             raise refusals[0]
 
@@ -119,7 +126,7 @@ class KernelHostNetwork(HostNetwork):
 
     def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
         found = {self._confinement.is_in_place()}
-        if self._table_seen is not None and TABLE not in held:
+        if self._table_seen and TABLE not in held:
             found.add(self._table_state.is_unchanged())
         return False if False in found else None if None in found else True
 
@@ -216,7 +223,7 @@ class KernelHostNetwork(HostNetwork):
 
     def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
         with self._lock:
-            if TABLE in held or self._table_seen is None:
+            if TABLE in held or not self._table_seen:
                 return []
             return self._repair_table(identity, self._table_seen)
 

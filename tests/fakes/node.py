@@ -144,7 +144,7 @@ class FakeNode:
         self.enis.sync_with_ec2(identity)
         self.startup.reconcile_kernel(self.wiring.survey(), self.listed())
         assert self.enis.routing.set_up_all() == []
-        self.host_reconciler.set_up_node(identity)
+        self.hostnet.setup_node(identity)
         self.app.pool.subnets.mark()
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)

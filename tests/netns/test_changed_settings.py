@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import threading
+import time
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
 from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.model.kernel import Repaired
 from ipamd.settings import NetworkConfig
 from tests.netns.test_host_network import TO_SECONDARY
 
@@ -50,9 +53,8 @@ class Node:
         self.hostnet.setup_eni(self.world.eni())
 
     def renew(self, config):
-        """The daemon that runs takes other settings over, as `HostNetworkReconciler.renew` and its next pass do it."""
-        self.hostnet.use(config)
-        self.hostnet.setup_node(self.world.identity())
+        """The daemon that runs takes other settings over, and its next pass follows."""
+        self.hostnet.use(config, self.world.identity())
         self.hostnet.reconcile(identity=self.world.identity(), enis=[self.world.eni()])
 
     def bound(self, space, address="", port=0):
@@ -197,6 +199,43 @@ def test_an_old_mark_is_given_up_with_its_rule(node):
     assert "0x00000080" not in node.world.host.sh("nft list table ip vpc-ipamd")
     assert node.hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
     assert "0x80" not in node.world.host.sh("ip rule show prio 1024")
+
+
+class YieldingLock:
+    """A lock whose holder lets others go first when it has let go: each gap between two steps is one that a pass falls into."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        return self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+        time.sleep(0.01)
+
+
+def test_a_pass_beside_a_change_calls_nothing_a_repair(node):
+    """Passes without pause while settings change: nobody broke anything, and the node is set up by the last ones."""
+    identity, said, ended = node.world.identity(), [], threading.Event()
+    node.hostnet._lock = YieldingLock()
+
+    def look():
+        while not ended.is_set():
+            said.extend(node.hostnet.reconcile(identity=identity, enis=[node.world.eni()]))
+
+    passes = threading.Thread(target=look)
+    passes.start()
+    try:
+        for number in range(40):
+            cidrs = tuple(IPv4Network((f"198.51.100.{number}", 32)) for _ in range(number % 2))
+            node.hostnet.use(NetworkConfig(external_snat=number % 3 == 0, external_service_cidrs=cidrs), identity)
+    finally:
+        ended.set()
+        passes.join(timeout=30)
+    assert [one for one in said if isinstance(one, Repaired)] == []
+    assert "198.51.100.39" in node.world.host.sh("ip rule")
+    assert "snat" not in node.world.host.sh("nft list table ip vpc-ipamd")
 
 
 def test_a_smaller_mtu_of_the_eni(node):
