@@ -11,7 +11,7 @@ import os
 from typing import NoReturn
 
 from cni_plugin._cni import System
-from fuzz.target import Case, blob
+from fuzz.target import Case, blob, pieces
 
 ROOT_DIRECTORY, STRANGE_DIRECTORY, OPEN_DIRECTORY = (0o040700, 0), (0o040700, 1234), (0o040777, 0)
 FILE, LINK, SOCKET, STRANGE_SOCKET = (0o100600, 0), (0o120777, 0), (0o140600, 0), (0o140600, 1234)
@@ -39,6 +39,7 @@ class MemorySystem(System):
         self._chunk = max(1, int(case.get("chunk", 16384)))
         self._stdin = blob(case.get("stdin", b""))
         self._peer = self._head = b""
+        self._pieces = pieces(b"")
         failing, _, number = str(case.get("spool", "good")).partition(":")
         self._failing, self._errno = failing, int(number or 0)
 
@@ -65,6 +66,7 @@ class MemorySystem(System):
         if fd == 0:
             data, end = self._stdin, self._case.get("stdin_end", "eof")
         else:
+            self._peer = self._peer or next(filter(None, self._pieces), b"")
             data, end = self._head or self._peer, self._case.get("peer_end", "eof")
         if data:
             return self._taken(fd, min(count, self._chunk))
@@ -95,7 +97,7 @@ class MemorySystem(System):
             raise OSError(errno.EAGAIN, "failed")
         if isinstance(kind, int):
             raise OSError(kind, "failed")
-        self._head, self._peer = self._case.get("peer_head", b""), blob(self._case.get("peer", b""))
+        self._head, self._peer, self._pieces = self._case.get("peer_head", b""), b"", pieces(self._case.get("peer", b""))
         self.sent = b""
         return CONNECTED
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from fuzz import frames
+from fuzz.target import Blob, pieces
 
 WAIT_S = 20.0
 
@@ -17,7 +18,7 @@ class RawPeer:
 
     def __init__(self, path: Path) -> None:
         self.greeting = b""
-        self.answer = b""
+        self.answer: Blob = b""
         self.is_patient = True
         self.requests: list[bytes] = []
         self._listener = socket.socket(socket.AF_UNIX)
@@ -53,7 +54,8 @@ class RawPeer:
                     return
                 received += data
             self.requests.append(received)
-        connection.sendall(self.answer)
+        for piece in pieces(self.answer):
+            connection.sendall(piece)
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(1 << 16):
             continue

@@ -7,11 +7,15 @@ A case is a dict of plain literals, so that it can be written down, read and edi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, ClassVar
 
 Case = dict[str, Any]
+Blob = bytes | Sequence[tuple[bytes, int]]
+
+PIECE_BYTES = 1 << 20
+"""Of a flood that is written out piece by piece: as a whole it would count as growth of what reads it."""
 
 
 class Violation(Exception):
@@ -59,11 +63,17 @@ class Target(ABC):
         return
 
 
-def blob(value: bytes | Sequence[tuple[bytes, int]]) -> bytes:
+def blob(value: Blob) -> bytes:
     """Write out bytes that a case may state as repeated parts."""
-    if isinstance(value, bytes):
-        return value
-    return b"".join(part * count for part, count in value)
+    return b"".join(pieces(value))
+
+
+def pieces(value: Blob) -> Iterator[bytes]:
+    """Write them out in order, each piece a number of whole parts and, unless one part alone is more, at most PIECE_BYTES."""
+    for part, count in [(value, 1)] if isinstance(value, bytes) else value:
+        most = max(PIECE_BYTES // max(len(part), 1), 1)
+        for done in range(0, count, most):
+            yield part * min(most, count - done)
 
 
 def random_of(seed: int, target: str, number: int) -> Random:

@@ -9,7 +9,7 @@ from cni_plugin import vpc_cni
 from fuzz import cni_model, frames
 from fuzz.mutation import mutated, noise
 from fuzz.plugin_system import MemorySystem
-from fuzz.target import Case, Target, Violation, blob
+from fuzz.target import Case, Target, Violation, pieces
 from fuzz.targets import envelope
 
 ENVIRONMENT = {"CNI_CONTAINERID": b"a", "CNI_IFNAME": b"eth0", "CNI_NETNS": b"/run/netns/a"}
@@ -31,7 +31,7 @@ class PluginPeer(Target):
 
     def run(self, case: Case) -> None:
         env = {"CNI_COMMAND": case["verb"].encode(), **ENVIRONMENT}
-        if len(blob(case["peer"])) > 100_000:
+        if sum(map(len, pieces(case["peer"]))) > 100_000:
             case = {**case, "chunk": 16384}
         system = MemorySystem({**case, "env": env, "stdin": CONFIG})
         started_ms = system.now_ms

@@ -9,7 +9,7 @@ from random import Random
 
 from fuzz import cni_model, plugin_binaries
 from fuzz.raw_peer import RawPeer
-from fuzz.target import Case, Target, blob
+from fuzz.target import Case, Target
 from fuzz.targets.plugin_peer import CONFIG, ENVIRONMENT, conversation
 
 
@@ -34,7 +34,7 @@ class PluginPeerProcess(Target):
 
     def run(self, case: Case) -> None:
         program = self._programs.get(case["program"]) or next(iter(self._programs.values()))
-        self._peer.answer, self._peer.is_patient = blob(case["peer"]), case["is_patient"]
+        self._peer.answer, self._peer.is_patient = case["peer"], case["is_patient"]
         verb = "CHECK" if case["verb"] == "ADD" else case["verb"]  # an ADD would wait a minute for a better peer
         env = {"CNI_COMMAND": verb.encode(), "VPC_IPAMD_RUN_DIR": str(self._run_dir).encode(), **ENVIRONMENT}
         ended = plugin_binaries.run(program, env, CONFIG, stdin_kind="pipe", directory=self._directory)

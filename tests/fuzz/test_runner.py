@@ -12,7 +12,7 @@ from fuzz import corpus, runner, scale, targets
 from fuzz.mutation import mutated
 from fuzz.runner import Finding, Share
 from fuzz.shrink import shrink
-from fuzz.target import blob, random_of
+from fuzz.target import PIECE_BYTES, blob, pieces, random_of
 from tests.fuzz import planted
 
 EXPECTED = {
@@ -144,7 +144,16 @@ def test_shrinking_ends() -> None:
 
 def test_repeated_parts_are_written_out() -> None:
     """Bytes may be stated as parts and counts."""
-    assert blob([(b"a", 3), (b"b", 1)]) == b"aaab"
+    assert blob([(b"a", 3), (b"", 5), (b"b", 1)]) == b"aaab"
+    assert blob(b"ab") == b"ab"
+
+
+def test_a_flood_is_written_out_in_pieces() -> None:
+    """Never as a whole: what reads it would seem to have grown by it."""
+    flood = [(b"a" * 1000, 5000), (b"b" * (PIECE_BYTES + 1), 2)]
+    found = list(pieces(flood))
+    assert [len(one) <= PIECE_BYTES for one in found] == [True] * (len(found) - 2) + [False] * 2
+    assert b"".join(found) == blob(flood) == b"a" * 5_000_000 + b"b" * 2 * (PIECE_BYTES + 1)
 
 
 def test_the_command_reports(
