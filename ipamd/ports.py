@@ -133,8 +133,8 @@ class Ec2(Protocol):
     def throttling(self) -> tuple[float, float] | None:
         """When EC2 began to throttle this process and when it last did, on the monotonic clock; None: not for minutes."""
 
-    def rest(self) -> None:
-        """Called now and then: let go of what has not been used for long."""
+    def rest(self, *, is_wanted: bool) -> None:
+        """Called now and then: let go of what has not been used for long; if it `is_wanted` soon, have it ready."""
 
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
         """The calls that are being made or retried now, oldest first, each with its last refusal."""

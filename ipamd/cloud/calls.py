@@ -156,9 +156,9 @@ class Ec2Calls:
             for index, bound_ms in enumerate(ATTEMPT_BUCKETS_MS):
                 known.buckets[index] += took_ms <= bound_ms
 
-    def rest(self) -> None:
+    def rest(self, *, is_wanted: bool) -> None:
         """See the port."""
-        self._client.rest()
+        self._client.rest(is_wanted=is_wanted)
 
     def throttling(self) -> tuple[float, float] | None:
         """When EC2 began to throttle, and when it last did, any API; None if that is over."""

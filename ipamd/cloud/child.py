@@ -122,10 +122,13 @@ class Ec2Child(Ec2Client):
             raise errors.failed(api, subject, errors.Failure(**document["failure"]))
         return dict(document["answer"])
 
-    def rest(self) -> None:
-        """See the base class."""
+    def rest(self, *, is_wanted: bool) -> None:
+        """See the base class. A start that fails is told by the call that needs it."""
         with self._lock:
-            if self._open_count or time.monotonic() - self._used_monotonic_s < IDLE_S:
+            if is_wanted and self._process is None:
+                with suppress(OSError):
+                    self._process = start(self._config)
+            if is_wanted or self._open_count or time.monotonic() - self._used_monotonic_s < IDLE_S:
                 return
             process, self._process = self._process, None
         if process is not None:

@@ -70,8 +70,8 @@ class Ec2Client:
         except (BotoCoreError, ClientError, NotCalledError) as exc:
             raise errors.failed(api, subject, self.failure(exc)) from exc
 
-    def rest(self) -> None:
-        """Called now and then: let go of what has not been used for long."""
+    def rest(self, *, is_wanted: bool) -> None:
+        """Called now and then: let go of what has not been used for long; if it `is_wanted` soon, have it ready."""
 
     def failure(self, exc: Exception) -> errors.Failure:
         """Describe what `undigested` has raised."""

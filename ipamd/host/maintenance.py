@@ -42,11 +42,11 @@ class Maintenance(Service):
         leave_mark: Callable[[], None],
         replay: Callable[[], None],
         look: Callable[[], object],
-        rest: Callable[[], None],
+        rest: Callable[..., None],
         end: Callable[[str], None],
     ) -> None:
         """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `rest`
-        lets go of what is idle; `end` exits the process, with the reason."""
+        lets go of what asks EC2 and is idle, or has it ready; `end` exits the process, with the reason."""
         super().__init__(context)
         self._look = look
         self._spool = spool
@@ -66,7 +66,9 @@ class Maintenance(Service):
             return INTERVAL_S
         self._look()
         self._leave_mark()
-        self._rest()
+        counts = self._datastore.counts()
+        is_dry = counts.free <= counts.held and not self._demand.status().blocked_by
+        self._rest(is_wanted=is_dry)  # the next ADD will wait for EC2
         if self._spool.pending_count():
             self._replay()
         if self._agenda.is_due(TOMBSTONES):

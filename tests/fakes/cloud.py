@@ -303,7 +303,7 @@ class FakeEc2:
         """See the port: a test may say when it throttled."""
         return self.throttled
 
-    def rest(self) -> None:
+    def rest(self, *, is_wanted: bool) -> None:
         """See the port: there is nothing to let go of."""
 
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:

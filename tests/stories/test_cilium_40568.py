@@ -97,7 +97,7 @@ def play_spooled(node: FakeNode) -> None:
         spool=node.spool,
         leave_mark=lambda: None,
         replay=lambda: replay(node) and None,
-        rest=lambda: None,
+        rest=lambda **_: None,
         look=lambda: True,
         end=pytest.fail,
     )

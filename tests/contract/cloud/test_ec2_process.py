@@ -158,22 +158,41 @@ def test_an_idle_process_ends_and_comes_again(world: World, monkeypatch: pytest.
     """Only when nothing was asked for a while, and never under a call."""
     assert world.ask() == 1
     first = world.pid
-    world.client.rest()
+    world.client.rest(is_wanted=False)
     assert world.pid == first, "it was used a moment ago"
     monkeypatch.setattr(child, "IDLE_S", 0.0)
     world.in_mid_call(world.create, api="CreateNetworkInterface", then=lambda: rest_and_kill(world, first))
     second = world.pid
     assert second != first
-    world.client.rest()
+    world.client.rest(is_wanted=False)
     assert is_gone(second)
     assert world.client._process is None
-    world.client.rest()
+    world.client.rest(is_wanted=False)
     assert world.ask() == 1
+
+
+def test_a_process_that_is_wanted_soon_is_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither ends nor is missing when the next ADD will wait for EC2; one that cannot start is told by the call."""
+    monkeypatch.setattr(child, "IDLE_S", 0.0)
+    assert world.ask() == 1
+    first = world.pid
+    world.client.rest(is_wanted=True)
+    assert world.pid == first
+    world.client.rest(is_wanted=False)
+    assert world.client._process is None
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/nonexistent/python")
+        world.client.rest(is_wanted=True)
+    assert world.client._process is None
+    world.client.rest(is_wanted=True)
+    second = world.pid
+    assert world.ask() == 1
+    assert world.pid == second
 
 
 def rest_and_kill(world: World, pid: int) -> None:
     """A call is under way: what is idle is let go of, and the process is not; so it is killed, which ends the call."""
-    world.client.rest()
+    world.client.rest(is_wanted=False)
     assert world.pid == pid
     os.kill(pid, signal.SIGKILL)
 

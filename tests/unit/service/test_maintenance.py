@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
+import pytest
+
+from ipamd.core.demand import PoolStatus
 from ipamd.host.maintenance import TOMBSTONE_AGE, Maintenance
 from tests.fakes.node import FakeNode
+
+
+@pytest.mark.parametrize(("free", "blocked_by", "is_wanted"), [(0, "", True), (0, "the subnet is full", False), (1, "", False)])
+def test_what_asks_ec2_is_ready_before_an_add_waits_for_it(node: FakeNode, free: int, blocked_by: str, is_wanted: bool) -> None:
+    """Its start is a third of a second: no ADD on an empty pool pays it, and where the pool cannot grow nothing is kept ready."""
+    wanted: list[bool] = []
+    maintenance = Maintenance(
+        node.app.context,
+        spool=node.spool,
+        leave_mark=lambda: None,
+        replay=lambda: None,
+        rest=lambda *, is_wanted: wanted.append(is_wanted),
+        look=lambda: True,
+        end=lambda _: None,
+    )
+    while node.datastore.counts().free > free:
+        node.add(f"pod-{node.datastore.counts().free}")
+    node.app.context.demand.publish(PoolStatus(blocked_by=blocked_by))
+    maintenance.turn()
+    assert (node.datastore.counts().free, wanted) == (free, [is_wanted])
 
 
 def test_old_tombstones_go_and_young_ones_stay(node: FakeNode) -> None:
@@ -14,7 +37,7 @@ def test_old_tombstones_go_and_young_ones_stay(node: FakeNode) -> None:
         spool=node.spool,
         leave_mark=lambda: ended.append("marked"),
         replay=lambda: ended.append("replayed"),
-        rest=lambda: None,
+        rest=lambda **_: None,
         look=lambda: True,
         end=ended.append,
     )
