@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Mapping
 
 from lab.ec2 import render
-from lab.ec2.query import Params, address, prefix
+from lab.ec2.query import Params, address, ipv6_address, ipv6_prefix, prefix
 from lab.ec2.xml import Tree
 from lab.vpc import errors
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.interfaces import ClientToken
+from lab.vpc.ipv6 import Ipv6Request
 from lab.vpc.state import Vpc
 
 CONNECTION_TRACKING_S = {"TcpEstablishedTimeout": (60, 432000), "UdpStreamTimeout": (60, 180), "UdpTimeout": (30, 60)}
@@ -47,6 +48,12 @@ def create_network_interface(vpc: Vpc, params: Params) -> Tree:
         tags=_tag_specification(params),
         client_token=ClientToken(token, _fingerprint(params)) if token else None,
         connection_tracking=_connection_tracking(params),
+        ipv6=Ipv6Request(
+            addresses=tuple(ipv6_address(entry.required("Ipv6Address")) for entry in params.structures("Ipv6Addresses")),
+            address_count=params.integer("Ipv6AddressCount") or 0,
+            prefixes=tuple(ipv6_prefix(entry.required("Ipv6Prefix")) for entry in params.structures("Ipv6Prefix")),
+            prefix_count=params.integer("Ipv6PrefixCount") or 0,
+        ),
     )
     return {"networkInterface": render.eni_tree(vpc, eni, status="pending"), "clientToken": token}
 
@@ -122,6 +129,36 @@ def unassign_private_ip_addresses(vpc: Vpc, params: Params) -> Tree:
         prefixes=tuple(prefix(value) for value in params.texts("Ipv4Prefix")),
     )
     return _DONE
+
+
+def assign_ipv6_addresses(vpc: Vpc, params: Params) -> Tree:
+    """AssignIpv6Addresses; the answer lists what this call added."""
+    eni_id = params.required("NetworkInterfaceId")
+    want = Ipv6Request(
+        addresses=tuple(ipv6_address(value) for value in params.texts("Ipv6Addresses")),
+        address_count=params.integer("Ipv6AddressCount") or 0,
+        prefixes=tuple(ipv6_prefix(value) for value in params.texts("Ipv6Prefix")),
+        prefix_count=params.integer("Ipv6PrefixCount") or 0,
+    )
+    addresses, prefixes = vpc.interfaces.assign_ipv6(eni_id, want)
+    return {
+        "networkInterfaceId": eni_id,
+        "assignedIpv6Addresses": list(addresses),
+        "assignedIpv6PrefixSet": list(prefixes) or None,
+    }
+
+
+def unassign_ipv6_addresses(vpc: Vpc, params: Params) -> Tree:
+    """UnassignIpv6Addresses."""
+    eni_id = params.required("NetworkInterfaceId")
+    addresses = tuple(ipv6_address(value) for value in params.texts("Ipv6Addresses"))
+    prefixes = tuple(ipv6_prefix(value) for value in params.texts("Ipv6Prefix"))
+    vpc.interfaces.unassign_ipv6(eni_id, addresses=addresses, prefixes=prefixes)
+    return {
+        "networkInterfaceId": eni_id,
+        "unassignedIpv6Addresses": list(addresses),
+        "unassignedIpv6PrefixSet": list(prefixes) or None,
+    }
 
 
 def create_tags(vpc: Vpc, params: Params) -> Tree:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, NetmaskValueError
 from urllib.parse import parse_qsl
 
 from lab.vpc import errors
@@ -96,3 +96,19 @@ def prefix(value: str) -> IPv4Network:
         return IPv4Network(value)
     except (AddressValueError, NetmaskValueError, ValueError) as exc:
         raise errors.invalid_value(f"invalid value for parameter prefix: {value}") from exc
+
+
+def ipv6_address(value: str) -> IPv6Address:
+    """Read an IPv6 address."""
+    try:
+        return IPv6Address(value)
+    except AddressValueError as exc:
+        raise errors.invalid_value(f"invalid value for parameter ipv6Address: {value}") from exc
+
+
+def ipv6_prefix(value: str) -> IPv6Network:
+    """Read an IPv6 prefix."""
+    try:
+        return IPv6Network(value)
+    except (AddressValueError, NetmaskValueError, ValueError) as exc:
+        raise errors.invalid_value(f"invalid value for parameter ipv6Prefix: {value}") from exc

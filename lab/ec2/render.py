@@ -35,6 +35,7 @@ def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
         "privateIpAddressesSet": _addresses(vpc, eni),
         "ipv4PrefixSet": [{"ipv4Prefix": prefix} for prefix in eni.prefixes] or None,
         "ipv6AddressesSet": [{"ipv6Address": address} for address in eni.ipv6_addresses],
+        "ipv6PrefixSet": [{"ipv6Prefix": prefix} for prefix in eni.ipv6_prefixes] or None,
         "interfaceType": eni.interface_type,
         "connectionTrackingConfiguration": {name[0].lower() + name[1:]: s for name, s in eni.connection_tracking.items()} or None,
     }
@@ -79,7 +80,16 @@ def subnet_tree(vpc: Vpc, world: World, subnet: Subnet) -> Tree:
         "availabilityZone": subnet.az,
         "defaultForAz": False,
         "mapPublicIpOnLaunch": False,
-        "assignIpv6AddressOnCreation": False,
+        "assignIpv6AddressOnCreation": subnet.ipv6_cidr is not None,
+        "ipv6CidrBlockAssociationSet": [
+            {
+                "associationId": subnet.subnet_id.replace("subnet-", "subnet-cidr-assoc-", 1),
+                "ipv6CidrBlock": subnet.ipv6_cidr,
+                "ipv6CidrBlockState": {"state": "associated"},
+            }
+        ]
+        if subnet.ipv6_cidr is not None
+        else [],
         "tagSet": tag_set(subnet.tags),
     }
 

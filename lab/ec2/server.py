@@ -41,6 +41,8 @@ _CHANGES: Mapping[str, Callable[[Vpc, Params], Tree]] = {
     "ModifyNetworkInterfaceAttribute": change.modify_network_interface_attribute,
     "AssignPrivateIpAddresses": change.assign_private_ip_addresses,
     "UnassignPrivateIpAddresses": change.unassign_private_ip_addresses,
+    "AssignIpv6Addresses": change.assign_ipv6_addresses,
+    "UnassignIpv6Addresses": change.unassign_ipv6_addresses,
     "CreateTags": change.create_tags,
     "DeleteTags": change.delete_tags,
 }

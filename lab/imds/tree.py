@@ -48,6 +48,8 @@ def metadata(vpc: Vpc, world: World, instance: Instance) -> Branch:
     }
     if primary is not None:
         meta |= {"mac": primary.mac, "local-ipv4": str(primary.primary_address)}
+        if primary.ipv6_addresses:
+            meta["ipv6"] = str(primary.ipv6_addresses[0])
     for path, text in instance.notices.items():
         _put(meta, path, text)
     meta = _without(meta, vpc.faults.absent())
@@ -107,6 +109,12 @@ def _interface(vpc: Vpc, eni: Eni, attachment: EniAttachment, limits: InstanceLi
         leaves["local-ipv4s"] = "\n".join(map(str, eni.addresses))  # absent for an EFA-only or IPv6-only ENI
     if eni.ipv6_addresses:
         leaves["ipv6s"] = "\n".join(map(str, eni.ipv6_addresses))
+    if eni.ipv6_prefixes:
+        leaves["ipv6-prefix"] = "\n".join(map(str, eni.ipv6_prefixes))
+    if vpc.ipv6_cidr is not None:
+        leaves["vpc-ipv6-cidr-blocks"] = str(vpc.ipv6_cidr)
+        if subnet_cidr := vpc.world.subnet(eni.subnet_id).ipv6_cidr:
+            leaves["subnet-ipv6-cidr-blocks"] = str(subnet_cidr)
     if eni.prefixes:
         leaves["ipv4-prefix"] = "\n".join(map(str, eni.prefixes))
     if len(limits.enis_per_card) > 1:

@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from random import Random
 
 from lab.vpc import errors
 from lab.vpc.addresses import AddressRequest, Choice, assign, choose_for_new, unassign
 from lab.vpc.attachments import by_attachment, check_attachable, finish_attach, finish_detach
 from lab.vpc.faults import Faults
 from lab.vpc.ids import Ids
+from lab.vpc.ipv6 import Ipv6Request
+from lab.vpc.ipv6 import assign as assign_ipv6
+from lab.vpc.ipv6 import choose as choose_ipv6
+from lab.vpc.ipv6 import unassign as unassign_ipv6
 from lab.vpc.limits import MOST_ADDRESSES_PER_ENI, InstanceLimits
 from lab.vpc.model import AttachmentStatus, Eni, EniAttachment
 from lab.vpc.rules import AssignAnswer, TokenCheck, TokenOfDeleted
@@ -55,6 +60,7 @@ class Interfaces:
         faults: Faults,
         delays: Delays,
         wall_clock: Callable[[], datetime],
+        seed: int = 0,
     ) -> None:
         self._store = store
         self._ids = ids
@@ -62,6 +68,7 @@ class Interfaces:
         self._faults = faults
         self._delays = delays
         self._wall_clock = wall_clock
+        self._rng = Random(seed)
         self._tokens: dict[str, tuple[str, Eni]] = {}
 
     def create(
@@ -74,6 +81,7 @@ class Interfaces:
         tags: Mapping[str, str] | None = None,
         client_token: ClientToken | None = None,
         connection_tracking: Mapping[str, int] | None = None,
+        ipv6: Ipv6Request | None = None,
     ) -> Eni:
         """Create an ENI, attached to nothing. `groups` have been checked by the caller."""
         with self._store.transaction("CreateNetworkInterface") as tx:
@@ -81,7 +89,7 @@ class Interfaces:
                 self._choose(tx, subnet_id, want)
             if (made := self._made_before(tx.world, client_token)) is not None:
                 return made
-            eni = self.create_in(tx, subnet_id, want, groups=groups, description=description, tags=tags)
+            eni = self.create_in(tx, subnet_id, want, groups=groups, description=description, tags=tags, ipv6=ipv6)
             if connection_tracking:
                 eni = replace(eni, connection_tracking=connection_tracking)
                 tx.put_eni(eni)
@@ -99,10 +107,12 @@ class Interfaces:
         groups: tuple[str, ...],
         description: str = "",
         tags: Mapping[str, str] | None = None,
+        ipv6: Ipv6Request | None = None,
     ) -> Eni:
         """Create an ENI within an open transaction."""
         subnet = tx.world.subnet(subnet_id)
         chosen = self._choose(tx, subnet_id, want)
+        addresses, prefixes = choose_ipv6(tx.world, subnet, ipv6 or Ipv6Request(), rng=self._rng, limit=MOST_ADDRESSES_PER_ENI)
         eni = Eni(
             eni_id=self._ids.make("eni"),
             mac=self._ids.mac(),
@@ -112,6 +122,8 @@ class Interfaces:
             primary_address=chosen.primary,
             secondary_addresses=chosen.secondary,
             prefixes=chosen.prefixes,
+            ipv6_addresses=addresses,
+            ipv6_prefixes=prefixes,
             tags=dict(tags or {}),
             description=description,
             security_groups=groups,
@@ -208,6 +220,17 @@ class Interfaces:
         """Take addresses or prefixes from an ENI; see `addresses.unassign`."""
         with self._store.transaction("UnassignPrivateIpAddresses") as tx:
             unassign(tx, tx.world.eni(eni_id), addresses=addresses, prefixes=prefixes)
+
+    def assign_ipv6(self, eni_id: str, want: Ipv6Request) -> tuple[tuple[IPv6Address, ...], tuple[IPv6Network, ...]]:
+        """Give IPv6 addresses or prefixes to an ENI; see `ipv6.assign`."""
+        with self._store.transaction("AssignIpv6Addresses") as tx:
+            eni = tx.world.eni(eni_id)
+            return assign_ipv6(tx, eni, want, rng=self._rng, limit=self._address_limit(tx.world, eni))
+
+    def unassign_ipv6(self, eni_id: str, *, addresses: tuple[IPv6Address, ...], prefixes: tuple[IPv6Network, ...]) -> None:
+        """Take IPv6 addresses or prefixes from an ENI; see `ipv6.unassign`."""
+        with self._store.transaction("UnassignIpv6Addresses") as tx:
+            unassign_ipv6(tx, tx.world.eni(eni_id), addresses=addresses, prefixes=prefixes)
 
     def _choose(self, tx: Transaction, subnet_id: str, want: AddressRequest) -> Choice:
         """Choose the addresses of a new ENI, if the account may have one more; nothing is taken yet."""

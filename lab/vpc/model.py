@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 OWNER_ID = "123456789012"  # ours, because: AWS's own documentation uses this account number
 
@@ -32,13 +32,17 @@ class AttachmentStatus(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Subnet:
-    """One subnet; `held_count` addresses are taken by nobody in particular (a fault made by the operator)."""
+    """One subnet; `held_count` addresses are taken by nobody in particular (a fault made by the operator), nor can a /80 be had while
+    `ipv6_prefixes_held`. `ipv6_cidr`: a /64, None for a subnet without IPv6.
+    """
 
     subnet_id: str
     cidr: IPv4Network
     az: str
     tags: Mapping[str, str] = field(default_factory=dict)
     held_count: int = 0
+    ipv6_cidr: IPv6Network | None = None
+    ipv6_prefixes_held: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,7 @@ class Eni:
     ordinal: int = 0
     interface_type: str = "interface"
     ipv6_addresses: tuple[IPv6Address, ...] = ()
+    ipv6_prefixes: tuple[IPv6Network, ...] = ()
 
     @property
     def status(self) -> EniStatus:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from random import Random
 
 from lab.errors import LabError
@@ -24,6 +24,7 @@ from lab.vpc.faults import Faults
 from lab.vpc.hands import Hands
 from lab.vpc.ids import Ids
 from lab.vpc.interfaces import NO_DELAYS, Delays, Interfaces
+from lab.vpc.ipv6 import SUBNET_LENGTH, Ipv6Request
 from lab.vpc.limits import LIMITS, InstanceLimits
 from lab.vpc.model import AttachmentStatus, Eni, Instance, Subnet
 from lab.vpc.space import AddressChoice, Reservation
@@ -42,6 +43,7 @@ class Vpc:
         self,
         *,
         cidr: str = "10.0.0.0/16",
+        ipv6_cidr: str = "",
         clock: Callable[[], float] = time.monotonic,
         limits: Mapping[str, InstanceLimits] = LIMITS,
         delays: Delays = NO_DELAYS,
@@ -52,6 +54,7 @@ class Vpc:
 
         Args:
             cidr: the VPC's block, or several with commas between them, as 10.0.0.0/16,100.64.0.0/16.
+            ipv6_cidr: the VPC's /56, "" for a VPC without IPv6.
             clock: seconds, for delays, lags, throttling and the call log.
             delays: what EC2 takes to attach and detach an ENI.
             choice: which free addresses EC2 hands out.
@@ -59,6 +62,7 @@ class Vpc:
         """
         self.cidrs = tuple(IPv4Network(one) for one in cidr.split(","))
         self.cidr = self.cidrs[0]
+        self.ipv6_cidr = IPv6Network(ipv6_cidr) if ipv6_cidr else None
         self.region = REGION
         self.clock = clock
         self.faults = Faults(clock=clock, seed=seed)
@@ -76,6 +80,7 @@ class Vpc:
             faults=self.faults,
             delays=delays,
             wall_clock=self.wall_clock,
+            seed=seed + 2,
         )
         self.hands = Hands(self._store, self.interfaces, group_id=self.default_group_id, retag=self.retag)
         self._crowding = Crowding(self._store)
@@ -96,17 +101,27 @@ class Vpc:
         """Aware UTC, for what EC2 and metadata show; nothing is decided by it."""
         return datetime.now(UTC)
 
-    def add_subnet(self, cidr: str, *, az: str = "us-west-2a", tags: Mapping[str, str] | None = None) -> Subnet:
-        """Create a subnet within the VPC, overlapping none."""
-        network = IPv4Network(cidr)
+    def add_subnet(
+        self, cidr: str, *, az: str = "us-west-2a", tags: Mapping[str, str] | None = None, ipv6_cidr: str = ""
+    ) -> Subnet:
+        """Create a subnet within the VPC, overlapping none; with IPv6 too if `ipv6_cidr` names a /64 of the VPC's."""
+        network, ipv6_network = IPv4Network(cidr), IPv6Network(ipv6_cidr) if ipv6_cidr else None
         with self._store.transaction() as tx:
             if not any(network.subnet_of(cidr) for cidr in self.cidrs) or not 16 <= network.prefixlen <= 28:
                 raise LabError(f"subnet {network} must be a /16 to /28 within {' or '.join(map(str, self.cidrs))}")
             if any(network.overlaps(other.cidr) for other in tx.world.subnets.values()):
                 raise LabError(f"subnet {network} overlaps another one")
-            subnet = Subnet(subnet_id=self.ids.make("subnet"), cidr=network, az=az, tags=dict(tags or {}))
+            if ipv6_network is not None:
+                self._check_ipv6(ipv6_network, tx.world)
+            subnet = Subnet(subnet_id=self.ids.make("subnet"), cidr=network, az=az, tags=dict(tags or {}), ipv6_cidr=ipv6_network)
             tx.put_subnet(subnet)
         return subnet
+
+    def _check_ipv6(self, network: IPv6Network, world: World) -> None:
+        if self.ipv6_cidr is None or not network.subnet_of(self.ipv6_cidr) or network.prefixlen != SUBNET_LENGTH:
+            raise LabError(f"subnet {network} must be a /{SUBNET_LENGTH} within {self.ipv6_cidr or 'a VPC with IPv6'}")
+        if any(other.ipv6_cidr is not None and network.overlaps(other.ipv6_cidr) for other in world.subnets.values()):
+            raise LabError(f"subnet {network} overlaps another one")
 
     def add_instance(
         self, *, name: str, instance_type: str = "m5.large", subnet_id: str, tags: Mapping[str, str] | None = None
@@ -128,7 +143,9 @@ class Vpc:
                 tags=dict(tags or {}),
             )
             tx.put_instance(instance)
-            eni = self.interfaces.create_in(tx, subnet_id, AddressRequest(), groups=(self.default_group_id,))
+            # A node of an IPv6 cluster is started with one IPv6 address; what it has of IPv4 it has in any case.
+            ipv6 = Ipv6Request(address_count=1 if tx.world.subnet(subnet_id).ipv6_cidr else 0)
+            eni = self.interfaces.create_in(tx, subnet_id, AddressRequest(), groups=(self.default_group_id,), ipv6=ipv6)
             attachment = self.interfaces.new_attachment(instance.instance_id, device_index=0)
             plugged = replace(attachment, status=AttachmentStatus.ATTACHED, delete_on_termination=True)
             tx.put_eni(replace(eni, attachment=plugged))
@@ -248,6 +265,11 @@ class Vpc:
     def restore_subnet(self, subnet_id: str) -> None:
         """Undo exhaust_subnet and fragment_subnet."""
         self._crowding.restore(subnet_id)
+
+    def hold_ipv6_prefixes(self, subnet_id: str, *, is_held: bool = True) -> None:
+        """Let a subnet have no free /80, or have them again."""
+        with self._store.transaction() as tx:
+            tx.put_subnet(replace(tx.world.subnet(subnet_id), ipv6_prefixes_held=is_held))
 
     def reserve_cidr(self, subnet_id: str, cidr: str, kind: Reservation) -> None:
         """Reserve a range of a subnet, as CreateSubnetCidrReservation does."""
