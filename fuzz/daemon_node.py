@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ STATUS = "/vpc_ipamd.v1.Introspection/GetStatus"
 NAMESPACES = tuple(f"/run/netns/{number}" for number in range(8))
 RPCS = 8
 COOL_EVERY = 20
+PAUSE_S = 0.05
 WAIT_S = 20.0
 """For an answer to a good request. Ours: it takes milliseconds."""
+
+TRIES, TOO_OLD = 2, "max_age"
+"""A call that meets the end of its connection's life was not taken, and is made again; a plugin has a connection for each call."""
 
 
 class DaemonNode:
@@ -57,15 +62,18 @@ class DaemonNode:
         """Make a call with these bytes. Returns: the answer's bytes, or the status of a refusal."""
         channel: Any = self._channel  # the type stubs demand serializers, and bytes need none
         call = channel.unary_unary(method)
-        try:
-            return bytes(call(request, timeout=WAIT_S))
-        except grpc.RpcError as error:
-            status: Any = error
-            if status.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise Violation("late", f"{method} was not answered") from None
-            if status.code() is grpc.StatusCode.UNAVAILABLE:
-                raise Violation("unavailable", f"{method}: {status.details()}") from None
-            return grpc.StatusCode(status.code())
+        for _ in range(TRIES):
+            try:
+                return bytes(call(request, timeout=WAIT_S))
+            except grpc.RpcError as error:
+                status: Any = error
+                if status.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise Violation("late", f"{method} was not answered") from None
+                if status.code() is not grpc.StatusCode.UNAVAILABLE:
+                    return grpc.StatusCode(status.code())
+                if TOO_OLD not in status.details():
+                    break
+        raise Violation("unavailable", f"{method}: {status.details()}")
 
     def clean_up(self) -> None:
         """Judge the log, detach every sandbox, and now and then let addresses cool. Raises: Violation."""
@@ -85,7 +93,9 @@ class DaemonNode:
 
     def _ask_good(self) -> None:
         """Raises: Violation."""
-        answer = self.ask(STATUS, introspection_pb2.GetStatusRequest().SerializeToString())
+        asked, deadline_s = introspection_pb2.GetStatusRequest().SerializeToString(), time.monotonic() + WAIT_S
+        while (answer := self.ask(STATUS, asked)) is grpc.StatusCode.RESOURCE_EXHAUSTED and time.monotonic() < deadline_s:
+            time.sleep(PAUSE_S)  # who has left keeps a place until the server notices
         if not isinstance(answer, bytes) or introspection_pb2.GetStatusReply.FromString(answer).phase != "serving":
             raise Violation("unanswered", f"GetStatus gave {answer!r:.200}")
         request = cni_pb2.ExecRequest(

@@ -20,7 +20,8 @@ from ipamd.metrics_port import REQUEST
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 SECRET = b'{"who":"may read this"}'
-OWN_NAME = re.compile(rb"(?im)^host:[ \t]*(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?[ \t]*\r?$")
+OWN_NAME = re.compile(rb"(?im)^host:[ \t\r]*(?:localhost|127\.0\.0\.1|\[::1\])(?::\d+)?[ \t\r]*$")
+"""A bare CR is as good as a space (RFC 9112, 2.2)."""
 PASSWORDS = (TOKEN, base64.b64encode(b"me:" + TOKEN), b"wrong", b"", base64.b64encode(b"me:"), b"=" * 50)
 HEADERS = (
     b"Host: localhost\r\n", b"Host: 127.0.0.1:61676\r\n", b"Host: [::1]\r\n", b"Host: evil.example\r\n", b"Host:\r\n", b" folded\r\n",
