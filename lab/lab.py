@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from ipaddress import IPv4Address
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +30,7 @@ from lab.node.errors import NodeError
 from lab.node.node import EC2_ADDRESS, EC2_PORT, IMDS_ADDRESS, IMDS_PORT, Node
 from lab.node.workspace import Workspace
 from lab.vpc.faults import Faults
-from lab.vpc.model import Instance
+from lab.vpc.model import Address, Instance
 from lab.vpc.state import Vpc
 
 log = logging.getLogger(__name__)
@@ -134,10 +135,10 @@ class Lab:
         self,
         *,
         source: Source,
-        targets: Iterable[IPv4Address | str],
+        targets: Iterable[Address | str],
         timeout_s: float = ping.TIMEOUT_S,
-        source_address: IPv4Address | None = None,
-    ) -> Mapping[IPv4Address, bool]:
+        source_address: Address | None = None,
+    ) -> Mapping[Address, bool]:
         """Ask each target whether it answers.
 
         Args:
@@ -187,9 +188,10 @@ class Lab:
     def _build(self) -> None:
         self._workspace = Workspace(self.name)
         self._stack.callback(self._workspace.close)
-        self._node_subnet_id = self.vpc.add_subnet(NODE_SUBNET).subnet_id
-        self._host_subnet_id = self.vpc.add_subnet(HOST_SUBNET).subnet_id
-        self.fabric = Fabric()
+        blocks = [*map(str, islice(self.vpc.ipv6_cidr.subnets(new_prefix=64), 2))] if self.vpc.ipv6_cidr else ["", ""]
+        self._node_subnet_id = self.vpc.add_subnet(NODE_SUBNET, ipv6_cidr=blocks[0]).subnet_id
+        self._host_subnet_id = self.vpc.add_subnet(HOST_SUBNET, ipv6_cidr=blocks[1]).subnet_id
+        self.fabric = Fabric(has_ipv6=self.vpc.ipv6_cidr is not None)
         self._stack.callback(self.fabric.close)
         self.vpc.subscribe(self.fabric.handle)
         self.ec2 = Ec2Server(self.vpc)

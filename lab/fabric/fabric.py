@@ -15,13 +15,14 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_network
 
 from lab.fabric import port, source_check
+from lab.fabric.advertise import Advertiser
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import Netns
 from lab.fabric.source_check import Drop
-from lab.vpc.model import AddressesChanged, Eni, EniAttached, EniDetached, VpcEvent
+from lab.vpc.model import Address, AddressesChanged, Eni, EniAttached, EniDetached, Network, VpcEvent
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,13 @@ ROUTER_SYSCTLS = {
     "ipv4/conf/all/rp_filter": "0",
     "ipv4/conf/all/send_redirects": "0",
     "ipv4/icmp_ratelimit": "0",
-    "ipv6/conf/all/disable_ipv6": "1",
-    "ipv6/conf/default/disable_ipv6": "1",
+}
+WITHOUT_IPV6 = {"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1"}
+WITH_IPV6 = {
+    "ipv6/conf/all/forwarding": "1",
+    "ipv6/conf/default/addr_gen_mode": "1",  # none: the router has the address that it is given
+    "ipv6/conf/all/accept_redirects": "0",
+    "ipv6/icmp/ratelimit": "0",
 }
 
 
@@ -41,27 +47,28 @@ class _Plug:
 
     eni: Eni
     instance_id: str
-    told: frozenset[IPv4Network] | None = None  # None: no wire yet, its instance has no namespace
+    told: frozenset[Network] | None = None  # None: no wire yet, its instance has no namespace
 
 
 @dataclass
 class _State:
     netns_of: dict[str, Netns] = field(default_factory=dict)
     plugs: dict[str, _Plug] = field(default_factory=dict)
-    wanted: dict[str, frozenset[IPv4Network]] = field(default_factory=dict)
+    wanted: dict[str, frozenset[Network]] = field(default_factory=dict)
     port_owner: dict[str, str] = field(default_factory=dict)  # port name -> ENI, also of ENIs long gone: drops outlive them
 
 
 class Fabric:
     """Subscribe `handle` to a Vpc, `connect` each instance's namespace; the rest follows from events."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_ipv6: bool = False) -> None:
         self._state = _State()
         self._changed = threading.Condition(threading.RLock())
         self._problems: list[str] = []
         self._netns = Netns.new("fabric")
-        self._netns.sysctl(ROUTER_SYSCTLS)
+        self._netns.sysctl(ROUTER_SYSCTLS | (WITH_IPV6 if has_ipv6 else WITHOUT_IPV6))
         source_check.install(self._netns)
+        self._advertiser = Advertiser(self._netns) if has_ipv6 else None
 
     @property
     def router(self) -> Netns:
@@ -110,14 +117,17 @@ class Fabric:
         with self._changed:
             owner = dict(self._state.port_owner)
         found = [Drop(owner.get(name, name), source, count) for (name, source), count in counts.items()]
-        return sorted(found, key=lambda drop: (drop.eni_id, drop.source))
+        return sorted(found, key=lambda drop: (drop.eni_id, drop.source.version, int(drop.source)))
 
-    def dropped(self, source: IPv4Address) -> int:
+    def dropped(self, source: Address) -> int:
         """Count the refused packets of one source address over all ENIs."""
         return sum(drop.packet_count for drop in self.drops() if drop.source == source)
 
     def close(self) -> None:
         """Destroy the router and every wire; idempotent."""
+        if self._advertiser is not None:
+            self._advertiser.close()
+            self._advertiser = None
         self._netns.close()
 
     def _apply(self, event: VpcEvent) -> None:
@@ -127,7 +137,7 @@ class Fabric:
                     return
                 plug = _Plug(eni, instance_id)
                 self._state.plugs[eni.eni_id] = plug
-                self._state.wanted[eni.eni_id] = _networks(eni.addresses, eni.prefixes)
+                self._state.wanted[eni.eni_id] = _networks(eni.all_addresses, eni.all_prefixes)
                 self._wire(plug)
             case EniDetached(eni_id=eni_id):
                 gone = self._state.plugs.pop(eni_id, None)
@@ -149,6 +159,7 @@ class Fabric:
             [
                 f"addr replace {port.gateway(eni.subnet_cidr)}/32 dev lo",
                 *port.create_lines(eni, node_netns_path=node.path),
+                *(port.ipv6_lines(eni) if self._advertiser is not None else ()),
             ]
         )
         self._netns.sysctl(port.port_sysctls(eni.eni_id))
@@ -157,6 +168,8 @@ class Fabric:
         self._tell(plug)
         if port.is_primary(eni):
             node.ip(port.dhcp_lines(eni))
+        if self._advertiser is not None:
+            self._advertiser.add(port.port_name(eni.eni_id))
 
     def _tell(self, plug: _Plug) -> None:
         """Bring routes and source check from what the kernel was told to what EC2 wants."""
@@ -170,7 +183,7 @@ class Fabric:
         self._netns.ip(port.route_lines(eni_id, added=added, removed=removed))
         plug.told = wanted
 
-    def _retract(self, plug: _Plug, networks: frozenset[IPv4Network]) -> None:
+    def _retract(self, plug: _Plug, networks: frozenset[Network]) -> None:
         name = port.port_name(plug.eni.eni_id)
         source_check.change(self._netns, name, added=(), removed=networks)
         self._netns.ip(port.route_lines(plug.eni.eni_id, added=(), removed=networks))
@@ -184,5 +197,5 @@ class Fabric:
         self._netns.ip([f"link del {name}"])
 
 
-def _networks(addresses: tuple[IPv4Address, ...], prefixes: tuple[IPv4Network, ...]) -> frozenset[IPv4Network]:
-    return frozenset([*(IPv4Network(address) for address in addresses), *prefixes])
+def _networks(addresses: tuple[Address, ...], prefixes: tuple[Network, ...]) -> frozenset[Network]:
+    return frozenset([*(ip_network(address) for address in addresses), *prefixes])

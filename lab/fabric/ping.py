@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import enter_netns
+from lab.vpc.model import Address
 
 ECHO_REQUEST, ECHO_REPLY = 8, 0  # RFC 792
+ECHO_REQUEST_6, ECHO_REPLY_6 = 128, 129  # RFC 4443
 ASK_AGAIN_S = 0.1
 TIMEOUT_S = (
     2.5  # ours, because: one lost ARP request costs the kernel a second (lab/fabric/port.py), and that is not lost traffic
@@ -28,9 +30,9 @@ GRACE_S = 5.0  # beyond the deadline, for a thread on a busy machine
 
 
 def ping(
-    netns_path: str, *, targets: Iterable[IPv4Address | str], timeout_s: float = TIMEOUT_S, source: IPv4Address | None = None
-) -> Mapping[IPv4Address, bool]:
-    """Ask each target whether it answers within `timeout_s`; return earlier when all have.
+    netns_path: str, *, targets: Iterable[Address | str], timeout_s: float = TIMEOUT_S, source: Address | None = None
+) -> Mapping[Address, bool]:
+    """Ask each target, all of one family, whether it answers within `timeout_s`; return earlier when all have.
 
     Args:
         netns_path: opens the asking namespace from this process (`/proc/PID/ns/net` or `/proc/PID/root/run/netns/X`).
@@ -38,14 +40,16 @@ def ping(
         source: speak as this address (it must be local there); None leaves the choice to the kernel.
     Raises: FabricError if the namespace cannot be entered or the source is not an address in it.
     """
-    asked = {IPv4Address(target) for target in targets}
-    answered: set[IPv4Address] = set()
+    asked = {ip_address(target) for target in targets}
+    answered: set[Address] = set()
     failure: list[OSError] = []
+    is_ipv6 = any(target.version == 6 for target in asked)
+    family, protocol = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if is_ipv6 else (socket.AF_INET, socket.IPPROTO_ICMP)
 
     def ask() -> None:
         try:
             enter_netns(netns_path)
-            with socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_ICMP) as sock:
+            with socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
                 sock.bind((str(source) if source else "", 0))
                 _exchange(sock, asked, answered, deadline=time.monotonic() + timeout_s)
         except OSError as exc:
@@ -56,10 +60,10 @@ def ping(
     thread.join(timeout_s + GRACE_S)
     if failure:
         raise FabricError(f"cannot ping from {netns_path}: {failure[0]}") from failure[0]
-    return {target: target in answered for target in sorted(asked)}
+    return {target: target in answered for target in sorted(asked, key=int)}
 
 
-def _exchange(sock: socket.socket, asked: set[IPv4Address], answered: set[IPv4Address], *, deadline: float) -> None:
+def _exchange(sock: socket.socket, asked: set[Address], answered: set[Address], *, deadline: float) -> None:
     identifier = int.from_bytes(os.urandom(2), "big")
     poll = select.poll()
     poll.register(sock, select.POLLIN)
@@ -73,21 +77,24 @@ def _exchange(sock: socket.socket, asked: set[IPv4Address], answered: set[IPv4Ad
             ask_again_at = now + ASK_AGAIN_S
         wait_s = max(0.0, min(deadline, ask_again_at) - time.monotonic())
         if poll.poll(wait_s * 1000):
-            packet, (sender, _) = sock.recvfrom(2048)
-            if _is_reply(packet, identifier):
-                answered.add(IPv4Address(sender))
+            packet, sender = sock.recvfrom(2048)
+            if _is_reply(packet, identifier, is_ipv6=sock.family is socket.AF_INET6):
+                answered.add(ip_address(sender[0]))
 
 
-def _send(sock: socket.socket, target: IPv4Address, identifier: int, sequence: int) -> None:
+def _send(sock: socket.socket, target: Address, identifier: int, sequence: int) -> None:
     header = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, identifier, sequence)
     header = struct.pack("!BBHHH", ECHO_REQUEST, 0, _checksum(header), identifier, sequence)
+    if target.version == 6:
+        header = struct.pack("!BBHHH", ECHO_REQUEST_6, 0, 0, identifier, sequence)  # the kernel fills in the checksum
     with suppress(OSError):  # no route, or the neighbour is known not to answer: the same as silence
         sock.sendto(header, (str(target), 0))
 
 
-def _is_reply(packet: bytes, identifier: int) -> bool:
-    payload = packet[(packet[0] & 15) * 4 :]
-    return len(payload) >= 8 and payload[0] == ECHO_REPLY and payload[4:6] == identifier.to_bytes(2, "big")
+def _is_reply(packet: bytes, identifier: int, *, is_ipv6: bool) -> bool:
+    payload = packet if is_ipv6 else packet[(packet[0] & 15) * 4 :]  # IPv6 gives no header
+    reply = ECHO_REPLY_6 if is_ipv6 else ECHO_REPLY
+    return len(payload) >= 8 and payload[0] == reply and payload[4:6] == identifier.to_bytes(2, "big")
 
 
 def _checksum(data: bytes) -> int:

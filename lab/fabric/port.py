@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
-from lab.vpc.model import Eni
+from lab.fabric.advertise import ROUTER
+from lab.vpc.model import Eni, Network
 
 MTU = 9001  # bytes; "Network MTU for your EC2 instance", EC2 user guide
 NEXT_HOP = "169.254.255.1"  # ours, because: link-local and not one of Amazon's 169.254.169.0/24
+NEXT_HOP_6 = IPv6Address("fe80::ffff")  # ours, because: nobody has it; its neighbour entry has the ENI's MAC, as that of NEXT_HOP
 
 
 def port_name(eni_id: str) -> str:
@@ -46,6 +48,15 @@ def create_lines(eni: Eni, *, node_netns_path: str) -> list[str]:
     ]
 
 
+def ipv6_lines(eni: Eni) -> list[str]:
+    """What the port needs for IPv6 besides: the router's address and the made-up next hop. Neighbour discovery does the rest."""
+    port = port_name(eni.eni_id)
+    return [
+        f"addr replace {ROUTER}/64 dev {port} nodad",
+        f"neigh replace {NEXT_HOP_6} lladdr {eni.mac} dev {port} nud permanent",
+    ]
+
+
 def port_sysctls(eni_id: str) -> dict[str, str]:
     """Answer ARP for everything, at once; never redirect, never judge by reverse path (the source check does)."""
     port = port_name(eni_id)
@@ -73,6 +84,8 @@ def dhcp_lines(eni: Eni) -> list[str]:
         f"link set {interface} up",
         f"addr add {eni.primary_address}/{eni.subnet_cidr.prefixlen} brd + dev {interface}",
         f"route add default via {gateway(eni.subnet_cidr)} dev {interface}",
+        # By DHCPv6; the default route comes with the router's advertisement.
+        *(f"addr add {address}/128 dev {interface} nodad" for address in eni.ipv6_addresses),
     ]
 
 
@@ -81,10 +94,19 @@ def gateway(subnet: IPv4Network) -> IPv4Address:
     return subnet.network_address + 1
 
 
-def route_lines(eni_id: str, *, added: Iterable[IPv4Network], removed: Iterable[IPv4Network]) -> list[str]:
+def in_order(networks: Iterable[Network]) -> list[Network]:
+    """Both families, IPv4 first, each ascending."""
+    return sorted(networks, key=lambda one: (one.version, int(one.network_address), one.prefixlen))
+
+
+def route_lines(eni_id: str, *, added: Iterable[Network], removed: Iterable[Network]) -> list[str]:
     """Route what was added to this port; take back what was removed."""
     port = port_name(eni_id)
     return [
-        *(f"route del {network} via {NEXT_HOP} dev {port}" for network in sorted(removed)),
-        *(f"route replace {network} via {NEXT_HOP} dev {port} onlink" for network in sorted(added)),
+        *(f"route del {network} via {_next_hop(network)} dev {port}" for network in in_order(removed)),
+        *(f"route replace {network} via {_next_hop(network)} dev {port} onlink" for network in in_order(added)),
     ]
+
+
+def _next_hop(network: Network) -> str:
+    return NEXT_HOP if network.version == 4 else str(NEXT_HOP_6)

@@ -1,4 +1,4 @@
-"""EC2's source check as one nftables table: a packet passes only if its source address is on the ENI it comes from.
+"""EC2's source check as one nftables table for each family: a packet passes only if its source address is on the ENI it comes from.
 
 The set of (port, source) pairs decides alone; it changes in one transaction, so that no packet sees half of
 a change. What does not match is counted by (port, source) and dropped without an answer, as EC2 does. Link-local
@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import ip_address
 from typing import Any
 
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import Netns
+from lab.fabric.port import in_order
+from lab.vpc.model import Address, Network
 
-TABLE = "ip vpc"
+TABLES = {4: "ip vpc", 6: "ip6 vpc"}
 RULESET = """
 table ip vpc {
   set allowed { typeof iifname . ip saddr; flags interval; }
@@ -30,6 +32,18 @@ table ip vpc {
     update @drops { iifname . ip saddr } counter drop
   }
 }
+table ip6 vpc {
+  set allowed { typeof iifname . ip6 saddr; flags interval; }
+  set drops { type ifname . ipv6_addr; flags dynamic; counter; size 65536; }
+  chain source_check {
+    type filter hook prerouting priority raw; policy drop;
+    iifname "lo" accept
+    ip6 daddr { fe80::/10, ff02::/16 } icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } accept
+    ip6 daddr { fe80::/10, ff00::/8 } drop
+    iifname . ip6 saddr @allowed accept
+    update @drops { iifname . ip6 saddr } counter drop
+  }
+}
 """
 
 
@@ -38,7 +52,7 @@ class Drop:
     """Packets that came from `source` through the port of `eni_id` and were not carried."""
 
     eni_id: str
-    source: IPv4Address
+    source: Address
     packet_count: int
 
 
@@ -47,31 +61,38 @@ def install(netns: Netns) -> None:
     netns.tool(["nft", "-f", "-"], script=RULESET)
 
 
-def change(netns: Netns, port: str, *, added: Iterable[IPv4Network], removed: Iterable[IPv4Network]) -> None:
+def change(netns: Netns, port: str, *, added: Iterable[Network], removed: Iterable[Network]) -> None:
     """Allow and forbid sources on one port, in one transaction; `removed` must be allowed now."""
     script = _element("delete", port, removed) + _element("add", port, added)
     if script:
         netns.tool(["nft", "-f", "-"], script=script)
 
 
-def drop_counts(netns: Netns) -> dict[tuple[str, IPv4Address], int]:
-    """Read dropped packets by (port name, source address), since the table was installed."""
-    document: dict[str, Any] = json.loads(netns.tool(["nft", "-j", "list", "set", *TABLE.split(), "drops"]))
+def drop_counts(netns: Netns) -> dict[tuple[str, Address], int]:
+    """Read dropped packets by (port name, source address), since the tables were installed."""
+    return {key: count for table in TABLES.values() for key, count in _drops_of(netns, table)}
+
+
+def _drops_of(netns: Netns, table: str) -> list[tuple[tuple[str, Address], int]]:
+    document: dict[str, Any] = json.loads(netns.tool(["nft", "-j", "list", "set", *table.split(), "drops"]))
     for item in document["nftables"]:
         if "set" in item:
-            return dict(_count(element["elem"]) for element in item["set"].get("elem", []))
+            return [_count(element["elem"]) for element in item["set"].get("elem", [])]
     raise FabricError("the source check's set of drops is missing")
 
 
-def _element(verb: str, port: str, networks: Iterable[IPv4Network]) -> str:
-    elements = ", ".join(f'"{port}" . {_span(network)}' for network in sorted(networks))
-    return f"{verb} element {TABLE} allowed {{ {elements} }}\n" if elements else ""
+def _element(verb: str, port: str, networks: Iterable[Network]) -> str:
+    script, sorted_networks = "", in_order(networks)
+    for version, table in TABLES.items():
+        elements = ", ".join(f'"{port}" . {_span(network)}' for network in sorted_networks if network.version == version)
+        script += f"{verb} element {table} allowed {{ {elements} }}\n" if elements else ""
+    return script
 
 
-def _count(element: dict[str, Any]) -> tuple[tuple[str, IPv4Address], int]:
+def _count(element: dict[str, Any]) -> tuple[tuple[str, Address], int]:
     port, source = element["val"]["concat"]
-    return (port, IPv4Address(source)), int(element["counter"]["packets"])
+    return (port, ip_address(source)), int(element["counter"]["packets"])
 
 
-def _span(network: IPv4Network) -> str:
-    return str(network.network_address) if network.prefixlen == 32 else str(network)
+def _span(network: Network) -> str:
+    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)

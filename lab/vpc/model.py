@@ -12,6 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
 OWNER_ID = "123456789012"  # ours, because: AWS's own documentation uses this account number
 
 
@@ -113,6 +116,16 @@ class Eni:
         return (*(() if self.primary_address is None else (self.primary_address,)), *self.secondary_addresses)
 
     @property
+    def all_addresses(self) -> tuple[Address, ...]:
+        """The single addresses of both families, IPv4's first."""
+        return (*self.addresses, *self.ipv6_addresses)
+
+    @property
+    def all_prefixes(self) -> tuple[Network, ...]:
+        """The prefixes of both families, IPv4's first."""
+        return (*self.prefixes, *self.ipv6_prefixes)
+
+    @property
     def is_first(self) -> bool:
         """Whether it is the instance's primary interface."""
         return self.attachment is not None and (self.attachment.device_index, self.attachment.network_card) == (0, 0)
@@ -148,7 +161,7 @@ class EniDetached:
 
 @dataclass(frozen=True)
 class AddressesChanged:
-    """What EC2 now says about one ENI, in full; empty when the ENI is deleted.
+    """What EC2 now says about one ENI, in full, both families; empty when the ENI is deleted.
 
     `instance_name` is None while the ENI is plugged into nothing. Also sent after each EniAttached and EniDetached, so
     that a listener to this event alone knows who may speak as whom.
@@ -156,8 +169,8 @@ class AddressesChanged:
 
     eni_id: str
     instance_name: str | None
-    addresses: tuple[IPv4Address, ...]
-    prefixes: tuple[IPv4Network, ...]
+    addresses: tuple[Address, ...]
+    prefixes: tuple[Network, ...]
 
 
 VpcEvent = EniAttached | EniDetached | AddressesChanged

@@ -196,9 +196,9 @@ def _events(before: World, after: World) -> list[VpcEvent]:
             events.append(EniDetached(was.instance_id, was.name, key))
         if new is not None and now is not None and was_id != now_id:
             events.append(EniAttached(now.instance_id, now.name, new))
-        said = (old.addresses, old.prefixes, was_id) if old else None
-        says = (new.addresses, new.prefixes, now_id) if new else None
+        said = (old.all_addresses, old.all_prefixes, was_id) if old else None
+        says = (new.all_addresses, new.all_prefixes, now_id) if new else None
         if said != says:
-            addresses, prefixes = (new.addresses, new.prefixes) if new else ((), ())
+            addresses, prefixes = (new.all_addresses, new.all_prefixes) if new else ((), ())
             events.append(AddressesChanged(key, now.name if now else None, addresses, prefixes))
     return events
