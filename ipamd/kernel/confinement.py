@@ -145,14 +145,15 @@ class Confinement:
                 ours = [one for one in links if one.kind == uapi.VETH_KIND and self._is_ours(one)]
                 own = {one.index for one in ours}
                 others = [one for one in links if one.kind and one.index not in own]
-                behind = survey.sandboxes_behind(sock, others, ours=ours, attachments=self._attachments())
+                attachments = tuple(self._attachments())
+                behind = survey.sandboxes_behind(sock, others, ours=ours, attachments=attachments)
                 led = {route.index for route in survey.routes_of(sock)} if others else set[int]()
         except KernelDumpError as exc:
             log.info("settings of host veths are compared later error=%s", exc)
             return []
         prefix, in_use = self.config.veth_prefix, {one.index for one in others if one.master or one.index in led}
         self.foreign = tuple(
-            ForeignLink(one.name, one.index, behind[one.index], one.index in in_use) for one in others if one.index in behind
+            ForeignLink(one.name, one.index, behind[one.index], one.index in in_use) for one in links if one.index in behind
         )
         # A sandbox may have made a namespace of its own, and a link into that: what nobody on the node uses leads nowhere known.
         self._links = {one.index: one.name for one in others if one.index in in_use or one.index in behind or not one.netnsid}

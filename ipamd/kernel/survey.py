@@ -9,7 +9,7 @@ it. Answers are remembered by their bytes: a survey of a quiet node parses nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
@@ -139,23 +139,28 @@ def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[message
 
 
 def sandboxes_behind(
-    sock: NetlinkSocket, others: Iterable[messages.Link], *, ours: Iterable[messages.Link], attachments: Iterable[Attachment]
+    sock: NetlinkSocket, others: Iterable[messages.Link], *, ours: Collection[messages.Link], attachments: Collection[Attachment]
 ) -> dict[int, AttachmentKey]:
     """Find those of others' links that lead into a sandbox's namespace, as ours do, by index; of any kind that tells where it leads.
 
+    What looks like ours may be another's too: a second link into the namespace of a recorded one.
     The namespace of a sandbox whose own veth is gone is asked for: it may have deleted that to be no sandbox's any more.
     Raises: WiringError.
     """
     owners = {link.netnsid: found[0] for link in ours if (found := _identity(link.alias))}
+    recorded = {one.host_veth: one for one in attachments}
+    names = {link.name for link in ours}
+    known = {link.netnsid: recorded[link.name].key for link in ours if link.name in recorded}
+    owners |= known
     led = [link for link in others if link.netnsid]
+    forged = [one for one in ours if one.name not in recorded and one.netnsid in known and one.group != uapi.DYING_GROUP]
     if any(link.netnsid not in owners for link in led):
-        names = {link.name for link in ours}
         for one in attachments:
             if one.host_veth not in names:
                 with suppress(IpamError), opened_netns(one.netns) as (fd, _):
                     (outcome,) = sock.request([messages.get_namespace_number(fd)])
                     owners |= {messages.read_namespace_number(reply): one.key for reply in outcome.replies}
-    return {link.index: owners[link.netnsid] for link in led if link.netnsid in owners}
+    return {link.index: owners[link.netnsid] for link in [*led, *forged] if link.netnsid in owners}
 
 
 def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[messages.Route]:

@@ -156,7 +156,10 @@ class KernelWiring(Wiring):
             down = messages.change_link(link.index, step=f"take link {host_veth} down", is_up=False)
             name = messages.change_link(link.index, step=f"name it {to}", name=to)
             up = messages.change_link(link.index, step=f"raise link {to}", is_up=True)
-            host.carry_out([down, name, up, *sandbox_routes(address, link.index, to)], what=what)
+            # Those that it loses by going down, if it has any: name and alias may be a sandbox's forgery, no route is.
+            has_routes = any(one.destination == address for one in survey.routes_of(host, index=link.index))
+            routes = sandbox_routes(address, link.index, to) if has_routes else []
+            host.carry_out([down, name, up, *routes], what=what)
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
         with self._host.netlink() as host:
@@ -201,7 +204,8 @@ class KernelWiring(Wiring):
             for spec in specs:
                 work = checks.SandboxRepair(host, spec, held)
                 veth, thing = seen.veth_of(spec), RepairedObject(RepairKind.LINK, str(spec.address))
-                if veth is not None and veth.name != spec.host_veth and thing not in held:
+                is_renamed = veth is not None and veth.name != spec.host_veth and thing not in held
+                if veth and is_renamed and checks.leads_into(host, checks.find_link(host, veth.ifindex), spec.netns):
                     self.rename_veth(host_veth=veth.name, to=spec.host_veth, address=spec.address)
                     work.sentences.append(Repaired(f"host link {spec.host_veth} was named {veth.name}: renamed", thing))
                 work.host_side(seen)

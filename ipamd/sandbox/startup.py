@@ -142,6 +142,12 @@ class StartupReconciler(Service):
                 self._wiring.rename_veth(host_veth=veth.name, to=known.host_veth, address=veth.address)
             return
         if known is not None:
+            routed = {routes.get(veth.address) for routes in (self._survey.routes, self._survey.own_routes)}
+            beside = {(one.name, one.address) for one in self._survey.veths if one.key == veth.key}
+            if (known.host_veth, known.address) in beside and veth.name not in routed:
+                # Anybody with NET_ADMIN in a sandbox makes such links, and would use up the pool; none can make a route.
+                log.warning("left alone, its sandbox has the link and the address of its row veth=%s", veth.name)
+                return
             self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}")
             return
         judgement = self._judge.judge_veth(veth, listed=listed, is_datastore_whole=self._is_datastore_intact)
