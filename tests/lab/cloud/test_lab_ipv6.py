@@ -34,7 +34,7 @@ def prefixes_of(shown: dict[str, Any]) -> list[str]:
 
 
 def test_one_prefix_on_the_primary_eni(dual: Cloud) -> None:
-    """As the incumbent asks for it: the answer, Describe and metadata name the same /80, and it goes by name."""
+    """As amazon-vpc-cni-k8s asks for it: the answer, Describe and metadata name the same /80, and it goes by name."""
     eni = dual.primary()
     answer = dual.ec2.assign_ipv6_addresses(NetworkInterfaceId=eni.eni_id, Ipv6PrefixCount=1)
     (prefix,) = answer["AssignedIpv6Prefixes"]
