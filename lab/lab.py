@@ -162,7 +162,9 @@ class Lab:
 
     def add_internet(self, *, nat_gateway: bool = True) -> Internet:
         """Build the gateways and the host `outside`; the primary addresses of nodes and hosts get public ones."""
-        self._internet = Internet(self.fabric.router, vpc_cidrs=self.vpc.cidrs, nat_gateway=nat_gateway)
+        self._internet = Internet(
+            self.fabric.router, vpc_cidrs=self.vpc.cidrs, nat_gateway=nat_gateway, ipv6_cidr=self.vpc.ipv6_cidr
+        )
         self._stack.callback(self.internet.close)
         for instance in self.vpc.instances():
             self.internet.associate(self.primary_address(instance.name))

@@ -9,6 +9,8 @@ The router does the gateways' work in one nftables table of its own, made anew a
     NAT gateway        translates what has no public address to its own ("NAT gateways", VPC user guide)
     load balancer      sends what came to its public address to a target, as the client or as itself (load_balancer.py)
 
+IPv6 is carried as it is: an address of the VPC is its own public one, and nothing is translated.
+
 Different from AWS: there a subnet's route table leads to one of the two gateways; here an address with a public one takes the internet
 gateway and all others the NAT gateway, so that a test sees by the source whether the node or somebody else translated. Within the VPC
 nothing is tracked, as before.
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from lab.fabric import source_check
 from lab.fabric.errors import FabricError
@@ -27,9 +29,13 @@ from lab.fabric.netns import Netns
 MTU = 1500  # bytes; "Network MTU for your EC2 instance", EC2 user guide: through an internet gateway
 OUTSIDE = IPv4Network("198.51.100.0/24")  # ours, because: RFC 5737, addresses for documentation; whom nodes talk to
 AMAZON = IPv4Network("203.0.113.0/24")  # ours, because: RFC 5737; public addresses of the VPC
+OUTSIDE_6 = IPv6Network("2001:db8:51::/64")  # ours, because: RFC 3849, addresses for documentation
+OUTSIDE_HOST_6 = OUTSIDE_6[0x10]
 NAT_GATEWAY = AMAZON.broadcast_address - 1
 LINK = "igw"
 _NEAR, _FAR = IPv4Address("169.254.254.1"), IPv4Address("169.254.254.2")  # ours, because: link-local, and no route leads here
+
+_NEAR_6, _FAR_6 = IPv6Address("fe80::1"), IPv6Address("fe80::2")
 
 
 @dataclass(frozen=True)
@@ -49,8 +55,10 @@ class Forwarding:
 class Internet:
     """The gateways in the router's namespace and the host `outside`. Concurrency: one thread changes it at a time."""
 
-    def __init__(self, router: Netns, *, vpc_cidrs: Sequence[IPv4Network], nat_gateway: bool = True) -> None:
-        """Wire the outside host to the router. Raises: FabricError, with nothing left behind."""
+    def __init__(
+        self, router: Netns, *, vpc_cidrs: Sequence[IPv4Network], nat_gateway: bool = True, ipv6_cidr: IPv6Network | None = None
+    ) -> None:
+        """Wire the outside host to the router, in IPv6 too if the VPC has it. Raises: FabricError, with nothing left behind."""
         self._router = router
         self._vpc_cidrs = tuple(vpc_cidrs)
         self._has_nat_gateway = nat_gateway
@@ -61,6 +69,8 @@ class Internet:
         try:
             self._wire()
             self._tell()
+            if ipv6_cidr is not None:
+                self._wire_ipv6(ipv6_cidr)
         except BaseException:
             self.outside.close()
             raise
@@ -116,6 +126,19 @@ class Internet:
         for netns, link in ((self._router, LINK), (self.outside, "eth0")):
             netns.sysctl({f"ipv4/neigh/{link}/retrans_time_ms": "100", f"ipv4/conf/{link}/rp_filter": "0"})
         source_check.change(self._router, LINK, added=[OUTSIDE], removed=())
+
+    def _wire_ipv6(self, vpc_cidr: IPv6Network) -> None:
+        self._router.ip([f"addr add {_NEAR_6}/64 dev {LINK} nodad"])
+        self.outside.ip(
+            [
+                f"addr add {_FAR_6}/64 dev eth0 nodad",
+                f"addr add {OUTSIDE_HOST_6}/128 dev eth0 nodad",
+                f"route add default via {_NEAR_6} dev eth0 src {OUTSIDE_HOST_6}",
+            ]
+        )
+        # What no ENI has goes nowhere, not out again.
+        self._router.ip([f"route add default via {_FAR_6} dev {LINK}", f"route add blackhole {vpc_cidr}"])
+        source_check.change(self._router, LINK, added=[OUTSIDE_6], removed=())
 
     def _tell(self) -> None:
         self._router.tool(["nft", "-f", "-"], script="\n".join(self._ruleset()))

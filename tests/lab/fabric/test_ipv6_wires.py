@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import IPv6Address, IPv6Network
 
 import pytest
 
+from lab.fabric.internet import OUTSIDE_HOST_6
 from lab.lab import Lab
 from lab.vpc.ipv6 import Ipv6Request
 from lab.vpc.state import Vpc
@@ -80,6 +82,22 @@ def test_a_prefix_is_carried_to_its_eni_and_speaks_from_it_alone(dual: Lab) -> N
     assert dual.ping(source="node-a", targets=[host], source_address=inside, timeout_s=0.5) == {host: False}
     for name in ("node-a", "node-b"):
         dual.node(name).netns.ip([f"addr del {inside}/128 dev lo"])
+
+
+def test_outside_is_reached_untranslated(dual: Lab) -> None:
+    """A node, and an address of a /80, are seen outside as themselves and reached from there; what no ENI has goes nowhere."""
+    dual.add_internet()
+    prefix, node = prefix_on(dual, "node-b"), own(dual, "node-b")
+    dual.node("node-b").netns.ip([f"addr replace {prefix[9]}/128 dev lo"])
+    for source in (node, prefix[9]):
+        claim = partial(dual.ping, source="node-b", targets=[OUTSIDE_HOST_6], source_address=source)
+        assert eventually(lambda claim=claim: all(claim().values()), within_s=15.0)
+    reached = dual.ping(source="outside", targets=[node, prefix[9], prefix[10], prefix[-1] + 1], timeout_s=1.0)
+    assert reached == {node: True, prefix[9]: True, prefix[10]: False, prefix[-1] + 1: False}
+    forged = IPv6Address("2001:db8:51::99")
+    dual.node("node-b").netns.ip([f"addr replace {forged}/128 dev lo"])
+    assert not any(dual.ping(source="node-b", targets=[OUTSIDE_HOST_6], source_address=forged, timeout_s=0.4).values())
+    assert dual.fabric.dropped(forged) > 0
 
 
 def test_nothing_link_local_is_carried(dual: Lab) -> None:
