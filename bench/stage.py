@@ -10,8 +10,10 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import Any
 
 from lab.lab import Lab
@@ -63,6 +65,7 @@ class Stage:
                 self.node.install(self._onefile, ONEFILE_PATH)
             self.daemon = Daemon(self.node, region=self.lab.vpc.region, settings=self._settings)
             self.daemon.install_plugin(is_interpreted=True)
+            self.started_monotonic_s, self._started = time.monotonic(), datetime.now(UTC)
             self.daemon.start()
             self.wait_ready()
         except BaseException:
@@ -89,6 +92,12 @@ class Stage:
     def wait_ready(self) -> None:
         """Wait until the newest daemon says that it is ready and EC2 has not been called for QUIET_S. Raises: NodeError."""
         self.daemon.wait_until(self._is_at_rest, what="at rest", timeout_s=READY_TIMEOUT_S)
+
+    def ready_after_s(self) -> float:
+        """From the exec of the daemon's first start until it said that it is ready. Raises: StopIteration if it never did."""
+        lines = _json_lines(self.daemon.log_text())
+        at = next(line["at"] for line in lines if str(line.get("message", "")).startswith("ready after"))
+        return (datetime.fromisoformat(at.replace("Z", "+00:00")) - self._started).total_seconds()
 
     def requests(self, verb: str, container_ids: Iterable[str]) -> list[dict[str, Any]]:
         """The daemon's own lines about `verb` of these containers, in order."""

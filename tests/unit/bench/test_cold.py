@@ -41,7 +41,11 @@ def test_sizes_are_read_from_a_status_file():
 
 def test_the_middle_storm_is_shown_with_all_ratios():
     """Neither the luckiest nor the unluckiest run is the figure; both are in the note."""
-    storms = [Storm(0.0, ended, refusals, [call(0.0), call(1.0)], []) for ended, refusals in ((2.0, 1), (9.0, 2), (3.0, 3))]
-    figure = measure(storms)[0]
+    calls = [call(0.0), call(1.0)]
+    storms = [Storm(0.0, ended, refusals, calls, [], ended / 2, 1.0) for ended, refusals in ((2.0, 1), (9.0, 2), (3.0, 3))]
+    figure, ready = measure(storms)
+    assert (ready.value, ready.reference) == (1.5, 1.0)
+    assert ready.note.startswith("above EC2's: 0.00, 0.50, 3.50 s")
+    assert ready.met
     assert (figure.value, figure.reference) == (3.0, pytest.approx(2 * LATENCY_S))
     assert figure.note.startswith("ratios 8.00, 12.00, 36.00; 2 CreateNetworkInterface; 3 ADDs refused")
