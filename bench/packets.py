@@ -30,6 +30,7 @@ from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import PREFIX_LENGTH, Eni
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId, parse_key
 from ipamd.model.kernel import SANDBOX_GATEWAY
 from ipamd.settings import NetworkConfig
@@ -120,7 +121,7 @@ class Node:
             self._wire(self._others, f"eth{self._count}")
         self._hostnet.confine_sandboxes()  # as each pass does: it turns IPv6 off, whose routes would grow with the links
 
-    def sandbox(self) -> tuple[Space, IPv4Address]:
+    def sandbox(self) -> tuple[Space, IpAddress]:
         """Wire a sandbox with its own namespace."""
         space = self._space()
         return space, self._wire(space, "eth0").address
@@ -157,7 +158,7 @@ def _forget_routes() -> None:
 class Pair:
     """Two sandboxes, and what goes from the first to the second."""
 
-    def __init__(self, stack: ExitStack, sender: Space, receiver: Space, address: IPv4Address) -> None:
+    def __init__(self, stack: ExitStack, sender: Space, receiver: Space, address: IpAddress) -> None:
         self._sender, self._target = sender, (str(address), PORT)
         ear = stack.enter_context(closing(receiver.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM)))
         ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from ipaddress import IPv4Address, IPv4Network
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -17,6 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.history import HistoryAnswer, HistoryQuestion
 from ipamd.model.placement import Capacity
 from ipamd.model.words import rfc3339
@@ -52,7 +52,7 @@ def _plain(value: Any, field: Any) -> Any:
     """A value as a field takes it; None leaves the field as it is."""
     if isinstance(value, datetime):
         return rfc3339(value)
-    if isinstance(value, IPv4Address | IPv4Network):
+    if isinstance(value, IpAddress | IpNetwork):
         return str(value)
     if value is None or field.message_type is None:
         return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Protocol
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
@@ -17,6 +17,7 @@ from ipamd.model.aws_node import Allocation, ImportResult, Sign
 from ipamd.model.call_report import CallReport
 from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryRecord, Recorded
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
@@ -115,13 +116,13 @@ class Ec2(Protocol):
     def delete_eni(self, eni_id: EniId) -> None:
         """Delete; an ENI that is gone is fine."""
 
-    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
+    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IpAddress]:
         """Allocate `count` more secondary addresses. SubnetExhaustedError, EniLimitError."""
 
-    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IpNetwork]:
         """Allocate `count` more /28 prefixes. SubnetExhaustedError, EniLimitError."""
 
-    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
         """Release addresses and prefixes (at least one); what is not there is fine."""
 
     def instance_limits(self, instance_type: str) -> InstanceLimits:
@@ -186,9 +187,7 @@ class Wiring(Protocol):
     def unwire(self, spec: WiringSpec) -> None:
         """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
 
-    def mark_for_deletion(
-        self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
-    ) -> None:
+    def mark_for_deletion(self, *, host_veth: str, address: IpAddress, route_table: int, is_source_checked: bool = False) -> None:
         """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
 
         `is_source_checked`: the host drops what comes from a source that is not routed back (`HostNetwork.is_source_checked`), so
@@ -198,13 +197,13 @@ class Wiring(Protocol):
     def veth(self, name: str) -> HostVeth | None:
         """Look at one link of the host; None if there is none of this name. WiringError if it is no veth."""
 
-    def rename_veth(self, *, host_veth: str, to: str, address: IPv4Address) -> None:
+    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress) -> None:
         """Rename a sandbox's link, with its route. Idempotent; a link of that name whose alias has another address stays.
 
         It may be down for a moment: older kernels rename only a link that is down. Raises: WiringError.
         """
 
-    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
+    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
         """Write our alias on a host veth that amazon-vpc-cni-k8s made; nothing that carries packets changes.
 
         Returns: the veth as it is now. Raises: WiringError, also if it is another link by now, or has an identity already.
@@ -248,7 +247,7 @@ class Wiring(Protocol):
         No packet is lost. Raises: WiringError, KernelDumpError; what is there then serves, and it can be repeated.
         """
 
-    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
+    def remove_leftover(self, *, host_veth: str | None, address: IpAddress | None) -> IpAddress | None:
         """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
 
         Without `address` it is the one that the link's alias names, unless it is routed through another link. Returns: which it was.
@@ -299,7 +298,7 @@ class HostNetwork(Protocol):
     def setup_eni(self, eni: Eni) -> None:
         """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
 
-    def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
+    def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
         """Remove the rules 1536 from whole prefixes of which `is_needless` says so, by prefix and table. Raises: WiringError,
         KernelDumpError.
         """
@@ -315,7 +314,7 @@ class HostNetwork(Protocol):
         *,
         identity: InstanceIdentity,
         enis: Iterable[Eni],
-        addresses: Container[IPv4Address] = (),
+        addresses: Container[IpAddress] = (),
         held: Collection[RepairedObject] = (),
         is_silent: bool = False,
     ) -> list[str]:
@@ -331,7 +330,7 @@ class HostNetwork(Protocol):
         """Repair only the nftables table, as `reconcile` does. Raises: WiringError."""
 
     def differences(
-        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IpAddress] = ()
     ) -> list[RoutingDifference]:
         """Compare as `reconcile` does, and change nothing. Without an identity the node's own part is left out.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from ipaddress import IPv4Address
 from typing import Any, cast
 
 from bench.fleet.ec2 import Ec2Model, Refused
@@ -32,6 +31,7 @@ from ipamd.datastore.open import OpenedDatastore, OpenOutcome, OpenReport
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity
 from ipamd.model.errors import IpamError, PoolEmptyError
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, ContainerId, IfName
 from ipamd.node_info import NodeInfo
 from ipamd.ports import AwsNode, HostNetwork, Metadata, Spool, Wiring
@@ -175,7 +175,7 @@ class FleetNode:
             created_at=self._world.now(),
         )
 
-    def _leave(self, key: AttachmentKey, address: IPv4Address) -> None:
+    def _leave(self, key: AttachmentKey, address: IpAddress) -> None:
         """DEL; its link is swept before the address has cooled."""
         with self._datastore.transaction() as uow:
             uow.unassign(key, cooldown=self._cooldown.period, reason="DEL")

@@ -13,6 +13,7 @@ from typing import Any
 
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 
@@ -122,7 +123,7 @@ def incomplete(subject: str, cause: object) -> CloudError:
     )
 
 
-def _addresses(entry: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IPv4Address]]:
+def _addresses(entry: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IpAddress]]:
     """Separate the primary address from the others, by the ENI's own field and by the flag on each address."""
     listed = entry.get("PrivateIpAddresses") or ()
     flagged = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}

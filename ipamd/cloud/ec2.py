@@ -33,6 +33,7 @@ from ipamd.model.call_report import Outcome
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 from ipamd.ports import Clock, Ec2
@@ -204,18 +205,18 @@ class BotoEc2(Ec2Calls, Ec2):
             _log.info("gone already eni=%s", eni_id)
         self.forget(eni_id)
 
-    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Address]:
+    def assign_addresses(self, eni_id: EniId, *, count: int) -> frozenset[IpAddress]:
         wanted = {"SecondaryPrivateIpAddressCount": count}
         key = "AssignedPrivateIpAddresses"
         return self._assign(
             eni_id, f"{count} addresses", wanted, key=key, read=lambda item: IPv4Address(item["PrivateIpAddress"])
         )
 
-    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IpNetwork]:
         wanted, key = {"Ipv4PrefixCount": count}, "AssignedIpv4Prefixes"
         return self._assign(eni_id, f"{count} prefixes", wanted, key=key, read=lambda item: IPv4Network(item["Ipv4Prefix"]))
 
-    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
         wanted_addresses, wanted_prefixes = frozenset(addresses), frozenset(prefixes)
         if not wanted_addresses and not wanted_prefixes:
             raise ValueError("nothing to release was named")
@@ -302,7 +303,7 @@ class BotoEc2(Ec2Calls, Ec2):
             details=f"{PAGES_MAX} pages named a next one; nothing was concluded from them; check AWS_EC2_ENDPOINT if it is set",
         )
 
-    def _release(self, eni_id: EniId, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
+    def _release(self, eni_id: EniId, addresses: frozenset[IpAddress], prefixes: frozenset[IpNetwork]) -> None:
         api = "UnassignPrivateIpAddresses"
         if addresses:
             params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(item) for item in sorted(addresses)]}

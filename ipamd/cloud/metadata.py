@@ -29,6 +29,7 @@ from ipamd.model.call_report import Outcome
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni
 from ipamd.model.errors import CloudError, SettingsError, ThrottledError
+from ipamd.model.family import IPV4
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.ports import Clock, Metadata
@@ -350,8 +351,8 @@ def read_eni(mac: MacAddress, read: Read, settled: tuple[EniId, int] | None) -> 
             mac=mac,
             eni_id=settled[0],
             device_index=settled[1],
-            addresses=frozenset(map(IPv4Address, (read(f"{path}/{ADDRESSES}") or "").split())),
-            prefixes=frozenset(map(IPv4Network, (read(f"{path}/{PREFIXES}") or "").split())),
+            addresses=frozenset(map(IPV4.address, (read(f"{path}/{ADDRESSES}") or "").split())),
+            prefixes=frozenset(map(IPV4.network, (read(f"{path}/{PREFIXES}") or "").split())),
         )
     except ValueError as exc:
         raise _malformed(path, exc) from exc

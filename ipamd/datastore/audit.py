@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import PREFIX_LENGTH, EniState
+from ipamd.model.family import IpAddress
+from ipamd.model.ids import EniId
 from ipamd.model.snapshot import Snapshot
 
 K = TypeVar("K")
@@ -50,7 +52,7 @@ def _compare(what: str, memory: Mapping[K, V], disk: Mapping[K, V]) -> Iterator[
 
 
 def _addresses(snapshot: Snapshot) -> Iterator[str]:
-    primaries = {eni.primary_address: eni.eni_id for eni in snapshot.enis.values()}
+    primaries: dict[IpAddress, EniId] = {eni.primary_address: eni.eni_id for eni in snapshot.enis.values()}
     for address in snapshot.addresses.values():
         prefix = address.prefix
         if prefix is not None and (prefix.prefixlen != PREFIX_LENGTH or address.address not in prefix):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from datetime import datetime
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
+from ipamd.model.family import IPV4, IpAddress, IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.pool import EniStock, PoolCounts, Stock
 from ipamd.model.record import dataclass, field
@@ -73,7 +73,7 @@ class EniSlot:
 
     eni: Eni
     tally: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
-    buckets: dict[IPv4Network | None, Bucket] = field(default_factory=dict)
+    buckets: dict[IpNetwork | None, Bucket] = field(default_factory=dict)
     prefix_count: int = 0
     free_prefix_count: int = 0
     _draining: Draining = field(default_factory=Draining)
@@ -98,9 +98,9 @@ class EniSlot:
         is_draining = self.eni.eni_id in self._draining.enis
         return is_draining, self._ranks[0][0], -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
 
-    def first(self) -> IPv4Address:
+    def first(self) -> IpAddress:
         """The address to give, of the bucket with most in use; `is_assignable` says that there is one."""
-        return IPv4Address(self._by_order[self._ranks[0][2]].free[0][1])
+        return IPV4.address(self._by_order[self._ranks[0][2]].free[0][1])
 
     def put(self, address: Address, *, is_held: bool, is_offered: bool) -> None:
         """Count an address in, and let it be given if it is offered."""
@@ -178,8 +178,8 @@ class PoolIndex:
 
     def __init__(self) -> None:
         self.slots: dict[EniId, EniSlot] = {}
-        self.held: frozenset[IPv4Address] = frozenset()
-        self._claimed: set[IPv4Address] = set()
+        self.held: frozenset[IpAddress] = frozenset()
+        self._claimed: set[IpAddress] = set()
         self.draining = Draining()
 
     def put_eni(self, eni: Eni) -> None:
@@ -200,12 +200,12 @@ class PoolIndex:
         """Count out an address that was put as it is here."""
         self.slots[address.eni_id].drop(address, is_held=self._is_held(address))
 
-    def first(self) -> IPv4Address | None:
+    def first(self) -> IpAddress | None:
         """The address that is given next; None if there is none. Cost: the number of ENIs."""
         slots = [slot for slot in self.slots.values() if slot.is_assignable]
         return min(slots, key=EniSlot.preference).first() if slots else None
 
-    def claim(self, address: IPv4Address, found: Address | None, *, is_claimed: bool) -> None:
+    def claim(self, address: IpAddress, found: Address | None, *, is_claimed: bool) -> None:
         """Withdraw an address until its claim ends; `found` is what it is now."""
         if is_claimed:
             self._claimed.add(address)
@@ -214,7 +214,7 @@ class PoolIndex:
         if found is not None:
             self.slots[found.eni_id].offer(found, is_offered=self._may_be_given(found))
 
-    def hold(self, held: frozenset[IPv4Address], *, changed: Iterable[Address]) -> None:
+    def hold(self, held: frozenset[IpAddress], *, changed: Iterable[Address]) -> None:
         """Replace what is held back; `changed` are the known addresses that are in only one of the two sets."""
         rows = list(changed)
         for row in rows:

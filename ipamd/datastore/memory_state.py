@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
-from ipaddress import IPv4Address
 from typing import Generic, TypeVar
 
 from ipamd.datastore.buckets import PoolIndex
@@ -20,6 +19,7 @@ from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import InvariantError, PoolEmptyError
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, leaving_addresses
 from ipamd.model.pool import PoolCounts, Stock
@@ -69,16 +69,16 @@ class View:
         self.tombstones = Overlay(rows.tombstones)
         self.intents = Overlay(rows.intents)
         self.doubts = rows.doubts
-        self.claimed: set[IPv4Address] = set()
+        self.claimed: set[IpAddress] = set()
 
-    def address(self, address: IPv4Address) -> Address | None:
+    def address(self, address: IpAddress) -> Address | None:
         """Find one address, and claim it until the unit ends (see `MemoryState.claim`)."""
         if address in self.addresses.changes:
             return self.addresses.changes[address]
         self.claimed.add(address)
         return self.memory.claim(address)
 
-    def known_address(self, address: IPv4Address) -> Address:
+    def known_address(self, address: IpAddress) -> Address:
         """Find one address that must be there. Raises: InvariantError."""
         found = self.address(address)
         if found is None:
@@ -90,7 +90,7 @@ class View:
         found = sorted(address for address, row in self.addresses.all().items() if row.eni_id == eni_id)
         return [self.known_address(address) for address in found]
 
-    def eni_of_primary(self, address: IPv4Address) -> EniId | None:
+    def eni_of_primary(self, address: IpAddress) -> EniId | None:
         """Which ENI has this primary address (I6)."""
         return next((eni.eni_id for eni in self.enis.all().values() if eni.primary_address == address), None)
 
@@ -105,9 +105,9 @@ class MemoryState:
         self._clock = clock
         self._lock = threading.Lock()
         self._pool = PoolIndex()
-        self._doubted: frozenset[IPv4Address] = frozenset()
+        self._doubted: frozenset[IpAddress] = frozenset()
         self.rows = snapshot.copy()
-        self.reservations: dict[AttachmentKey, IPv4Address] = {}
+        self.reservations: dict[AttachmentKey, IpAddress] = {}
         for eni in snapshot.enis.values():
             self._pool.put_eni(eni)
         for address in snapshot.addresses.values():
@@ -141,20 +141,20 @@ class MemoryState:
             self.reservations[key] = first
             return reserved
 
-    def claim(self, address: IPv4Address) -> Address | None:
+    def claim(self, address: IpAddress) -> Address | None:
         """Hide an address from `reserve` and return it as it is now; only the holder of the transaction may call."""
         with self._lock:
             found = self.rows.addresses.get(address)
             self._pool.claim(address, found, is_claimed=True)
             return found
 
-    def release(self, addresses: Iterable[IPv4Address]) -> None:
+    def release(self, addresses: Iterable[IpAddress]) -> None:
         """Undo claims: free addresses are offered to `reserve` again."""
         with self._lock:
             for address in addresses:
                 self._pool.claim(address, self.rows.addresses.get(address), is_claimed=False)
 
-    def hold(self, addresses: frozenset[IPv4Address]) -> None:
+    def hold(self, addresses: frozenset[IpAddress]) -> None:
         """Replace the set of addresses that `reserve` must not take for now, in memory only: their proof is in doubt (I7).
 
         It may name addresses that are not free or not known; they are held once they become free. What an open `unassign` intent
@@ -204,7 +204,7 @@ class MemoryState:
         with self._lock:
             return self.rows.enis.get(eni_id)
 
-    def address(self, address: IPv4Address) -> Address | None:
+    def address(self, address: IpAddress) -> Address | None:
         """Find one address."""
         with self._lock:
             return self.rows.addresses.get(address)
@@ -262,7 +262,7 @@ class MemoryState:
         with self._lock:
             return self.rows.copy()
 
-    def held(self) -> frozenset[IPv4Address]:
+    def held(self) -> frozenset[IpAddress]:
         """Addresses that `reserve` does not take for now."""
         return self._pool.held
 

@@ -28,6 +28,7 @@ from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.snapshot import Snapshot, Tombstone
@@ -96,14 +97,17 @@ def read_time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-sqlite3.register_adapter(IPv4Address, str)
-sqlite3.register_adapter(IPv4Network, str)
+for _family in (IPV4, IPV6):
+    sqlite3.register_adapter(_family.address, str)
+    sqlite3.register_adapter(_family.network, str)
 sqlite3.register_adapter(datetime, time_text)
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("since", "cooling_until", "at", "opened_at", "created_at"), read_time),
-    **dict.fromkeys(("address", "primary_address"), IPv4Address),
-    **dict.fromkeys(("prefix", "subnet_cidr"), IPv4Network),
+    "address": IPV4.address,
+    "prefix": IPV4.network,
+    "primary_address": IPv4Address,
+    "subnet_cidr": IPv4Network,
     **dict.fromkeys(("is_primary", "host_ready", "created_by_us", "managed"), bool),
     "eni.state": EniState,
     "address.state": AddressState,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import wraps
-from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ipamd.datastore import rows as sql
@@ -20,6 +19,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import all_addresses
 from ipamd.model.eni import PREFIX_LENGTH, Eni
 from ipamd.model.errors import DatastoreError, InvariantError, UnknownAttachmentError
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.history import UNKEPT, HistoryRecord, LedgerEvent
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, IntentKind, named
@@ -86,7 +86,7 @@ class UnitOfWork:
         about: Address | None = None,
         of: Attachment | None = None,
         at: datetime | None = None,
-        address: IPv4Address | None = None,
+        address: IpAddress | None = None,
         eni_id: str = "",
         key: AttachmentKey | None = None,
     ) -> None:
@@ -142,7 +142,7 @@ class UnitOfWork:
     # address keeps its sandbox (I2) and is given to nobody again (I7): where it would become free it is removed.
 
     @change
-    def lose(self, address: IPv4Address, *, reason: str) -> None:
+    def lose(self, address: IpAddress, *, reason: str) -> None:
         """EC2 does not show an address any more: it is given to nobody again (I7).
 
         A lost address keeps its state and its sandbox (I2), and is removed where it would become free. Repeatable; an unknown
@@ -160,7 +160,7 @@ class UnitOfWork:
         self.view.addresses.changes[address] = replace(old, lost_since=self._now, lost_reason=reason)
 
     @change
-    def heal(self, address: IPv4Address, *, reason: str) -> None:
+    def heal(self, address: IpAddress, *, reason: str) -> None:
         """EC2 shows a lost address again. Repeatable; an unknown address, or one that is not lost, is fine."""
         old = self.view.address(address)
         if old is None or not old.is_lost:
@@ -217,7 +217,7 @@ class UnitOfWork:
         """
         if self.view.intents.get(intent.intent_id) is not None:
             raise InvariantError(f"intent {intent.intent_id} is open already", details="I9: each has its own ID")
-        leaving: Iterable[IPv4Address] = ()
+        leaving: Iterable[IpAddress] = ()
         if intent.kind is IntentKind.UNASSIGN:
             leaving = sorted(all_addresses(*named(intent)))
         elif intent.kind is IntentKind.DELETE_ENI:
@@ -257,7 +257,7 @@ class UnitOfWork:
         self,
         event: LedgerEvent,
         *,
-        address: IPv4Address | None = None,
+        address: IpAddress | None = None,
         key: AttachmentKey | None = None,
         detail: str = "",
     ) -> None:
@@ -321,12 +321,12 @@ class UnitOfWork:
         return attachment
 
     @change
-    def abort(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
+    def abort(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """reserved -> cooling: an ADD failed after its reservation. On disk it was free: a reservation is in memory only (I5)."""
         self._move(address, AddressEvent.ABORT, log=LedgerEvent.ABORTED, reason=reason, cooldown=cooldown)
 
     @change
-    def free(self, address: IPv4Address, *, reason: str) -> None:
+    def free(self, address: IpAddress, *, reason: str) -> None:
         """cooling -> free: its cooldown is over. A lost address is removed instead.
 
         The caller decides whether the address has cooled, by the monotonic clock: a wall clock may be stepped (I8).
@@ -339,7 +339,7 @@ class UnitOfWork:
             self._move(address, AddressEvent.COOLED, log=LedgerEvent.COOLED, reason=reason)
 
     @change
-    def quarantine(self, address: IPv4Address, *, reason: str) -> None:
+    def quarantine(self, address: IpAddress, *, reason: str) -> None:
         """free, reserved or cooling -> quarantined: the sources disagree on who has it.
 
         Ends a reservation: the ADD that holds it can no longer confirm it.
@@ -347,7 +347,7 @@ class UnitOfWork:
         self._move(address, AddressEvent.DISAGREE, log=LedgerEvent.QUARANTINED, reason=reason)
 
     @change
-    def resolve(self, address: IPv4Address, *, cooldown: timedelta, reason: str) -> None:
+    def resolve(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """quarantined -> cooling: nothing claims the address any more. Its DEL may have come a moment ago (docs/adr/0012)."""
         self._move(address, AddressEvent.RESOLVE, log=LedgerEvent.RESOLVED, reason=reason, cooldown=cooldown)
 
@@ -406,7 +406,7 @@ class UnitOfWork:
 
     def _move(
         self,
-        address: IPv4Address,
+        address: IpAddress,
         event: AddressEvent,
         *,
         log: LedgerEvent,
@@ -474,9 +474,9 @@ class UnitOfWork:
     def add_addresses(
         self,
         eni_id: EniId,
-        addresses: Iterable[IPv4Address],
+        addresses: Iterable[IpAddress],
         *,
-        prefix: IPv4Network | None = None,
+        prefix: IpNetwork | None = None,
         cooldown: timedelta | None = None,
     ) -> None:
         """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8).
@@ -502,12 +502,12 @@ class UnitOfWork:
             self._log(LedgerEvent.ADDED, about=row, detail="" if prefix is None else f"in {prefix}")
 
     @change
-    def remove_addresses(self, addresses: Iterable[IPv4Address], *, reason: str) -> None:
+    def remove_addresses(self, addresses: Iterable[IpAddress], *, reason: str) -> None:
         """Forget addresses which are neither assigned nor reserved. InvariantError otherwise (I2). Unknown addresses are fine."""
         found = [self.view.address(address) for address in sorted(set(addresses))]
         self._remove([address for address in found if address is not None], reason=reason)
 
-    def _is_fresh(self, address: IPv4Address, eni_id: EniId, prefix: IPv4Network | None) -> bool:
+    def _is_fresh(self, address: IpAddress, eni_id: EniId, prefix: IpNetwork | None) -> bool:
         if prefix is not None and (prefix.prefixlen != PREFIX_LENGTH or address not in prefix):
             raise InvariantError(f"address {address} is not in a /{PREFIX_LENGTH} named {prefix}", details="EC2 has no other")
         if holder := self.view.eni_of_primary(address):

@@ -14,7 +14,6 @@ import math
 import threading
 from collections.abc import Collection, Mapping
 from datetime import timedelta
-from ipaddress import IPv4Address
 from typing import Any, cast
 
 from ipamd.core.agenda import ROOM
@@ -23,6 +22,7 @@ from ipamd.model.cloud import ConnectionTracking, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S, CloudKey
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import log_text
+from ipamd.model.family import IPV4, IpAddress
 from ipamd.model.history import HistoryRecord, LedgerEvent
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import SETTLED_AT, Intent, IntentKind, named
@@ -99,7 +99,7 @@ class EniFacts:
     reading: Reading | None = None
     shown_at: Place | None = None
     mac: MacAddress | None = None
-    elsewhere: frozenset[IPv4Address] = frozenset()
+    elsewhere: frozenset[IpAddress] = frozenset()
     is_absent: bool = False
     is_leaked: bool = False
     is_unplugged: bool = False
@@ -285,7 +285,7 @@ class EniBook(Service):
         """What metadata listed last, each with its reading."""
         return {facts.reading.mac: facts.reading for facts in self.all().values() if facts.reading is not None}
 
-    def metadata_view(self) -> frozenset[IPv4Address] | None:
+    def metadata_view(self) -> frozenset[IpAddress] | None:
         """Every address that metadata shows, if every ENI was read less than VIEW_S ago; None if one was not."""
         oldest, readings = self._clock.monotonic() - VIEW_S, self.readings().values()
         lately = [one.shown for one in readings if one.shown is not None and one.monotonic_s > oldest]
@@ -311,7 +311,7 @@ def remember_released(book: EniBook, history: History, clock: Clock) -> None:
         try:
             match record.event:
                 case LedgerEvent.ADDED | LedgerEvent.REMOVED:
-                    last[IPv4Address(record.address)] = record
+                    last[IPV4.address(record.address)] = record
                 case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_REMOVED:
                     last[EniId(record.eni_id)] = record
                 case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook, Place, remember_named
@@ -27,6 +26,7 @@ from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
 from ipamd.model.eni import Eni, EniState, is_created_by_us, is_managed
 from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Create, IntentKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
@@ -42,7 +42,7 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterf
 
 log = logging.getLogger(__name__)
 
-Batch = tuple[IPv4Network | None, list[IPv4Address]]
+Batch = tuple[IpNetwork | None, list[IpAddress]]
 """Addresses with the prefix that contains them, None for single ones."""
 
 
@@ -173,8 +173,8 @@ class EniService(Service):
     def add_addresses(
         self,
         eni_id: EniId,
-        addresses: frozenset[IPv4Address],
-        prefixes: frozenset[IPv4Network],
+        addresses: frozenset[IpAddress],
+        prefixes: frozenset[IpNetwork],
         *,
         asked_count: int = 0,
         eni: Eni | None = None,
@@ -199,9 +199,7 @@ class EniService(Service):
         self._demand.announce_supply()
         return outcome
 
-    def lose_elsewhere(
-        self, eni_id: EniId, addresses: Collection[IPv4Address], prefixes: Collection[IPv4Network]
-    ) -> list[IPv4Address]:
+    def lose_elsewhere(self, eni_id: EniId, addresses: Collection[IpAddress], prefixes: Collection[IpNetwork]) -> list[IpAddress]:
         """Lose the addresses that are recorded on another ENI than the one to which EC2 gave them in answer to a call of ours (I7).
 
         An address is on one ENI at a time, so the answer proves that it has left the other one, whatever a Describe says of that.
@@ -229,7 +227,7 @@ class EniService(Service):
         for problem in self.routing.set_up_all() if outcome.adopted else ():
             log.warning("host routing is not in place error=%s", problem)
 
-    def wired_addresses(self) -> frozenset[IPv4Address]:
+    def wired_addresses(self) -> frozenset[IpAddress]:
         """Addresses that the kernel has wired to a sandbox, recorded or not. Raises: KernelDumpError."""
         survey = self._wiring.survey()
         return frozenset(survey.routes) | {veth.address for veth in survey.veths if veth.address and not veth.is_dying}
@@ -267,7 +265,7 @@ class EniService(Service):
         return not any(row.eni_id == eni_id for row in self._datastore.addresses())
 
     def _record_all(
-        self, described: Iterable[DescribedEni], identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
+        self, described: Iterable[DescribedEni], identity: InstanceIdentity, wired: frozenset[IpAddress], outcome: EniSyncResult
     ) -> None:
         """Record every ENI of a believed answer; those that are not recorded are remembered by their place."""
         occupied: dict[EniId, Place] = {}
@@ -305,7 +303,7 @@ class EniService(Service):
         self._demand.trigger()
 
     def _record_one(
-        self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IPv4Address], outcome: EniSyncResult
+        self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IpAddress], outcome: EniSyncResult
     ) -> bool:
         """Record one ENI of a believed answer; returns False if it only takes its place. Raises nothing for a contradiction."""
         known = self._datastore.eni(eni.eni_id)
@@ -363,12 +361,12 @@ class EniService(Service):
     def _store(
         self,
         eni_id: EniId,
-        addresses: Collection[IPv4Address],
-        prefixes: Collection[IPv4Network],
+        addresses: Collection[IpAddress],
+        prefixes: Collection[IpNetwork],
         outcome: EniSyncResult,
         *,
         eni: Eni | None,
-        wired: Collection[IPv4Address],
+        wired: Collection[IpAddress],
         may_be_warm: bool,
     ) -> None:
         """Store addresses of an ENI, and the ENI itself if it is given: new ones become free, lost ones heal.
@@ -384,7 +382,7 @@ class EniService(Service):
         fresh += [one.network_address for one in prefixes if not any(self._datastore.address(each) for each in one)]
         if recorded is not None and fresh:
             self.routing.claim(recorded, fresh, wired=wired)
-        batches: list[Batch] = [(None, sorted(addresses)), *((prefix, list(prefix)) for prefix in sorted(prefixes))]
+        batches: list[Batch] = [(None, sorted(addresses)), *((prefix, list[IpAddress](prefix)) for prefix in sorted(prefixes))]
         with self._datastore.transaction() as uow:
             if eni is not None:
                 known = self._datastore.eni(eni_id)
@@ -408,13 +406,13 @@ class EniService(Service):
         batches: Iterable[Batch],
         outcome: EniSyncResult,
         *,
-        wired: Collection[IPv4Address],
+        wired: Collection[IpAddress],
         cooldown: timedelta | None,
     ) -> bool:
         """Add what does not contradict a record. An address that is new to us but wired already is quarantined at once: after a lost
         datastore a live sandbox may have it (I1, I2). Returns: whether there was one."""
         is_any_wired, filled = False, self.book.of(eni_id).elsewhere
-        primaries = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
+        primaries: dict[IpAddress, EniId] = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
         for prefix, batch in batches:
             rows = {address: self._datastore.address(address) for address in batch}
             elsewhere = [row for row in rows.values() if row is not None and row.eni_id != eni_id]
@@ -451,7 +449,7 @@ class EniService(Service):
         """Record that these are gone. One that the datastore refuses is reported, and does not stop the others."""
         known = [row for row in self._datastore.addresses() if not row.is_lost]
         for key in sorted(absent, key=str):
-            eni_id = None if isinstance(key, IPv4Address) else key
+            eni_id = key if isinstance(key, str) else None
             rows = [row for row in known if key in (row.address, row.eni_id)]
             try:
                 with self._datastore.transaction() as uow:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.agenda import NODE, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import FROZEN, EniBook, EniFacts, MissingLink
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, WiringError, log_text
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.pool import Blocked, Refusal
 from ipamd.ports import HostNetwork
@@ -94,18 +94,18 @@ class EniRouting(Service):
             return problem
         return ""
 
-    def claim(self, eni: Eni, fresh: Collection[IPv4Address], *, wired: Collection[IPv4Address]) -> None:
+    def claim(self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress]) -> None:
         """Let no rule of a prefix send new addresses of an ENI by another one's table (I7); rules of prefixes that nobody has any more
         go too. `wired`: addresses of sandboxes, recorded or not. Raises: WiringError, KernelDumpError.
         """
         known = {row.prefix for row in self._datastore.addresses()}
 
-        def is_needless(prefix: IPv4Network, table: int) -> bool:
+        def is_needless(prefix: IpNetwork, table: int) -> bool:
             if any(one in prefix for one in fresh):
                 return table != eni.route_table
             if prefix in known or any(one in prefix for one in wired):
                 return False
-            return any(prefix.subnet_of(each.subnet_cidr) for each in self._datastore.enis())
+            return any(prefix.network_address in each.subnet_cidr for each in self._datastore.enis())
 
         self._hostnet.remove_prefix_rules(is_needless)
 

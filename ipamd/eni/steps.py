@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health
@@ -30,6 +29,7 @@ from ipamd.model.errors import (
     ThrottledError,
     log_text,
 )
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Assign, Create, Delete, Intent, Operation, Unassign, Why
 from ipamd.model.record import dataclass, field, replace
@@ -82,8 +82,8 @@ class Work:
     described: DescribedEni | None = None
     eni: Eni | None = None
     outcome: str = ""
-    addresses: frozenset[IPv4Address] = frozenset()
-    prefixes: frozenset[IPv4Network] = frozenset()
+    addresses: frozenset[IpAddress] = frozenset()
+    prefixes: frozenset[IpNetwork] = frozenset()
     conflicts: list[str] = field(default_factory=list)
 
     @property

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.core.agenda import soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -27,6 +26,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import EniState
 from ipamd.model.errors import IpamError, WiringError, log_text
+from ipamd.model.family import IPV4, IpAddress, IpNetwork
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
@@ -155,7 +155,7 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
     if any(change.table == eni.route_table and not eni.is_primary for eni in enis):
         return True
     if kind is ChangeKind.RULE and address is not None:  # one ahead of ours leads away what it selects
-        selected = IPv4Network((address, change.length), strict=False)
+        selected = IPV4.network((address, change.length), strict=False)
         return change.priority == dataplane.EXTERNAL_SERVICE_PRIORITY or any(selected.overlaps(eni.subnet_cidr) for eni in enis)
     return address is None or any(address == eni.subnet_cidr.network_address for eni in enis)
 
@@ -215,7 +215,7 @@ class _PoolAddresses:
         self._datastore = datastore
 
     def __contains__(self, address: object) -> bool:
-        return isinstance(address, IPv4Address) and self._datastore.address(address) is not None
+        return isinstance(address, IpAddress) and self._datastore.address(address) is not None
 
 
 class HostNetworkReconciler(Service):
@@ -390,7 +390,7 @@ class HostNetworkReconciler(Service):
                     found[spec.key] = "; ".join(sentences)
         return found
 
-    def _prefix(self, attachment: Attachment) -> IPv4Network | None:
+    def _prefix(self, attachment: Attachment) -> IpNetwork | None:
         row = self._datastore.address(attachment.address)
         return None if row is None else row.prefix
 
@@ -461,7 +461,7 @@ class HostNetworkReconciler(Service):
         self._in_order = None if is_odd else (announced, 0)
         return repairs
 
-    def _strays(self, survey: KernelSurvey) -> frozenset[IPv4Address]:
+    def _strays(self, survey: KernelSurvey) -> frozenset[IpAddress]:
         """Addresses whose rules lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost."""
         rows = self._datastore.address
         return frozenset(
@@ -470,7 +470,7 @@ class HostNetworkReconciler(Service):
             if (row := rows(address)) is None or not (row.is_in_use or row.state is AddressState.QUARANTINED)
         )
 
-    def _remove_strays(self, strays: frozenset[IPv4Address]) -> list[str]:
+    def _remove_strays(self, strays: frozenset[IpAddress]) -> list[str]:
         """Remove those that a second survey shows, too: it began after the first had read the rules, so it has the veth and the
         route of an ADD that was under way then. Returns: one sentence per repair.
         """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from ipaddress import IPv4Address
 
 from ipamd.kernel import messages, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome
@@ -15,6 +14,7 @@ from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, decode_alias
 from ipamd.model.errors import NetnsError
+from ipamd.model.family import IPV4, IpAddress
 from ipamd.model.kernel import (
     SANDBOX_GATEWAY,
     KernelSurvey,
@@ -25,7 +25,7 @@ from ipamd.model.kernel import (
 )
 from ipamd.model.record import dataclass, field, replace
 
-OUTSIDE = IPv4Address("192.0.2.1")
+OUTSIDE = IPV4.address("192.0.2.1")
 """An address to which nothing but a default route should lead. Source: RFC 5737, TEST-NET-1: no host has it."""
 
 
@@ -224,7 +224,7 @@ def own_table_rule() -> Message:
     return messages.add_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE)
 
 
-def wiring_route(address: IPv4Address, index: int, name: str, *, table: int, is_replaced: bool = False) -> Message:
+def wiring_route(address: IpAddress, index: int, name: str, *, table: int, is_replaced: bool = False) -> Message:
     """The route to a sandbox through its host veth, as its wiring adds it to both tables."""
     where = "" if table == uapi.RT_TABLE_MAIN else f" table {table}"
     step = f"{'replace' if is_replaced else 'add'} route {address} dev {name}{where}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, ways
 from ipamd.kernel.confinement import Confinement
@@ -24,6 +23,7 @@ from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
     LEADING,
@@ -174,7 +174,7 @@ class KernelHostNetwork(HostNetwork):
                 look = self._looker.look(sock, [eni.mac])
             self._repair_eni(look, eni, link)
 
-    def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
+    def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
         with self._lock, self._host.netlink() as sock:
             removals = [
                 messages.delete_rule(rule.priority, table=rule.table, source=prefix)
@@ -193,7 +193,7 @@ class KernelHostNetwork(HostNetwork):
         *,
         identity: InstanceIdentity,
         enis: Iterable[Eni],
-        addresses: Container[IPv4Address] = (),
+        addresses: Container[IpAddress] = (),
         held: Collection[RepairedObject] = (),
         is_silent: bool = False,
     ) -> list[str]:
@@ -241,7 +241,7 @@ class KernelHostNetwork(HostNetwork):
         return as_repairs(sentences, TABLE)
 
     def differences(
-        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IpAddress] = ()
     ) -> list[RoutingDifference]:
         """Compare without changing anything, by the comparisons that `reconcile` repairs.
 
@@ -278,7 +278,7 @@ class KernelHostNetwork(HostNetwork):
         return [RoutingDifference(eni.eni_id, each.found) for step in self._eni_repairs(look, eni, link) for each in step]
 
     def _node_differences(
-        self, look: HostLook, identity: InstanceIdentity, addresses: Container[IPv4Address]
+        self, look: HostLook, identity: InstanceIdentity, addresses: Container[IpAddress]
     ) -> list[RoutingDifference]:
         link = look.links.get(identity.primary_mac)
         if link is None:
@@ -300,7 +300,7 @@ class KernelHostNetwork(HostNetwork):
         return [*found, RoutingDifference(NODE, table)] if table else found
 
     def _foreign(
-        self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IPv4Address]
+        self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IpAddress]
     ) -> list[RoutingDifference]:
         macs = [eni.mac for eni in secondary]
         with self._host.netlink() as sock:
@@ -310,7 +310,7 @@ class KernelHostNetwork(HostNetwork):
         self,
         look: HostLook,
         identity: InstanceIdentity,
-        addresses: Container[IPv4Address] = (),
+        addresses: Container[IpAddress] = (),
         held: Collection[RepairedObject] = (),
     ) -> tuple[list[str], list[WiringError]]:
         """Repair the node's own part. Each piece runs even if another failed: a read-only sysctl must not cost the node its SNAT.
@@ -338,7 +338,7 @@ class KernelHostNetwork(HostNetwork):
         return sentences, refusals
 
     def _node_repairs(
-        self, look: HostLook, identity: InstanceIdentity, link: messages.Link, addresses: Container[IPv4Address]
+        self, look: HostLook, identity: InstanceIdentity, link: messages.Link, addresses: Container[IpAddress]
     ) -> tuple[tuple[str, Iterator[Repair]], ...]:
         """All comparisons of the node but that of its table, each with the subject of its repairs. One may raise WiringError."""
         self._primary_name = link.name
@@ -365,7 +365,7 @@ class KernelHostNetwork(HostNetwork):
             former=former,
         )
 
-    def _of_others(self, addresses: Container[IPv4Address]) -> list[RoutingDifference]:
+    def _of_others(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
         try:
             return self._others.find(self._primary_name, addresses)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, attribute, attributes, text_attribute
+from ipamd.model.family import IPV4, IpAddress, IpNetwork
 from ipamd.model.record import dataclass
 
 ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
@@ -148,7 +148,7 @@ def delete_group(group: int) -> Message:
     return Message(f"delete links of group {group:#x}", uapi.RTM_DELLINK, 0, body, ABSENT)
 
 
-def add_address(index: int, address: IPv4Address, *, length: int, step: str, is_connected: bool = True) -> Message:
+def add_address(index: int, address: IpAddress, *, length: int, step: str, is_connected: bool = True) -> Message:
     """Add an address of global scope; EEXIST if the link has it. `is_connected`: with the route to its subnet in main."""
     body = _address_body(index, address, length)
     if not is_connected:
@@ -156,17 +156,17 @@ def add_address(index: int, address: IPv4Address, *, length: int, step: str, is_
     return Message(step, uapi.RTM_NEWADDR, _ADD, body)
 
 
-def delete_address(index: int, address: IPv4Address, *, length: int, step: str) -> Message:
+def delete_address(index: int, address: IpAddress, *, length: int, step: str) -> Message:
     """Remove an address from a link; absent is fine."""
     return Message(step, uapi.RTM_DELADDR, 0, _address_body(index, address, length), ABSENT)
 
 
 def add_route(
-    destination: IPv4Address | None,
+    destination: IpAddress | None,
     *,
     index: int,
     step: str,
-    via: IPv4Address | None = None,
+    via: IpAddress | None = None,
     table: int = uapi.RT_TABLE_MAIN,
     is_replaced: bool = False,
 ) -> Message:
@@ -181,7 +181,7 @@ def add_route(
     return Message(step, uapi.RTM_NEWROUTE, _PUT if is_replaced else _ADD, body + _u32(uapi.RTA_OIF, index))
 
 
-def delete_route(destination: IPv4Address | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
+def delete_route(destination: IpAddress | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
     """Remove one route through a link, of any scope, type and protocol; absent is fine. `index` or `metric` 0: any."""
     body = _route_body(destination, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
     if index:
@@ -191,7 +191,7 @@ def delete_route(destination: IPv4Address | None, *, length: int, table: int, in
     return Message(step, uapi.RTM_DELROUTE, 0, body, ABSENT)
 
 
-def look_up_route(destination: IPv4Address, source: IPv4Address | None = None, incoming: int = 0, mark: int = 0) -> Message:
+def look_up_route(destination: IpAddress, source: IpAddress | None = None, incoming: int = 0, mark: int = 0) -> Message:
     """Ask where the kernel would send a packet to an address; an unreachable one is fine, and has no reply.
 
     `incoming`: the link by which it comes from `source`; without both it is the host's own. The answer names the route's table.
@@ -203,20 +203,20 @@ def look_up_route(destination: IPv4Address, source: IPv4Address | None = None, i
     return Message("look up a route", uapi.RTM_GETROUTE, 0, body, UNREACHABLE)
 
 
-def match_route(destination: IPv4Address, *, index: int) -> Message:
+def match_route(destination: IpAddress, *, index: int) -> Message:
     """Ask which entry of the route tables the kernel takes for an address through a link; an errno if it takes none."""
     body = ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
     body += attribute(uapi.RTA_DST, destination.packed) + _u32(uapi.RTA_OIF, index)
     return Message(f"look up the route to {destination} through link {index}", uapi.RTM_GETROUTE, 0, body)
 
 
-def get_neighbour(index: int, address: IPv4Address) -> Message:
+def get_neighbour(index: int, address: IpAddress) -> Message:
     """Ask for one neighbour entry; ENOENT if there is none, EOPNOTSUPP by a kernel before 5.0."""
     body = NEIGHBOUR.pack(_AF_INET, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
     return Message(f"look at neighbour {address}", uapi.RTM_GETNEIGH, 0, body)
 
 
-def add_neighbour(index: int, address: IPv4Address, *, mac: str, step: str) -> Message:
+def add_neighbour(index: int, address: IpAddress, *, mac: str, step: str) -> Message:
     """Add a permanent neighbour entry, or replace the entry of the address."""
     body = NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
     body += attribute(uapi.NDA_DST, address.packed) + attribute(uapi.NDA_LLADDR, _mac(mac))
@@ -227,8 +227,8 @@ def add_rule(
     priority: int,
     *,
     table: int,
-    source: IPv4Address | IPv4Network | None = None,
-    destination: IPv4Address | IPv4Network | None = None,
+    source: IpAddress | IpNetwork | None = None,
+    destination: IpAddress | IpNetwork | None = None,
     mark: int = 0,
 ) -> Message:
     """Add a rule for a source, for a destination or for a mark, which is its own mask, or for every packet; present is fine."""
@@ -240,8 +240,8 @@ def delete_rule(
     priority: int,
     *,
     table: int,
-    source: IPv4Address | IPv4Network | None = None,
-    destination: IPv4Address | IPv4Network | None = None,
+    source: IpAddress | IpNetwork | None = None,
+    destination: IpAddress | IpNetwork | None = None,
 ) -> Message:
     """Remove one rule, selected as for `add_rule`; absent is fine."""
     body, words = _rule(priority, table, source, destination, 0)
@@ -276,7 +276,7 @@ def dump_rules() -> Message:
     return Message("dump of rules", uapi.RTM_GETRULE, 0, ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
-def _address_body(index: int, address: IPv4Address, length: int) -> bytes:
+def _address_body(index: int, address: IpAddress, length: int) -> bytes:
     body = ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
     return body + attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
 
@@ -284,13 +284,13 @@ def _address_body(index: int, address: IPv4Address, length: int) -> bytes:
 def _rule(
     priority: int,
     table: int,
-    source: IPv4Address | IPv4Network | None,
-    destination: IPv4Address | IPv4Network | None,
+    source: IpAddress | IpNetwork | None,
+    destination: IpAddress | IpNetwork | None,
     mark: int,
 ) -> tuple[bytes, str]:
     """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
-    to, by = (IPv4Network(one) if one else None for one in (destination, source))
+    to, by = (IPV4.network(one) if one else None for one in (destination, source))
     lengths = to.prefixlen if to else 0, by.prefixlen if by else 0
     body = ROUTE.pack(_AF_INET, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
     words = str(priority)
@@ -307,7 +307,7 @@ def _rule(
     return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
 
 
-def _route_body(destination: IPv4Address | None, *, length: int, table: int, scope: int, protocol: int) -> bytes:
+def _route_body(destination: IpAddress | None, *, length: int, table: int, scope: int, protocol: int) -> bytes:
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     route_type = uapi.RTN_UNICAST if scope != uapi.RT_SCOPE_NOWHERE else uapi.RTN_UNSPEC
     body = ROUTE.pack(_AF_INET, length if destination else 0, 0, 0, small, protocol, scope, route_type, 0)
@@ -369,7 +369,7 @@ class InterfaceAddress:
     """One IPv4 address on a link. `is_secondary`: the kernel removes it with the first one of its subnet (IFA_F_SECONDARY)."""
 
     index: int
-    address: IPv4Address
+    address: IpAddress
     length: int
     scope: int
     is_secondary: bool = False
@@ -379,11 +379,11 @@ class InterfaceAddress:
 class Route:
     """One IPv4 route with one next hop; `destination` None: the default route. `index` 0: no or several links."""
 
-    destination: IPv4Address | None
+    destination: IpAddress | None
     length: int
     table: int
     index: int
-    via: IPv4Address | None
+    via: IpAddress | None
     route_type: int
     metric: int
 
@@ -394,9 +394,9 @@ class Rule:
 
     priority: int
     table: int
-    source: IPv4Address | None
+    source: IpAddress | None
     source_length: int
-    destination: IPv4Address | None
+    destination: IpAddress | None
     destination_length: int
     mark: int
     mask: int
@@ -406,7 +406,7 @@ class Rule:
 class Neighbour:
     """One IPv4 neighbour entry. `is_permanent`: the kernel does not ask whether it is right."""
 
-    address: IPv4Address | None
+    address: IpAddress | None
     mac: str
     is_permanent: bool
 
@@ -444,7 +444,7 @@ def read_address(body: bytes) -> InterfaceAddress:
     found = attributes(body, ADDRESS.size)
     local = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS) or bytes(4)
     is_secondary = bool(flags & uapi.IFA_F_SECONDARY)
-    return InterfaceAddress(index=index, address=IPv4Address(local), length=length, scope=scope, is_secondary=is_secondary)
+    return InterfaceAddress(index=index, address=IPV4.address(local), length=length, scope=scope, is_secondary=is_secondary)
 
 
 def read_route(body: bytes) -> Route:
@@ -501,5 +501,5 @@ def _read_mac(payload: bytes | None) -> str:
     return payload.hex(":") if payload else ""
 
 
-def _address(payload: bytes | None) -> IPv4Address | None:
-    return IPv4Address(payload) if payload and len(payload) == 4 else None
+def _address(payload: bytes | None) -> IpAddress | None:
+    return IPV4.address(payload) if payload and len(payload) == 4 else None

@@ -17,7 +17,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attrib
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import NFGENMSG_BYTES, Nftables, generation
 from ipamd.model.errors import WiringError
+from ipamd.model.family import IPV4, IpAddress
 from ipamd.model.kernel import NODE, RoutingDifference
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
@@ -456,7 +456,7 @@ class OtherSoftware:
         self._legacy = LegacyTables(host)
         self._known: tuple[bytes, str, list[RoutingDifference]] | None = None  # generation, primary link, what was found
 
-    def find(self, primary_link: str, addresses: Container[IPv4Address] = ()) -> list[RoutingDifference]:
+    def find(self, primary_link: str, addresses: Container[IpAddress] = ()) -> list[RoutingDifference]:
         """Everything found, each with the command that mends it, of single addresses only these. Raises: WiringError if nftables
         cannot be asked.
 
@@ -548,9 +548,9 @@ class OtherSoftware:
         return f"{where} iifname '\"{prefix}*\"' accept; {where} oifname '\"{prefix}*\"' accept"
 
 
-def _address(text: str) -> IPv4Address | None:
+def _address(text: str) -> IpAddress | None:
     with suppress(ValueError):  # a set's name, or what nft made of it
-        return IPv4Address(text)
+        return IPV4.address(text)
     return None
 
 

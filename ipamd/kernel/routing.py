@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from ipamd.model.attachment import VETH_HASH_LENGTH, decode_alias
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import PREFIX_LENGTH, Eni, gateway
 from ipamd.model.errors import WiringError
+from ipamd.model.family import IPV4, IpAddress
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import NODE, RepairKind, RoutingDifference
 from ipamd.model.record import dataclass, replace
@@ -103,7 +104,7 @@ def address_removal(
     The kernel removes secondary addresses with the first one of their subnet unless promote_secondaries is set
     (net/ipv4/devinet.c, __inet_del_ifa).
     """
-    network = IPv4Network((one.address, one.length), strict=False)
+    network = IPV4.network((one.address, one.length), strict=False)
     others = any(each.is_secondary and each.length == one.length and each.address in network for each in ours)
     step = f"delete address {one.address}/{one.length} from {who}"
     change = messages.delete_address(link.index, one.address, length=one.length, step=step)
@@ -162,7 +163,7 @@ def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> li
         is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
         is_own = rule.priority == dataplane.FROM_ENI_PRIORITY and rule.source in own_source
         if is_own or (is_ours and not successors):
-            source = IPv4Network((rule.source, rule.source_length))
+            source = IPV4.network((rule.source, rule.source_length))
             found.append(messages.delete_rule(rule.priority, table=table, source=source))
     return found
 
@@ -272,7 +273,7 @@ def sysctl(host: HostNetns, key: str, *, wanted: str, is_set: bool = False) -> s
 
 
 def pod_address_repairs(
-    look: HostLook, identity: InstanceIdentity, link: messages.Link, addresses: Container[IPv4Address]
+    look: HostLook, identity: InstanceIdentity, link: messages.Link, addresses: Container[IpAddress]
 ) -> Iterator[Repair]:
     """Find addresses of the pool on the primary ENI's link; secondary ENIs' links have `address_repairs`."""
     ours = [one for one in look.addresses if one.index == link.index]
@@ -287,7 +288,7 @@ def foreign_differences(
     *,
     primary: MacAddress,
     secondary: Iterable[MacAddress],
-    addresses: Container[IPv4Address],
+    addresses: Container[IpAddress],
 ) -> list[RoutingDifference]:
     """Find addresses of the pool on links of no ENI, and main's default route if it leads through a secondary ENI.
 

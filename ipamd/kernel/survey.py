@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
@@ -21,6 +20,7 @@ from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import Attachment, decode_alias
 from ipamd.model.eni import PREFIX_LENGTH
 from ipamd.model.errors import IpamError
+from ipamd.model.family import IPV4, IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
@@ -74,7 +74,7 @@ def seen(
     is_whole: bool = True,
 ) -> KernelSurvey:
     """Make a survey of what was read; `names`: of the links by index. Of several routes the one with the least metric counts."""
-    taken: dict[int, dict[IPv4Address, messages.Route]] = {table: {} for table in SANDBOX_TABLES}
+    taken: dict[int, dict[IpAddress, messages.Route]] = {table: {} for table in SANDBOX_TABLES}
     for route in routes:
         if route.destination is None or route.length != 32 or route.route_type != uapi.RTN_UNICAST:
             continue
@@ -82,9 +82,9 @@ def seen(
             known = there.get(route.destination)
             if known is None or route.metric <= known.metric:
                 there[route.destination] = route
-    to_rules = set[IPv4Address]()
-    from_rules: dict[IPv4Address, tuple[int, ...]] = {}
-    from_prefixes: dict[IPv4Network, tuple[int, ...]] = {}
+    to_rules = set[IpAddress]()
+    from_rules: dict[IpAddress, tuple[int, ...]] = {}
+    from_prefixes: dict[IpNetwork, tuple[int, ...]] = {}
     has_own_rule = False
     for rule in rules:
         if is_from_sandbox(rule) and rule.source is not None:
@@ -126,10 +126,10 @@ def is_from_sandbox(rule: messages.Rule) -> bool:
     return rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
 
 
-def from_prefix(rule: messages.Rule) -> IPv4Network | None:
+def from_prefix(rule: messages.Rule) -> IpNetwork | None:
     """The source of a rule `1536: from prefix lookup <table>`; None of any other rule."""
     is_ours = rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == PREFIX_LENGTH and rule.table != 0
-    return IPv4Network((rule.source, PREFIX_LENGTH)) if is_ours and rule.source is not None else None
+    return IPV4.network((rule.source, PREFIX_LENGTH)) if is_ours and rule.source is not None else None
 
 
 def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[messages.Link]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address
 from typing import NamedTuple
 
 from ipamd.kernel import checks, messages, survey, uapi
 from ipamd.kernel.messages import Link
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.attachment import WiringSpec
+from ipamd.model.family import IpAddress
 from ipamd.model.kernel import RoutingDifference
 
 MASQUERADE_MARK = 0x4000
@@ -26,8 +26,8 @@ class _Packet(NamedTuple):
     """By which link a packet must go: to an address, of the host's or of a source that comes in by a link."""
 
     by: Link
-    to: IPv4Address
-    source: IPv4Address | None = None
+    to: IpAddress
+    source: IpAddress | None = None
     incoming: Link | None = None
     mark: int = 0
 
@@ -36,7 +36,7 @@ class _Packet(NamedTuple):
         return f"ip route get {self.to}{by} mark {self.mark}"
 
 
-Uplinks = Mapping[int, tuple[Link, IPv4Address]]
+Uplinks = Mapping[int, tuple[Link, IpAddress]]
 """The links of ENIs, each with its subnet's router, by the route table of their sandboxes."""
 
 

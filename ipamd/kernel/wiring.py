@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from ipaddress import IPv4Address
 
 from ipamd.kernel import checks, devconf, messages, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
@@ -23,6 +22,7 @@ from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.kernel import (
     INSIDE_IS_LEFT,
@@ -103,9 +103,7 @@ class KernelWiring(Wiring):
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
             host.carry_out(batch, what=f"unwiring of {spec.key}")
 
-    def mark_for_deletion(
-        self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
-    ) -> None:
+    def mark_for_deletion(self, *, host_veth: str, address: IpAddress, route_table: int, is_source_checked: bool = False) -> None:
         # A link that goes down waits for the kernel's RCU, and longer on a busy node. Otherwise there is no message
         # for the route: the kernel removes a link's routes with that, and a route through any other link is not this sandbox's.
         what = f"marking {host_veth} ({address}) for deletion"
@@ -147,7 +145,7 @@ class KernelWiring(Wiring):
             link = self._own_veth(host, name)
         return survey.host_veth(link) if link is not None else None
 
-    def rename_veth(self, *, host_veth: str, to: str, address: IPv4Address) -> None:
+    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress) -> None:
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
             if link is None or _is_of_another(link, address):
@@ -161,7 +159,7 @@ class KernelWiring(Wiring):
             routes = sandbox_routes(address, link.index, to) if has_routes else []
             host.carry_out([down, name, up, *routes], what=what)
 
-    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
+    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
         with self._host.netlink() as host:
             link = checks.find_link(host, veth.ifindex)
             if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
@@ -223,7 +221,7 @@ class KernelWiring(Wiring):
                     needless.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
             host.carry_out(needless, what="removal of our own rules")
 
-    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
+    def remove_leftover(self, *, host_veth: str | None, address: IpAddress | None) -> IpAddress | None:
         """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.
 
         Without `address` the link's alias names it, unless its route leads to another link: then another sandbox has it (I2).
@@ -336,7 +334,7 @@ class KernelWiring(Wiring):
         return link
 
 
-def _is_of_another(link: messages.Link, address: IPv4Address) -> bool:
+def _is_of_another(link: messages.Link, address: IpAddress) -> bool:
     """Whether the link's alias names another address: names may go from one sandbox to its successor (docs/adr/0024)."""
     identity = decode_alias(link.alias)
     return identity is not None and identity[1] != address
@@ -402,12 +400,12 @@ def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
     ]
 
 
-def sandbox_routes(address: IPv4Address, index: int, name: str) -> list[Message]:
+def sandbox_routes(address: IpAddress, index: int, name: str) -> list[Message]:
     """Add the routes to a sandbox."""
     return [checks.wiring_route(address, index, name, table=table) for table in survey.SANDBOX_TABLES]
 
 
-def sandbox_rules(make: Callable[..., Message], address: IPv4Address, route_table: int) -> list[Message]:
+def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table: int) -> list[Message]:
     """Add or delete rule 512, and rule 1536 unless the address is routed by main: `make` is `messages.add_rule` or `delete_rule`.
 
     These are the rules of amazon-vpc-cni-k8s and of earlier releases: DEL removes both, whoever made them.
@@ -418,7 +416,7 @@ def sandbox_rules(make: Callable[..., Message], address: IPv4Address, route_tabl
     return batch
 
 
-def address_removals(host: NetlinkSocket, address: IPv4Address) -> list[Message]:
+def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:
     """Remove every route and rule of address/32, in all tables but the kernel's own (local). Dumps.
 
     Raises: KernelDumpError, WiringError.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from ipaddress import IPv4Address
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.migration.handover import OtherDaemon
 from ipamd.model.attachment import pod_veth_name
 from ipamd.model.aws_node import Allocation, ImportResult, Unnamed, identify
 from ipamd.model.errors import ForeignStateError, IpamError, log_text
+from ipamd.model.family import IpAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
@@ -72,7 +72,7 @@ class ImportService(Service):
         return [one for one in self._stamp_all(left, survey, listed).veths if one.name in names and one.key is not None]
 
     def _stamp_all(self, foreign: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
-        routed: dict[str, list[IPv4Address]] = {}
+        routed: dict[str, list[IpAddress]] = {}
         for address, device in survey.routes.items():
             routed.setdefault(device, []).append(address)
         result = ImportResult(())
@@ -92,7 +92,7 @@ class ImportService(Service):
         self._health.report(CONDITION, named and f"{CONDITION}: host veths that are not ours, left as they are: {named}")
         return result
 
-    def _led_elsewhere(self, veth: HostVeth, survey: KernelSurvey) -> tuple[IPv4Address, ...]:
+    def _led_elsewhere(self, veth: HostVeth, survey: KernelSurvey) -> tuple[IpAddress, ...]:
         """The address that its file has for the pod by which a link is named, if packets to it go to another link: both gave it."""
         named = (one for one in self._told if one.pod_name and one.address in survey.routes)
         named = (one for one in named if pod_veth_name(one.pod_namespace, one.pod_name, prefix=self._prefix) == veth.name)
@@ -101,7 +101,7 @@ class ImportService(Service):
     def _take_over_one(
         self,
         veth: HostVeth,
-        addresses: tuple[IPv4Address, ...],
+        addresses: tuple[IpAddress, ...],
         listed: Mapping[str, Sandbox] | None,
         stamped: dict[str, HostVeth],
     ) -> str:

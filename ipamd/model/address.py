@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.errors import IllegalTransitionError
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.record import dataclass, field
 
@@ -73,11 +73,11 @@ class Address:
     when EC2 was found not to show it any more (aware UTC), `lost_reason` how; None: EC2 shows it.
     """
 
-    address: IPv4Address
+    address: IpAddress
     eni_id: EniId
     state: AddressState
     since: datetime
-    prefix: IPv4Network | None = None
+    prefix: IpNetwork | None = None
     owner: AttachmentKey | None = None
     cooling_until: datetime | None = None
     reason: str = ""

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from ipaddress import AddressValueError, IPv4Address, IPv4Network
+from ipaddress import AddressValueError
 from typing import Any
 
 from ipamd.model.errors import IpamError
+from ipamd.model.family import IPV4, IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress, parse_key
 from ipamd.model.record import dataclass, field
 
@@ -54,7 +55,7 @@ class Attachment:
     """
 
     key: AttachmentKey
-    address: IPv4Address
+    address: IpAddress
     eni_id: EniId
     route_table: int
     host_veth: str
@@ -85,13 +86,13 @@ class WiringSpec:
     """
 
     key: AttachmentKey
-    address: IPv4Address
+    address: IpAddress
     route_table: int
     host_veth: str
     netns: str
     mtu: int
     others_mac: MacAddress | None = None
-    prefix: IPv4Network | None = None
+    prefix: IpNetwork | None = None
 
     @property
     def alias(self) -> str:
@@ -156,7 +157,7 @@ def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
     return MacAddress(octets.hex(":"))
 
 
-def encode_alias(key: AttachmentKey, address: IPv4Address, *, is_imported: bool = False) -> str:
+def encode_alias(key: AttachmentKey, address: IpAddress, *, is_imported: bool = False) -> str:
     """Encode the identity for a host veth's ifalias: at most 255 bytes for the longest accepted container ID."""
     return f"{IMPORTED_TAG if is_imported else ALIAS_TAG} {key.container_id} {key.ifname} {address}"
 
@@ -166,13 +167,13 @@ def is_imported_alias(alias: str) -> bool:
     return alias.startswith(f"{IMPORTED_TAG} ")
 
 
-def decode_alias(alias: str) -> tuple[AttachmentKey, IPv4Address] | None:
+def decode_alias(alias: str) -> tuple[AttachmentKey, IpAddress] | None:
     """Decode an identity; None if the alias is not ours or is damaged."""
     parts = alias.split(" ")
     if len(parts) != 4 or parts[0] not in (ALIAS_TAG, IMPORTED_TAG):
         return None
     try:
-        return parse_key(parts[1], IfName(parts[2])), IPv4Address(parts[3])
+        return parse_key(parts[1], IfName(parts[2])), IPV4.address(parts[3])
     except (IpamError, AddressValueError):
         return None
 

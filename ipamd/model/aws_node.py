@@ -19,6 +19,7 @@ from typing import Any
 from ipamd.model.attachment import Attachment, pod_veth_name
 from ipamd.model.cniresult import others_mac
 from ipamd.model.errors import ForeignStateError, IpamError
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, IfName, parse_key
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.record import dataclass, field
@@ -50,7 +51,7 @@ class Allocation:
     """
 
     key: AttachmentKey
-    address: IPv4Address | None
+    address: IpAddress | None
     pod_namespace: str = ""
     pod_name: str = ""
     made_at_ns: int = 0
@@ -112,7 +113,7 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
     if not isinstance(entries, list) or len(entries) > ENTRIES_MAX:
         raise ForeignStateError("its allocations are not a list", details=f"of at most {ENTRIES_MAX} entries")
     found = tuple(_allocation(index, entry) for index, entry in enumerate(entries))
-    seen: dict[IPv4Address, AttachmentKey] = {}
+    seen: dict[IpAddress, AttachmentKey] = {}
     for one in found:
         if one.address is not None and seen.setdefault(one.address, one.key) != one.key:
             raise ForeignStateError(f"it gives {one.address} to {seen[one.address]} and to {one.key}")
@@ -156,7 +157,7 @@ def network_name_of(conflist: bytes) -> str:
 
 def identify(
     veth_name: str,
-    routed: IPv4Address,
+    routed: IpAddress,
     *,
     allocations: Iterable[Allocation],
     listed: Mapping[str, Sandbox] | None,
@@ -217,7 +218,7 @@ def _allocation(index: int, entry: object) -> Allocation:
     )
 
 
-def _address(entry: Mapping[str, Any], where: str) -> IPv4Address | None:
+def _address(entry: Mapping[str, Any], where: str) -> IpAddress | None:
     """The IPv4 address, or None for an entry of IPv6. Raises: ForeignStateError for neither."""
     text, other = _text(entry, "ipv4", where), _text(entry, "ipv6", where)
     try:
@@ -262,7 +263,7 @@ def wanted_name(attachment: Attachment, *, prefix: str) -> str:
     return pod_veth_name(attachment.pod_namespace, attachment.pod_name, prefix=prefix)
 
 
-def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix: str) -> dict[IPv4Address, Allocation]:
+def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix: str) -> dict[IpAddress, Allocation]:
     """One for each recorded sandbox that has its link, by address.
 
     Also for one that its own plugin has just got from us and is about to wire: if it does not, its daemon drops the entry.
@@ -279,12 +280,12 @@ def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix:
 
 def unrecorded(
     survey: KernelSurvey,
-    known: Mapping[IPv4Address, Allocation],
+    known: Mapping[IpAddress, Allocation],
     *,
-    told: Mapping[IPv4Address, Allocation],
+    told: Mapping[IpAddress, Allocation],
     prefix: str,
     now: datetime,
-) -> dict[IPv4Address, tuple[HostVeth, Allocation]]:
+) -> dict[IpAddress, tuple[HostVeth, Allocation]]:
     """One for each other address that a live host veth has by its alias or by a route, with the veth.
 
     Args:
@@ -316,7 +317,7 @@ class Unnamed:
     """A host veth that nobody can name: its addresses, and why."""
 
     veth: HostVeth
-    addresses: tuple[IPv4Address, ...]
+    addresses: tuple[IpAddress, ...]
     why: str
 
 

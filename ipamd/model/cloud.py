@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.record import dataclass, field
 
@@ -51,8 +52,8 @@ class DescribedEni:
     mac: MacAddress
     subnet_id: SubnetId
     primary_address: IPv4Address | None
-    secondary_addresses: frozenset[IPv4Address] = frozenset()
-    prefixes: frozenset[IPv4Network] = frozenset()
+    secondary_addresses: frozenset[IpAddress] = frozenset()
+    prefixes: frozenset[IpNetwork] = frozenset()
     status: str = "available"
     interface_type: str = "interface"
     description: str = ""
@@ -80,11 +81,11 @@ class MetadataEni:
     mac: MacAddress
     eni_id: EniId
     device_index: int
-    addresses: frozenset[IPv4Address] = frozenset()
-    prefixes: frozenset[IPv4Network] = frozenset()
+    addresses: frozenset[IpAddress] = frozenset()
+    prefixes: frozenset[IpNetwork] = frozenset()
 
 
-def all_addresses(singles: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> frozenset[IPv4Address]:
+def all_addresses(singles: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> frozenset[IpAddress]:
     """Return single addresses together with those of prefixes."""
     return frozenset(singles).union(*prefixes)
 

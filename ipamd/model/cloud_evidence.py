@@ -8,18 +8,19 @@ believed at all; a real mass loss needs time and a second witness. Why these rul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError
 
 from ipamd.model.absence import Absence, Absences, Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.eni import Eni, EniState
+from ipamd.model.family import IPV4, IpAddress
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.record import dataclass, field
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted
 
-CloudKey = EniId | IPv4Address
+CloudKey = EniId | IpAddress
 """What can be absent: an ENI, or one address of an ENI that is there."""
 
 LOOK_GAP_S = 30.0
@@ -50,8 +51,8 @@ class Recorded:
 
     identity: InstanceIdentity
     enis: Mapping[EniId, Eni] = field(default_factory=dict)
-    addresses: Mapping[IPv4Address, EniId] = field(default_factory=dict)
-    wired: frozenset[IPv4Address] = frozenset()
+    addresses: Mapping[IpAddress, EniId] = field(default_factory=dict)
+    wired: frozenset[IpAddress] = frozenset()
 
 
 def recorded(snapshot: Snapshot, identity: InstanceIdentity) -> Recorded:
@@ -71,7 +72,7 @@ class Witnesses:
     """
 
     links: frozenset[MacAddress] | None = None
-    metadata: frozenset[IPv4Address] | None = None
+    metadata: frozenset[IpAddress] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def missing(answer: Iterable[DescribedEni], recorded: Recorded) -> frozenset[Clo
     return frozenset(found)
 
 
-def addresses_on(described: DescribedEni) -> frozenset[IPv4Address]:
+def addresses_on(described: DescribedEni) -> frozenset[IpAddress]:
     """Return the secondary addresses of an ENI, those of its prefixes included."""
     return all_addresses(described.secondary_addresses, described.prefixes)
 
@@ -220,7 +221,7 @@ def _by_key(doubts: Mapping[str, Absence]) -> dict[CloudKey, Absence]:
     found: dict[CloudKey, Absence] = {}
     for subject, absence in doubts.items():
         try:
-            found[IPv4Address(subject)] = absence
+            found[IPV4.address(subject)] = absence
         except AddressValueError:
             found[EniId(subject)] = absence
     return found

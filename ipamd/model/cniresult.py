@@ -10,11 +10,12 @@ import copy
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from ipaddress import IPv4Address, ip_interface
+from ipaddress import ip_interface
 from typing import Any
 
 from ipamd.model.attachment import Attachment, JsonObject, Wired, WiringSpec, sandbox_mac
 from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import SANDBOX_GATEWAY
 
@@ -146,7 +147,7 @@ def convert_result(stored: bytes, *, version: str) -> bytes:
     return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
 
 
-def result_differences(prev_result: JsonObject, *, ifname: str, address: IPv4Address, netns: str) -> list[str]:
+def result_differences(prev_result: JsonObject, *, ifname: str, address: IpAddress, netns: str) -> list[str]:
     """List what in a prevResult contradicts an attachment (CHECK); empty if nothing does.
 
     Raises: InvalidConfigError if prev_result has no lists where lists belong.

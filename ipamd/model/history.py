@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError
 
+from ipamd.model.family import IPV4
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import rfc3339
 
@@ -122,7 +123,7 @@ class Subject:
     def __init__(self, text: str) -> None:
         self.text = text
         try:
-            IPv4Address(text)
+            IPV4.address(text)
         except AddressValueError:
             self.is_address = False
         else:

@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import ConnectionTracking, all_addresses
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
+from ipamd.model.family import IPV4, IpAddress, IpNetwork
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.record import dataclass
 
@@ -92,8 +92,8 @@ class Unassign:
     """Give single addresses and whole prefixes of an ENI back."""
 
     eni_id: EniId
-    addresses: frozenset[IPv4Address]
-    prefixes: frozenset[IPv4Network]
+    addresses: frozenset[IpAddress]
+    prefixes: frozenset[IpNetwork]
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def encoded(operation: Operation) -> tuple[IntentKind, dict[str, str]]:
             names = {"addresses": operation.addresses, "prefixes": operation.prefixes}
             return IntentKind.UNASSIGN, {
                 "eni_id": operation.eni_id,
-                **{key: ",".join(map(str, sorted(value))) for key, value in names.items()},  # type: ignore[type-var]
+                **{key: ",".join(map(str, sorted(value))) for key, value in names.items()},
             }
         case Delete():
             kind, payload = IntentKind.DELETE_ENI, {}
@@ -197,14 +197,14 @@ def encoded(operation: Operation) -> tuple[IntentKind, dict[str, str]]:
             return kind, payload | marks
 
 
-def named(intent: Intent) -> tuple[frozenset[IPv4Address], frozenset[IPv4Network]]:
+def named(intent: Intent) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
     """Read what an intent releases: single addresses, and prefixes. Raises: ValueError if it is malformed."""
     return _names(intent.payload)
 
 
-def leaving_addresses(intents: Iterable[Intent]) -> frozenset[IPv4Address]:
+def leaving_addresses(intents: Iterable[Intent]) -> frozenset[IpAddress]:
     """Addresses that EC2 is being asked to take back, or was: nobody may be given them (I7). One malformed intent hides no other."""
-    found: set[IPv4Address] = set()
+    found: set[IpAddress] = set()
     for intent in intents:
         if intent.kind is IntentKind.UNASSIGN and not intent.is_settled:
             try:
@@ -236,7 +236,7 @@ def _count(payload: Mapping[str, str], key: str) -> int:
     return int(payload[key])
 
 
-def _names(payload: Mapping[str, str]) -> tuple[frozenset[IPv4Address], frozenset[IPv4Network]]:
-    addresses = (IPv4Address(text) for text in payload.get("addresses", "").split(",") if text)
-    prefixes = (IPv4Network(text) for text in payload.get("prefixes", "").split(",") if text)
+def _names(payload: Mapping[str, str]) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
+    addresses = (IPV4.address(text) for text in payload.get("addresses", "").split(",") if text)
+    prefixes = (IPV4.network(text) for text in payload.get("prefixes", "").split(",") if text)
     return frozenset(addresses), frozenset(prefixes)

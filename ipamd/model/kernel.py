@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
-from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.eni import MAIN_TABLE, PREFIX_LENGTH
+from ipamd.model.family import IPV4, IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.record import dataclass, field
 
@@ -29,7 +29,7 @@ class HostVeth:
     is_dying: bool
     is_up: bool
     key: AttachmentKey | None = None
-    address: IPv4Address | None = None
+    address: IpAddress | None = None
     mac: str = ""
     mtu: int = 0
     kind: str = "veth"
@@ -47,13 +47,13 @@ class KernelSurvey:
     """
 
     veths: tuple[HostVeth, ...]
-    routes: dict[IPv4Address, str]
-    to_rules: frozenset[IPv4Address]
-    from_rules: dict[IPv4Address, tuple[int, ...]]
+    routes: dict[IpAddress, str]
+    to_rules: frozenset[IpAddress]
+    from_rules: dict[IpAddress, tuple[int, ...]]
     is_whole: bool = True
-    own_routes: dict[IPv4Address, str] = field(default_factory=dict)
+    own_routes: dict[IpAddress, str] = field(default_factory=dict)
     has_own_rule: bool = False
-    from_prefixes: dict[IPv4Network, tuple[int, ...]] = field(default_factory=dict)
+    from_prefixes: dict[IpNetwork, tuple[int, ...]] = field(default_factory=dict)
 
     @cached_property
     def _named(self) -> Mapping[str | AttachmentKey | None, list[HostVeth]]:
@@ -64,9 +64,9 @@ class KernelSurvey:
             named[veth.key].append(veth)
         return named
 
-    def tables_from_prefix(self, address: IPv4Address) -> tuple[int, ...]:
+    def tables_from_prefix(self, address: IpAddress) -> tuple[int, ...]:
         """Tables of the rules 1536 for the prefix that contains an address."""
-        return self.from_prefixes.get(IPv4Network((address, PREFIX_LENGTH), strict=False), ())
+        return self.from_prefixes.get(IPV4.network((address, PREFIX_LENGTH), strict=False), ())
 
     def veth_of(self, spec: WiringSpec) -> HostVeth | None:
         """The sandbox's host veth: by its name, a living one first; if none has it, by alias, under whatever name."""
@@ -74,7 +74,7 @@ class KernelSurvey:
         return min(ours, key=lambda one: (one.name != spec.host_veth, one.is_dying), default=None)
 
 
-def stray_rules(survey: KernelSurvey, subnets: Iterable[IPv4Network]) -> frozenset[IPv4Address]:
+def stray_rules(survey: KernelSurvey, subnets: Iterable[IpNetwork]) -> frozenset[IpAddress]:
     """Addresses in our subnets that have a rule of ours, and neither a route nor a veth: what led there is gone.
 
     Other software that uses the same priorities has a route for each of its addresses.
@@ -150,7 +150,7 @@ class HostChange:
 
     kind: ChangeKind
     veth: HostVeth | None = None
-    address: IPv4Address | None = None
+    address: IpAddress | None = None
     length: int = 0
     table: int = 0
     priority: int = 0
@@ -193,12 +193,12 @@ INSIDE_IS_LEFT = "the inside of a sandbox is its own and left as it is: if that 
 """What is done about differences of a sandbox's own side."""
 
 
-def duplicate_addresses(survey: KernelSurvey) -> dict[IPv4Address, tuple[HostVeth, ...]]:
+def duplicate_addresses(survey: KernelSurvey) -> dict[IpAddress, tuple[HostVeth, ...]]:
     """Find every address that more than one live veth has, ascending, with the veths (I1).
 
     Such an address is not given again: it stays with the recorded sandbox, or quarantined until only one veth is left.
     """
-    carriers: dict[IPv4Address, tuple[HostVeth, ...]] = {}
+    carriers: dict[IpAddress, tuple[HostVeth, ...]] = {}
     for veth in survey.veths:
         if veth.address is not None and not veth.is_dying:
             carriers[veth.address] = (*carriers.get(veth.address, ()), veth)
@@ -212,7 +212,7 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IPv4Address, tuple[HostVet
 # Route tables are in `ipamd/model/eni.py`, names of host veths in `ipamd/model/attachment.py`.
 
 
-SANDBOX_GATEWAY = IPv4Address("169.254.1.1")
+SANDBOX_GATEWAY = IPV4.address("169.254.1.1")
 """Next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
 
 Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run.

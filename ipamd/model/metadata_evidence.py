@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.cloud import MetadataEni
 from ipamd.model.eni import EniState
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.record import dataclass, field
 from ipamd.model.snapshot import Snapshot
@@ -47,7 +47,7 @@ class Difference:
         return f"{self.what} {self.kind}"
 
 
-Candidate = tuple[DifferenceKind, MacAddress, EniId | IPv4Address | IPv4Network, EniId]
+Candidate = tuple[DifferenceKind, MacAddress, EniId | IpAddress | IpNetwork, EniId]
 """A difference, with what it is about and the ENI that it is on."""
 
 
@@ -59,15 +59,15 @@ class Recent:
     intent is open, so metadata may show what its answer has not told us yet.
     """
 
-    added: Collection[EniId | IPv4Address] = ()
-    removed: Mapping[EniId | IPv4Address, EniId] = field(default_factory=dict)
+    added: Collection[EniId | IpAddress] = ()
+    removed: Mapping[EniId | IpAddress, EniId] = field(default_factory=dict)
     is_growing: bool = False
 
-    def covers(self, kind: DifferenceKind, found: EniId | IPv4Address | IPv4Network, *, on: EniId) -> bool:
+    def covers(self, kind: DifferenceKind, found: EniId | IpAddress | IpNetwork, *, on: EniId) -> bool:
         """Whether a difference, of what is shown or recorded on an ENI, is explained by what we did."""
         if kind is DifferenceKind.UNKNOWN and self.is_growing:
             return True
-        key = found.network_address if isinstance(found, IPv4Network) else found
+        key = found.network_address if isinstance(found, IpNetwork) else found
         origin = self.removed.get(key)
         return key in self.added or (origin is not None and (kind is not DifferenceKind.UNKNOWN or origin == on))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.eni import Eni, EniState, InstanceLimits
 from ipamd.model.errors import (
@@ -21,6 +20,7 @@ from ipamd.model.errors import (
     SubnetExhaustedError,
     ThrottledError,
 )
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
@@ -266,8 +266,8 @@ class ReleaseAddresses:
     """Give free addresses and whole free /28 prefixes of one ENI back to EC2, in one call."""
 
     eni_id: EniId
-    addresses: tuple[IPv4Address, ...] = ()
-    prefixes: tuple[IPv4Network, ...] = ()
+    addresses: tuple[IpAddress, ...] = ()
+    prefixes: tuple[IpNetwork, ...] = ()
 
     def __str__(self) -> str:
         parts = [counted(len(self.addresses), "address")] if self.addresses else []

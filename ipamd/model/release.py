@@ -9,9 +9,9 @@ the sparsest ENI goes first, not one at random; addresses of the mode that is of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.placement import asks_for_prefixes, is_prefix_mode, vacant_slots
 from ipamd.model.pool import EniCapacity, PoolSettings, PoolSnapshot, Release, ReleaseAddresses, ReleaseEni
@@ -137,8 +137,8 @@ def _addresses(
 ) -> Iterator[ReleaseAddresses]:
     """Yields: one action per ENI, at most `budget` addresses in all; of the sparsest ENI first, so that it empties."""
     by_prefix = is_prefix_mode(snapshot, settings)
-    prefixes: dict[EniId, tuple[IPv4Network, ...]] = {}
-    singles: dict[EniId, tuple[IPv4Address, ...]] = {}
+    prefixes: dict[EniId, tuple[IpNetwork, ...]] = {}
+    singles: dict[EniId, tuple[IpAddress, ...]] = {}
     enis = [eni for eni in sorted(snapshot.enis, key=_sparsest_first) if eni.eni_id not in gone and eni.host_ready]
     for of_prefixes in (not by_prefix, by_prefix):  # first what the mode that is on does not give
         for eni in enis:
@@ -237,7 +237,7 @@ def eni_min_age_s(settings: PoolSettings) -> float:
     return min(ENI_MIN_AGE_S, settings.release_hold_s)
 
 
-def releasable(snapshot: Snapshot, *, held: frozenset[IPv4Address]) -> dict[EniId, ReleaseAddresses]:
+def releasable(snapshot: Snapshot, *, held: frozenset[IpAddress]) -> dict[EniId, ReleaseAddresses]:
     """Name what may be released now on each ENI in the pool: free, given to nobody, not held; single addresses longest free first,
     whole /28s ascending.
 
@@ -246,8 +246,8 @@ def releasable(snapshot: Snapshot, *, held: frozenset[IPv4Address]) -> dict[EniI
         held: addresses that are given to nobody for now.
     Returns: only ENIs that have something to name. Cost: the number of addresses, so ask only when something may go.
     """
-    singles: dict[EniId, list[tuple[float, int, IPv4Address]]] = {}
-    blocks: dict[tuple[EniId, IPv4Network], int] = {}
+    singles: dict[EniId, list[tuple[float, int, IpAddress]]] = {}
+    blocks: dict[tuple[EniId, IpNetwork], int] = {}
     for row in snapshot.addresses.values():
         eni = snapshot.enis.get(row.eni_id)
         if eni is None or not eni.managed or eni.state is not EniState.ATTACHED or not row.is_free or row.address in held:
@@ -256,7 +256,7 @@ def releasable(snapshot: Snapshot, *, held: frozenset[IPv4Address]) -> dict[EniI
             singles.setdefault(row.eni_id, []).append((row.since.timestamp(), int(row.address), row.address))
         else:
             blocks[row.eni_id, row.prefix] = blocks.get((row.eni_id, row.prefix), 0) + 1
-    whole: dict[EniId, list[IPv4Network]] = {}
+    whole: dict[EniId, list[IpNetwork]] = {}
     for (eni_id, prefix), count in blocks.items():
         if count == ADDRESSES_PER_PREFIX:
             whole.setdefault(eni_id, []).append(prefix)

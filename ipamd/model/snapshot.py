@@ -6,12 +6,12 @@ Reading ENIs, then addresses, then attachments gives three moments, and a change
 from __future__ import annotations
 
 from datetime import datetime
-from ipaddress import IPv4Address
 
 from ipamd.model.absence import Doubts
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent
 from ipamd.model.record import dataclass, field
@@ -35,7 +35,7 @@ class Snapshot:
     """
 
     enis: dict[EniId, Eni]
-    addresses: dict[IPv4Address, Address]
+    addresses: dict[IpAddress, Address]
     attachments: dict[AttachmentKey, Attachment]
     tombstones: dict[AttachmentKey, Tombstone]
     intents: dict[str, Intent]

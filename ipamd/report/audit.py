@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from functools import partial
-from ipaddress import IPv4Address
 from typing import TypeVar
 
 from ipamd.core.deadline import KeyLocks
@@ -20,6 +19,7 @@ from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import CloudKey, addresses_on, plausibility, recorded
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import Defect, IpamError, log_text
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import IntentKind, leaving_addresses
 from ipamd.model.kernel import (
@@ -356,7 +356,7 @@ def _ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]
             found.append(Finding(Severity.PENDING, str(row.address), what, lags))
         else:
             found.append(Finding(Severity.DIFFERENCE, str(row.address), what, NOT_CONFIRMED))
-    primaries = {eni.primary_address: eni.eni_id for eni in enis if eni.primary_address is not None}
+    primaries: dict[IpAddress, EniId] = {eni.primary_address: eni.eni_id for eni in enis if eni.primary_address is not None}
     found += [
         Finding(Severity.DIFFERENCE, str(address), f"EC2 has it as the primary address of {primaries[address]}", NOT_CONFIRMED)
         for address in before.addresses.keys() & primaries.keys()
@@ -376,7 +376,7 @@ def _of_enis(enis: Collection[DescribedEni], after: Snapshot, recent: Collection
     attached = {eni.eni_id for eni in enis}
     unknown = [eni for eni in enis if eni.eni_id not in after.enis and eni.eni_id not in covered]
     # An ENI that was taken from its sandboxes stays on record for them, with its primary address.
-    holders: dict[IPv4Address | None, str] = {one.primary_address: one.eni_id for one in after.enis.values()}
+    holders: dict[IpAddress | None, str] = {one.primary_address: one.eni_id for one in after.enis.values()}
     holders |= {row.address: "a sandbox" for row in after.addresses.values() if row.is_lost}
     found = []
     for eni in sorted(unknown, key=lambda eni: eni.eni_id):

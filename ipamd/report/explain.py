@@ -5,7 +5,7 @@ The verdict is the one that the runtime reconciler would reach now, from the sam
 
 from __future__ import annotations
 
-from ipaddress import AddressValueError, IPv4Address
+from ipaddress import AddressValueError
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
@@ -13,6 +13,7 @@ from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Verdict
+from ipamd.model.family import IPV4, IpAddress
 from ipamd.model.history import HistoryAnswer, HistoryEvent, HistoryQuestion, Subject, refusal
 from ipamd.model.kernel import duplicate_addresses, wiring_differences
 from ipamd.model.record import dataclass
@@ -40,7 +41,7 @@ def explain(sources: Sources, question: HistoryQuestion) -> Explanation:
     if question.at is not None:
         return Explanation(subject, tuple(map(str, past.tenures)), past)
     try:
-        sentences = _explain_address(sources, IPv4Address(subject))
+        sentences = _explain_address(sources, IPV4.address(subject))
     except AddressValueError:
         sentences = _explain_sandbox(sources, subject)
     sentences += [f"{one} (I1, I20)" for one in sources.given_twice() if _is_about(one, Subject(subject))]
@@ -50,7 +51,7 @@ def explain(sources: Sources, question: HistoryQuestion) -> Explanation:
     return Explanation(subject, tuple(sentences or ["no longer known; its history follows"]), past)
 
 
-def _explain_address(sources: Sources, address: IPv4Address) -> list[str]:
+def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
     row = sources.datastore.address(address)
     if row is None:
         primary = next((eni for eni in sources.datastore.enis() if eni.primary_address == address), None)

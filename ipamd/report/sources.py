@@ -7,7 +7,6 @@ changes something; of the ports (wiring, host network, EC2, history) a report ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from ipaddress import IPv4Address
 from typing import Protocol
 
 from ipamd.core.deadline import KeyLocks
@@ -20,6 +19,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.evidence import Evidence, Judgement
+from ipamd.model.family import IpAddress
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId
 from ipamd.model.plan import AutoTarget
@@ -93,7 +93,7 @@ class Sources:
     runtime_view: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
     judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None
-    quarantined: Callable[[IPv4Address], list[str]] | None
+    quarantined: Callable[[IpAddress], list[str]] | None
     cloud: Callable[[], CloudView]
     recent: Callable[[], Collection[CloudKey]]
     frozen: Callable[[], Mapping[EniId, str]]

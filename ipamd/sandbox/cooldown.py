@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
-from ipaddress import IPv4Address
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import veth_name
 from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
+from ipamd.model.family import IpAddress
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,10 @@ class Cooldown(Service):
         super().__init__(context)
         self._period = period_s
         self._lock = threading.Lock()
-        self._dying: dict[str, IPv4Address | None] = {}
-        self._cooling: dict[IPv4Address, float] = {}
+        self._dying: dict[str, IpAddress | None] = {}
+        self._cooling: dict[IpAddress, float] = {}
         self._unmarked: set[str] = set()
-        self._aborts: dict[IPv4Address, str] = {}
+        self._aborts: dict[IpAddress, str] = {}
         self._has_new = False
         self.loop = Loop("cooldown", self.turn, health=context.health, clock=context.clock, failed_max_s=SWEEP_RETRY_S)
         self._odd = OddObjects(context.health, work="removal of links")
@@ -57,7 +57,7 @@ class Cooldown(Service):
         """How long an address cools."""
         return timedelta(seconds=self._period())
 
-    def start(self, address: IPv4Address, *, dying_veth: str | None) -> None:
+    def start(self, address: IpAddress, *, dying_veth: str | None) -> None:
         """Start the cooldown of an address; its link, if any, waits to be deleted. It may have no row: EC2 shows it later perhaps."""
         with self._lock:
             self._cooling[address] = self._clock.monotonic() + self._period()
@@ -66,7 +66,7 @@ class Cooldown(Service):
                 self._dying[dying_veth] = address
             self.loop.wake()
 
-    def abort(self, address: IPv4Address, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
+    def abort(self, address: IpAddress, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
         """Take a reservation back after a failed ADD: the address starts to cool.
 
         A link that could not even be marked is removed by name; this is repeated until the kernel accepts it.
@@ -86,7 +86,7 @@ class Cooldown(Service):
             self._aborts[address] = reason
             self.loop.wake()
 
-    def resume(self, dying_veths: Iterable[tuple[str, IPv4Address | None]]) -> None:
+    def resume(self, dying_veths: Iterable[tuple[str, IpAddress | None]]) -> None:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
         monotonic, period_s = self._clock.monotonic(), self._period()
         with self._lock:
@@ -97,7 +97,7 @@ class Cooldown(Service):
             self._dying.update(dying_veths)
             self.loop.wake()
 
-    def is_cooling(self, address: IPv4Address) -> bool:
+    def is_cooling(self, address: IpAddress) -> bool:
         """Whether an address cools, recorded or not."""
         return address in self._cooling
 
@@ -167,7 +167,7 @@ class Cooldown(Service):
             raise list(refused.values())[-1]
         return len(batch)
 
-    def _remove_alone(self, links: dict[str, IPv4Address | None]) -> dict[str, IpamError]:
+    def _remove_alone(self, links: dict[str, IpAddress | None]) -> dict[str, IpamError]:
         """Remove links one by one, by name; returns those that refused.
 
         The name comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
@@ -221,7 +221,7 @@ class Cooldown(Service):
             raise error
         return freed
 
-    def _write_abort(self, address: IPv4Address, reason: str) -> None:
+    def _write_abort(self, address: IpAddress, reason: str) -> None:
         with self._datastore.transaction() as uow:
             uow.abort(address, cooldown=self.period, reason=reason)
         self._aborts.pop(address, None)

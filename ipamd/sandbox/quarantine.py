@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from ipaddress import IPv4Address
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
@@ -19,6 +18,7 @@ from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, Wir
 from ipamd.model.cniresult import build_result
 from ipamd.model.errors import InvariantError, IpamError, log_text
 from ipamd.model.evidence import Verdict
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
@@ -121,7 +121,7 @@ class QuarantineService(Service):
             if veth.key and (veth.address in quarantined or veth.name in self._unplaced)
         )
 
-    def verdicts(self, address: IPv4Address, listed: Collection[str] | None) -> list[str]:
+    def verdicts(self, address: IpAddress, listed: Collection[str] | None) -> list[str]:
         """Say what the verdict is now on each unrecorded veth that carries an address, one sentence each; acts on none."""
         survey, said = self.survey(), []
         for veth in (veth for veth in self._unrecorded(survey) if veth.address == address) if survey else ():
@@ -189,7 +189,7 @@ class QuarantineService(Service):
             log.info("wiring was removed veth=%s sandbox=%s reason=%s", veth.name, veth.key, judgement.reasons[0])
             self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
 
-    def _unwire(self, veth: HostVeth, *, address: IPv4Address | None) -> None:
+    def _unwire(self, veth: HostVeth, *, address: IpAddress | None) -> None:
         """Remove a veth, and with `address` its routes and rules. Raises: BusyError, WiringError, KernelDumpError."""
         if veth.key is None:
             raise ValueError("a veth without identity is not ours to remove")

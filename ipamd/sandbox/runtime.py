@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
-from ipaddress import IPv4Address
 
 from ipamd.core.agenda import NODE
 from ipamd.core.context import Service, ServiceContext
@@ -19,6 +18,7 @@ from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError, log_text
 from ipamd.model.evidence import Evidence, Judgement, Verdict
+from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
@@ -353,7 +353,7 @@ class RuntimeReconciler(Service):
         """Judge with what the sources say now; the runtime's part comes from the last list. Reads only."""
         return self._judge.judge_attachment(attachment, listed=self._last_list(), survey=self._quarantine_service.survey())
 
-    def present_verdicts(self, address: IPv4Address) -> list[str]:
+    def present_verdicts(self, address: IpAddress) -> list[str]:
         """Say what the verdict is now on each veth that carries a quarantined address, one sentence each. Reads only."""
         return self._quarantine_service.verdicts(address, self._last_list())
 

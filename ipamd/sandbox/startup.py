@@ -9,7 +9,6 @@ sources disagree or do not answer, the address is quarantined (docs/adr/0010).
 from __future__ import annotations
 
 import logging
-from ipaddress import IPv4Address
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
@@ -17,6 +16,7 @@ from ipamd.core.loop import OddObjects
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, Defect, IpamError, log_text
 from ipamd.model.evidence import Verdict
+from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stray_rules
 from ipamd.model.record import dataclass, field, replace
@@ -89,7 +89,7 @@ class StartupReconciler(Service):
         Raises: DatastoreError if not even that can be recorded.
         """
         self._outcome = outcome = StartupOutcome()
-        self._claimed: set[IPv4Address] = set()
+        self._claimed: set[IpAddress] = set()
         taken_over = self._imported.take_over(survey, listed)
         self._survey, self._listed = survey, listed = replace(survey, veths=taken_over.veths), listed
         dying = [(veth.name, veth.address) for veth in survey.veths if veth.is_dying]
@@ -174,7 +174,7 @@ class StartupReconciler(Service):
         else:
             self._quarantine_address(row.address, f"{veth.key}: {why}")
 
-    def _quarantine_address(self, address: IPv4Address, why: str) -> None:
+    def _quarantine_address(self, address: IpAddress, why: str) -> None:
         """Quarantine an address, unless a sandbox has it or it is quarantined already."""
         row = self._datastore.address(address)
         if row is None or row.state in (AddressState.ASSIGNED, AddressState.QUARANTINED):

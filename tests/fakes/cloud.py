@@ -19,6 +19,7 @@ from ipamd.model.errors import (
     IpamError,
     SubnetExhaustedError,
 )
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.subnets import CLUSTER_TAG_PREFIX, ROLE_TAG, DescribedSubnet
 
@@ -273,7 +274,7 @@ class FakeEc2:
         self._lose("assign_prefixes")
         return taken
 
-    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
         """See the port."""
         self._call("unassign")
         eni = self._eni(eni_id)

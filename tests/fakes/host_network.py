@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
     NODE,
@@ -32,7 +32,7 @@ class FakeHostNetwork:
         self.unplugged: set[MacAddress] = set()
         self.events: queue.Queue[LinkEvent | HostChange | None] = queue.Queue()
         self.enis: dict[str, Eni] = {}
-        self.prefix_rules: list[tuple[IPv4Network, int]] = []
+        self.prefix_rules: list[tuple[IpNetwork, int]] = []
         self.nodes: list[InstanceIdentity] = []
         self.fail: dict[str, list[IpamError]] = {}
         self.node_differences: list[RoutingDifference] = []
@@ -44,8 +44,8 @@ class FakeHostNetwork:
         self.is_table_lost = False
         self.table_count = 0
         self.left_chains = ""
-        self.led_astray: set[IPv4Address] = set()
-        self.asked: list[IPv4Address] = []
+        self.led_astray: set[IpAddress] = set()
+        self.asked: list[IpAddress] = []
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
@@ -94,7 +94,7 @@ class FakeHostNetwork:
             raise self.fail["setup_eni"].pop(0)
         self.enis[eni.eni_id] = eni
 
-    def remove_prefix_rules(self, is_needless: Callable[[IPv4Network, int], bool]) -> None:
+    def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
         """See the port: of those in `prefix_rules`."""
         if self.fail.get("remove_prefix_rules"):
             raise self.fail["remove_prefix_rules"].pop(0)
@@ -109,7 +109,7 @@ class FakeHostNetwork:
         *,
         identity: InstanceIdentity,
         enis: Iterable[Eni],
-        addresses: Container[IPv4Address] = (),
+        addresses: Container[IpAddress] = (),
         held: Collection[RepairedObject] = (),
         is_silent: bool = False,
     ) -> list[str]:
@@ -167,7 +167,7 @@ class FakeHostNetwork:
         self.events.put(None)
 
     def differences(
-        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IPv4Address] = ()
+        self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IpAddress] = ()
     ) -> list[RoutingDifference]:
         """See the port: an ENI that was not set up, or whose link is unplugged; and what a test put into `node_differences`."""
         if self.fail.get("differences"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from ipaddress import IPv4Address
 
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, KernelDumpError, NetnsError
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey, Repaired, RepairedObject, RepairKind
 
@@ -21,9 +21,9 @@ class FakeWiring:
         self.lock = threading.Lock()
         self.netns: dict[str, NetnsIdentity] = {}
         self.wired: dict[str, WiringSpec] = {}
-        self.routes: dict[IPv4Address, str] = {}
-        self.rules: dict[IPv4Address, int] = {}
-        self.dying: dict[str, IPv4Address] = {}
+        self.routes: dict[IpAddress, str] = {}
+        self.rules: dict[IpAddress, int] = {}
+        self.dying: dict[str, IpAddress] = {}
         self.foreign: dict[str, WiringSpec] = {}
         self.left_up: set[str] = set()
         self.is_former = False
@@ -62,9 +62,7 @@ class FakeWiring:
         with self.lock:
             self._drop(spec.host_veth, spec.address)
 
-    def mark_for_deletion(
-        self, *, host_veth: str, address: IPv4Address, route_table: int, is_source_checked: bool = False
-    ) -> None:
+    def mark_for_deletion(self, *, host_veth: str, address: IpAddress, route_table: int, is_source_checked: bool = False) -> None:
         """See the port; `left_up` has the dying links that may stay up."""
         self._maybe_fail("mark_for_deletion")
         with self.lock:
@@ -82,7 +80,7 @@ class FakeWiring:
         self._maybe_fail("veth")
         return next((veth for veth in self.survey().veths if veth.name == name), None)
 
-    def rename_veth(self, *, host_veth: str, to: str, address: IPv4Address) -> None:
+    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress) -> None:
         """See the port."""
         self._maybe_fail("rename_veth")
         with self.lock:
@@ -91,7 +89,7 @@ class FakeWiring:
                 self.wired[to] = replace(self.wired.pop(host_veth), host_veth=to)
                 self.routes[address] = to
 
-    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IPv4Address) -> HostVeth:
+    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
         """See the port: of links that a test put into `foreign`."""
         self._maybe_fail("stamp")
         with self.lock:
@@ -151,7 +149,7 @@ class FakeWiring:
             live = [(name, spec.alias, spec.address, False) for name, spec in self.wired.items()]
             dead = [(name, self.dying_aliases.get(name, ""), address, True) for name, address in self.dying.items()]
             veths = []
-            from_rules: dict[IPv4Address, tuple[int, ...]] = {
+            from_rules: dict[IpAddress, tuple[int, ...]] = {
                 address: (table,) for address, table in self.rules.items() if table != MAIN_TABLE
             }
             for index, (name, alias, address, is_dying) in enumerate(live + dead, start=1):
@@ -178,7 +176,7 @@ class FakeWiring:
         self._maybe_fail("write_former_rules")
         self.is_former = True
 
-    def remove_leftover(self, *, host_veth: str | None, address: IPv4Address | None) -> IPv4Address | None:
+    def remove_leftover(self, *, host_veth: str | None, address: IpAddress | None) -> IpAddress | None:
         """See the port."""
         self._maybe_fail("remove_leftover")
         with self.lock:
@@ -191,7 +189,7 @@ class FakeWiring:
             self._drop(host_veth, address)
         return address
 
-    def _drop(self, host_veth: str | None, address: IPv4Address | None) -> None:
+    def _drop(self, host_veth: str | None, address: IpAddress | None) -> None:
         self.wired.pop(host_veth or "", None)
         self.dying.pop(host_veth or "", None)
         if address is not None:

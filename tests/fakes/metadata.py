@@ -14,7 +14,7 @@ from tests.fakes.cloud import IDENTITY
 
 def metadata_eni(eni: DescribedEni) -> MetadataEni:
     """What metadata shows of an attached ENI when it has caught up."""
-    addresses = eni.secondary_addresses | {eni.primary_address}
+    addresses = eni.secondary_addresses.union({eni.primary_address} if eni.primary_address else ())
     return MetadataEni(eni.mac, eni.eni_id, eni.device_index, addresses, eni.prefixes)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from ipaddress import IPv4Address
 from pathlib import Path
 
 from ipamd.adapters import Adapters
@@ -18,6 +17,7 @@ from ipamd.history import Boot, HistoryWriter
 from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.pool import PoolSettings
 from ipamd.model.sandbox import Sandbox
@@ -218,7 +218,7 @@ class FakeNode:
         """I1-I6 as far as one node's values can show: datastore, kernel and EC2 agree."""
         assert self.datastore.audit() == []
         attachments = self.datastore.attachments()
-        addresses: list[IPv4Address] = [attachment.address for attachment in attachments]
+        addresses: list[IpAddress] = [attachment.address for attachment in attachments]
         assert len(set(addresses)) == len(addresses), "I1: one address, one attachment"
         on_enis = {a: e.eni_id for e in self.ec2.enis.values() for a in e.secondary_addresses}
         on_enis |= {a: e.eni_id for e in self.ec2.enis.values() for p in e.prefixes for a in p}

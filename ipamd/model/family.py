@@ -1,0 +1,79 @@
+"""IPv4 and IPv6 as values: what the two differ in and a value can say. Code asks for the family of the address that it has.
+
+What sandboxes may have is an `IpAddress` or `IpNetwork`, and of one family on a node. `IPv4Address` in the code is what every node has
+besides: the addresses of instance and ENIs, the CIDRs of VPC, subnets and settings. Where no address tells the family, because text
+is read or everything is listed, `IPV4` stands for that of the node's pool. Rejected: a branch at each place. Only what differs in kind
+is code: ARP or neighbour discovery, sysctls, EC2's calls, and a /80, whose addresses nobody could write out.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+
+from ipamd.model.record import dataclass
+
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family. `address`, `network`: its classes, which read text, bytes and numbers. `number`: the kernel's, AF_INET or AF_INET6.
+
+    `gateway`: next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
+    `outside`: an address to which nothing but a default route should lead. `prefix_length`: of a delegated prefix; EC2 has no other.
+    `addresses_leaf`, `prefixes_leaf`: what instance metadata calls them below an interface. `nft`, `nft_address`: in nftables, the
+    word for family and header, and the type of a set's element.
+    """
+
+    number: int
+    address: type[IPv4Address] | type[IPv6Address]
+    network: type[IPv4Network] | type[IPv6Network]
+    any_route: IpNetwork
+    gateway: IpAddress
+    outside: IpAddress
+    prefix_length: int
+    addresses_leaf: str
+    prefixes_leaf: str
+    nft: str
+    nft_address: str
+
+
+IPV4 = Family(
+    number=2,
+    address=IPv4Address,
+    network=IPv4Network,
+    any_route=IPv4Network("0.0.0.0/0"),
+    gateway=IPv4Address("169.254.1.1"),
+    outside=IPv4Address("192.0.2.1"),
+    prefix_length=28,
+    addresses_leaf="local-ipv4s",
+    prefixes_leaf="ipv4-prefix",
+    nft="ip",
+    nft_address="ipv4_addr",
+)
+"""Source of the gateway: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run; of the leaves:
+pkg/awsutils/imds.go there; outside: RFC 5737, TEST-NET-1, which no host has.
+The prefix: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html."""
+
+IPV6 = Family(
+    number=10,
+    address=IPv6Address,
+    network=IPv6Network,
+    any_route=IPv6Network("::/0"),
+    gateway=IPv6Address("fe80::1"),
+    outside=IPv6Address("2001:db8::1"),
+    prefix_length=80,
+    addresses_leaf="ipv6s",
+    prefixes_leaf="ipv6-prefix",
+    nft="ip6",
+    nft_address="ipv6_addr",
+)
+"""Sources as for IPv4, but for outside: RFC 3849."""
+
+_FAMILIES = {4: IPV4, 6: IPV6}
+
+
+def family_of(one: IpAddress | IpNetwork) -> Family:
+    """The family of an address or a network."""
+    return _FAMILIES[one.version]
