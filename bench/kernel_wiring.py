@@ -26,7 +26,7 @@ from ipamd.kernel.netns import OWN_NETNS, HostNetns, entered
 from ipamd.kernel.survey import SANDBOX_TABLES
 from ipamd.kernel.wiring import KernelWiring, sandbox_routes
 from ipamd.model.attachment import WiringSpec, sandbox_mac, veth_name
-from ipamd.model.eni import PREFIX_LENGTH
+from ipamd.model.family import IPV4
 from ipamd.model.ids import parse_key
 
 ROUNDS = 200
@@ -105,7 +105,7 @@ class Host:
         """
         for number in range(1, count + 1):
             spec = self._spec(number, self._sandbox(f"resident{number}"), table=2)
-            self._wiring.wire(replace(spec, prefix=IPv4Network((spec.address, PREFIX_LENGTH), strict=False)))
+            self._wiring.wire(replace(spec, prefix=IPv4Network((spec.address, IPV4.prefix_length), strict=False)))
         subprocess.run(["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"], check=True)
 
     def times(self, rounds: int, *, table: int = 2) -> tuple[list[float], list[float]]:

@@ -29,10 +29,9 @@ from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import PREFIX_LENGTH, Eni
-from ipamd.model.family import IpAddress
+from ipamd.model.eni import Eni
+from ipamd.model.family import IPV4, IpAddress
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId, parse_key
-from ipamd.model.kernel import SANDBOX_GATEWAY
 from ipamd.settings import NetworkConfig
 
 SIZES = (10, 110, 700)
@@ -140,7 +139,7 @@ class Node:
         key = parse_key(f"{self._count:064x}", ifname)
         address = self._subnet.network_address + 16 + self._count
         spec = WiringSpec(key, address, 2, veth_name(key, prefix="eni"), space.path, 9001)
-        return replace(spec, prefix=IPv4Network((address, PREFIX_LENGTH), strict=False)) if self._has_prefixes else spec
+        return replace(spec, prefix=IPv4Network((address, IPV4.prefix_length), strict=False)) if self._has_prefixes else spec
 
     def _space(self) -> Space:
         space = Space()
@@ -149,7 +148,7 @@ class Node:
 
 
 def _forget_routes() -> None:
-    gateway = messages.delete_route(SANDBOX_GATEWAY, length=32, table=uapi.RT_TABLE_MAIN, index=0, step="forget the gateway")
+    gateway = messages.delete_route(IPV4.gateway, length=32, table=uapi.RT_TABLE_MAIN, index=0, step="forget the gateway")
     default = messages.delete_route(None, length=0, table=uapi.RT_TABLE_MAIN, index=0, step="forget the default route")
     with closing(NetlinkSocket()) as sock:
         sock.request([default, gateway])

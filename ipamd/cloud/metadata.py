@@ -60,7 +60,7 @@ MACS = "meta-data/network/interfaces/macs"
 Read = Callable[[str], str | None]
 """Path -> text, None for a 404. Raises: CloudError or AttemptError."""
 
-ID, INDEX, ADDRESSES, PREFIXES = "interface-id", "device-number", "local-ipv4s", "ipv4-prefix"
+ID, INDEX = "interface-id", "device-number"
 
 WORD = re.compile(r"[!-;=?-~]{1,1024}")
 """Printable ASCII without spaces and without the angle brackets of HTML. Ours: AWS promises the format of no ID; tokens are base64."""
@@ -351,8 +351,8 @@ def read_eni(mac: MacAddress, read: Read, settled: tuple[EniId, int] | None) -> 
             mac=mac,
             eni_id=settled[0],
             device_index=settled[1],
-            addresses=frozenset(map(IPV4.address, (read(f"{path}/{ADDRESSES}") or "").split())),
-            prefixes=frozenset(map(IPV4.network, (read(f"{path}/{PREFIXES}") or "").split())),
+            addresses=frozenset(map(IPV4.address, (read(f"{path}/{IPV4.addresses_leaf}") or "").split())),
+            prefixes=frozenset(map(IPV4.network, (read(f"{path}/{IPV4.prefixes_leaf}") or "").split())),
         )
     except ValueError as exc:
         raise _malformed(path, exc) from exc

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ipamd.model.address import AddressState
-from ipamd.model.eni import PREFIX_LENGTH, EniState
-from ipamd.model.family import IpAddress
-from ipamd.model.ids import EniId
+from ipamd.model.eni import EniState
+from ipamd.model.family import IpAddress, family_of
 from ipamd.model.snapshot import Snapshot
 
 K = TypeVar("K")
@@ -52,10 +51,10 @@ def _compare(what: str, memory: Mapping[K, V], disk: Mapping[K, V]) -> Iterator[
 
 
 def _addresses(snapshot: Snapshot) -> Iterator[str]:
-    primaries: dict[IpAddress, EniId] = {eni.primary_address: eni.eni_id for eni in snapshot.enis.values()}
+    primaries: dict[IpAddress, str] = {eni.primary_address: eni.eni_id for eni in snapshot.enis.values()}
     for address in snapshot.addresses.values():
         prefix = address.prefix
-        if prefix is not None and (prefix.prefixlen != PREFIX_LENGTH or address.address not in prefix):
+        if prefix is not None and (prefix.prefixlen != family_of(prefix).prefix_length or address.address not in prefix):
             yield f"address {address.address} is not in its prefix {prefix}"
         if address.address in primaries:
             yield f"address {address.address} is the primary one of {primaries[address.address]} (I6)"

@@ -29,7 +29,8 @@ from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from sqlalchemy.schema import CreateIndex, CreateTable, SchemaItem
 
 from ipamd.model.address import AddressState
-from ipamd.model.eni import PREFIX_LENGTH, EniState
+from ipamd.model.eni import EniState
+from ipamd.model.family import IPV4
 
 SCHEMA_VERSION = 1
 """The oldest `user_version` that we read, and the newest: it stays while every step in `migrations` is additive."""
@@ -107,7 +108,7 @@ prefix = _table(
     _text("eni_id"),
     UniqueConstraint("prefix", "eni_id"),
     ForeignKeyConstraint(["eni_id"], ["eni.eni_id"]),
-    CheckConstraint(f"prefix LIKE '%/{PREFIX_LENGTH}'"),
+    CheckConstraint(f"prefix LIKE '%/{IPV4.prefix_length}'"),
 )
 
 address = _table(

@@ -17,9 +17,9 @@ from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import all_addresses
-from ipamd.model.eni import PREFIX_LENGTH, Eni
+from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, UnknownAttachmentError
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.history import UNKEPT, HistoryRecord, LedgerEvent
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, IntentKind, named
@@ -508,8 +508,9 @@ class UnitOfWork:
         self._remove([address for address in found if address is not None], reason=reason)
 
     def _is_fresh(self, address: IpAddress, eni_id: EniId, prefix: IpNetwork | None) -> bool:
-        if prefix is not None and (prefix.prefixlen != PREFIX_LENGTH or address not in prefix):
-            raise InvariantError(f"address {address} is not in a /{PREFIX_LENGTH} named {prefix}", details="EC2 has no other")
+        length = family_of(address).prefix_length
+        if prefix is not None and (prefix.prefixlen != length or address not in prefix):
+            raise InvariantError(f"address {address} is not in a /{length} named {prefix}", details="EC2 has no other")
         if holder := self.view.eni_of_primary(address):
             raise InvariantError(
                 f"address {address} is the primary one of {holder}",

@@ -14,9 +14,8 @@ from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, decode_alias
 from ipamd.model.errors import NetnsError
-from ipamd.model.family import IPV4, IpAddress
+from ipamd.model.family import IpAddress, family_of
 from ipamd.model.kernel import (
-    SANDBOX_GATEWAY,
     KernelSurvey,
     Repaired,
     RepairedObject,
@@ -24,9 +23,6 @@ from ipamd.model.kernel import (
     veth_differences,
 )
 from ipamd.model.record import dataclass, field, replace
-
-OUTSIDE = IPV4.address("192.0.2.1")
-"""An address to which nothing but a default route should lead. Source: RFC 5737, TEST-NET-1: no host has it."""
 
 
 def sandbox_differences(
@@ -37,7 +33,7 @@ def sandbox_differences(
     Who runs there may have made any number of anything, so single objects are asked for, and nothing is dumped (I16). Routes are
     looked up through our link: what leads through another one, as a VPN's does, neither hides ours nor stands for them.
     """
-    name = spec.key.ifname
+    name, family = spec.key.ifname, family_of(spec.address)
     link = find_link(sock, name)
     if link is None:
         return [f"interface {name} is missing in {spec.netns}"]
@@ -53,18 +49,18 @@ def sandbox_differences(
         found.append(f"interface {name} is not the other end of {spec.host_veth}")
     if not link.is_up:
         return found  # it has no routes then, and none can be looked up through it
-    gateway, unicast = SANDBOX_GATEWAY, uapi.RTN_UNICAST
+    gateway, length, unicast = family.gateway, spec.address.max_prefixlen, uapi.RTN_UNICAST
     wanted = (
-        (spec.address, (spec.address, 32, None, uapi.RTN_LOCAL), f"interface {name} does not have {spec.address}"),
-        (gateway, (gateway, 32, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
+        (spec.address, (spec.address, length, None, uapi.RTN_LOCAL), f"interface {name} does not have {spec.address}"),
+        (gateway, (gateway, length, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
         (
-            OUTSIDE,
+            family.outside,
             (None, 0, gateway, unicast),
             f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use",
         ),
     )
     asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted][: 1 if is_arrival_only else None]
-    *looked, neighbour = sock.request([*asked, messages.get_neighbour(link.index, SANDBOX_GATEWAY)])
+    *looked, neighbour = sock.request([*asked, messages.get_neighbour(link.index, gateway)])
     for outcome, (address, route, sentence) in zip(looked, wanted, strict=False):
         taken = messages.read_route(outcome.replies[0]) if outcome.replies else None
         if taken is None:
@@ -77,7 +73,7 @@ def sandbox_differences(
         return found  # a kernel that cannot be asked for one entry says nothing about it (I11)
     if entry is None or not entry.is_permanent or entry.mac != (mac or entry.mac):
         now = "none" if entry is None else f"{entry.mac}{'' if entry.is_permanent else ' (not permanent)'}"
-        found.append(f"the neighbour {SANDBOX_GATEWAY} in the sandbox is {now}, not {mac or 'one'} (permanent)")
+        found.append(f"the neighbour {gateway} in the sandbox is {now}, not {mac or 'one'} (permanent)")
     return found
 
 
@@ -176,7 +172,7 @@ class SandboxRepair:
     def _route(self, link: messages.Link, table: int) -> None:
         spec = self.spec
         through_it = survey.routes_of(self.sock, table=table, index=link.index)
-        if any(one.destination == spec.address and one.length == 32 and one.metric == 0 and not one.via for one in through_it):
+        if any(one.is_to(spec.address) and one.metric == 0 and not one.via for one in through_it):
             return
         add = wiring_route(spec.address, link.index, link.name, table=table)
         exists = replace(add, tolerated=messages.PRESENT)
@@ -184,7 +180,7 @@ class SandboxRepair:
             return
         # Of routes without a metric the kernel has one for each destination: the one that was in the way.
         for other in survey.routes_of(self.sock, table=table):
-            if other.destination == spec.address and other.length == 32 and other.metric == 0:
+            if other.is_to(spec.address) and other.metric == 0:
                 elsewhere = find_link(self.sock, other.index)
                 name = elsewhere.name if elsewhere else f"link {other.index}"
                 claim = decode_alias(elsewhere.alias) if elsewhere is not None and elsewhere.index != link.index else None

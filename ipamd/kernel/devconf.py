@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import attributes
+from ipamd.model.family import IPV4, IPV6, Family
 
 OFF = 0
 STRICT = 1
@@ -36,8 +37,6 @@ NAMES = {
     uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: "accept_source_route",
 }
 
-_AF_INET = 2
-_AF_INET6 = 10
 _U32 = struct.Struct("=I")
 
 
@@ -58,7 +57,7 @@ def host_veth(*, is_strict: bool) -> Mapping[int, int]:
 def wrong(link: messages.Link, wanted: Mapping[int, int]) -> dict[int, int]:
     """Find the settings of a link that differ: number -> present value. A setting that the kernel did not tell does not differ."""
     # An array of u32: the first is number 1. Source: the kernel's net/ipv4/devinet.c, inet_fill_link_af.
-    values = _conf(link, _AF_INET, uapi.IFLA_INET_CONF)
+    values = _conf(link, IPV4, uapi.IFLA_INET_CONF)
     different = {}
     for number, value in wanted.items():
         end = number * _U32.size
@@ -70,11 +69,11 @@ def wrong(link: messages.Link, wanted: Mapping[int, int]) -> dict[int, int]:
 def has_ipv6(link: messages.Link) -> bool:
     """Whether IPv6 is on for a link (disable_ipv6 is 0); False in a kernel without IPv6."""
     # An array of s32: the first is number 0. Source: the kernel's net/ipv6/addrconf.c, ipv6_store_devconf.
-    values = _conf(link, _AF_INET6, uapi.IFLA_INET6_CONF)
+    values = _conf(link, IPV6, uapi.IFLA_INET6_CONF)
     start = uapi.IPV6_DEVCONF_DISABLE_IPV6 * _U32.size
     return len(values) >= start + _U32.size and not _U32.unpack_from(values, start)[0]
 
 
-def _conf(link: messages.Link, family: int, kind: int) -> bytes:
-    settings = attributes(link.families, 0).get(family, b"")
+def _conf(link: messages.Link, family: Family, kind: int) -> bytes:
+    settings = attributes(link.families, 0).get(family.number, b"")
     return attributes(settings, 0).get(kind, b"")

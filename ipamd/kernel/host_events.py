@@ -130,7 +130,6 @@ SETTLE_S = 0.1
 """Wait after the first notification before all are taken. Ours: short against the second in which a change must be repaired."""
 
 AF_UNSPEC = 0
-AF_INET = 2
 
 LINKS = {uapi.RTM_NEWLINK: LinkEventKind.SEEN, uapi.RTM_DELLINK: LinkEventKind.GONE}
 ADDRESSES = frozenset({uapi.RTM_NEWADDR, uapi.RTM_DELADDR})

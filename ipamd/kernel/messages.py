@@ -11,10 +11,11 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Mapping
+from ipaddress import ip_address
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, attribute, attributes, text_attribute
-from ipamd.model.family import IPV4, IpAddress, IpNetwork
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.record import dataclass
 
 ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
@@ -37,9 +38,10 @@ ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, sc
 ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
 NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
 U32 = struct.Struct("=I")
-_AF_INET = 2
-_AF_INET6 = 10
 _AF_UNSPEC = 0
+
+_LOOK_UP_FLAGS = {IPV4.number: uapi.RTM_F_LOOKUP_TABLE, IPV6.number: 0}
+"""IPv6 names the table in any case, and refuses the flag (the kernel's net/ipv6/route.c, inet6_rtm_valid_getroute_req)."""
 
 
 def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netns: int, mtu: int) -> Message:
@@ -111,7 +113,7 @@ def change_link(
         body += text_attribute(uapi.IFLA_IFNAME, name)
     if ipv4_conf:
         settings = b"".join(_u32(number, value) for number, value in ipv4_conf.items())
-        body += _family(_AF_INET, attribute(uapi.IFLA_INET_CONF | uapi.NLA_F_NESTED, settings))
+        body += _family(IPV4, attribute(uapi.IFLA_INET_CONF | uapi.NLA_F_NESTED, settings))
     if mac:
         body += attribute(uapi.IFLA_ADDRESS, _mac(mac))
     if mtu:
@@ -126,7 +128,7 @@ def give_no_ipv6_address(index: int, *, step: str) -> Message:
     after the raising. Source: the kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
     """
     mode = attribute(uapi.IFLA_INET6_ADDR_GEN_MODE, bytes([uapi.IN6_ADDR_GEN_MODE_NONE]))
-    body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(_AF_INET6, mode)
+    body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(IPV6, mode)
     return Message(step, uapi.RTM_SETLINK, 0, body, frozenset({errno.EAFNOSUPPORT}))
 
 
@@ -170,12 +172,13 @@ def add_route(
     table: int = uapi.RT_TABLE_MAIN,
     is_replaced: bool = False,
 ) -> Message:
-    """Add a route to one address (/32), or the default route for None; scope link unless `via` a next hop.
+    """Add a route to one address, or the default route for None; scope link unless `via` a next hop, whose family it then has.
 
     EEXIST if there is one to the same destination, unless that `is_replaced`.
     """
     scope = uapi.RT_SCOPE_LINK if via is None else uapi.RT_SCOPE_UNIVERSE
-    body = _route_body(destination, length=32, table=table, scope=scope, protocol=uapi.RTPROT_STATIC)
+    length = destination.max_prefixlen if destination else 0
+    body = _route_body(destination, via, length=length, table=table, scope=scope, protocol=uapi.RTPROT_STATIC)
     if via is not None:
         body += attribute(uapi.RTA_GATEWAY, via.packed)
     return Message(step, uapi.RTM_NEWROUTE, _PUT if is_replaced else _ADD, body + _u32(uapi.RTA_OIF, index))
@@ -183,7 +186,7 @@ def add_route(
 
 def delete_route(destination: IpAddress | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
     """Remove one route through a link, of any scope, type and protocol; absent is fine. `index` or `metric` 0: any."""
-    body = _route_body(destination, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
+    body = _route_body(destination, None, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
     if index:
         body += _u32(uapi.RTA_OIF, index)
     if metric:
@@ -196,7 +199,8 @@ def look_up_route(destination: IpAddress, source: IpAddress | None = None, incom
 
     `incoming`: the link by which it comes from `source`; without both it is the host's own. The answer names the route's table.
     """
-    body = ROUTE.pack(_AF_INET, 32, 32 if source else 0, 0, 0, 0, 0, 0, uapi.RTM_F_LOOKUP_TABLE)
+    family, length = family_of(destination).number, destination.max_prefixlen
+    body = ROUTE.pack(family, length, length if source else 0, 0, 0, 0, 0, 0, _LOOK_UP_FLAGS[family])
     body += attribute(uapi.RTA_DST, destination.packed) + _u32(uapi.RTA_MARK, mark)
     if source:
         body += attribute(uapi.RTA_SRC, source.packed) + _u32(uapi.RTA_IIF, incoming)
@@ -205,20 +209,20 @@ def look_up_route(destination: IpAddress, source: IpAddress | None = None, incom
 
 def match_route(destination: IpAddress, *, index: int) -> Message:
     """Ask which entry of the route tables the kernel takes for an address through a link; an errno if it takes none."""
-    body = ROUTE.pack(_AF_INET, 32, 0, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
+    body = ROUTE.pack(family_of(destination).number, destination.max_prefixlen, 0, 0, 0, 0, 0, 0, uapi.RTM_F_FIB_MATCH)
     body += attribute(uapi.RTA_DST, destination.packed) + _u32(uapi.RTA_OIF, index)
     return Message(f"look up the route to {destination} through link {index}", uapi.RTM_GETROUTE, 0, body)
 
 
 def get_neighbour(index: int, address: IpAddress) -> Message:
     """Ask for one neighbour entry; ENOENT if there is none, EOPNOTSUPP by a kernel before 5.0."""
-    body = NEIGHBOUR.pack(_AF_INET, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
+    body = NEIGHBOUR.pack(family_of(address).number, index, 0, 0, 0) + attribute(uapi.NDA_DST, address.packed)
     return Message(f"look at neighbour {address}", uapi.RTM_GETNEIGH, 0, body)
 
 
 def add_neighbour(index: int, address: IpAddress, *, mac: str, step: str) -> Message:
     """Add a permanent neighbour entry, or replace the entry of the address."""
-    body = NEIGHBOUR.pack(_AF_INET, index, uapi.NUD_PERMANENT, 0, 0)
+    body = NEIGHBOUR.pack(family_of(address).number, index, uapi.NUD_PERMANENT, 0, 0)
     body += attribute(uapi.NDA_DST, address.packed) + attribute(uapi.NDA_LLADDR, _mac(mac))
     return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
 
@@ -230,9 +234,13 @@ def add_rule(
     source: IpAddress | IpNetwork | None = None,
     destination: IpAddress | IpNetwork | None = None,
     mark: int = 0,
+    family: Family = IPV4,
 ) -> Message:
-    """Add a rule for a source, for a destination or for a mark, which is its own mask, or for every packet; present is fine."""
-    body, words = _rule(priority, table, source, destination, mark)
+    """Add a rule for a source, for a destination or for a mark, which is its own mask, or for every packet; present is fine.
+
+    `family`: of a rule that names no address.
+    """
+    body, words = _rule(priority, table, source, destination, mark, family)
     return Message(f"add rule {words}", uapi.RTM_NEWRULE, _ADD, body, PRESENT)
 
 
@@ -242,9 +250,10 @@ def delete_rule(
     table: int,
     source: IpAddress | IpNetwork | None = None,
     destination: IpAddress | IpNetwork | None = None,
+    family: Family = IPV4,
 ) -> Message:
     """Remove one rule, selected as for `add_rule`; absent is fine."""
-    body, words = _rule(priority, table, source, destination, 0)
+    body, words = _rule(priority, table, source, destination, 0, family)
     return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
 
 
@@ -256,14 +265,14 @@ def dump_links(*, kind: str = "") -> Message:
     return Message("dump of links", uapi.RTM_GETLINK, 0, body)
 
 
-def dump_addresses() -> Message:
-    """Ask for all IPv4 addresses."""
-    return Message("dump of addresses", uapi.RTM_GETADDR, 0, ADDRESS.pack(_AF_INET, 0, 0, 0, 0))
+def dump_addresses(family: Family = IPV4) -> Message:
+    """Ask for all addresses of a family."""
+    return Message("dump of addresses", uapi.RTM_GETADDR, 0, ADDRESS.pack(family.number, 0, 0, 0, 0))
 
 
-def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0) -> Message:
-    """Ask for the IPv4 routes of a table and of a link, or of all; none is fine. A kernel before 4.20 sends all: filter again."""
-    body = ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
+def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0, family: Family = IPV4) -> Message:
+    """Ask for a family's routes of a table and of a link, or of all; none is fine. A kernel before 4.20 sends all: filter again."""
+    body = ROUTE.pack(family.number, 0, 0, 0, 0, 0, 0, 0, 0)
     if table:
         body += _u32(uapi.RTA_TABLE, table)
     if index:
@@ -271,13 +280,13 @@ def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0) -> Message
     return Message("dump of routes", uapi.RTM_GETROUTE, 0, body, ABSENT)
 
 
-def dump_rules() -> Message:
-    """Ask for all IPv4 rules."""
-    return Message("dump of rules", uapi.RTM_GETRULE, 0, ROUTE.pack(_AF_INET, 0, 0, 0, 0, 0, 0, 0, 0))
+def dump_rules(family: Family = IPV4) -> Message:
+    """Ask for all rules of a family."""
+    return Message("dump of rules", uapi.RTM_GETRULE, 0, ROUTE.pack(family.number, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
 def _address_body(index: int, address: IpAddress, length: int) -> bytes:
-    body = ADDRESS.pack(_AF_INET, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
+    body = ADDRESS.pack(family_of(address).number, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
     return body + attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
 
 
@@ -287,12 +296,14 @@ def _rule(
     source: IpAddress | IpNetwork | None,
     destination: IpAddress | IpNetwork | None,
     mark: int,
+    family: Family,
 ) -> tuple[bytes, str]:
     """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
-    to, by = (IPV4.network(one) if one else None for one in (destination, source))
+    family = _of(destination or source, family)
+    to, by = (family.network(one) if one else None for one in (destination, source))
     lengths = to.prefixlen if to else 0, by.prefixlen if by else 0
-    body = ROUTE.pack(_AF_INET, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
+    body = ROUTE.pack(family.number, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
     words = str(priority)
     if to:
         body += attribute(uapi.FRA_DST, to.network_address.packed)
@@ -307,21 +318,27 @@ def _rule(
     return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
 
 
-def _route_body(destination: IpAddress | None, *, length: int, table: int, scope: int, protocol: int) -> bytes:
+def _route_body(
+    destination: IpAddress | None, via: IpAddress | None, *, length: int, table: int, scope: int, protocol: int
+) -> bytes:
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     route_type = uapi.RTN_UNICAST if scope != uapi.RT_SCOPE_NOWHERE else uapi.RTN_UNSPEC
-    body = ROUTE.pack(_AF_INET, length if destination else 0, 0, 0, small, protocol, scope, route_type, 0)
+    body = ROUTE.pack(_of(destination or via).number, length if destination else 0, 0, 0, small, protocol, scope, route_type, 0)
     if destination is not None:
         body += attribute(uapi.RTA_DST, destination.packed)
     return body + _u32(uapi.RTA_TABLE, table)
+
+
+def _of(one: IpAddress | IpNetwork | None, otherwise: Family = IPV4) -> Family:
+    return family_of(one) if one else otherwise
 
 
 def _u32(kind: int, value: int) -> bytes:
     return attribute(kind, U32.pack(value))
 
 
-def _family(family: int, settings: bytes) -> bytes:
-    return attribute(uapi.IFLA_AF_SPEC | uapi.NLA_F_NESTED, attribute(family | uapi.NLA_F_NESTED, settings))
+def _family(family: Family, settings: bytes) -> bytes:
+    return attribute(uapi.IFLA_AF_SPEC | uapi.NLA_F_NESTED, attribute(family.number | uapi.NLA_F_NESTED, settings))
 
 
 def _mac(text: str) -> bytes:
@@ -366,7 +383,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:
-    """One IPv4 address on a link. `is_secondary`: the kernel removes it with the first one of its subnet (IFA_F_SECONDARY)."""
+    """One address on a link. `is_secondary`: the kernel removes it with the first one of its subnet (IFA_F_SECONDARY)."""
 
     index: int
     address: IpAddress
@@ -377,7 +394,7 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One IPv4 route with one next hop; `destination` None: the default route. `index` 0: no or several links."""
+    """One route with one next hop; `destination` None: the default route. `index` 0: no or several links."""
 
     destination: IpAddress | None
     length: int
@@ -387,10 +404,14 @@ class Route:
     route_type: int
     metric: int
 
+    def is_to(self, address: IpAddress) -> bool:
+        """Whether it is the route to this one address."""
+        return self.destination == address and self.length == address.max_prefixlen
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One IPv4 policy rule that looks a table up."""
+    """One policy rule that looks a table up."""
 
     priority: int
     table: int
@@ -404,7 +425,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """One IPv4 neighbour entry. `is_permanent`: the kernel does not ask whether it is right."""
+    """One neighbour entry. `is_permanent`: the kernel does not ask whether it is right."""
 
     address: IpAddress | None
     mac: str
@@ -444,7 +465,7 @@ def read_address(body: bytes) -> InterfaceAddress:
     found = attributes(body, ADDRESS.size)
     local = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS) or bytes(4)
     is_secondary = bool(flags & uapi.IFA_F_SECONDARY)
-    return InterfaceAddress(index=index, address=IPV4.address(local), length=length, scope=scope, is_secondary=is_secondary)
+    return InterfaceAddress(index=index, address=ip_address(local), length=length, scope=scope, is_secondary=is_secondary)
 
 
 def read_route(body: bytes) -> Route:
@@ -502,4 +523,4 @@ def _read_mac(payload: bytes | None) -> str:
 
 
 def _address(payload: bytes | None) -> IpAddress | None:
-    return IPV4.address(payload) if payload and len(payload) == 4 else None
+    return ip_address(payload) if payload and len(payload) in {4, 16} else None

@@ -20,9 +20,9 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import VETH_HASH_LENGTH, decode_alias
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import PREFIX_LENGTH, Eni, gateway
+from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
-from ipamd.model.family import IPV4, IpAddress
+from ipamd.model.family import IpAddress, family_of
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import NODE, RepairKind, RoutingDifference
 from ipamd.model.record import dataclass, replace
@@ -104,7 +104,7 @@ def address_removal(
     The kernel removes secondary addresses with the first one of their subnet unless promote_secondaries is set
     (net/ipv4/devinet.c, __inet_del_ifa).
     """
-    network = IPV4.network((one.address, one.length), strict=False)
+    network = family_of(one.address).network((one.address, one.length), strict=False)
     others = any(each.is_secondary and each.length == one.length and each.address in network for each in ours)
     step = f"delete address {one.address}/{one.length} from {who}"
     change = messages.delete_address(link.index, one.address, length=one.length, step=step)
@@ -117,7 +117,7 @@ def table_repairs(look: HostLook, eni: Eni, link: messages.Link) -> Iterator[Rep
     """Compare the ENI's table: the subnet's router on the link, and the default route through it."""
     router, table = gateway(eni.subnet_cidr), eni.route_table
     routes = [one for one in look.routes if one.table == table and one.index == link.index]
-    if not any(one.destination == router and one.length == 32 and one.via is None for one in routes):
+    if not any(one.is_to(router) and one.via is None for one in routes):
         words = f"route {router} dev {link.name} table {table}"
         change = messages.add_route(router, index=link.index, table=table, step=f"add {words}", is_replaced=True)
         yield Repair(RepairKind.ROUTE, f"{words} of {eni.eni_id} was missing", "added", change)
@@ -158,12 +158,15 @@ def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> li
         found += [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
     own_source = {eni.primary_address} - {other.primary_address for other in successors}
     for rule in survey.rules_of(sock):
-        if rule.table != table or rule.source is None or rule.source_length not in {32, PREFIX_LENGTH}:
+        if rule.table != table or rule.source is None:
+            continue
+        family = family_of(rule.source)
+        if rule.source_length not in {rule.source.max_prefixlen, family.prefix_length}:
             continue
         is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
         is_own = rule.priority == dataplane.FROM_ENI_PRIORITY and rule.source in own_source
         if is_own or (is_ours and not successors):
-            source = IPV4.network((rule.source, rule.source_length))
+            source = family.network((rule.source, rule.source_length))
             found.append(messages.delete_rule(rule.priority, table=table, source=source))
     return found
 

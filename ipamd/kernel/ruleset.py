@@ -18,12 +18,13 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from ipamd.kernel.nft import NftTable
+from ipamd.model import family
 from ipamd.model.errors import WiringError
 from ipamd.model.record import dataclass
 from ipamd.settings import NetworkConfig
 
 TABLE = "vpc-ipamd"
-FAMILY = "ip"
+FAMILY = family.IPV4.nft
 
 
 SNAT = NftTable(FAMILY, TABLE)
@@ -80,8 +81,7 @@ def replace_table(
     if needs_mark(config) or former.marks:
         chains.append(_mark_in(config, primary_link, former.marks))
     if not config.external_snat:
-        elements = ", ".join(map(str, collapse_addresses([*vpc_cidrs, *config.exclude_snat_cidrs])))
-        chains.append(f"  set exempt {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}")
+        chains.append(_cidr_set("exempt", [*vpc_cidrs, *config.exclude_snat_cidrs]))
         chains.append(_mark_out(config))
         chains.append(_snat(config, primary_address))
     if not chains:
@@ -137,6 +137,11 @@ def _snat(config: NetworkConfig, primary_address: IPv4Address) -> str:
     return chain("snat_out", "type nat hook postrouting priority srcnat + 10; policy accept;", rules)
 
 
+def _cidr_set(name: str, cidrs: Iterable[IPv4Network]) -> str:
+    elements = ", ".join(map(str, collapse_addresses(cidrs)))
+    return f"  set {name} {{\n    type {family.IPV4.nft_address}; flags interval;\n    elements = {{ {elements} }}\n  }}"
+
+
 def chain(name: str, head: str, rules: Iterable[str]) -> str:
     """Return the text of a chain within its table; `head` is empty for one that is only jumped to."""
     body = "".join(f"    {rule}\n" for rule in rules)
@@ -159,8 +164,8 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
 # IPv6. Why nftables and not rp_filter, and why one check is enough: docs/adr/0021.
 
 
-IPV4 = NftTable("ip", "vpc-ipamd-confine")
-IPV6 = NftTable("ip6", "vpc-ipamd-confine")
+IPV4 = NftTable(FAMILY, "vpc-ipamd-confine")
+IPV6 = NftTable(family.IPV6.nft, "vpc-ipamd-confine")
 ARP = NftTable("arp", "vpc-ipamd-confine")
 BRIDGE = NftTable("bridge", "vpc-ipamd-confine")
 
@@ -207,8 +212,7 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     ]
     parts = _counters("source", "redirect", "loopback")
     if config.extra_source_cidrs:
-        elements = ", ".join(str(network) for network in collapse_addresses(config.extra_source_cidrs))
-        parts.append(f"  set extra_sources {{\n    type ipv4_addr; flags interval;\n    elements = {{ {elements} }}\n  }}")
+        parts.append(_cidr_set("extra_sources", config.extra_source_cidrs))
         # Whatever the CIDRs: no address of the node, and none of another sandbox on it.
         extra = [f"ip saddr != @extra_sources {drop_source}", f"fib saddr type local {drop_source}"]
         extra += [f"fib saddr oifname {names} {drop_source}" for names in _names(config, other_veths)]

@@ -18,9 +18,8 @@ from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import Attachment, decode_alias
-from ipamd.model.eni import PREFIX_LENGTH
 from ipamd.model.errors import IpamError
-from ipamd.model.family import IPV4, IpAddress, IpNetwork
+from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
@@ -76,7 +75,7 @@ def seen(
     """Make a survey of what was read; `names`: of the links by index. Of several routes the one with the least metric counts."""
     taken: dict[int, dict[IpAddress, messages.Route]] = {table: {} for table in SANDBOX_TABLES}
     for route in routes:
-        if route.destination is None or route.length != 32 or route.route_type != uapi.RTN_UNICAST:
+        if route.destination is None or not route.is_to(route.destination) or route.route_type != uapi.RTN_UNICAST:
             continue
         if (there := taken.get(route.table)) is not None:
             known = there.get(route.destination)
@@ -115,7 +114,8 @@ def is_to_sandbox(rule: messages.Rule) -> bool:
     """Whether it is a rule `512: to address/32 lookup main`."""
     return (
         rule.priority == dataplane.TO_SANDBOX_PRIORITY
-        and rule.destination_length == 32
+        and rule.destination is not None
+        and rule.destination_length == rule.destination.max_prefixlen
         and rule.source is None
         and rule.table == uapi.RT_TABLE_MAIN
     )
@@ -123,13 +123,20 @@ def is_to_sandbox(rule: messages.Rule) -> bool:
 
 def is_from_sandbox(rule: messages.Rule) -> bool:
     """Whether it is a rule `1536: from address/32 lookup <table>`."""
-    return rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == 32 and rule.table != 0
+    return (
+        rule.priority == dataplane.FROM_SANDBOX_PRIORITY
+        and rule.source is not None
+        and rule.source_length == rule.source.max_prefixlen
+        and rule.table != 0
+    )
 
 
 def from_prefix(rule: messages.Rule) -> IpNetwork | None:
     """The source of a rule `1536: from prefix lookup <table>`; None of any other rule."""
-    is_ours = rule.priority == dataplane.FROM_SANDBOX_PRIORITY and rule.source_length == PREFIX_LENGTH and rule.table != 0
-    return IPV4.network((rule.source, PREFIX_LENGTH)) if is_ours and rule.source is not None else None
+    if rule.priority != dataplane.FROM_SANDBOX_PRIORITY or rule.source is None or rule.table == 0:
+        return None
+    family = family_of(rule.source)
+    return family.network((rule.source, rule.source_length)) if rule.source_length == family.prefix_length else None
 
 
 def links_of(sock: NetlinkSocket, *, kind: str = uapi.VETH_KIND) -> list[messages.Link]:

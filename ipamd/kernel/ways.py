@@ -15,7 +15,7 @@ from ipamd.kernel import checks, messages, survey, uapi
 from ipamd.kernel.messages import Link
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.attachment import WiringSpec
-from ipamd.model.family import IpAddress
+from ipamd.model.family import IpAddress, family_of
 from ipamd.model.kernel import RoutingDifference
 
 MASQUERADE_MARK = 0x4000
@@ -45,7 +45,10 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
 
     Of the first sandbox of each ENI every packet is asked for, of the others what may concern one alone.
     """
-    (outside,) = sock.request([messages.look_up_route(checks.OUTSIDE)])  # a node without a way out has none for sandboxes
+    if not specs:
+        return
+    far_off = family_of(specs[0].address).outside  # sandboxes of a node are of one family
+    (outside,) = sock.request([messages.look_up_route(far_off)])  # a node without a way out has none for sandboxes
     first = {spec.route_table: spec for spec in reversed(specs)}
     for spec in specs:
         (looked,) = sock.request([messages.get_link(spec.host_veth)])
@@ -56,7 +59,7 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
             uplink, router = uplinks[spec.route_table]
             into, out = _Packet(veth, spec.address, router, uplink), _Packet(uplink, router, spec.address, veth)
             primary = uplinks[uapi.RT_TABLE_MAIN][0] if mark else uplink
-            far = out if outside.errno == errno.ENETUNREACH else out._replace(to=checks.OUTSIDE)
+            far = out if outside.errno == errno.ENETUNREACH else out._replace(to=far_off)
             packets = [into, far]
             if spec is first[spec.route_table]:
                 packets += [into._replace(mark=MASQUERADE_MARK), out, _Packet(veth, spec.address)]

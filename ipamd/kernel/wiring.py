@@ -22,11 +22,10 @@ from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
-from ipamd.model.family import IpAddress
+from ipamd.model.family import IpAddress, family_of
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.kernel import (
     INSIDE_IS_LEFT,
-    SANDBOX_GATEWAY,
     HostVeth,
     KernelSurvey,
     Repaired,
@@ -118,7 +117,7 @@ class KernelWiring(Wiring):
                 batch += [
                     messages.delete_route(
                         address,
-                        length=32,
+                        length=address.max_prefixlen,
                         table=table,
                         index=link.index,
                         step=f"delete route {address} dev {link.name} table {table}",
@@ -235,7 +234,7 @@ class KernelWiring(Wiring):
                     named = decode_alias(link.alias)
                     if address is None and named is not None:
                         routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN)
-                        if all(one.destination != named[1] or one.length != 32 or one.index == link.index for one in routes):
+                        if all(not one.is_to(named[1]) or one.index == link.index for one in routes):
                             address = named[1]
             if address is not None:
                 batch += address_removals(host, address)
@@ -390,13 +389,15 @@ def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> 
 
 def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
     """Sandbox side, in the order that the kernel needs: link up, then routes; the next hop's route before the default route."""
-    name = spec.key.ifname
+    name, gateway = spec.key.ifname, family_of(spec.address).gateway
     return [
         messages.change_link(index, step=f"raise {name}", is_up=True),
-        messages.add_address(index, spec.address, length=32, step=f"add address {spec.address} to {name}"),
-        messages.add_route(SANDBOX_GATEWAY, index=index, step=f"add route {SANDBOX_GATEWAY} dev {name}"),
-        messages.add_route(None, index=index, via=SANDBOX_GATEWAY, step=f"add default route via {SANDBOX_GATEWAY}"),
-        messages.add_neighbour(index, SANDBOX_GATEWAY, mac=host_mac, step=f"add neighbour {SANDBOX_GATEWAY}"),
+        messages.add_address(
+            index, spec.address, length=spec.address.max_prefixlen, step=f"add address {spec.address} to {name}"
+        ),
+        messages.add_route(gateway, index=index, step=f"add route {gateway} dev {name}"),
+        messages.add_route(None, index=index, via=gateway, step=f"add default route via {gateway}"),
+        messages.add_neighbour(index, gateway, mac=host_mac, step=f"add neighbour {gateway}"),
     ]
 
 
@@ -423,11 +424,11 @@ def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:
     """
     batch = [
         messages.delete_route(
-            address, length=32, table=route.table, index=route.index, metric=route.metric,
+            address, length=address.max_prefixlen, table=route.table, index=route.index, metric=route.metric,
             step=f"delete route {address} of table {route.table}",
         )
         for route in survey.routes_of(host)
-        if route.destination == address and route.length == 32 and route.route_type == uapi.RTN_UNICAST
+        if route.is_to(address) and route.route_type == uapi.RTN_UNICAST
     ]  # fmt: skip
     for rule in survey.rules_of(host):
         if survey.is_to_sandbox(rule) and rule.destination == address:

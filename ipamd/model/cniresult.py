@@ -15,9 +15,8 @@ from typing import Any
 
 from ipamd.model.attachment import Attachment, JsonObject, Wired, WiringSpec, sandbox_mac
 from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError
-from ipamd.model.family import IpAddress
+from ipamd.model.family import IpAddress, family_of
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import SANDBOX_GATEWAY
 
 # The versions of the CNI specification that we speak, and what came with which: the only list of them.
 #
@@ -122,8 +121,10 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
         {"name": spec.host_veth, "mac": wired.host_mac, "mtu": spec.mtu},
         {"name": spec.key.ifname, "mac": wired.sandbox_mac, "mtu": spec.mtu, "sandbox": spec.netns},
     ]
-    base["ips"].append({"address": f"{spec.address}/32", "gateway": str(SANDBOX_GATEWAY), "interface": first + 1})
-    base["routes"].append({"dst": "0.0.0.0/0", "gw": str(SANDBOX_GATEWAY)})
+    family = family_of(spec.address)
+    address, gateway = f"{spec.address}/{spec.address.max_prefixlen}", str(family.gateway)
+    base["ips"].append({"address": address, "gateway": gateway, "interface": first + 1})
+    base["routes"].append({"dst": str(family.any_route), "gw": gateway})
     base["cniVersion"] = CANONICAL_VERSION
     return json.dumps(base, sort_keys=True, separators=(",", ":")).encode()
 

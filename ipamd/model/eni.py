@@ -17,12 +17,6 @@ from ipamd.model.words import rfc3339
 MAIN_TABLE = 254
 """The kernel's main routing table."""
 
-PREFIX_LENGTH = 28
-"""Length of a delegated IPv4 prefix; EC2 delegates no other.
-
-Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html.
-"""
-
 ADDRESSES_PER_PREFIX = 16
 
 

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ipamd.model.attachment import WiringSpec
-from ipamd.model.eni import MAIN_TABLE, PREFIX_LENGTH
-from ipamd.model.family import IPV4, IpAddress, IpNetwork
+from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.record import dataclass, field
 
@@ -66,7 +66,8 @@ class KernelSurvey:
 
     def tables_from_prefix(self, address: IpAddress) -> tuple[int, ...]:
         """Tables of the rules 1536 for the prefix that contains an address."""
-        return self.from_prefixes.get(IPV4.network((address, PREFIX_LENGTH), strict=False), ())
+        family = family_of(address)
+        return self.from_prefixes.get(family.network((address, family.prefix_length), strict=False), ())
 
     def veth_of(self, spec: WiringSpec) -> HostVeth | None:
         """The sandbox's host veth: by its name, a living one first; if none has it, by alias, under whatever name."""
@@ -209,14 +210,8 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IpAddress, tuple[HostVeth,
 #
 # Rules, routes and neighbours that one of them left must be recognised, replaced or removed by the other. Do not change a number
 # here alone: `tests/unit/model/test_data_plane_numbers.py` names each compatible value, its source and what breaks without it.
-# Route tables are in `ipamd/model/eni.py`, names of host veths in `ipamd/model/attachment.py`.
+# Route tables are in `ipamd/model/eni.py`, names of host veths in `ipamd/model/attachment.py`, a sandbox's next hop in `family.py`.
 
-
-SANDBOX_GATEWAY = IPV4.address("169.254.1.1")
-"""Next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
-
-Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run.
-"""
 
 TO_SANDBOX_PRIORITY = 512
 """`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority.

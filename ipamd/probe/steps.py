@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from ipaddress import IPv4Network
 
-from ipamd.model.eni import PREFIX_LENGTH
+from ipamd.model.family import IPV4
 from ipamd.probe.calls import Answer
 from ipamd.probe.subject import LONGEST_S, RUN_TAG, Lag, NotPossible, OwnEni, Subject, addresses_of, tags_of, until_seen
 
@@ -289,7 +289,7 @@ def prefix(subject: Subject) -> None:
     raw = [item["Ipv4Prefix"] for item in answer.body.get("AssignedIpv4Prefixes") or ()]
     told = [IPv4Network(text, strict=False) for text in raw]
     singles = len(answer.body.get("AssignedPrivateIpAddresses") or ())
-    is_shaped = [str(network) for network in told] == raw and all(network.prefixlen == PREFIX_LENGTH for network in told)
+    is_shaped = [str(network) for network in told] == raw and all(network.prefixlen == IPV4.prefix_length for network in told)
     is_inside = all(network.subnet_of(subject.identity.subnet_cidr) for network in told)
     observed = f"{', '.join(raw) or 'no prefix'} in {subject.identity.subnet_cidr}, and {singles} single addresses"
     subject.find("prefix-answer", len(told) == 1 and is_shaped and is_inside and not singles, observed, answer)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import sandbox_mac, veth_name
 from ipamd.model.eni import gateway, route_table
+from ipamd.model.family import IPV4
 from ipamd.model.ids import parse_key
 
 VECTORS = json.loads((Path(__file__).parent / "vectors_kernel.json").read_text(encoding="utf-8"))
@@ -28,7 +28,7 @@ def test_numbers_equal_vpc_cni(vector):
     elif "subnet" in given:
         assert str(gateway(IPv4Network(given["subnet"]))) == expect["ipv4"]
     elif "interface_index" in given:
-        assert str(dataplane.SANDBOX_GATEWAY) == expect["ipv4"]
+        assert str(IPV4.gateway) == expect["ipv4"]
     else:
         assert str(IPv4Address(given["ip"]) + 1) == expect["ip"]
 
