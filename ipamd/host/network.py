@@ -26,7 +26,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import EniState
 from ipamd.model.errors import IpamError, WiringError, log_text
-from ipamd.model.family import IPV4, IpAddress, IpNetwork
+from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
@@ -155,7 +155,7 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
     if any(change.table == eni.route_table and not eni.is_primary for eni in enis):
         return True
     if kind is ChangeKind.RULE and address is not None:  # one ahead of ours leads away what it selects
-        selected = IPV4.network((address, change.length), strict=False)
+        selected = family_of(address).network((address, change.length), strict=False)
         return change.priority == dataplane.EXTERNAL_SERVICE_PRIORITY or any(selected.overlaps(eni.subnet_cidr) for eni in enis)
     return address is None or any(address == eni.subnet_cidr.network_address for eni in enis)
 
