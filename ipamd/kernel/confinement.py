@@ -145,8 +145,7 @@ class Confinement:
                 ours = [one for one in links if one.kind == uapi.VETH_KIND and self._is_ours(one)]
                 own = {one.index for one in ours}
                 others = [one for one in links if one.kind and one.index not in own]
-                attachments = tuple(self._attachments())
-                behind = survey.sandboxes_behind(sock, others, ours=ours, attachments=attachments)
+                behind = survey.sandboxes_behind(sock, others, ours=ours, attachments=tuple(self._attachments()))
                 led = {route.index for route in survey.routes_of(sock)} if others else set[int]()
         except KernelDumpError as exc:
             log.info("settings of host veths are compared later error=%s", exc)

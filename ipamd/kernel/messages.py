@@ -411,7 +411,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One policy rule that looks a table up."""
+    """One policy rule that looks a table up, or else refuses what it selects."""
 
     priority: int
     table: int
@@ -421,6 +421,7 @@ class Rule:
     destination_length: int
     mark: int
     mask: int
+    is_refusal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,6 +497,7 @@ def read_rule(body: bytes) -> Rule:
         destination_length=destination_length,
         mark=_number(found.get(uapi.FRA_FWMARK)),
         mask=_number(found.get(uapi.FRA_FWMASK)),
+        is_refusal=action >= uapi.FR_ACT_BLACKHOLE,
     )
 
 

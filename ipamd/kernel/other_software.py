@@ -34,7 +34,7 @@ LEFT_CHAINS = ("AWS-SNAT-CHAIN-", "AWS-CONNMARK-CHAIN-")
 LEFT_TABLE = ("ip", "aws-cni")
 """Its connection marks, where iptables is iptables-nft. Source: amazon-vpc-cni-k8s pkg/networkutils/nftables_connmark.go."""
 
-FORWARD_FAMILIES, HOOKS = ("ip", "inet"), ("prerouting", "forward", "postrouting")
+FAMILIES, HOOKS = ("ip", "inet", "netdev"), ("prerouting", "forward", "postrouting")
 OURS = "vpc-ipamd"
 """How the names of our own tables begin."""
 
@@ -479,15 +479,21 @@ class OtherSoftware:
             rules, name = self._rules(chain.family, chain.table), chain.name
             if (chain.family, chain.table) == ("ip", "nat") and name.startswith(LEFT_CHAINS) and rules(name):
                 yield _left(name, "iptables-nft")
-            if chain.hook in HOOKS and chain.family in FORWARD_FAMILIES and not chain.table.startswith(OURS):
+            if chain.hook and chain.family in FAMILIES and not chain.table.startswith(OURS):
                 what, mend = f"chain {chain.family} {chain.table} {name}", self._mend(chain, places)
-                yield from self._obstacles(what, rules, name, chain.policy_drops, primary_link, mend)
+                if chain.hook in HOOKS:
+                    yield from self._obstacles(what, rules, name, chain.policy_drops, primary_link, mend)
                 show = f"nft -a list chain {chain.family} {chain.table} {name}, and delete that rule by its handle"
                 for one in rules(name) or ():
-                    if one.address and (one.verdict, one.scope) == (Verdict.DROP, Scope.BY_ADDRESS):
-                        yield RoutingDifference(
-                            one.address, f"{what} drops packets of {one.address}", is_repaired=False, mend=show
-                        )
+                    links = (each.pattern for each in (*one.incoming, *one.outgoing) if not each.is_negated)
+                    who = one.address or next(
+                        (link for link in links if link.startswith(self._veth_prefix) and link[-1] != "*"), ""
+                    )
+                    if chain.hook.endswith("gress") and one.scope is Scope.ALL:
+                        who = who or "its link"
+                    if who and one.verdict is Verdict.DROP and one.scope is not Scope.PART:
+                        subject = one.address or NODE
+                        yield RoutingDifference(subject, f"{what} drops packets of {who}", is_repaired=False, mend=show)
         if any((chain.family, chain.table) == LEFT_TABLE for chain in chains):
             what = f"nftables table {' '.join(LEFT_TABLE)} of amazon-vpc-cni-k8s marks connections besides ours"
             mend = f"remove the DaemonSet aws-node, then: nft delete table {' '.join(LEFT_TABLE)}"

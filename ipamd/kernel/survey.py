@@ -155,19 +155,25 @@ def sandboxes_behind(
     Raises: WiringError.
     """
     owners = {link.netnsid: found[0] for link in ours if (found := _identity(link.alias))}
-    recorded = {one.host_veth: one for one in attachments}
+    recorded = {one.host_veth: one.key for one in attachments}
     names = {link.name for link in ours}
-    known = {link.netnsid: recorded[link.name].key for link in ours if link.name in recorded}
+    known = {link.netnsid: recorded[link.name] for link in ours if link.name in recorded}
     owners |= known
     led = [link for link in others if link.netnsid]
     forged = [one for one in ours if one.name not in recorded and one.netnsid in known and one.group != uapi.DYING_GROUP]
     if any(link.netnsid not in owners for link in led):
         for one in attachments:
             if one.host_veth not in names:
-                with suppress(IpamError), opened_netns(one.netns) as (fd, _):
-                    (outcome,) = sock.request([messages.get_namespace_number(fd)])
-                    owners |= {messages.read_namespace_number(reply): one.key for reply in outcome.replies}
+                owners[namespace_number(sock, one.netns)] = one.key
     return {link.index: owners[link.netnsid] for link in [*led, *forged] if link.netnsid in owners}
+
+
+def namespace_number(sock: NetlinkSocket, path: str) -> bytes:
+    """By which number links name a namespace (`Link.netnsid`); empty if it is gone, not known or does not say (I11)."""
+    with suppress(IpamError), opened_netns(path) as (fd, _):
+        (asked,) = sock.request([messages.get_namespace_number(fd)])
+        return b"".join(map(messages.read_namespace_number, asked.replies))
+    return b""
 
 
 def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[messages.Route]:

@@ -137,6 +137,7 @@ FRA_FWMARK = 10
 FRA_TABLE = 15
 FRA_FWMASK = 16
 FR_ACT_TO_TBL = 1
+FR_ACT_BLACKHOLE = 6
 
 # linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h
 NETLINK_ADD_MEMBERSHIP = 1

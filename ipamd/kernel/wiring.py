@@ -201,8 +201,7 @@ class KernelWiring(Wiring):
             for spec in specs:
                 work = checks.SandboxRepair(host, spec, held)
                 veth, thing = seen.veth_of(spec), RepairedObject(RepairKind.LINK, str(spec.address))
-                is_renamed = veth is not None and veth.name != spec.host_veth and thing not in held
-                if veth and is_renamed and checks.leads_into(host, checks.find_link(host, veth.ifindex), spec.netns):
+                if veth is not None and veth.name != spec.host_veth and thing not in held:
                     self.rename_veth(host_veth=veth.name, to=spec.host_veth, address=spec.address)
                     work.sentences.append(Repaired(f"host link {spec.host_veth} was named {veth.name}: renamed", thing))
                 work.host_side(seen)

@@ -93,8 +93,9 @@ class DetachService(Service):
             return True
 
     def _present_name(self, known: Attachment) -> str:
-        """The name that the sandbox's link has: that of its record, or another one if its renaming was cut short."""
-        if self._is_named_by_pod and self._wiring.veth(known.host_veth) is None:
+        """The name that the sandbox's link has: that of its record, or another one if its renaming was cut short or others did it."""
+        present = self._wiring.veth(known.host_veth)
+        if present.key != known.key if present else self._is_named_by_pod:
             for veth in self._wiring.survey().veths:
                 if (veth.key, veth.address) == (known.key, known.address):
                     return veth.name

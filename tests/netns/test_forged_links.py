@@ -107,3 +107,30 @@ def test_what_a_second_link_says_changes_no_record(live_node, claim, name):  # n
         (one.address, one.state, one.owner) for one in before
     ]
     assert (leads_to(node, other), leads_to(node, own)) == ({other.host_veth}, {own.host_veth})
+
+
+NAMED = {
+    "two names swapped": "ip link set {a} down name tmp0; ip link set {b} down name {a}; ip link set tmp0 name {b};"
+    " ip link set {a} up; ip link set {b} up; ip route replace {ip} dev {b}; ip route replace {ip} dev {b} table 113213",
+    "its name taken by another link": "ip link set {a} down name tmp0 up; ip route replace {ip} dev tmp0;"
+    " ip route replace {ip} dev tmp0 table 113213; ip link add {a} type veth peer name tmp1",
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_a_del_takes_the_link_that_is_the_sandboxes_whatever_its_name(live_node, what):  # noqa: F811  # the fixture
+    """I4: its routes are gone at the reply and the link within a second; the other one is left as it is."""
+    node, host = live_node, live_node.world.host
+    mine, other = node.pods
+    node.threads.close()
+    space = space_of(node, mine)
+    host.sh(NAMED[what].format(a=mine.host_veth, b=other.host_veth, ip=mine.address))
+    assert leads_to(node, mine) not in (set(), {mine.host_veth})
+    node.delete(mine.key.container_id)
+    assert leads_to(node, mine) == set()
+    node.cooldown.sweep()
+    assert space.link_names() == set()
+    assert mine.host_veth in host.link_names()
+    assert node.datastore.attachment(other.key) == other
+    node.host_reconciler.reconcile()
+    assert leads_to(node, other) == {other.host_veth}

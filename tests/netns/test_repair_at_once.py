@@ -280,6 +280,33 @@ def test_a_table_is_back_at_once_beside_software_that_changes_nftables_without_p
     assert node.world.host.sh(f"nft -s list table {table}") == before
 
 
+CONFINE = "ip vpc-ipamd-confine"
+SPOILT = [
+    *((table, "flush table {table}") for table in ("ip6 vpc-ipamd-confine", "arp vpc-ipamd-confine")),
+    *((table, "add table {table} {{ flags dormant; }}") for table in ("ip vpc-ipamd", CONFINE, "ip6 vpc-ipamd-confine")),
+    (CONFINE, "delete table {table}; add table {table}"),
+    (CONFINE, "flush chain {table} from_veths"),
+    (CONFINE, "insert rule {table} from_sandbox accept"),
+    (CONFINE, "flush set {table} elsewhere"),
+    (CONFINE, "add element {table} elsewhere {{ lo }}"),
+    ("ip vpc-ipamd", "delete element {table} exempt {{ 10.0.0.0/16 }}"),
+]
+
+
+@pytest.mark.parametrize(("table", "spoils"), SPOILT)
+def test_whatever_of_a_table_is_spoilt_is_back_at_once(node, table, spoils):
+    """Beside such software, too: one rule, a set's element, the whole table asleep or empty."""
+    announced, real = [], node.host_reconciler.on_change
+    node.cloud_reconciler.links._on_change = lambda change: (announced.append(change), real(change))
+    before = node.world.host.sh(f"nft -s list table {table}")
+    with other_software(node.world.host):
+        until("the start is over", lambda: len(announced) > 10)
+        since = len(announced)
+        node.world.host.sh(f"nft '{spoils.format(table=table)}'")
+        until("as before", lambda: node.world.host.sh(f"nft -s list table {table}") == before)
+        assert len(announced) - since < 10
+
+
 def test_lost_notifications_make_one_pass(node, monkeypatch):
     """I11: after an overrun of the kernel's queue everything is compared once."""
     before = len(node.passes)

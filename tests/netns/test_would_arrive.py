@@ -46,6 +46,32 @@ ASTRAY = {
 }
 """What others do on the host that is theirs: named with what shows it; and how it is undone."""
 
+PARTS = {
+    "a rule for a port": ("ip rule add prio 9 to {ip} ipproto udp dport 4000 blackhole", "ip rule del prio 9"),
+    "a rule by a mark": (
+        "ip rule add prio 9 fwmark 1/1 prohibit;"
+        " nft 'table ip x {{ chain y {{ type route hook output priority 0; ip daddr {ip} meta mark set 1; }}; }}'",
+        "ip rule del prio 9; nft delete table ip x",
+    ),
+    "a filter of the node's own packets": (
+        "nft 'table ip x {{ chain y {{ type filter hook output priority 0; ip daddr {ip} drop; }}; }}'",
+        "nft delete table ip x",
+    ),
+    "a filter by the veth": (
+        "nft 'table inet x {{ chain y {{ type filter hook postrouting priority 0; oifname \"{veth}\" drop; }}; }}'",
+        "nft delete table inet x",
+    ),
+    "a filter of the veth": (
+        "nft 'table netdev x {{ chain y {{ type filter hook ingress device {veth} priority 0; drop; }}; }}'",
+        "nft delete table netdev x",
+    ),
+    "a filter of the veth, going out": (
+        "nft 'table netdev x {{ chain y {{ type filter hook egress device {veth} priority 0; drop; }}; }}'",
+        "nft delete table netdev x",
+    ),
+}
+"""What takes a part of the packets, of which no lookup asks, or takes them at another place."""
+
 OURS = {
     "in a bridge": "ip link add br0 type bridge; ip link set br0 up; ip link set {veth} master br0",
     "a wrong neighbour": "ip neigh replace {ip} lladdr 02:00:00:00:00:77 dev {veth} nud permanent",
@@ -127,6 +153,24 @@ def test_what_leads_packets_away_is_named(node, what):
     node.host_reconciler.run_due(is_by_clock=True)
     node.host_reconciler.run_due(is_by_clock=True)
     assert (node.audited(), node.check(), condition(node)) == ((), "", "")
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_what_takes_a_part_is_named(node, what):
+    """Audit and status name it with a command, and nothing is left once it is undone."""
+    _, made = node.attach()
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert reaches(node, made.address)
+    does, undoes = (one.format(ip=made.address, veth=made.host_veth) for one in PARTS[what])
+    node.world.host.sh(does)
+    assert not reaches(node, made.address)
+    (found,) = node.audited()
+    assert ("nft -a list chain" if "filter" in what else "ip rule del prio 9") in found.next
+    node.host_reconciler.run_due(is_by_clock=True)
+    assert found.what in node.health.conditions_by_subject()["node routing"]
+    node.world.host.sh(undoes)
+    node.host_reconciler.reconcile()  # the kernel announces rules and nftables: the next pass reads them
+    assert (reaches(node, made.address), node.audited(), node.health.conditions()) == (True, (), [])
 
 
 @pytest.mark.parametrize("what", OURS)
