@@ -185,8 +185,8 @@ class FileAwsNode:
         lasting = f"it serves {listener}" if listener else f"its pod {pod} runs" if pod else ""
         seen = self._seen
         match note.get("seen"):
-            case [self._boot_id, int() | float() as at_s, str(what), list(of)] if seen is None or at_s >= seen.at_s:
-                seen = _Seen(self._boot_id, float(at_s), what, of)
+            case [self._boot_id, float() as at_s, str(what), list(of)] if seen is None or at_s >= seen.at_s:
+                seen = _Seen(self._boot_id, at_s, what, of)
         version = self._version()
         if lasting:
             seen = _Seen(self._boot_id, now_s, lasting, [] if seen is None else seen.version)

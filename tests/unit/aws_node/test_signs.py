@@ -187,3 +187,15 @@ def test_a_port_that_says_nothing_may_be_its(place: Path) -> None:
     """Silence is no proof that it is away (I11)."""
     with listening(socket.AF_INET, module.TCP_ADDRESS):
         assert peer.is_its_daemon(module.TCP_ADDRESS, timeout_s=0.2)
+
+
+@pytest.mark.parametrize("at_s", ["1" + "0" * 400, "null", '"12"', "[]", "true"])
+def test_a_note_with_an_impossible_time_is_none(place: Path, at_s: str) -> None:
+    """A number that is no time of a clock is passed over, as all else that is not ours."""
+    node = made(place)
+    note = place / "run/aws-node.json"
+    note.parent.mkdir(exist_ok=True)
+    note.write_text(f'{{"seen": ["{node._boot_id}", {at_s}, "it wrote", []]}}')
+    assert node.last_sign() is None
+    note.write_text(f'{{"seen": ["{node._boot_id}", 12.5, "it wrote", []]}}')
+    assert node.last_sign() is not None
