@@ -187,9 +187,19 @@ class Wiring(Protocol):
     def unwire(self, spec: WiringSpec) -> None:
         """Remove all wiring of a spec and wait until the link is gone (rollback). Absent parts are fine."""
 
-    def mark_for_deletion(self, *, host_veth: str, address: IpAddress, route_table: int, is_source_checked: bool = False) -> None:
+    def mark_for_deletion(
+        self,
+        *,
+        host_veth: str,
+        address: IpAddress,
+        route_table: int,
+        is_source_checked: bool = False,
+        key: AttachmentKey | None = None,
+    ) -> HostVeth | None:
         """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
 
+        Returns: the link of that name as it was, left alone if its alias names another address, or not `key` where that is given;
+            None if there was none.
         `is_source_checked`: the host drops what comes from a source that is not routed back (`HostNetwork.is_source_checked`), so
         the link may stay up until the sweep, if no route of the address is left.
         """
@@ -270,9 +280,6 @@ class HostNetwork(Protocol):
 
     def confinement_differences(self) -> list[RoutingDifference]:
         """Compare as `confine_sandboxes` does, and change nothing."""
-
-    def is_drop_in_place(self) -> bool:
-        """Whether the drop that the settings ask for was verified once, and is unchanged at this moment. As cheap as the next one."""
 
     def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
         """Whether no nftables table of ours has changed since it was compared, but for one that is held; None if it is unknown.

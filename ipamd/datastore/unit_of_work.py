@@ -17,6 +17,7 @@ from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import all_addresses
+from ipamd.model.cniresult import renamed_result
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, UnknownAttachmentError
 from ipamd.model.family import IpAddress, IpNetwork, family_of
@@ -295,13 +296,14 @@ class UnitOfWork:
         return self._amend(replace(known, route_table=route_table), detail=detail)
 
     @change
-    def rename_veth(self, key: AttachmentKey, *, host_veth: str, result: bytes) -> Attachment:
+    def rename_veth(self, key: AttachmentKey, *, host_veth: str) -> Attachment:
         """Record that an attached sandbox's host veth has another name, which its stored result tells too.
 
         Returns: the attachment as it is now. UnknownAttachmentError, which does not fail the unit, if there is none.
         """
         known = self._attached(key)
         detail = f"its host veth is {host_veth} now, and was {known.host_veth}"
+        result = renamed_result(known.result, known.host_veth, host_veth)
         return self._amend(replace(known, host_veth=host_veth, result=result), detail=detail)
 
     @change

@@ -195,7 +195,7 @@ SURVEY_TURNS = 4
 """Passes by the clock of which one reads the sandboxes' wiring in any case: with one pass each 30 s every two minutes. Ours: the
 announcements have been tested for all that a survey shows, so this guards against what nobody thought of."""
 
-WAY_TURNS, WAY_LEAST = 8, 8
+WAY_TURNS, WAY_LEAST = 9, 8
 """Passes by the clock in which the ways of all sandboxes are asked for, within 5 minutes; of fewer than these all at each. Ours."""
 
 WAY = "way"
@@ -328,7 +328,7 @@ class HostNetworkReconciler(Service):
 
         What is refused the clock's pass records.
         """
-        repairs = self.confine() if has_links or not self._hostnet.is_drop_in_place() else []
+        repairs = self.confine(is_silent=not has_links)
         identity = self._identity()
         if identity is not None:
             repairs += self._hostnet.reconcile_table(identity=identity, held=self.fights.held())

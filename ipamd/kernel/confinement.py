@@ -11,12 +11,12 @@ import errno
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from ipamd.kernel import devconf, messages, routing, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables, NftState, NftTable, OwnTable
-from ipamd.kernel.nft import generation as generation_of
+from ipamd.kernel.nft import Nftables, NftTable, OwnTables
 from ipamd.model.attachment import Attachment, decode_alias
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
@@ -50,12 +50,11 @@ class Confinement:
         """The settings in force, set by the owner; a change is followed at the next repair."""
         self.foreign = tuple[ForeignLink, ...]()
         """What led into sandboxes at the last look."""
-        self._tables = {
-            table: OwnTable(nft, table, follows="the host veths' names or of a setting")
-            for table in (ruleset.IPV4, ruleset.IPV6, ruleset.ARP, ruleset.BRIDGE)
-        }
+        follows = "the host veths' names or of a setting"
+        # Without the tables of ARP and bridges, which a kernel may lack, sources of packets are checked all the same.
+        self._tables = OwnTables(host, nft, follows=follows, optional={ruleset.ARP, ruleset.BRIDGE})
         self._links = dict[int, str]()  # those of others of which it is known where they lead, by index
-        self._state = NftState(host)
+        self._dropped = dict[str, int]()  # at the last repair
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
         self._veths_in_order: list[messages.Link] | None = None  # the last ones that needed no setting
@@ -65,7 +64,7 @@ class Confinement:
 
         Tens of microseconds, a fraction of a millisecond after a change of somebody else; no dump of others' objects.
         """
-        return None if self._other_veths is None else self._state.is_unchanged()
+        return None if self._other_veths is None else self._tables.is_unchanged()
 
     def is_source_checked(self) -> bool:
         """Whether that is so, and without extra sources: with them a sandbox may send from addresses that are not routed to it."""
@@ -73,8 +72,7 @@ class Confinement:
 
     def dropped_packets(self) -> Mapping[str, int]:
         """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
-        listing = "".join(table.listing for table in self._tables.values())
-        return {reason: int(count) for reason, count in _COUNTER.findall(listing)}
+        return self._dropped
 
     def repair(self, *, is_silent: bool = False) -> list[str]:
         """Put tables and settings in place. Returns: one sentence per repair, and one per part that was refused; each is tried.
@@ -82,23 +80,15 @@ class Confinement:
         Args:
             is_silent: no link was announced since the last repair; the settings of the veths wait for a repair without it.
         """
-        sentences, refusals = list[str](), list[WiringError]()
         known = self._veths_in_order if is_silent else None
         veths = self._look_at_veths() if known is None else known
-        generation = generation_of(self._host)
         commands = self._commands()
-        accepted = dict[NftTable, str]()
-        for table, text in commands.items():
-            try:
-                sentences += self._tables[table].repair(text)
-                accepted[table] = text
-            except WiringError as exc:
-                refusals.append(_not_checked(table, exc))
-        if sentences:  # it was replaced, so the ruleset has another generation now
-            generation = generation_of(self._host)
-        # Without the tables of ARP and bridges, which a kernel may lack, sources of packets are checked all the same.
-        is_checked = set(commands) <= {*accepted, ruleset.ARP, ruleset.BRIDGE}
-        self._state.remember(accepted, generation=generation if is_checked else None)
+        sentences, refused = self._tables.repair(commands)
+        refusals = [_not_checked(table, exc) for table, exc in refused.items()]
+        for table in commands:
+            with suppress(WiringError):
+                listing = self._nft.run(f"list counters table {table}\n")
+                self._dropped |= {reason: int(count) for reason, count in _COUNTER.findall(listing)}
         if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
             self._veths_in_order = None
             try:
@@ -113,16 +103,9 @@ class Confinement:
 
     def differences(self) -> list[RoutingDifference]:
         """Compare and change nothing."""
-        found, refusals = list[RoutingDifference](), list[WiringError]()
-        for table, text in self._commands().items():
-            try:
-                what = self._tables[table].difference(text)
-            except WiringError as exc:
-                refusals.append(_not_checked(table, exc))
-            else:
-                found += [RoutingDifference(NODE, what)] if what else []
-        refusals += self._overruled()
-        return found + [RoutingDifference(NODE, str(refusal), is_repaired=False) for refusal in refusals]
+        sentences, refused = self._tables.differences(self._commands())
+        refusals = [*(_not_checked(table, exc) for table, exc in refused.items()), *self._overruled()]
+        return [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *refusals]]
 
     def _commands(self) -> dict[NftTable, str]:
         others = self._other_veths or frozenset()
@@ -132,8 +115,7 @@ class Confinement:
         if has_ipv6:
             found[ruleset.IPV6] = ruleset.ipv6_table(self.config, other_veths=others)
         found[ruleset.ARP] = ruleset.arp_table(self.config, other_veths=others)
-        if self.config.foreign_links == ruleset.DROP or self._nft.list_table(*ruleset.BRIDGE):
-            found[ruleset.BRIDGE] = ruleset.bridge_table(self.config)
+        found[ruleset.BRIDGE] = ruleset.bridge_table(self.config)
         foreign = {one.index for one in self.foreign}
         return {table: text + ruleset.links(table, text, self._links, foreign=foreign) for table, text in found.items()}
 

@@ -15,8 +15,7 @@ from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.host_events import HostEvents
 from ipamd.kernel.netlink import must
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables, NftState, OwnTable
-from ipamd.kernel.nft import generation as generation_of
+from ipamd.kernel.nft import Nftables, OwnTables
 from ipamd.kernel.other_software import OtherSoftware, remove_left_chains
 from ipamd.kernel.routing import HostLook, HostLooker, Repair
 from ipamd.model.attachment import Attachment, WiringSpec
@@ -73,8 +72,7 @@ class KernelHostNetwork(HostNetwork):
         self._config = config
         self._nft = nft
         self._attachments = attachments
-        self._table = OwnTable(nft, ruleset.SNAT, follows="the VPC's CIDRs or of a setting")
-        self._table_state = NftState(host)
+        self._table = OwnTables(host, nft, follows="the VPC's CIDRs or of a setting")
         self._former_names: set[str] = set()
         self._table_seen: tuple[str, ruleset.FormerSettings] | None = None  # what the last repair of the table saw of the host
         self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments)
@@ -121,13 +119,10 @@ class KernelHostNetwork(HostNetwork):
         with self._lock:
             return self._confinement.differences()
 
-    def is_drop_in_place(self) -> bool:
-        return self._confinement.is_in_place() is True
-
     def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
         found = {self._confinement.is_in_place()}
         if self._table_seen and TABLE not in held:
-            found.add(self._table_state.is_unchanged())
+            found.add(self._table.is_unchanged())
         return False if False in found else None if None in found else True
 
     def is_source_checked(self) -> bool:
@@ -229,15 +224,9 @@ class KernelHostNetwork(HostNetwork):
 
     def _repair_table(self, identity: InstanceIdentity, seen: tuple[str, ruleset.FormerSettings]) -> list[str]:
         self._table_seen = seen
-        commands, generation = self._table_commands(identity, *seen), generation_of(self._host)
-        try:
-            sentences = self._table.repair(commands)
-        except WiringError:
-            self._table_state.forget()
-            raise
-        if sentences:  # it was replaced, so the ruleset has another generation now
-            generation = generation_of(self._host)
-        self._table_state.remember({ruleset.SNAT: commands}, generation=generation)
+        sentences, refused = self._table.repair({ruleset.SNAT: self._table_commands(identity, *seen)})
+        for refusal in refused.values():
+            raise refusal
         return as_repairs(sentences, TABLE)
 
     def differences(
@@ -271,10 +260,10 @@ class KernelHostNetwork(HostNetwork):
         try:
             routing.refuse_kernel_table(eni)
         except WiringError as exc:
-            return [RoutingDifference(eni.eni_id, str(exc), is_repaired=False)]
+            return [RoutingDifference(eni.eni_id, str(exc), False)]
         link = look.links.get(eni.mac)
         if link is None:
-            return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False)]
+            return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", False)]
         return [RoutingDifference(eni.eni_id, each.found) for step in self._eni_repairs(look, eni, link) for each in step]
 
     def _node_differences(
@@ -283,21 +272,21 @@ class KernelHostNetwork(HostNetwork):
         link = look.links.get(identity.primary_mac)
         if link is None:
             missing = f"its link with MAC {identity.primary_mac} is missing"
-            return [RoutingDifference(identity.primary_eni_id, missing, is_repaired=False)]
+            return [RoutingDifference(identity.primary_eni_id, missing, False)]
         found = []
         if not link.is_up:
-            found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", is_repaired=False))
+            found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", False))
         for _, repairs in self._node_repairs(look, identity, link, addresses):
             try:
                 found += [RoutingDifference(NODE, each.found) for each in repairs]
             except WiringError as exc:
-                found.append(RoutingDifference(NODE, str(exc), is_repaired=False))
+                found.append(RoutingDifference(NODE, str(exc), False))
         found += self._of_others(addresses)
-        try:
-            table = self._table.difference(self._table_commands(identity, link.name, self._former(look)))
-        except WiringError as exc:
-            return [*found, RoutingDifference(NODE, str(exc), is_repaired=False)]
-        return [*found, RoutingDifference(NODE, table)] if table else found
+        sentences, refused = self._table.differences(
+            {ruleset.SNAT: self._table_commands(identity, link.name, self._former(look))}
+        )
+        found += [RoutingDifference(NODE, what) for what in sentences]
+        return [*found, *(RoutingDifference(NODE, str(exc), False) for exc in refused.values())]
 
     def _foreign(
         self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IpAddress]

@@ -10,7 +10,7 @@ import errno
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -140,6 +140,11 @@ class NftTable(NamedTuple):
     def __str__(self) -> str:
         return f"{self.family} {self.name}"
 
+    @property
+    def what(self) -> str:
+        """For sentences."""
+        return f"nftables table {self.name}" + ("" if self.family == "ip" else f" ({self.family})")
+
     def removal(self) -> str:
         """Return commands that remove it, whether it exists or not."""
         return f"add table {self}\ndelete table {self}\n"
@@ -155,66 +160,6 @@ class NftTable(NamedTuple):
     def replacement(self, body: str) -> str:
         """Return commands that make it anew, as one transaction."""
         return f"{self.removal()}add table {self}\ntable {self} {{\n{body}\n}}\n"
-
-
-class OwnTable:
-    """Remembers what was applied. Used under a lock of its owner.
-
-    `listing`: how nft printed the table at the last look, with the values of its counters.
-    """
-
-    def __init__(self, nft: Nftables, table: NftTable, *, follows: str) -> None:
-        """`follows` says what changes what the table must be."""
-        self._nft = nft
-        self._table = table
-        self._follows = follows
-        self._what = f"nftables table {table.name}" + ("" if table.family == "ip" else f" ({table.family})")
-        self.listing = ""
-        self._applied: tuple[str, str] | None = None  # the commands, and how nft lists the table that they made
-
-    def forget(self) -> None:
-        """Replace the table at the next repair, whatever it is like: it may be of an earlier release or configuration."""
-        self._applied = None
-
-    def difference(self, commands: str) -> str:
-        """Say in one sentence how the table differs from what `commands` make; "" if it does not. Raises: WiringError.
-
-        Before the first repair of this process only its absence is told: with what it should be like, nothing can be compared yet.
-        """
-        now = self._list()
-        if self._applied == (commands, now):
-            return ""
-        if self._applied is None:
-            return f"{self._what} was missing" if not now and commands != self._table.removal() else ""
-        if self._applied[0] != commands:
-            return f"{self._what} did not follow a change of {self._follows} yet"
-        return f"{self._what} had been changed" if now else f"{self._what} was missing"
-
-    def repair(self, commands: str) -> list[str]:
-        """Replace the table if it differs; one sentence if that changed it, `Followed` if `commands` did. Raises: WiringError."""
-        before, now = self._applied, self._list()
-        if before == (commands, now):
-            return []
-        # Sets of links follow them without a word, and the counters go on.
-        (table, _, links), (table_before, _, links_before) = (one.partition(_FLUSH) for one in (commands, (before or [""])[0]))
-        is_same = before is not None and table == table_before and _LINKS.sub("", before[1]) == _LINKS.sub("", now)
-        is_links_only = is_same and links != links_before
-        self._nft.run(_FLUSH + links if is_links_only else commands)
-        made = self._list()
-        self._applied = commands, made
-        if now == made or is_links_only:
-            return []
-        if not now:
-            return [f"{self._what} was missing: added"]
-        if not made:
-            return [f"{self._what} is not needed: removed"]
-        if before is not None and before[0] != commands:
-            return [Followed(f"{self._what} followed a change of {self._follows}: replaced")]
-        return [f"{self._what} {'was of an earlier start' if before is None else 'had been changed'}: replaced"]
-
-    def _list(self) -> str:
-        self.listing = self._nft.list_table(self._table.family, self._table.name)
-        return COUNTED.sub("", self.listing)
 
 
 # Are tables of ours still as they were when they were last compared? Asked of the kernel, without libnftables.
@@ -238,11 +183,9 @@ _SET = re.compile(r"^  set (\w+) {", re.M)
 
 def generation(host: HostNetns) -> bytes | None:
     """The number in the host's namespace; None if the kernel does not say."""
-    try:
-        with host.netfilter() as sock:
-            return _generation(sock)
-    except WiringError:
-        return None
+    with suppress(WiringError), host.netfilter() as sock:
+        return _generation(sock)
+    return None
 
 
 def _generation(sock: NetlinkSocket) -> bytes:
@@ -263,36 +206,37 @@ class _Seen:
     content: bytes
 
 
-class NftState:
-    """Remembers how tables were. `remember` under a lock of its owner; `is_unchanged` from any thread, without one.
+Compared = tuple[list[str], Mapping[NftTable, WiringError]]
+"""A sentence for each table of ours that differs, and the tables that nft could not be asked about or refused."""
 
-    No lock: a record is replaced whole, and only its generation is written again, by whoever has just compared its content. A reader
-    that holds a record which was replaced meanwhile writes into that one.
+
+class OwnTables:
+    """Remembers what was applied, and how the kernel had it. Used under a lock of its owner; `is_unchanged` from any thread, without.
+
+    No lock for that: a record is replaced whole, and only its generation is written again, by whoever has just compared its content.
+    A reader that holds a record which was replaced meanwhile writes into that one.
     """
 
-    def __init__(self, host: HostNetns) -> None:
+    def __init__(self, host: HostNetns, nft: Nftables, *, follows: str, optional: Set[NftTable] = frozenset()) -> None:
+        """`follows` says what changes what the tables must be; without the `optional` ones the others still are in place."""
         self._host = host
+        self._nft = nft
+        self._follows = follows
+        self._optional = optional
+        self._applied = dict[NftTable, tuple[str, str]]()  # the commands, and how nft lists the table that they made
         self._seen: _Seen | None = None
 
-    def remember(self, commands: Mapping[NftTable, str], *, generation: bytes | None) -> None:
-        """Remember tables that were found right, unless the ruleset has changed since `generation`, which was read before."""
-        before = self._seen
-        if generation is not None and before is not None and (before.commands, before.generation) == (commands, generation):
-            return  # every change has another number
-        self.forget()
-        if generation is not None:
-            with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
-                content = _content(sock, commands)
-                if _generation(sock) == generation:
-                    self._seen = _Seen(commands, generation, content)
-
     def forget(self) -> None:
-        """Nothing is known of them until they are right again."""
+        """Replace the tables at the next repair, whatever they are like: they may be of an earlier release or configuration."""
+        self._applied.clear()
         self._seen = None
 
-    def is_unchanged(self) -> bool | None:
-        """Whether every remembered table is now as it was then; None if nothing is remembered or the kernel does not answer."""
-        if (seen := self._seen) is None:
+    def is_unchanged(self, commands: Mapping[NftTable, str] | None = None) -> bool | None:
+        """Whether every table is now as it was when found right; None if none ever was or the kernel does not answer.
+
+        `commands`: and whether these made them; nft, which reads all links of the node to print a table, need not be asked then.
+        """
+        if (seen := self._seen) is None or (commands is not None and commands != seen.commands):
             return None
         try:
             with self._host.netfilter() as sock:
@@ -305,6 +249,69 @@ class NftState:
             return None
         return True
 
+    def differences(self, commands: Mapping[NftTable, str]) -> Compared:
+        """Say how tables differ from what `commands` make."""
+        return ([], {}) if self.is_unchanged(commands) else self._each(commands, self._difference)
+
+    def repair(self, commands: Mapping[NftTable, str]) -> Compared:
+        """Replace tables that differ. A sentence is `Followed` if `commands` changed."""
+        if self.is_unchanged(commands):
+            return [], {}
+        seen, before = None, generation(self._host)
+        sentences, refused = self._each(commands, self._repair)
+        if sentences:  # it was replaced, so the ruleset has another generation now
+            before = generation(self._host)
+        if before and refused.keys() <= self._optional:
+            found = {table: text for table, text in commands.items() if table not in refused}
+            with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
+                content = _content(sock, found)
+                if _generation(sock) == before:  # else another changed something since
+                    seen = _Seen(found, before, content)
+        self._seen = seen
+        return sentences, refused
+
+    def _each(self, commands: Mapping[NftTable, str], look: Callable[[NftTable, str], str]) -> Compared:
+        sentences, refused = list[str](), dict[NftTable, WiringError]()
+        for table, text in commands.items():
+            try:
+                sentences += filter(None, [look(table, text)])
+            except WiringError as exc:
+                refused[table] = exc
+        return sentences, refused
+
+    def _difference(self, table: NftTable, commands: str) -> str:
+        before, now = self._applied.get(table), self._list(table)
+        if before is not None and before[0] != commands:
+            return f"{table.what} did not follow a change of {self._follows} yet"
+        if not now and commands != table.removal():
+            return f"{table.what} was missing"
+        # Before the first repair of this process only absence is told: with what it should be like, nothing can be compared yet.
+        return f"{table.what} had been changed" if before and before[1] != now else ""
+
+    def _repair(self, table: NftTable, commands: str) -> str:
+        before, now = self._applied.get(table), self._list(table)
+        if before == (commands, now) or (not now and commands == table.removal()):
+            return ""
+        # Sets of links follow them without a word, and the counters go on.
+        (body, _, links), (body_before, _, links_before) = (one.partition(_FLUSH) for one in (commands, (before or [""])[0]))
+        is_same = before is not None and body == body_before and _LINKS.sub("", before[1]) == _LINKS.sub("", now)
+        is_links_only = is_same and links != links_before
+        self._nft.run(_FLUSH + links if is_links_only else commands)
+        made = self._list(table)
+        self._applied[table] = commands, made
+        if now == made or is_links_only:
+            return ""
+        if not now:
+            return f"{table.what} was missing: added"
+        if not made:
+            return f"{table.what} is not needed: removed"
+        if before is not None and before[0] != commands:
+            return Followed(f"{table.what} followed a change of {self._follows}: replaced")
+        return f"{table.what} {'was of an earlier start' if before is None else 'had been changed'}: replaced"
+
+    def _list(self, table: NftTable) -> str:
+        return COUNTED.sub("", self._nft.list_table(*table))
+
 
 def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
     """What the kernel holds of tables. Raises: WiringError, KernelDumpError."""
@@ -312,21 +319,20 @@ def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
 
 
 def _objects(sock: NetlinkSocket, table: NftTable, commands: str) -> Iterator[bytes]:
-    step, header = f"look at nftables table {table}", bytes((_FAMILIES[table.family], 0, 0, 0))
-
-    def named(kind: int, table_kind: int, *name: bytes) -> Message:
-        body = header + text_attribute(table_kind, table.name) + b"".join(name)
-        # What is gone is no failure of the look: it differs from what was there.
-        return Message(step, kind, 0, body, tolerated=frozenset({errno.ENOENT}))
-
-    asked = [named(uapi.NFT_MSG_GETTABLE, uapi.NFTA_TABLE_NAME)]
+    asked = [_named(table, uapi.NFT_MSG_GETTABLE, uapi.NFTA_TABLE_NAME)]
     for name in _CHAIN.findall(commands):
-        asked.append(named(uapi.NFT_MSG_GETCHAIN, uapi.NFTA_CHAIN_TABLE, text_attribute(uapi.NFTA_CHAIN_NAME, name)))
+        asked.append(_named(table, uapi.NFT_MSG_GETCHAIN, uapi.NFTA_CHAIN_TABLE, text_attribute(uapi.NFTA_CHAIN_NAME, name)))
     outcomes = sock.request(asked)
     must(outcomes, "a comparison of nftables")
     for outcome in outcomes:
         yield from outcome.replies
-    yield from sock.dump(named(uapi.NFT_MSG_GETRULE, uapi.NFTA_RULE_TABLE))
+    yield from sock.dump(_named(table, uapi.NFT_MSG_GETRULE, uapi.NFTA_RULE_TABLE))
     for name in _SET.findall(commands):
         asked_set = text_attribute(uapi.NFTA_SET_ELEM_LIST_SET, name)
-        yield from sock.dump(named(uapi.NFT_MSG_GETSETELEM, uapi.NFTA_SET_ELEM_LIST_TABLE, asked_set))
+        yield from sock.dump(_named(table, uapi.NFT_MSG_GETSETELEM, uapi.NFTA_SET_ELEM_LIST_TABLE, asked_set))
+
+
+def _named(table: NftTable, kind: int, table_kind: int, more: bytes = b"") -> Message:
+    body = bytes((_FAMILIES[table.family], 0, 0, 0)) + text_attribute(table_kind, table.name) + more
+    # What is gone is no failure of the look: it differs from what was there.
+    return Message(f"look at nftables table {table}", kind, 0, body, tolerated=frozenset({errno.ENOENT}))

@@ -493,17 +493,17 @@ class OtherSoftware:
                         who = who or "its link"
                     if who and one.verdict is Verdict.DROP and one.scope is not Scope.PART:
                         subject = one.address or NODE
-                        yield RoutingDifference(subject, f"{what} drops packets of {who}", is_repaired=False, mend=show)
+                        yield RoutingDifference(subject, f"{what} drops packets of {who}", False, show)
         if any((chain.family, chain.table) == LEFT_TABLE for chain in chains):
             what = f"nftables table {' '.join(LEFT_TABLE)} of amazon-vpc-cni-k8s marks connections besides ours"
             mend = f"remove the DaemonSet aws-node, then: nft delete table {' '.join(LEFT_TABLE)}"
-            yield RoutingDifference(NODE, what, is_repaired=False, mend=mend, is_cut=False)
+            yield RoutingDifference(NODE, what, False, mend, is_cut=False)
 
     def _in_legacy(self, primary_link: str) -> Iterator[RoutingDifference]:
         try:
             tables = self._legacy.read()
         except WiringError as exc:
-            yield RoutingDifference(NODE, str(exc), is_repaired=False, mend="iptables-legacy-save", is_cut=False)
+            yield RoutingDifference(NODE, str(exc), False, mend="iptables-legacy-save", is_cut=False)
             return
         for table in tables:
             for name, rules in table.chains.items():
@@ -522,7 +522,7 @@ class OtherSoftware:
         ways = {"from sandboxes": Packet(veth, primary_link), "to sandboxes": Packet(primary_link, veth)}
         dropped = [way for way, packet in ways.items() if is_dropped(rules, chain, packet, policy_drops=policy_drops)]
         if dropped:
-            yield RoutingDifference(NODE, f"{what} drops what is forwarded {' and '.join(dropped)}", is_repaired=False, mend=mend)
+            yield RoutingDifference(NODE, f"{what} drops what is forwarded {' and '.join(dropped)}", False, mend)
 
     def _rules(self, family: str, table: str) -> Rules:
         """Read a chain's rules when they are asked for: listing everything would cost seconds beside kube-proxy's rules."""
@@ -564,7 +564,7 @@ def _left(chain: str, tool: str) -> RoutingDifference:
     effect = "SNATs" if "SNAT" in chain else "marks"
     what = f"chain {chain} ({tool}, table nat) of amazon-vpc-cni-k8s {effect} traffic whatever our settings say"
     mend = f"remove the DaemonSet aws-node, then: {tool} -t nat -F {chain}"
-    return RoutingDifference(NODE, what, is_repaired=False, mend=mend, is_cut=False)
+    return RoutingDifference(NODE, what, False, mend, is_cut=False)
 
 
 def _accepts(tool: str, table: str, chain: str, prefix: str) -> str:
@@ -615,10 +615,7 @@ def _rule_removals(sock: NetlinkSocket, table: str, chain: str) -> Iterator[str]
     step = f"look at nftables chain ip {table} {chain}"
     for body in sock.dump(Message(step, uapi.NFT_MSG_GETRULE, 0, bytes((_FAMILY_IP, 0, 0, 0)) + selector)):
         parts = attributes(body, NFGENMSG_BYTES)
-        texts = [
-            parts.get(kind, b"").rstrip(b"\0").decode("ascii", "replace") for kind in (uapi.NFTA_RULE_TABLE, uapi.NFTA_RULE_CHAIN)
-        ]
-        if texts == [table, chain] and _is_left(parts):
+        if _is_left(parts):
             yield f"delete rule ip {table} {chain} handle {int.from_bytes(parts[uapi.NFTA_RULE_HANDLE], 'big')}"
 
 

@@ -305,20 +305,20 @@ def foreign_differences(
             name = _name(sock, one.index)
             what = f"{one.address}, an address for sandboxes, is local on {name}"
             command = f"ip address del {one.address}/{one.length} dev {name}"
-            found.append(RoutingDifference(NODE, what, is_repaired=False, mend=command))
+            found.append(RoutingDifference(NODE, what, False, mend=command))
     for rule in look.rules:  # one for a port or mark, of which no lookup of ours asks
         selected = (rule.source, rule.destination)
         is_ahead = rule.is_refusal and rule.priority < dataplane.FROM_SANDBOX_PRIORITY
         if is_ahead and (not any(selected) or any(one in addresses for one in selected)):
             mend = f"ip rule del prio {rule.priority}"
-            found.append(RoutingDifference(NODE, "a rule ahead of ours refuses packets", is_repaired=False, mend=mend))
+            found.append(RoutingDifference(NODE, "a rule ahead of ours refuses packets", False, mend))
     defaults = [one for one in look.routes if one.table == uapi.RT_TABLE_MAIN and one.destination is None and one.length == 0]
     best = min(defaults, key=lambda one: one.metric, default=None)
     if best is not None and best.index in others:
         name = _name(sock, best.index)
         what = f"the node's default route leads through {name}, a secondary ENI"
         command = f"ip route del default dev {name} metric {best.metric}"
-        found.append(RoutingDifference(NODE, what, is_repaired=False, mend=command))
+        found.append(RoutingDifference(NODE, what, False, mend=command))
     return found
 
 

@@ -102,14 +102,23 @@ class KernelWiring(Wiring):
                 batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
             host.carry_out(batch, what=f"unwiring of {spec.key}")
 
-    def mark_for_deletion(self, *, host_veth: str, address: IpAddress, route_table: int, is_source_checked: bool = False) -> None:
+    def mark_for_deletion(
+        self,
+        *,
+        host_veth: str,
+        address: IpAddress,
+        route_table: int,
+        is_source_checked: bool = False,
+        key: AttachmentKey | None = None,
+    ) -> HostVeth | None:
         # A link that goes down waits for the kernel's RCU, and longer on a busy node. Otherwise there is no message
         # for the route: the kernel removes a link's routes with that, and a route through any other link is not this sandbox's.
         what = f"marking {host_veth} ({address}) for deletion"
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
+            found = survey.host_veth(link) if link else None
             batch = sandbox_rules(messages.delete_rule, address, route_table)
-            if link is not None and _is_of_another(link, address):
+            if found and (found.address not in {None, address} or (key and found.key != key)):
                 link = None
             if link is not None and is_source_checked:
                 # Marked as dying and left up: its route goes, and the last message looks up where the address leads now.
@@ -128,21 +137,22 @@ class KernelWiring(Wiring):
                 *outcomes, looked = host.request([*batch, messages.look_up_route(address)])
                 must(outcomes, what)
                 if looked.errno in messages.UNREACHABLE:
-                    return
+                    return found
                 leads_to = messages.read_route(looked.replies[0]).index if looked.errno == 0 and looked.replies else 0
                 if leads_to not in {0, link.index}:  # in doubt it leads here (I11)
-                    return
+                    return found
                 batch = []  # another route to the address through this link: only a link that is down has none
             if link is not None:
                 step = f"take link {host_veth} down"
                 down = messages.change_link(link.index, step=step, is_up=False, group=uapi.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
             host.carry_out(batch, what=what)
+        return found
 
     def veth(self, name: str) -> HostVeth | None:
         with self._host.netlink() as host:
             link = self._own_veth(host, name)
-        return survey.host_veth(link) if link is not None else None
+        return survey.host_veth(link) if link else None
 
     def rename_veth(self, *, host_veth: str, to: str, address: IpAddress) -> None:
         with self._host.netlink() as host:

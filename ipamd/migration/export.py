@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.model.aws_node import Allocation, recorded, unrecorded, wanted_name
-from ipamd.model.cniresult import recorded_spec, renamed_result
+from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import ForeignStateError, IpamError, TakeoverError, log_text
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.kernel import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY, KernelSurvey, RepairKind, wiring_differences
@@ -180,8 +180,7 @@ class ExportService(Service):
                 if any(one.host_veth == wanted for one in self._datastore.attachments()) or self._is_taken(wanted):
                     continue
                 with self._datastore.transaction() as uow:
-                    result = renamed_result(attachment.result, attachment.host_veth, wanted)
-                    uow.rename_veth(attachment.key, host_veth=wanted, result=result)
+                    uow.rename_veth(attachment.key, host_veth=wanted)
                 self._failpoint("export.renamed")
                 self._wiring.rename_veth(host_veth=attachment.host_veth, to=wanted, address=attachment.address)
                 count += 1

@@ -27,7 +27,7 @@ from ipamd.model.attachment import (
     veth_name,
 )
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.cniresult import build_result, recorded_spec, renamed_result, result_differences
+from ipamd.model.cniresult import build_result, recorded_spec, result_differences
 from ipamd.model.errors import (
     AttachmentConflictError,
     BusyError,
@@ -130,8 +130,7 @@ class VethNames(Service):
             to = veth_name(owner, prefix=self._prefix)
             if attachment.host_veth != to:
                 with self._datastore.transaction() as uow:
-                    result = renamed_result(attachment.result, attachment.host_veth, to)
-                    uow.rename_veth(owner, host_veth=to, result=result)
+                    uow.rename_veth(owner, host_veth=to)
                 self._failpoint("rename.recorded")
             if is_wired:
                 self._wiring.rename_veth(host_veth=name, to=to, address=attachment.address)

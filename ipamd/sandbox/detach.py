@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
@@ -77,13 +78,7 @@ class DetachService(Service):
                 return False
             steps.pod, steps.address = known.sandbox_name, str(known.address)
             with steps.step("retire"):
-                host_veth = self._present_name(known)
-                self._wiring.mark_for_deletion(
-                    host_veth=host_veth,
-                    address=known.address,
-                    route_table=known.route_table,
-                    is_source_checked=self._is_source_checked(),
-                )
+                host_veth = self._retire(known)
             self._failpoint("detach.retired")
             with steps.step("commit"), self._datastore.transaction() as uow:
                 uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
@@ -92,14 +87,21 @@ class DetachService(Service):
             self._cooldown.start(known.address, dying_veth=host_veth)
             return True
 
-    def _present_name(self, known: Attachment) -> str:
-        """The name that the sandbox's link has: that of its record, or another one if its renaming was cut short or others did it."""
-        present = self._wiring.veth(known.host_veth)
-        if present.key != known.key if present else self._is_named_by_pod:
-            for veth in self._wiring.survey().veths:
-                if (veth.key, veth.address) == (known.key, known.address):
-                    return veth.name
-        return known.host_veth
+    def _retire(self, known: Attachment) -> str:
+        """Mark the sandbox's link for deletion. Returns: its name, another one if its renaming was cut short or others did it."""
+        mark = partial(
+            self._wiring.mark_for_deletion,
+            address=known.address,
+            route_table=known.route_table,
+            is_source_checked=self._is_source_checked(),
+        )
+        found = mark(host_veth=known.host_veth, key=known.key)
+        if found.key == known.key if found else not self._is_named_by_pod:
+            return known.host_veth
+        present = (veth.name for veth in self._wiring.survey().veths if (veth.key, veth.address) == (known.key, known.address))
+        name = next(present, known.host_veth)
+        mark(host_veth=name)
+        return name
 
     def _forget(self, key: AttachmentKey) -> Attachment | None:
         """DEL of a key without a row: leave a tombstone, and remove what a crash may have left in the kernel.

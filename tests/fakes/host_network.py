@@ -63,10 +63,6 @@ class FakeHostNetwork:
         """See the port."""
         return [] if self.is_confined else [RoutingDifference(NODE, "nftables table was missing", not self.confine_refusals)]
 
-    def is_drop_in_place(self) -> bool:
-        """See the port."""
-        return self.is_confined
-
     def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
         """See the port: a refusal, or a failure that a test planned, makes it unknown."""
         if self.confine_refusals or self.fail.get("reconcile_table"):

@@ -62,18 +62,28 @@ class FakeWiring:
         with self.lock:
             self._drop(spec.host_veth, spec.address)
 
-    def mark_for_deletion(self, *, host_veth: str, address: IpAddress, route_table: int, is_source_checked: bool = False) -> None:
+    def mark_for_deletion(
+        self,
+        *,
+        host_veth: str,
+        address: IpAddress,
+        route_table: int,
+        is_source_checked: bool = False,
+        key: AttachmentKey | None = None,
+    ) -> HostVeth | None:
         """See the port; `left_up` has the dying links that may stay up."""
         self._maybe_fail("mark_for_deletion")
+        found = self.veth(host_veth)
         with self.lock:
             held = self.wired.get(host_veth)
-            if held is not None and held.address == address:
+            if held is not None and held.address == address and key in {None, held.key}:
                 del self.wired[host_veth]
                 self.dying[host_veth] = address
                 self.dying_aliases[host_veth] = held.alias
                 self.left_up |= {host_veth} if is_source_checked else set()
             self.routes.pop(address, None)
             self.rules.pop(address, None)
+            return found
 
     def veth(self, name: str) -> HostVeth | None:
         """See the port."""

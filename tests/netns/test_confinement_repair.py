@@ -62,10 +62,10 @@ def test_with_extra_sources_the_drop_is_known_to_be_in_place_too(make_world):
     world = make_world(extra_source_cidrs=EXTRA)
     world.hostnet.confine_sandboxes()
     world.host.sh("nft add table ip kube")
-    assert world.hostnet.is_drop_in_place()
+    assert world.hostnet.are_tables_in_place()
     assert not world.hostnet.is_source_checked()
     world.host.sh("nft flush chain ip vpc-ipamd-confine extra_source")
-    assert not world.hostnet.is_drop_in_place()
+    assert not world.hostnet.are_tables_in_place()
 
 
 def test_a_kernel_that_refuses_is_said(world, monkeypatch):

@@ -414,7 +414,7 @@ def test_a_name_that_is_taken_leaves_the_entry_unseen(warm: FakeNode, theirs: Fa
     first, second = warm.add("a"), warm.add("b")
     with warm.datastore.transaction() as uow:  # "b" is named as if it were of the pod of "a"
         name = pod_veth_name("default", "a", prefix="eni")
-        uow.rename_veth(second.key, host_veth=name, result=second.result.replace(second.host_veth.encode(), name.encode()))
+        uow.rename_veth(second.key, host_veth=name)
     warm.wiring.rename_veth(host_veth=second.host_veth, to=name, address=second.address)
     warm.wiring.wired[pod_veth_name("default", "b", prefix="eni")] = replace(
         warm.wiring.wired[name], address=free_address(warm, 8)
