@@ -376,8 +376,7 @@ class HostNetworkReconciler(Service):
         addresses, count = {key[1] for key in named}, min(WAY_TURNS, len(every) // WAY_LEAST + 1)
         turn = min(range(count), key=lambda one: self._agenda.left_s((TURN, one)))
         self._agenda.put((TURN, turn), in_s=3600.0)
-        asked = [one for one in every if one.address in addresses or str(one.key) in self.odd.names]
-        asked += [one for one in every if int(one.address) % count == turn]
+        asked = (a for a in every if int(a.address) % count == turn or a.address in addresses or str(a.key) in self.odd.names)
         return self._obstacles(list(map(recorded_spec, asked)))
 
     def _obstacles(self, specs: Sequence[WiringSpec]) -> dict[AttachmentKey, str]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import starmap
 
 from ipamd.kernel import devconf, messages, routing, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
@@ -80,11 +81,10 @@ class Confinement:
         Args:
             is_silent: no link was announced since the last repair; the settings of the veths wait for a repair without it.
         """
-        known = self._veths_in_order if is_silent else None
-        veths = self._look_at_veths() if known is None else known
+        veths = (self._veths_in_order if is_silent else None) or self._look_at_veths()
         commands = self._commands()
         sentences, refused = self._tables.repair(commands)
-        refusals = [_not_checked(table, exc) for table, exc in refused.items()]
+        refusals = list(starmap(_not_checked, refused.items()))
         for table in commands:
             with suppress(WiringError):
                 listing = self._nft.run(f"list counters table {table}\n")
@@ -104,18 +104,20 @@ class Confinement:
     def differences(self) -> list[RoutingDifference]:
         """Compare and change nothing."""
         sentences, refused = self._tables.differences(self._commands())
-        refusals = [*(_not_checked(table, exc) for table, exc in refused.items()), *self._overruled()]
+        refusals = [*starmap(_not_checked, refused.items()), *self._overruled()]
         return [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *refusals]]
 
     def _commands(self) -> dict[NftTable, str]:
         others = self._other_veths or frozenset()
-        found = {ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others)}
+        found = {
+            ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others),
+            ruleset.ARP: ruleset.arp_table(self.config, other_veths=others),
+            ruleset.BRIDGE: ruleset.bridge_table(self.config),
+        }
         with self._host.entered():
             has_ipv6 = (routing.SYSCTL_ROOT / "net/ipv6").exists()
         if has_ipv6:
             found[ruleset.IPV6] = ruleset.ipv6_table(self.config, other_veths=others)
-        found[ruleset.ARP] = ruleset.arp_table(self.config, other_veths=others)
-        found[ruleset.BRIDGE] = ruleset.bridge_table(self.config)
         foreign = {one.index for one in self.foreign}
         return {table: text + ruleset.links(table, text, self._links, foreign=foreign) for table, text in found.items()}
 

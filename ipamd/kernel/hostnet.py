@@ -285,8 +285,7 @@ class KernelHostNetwork(HostNetwork):
         sentences, refused = self._table.differences(
             {ruleset.SNAT: self._table_commands(identity, link.name, self._former(look))}
         )
-        found += [RoutingDifference(NODE, what) for what in sentences]
-        return [*found, *(RoutingDifference(NODE, str(exc), False) for exc in refused.values())]
+        return found + [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *refused.values()]]
 
     def _foreign(
         self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IpAddress]

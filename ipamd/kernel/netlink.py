@@ -144,10 +144,9 @@ class NetlinkSocket:
         """
         first = self._sequence + 1
         outcomes = [Outcome(message) for message in messages]
-        packed = []
-        for message in messages:
-            packed.append(self._pack(message, message.flags | uapi.NLM_F_REQUEST | uapi.NLM_F_ACK))
-        self._send(b"".join(packed), messages[0].step)
+        # What asks is answered or refused: an acknowledgement besides would be a datagram more to read.
+        asked = [one.flags | uapi.NLM_F_REQUEST | (one.kind not in uapi.QUESTIONS) * uapi.NLM_F_ACK for one in messages]
+        self._send(b"".join(map(self._pack, messages, asked)), messages[0].step)
         missing = len(outcomes)
         while missing:
             data = self._receive(messages[0].step)
@@ -161,6 +160,8 @@ class NetlinkSocket:
                     missing -= 1
                 else:
                     outcome.replies.append(data[start:end])
+                    if outcome.message.kind in uapi.QUESTIONS:
+                        outcome.errno, missing = 0, missing - 1
         return outcomes
 
     def carry_out(self, messages: Sequence[Message], *, what: str) -> None:

@@ -75,15 +75,15 @@ class Nftables:
             raise WiringError("nftables refused the transaction; nothing was changed", details=_one_line(errors))
         return bytes(output).decode("utf-8", "replace")
 
-    def list_table(self, family: str, table: str) -> str:
+    def list_table(self, table: NftTable) -> str:
         """Print a table without counters and handles; an empty string if there is none.
 
         Raises: WiringError if nftables cannot be asked at all.
         """
         try:
-            return self.run(f"list table {family} {table}\n")
+            return self.run(f"list table {table}\n")
         except WiringError:  # most likely there is none, which no code tells apart
-            if f"table {family} {table}\n" in self.run(f"list tables {family}\n"):
+            if f"table {table}\n" in self.run(f"list tables {table.family}\n"):
                 raise
             return ""
 
@@ -294,8 +294,12 @@ class OwnTables:
             return ""
         # Sets of links follow them without a word, and the counters go on.
         (body, _, links), (body_before, _, links_before) = (one.partition(_FLUSH) for one in (commands, (before or [""])[0]))
-        is_same = before is not None and body == body_before and _LINKS.sub("", before[1]) == _LINKS.sub("", now)
-        is_links_only = is_same and links != links_before
+        is_links_only = (
+            before is not None
+            and body == body_before
+            and links != links_before
+            and _LINKS.sub("", before[1]) == _LINKS.sub("", now)
+        )
         self._nft.run(_FLUSH + links if is_links_only else commands)
         made = self._list(table)
         self._applied[table] = commands, made
@@ -310,7 +314,7 @@ class OwnTables:
         return f"{table.what} {'was of an earlier start' if before is None else 'had been changed'}: replaced"
 
     def _list(self, table: NftTable) -> str:
-        return COUNTED.sub("", self._nft.list_table(*table))
+        return COUNTED.sub("", self._nft.list_table(table))
 
 
 def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
