@@ -151,8 +151,11 @@ def read_route(route: Mapping[str, Any]) -> Route:
 
 
 def read_rule(rule: Mapping[str, Any]) -> Rule:
-    """Read one rule of `ip -json rule`."""
-    return Rule(int(rule["priority"]), str(rule.get("src", "all")), str(rule.get("dst", "all")))
+    """Read one rule of `ip -json rule`, which tells the length of a prefix apart, and of one address none."""
+    source, destination = (
+        f"{rule.get(name, 'all')}" + (f"/{rule[f'{name}len']}" if f"{name}len" in rule else "") for name in ("src", "dst")
+    )
+    return Rule(int(rule["priority"]), source, destination)
 
 
 def _ip(node: Node, *words: str) -> list[dict[str, Any]]:

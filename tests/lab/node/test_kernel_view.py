@@ -30,6 +30,9 @@ def test_routes_and_rules_are_read_as_ip_leaves_things_out() -> None:
     assert read_route({"dst": "10.9.0.0/24", "dev": "eth1", "table": "5"}) == Route("10.9.0.0/24", "eth1", "5", "global")
     assert read_rule({"priority": 512, "src": "all", "dst": A, "table": "main"}) == Rule(512, "all", A)
     assert read_rule({"priority": 1536, "src": B, "table": "2"}) == Rule(1536, B, "all")
+    of_prefix = read_rule({"priority": 1536, "src": B, "srclen": 28, "table": "2"})
+    assert of_prefix == Rule(1536, f"{B}/28", "all")
+    assert not KernelView(rules=(of_prefix,)).from_rules, "the first address of a prefix has no rule of its own"
 
 
 def test_what_belongs_to_sandboxes_is_told_from_the_rest() -> None:
