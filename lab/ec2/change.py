@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from lab.ec2 import render
-from lab.ec2.query import Params, address, ipv6_address, ipv6_prefix, prefix
+from lab.ec2.query import Params, parsed
 from lab.ec2.xml import Tree
 from lab.vpc import errors
 from lab.vpc.addresses import AddressRequest
@@ -24,20 +25,19 @@ _NOT_IN_FINGERPRINT = ("Action", "Version", "ClientToken")
 def create_network_interface(vpc: Vpc, params: Params) -> Tree:
     """CreateNetworkInterface."""
     token = params.text("ClientToken")
-    listed = [
-        (address(entry.required("PrivateIpAddress")), entry.flag("Primary") is True)
-        for entry in params.structures("PrivateIpAddresses")
-    ]
-    primaries = [found for found, is_primary in listed if is_primary]
-    if single := params.text("PrivateIpAddress"):
-        primaries.append(address(single))
+    entries = params.structures("PrivateIpAddresses")
+    named = {
+        is_primary: [one.required("PrivateIpAddress") for one in entries if (one.flag("Primary") is True) == is_primary]
+        for is_primary in (True, False)
+    }
+    primaries = parsed(IPv4Address, [*named[True], *filter(None, [params.text("PrivateIpAddress")])])
     if len(primaries) > 1:
         raise errors.invalid_combination("Only one primary private IP address can be specified")
     want = AddressRequest(
         primary=primaries[0] if primaries else None,
-        addresses=tuple(found for found, is_primary in listed if not is_primary),
+        addresses=parsed(IPv4Address, named[False]),
         address_count=params.integer("SecondaryPrivateIpAddressCount") or 0,
-        prefixes=tuple(prefix(entry.required("Ipv4Prefix")) for entry in params.structures("Ipv4Prefix")),
+        prefixes=parsed(IPv4Network, (entry.required("Ipv4Prefix") for entry in params.structures("Ipv4Prefix"))),
         prefix_count=params.integer("Ipv4PrefixCount") or 0,
     )
     eni = vpc.interfaces.create(
@@ -49,9 +49,9 @@ def create_network_interface(vpc: Vpc, params: Params) -> Tree:
         client_token=ClientToken(token, _fingerprint(params)) if token else None,
         connection_tracking=_connection_tracking(params),
         ipv6=Ipv6Request(
-            addresses=tuple(ipv6_address(entry.required("Ipv6Address")) for entry in params.structures("Ipv6Addresses")),
+            addresses=parsed(IPv6Address, (entry.required("Ipv6Address") for entry in params.structures("Ipv6Addresses"))),
             address_count=params.integer("Ipv6AddressCount") or 0,
-            prefixes=tuple(ipv6_prefix(entry.required("Ipv6Prefix")) for entry in params.structures("Ipv6Prefix")),
+            prefixes=parsed(IPv6Network, (entry.required("Ipv6Prefix") for entry in params.structures("Ipv6Prefix"))),
             prefix_count=params.integer("Ipv6PrefixCount") or 0,
         ),
     )
@@ -107,9 +107,9 @@ def assign_private_ip_addresses(vpc: Vpc, params: Params) -> Tree:
     """AssignPrivateIpAddresses; the answer lists what this call added, unless lab/vpc/rules.py says all."""
     eni_id = params.required("NetworkInterfaceId")
     want = AddressRequest(
-        addresses=tuple(address(value) for value in params.texts("PrivateIpAddress")),
+        addresses=parsed(IPv4Address, params.texts("PrivateIpAddress")),
         address_count=params.integer("SecondaryPrivateIpAddressCount") or 0,
-        prefixes=tuple(prefix(value) for value in params.texts("Ipv4Prefix")),
+        prefixes=parsed(IPv4Network, params.texts("Ipv4Prefix")),
         prefix_count=params.integer("Ipv4PrefixCount") or 0,
     )
     addresses, prefixes = vpc.interfaces.assign(eni_id, want, allow_reassignment=params.flag("AllowReassignment") is True)
@@ -125,8 +125,8 @@ def unassign_private_ip_addresses(vpc: Vpc, params: Params) -> Tree:
     """UnassignPrivateIpAddresses."""
     vpc.interfaces.unassign(
         params.required("NetworkInterfaceId"),
-        addresses=tuple(address(value) for value in params.texts("PrivateIpAddress")),
-        prefixes=tuple(prefix(value) for value in params.texts("Ipv4Prefix")),
+        addresses=parsed(IPv4Address, params.texts("PrivateIpAddress")),
+        prefixes=parsed(IPv4Network, params.texts("Ipv4Prefix")),
     )
     return _DONE
 
@@ -135,9 +135,9 @@ def assign_ipv6_addresses(vpc: Vpc, params: Params) -> Tree:
     """AssignIpv6Addresses; the answer lists what this call added."""
     eni_id = params.required("NetworkInterfaceId")
     want = Ipv6Request(
-        addresses=tuple(ipv6_address(value) for value in params.texts("Ipv6Addresses")),
+        addresses=parsed(IPv6Address, params.texts("Ipv6Addresses")),
         address_count=params.integer("Ipv6AddressCount") or 0,
-        prefixes=tuple(ipv6_prefix(value) for value in params.texts("Ipv6Prefix")),
+        prefixes=parsed(IPv6Network, params.texts("Ipv6Prefix")),
         prefix_count=params.integer("Ipv6PrefixCount") or 0,
     )
     addresses, prefixes = vpc.interfaces.assign_ipv6(eni_id, want)
@@ -151,8 +151,8 @@ def assign_ipv6_addresses(vpc: Vpc, params: Params) -> Tree:
 def unassign_ipv6_addresses(vpc: Vpc, params: Params) -> Tree:
     """UnassignIpv6Addresses."""
     eni_id = params.required("NetworkInterfaceId")
-    addresses = tuple(ipv6_address(value) for value in params.texts("Ipv6Addresses"))
-    prefixes = tuple(ipv6_prefix(value) for value in params.texts("Ipv6Prefix"))
+    addresses = parsed(IPv6Address, params.texts("Ipv6Addresses"))
+    prefixes = parsed(IPv6Network, params.texts("Ipv6Prefix"))
     vpc.interfaces.unassign_ipv6(eni_id, addresses=addresses, prefixes=prefixes)
     return {
         "networkInterfaceId": eni_id,

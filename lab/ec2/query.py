@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv4Address, IPv4Network, IPv6Address, IPv6Network, NetmaskValueError
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from lab.vpc import errors
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -82,33 +84,12 @@ class Params:
         return {entry.required("Key"): entry.text("Value") or "" for entry in self.structures(name)}
 
 
-def address(value: str) -> IPv4Address:
-    """Read an address."""
-    try:
-        return IPv4Address(value)
-    except AddressValueError as exc:
-        raise errors.invalid_value(f"invalid value for parameter address: {value}") from exc
-
-
-def prefix(value: str) -> IPv4Network:
-    """Read a prefix."""
-    try:
-        return IPv4Network(value)
-    except (AddressValueError, NetmaskValueError, ValueError) as exc:
-        raise errors.invalid_value(f"invalid value for parameter prefix: {value}") from exc
-
-
-def ipv6_address(value: str) -> IPv6Address:
-    """Read an IPv6 address."""
-    try:
-        return IPv6Address(value)
-    except AddressValueError as exc:
-        raise errors.invalid_value(f"invalid value for parameter ipv6Address: {value}") from exc
-
-
-def ipv6_prefix(value: str) -> IPv6Network:
-    """Read an IPv6 prefix."""
-    try:
-        return IPv6Network(value)
-    except (AddressValueError, NetmaskValueError, ValueError) as exc:
-        raise errors.invalid_value(f"invalid value for parameter ipv6Prefix: {value}") from exc
+def parsed(kind: Callable[[str], T], values: Iterable[str]) -> tuple[T, ...]:
+    """Read addresses or prefixes of one kind (`IPv4Address`, `IPv6Network`), or refuse them."""
+    found = []
+    for value in values:
+        try:
+            found.append(kind(value))
+        except ValueError as exc:
+            raise errors.invalid_value(f"invalid value for parameter address or prefix: {value}") from exc
+    return tuple(found)

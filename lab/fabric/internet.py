@@ -129,11 +129,13 @@ class Internet:
 
     def _wire_ipv6(self, vpc_cidr: IPv6Network) -> None:
         self._router.ip([f"addr add {_NEAR_6}/64 dev {LINK} nodad"])
+        # Its link is up already: a solicitation of its may have been answered.
+        self.outside.sysctl({"ipv6/conf/eth0/accept_ra": "0"})
         self.outside.ip(
             [
                 f"addr add {_FAR_6}/64 dev eth0 nodad",
                 f"addr add {OUTSIDE_HOST_6}/128 dev eth0 nodad",
-                f"route add default via {_NEAR_6} dev eth0 src {OUTSIDE_HOST_6}",
+                f"route replace default via {_NEAR_6} dev eth0 src {OUTSIDE_HOST_6}",
             ]
         )
         # What no ENI has goes nowhere, not out again.

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import Generic, TypeVar
 
 from lab.vpc import errors
 from lab.vpc.model import Eni
 from lab.vpc.store import Transaction
 
+A = TypeVar("A", IPv4Address, IPv6Address)
+N = TypeVar("N", IPv4Network, IPv6Network)
+
 
 @dataclass(frozen=True, kw_only=True)
-class AddressRequest:
-    """What a caller asks for: by count or by name, single addresses or /28 prefixes."""
+class Request(Generic[A, N]):
+    """What a caller asks for in one family: by count or by name, single addresses or prefixes."""
 
-    primary: IPv4Address | None = None
-    addresses: tuple[IPv4Address, ...] = ()
+    addresses: tuple[A, ...] = ()
     address_count: int = 0
-    prefixes: tuple[IPv4Network, ...] = ()
+    prefixes: tuple[N, ...] = ()
     prefix_count: int = 0
 
     def __post_init__(self) -> None:
@@ -36,14 +39,30 @@ class AddressRequest:
             )
         if len(set(self.addresses)) < len(self.addresses) or len(set(self.prefixes)) < len(self.prefixes):
             raise errors.invalid_value("An address or prefix is specified twice")
-        named = [address for address in (self.primary, *self.addresses) if address is not None]
-        if any(address in prefix for address in named for prefix in self.prefixes):
+        if any(address in prefix for address in self.named for prefix in self.prefixes):
             raise errors.invalid_value("A specified address lies within a specified prefix")
+
+    @property
+    def named(self) -> tuple[A, ...]:
+        """All addresses that are asked for by name."""
+        return self.addresses
 
     @property
     def slot_count(self) -> int:
         """Slots asked for beyond the primary address; a prefix takes one."""
         return len(self.addresses) + self.address_count + len(self.prefixes) + self.prefix_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddressRequest(Request[IPv4Address, IPv4Network]):
+    """Of IPv4, where a new ENI has a primary address too."""
+
+    primary: IPv4Address | None = None
+
+    @property
+    def named(self) -> tuple[IPv4Address, ...]:
+        """With the primary address."""
+        return self.addresses if self.primary is None else (self.primary, *self.addresses)
 
 
 @dataclass(frozen=True)
@@ -60,7 +79,7 @@ def choose_for_new(tx: Transaction, subnet_id: str, want: AddressRequest, *, lim
     if 1 + want.slot_count > limit:
         raise errors.address_limit()
     space = tx.space(subnet_id)
-    named = [address for address in (want.primary, *want.addresses) if address is not None]
+    named = want.named
     for address in named:
         space.check_assignable(address)
         if space.owner_of(address) is not None:

@@ -8,11 +8,12 @@ delegation", EC2 user guide). The codes of refusals are those of IPv4 (ours: non
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv6Address, IPv6Network
 from random import Random
 
 from lab.vpc import errors
+from lab.vpc.addresses import Request
 from lab.vpc.model import Eni, Subnet
 from lab.vpc.store import Transaction
 from lab.vpc.world import World
@@ -24,27 +25,8 @@ PREFIXES_OF_SUBNET = 1 << PREFIX_LENGTH - SUBNET_LENGTH
 RESERVED_HEAD = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ipv6Request:
-    """What a caller asks for: by count or by name, addresses or /80 prefixes."""
-
-    addresses: tuple[IPv6Address, ...] = ()
-    address_count: int = 0
-    prefixes: tuple[IPv6Network, ...] = ()
-    prefix_count: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse a count beside a second request, as EC2 does."""
-        asked = [bool(self.addresses), bool(self.address_count), bool(self.prefixes), bool(self.prefix_count)]
-        if min(self.address_count, self.prefix_count) < 0:
-            raise errors.invalid_value("The number of addresses or prefixes must not be negative")
-        if sum(asked) > 1 and (self.address_count or self.prefix_count):
-            raise errors.invalid_combination("A count of IPv6 addresses or prefixes cannot be combined with a second request")
-
-    @property
-    def slot_count(self) -> int:
-        """Slots asked for; a prefix takes one."""
-        return len(self.addresses) + self.address_count + len(self.prefixes) + self.prefix_count
+Ipv6Request = Request[IPv6Address, IPv6Network]
+"""What a caller asks for: by count or by name, addresses or /80 prefixes."""
 
 
 def choose(

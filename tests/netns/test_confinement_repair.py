@@ -26,6 +26,13 @@ pytestmark = pytest.mark.privileged
         ("nft insert rule ip vpc-ipamd-confine from_veths accept", "nftables table vpc-ipamd-confine had been changed"),
         ("nft insert rule ip6 vpc-ipamd-confine from_sandbox accept", "nftables table vpc-ipamd-confine (ip6) had been changed"),
         ("nft add table ip vpc-ipamd-confine '{ flags dormant; }'", "nftables table vpc-ipamd-confine had been changed"),
+        (
+            "nft add chain ip vpc-ipamd-confine theirs '{ type filter hook forward priority 0; policy drop; }'",
+            "nftables table vpc-ipamd-confine had been changed",
+        ),
+        ("nft add set ip6 vpc-ipamd-confine theirs '{ type mark; }'", "nftables table vpc-ipamd-confine (ip6) had been changed"),
+        ("nft add counter arp vpc-ipamd-confine theirs", "nftables table vpc-ipamd-confine (arp) had been changed"),
+        ("nft add element ip vpc-ipamd-confine elsewhere '{ lo }'", "nftables table vpc-ipamd-confine had been changed"),
         (RELEASE_BEFORE["ip"], "nftables table vpc-ipamd-confine had been changed"),
         (RELEASE_BEFORE["ip6"], "nftables table vpc-ipamd-confine (ip6) had been changed"),
     ],
@@ -47,6 +54,20 @@ def test_a_drop_that_others_remove_or_change_is_named_and_put_back(world, comman
     assert world.host.sh(listed) == whole
     assert world.hostnet.is_source_checked()
     assert world.hostnet.confine_sandboxes() == []
+
+
+def test_nft_prints_no_table_while_none_has_changed(world, monkeypatch):
+    """It reads all links of the node to print one: the kernel is asked whether they are as they were, also beside others' changes."""
+    world.hostnet.confine_sandboxes()
+    asked, run = [], world.hostnet._nft.run
+    monkeypatch.setattr(world.hostnet._nft, "run", lambda commands, **form: asked.append(commands) or run(commands, **form))
+    world.host.sh("nft add table ip kube")
+    assert world.hostnet.confine_sandboxes() == []
+    assert world.hostnet.confinement_differences() == []
+    assert not [one for one in asked if not one.startswith("list counters")]
+    world.host.sh("nft flush chain ip vpc-ipamd-confine from_sandbox")
+    assert world.hostnet.confinement_differences()
+    assert [one for one in asked if one.startswith("list table")]
 
 
 def test_changes_of_other_software_keep_it_verified(world):

@@ -67,10 +67,10 @@ def test_a_prefix_is_carried_to_its_eni_and_speaks_from_it_alone(dual: Lab) -> N
     prefix = prefix_on(dual, "node-a")
     inside = prefix[1 << 40]
     for name in ("node-a", "node-b"):
-        dual.node(name).netns.ip([f"addr replace {inside}/128 dev lo"])
+        dual.node(name).netns.ip([f"addr replace {inside}/128 dev lo nodad"])
     host = own(dual, "host-a")
     assert eventually(lambda: all(dual.ping(source="node-a", targets=[host], source_address=inside).values()), within_s=15.0)
-    dual.node("node-a").netns.ip([f"addr replace {prefix[7]}/128 dev lo"])
+    dual.node("node-a").netns.ip([f"addr replace {prefix[7]}/128 dev lo nodad"])
     assert dual.ping(source="host-a", targets=[prefix[7], inside]) == {prefix[7]: True, inside: True}
     before = dual.fabric.dropped(inside)
     assert dual.ping(source="node-b", targets=[host], source_address=inside, timeout_s=0.5) == {host: False}
@@ -81,21 +81,21 @@ def test_a_prefix_is_carried_to_its_eni_and_speaks_from_it_alone(dual: Lab) -> N
     assert dual.ping(source="host-a", targets=[inside], timeout_s=0.5) == {inside: False}
     assert dual.ping(source="node-a", targets=[host], source_address=inside, timeout_s=0.5) == {host: False}
     for name in ("node-a", "node-b"):
-        dual.node(name).netns.ip([f"addr del {inside}/128 dev lo"])
+        dual.node(name).netns.ip([f"addr del {inside}/128 dev lo nodad"])
 
 
 def test_outside_is_reached_untranslated(dual: Lab) -> None:
     """A node, and an address of a /80, are seen outside as themselves and reached from there; what no ENI has goes nowhere."""
     dual.add_internet()
     prefix, node = prefix_on(dual, "node-b"), own(dual, "node-b")
-    dual.node("node-b").netns.ip([f"addr replace {prefix[9]}/128 dev lo"])
+    dual.node("node-b").netns.ip([f"addr replace {prefix[9]}/128 dev lo nodad"])
     for source in (node, prefix[9]):
         claim = partial(dual.ping, source="node-b", targets=[OUTSIDE_HOST_6], source_address=source)
         assert eventually(lambda claim=claim: all(claim().values()), within_s=15.0)
     reached = dual.ping(source="outside", targets=[node, prefix[9], prefix[10], prefix[-1] + 1], timeout_s=1.0)
     assert reached == {node: True, prefix[9]: True, prefix[10]: False, prefix[-1] + 1: False}
     forged = IPv6Address("2001:db8:51::99")
-    dual.node("node-b").netns.ip([f"addr replace {forged}/128 dev lo"])
+    dual.node("node-b").netns.ip([f"addr replace {forged}/128 dev lo nodad"])
     assert not any(dual.ping(source="node-b", targets=[OUTSIDE_HOST_6], source_address=forged, timeout_s=0.4).values())
     assert dual.fabric.dropped(forged) > 0
 
