@@ -42,7 +42,9 @@ class DemoNode:
         """`ledger` is the kubelets' common one."""
         self.lab_node = lab_node
         self.name = lab_node.name
-        self.daemon = Daemon(lab_node, region=region, settings={"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD": HOLD_S})
+        settings = {"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD": HOLD_S}
+        settings["DISABLE_LEAKED_ENI_CLEANUP"] = "true"  # its one look, 1 to 2 min after a start, may fall into the idle seconds
+        self.daemon = Daemon(lab_node, region=region, settings=settings)
         self._ledger = ledger
         self._pods: dict[str, Pod] = {}
         self._lock = threading.Lock()  # a leaf
