@@ -142,7 +142,7 @@ def main() -> int:
 
 
 def _do_without_tls() -> None:
-    """Keep OpenSSL out, which is 4.7 MiB (measured): libraries import it, and this process speaks no TLS; EC2 is asked by a child.
+    """Keep OpenSSL out, which is about 3 MiB (measured): libraries import it, and this process speaks no TLS; EC2 is asked by a child.
 
     They find a module `ssl` in which every name is a class of errors, and digests are the interpreter's own.
     """
