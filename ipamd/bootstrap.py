@@ -285,8 +285,7 @@ def compose_pool(
     """Make the rooms `eni` and `pool`; the fleet simulation makes these alone, for each of its nodes."""
     node_info, settings, is_intact = adapters.node_info, current.now, adapters.opened.report.is_intact
     identity, ec2, book = node_info.identity, adapters.ec2, EniBook(context)
-    if not is_intact:
-        remember_released(book, adapters.history, adapters.clock)
+    remember_released(book, (adapters.opened.datastore if is_intact else adapters.history).read_since, adapters.clock)
     limits = Limits(context, ec2=ec2)
     subnets = _subnets(context, adapters, settings, book=book, limits=limits)
     resyncs = ResyncScheduler(context, unplaced=unplaced)

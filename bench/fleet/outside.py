@@ -31,7 +31,7 @@ NOTHING_WIRED = KernelSurvey((), {}, frozenset(), {})
 
 
 class NoDisk(Disk):
-    """A file that takes everything. A unit of work reads nothing back; pruning the ledger reads how many rows there are: none."""
+    """A file that takes everything. A unit of work reads nothing back; the ledger has no rows."""
 
     def __init__(self) -> None:
         self.path = Path("none")
@@ -48,8 +48,8 @@ class NoDisk(Disk):
         """Nothing: the simulation has no failing unit of work to undo."""
 
     def execute(self, statement: Any, params: Any = None, *, subject: str) -> Any:  # noqa: ARG002
-        """Answer how many rows the ledger has."""
-        return SimpleNamespace(scalar_one=int)
+        """Answer that there are no rows."""
+        return SimpleNamespace(scalar_one=int, all=list)
 
     def write(self, statement: Any, params: Any, *, subject: str) -> int:  # noqa: ARG002
         """Take a change of one row."""

@@ -82,8 +82,8 @@ class Rule:
 
     codes: tuple[str, ...]
     error: type[CloudError]
+    outcome: Outcome
     advice: str
-    outcome: Outcome = Outcome.REFUSED
     contains: str = ""
 
 
@@ -91,71 +91,71 @@ RULES = (
     Rule(
         ("RequestLimitExceeded", "Throttl*", "RequestThrottled*", "TooManyRequests*", "EC2ThrottledException", "SlowDown"),
         ThrottledError,
+        Outcome.THROTTLED,
         "this node makes fewer calls automatically; if it lasts, ask AWS for a higher limit of this API or lower the warm targets",
-        outcome=Outcome.THROTTLED,
     ),
     Rule(
         ("InsufficientFreeAddressesInSubnet",),
         SubnetExhaustedError,
+        Outcome.SUBNET_FULL,
         "the subnet has no free address: delete unused ENIs in it, lower the warm targets or use a larger subnet",
-        outcome=Outcome.SUBNET_FULL,
     ),
     Rule(
         ("InsufficientCidrBlocks",),
         SubnetExhaustedError,
+        Outcome.SUBNET_FULL,
         "the subnet has no free /28: reserve a part of it for prefixes (subnet CIDR reservation) or use single addresses",
-        outcome=Outcome.SUBNET_FULL,
     ),
     Rule(  # observed wording; the code alone says nothing (cilium issue 31016)
         ("InvalidParameterValue",),
         SubnetExhaustedError,
+        Outcome.SUBNET_FULL,
         "the subnet is too full for a /28: use a larger subnet or single addresses",
-        outcome=Outcome.SUBNET_FULL,
         contains="sufficient free Ipv4 addresses or prefixes",
     ),
     Rule(
         ("PrivateIpAddressLimitExceeded",),
         EniLimitError,
+        Outcome.LIMIT,
         "the ENI has no slot left: read it again with Describe; the pool continues with another ENI",
-        outcome=Outcome.LIMIT,
     ),
     Rule(
         ("AttachmentLimitExceeded",),
         EniLimitError,
+        Outcome.LIMIT,
         "the instance takes no further ENI. On most types volumes take the same places: move volumes or pods elsewhere, or use a "
         "larger instance type or prefixes",
-        outcome=Outcome.LIMIT,
     ),
     Rule(
         ("NetworkInterfaceLimitExceeded",),
         CloudQuotaError,
+        Outcome.QUOTA,
         "the account's quota of network interfaces is used up in this region: delete leaked ENIs or ask for a higher quota",
-        outcome=Outcome.QUOTA,
     ),
     Rule(
         ("*.NotFound",),
         CloudNotFoundError,
+        Outcome.NOT_FOUND,
         "it was deleted, or by someone else: the pool reads EC2 again; check for other controllers if this comes back",
-        outcome=Outcome.NOT_FOUND,
     ),
     Rule(  # observed wording (cilium issue 15877)
         ("InvalidParameterValue",),
         CloudNotFoundError,
+        Outcome.NOT_FOUND,
         "the pool reads the ENI again; check for other controllers if this comes back",
-        outcome=Outcome.NOT_FOUND,
         contains="not assigned to interface",
     ),
     Rule(
         ("UnauthorizedOperation", "AccessDenied*"),
         CloudDeniedError,
+        Outcome.DENIED,
         "allow {actions} to the node's role (manifests/iam-policy.json); conditions on tags, resources and boundaries count too",
-        outcome=Outcome.DENIED,
     ),
     Rule(
         ("RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException"),
         CloudDeniedError,
+        Outcome.DENIED,
         "the request's signature was refused: check the node's clock and its credentials; IAM action {actions}",
-        outcome=Outcome.DENIED,
     ),
     Rule(
         (
@@ -163,51 +163,54 @@ RULES = (
             "MissingAuthenticationToken", "OptInRequired", "Blocked", "PendingVerification",
         ),
         CloudDeniedError,
+        Outcome.DENIED,
         "AWS refused the credentials: check the node's role and its instance profile; IAM action {actions}",
-        outcome=Outcome.DENIED,
     ),
     Rule(
         ("InvalidNetworkInterface.InUse", "IncorrectState", "IncorrectInstanceState"),
         CloudError,
+        Outcome.BUSY,
         "it is in use or changing state, and the call is retried; if this lasts, check its attachment in EC2",
-        outcome=Outcome.BUSY,
     ),
     Rule(  # observed wording of DeleteNetworkInterface (cloud-nuke issue 1132)
         ("InvalidParameterValue",),
         CloudError,
+        Outcome.BUSY,
         "it is still attached; it is tried again until the detach has finished",
-        outcome=Outcome.BUSY,
         contains="currently in use",
     ),
     Rule(  # observed wording of AttachNetworkInterface (k8s-vpcnet issue 71, terraform-provider-aws issue 27513)
         ("InvalidParameterValue",),
         DeviceIndexTakenError,
+        Outcome.BUSY,
         "another ENI has that device index: the pool reads EC2 again and takes the next one",
-        outcome=Outcome.BUSY,
         contains="already has an interface attached at device index",
     ),
     Rule(
         ("IdempotentParameterMismatch",),
         CloudError,
+        Outcome.REFUSED,
         "the client token was used for another request before: the pool searches for what that made, and goes on with a new token",
     ),
     Rule(
         ("OperationNotPermitted",),
         CloudDeniedError,
+        Outcome.DENIED,
         "EC2 does not allow this on this object (a primary ENI, or one that another service manages): nothing is retried soon",
-        outcome=Outcome.DENIED,
     ),
     Rule(
         ("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
         CloudError,
+        Outcome.UNANSWERED,
         "EC2 has a fault of its own: see the AWS health dashboard if it lasts",
-        outcome=Outcome.UNANSWERED,
     ),
 )  # fmt: skip
 """First match wins."""
 
-UNKNOWN = Rule(("*",), CloudError, "EC2 does not accept the request: look the code up in EC2's list of error codes")
-SERVER = Rule(("*",), CloudError, "EC2 has a fault of its own: see the AWS health dashboard if it lasts", Outcome.UNANSWERED)
+UNKNOWN = Rule(
+    ("*",), CloudError, Outcome.REFUSED, "EC2 does not accept the request: look the code up in EC2's list of error codes"
+)
+SERVER = Rule(("*",), CloudError, Outcome.UNANSWERED, "EC2 has a fault of its own: see the AWS health dashboard if it lasts")
 
 UNSENT_NAMES = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError", "SSLError"})
 """botocore exceptions (by name, so that naming them imports nothing) raised before a request was sent."""

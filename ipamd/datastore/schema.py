@@ -47,6 +47,10 @@ def _text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Co
     return Column(name, Text, nullable=nullable, primary_key=primary_key)
 
 
+def _texts(*names: str) -> list[Column[str]]:
+    return [_text(name) for name in names]
+
+
 def _later(name: str, kind: type[Any] = REAL) -> Column[Any]:
     """A column that a step in `migrations` adds. `system`: SQLAlchemy leaves it out of CREATE TABLE, and of nothing else."""
     return Column(name, kind, nullable=True, system=True)
@@ -89,9 +93,7 @@ eni = _table(
     _text("mac"),
     _integer("device_index"),
     _integer("network_card"),
-    _text("subnet_id"),
-    _text("subnet_cidr"),
-    _text("primary_address"),
+    *_texts("subnet_id", "subnet_cidr", "primary_address"),
     _flag("is_primary"),
     _text("state"),
     _flag("host_ready"),
@@ -116,8 +118,7 @@ address = _table(
     _text("address", primary_key=True),
     _text("eni_id"),
     _text("prefix", nullable=True),
-    _text("state"),
-    _text("since"),
+    *_texts("state", "since"),
     _text("container_id", nullable=True),
     _text("ifname", nullable=True),
     _text("cooling_until", nullable=True),
@@ -144,21 +145,14 @@ attachment = _table(
     "attachment",
     _text("container_id", primary_key=True),
     _text("ifname", primary_key=True),
-    _text("address"),
-    _text("eni_id"),
+    *_texts("address", "eni_id"),
     _integer("route_table"),
-    _text("host_veth"),
-    _text("netns"),
+    *_texts("host_veth", "netns"),
     _integer("netns_device"),
     _integer("netns_inode"),
     _text("fingerprint"),
     Column("result", LargeBinary, nullable=False),
-    _text("created_at"),
-    _text("origin"),
-    _text("network_name"),
-    _text("pod_namespace"),
-    _text("pod_name"),
-    _text("pod_uid"),
+    *_texts("created_at", "origin", "network_name", "pod_namespace", "pod_name", "pod_uid"),
     UniqueConstraint("address"),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     ForeignKeyConstraint(
@@ -172,8 +166,7 @@ attachment = _table(
 lost = _table(
     "lost",
     _text("address", primary_key=True),
-    _text("since"),
-    _text("reason"),
+    *_texts("since", "reason"),
     ForeignKeyConstraint(["address"], ["address.address"], ondelete="CASCADE"),
 )
 """Addresses that EC2 does not show any more; since level 2."""
@@ -195,22 +188,13 @@ tombstone = _table(
 intent = _table(
     "intent",
     _text("intent_id", primary_key=True),
-    _text("kind"),
-    _text("opened_at"),
-    _text("payload"),
-    _text("client_token"),
+    *_texts("kind", "opened_at", "payload", "client_token"),
 )
 
 ledger = _table(
     "ledger",
     Column("sequence", Integer, primary_key=True),
-    _text("at"),
-    _text("event"),
-    _text("address"),
-    _text("container_id"),
-    _text("ifname"),
-    _text("eni_id"),
-    _text("detail"),
+    *_texts("at", "event", "address", "container_id", "ifname", "eni_id", "detail"),
     with_rowid=True,
 )
 Index("ledger_address", ledger.c.address)

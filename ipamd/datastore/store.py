@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, insert, or_, select
@@ -18,10 +19,10 @@ from ipamd.datastore import schema
 from ipamd.datastore.audit import contradictions, differences
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.memory_state import MemoryState
-from ipamd.datastore.rows import Params, read_snapshot, read_time
+from ipamd.datastore.rows import Params, read_snapshot, read_time, time_text
 from ipamd.datastore.unit_of_work import UnitOfWork
 from ipamd.model.errors import DatastoreError
-from ipamd.model.history import HistoryRecord, LedgerEvent, Subject
+from ipamd.model.history import HistoryRecord, LedgerEvent, Recorded, Subject
 from ipamd.model.snapshot import Snapshot
 from ipamd.ports import Clock, Failpoint, History, NoHistory, no_failpoint
 
@@ -60,7 +61,12 @@ _HISTORY = (
     .order_by(schema.ledger.c.sequence.desc())
     .limit(bindparam("row_limit"))
 )
-_LATEST = select(schema.ledger).order_by(schema.ledger.c.sequence.desc()).limit(bindparam("row_limit"))
+_LATEST = (
+    select(schema.ledger)
+    .where(schema.ledger.c.at >= bindparam("since"))
+    .order_by(schema.ledger.c.sequence.desc())
+    .limit(bindparam("row_limit"))
+)
 _SANDBOXES_OF_POD = (
     select(schema.ledger.c.container_id)
     .distinct()
@@ -110,11 +116,6 @@ class Ledger:
             params: Params = {"subject": one, "beyond": one + _HIGHEST, "row_limit": limit}
             found |= {row.sequence: row for row in self._disk.execute(_HISTORY, params, subject=reading)}
         return tuple(_record(found[sequence]) for sequence in sorted(found)[-limit:])
-
-    def latest(self, *, limit: int) -> tuple[HistoryRecord, ...]:
-        """Find the last `limit` rows, oldest first."""
-        rows = self._disk.execute(_LATEST, {"row_limit": max(limit, 0)}, subject="reading the latest history").all()
-        return tuple(map(_record, reversed(rows)))
 
 
 def _record(row: Row[Any]) -> HistoryRecord:
@@ -188,10 +189,16 @@ class Datastore(MemoryState):
         with self._reading():
             return self._ledger.read(subject, limit=limit)
 
-    def latest_history(self, *, limit: int) -> tuple[HistoryRecord, ...]:
+    def latest_history(self, *, limit: int = LEDGER_LIMIT, since: str = "") -> tuple[HistoryRecord, ...]:
         """The last `limit` ledger rows of all, oldest first. Reads the disk, after any unit of work that is open."""
+        params: Params = {"row_limit": max(limit, 0), "since": since}
         with self._reading():
-            return self._ledger.latest(limit=limit)
+            rows = self._disk.execute(_LATEST, params, subject="reading the latest history").all()
+        return tuple(map(_record, reversed(rows)))
+
+    def read_since(self, since: datetime) -> Recorded:
+        """The ledger's rows from an instant on, as `History.read_since` has the node's. Reads the disk."""
+        return Recorded(self.latest_history(since=time_text(since)))
 
     def event_counts(self) -> Mapping[str, int]:
         """How many ledger rows this process has committed, by event (a LedgerEvent); events that did not happen may be missing.

@@ -3,7 +3,7 @@
 A row says what EC2 gave and what sandboxes have. Everything else that anybody found out about an ENI is a fact in its record, with who
 said so and until when it is believed: what our own calls changed, where EC2 shows one that is not recorded, what the kernel lacks, why
 it is frozen. In memory only: a restart forgets it, and two looks apart in time still protect what was added (docs/adr/0017). What was
-released is read again from its intents and the history. Rejected: a map of its own for each of these, in each class that learns
+released is read again from its intents and the ledger. Rejected: a map of its own for each of these, in each class that learns
 one: that two of them agree has to be proven anew with each change.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Collection, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from ipamd.core.agenda import ROOM
@@ -23,12 +23,12 @@ from ipamd.model.cloud_evidence import RECENT_S, CloudKey
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import log_text
 from ipamd.model.family import IPV4, IpAddress
-from ipamd.model.history import HistoryRecord, LedgerEvent
+from ipamd.model.history import HistoryRecord, LedgerEvent, Recorded
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import SETTLED_AT, Intent, IntentKind, named
 from ipamd.model.placement import free_indexes
 from ipamd.model.record import dataclass, field, replace
-from ipamd.ports import Clock, History
+from ipamd.ports import Clock
 
 VIEW_S = 750.0
 """Age of the oldest reading in a view of metadata that counts as a witness. Ours: two ENIs a turn, so 15 are read within 600 s; and
@@ -161,20 +161,20 @@ class EniBook(Service):
 
     def record_own(self, keys: Collection[CloudKey], *, on: EniId, is_added: bool, left_s: float = RECENT_S) -> None:
         """A call of ours has added addresses to the ENI `on`, or removed them (its success is evidence of absence), or the ENI itself.
-        To be said before an address becomes assignable, and before rows go. The last word about a key counts, whichever ENI it was
-        about before.
+        To be said before an address becomes assignable, and before rows go. What is added here is on no other ENI; what was removed
+        stays so, wherever it went since.
 
         `left_s`: seconds for which Describe may still lag behind it.
         """
         if on in keys and not is_added:
             self.forget(on)
-        now_s = self._clock.monotonic()
-        new = dict.fromkeys(keys, OwnChange(is_added, now_s + left_s))
+        now_s, recorded = self._clock.monotonic(), [eni.eni_id for eni in self._datastore.enis()]
         with self._lock:
-            for one in {*self._enis, on}:
+            for one in {on, *self._enis, *recorded} if is_added else {on}:
                 facts = self._enis.get(one, NOTHING)
-                own = {key: change for key, change in facts.own.items() if change.deadline > now_s and key not in new}
-                self._put(one, replace(facts, own=own | new if one == on else own))
+                own = {key: change for key, change in facts.own.items() if change.deadline > now_s}
+                new = OwnChange(is_added and one == on, now_s + left_s)
+                self._put(one, replace(facts, own=own | dict.fromkeys(keys, new)))
 
     def added(self) -> dict[CloudKey, float]:
         """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""
@@ -186,15 +186,13 @@ class EniBook(Service):
                 found[key] = one.deadline - now_s
         return found
 
-    def removed(self) -> dict[CloudKey, EniId]:
+    def removed(self) -> set[tuple[CloudKey, EniId]]:
         """What was removed and Describe may still show: ENIs, and addresses, each with the ENI that it was on."""
-        return {key: on for key, one, on in self._own() if not one.is_added}
+        return {(key, on) for key, one, on in self._own() if not one.is_added}
 
     def not_on(self, eni_id: EniId) -> set[CloudKey]:
-        """What is not on an ENI, says the last word of our calls: it was removed from there, or added to another one that has no
-        record of it (what has one is a contradiction, and told)."""
-        at: dict[CloudKey, EniId] = {row.address: row.eni_id for row in self._datastore.addresses()}
-        return {key for key, one, on in self._own() if (at.get(key) != on != eni_id if one.is_added else on == eni_id)}
+        """What is not on an ENI, say our calls: it was removed from there, or added to another one."""
+        return {key for key, on in self.removed() if on == eni_id}
 
     def _own(self) -> list[tuple[CloudKey, OwnChange, EniId]]:
         now_s = self._clock.monotonic()
@@ -234,7 +232,7 @@ class EniBook(Service):
         return {
             eni_id: at
             for eni_id, one in self.all().items()
-            if (at := one.shown_at) is not None and eni_id not in gone and self._datastore.eni(eni_id) is None
+            if (at := one.shown_at) is not None and (eni_id, eni_id) not in gone and self._datastore.eni(eni_id) is None
         }
 
     def refused(self) -> frozenset[Place]:
@@ -294,38 +292,38 @@ class EniBook(Service):
         return frozenset().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in lately))
 
 
-# What calls of ours took from ENIs before this process, or were asked to: told by its intents, or by the history if the datastore that
-# knew it was lost, or is of another boot.
+# What calls of ours took from ENIs before this process, or were asked to: told by its intents and by the ledger, or by the history if
+# the datastore that knew it was lost, or is of another boot.
 #
 # EC2 may show for a while what it has taken back, and its first answer to a process without records is all that this one has: a
 # chaos run saw an address given to a pod that a call of ours had returned twenty seconds before. The history is on the node's
 # disk, and lacks at most its last second.
 
 
-def remember_released(book: EniBook, history: History, clock: Clock) -> None:
-    """Read the last `RECENT_S` of the history. What it cannot tell is as it would be without one."""
+def remember_released(book: EniBook, read_since: Callable[[datetime], Recorded], clock: Clock) -> None:
+    """Read the last `RECENT_S` of the ledger or the history. What it cannot tell is as it would be without one."""
     now = clock.now()
-    last: dict[CloudKey, HistoryRecord] = {}
-    for record in sorted(history.read_since(now - timedelta(seconds=RECENT_S)).records, key=lambda record: record.at):
-        intent, _, payload = record.detail.partition(": ")
+    last: dict[tuple[CloudKey, EniId], HistoryRecord] = {}
+    for record in sorted(read_since(now - timedelta(seconds=RECENT_S)).records, key=lambda record: record.at):
+        (intent, _, payload), eni_id = record.detail.partition(": "), EniId(record.eni_id)
         try:
             match record.event:
-                case LedgerEvent.ADDED | LedgerEvent.REMOVED:
-                    last[IPV4.address(record.address)] = record
+                case LedgerEvent.ADDED | LedgerEvent.REMOVED | LedgerEvent.LOST | LedgerEvent.HEALED:
+                    last[IPV4.address(record.address), eni_id] = record
                 case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_REMOVED:
-                    last[EniId(record.eni_id)] = record
+                    last[eni_id, eni_id] = record
                 case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):
                     # EC2 was asked until the process ended, and may have done it; what was settled follows as removed.
                     asked = Intent(intent, IntentKind.UNASSIGN, now, dict(one.split("=") for one in payload.split(", ")))
-                    last |= dict.fromkeys(all_addresses(*named(asked)), replace(record, at=now, eni_id=asked.eni_id))
+                    last |= {(key, asked.eni_id): replace(record, at=now) for key in all_addresses(*named(asked))}
                 case LedgerEvent.INTENT_CLOSED:  # what it named was not released, or is known to be removed
                     last = {key: one for key, one in last.items() if not one.detail.startswith(f"{intent}: ")}
         except ValueError as error:
             log.warning("a record of the history is not understood error=%s", log_text(error))
-    for key, record in last.items():
-        if record.event not in (LedgerEvent.ADDED, LedgerEvent.ENI_ADDED):
+    for (key, on), record in last.items():
+        if record.event not in (LedgerEvent.ADDED, LedgerEvent.HEALED, LedgerEvent.ENI_ADDED):
             left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
-            book.record_own([key], on=EniId(record.eni_id), is_added=False, left_s=left_s)
+            book.record_own([key], on=on, is_added=False, left_s=left_s)
 
 
 def remember_named(book: EniBook, context: ServiceContext) -> None:

@@ -271,7 +271,7 @@ class EniService(Service):
         occupied: dict[EniId, Place] = {}
         asked = (self._datastore.eni(one.eni_id) for one in self._datastore.open_intents() if one.kind is IntentKind.DELETE_ENI)
         leaving = {known.eni_id for known in asked if known and known.state is EniState.DETACHING}
-        removed = self.book.removed().keys() | leaving
+        removed = leaving | {key for key, on in self.book.removed() if key == on}
         for eni in described:
             if eni.attachment_status == "attached":
                 outcome.eni_count += 1

@@ -15,7 +15,7 @@ from ipamd.model.cloud import MetadataEni
 from ipamd.model.eni import EniState
 from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.record import dataclass, field
+from ipamd.model.record import dataclass
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import first_of
 
@@ -60,7 +60,7 @@ class Recent:
     """
 
     added: Collection[EniId | IpAddress] = ()
-    removed: Mapping[EniId | IpAddress, EniId] = field(default_factory=dict)
+    removed: Collection[tuple[EniId | IpAddress, EniId]] = ()
     is_growing: bool = False
 
     def covers(self, kind: DifferenceKind, found: EniId | IpAddress | IpNetwork, *, on: EniId) -> bool:
@@ -68,8 +68,7 @@ class Recent:
         if kind is DifferenceKind.UNKNOWN and self.is_growing:
             return True
         key = found.network_address if isinstance(found, IpNetwork) else found
-        origin = self.removed.get(key)
-        return key in self.added or (origin is not None and (kind is not DifferenceKind.UNKNOWN or origin == on))
+        return key in self.added or (key, on) in self.removed
 
 
 def differences(

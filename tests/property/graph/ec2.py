@@ -39,6 +39,9 @@ ATTACHED_AFTER_S, DETACHED_AFTER_S = (1.5, 4.0), (2.0, 5.0)
 FRESH_S = 30.0
 """For so long the adapter does not believe that what this process made is not there (`ipamd/cloud/calls.py`)."""
 
+ANSWERED_S = 5.0
+"""After an answer an ADD that had reserved an address before may still end: the calls between effects take a second each."""
+
 SHOWN_WITHIN_S = 60.0
 """For so long the adapter waits until an ENI is shown as attached (`ipamd/cloud/retries.py`)."""
 
@@ -310,6 +313,10 @@ class RoughEc2(FakeEc2):
             raise CloudError(f"{method}: the answer was lost")
         if not self.world.is_in_hub:
             self.world.sleep(self.random.uniform(0.0, 0.2))
+        self.world.at(self.world.monotonic() + ANSWERED_S, lambda: self._learnt(got))
+
+    def _learnt(self, got: Mapping[IPv4Address, float]) -> None:
+        """Who asked knows what the call got, and has had time to record it."""
         primary = {eni.primary_address for eni in self.enis.values()}  # that stays lost for whoever has it
         self.taken = {key: at for key, at in self.taken.items() if got.get(key) != at or key in primary}
 

@@ -172,7 +172,7 @@ class Run:
         if self.is_short:
             return
         self._quiet_hour()
-        if not self._probe():
+        if not self._probe() and not self._is_useless():
             self._violated("an ADD is not served after the calm")
         self._lasting_state()
         self._recovered()
@@ -203,12 +203,15 @@ class Run:
         changing = {method: count for method, count in counted.items() if method in CHANGES}
         # An ENI on which EC2 put a live pod's address is made anew: seldom, and it is said. This EC2 gives what it got back last, so
         # that the next one has the address too.
-        is_useless = "of no use" in self.node.health.conditions_by_subject().get("ec2", "")
-        allowed = dict.fromkeys(("create_eni", "delete_eni"), USELESS_PER_HOUR) if is_useless else {}
+        allowed = dict.fromkeys(("create_eni", "delete_eni"), USELESS_PER_HOUR) if self._is_useless() else {}
         if any(count > allowed.get(method, 0) for method, count in changing.items()):
             self._violated(f"changing calls in a quiet hour: {changing}")
         if counted and self._is_healthy():
             self._violated(f"EC2 calls in an idle hour of a healthy node: {dict(counted)}")
+
+    def _is_useless(self) -> bool:
+        """Whether each new ENI has an address of a live pod, and it is said."""
+        return "of no use" in self.node.health.conditions_by_subject().get("ec2", "")
 
     def _lasting_state(self) -> None:
         """Want more or have too much, in a state that does not change; then count."""

@@ -110,13 +110,13 @@ def test_what_we_changed_lately_is_no_difference(shown: MetadataEni, objects: se
 def test_what_we_gave_back_is_no_difference_only_where_it_was() -> None:
     """EC2 may give it to another ENI of the node within seconds: that is news, and no lag."""
     more = replace(SHOWN, addresses=frozenset({A, B, C}), prefixes=frozenset({P, Q}))
-    there = {C: ENI, Q.network_address: ENI}
-    assert found(more, recent=Recent(removed=there)) == set()
-    assert len(found(more, recent=Recent(removed=dict.fromkeys(there, EniId("eni-9"))))) == 2
-    assert found(replace(SHOWN, addresses=frozenset({A})), recent=Recent(removed={B: ENI})) == set()
+    there = (C, Q.network_address)
+    assert found(more, recent=Recent(removed={(one, ENI) for one in there})) == set()
+    assert len(found(more, recent=Recent(removed={(one, EniId("eni-9")) for one in there}))) == 2
+    assert found(replace(SHOWN, addresses=frozenset({A})), recent=Recent(removed={(B, ENI)})) == set()
 
 
-@pytest.mark.parametrize("recent", [Recent({ENI}), Recent(removed={ENI: ENI})])
+@pytest.mark.parametrize("recent", [Recent({ENI}), Recent(removed={(ENI, ENI)})])
 def test_an_eni_that_we_attached_or_detached_lately_is_no_difference(recent: Recent) -> None:
     """Its absence from the list, or its presence, is our own change, not yet shown."""
     assert found(listed={}, recent=recent) == set()

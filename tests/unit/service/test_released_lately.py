@@ -11,7 +11,9 @@ import pytest
 from ipamd.eni.book import EniBook, remember_released
 from ipamd.eni.operations import OperationLog
 from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.family import IpAddress
 from ipamd.model.history import HistoryRecord
+from ipamd.model.ids import EniId
 from ipamd.model.intent import Unassign
 from ipamd.ports import NoHistory
 from tests.fakes.cloud import PRIMARY
@@ -48,6 +50,48 @@ def test_a_stale_answer_after_a_loss_gives_nothing_back_to_us(node: FakeNode, pa
     assert frozenset().union(*left.values()) <= recorded
 
 
+@pytest.mark.parametrize("others_take_it", [False, True])
+def test_an_address_that_went_by_another_eni_is_not_where_it_was(node: FakeNode, *, others_take_it: bool) -> None:
+    """An address left the primary ENI, by a call of ours or by other hands, came with a new ENI of ours, and went with it. Describe
+    still shows it where it was at first: it is recorded there neither by this process nor by the next one (I7)."""
+    stale = node.ec2.attached()
+    address, other = min(node.ec2.enis[PRIMARY].secondary_addresses), EniId("eni-other")
+    kept = min(node.ec2.enis[PRIMARY].secondary_addresses - {address})
+    if not others_take_it:
+        with node.datastore.transaction() as uow:
+            uow.remove_addresses([address], reason="EC2 took it back")
+        node.enis.book.record_own([address], on=PRIMARY, is_added=False)
+    node.enis.lose_elsewhere(other, [address], [])
+    node.enis.book.record_own([other, address], on=other, is_added=False)
+    node.ec2.unassign(PRIMARY, addresses=[address], prefixes=())
+
+    def recorded() -> set[IpAddress]:
+        node.ec2.answers = [stale]
+        node.enis.sync_with_ec2(node.node_info.learn_identity())
+        return {row.address for row in node.datastore.addresses()}
+
+    assert (address in recorded(), kept in recorded()) == (False, True)
+    node.crash()
+    node.bring_up()
+    assert (address in recorded(), kept in recorded()) == (False, True)
+    node.clock.advance(RECENT_S)
+    assert address in recorded(), "then it is EC2's word"
+
+
+def test_a_lost_address_of_a_sandbox_is_not_found_again_by_a_late_answer(node: FakeNode) -> None:
+    """EC2 gave a sandbox's address to a new ENI of ours, after other hands had taken it. A Describe that lags shows it where it was:
+    the next process does not believe that either, so that nobody is given it after the sandbox (I7)."""
+    stale = node.ec2.attached()
+    address = node.add("pod").address
+    node.enis.lose_elsewhere(EniId("eni-other"), [address], [])
+    node.ec2.answers = [stale]
+    node.crash()
+    node.bring_up()
+    row = node.datastore.address(address)
+    assert row is not None
+    assert row.is_lost
+
+
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_a_release_that_was_asked_for_is_remembered_after_a_loss(node: FakeNode, is_refused: bool) -> None:
     """EC2 took addresses back, and before its answer came the datastore was lost, and the intent with it: what a Describe that lags
@@ -81,7 +125,7 @@ def told(node: FakeNode, *records: tuple[str, str, float]) -> EniBook:
     )
     node.history.write()
     changes = EniBook(node.app.context)
-    remember_released(changes, node.history, node.clock)
+    remember_released(changes, node.history.read_since, node.clock)
     return changes
 
 
@@ -97,9 +141,9 @@ def test_what_came_back_since_is_ours(node: FakeNode) -> None:
         ("intent-opened", "", 1),
         ("intent-closed", "", 1),
     )
-    assert {str(address): eni_id for address, eni_id in changes.removed().items()} == {"10.0.0.78": "eni-1"}
+    assert {(str(address), eni_id) for address, eni_id in changes.removed()} == {("10.0.0.78", "eni-1")}
     node.clock.advance(51)
-    assert changes.removed() == {}
+    assert changes.removed() == set()
 
 
 def test_a_clock_that_was_set_back_hides_nothing(node: FakeNode) -> None:
@@ -110,5 +154,5 @@ def test_a_clock_that_was_set_back_hides_nothing(node: FakeNode) -> None:
 def test_without_a_history_nothing_is_remembered(node: FakeNode) -> None:
     """It is off, or cannot be read: the start goes on."""
     changes = EniBook(node.app.context)
-    remember_released(changes, NoHistory(), node.clock)
-    assert changes.removed() == {}
+    remember_released(changes, NoHistory().read_since, node.clock)
+    assert changes.removed() == set()

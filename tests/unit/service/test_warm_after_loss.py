@@ -201,7 +201,7 @@ def test_what_we_gave_back_and_are_given_again_is_free_at_once(lost: FakeNode) -
     lost.enis.book.record_own([again], on=PRIMARY, is_added=False)
     lost.enis.add_addresses(PRIMARY, frozenset({again}), frozenset(), asked_count=1)
     assert state_of(lost, again) is AddressState.FREE
-    assert again not in lost.enis.book.removed()
+    assert (again, PRIMARY) not in lost.enis.book.removed()
 
 
 def test_a_kill_between_the_answer_and_its_record_costs_one_more_call(tmp_path: Path) -> None:
