@@ -9,7 +9,8 @@ NO_WAIT_S = 0.1
 
 
 class Measure:
-    """Counts from `begins_s` on. `pending_count`: measured pods without an address."""
+    """Counts from `begins_s` on. `pending_count`: measured pods without an address. `waits_s`: of pods. `unserved_count`: ADDs that
+    found no address: refused ones, each a sandbox of its own for the kubelet, and those that waited."""
 
     def __init__(self, node_count: int, *, begins_s: float, pod_count: int) -> None:
         self.begins_s = begins_s
@@ -17,6 +18,7 @@ class Measure:
         self.used_count = 0
         self.last_s = begins_s
         self.waits_s: list[float] = []
+        self.unserved_count = 0
         self.node_waits_s = [0.0] * node_count
         self._used_s = 0.0
         self._since_s = 0.0
@@ -33,6 +35,11 @@ class Measure:
         self.node_waits_s[node] = max(self.node_waits_s[node], wait_s)
         if wait_s > NO_WAIT_S:
             self.waits_s.append(wait_s)
+
+    def unserved(self, pod: Pod, *, count: int = 1) -> None:
+        """So many ADDs for a pod found no address."""
+        if pod.arrives_s >= self.begins_s:
+            self.unserved_count += count
 
     def left(self, *, now_s: float) -> None:
         """A pod has gone."""

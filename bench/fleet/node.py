@@ -3,7 +3,7 @@
 The room `pool` is made by `ipamd.bootstrap` as in the daemon; planner, executor, intents, call budget and retries are the ones
 that ship. Left out: ADD and DEL beyond their changes in the datastore (wiring takes a millisecond, growth takes seconds), and
 what watches for other hands' changes. An ADD that finds no address waits until there is one, as it does in the daemon within its
-deadline; a runtime that gives up sooner asks again for the same sandbox."""
+deadline, and counts as one for each deadline that it needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from bench.fleet.ec2 import Ec2Model, Refused
-from bench.fleet.measure import Measure
+from bench.fleet.measure import NO_WAIT_S, Measure
 from bench.fleet.outside import VirtualHost, empty_datastore
 from bench.fleet.traces import NodeTrace, Pod
 from bench.fleet.world import VirtualDemand, World
@@ -35,6 +35,7 @@ from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, ContainerId, IfName
 from ipamd.node_info import NodeInfo
 from ipamd.ports import AwsNode, HostNetwork, Metadata, Spool, Wiring
+from ipamd.rpc.cni import DEFAULT_DEADLINE_S
 from ipamd.sandbox.cooldown import SWEEP_QUIET_S, Cooldown
 from ipamd.settings import CloudConfig, CurrentSettings, Settings
 
@@ -201,5 +202,7 @@ class FleetNode:
 
     def _serve(self) -> None:
         while self._waiting and self._add(*self._waiting[0]):
-            self._waiting.popleft()
+            _, pod = self._waiting.popleft()
             self.demand.leave()
+            waited_s = self._world.now_s - pod.arrives_s
+            self._measure.unserved(pod, count=math.ceil(max(waited_s - NO_WAIT_S, 0.0) / DEFAULT_DEADLINE_S))

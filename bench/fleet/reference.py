@@ -82,6 +82,7 @@ class ReferenceNode:
         now_s = self._world.now_s
         found = self._pick(now_s)
         if found is None:
+            self._measure.unserved(pod)
             self._world.at(now_s + KUBELET_RETRY_S, lambda: self._add(pod))
         else:
             self._measure.addressed(self._index, pod, now_s=now_s)

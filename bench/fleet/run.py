@@ -35,6 +35,7 @@ class Outcome:
     held: float
     used: float
     waits_s: list[float] = field(default_factory=list)
+    unserved_count: int = 0
     node_waits_s: list[float] = field(default_factory=list)
 
     @property
@@ -99,5 +100,6 @@ def run_fleet(
         held=model.held_average(),
         used=measure.used_average(now_s=world.now_s),
         waits_s=measure.waits_s,
+        unserved_count=measure.unserved_count,
         node_waits_s=measure.node_waits_s,
     )

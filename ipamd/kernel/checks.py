@@ -47,18 +47,23 @@ def sandbox_differences(
     if not link.is_up:
         return found  # it has no routes then, and none can be looked up through it
     gateway, length, unicast = family.gateway, spec.address.max_prefixlen, uapi.RTN_UNICAST
+    own = spec.address, (spec.address, length, None, uapi.RTN_LOCAL), f"interface {name} does not have {spec.address}"
     wanted = (
-        (spec.address, (spec.address, length, None, uapi.RTN_LOCAL), f"interface {name} does not have {spec.address}"),
-        (gateway, (gateway, length, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
-        (
-            family.outside,
-            (None, 0, gateway, unicast),
-            f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use",
-        ),
+        [own]
+        if is_arrival_only
+        else [
+            own,
+            (gateway, (gateway, length, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
+            (
+                family.outside,
+                (None, 0, gateway, unicast),
+                f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use",
+            ),
+        ]
     )
-    asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted][: 1 if is_arrival_only else None]
+    asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted]
     *looked, neighbour = sock.request([*asked, messages.get_neighbour(link.index, gateway)])
-    for outcome, (address, route, sentence) in zip(looked, wanted, strict=False):
+    for outcome, (address, route, sentence) in zip(looked, wanted, strict=True):
         taken = messages.read_route(outcome.replies[0]) if outcome.replies else None
         if taken is None:
             found.append(f"{sentence} (the kernel says of {address}: {outcome.cause})")

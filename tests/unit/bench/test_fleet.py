@@ -14,7 +14,7 @@ from bench.fleet.buckets import Buckets, bound_s
 from bench.fleet.ec2 import Ec2Model, Refused
 from bench.fleet.loads import LOADS, is_met, run
 from bench.fleet.measure import percentile
-from bench.fleet.reference import reference
+from bench.fleet.reference import KUBELET_RETRY_S, reference
 from bench.fleet.run import Outcome, run_fleet
 from bench.fleet.scenarios import MODES, SCENARIOS, Scenario, queue_waits_s, run_scenario
 from bench.fleet.traces import NODE_TYPE, bootstrap, brown_out, cron_day, deploy, replacement
@@ -159,6 +159,15 @@ def test_a_load_that_lasts_makes_no_more_calls_than_the_reference(name: str, hou
     sums = {mode: run(load, mode, seeds=(1, 2)) for mode in ("default", "reference")}
     assert is_met(load, sums), sums
     assert sums["default"].calls <= most, "what is made is held"
+
+
+def test_an_add_that_waits_counts_once_and_one_that_is_refused_each_time() -> None:
+    """On a full node ours wait within their deadline; the reference refuses, and the kubelet asks again after ten seconds."""
+    load = replace(next(one for one in LOADS if one.name == "constant, full node"), hours=0.5)
+    ours, theirs = (run(load, mode, seeds=(1,)) for mode in ("default", "reference"))
+    assert ours.unserved == ours.pods > 0
+    assert theirs.unserved * KUBELET_RETRY_S == theirs.waited_s
+    assert theirs.unserved > theirs.pods
 
 
 def test_nodes_that_are_done_leave_the_calls_to_others() -> None:
