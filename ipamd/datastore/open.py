@@ -2,8 +2,8 @@
 
 A file of another boot is never used: it describes network namespaces that ended with that boot. A damaged one is kept for diagnosis,
 never repaired and never deleted at once; the state is then rebuilt from kernel and CRI (docs/life.md, "Start"). A file of a later
-release is left untouched and the start refused: guessing its meaning could give one address twice (I1). A sound one takes the missing
-steps of `migrations`, and everything is read.
+release is left untouched and the start refused: guessing its meaning could give one address twice (I1). So is one of a pool of the
+other family while a sandbox of it lives. A sound one takes the missing steps of `migrations`, and everything is read.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import insert, select
 
@@ -28,11 +29,16 @@ from ipamd.datastore.migrations import DOWNGRADE_COMMAND, take_all, upgrade
 from ipamd.datastore.spool import sync_directory
 from ipamd.datastore.store import LEDGER_LIMIT, Datastore, Ledger
 from ipamd.model.errors import DatastoreError, InvariantError, SchemaVersionError
+from ipamd.model.family import IPV4
 from ipamd.model.history import LedgerEvent
 from ipamd.model.record import dataclass, replace
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.words import counted
+from ipamd.model.words import counted, first_of
 from ipamd.ports import Clock, Failpoint, no_failpoint
+
+_NAMESPACES = select(
+    schema.attachment.c.container_id, schema.attachment.c.netns, schema.attachment.c.netns_device, schema.attachment.c.netns_inode
+)
 
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 """Another value after every boot. Source: proc(5), random(4)."""
@@ -50,6 +56,7 @@ class OpenOutcome(StrEnum):
     INTACT = "intact"
     CORRUPT = "corrupt"
     OTHER_BOOT = "other-boot"
+    OTHER_FAMILY = "other-family"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +189,14 @@ def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
     meta = {row.name: row.value for row in probe.connection.execute(select(schema.meta))}
     if meta.get("boot_id") != boot_id:
         return OpenReport(OpenOutcome.OTHER_BOOT, f"it describes boot {meta.get('boot_id')}, this is boot {boot_id}")
+    if (family := meta.get(schema.FAMILY, IPV4.nft)) != IPV4.nft:
+        living = [row.container_id for row in probe.connection.execute(_NAMESPACES) if _may_live(row)]
+        if living:
+            raise DatastoreError(
+                f"{path} is of a pool of {family}, and {counted(len(living), 'sandbox')} of it live: {first_of(living, 3)}",
+                details="drain the node first, or run what wrote it; nothing of the file was changed",
+            )
+        return OpenReport(OpenOutcome.OTHER_FAMILY, f"it is of a pool of {family}, and no sandbox of it lives")
     # Columns that an INSERT of ours leaves out and the table demands; other unknown ones do no harm.
     unknown = [
         f"{table.name}.{row.name}"
@@ -197,6 +212,17 @@ def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
     was_restored = schema.RESTORED_AT in meta
     detail = "" if was_restored else "; its restore was never finished"
     return OpenReport(OpenOutcome.INTACT, detail, was_restored=was_restored)
+
+
+def _may_live(row: Any) -> bool:
+    """Whether a sandbox's namespace is where it was; that it cannot be looked at is no evidence of its end (I11)."""
+    try:
+        found = Path(row.netns).stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return not row.netns or (found.st_dev, found.st_ino) == (row.netns_device, row.netns_inode)
 
 
 def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) -> tuple[OpenReport, Disk | None, Snapshot]:
@@ -260,7 +286,7 @@ def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:
                 disk.connection.exec_driver_sql(schema.create_statement(made))
         for trigger in schema.TRIGGERS:
             disk.connection.exec_driver_sql(trigger)
-        facts = {"boot_id": boot_id, "created_at": sql.time_text(now), "created_by": __version__}
+        facts = {"boot_id": boot_id, "created_at": sql.time_text(now), "created_by": __version__, schema.FAMILY: IPV4.nft}
         disk.connection.execute(insert(schema.meta), [{"name": name, "value": value} for name, value in facts.items()])
         disk.connection.exec_driver_sql(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
         take_all(disk)

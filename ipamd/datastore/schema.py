@@ -82,6 +82,9 @@ def create_statement(of: Table | Index) -> str:
 RESTORED_AT = "restored_at"
 """Row in `meta`: when a restore from kernel and runtime last finished; a file without it may know less than the kernel."""
 
+FAMILY = "family"
+"""Row in `meta`: nftables' word for the family of the pool, one for the life of the file; without it, IPv4."""
+
 SCHEMA_LEVEL = "schema_level"
 """Row in `meta`: how many of the steps in `migrations` the file has gone through."""
 

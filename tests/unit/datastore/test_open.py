@@ -97,6 +97,37 @@ def test_another_boot(path: Path) -> None:
     opened.datastore.close()
 
 
+@pytest.mark.parametrize("may_live", [False, True])
+def test_a_pool_of_the_other_family(path: Path, tmp_path: Path, *, may_live: bool) -> None:
+    """A file of IPv6 addresses, as a later release writes one: set aside if no sandbox of it can live, else the start is refused and
+    the file is as it was, so that its own release finds it."""
+    netns = tmp_path / "netns"
+    netns.touch()
+    _filled(path)
+    inode = netns.stat().st_ino + (not may_live)
+    raw(path, "UPDATE meta SET value = 'ip6' WHERE name = 'family'")
+    raw(path, f"UPDATE attachment SET netns = '{netns}', netns_device = {netns.stat().st_dev}, netns_inode = {inode}")
+    if may_live:
+        with pytest.raises(DatastoreError, match=r"pool of ip6, and 1 sandbox of it live: 0{63}1"):
+            open_at(path)
+        netns.unlink()  # the sandbox ends
+    opened = open_at(path)
+    assert (opened.report.outcome, opened.datastore.attachments()) == (OpenOutcome.OTHER_FAMILY, ())
+    assert opened.report.kept is not None
+    assert "other-family" in opened.report.kept.name
+    opened.datastore.close()
+    assert open_at(path).report.outcome is OpenOutcome.INTACT
+
+
+def test_a_file_that_names_no_family_is_of_ipv4(path: Path) -> None:
+    """Releases before wrote no family."""
+    _filled(path)
+    raw(path, "DELETE FROM meta WHERE name = 'family'")
+    opened = open_at(path)
+    assert opened.report.is_sound
+    opened.datastore.close()
+
+
 def _garbage(path: Path) -> None:
     path.write_bytes(os.urandom(8192))
 
