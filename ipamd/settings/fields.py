@@ -16,6 +16,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.pool import PoolSettings
 from ipamd.model.record import dataclass, field, fields
 from ipamd.settings.parsers import (
@@ -111,6 +112,16 @@ NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
 class NetworkConfig:
     """How sandboxes and the node are wired."""
 
+    ipv4: bool = setting(
+        "ENABLE_IPv4", parse_bool, True, "Pods have IPv4 addresses; one of the two families, for the life of the node."
+    )
+    ipv6: bool = setting("ENABLE_IPv6", parse_bool, False, "Pods have IPv6 addresses, of one /80 on the primary ENI.")
+    v4_egress: bool = setting(
+        "ENABLE_V4_EGRESS", parse_bool, True, "Let pods of IPv6 reach IPv4 by the node's own address; means nothing for others."
+    )
+    v6_egress: bool = setting(
+        "ENABLE_V6_EGRESS", parse_bool, False, "Let pods of IPv4 reach IPv6 by the node's own address; means nothing for others."
+    )
     eni_mtu: int = live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
     pod_mtu: int = live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
     veth_prefix: str = setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
@@ -152,6 +163,18 @@ class NetworkConfig:
         "confine",
         "By links of others into a sandbox (Multus), drop packets whose source is routed elsewhere, or all.",
     )
+
+    @property
+    def family(self) -> Family:
+        """That of the pool, and of what sandboxes are reached by."""
+        return IPV6 if self.ipv6 else IPV4
+
+    @property
+    def egress(self) -> Family | None:
+        """The other family, if sandboxes may reach it by the node's own address."""
+        if self.ipv6:
+            return IPV4 if self.v4_egress else None
+        return IPV6 if self.v6_egress else None
 
     @property
     def sandbox_mtu(self) -> int:

@@ -57,6 +57,10 @@ UPSTREAM: tuple[Row, ...] = (
             "MAX_ENI",
             "IP_COOLDOWN_PERIOD",
             "ENABLE_PREFIX_DELEGATION",
+            "ENABLE_IPv4",
+            "ENABLE_IPv6",
+            "ENABLE_V4_EGRESS",
+            "ENABLE_V6_EGRESS",
             "ENABLE_SUBNET_DISCOVERY",
             "DISABLE_LEAKED_ENI_CLEANUP",
             "CLUSTER_NAME",
@@ -86,9 +90,6 @@ UPSTREAM: tuple[Row, ...] = (
         "with the file of VPC_IPAMD_NETWORK_FILE, which `ipamctl convert-eniconfig` makes of ENIConfig objects; without it the daemon "
         "does not start",
     ),
-    _refused("ENABLE_IPv4", "this program assigns IPv4 addresses and nothing else: remove it", harmless=YES),
-    _refused("ENABLE_IPv6", "IPv6 is not served: keep amazon-vpc-cni-k8s in clusters of IPv6"),
-    _refused("ENABLE_V6_EGRESS", "pods get no IPv6: remove it, and give them IPv6 by another network"),
     _refused(
         "DISABLE_POD_V6",
         "pods get no IPv6 address and what they send by IPv6 is dropped anyway; to turn it off inside them too, chain the tuning "
@@ -143,7 +144,6 @@ UPSTREAM: tuple[Row, ...] = (
         "POD_SECURITY_GROUP_ENFORCING_MODE",
         "DISABLE_TCP_EARLY_DEMUX",
     ),
-    *_without_meaning("it belongs to clusters of IPv6", "ENABLE_V4_EGRESS"),
     *_without_meaning("ENIs are managed whether the node is schedulable or not", "AWS_MANAGE_ENIS_NON_SCHEDULABLE"),
     *_without_meaning(
         "introspection is served on a socket that root alone reaches (`ipamctl`)",
