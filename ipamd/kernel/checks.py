@@ -21,6 +21,9 @@ from ipamd.model.kernel import (
 )
 from ipamd.model.record import dataclass, field, replace
 
+_Route = tuple[IpAddress | None, int, IpAddress | None, int]
+"""Destination, length, next hop and type of an entry of the route tables."""
+
 
 def sandbox_differences(
     sock: NetlinkSocket, spec: WiringSpec, *, host_link: messages.Link | None, is_arrival_only: bool = False
@@ -30,7 +33,7 @@ def sandbox_differences(
     Who runs there may have made any number of anything, so single objects are asked for, and nothing is dumped (I16). Routes are
     looked up through our link: what leads through another one, as a VPN's does, neither hides ours nor stands for them.
     """
-    name, family = spec.key.ifname, family_of(spec.address)
+    name, gateway = spec.key.ifname, family_of(spec.address).gateway
     link = find_link(sock, name)
     if link is None:
         return [f"interface {name} is missing in {spec.netns}"]
@@ -46,21 +49,7 @@ def sandbox_differences(
         found.append(f"interface {name} is not the other end of {spec.host_veth}")
     if not link.is_up:
         return found  # it has no routes then, and none can be looked up through it
-    gateway, length, unicast = family.gateway, spec.address.max_prefixlen, uapi.RTN_UNICAST
-    own = spec.address, (spec.address, length, None, uapi.RTN_LOCAL), f"interface {name} does not have {spec.address}"
-    wanted = (
-        [own]
-        if is_arrival_only
-        else [
-            own,
-            (gateway, (gateway, length, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
-            (
-                family.outside,
-                (None, 0, gateway, unicast),
-                f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use",
-            ),
-        ]
-    )
+    wanted = _routes_inside(spec)[: 1 if is_arrival_only else None]
     asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted]
     *looked, neighbour = sock.request([*asked, messages.get_neighbour(link.index, gateway)])
     for outcome, (address, route, sentence) in zip(looked, wanted, strict=True):
@@ -77,6 +66,18 @@ def sandbox_differences(
         now = "none" if entry is None else f"{entry.mac}{'' if entry.is_permanent else ' (not permanent)'}"
         found.append(f"the neighbour {gateway} in the sandbox is {now}, not {mac or 'one'} (permanent)")
     return found
+
+
+def _routes_inside(spec: WiringSpec) -> list[tuple[IpAddress, _Route, str]]:
+    """What is looked up in a sandbox, the entry to be taken for it, and what to say otherwise; first what arrival needs."""
+    name, own, family, unicast = spec.key.ifname, spec.address, family_of(spec.address), uapi.RTN_UNICAST
+    gateway, length = family.gateway, own.max_prefixlen
+    default = f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use"
+    return [
+        (own, (own, length, None, uapi.RTN_LOCAL), f"interface {name} does not have {own}"),
+        (gateway, (gateway, length, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
+        (family.outside, (None, 0, gateway, unicast), default),
+    ]
 
 
 def wrong_neighbour(asked: Outcome, spec: WiringSpec) -> str:

@@ -64,7 +64,7 @@ class Space:
     def sh(self, command):
         """Run a command line inside; its output."""
         done = self.call(
-            lambda: subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=20, check=False)
+            lambda: subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
