@@ -23,7 +23,9 @@ def differences(memory: Snapshot, disk: Snapshot) -> list[str]:
     addresses = dict(memory.addresses)
     for key, address in memory.addresses.items():
         if address.state is AddressState.RESERVED and (stored := disk.addresses.get(key)):
-            addresses[key] = replace(address, state=AddressState.FREE, since=stored.since, owner=None, reason=stored.reason)
+            addresses[key] = replace(
+                address, state=AddressState.FREE, since=stored.since, owner=None, reason=stored.reason, other_address=None
+            )
     return [
         *_compare("ENI", memory.enis, disk.enis),
         *_compare("address", addresses, disk.addresses),
@@ -71,6 +73,8 @@ def _attachments(snapshot: Snapshot) -> Iterator[str]:
         address = snapshot.addresses.get(attachment.address)
         if address is None or address.owner != attachment.key or address.eni_id != attachment.eni_id:
             yield f"attachment {attachment.key} has {attachment.address}, which is not assigned to it (I1)"
+        elif address.other_address != attachment.other_address:
+            yield f"attachment {attachment.key} has {attachment.other_address}, its address {address.other_address} (I1)"
         if attachment.key in snapshot.tombstones:
             yield f"attachment {attachment.key} lives although its DEL was done (I4)"
 

@@ -9,7 +9,9 @@ reserved in memory at one time.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -18,8 +20,8 @@ from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
-from ipamd.model.errors import InvariantError, PoolEmptyError
-from ipamd.model.family import IpAddress
+from ipamd.model.errors import EgressEmptyError, InvariantError, PoolEmptyError
+from ipamd.model.family import Family, IpAddress
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, leaving_addresses
 from ipamd.model.pool import PoolCounts, Stock
@@ -108,19 +110,22 @@ class MemoryState:
         self._doubted: frozenset[IpAddress] = frozenset()
         self.rows = snapshot.copy()
         self.reservations: dict[AttachmentKey, IpAddress] = {}
+        self._others: deque[IpAddress] | None = None
+        """For egress, longest free first: what no row of an address holds. None until the first is asked for."""
         for eni in snapshot.enis.values():
             self._pool.put_eni(eni)
         for address in snapshot.addresses.values():
             self._pool.put(address)
         self._hold()
 
-    def reserve(self, key: AttachmentKey) -> Address:
+    def reserve(self, key: AttachmentKey, *, egress: Family | None = None) -> Address:
         """Take a free address for `key`, in memory only (I5): not draining, densest ENI, densest prefix in it, longest free in that
         (docs/life.md, "The life of an ADD").
 
         Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
         Only attached, host-ready, managed ENIs count (I7); lost and held addresses are not given. Cost: the number of ENIs.
-        Raises: PoolEmptyError with the counts; InvariantError if the key has an address already (I1).
+        `egress`: another family, of which it gets an address too, longest free first.
+        Raises: PoolEmptyError with the counts; EgressEmptyError; InvariantError if the key has an address already (I1).
         """
         now, now_s = self._clock.now(), self._clock.monotonic()
         with self._lock:
@@ -134,7 +139,8 @@ class MemoryState:
                 raise self._pool_empty(key)
             free = self.rows.addresses[first]
             state = free.after(AddressEvent.RESERVE)
-            reserved = replace(free, state=state, since=now, since_monotonic_s=now_s, owner=key, reason="")
+            other = self._take_other(key, egress) if egress else None
+            reserved = replace(free, state=state, since=now, since_monotonic_s=now_s, owner=key, reason="", other_address=other)
             self._pool.drop(free)
             self._pool.put(reserved)
             self.rows.addresses[first] = reserved
@@ -189,6 +195,7 @@ class MemoryState:
                     self._pool.put(new)
                     if new.state is AddressState.RESERVED and new.owner is not None:  # lost, or healed, while an ADD has it
                         self.reservations[new.owner] = address
+                self._move_other(old, new)
             for eni_id, eni in view.enis.changes.items():
                 if eni is None:
                     self._pool.slots.pop(eni_id, None)
@@ -273,7 +280,39 @@ class MemoryState:
     def recount(self) -> list[str]:
         """Check counters and buckets against the addresses; only between transactions. One sentence per difference."""
         with self._lock:
-            return self._pool.recount(self.rows.addresses.values())
+            found = self._pool.recount(self.rows.addresses.values())
+            if self._others is not None:
+                held = [row.other_address for row in self.rows.addresses.values() if row.other_address]
+                if len({*held, *self._others}) != len(held) + len(self._others):
+                    found.append("memory's list of free addresses for egress differs from the addresses that are free")
+            return found
+
+    def _take_other(self, key: AttachmentKey, family: Family) -> IpAddress:
+        every = family.egress.addresses()
+        if self._others is None:
+            held = {row.other_address for row in self.rows.addresses.values()}
+            # Which of them has been free for longest is not recorded: another start each time does not begin with the same ones.
+            start = int(self._clock.now().timestamp()) % len(every)
+            self._others = deque(one for one in every[start:] + every[:start] if one not in held)
+        if not self._others:
+            cooling = sum(row.other_address is not None and not row.is_in_use for row in self.rows.addresses.values())
+            raise EgressEmptyError(
+                f"no address of {family.egress.network} is free for sandbox {key}",
+                details=f"cause: all {len(every)} for {family.egress.ifname} are taken, {cooling} of them cooling; "
+                f"next: {'retry when one has cooled' if cooling else 'delete pods of this node'}",
+            )
+        return self._others.popleft()
+
+    def _move_other(self, old: Address | None, new: Address | None) -> None:
+        """The row of an address may have another one for egress than before: what it had is free, what it has is not any more."""
+        before, now = (row.other_address if row else None for row in (old, new))
+        if self._others is None or before == now:
+            return
+        if before:
+            self._others.append(before)
+        if now:
+            with suppress(ValueError):
+                self._others.remove(now)
 
     def _hold(self) -> None:
         """Hold back what is in doubt, and what an open intent releases."""

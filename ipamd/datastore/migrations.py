@@ -81,6 +81,30 @@ STEPS = (
         forward=("ALTER TABLE eni ADD COLUMN excluded TEXT",),
         backward=("ALTER TABLE eni DROP COLUMN excluded",),
     ),
+    Step(
+        6,
+        "addresses for egress",
+        # The release before leaves both columns as they are and gives no such address. Its DEL does not know the second link, which
+        # goes with the sandbox's namespace; an address that it frees must not hold one back any more.
+        forward=(
+            "ALTER TABLE attachment ADD COLUMN other_address TEXT",
+            "CREATE UNIQUE INDEX attachment_other_address ON attachment (other_address) WHERE other_address IS NOT NULL",
+            "ALTER TABLE address ADD COLUMN other_address TEXT",
+            "CREATE UNIQUE INDEX address_other_address ON address (other_address) WHERE other_address IS NOT NULL",
+            """
+            CREATE TRIGGER other_address_cools_with_its_own AFTER UPDATE OF state ON address
+            WHEN NEW.state = 'free' AND NEW.other_address IS NOT NULL
+            BEGIN UPDATE address SET other_address = NULL WHERE address = NEW.address; END
+            """,
+        ),
+        backward=(
+            "DROP TRIGGER other_address_cools_with_its_own",
+            "DROP INDEX attachment_other_address",
+            "ALTER TABLE attachment DROP COLUMN other_address",
+            "DROP INDEX address_other_address",
+            "ALTER TABLE address DROP COLUMN other_address",
+        ),
+    ),
 )
 """Oldest first, without a gap. Once released a step is never changed: files have gone through it."""
 

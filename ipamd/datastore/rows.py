@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, ip_address
 from operator import attrgetter
 from typing import Any
 
@@ -107,6 +107,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "address": IPV4.address,
     "prefix": IPV4.network,
     "primary_address": IPv4Address,
+    "other_address": ip_address,
     "subnet_cidr": IPv4Network,
     **dict.fromkeys(("is_primary", "host_ready", "created_by_us", "managed"), bool),
     "eni.state": EniState,

@@ -128,6 +128,7 @@ address = _table(
     Column("cooled_at_s", REAL, nullable=True),
     _text("reason"),
     _later("since_monotonic_s"),
+    _later("other_address", Text),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     UniqueConstraint("container_id", "ifname"),
     ForeignKeyConstraint(["eni_id"], ["eni.eni_id"]),
@@ -156,6 +157,7 @@ attachment = _table(
     _text("fingerprint"),
     Column("result", LargeBinary, nullable=False),
     *_texts("created_at", "origin", "network_name", "pod_namespace", "pod_name", "pod_uid"),
+    _later("other_address", Text),
     UniqueConstraint("address"),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     ForeignKeyConstraint(

@@ -396,12 +396,14 @@ class UnitOfWork:
             raise InvariantError(f"sandbox {key} is attached with {present.address}", details="I1")
         if self.view.tombstones.get(key) is not None:
             raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
+        if is_confirmed and attachment.other_address != old.other_address:
+            reserved_for = f"{attachment.other_address} is not {old.other_address}, which is reserved for {key}"
+            raise InvariantError(reserved_for, details="I1")
         params, subject = sql.attachment_params(attachment), f"assigning {old.address} to {key}"
         self._disk.write(sql.INSERT_ATTACHMENT, params, subject=subject)
         at, log = attachment.created_at, LedgerEvent.ASSIGNED if is_confirmed else LedgerEvent.ADOPTED
-        self._write(
-            old, replace(old, state=state, since=at, since_monotonic_s=self._now_s, owner=key, reason="", **self._cooling(None))
-        )
+        taken = replace(old, state=state, since=at, since_monotonic_s=self._now_s, owner=key, reason="", **self._cooling(None))
+        self._write(old, replace(taken, other_address=attachment.other_address))
         self.view.attachments.changes[key] = attachment
         detail = attachment.sandbox_name if is_confirmed else f"was {old.state}"
         self._log(log, at=at, about=old, detail=detail, of=attachment)
@@ -418,9 +420,11 @@ class UnitOfWork:
     ) -> None:
         """Take an address from whoever has it, into the state that follows; `cooldown` where that is `cooling`."""
         old = self.view.known_address(address)
+        state = old.after(event)
         new = replace(
             old,
-            state=old.after(event),
+            state=state,
+            other_address=None if state is AddressState.FREE else old.other_address,
             since=self._now,
             since_monotonic_s=self._now_s,
             owner=None,

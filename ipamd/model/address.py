@@ -70,7 +70,8 @@ class Address:
     `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 that contains it, or None. `cooldown_deadline_s`
     is the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is never stepped;
     None: not known. `since_monotonic_s` is `since` on that clock; None: not known, the address may be any age. `lost_since` is
-    when EC2 was found not to show it any more (aware UTC), `lost_reason` how; None: EC2 shows it.
+    when EC2 was found not to show it any more (aware UTC), `lost_reason` how; None: EC2 shows it. `other_address`: the one for
+    egress of the sandbox that has it, which then cools as long as it does.
     """
 
     address: IpAddress
@@ -85,6 +86,7 @@ class Address:
     since_monotonic_s: float | None = field(default=None, compare=False)
     lost_since: datetime | None = None
     lost_reason: str = ""
+    other_address: IpAddress | None = None
 
     @property
     def is_in_use(self) -> bool:

@@ -48,8 +48,9 @@ class NetnsIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """The owner of one address, with the answer to its CNI ADD.
+    """The owner of one pool address, with the answer to its CNI ADD.
 
+    `address` alone is of the pool; `other_address`: of the other family, from its range for egress, or None.
     `fingerprint` identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
     `result` is the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
     """
@@ -69,6 +70,7 @@ class Attachment:
     pod_namespace: str = ""
     pod_name: str = ""
     pod_uid: str = ""
+    other_address: IpAddress | None = None
 
     @property
     def sandbox_name(self) -> str:

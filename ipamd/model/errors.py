@@ -101,6 +101,10 @@ class PoolEmptyError(TryAgainError):
     """No address is assignable now; details carry the counts."""
 
 
+class EgressEmptyError(TryAgainError):
+    """Every address of the range for egress is in use or cooling."""
+
+
 class NotServingError(TryAgainError):
     """The daemon is starting, restoring or draining."""
 

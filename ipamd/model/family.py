@@ -17,13 +17,35 @@ IpNetwork = IPv4Network | IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
+class Egress:
+    """What a sandbox gets of a family if its pool is of the other: an address that is good on this node alone.
+
+    `network`: SNAT makes the node's own address of it on the way out, so no other host ever sees it, and all nodes have the same.
+    `gateway` and `first` to `last`: the next hop, and what sandboxes get. `ifname`: of the link inside a sandbox. `untranslated`:
+    multicast, which keeps its source.
+    """
+
+    network: IpNetwork
+    gateway: IpAddress
+    first: IpAddress
+    last: IpAddress
+    ifname: str
+    untranslated: IpNetwork
+
+    def addresses(self) -> list[IpAddress]:
+        """All that sandboxes can get, ascending."""
+        make = type(self.first)
+        return [make(number) for number in range(int(self.first), int(self.last) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One family. `address`, `network`: its classes, which read text, bytes and numbers. `number`: the kernel's, AF_INET or AF_INET6.
 
     `gateway`: next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
     `outside`: an address to which nothing but a default route should lead. `prefix_length`: of a delegated prefix; EC2 has no other.
     `addresses_leaf`, `prefixes_leaf`: what instance metadata calls them below an interface. `nft`, `nft_address`: in nftables, the
-    word for family and header, and the type of a set's element.
+    word for family and header, and the type of a set's element. `egress`: for sandboxes of a pool of the other family.
     """
 
     number: int
@@ -37,6 +59,7 @@ class Family:
     prefixes_leaf: str
     nft: str
     nft_address: str
+    egress: Egress
 
 
 IPV4 = Family(
@@ -51,9 +74,18 @@ IPV4 = Family(
     prefixes_leaf="ipv4-prefix",
     nft="ip",
     nft_address="ipv4_addr",
+    egress=Egress(
+        network=IPv4Network("169.254.172.0/22"),
+        gateway=IPv4Address("169.254.172.1"),
+        first=IPv4Address("169.254.172.2"),
+        last=IPv4Address("169.254.175.254"),
+        ifname="v4if0",
+        untranslated=IPv4Network("224.0.0.0/4"),
+    ),
 )
 """Source of the gateway: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run; of the leaves:
-pkg/awsutils/imds.go there; outside: RFC 5737, TEST-NET-1, which no host has.
+pkg/awsutils/imds.go there; of egress: cmd/aws-vpc-cni/main.go and cmd/egress-cni-plugin there; outside: RFC 5737, TEST-NET-1, which
+no host has.
 The prefix: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html."""
 
 IPV6 = Family(
@@ -68,6 +100,14 @@ IPV6 = Family(
     prefixes_leaf="ipv6-prefix",
     nft="ip6",
     nft_address="ipv6_addr",
+    egress=Egress(
+        network=IPv6Network("fd00::ac:0/118"),
+        gateway=IPv6Address("fd00::ac:1"),
+        first=IPv6Address("fd00::ac:2"),
+        last=IPv6Address("fd00::ac:3ff"),
+        ifname="v6if0",
+        untranslated=IPv6Network("ff00::/8"),
+    ),
 )
 """Sources as for IPv4, but for outside: RFC 3849."""
 

@@ -107,7 +107,9 @@ def contradictions(settings: Settings) -> list[str]:
             f"VPC_IPAMD_CONFLIST={str(ours)!r}: that is the conflist of amazon-vpc-cni-k8s, which is renamed: choose another"
         )
     if settings.network.ipv4 == settings.network.ipv6:
-        problems.append(f"ENABLE_IPv4 and ENABLE_IPv6 are both {str(settings.network.ipv6).lower()}: pods have one family, set one")
+        problems.append(
+            f"ENABLE_IPv4 and ENABLE_IPv6 are both {str(settings.network.ipv6).lower()}: pods have one family, set one"
+        )
     if settings.network.ipv6 and settings.subnets.custom_networking:
         problems.append("AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG=true: pods of IPv6 have the primary ENI's subnet, remove it")
     if settings.network.sandbox_mtu > settings.network.eni_mtu:

@@ -21,6 +21,7 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError, UnknownAttachmentError
+from ipamd.model.family import IPV6, Family
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.pool import PoolCounts
 from tests.unit.datastore.support import START, FakeClock, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at
@@ -138,22 +139,25 @@ class DatastoreMachine(RuleBasedStateMachine):
             unit.remove_addresses([address], reason="test")
         self.addresses.pop(address, None)
 
-    @rule(key=keys)
-    def reserve(self, key: AttachmentKey) -> None:
+    @rule(key=keys, egress=st.sampled_from([IPV6, None]))
+    def reserve(self, key: AttachmentKey, egress: Family | None) -> None:
         now = self.now()
         ready = {e.eni_id for e in self.enis.values() if e.host_ready and e.managed}
         free = {a.address for a in self.addresses.values() if a.state is FREE and a.eni_id in ready} - self.held
         if key in self.attachments or self.reserved_for(key):
             with pytest.raises(InvariantError):
-                self.store.reserve(key)
+                self.store.reserve(key, egress=egress)
         elif not free:
             with pytest.raises(PoolEmptyError):
-                self.store.reserve(key)
+                self.store.reserve(key, egress=egress)
         else:
-            taken = self.store.reserve(key)
+            taken = self.store.reserve(key, egress=egress)
             assert taken.address in free
+            other = taken.other_address
+            assert (other is None) == (egress is None)
+            assert other is None or other not in {a.other_address for a in self.addresses.values()}
             self.addresses[taken.address] = replace(
-                self.addresses[taken.address], state=RESERVED, owner=key, since=now, reason=""
+                self.addresses[taken.address], state=RESERVED, owner=key, since=now, reason="", other_address=other
             )
 
     @rule(key=keys, address=addresses)
@@ -240,7 +244,8 @@ class DatastoreMachine(RuleBasedStateMachine):
         if self.addresses[address].is_lost:
             del self.addresses[address]
             return
-        self.free(replace(self.addresses[address], state=FREE, since=now, cooling_until=None, reason="test"))
+        freed = replace(self.addresses[address], state=FREE, since=now, cooling_until=None, reason="test", other_address=None)
+        self.free(freed)
 
     @rule(address=addresses)
     def quarantine(self, address: IPv4Address) -> None:
@@ -328,7 +333,7 @@ class DatastoreMachine(RuleBasedStateMachine):
             stored = self.store.address(address.address)
             assert stored is not None
             self.addresses[address.address] = replace(
-                address, state=FREE, owner=None, since=self.free_since[address.address], reason=stored.reason
+                address, state=FREE, owner=None, since=self.free_since[address.address], reason=stored.reason, other_address=None
             )
 
     @invariant()

@@ -13,6 +13,7 @@ from ipamd.datastore.store import Datastore
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
 from ipamd.model.eni import Eni, EniState
+from ipamd.model.family import Family
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
 
 BOOT = "11111111-2222-3333-4444-555555555555"
@@ -86,6 +87,7 @@ def an_attachment(address: Address, key: AttachmentKey, *, at: datetime = START)
         created_at=at,
         pod_namespace="default",
         pod_name="web-0",
+        other_address=address.other_address,
     )
 
 
@@ -102,9 +104,9 @@ def fill(store: Datastore, *, addresses: int = 4, enis: int = 1) -> None:
             unit.add_addresses(eni_id(number), [ip(f"10.0.{number}.{100 + i}") for i in range(addresses)])
 
 
-def attach(store: Datastore, key: AttachmentKey, *, at: datetime = START) -> Attachment:
+def attach(store: Datastore, key: AttachmentKey, *, at: datetime = START, egress: Family | None = None) -> Attachment:
     """Reserve and confirm."""
-    attachment = an_attachment(store.reserve(key), key, at=at)
+    attachment = an_attachment(store.reserve(key, egress=egress), key, at=at)
     with store.transaction() as unit:
         unit.confirm(attachment)
     return attachment

@@ -34,7 +34,7 @@ def _attachment_row(container_id: str, address: str) -> str:
     return (
         "INSERT INTO attachment SELECT "
         f"'{container_id}', ifname, '{address}', eni_id, route_table, host_veth, netns, netns_device, netns_inode, fingerprint,"
-        " result, created_at, origin, network_name, pod_namespace, pod_name, pod_uid FROM attachment LIMIT 1"
+        " result, created_at, origin, network_name, pod_namespace, pod_name, pod_uid, NULL FROM attachment LIMIT 1"
     )
 
 
@@ -47,11 +47,13 @@ FORBIDDEN = {
         "UPDATE address SET state = 'assigned', container_id = 'c', ifname = 'eth0' WHERE address = '10.0.0.102'"
     ),
     "I1: an attachment that goes alone": "DELETE FROM attachment",
+    "I1: one attachment per address for egress": "UPDATE attachment SET other_address = 'fd00::ac:2'",
+    "I8: an address for egress that still cools with another": "UPDATE address SET other_address = 'fd00::ac:2'",
     "I2: an assigned address that is removed": "DELETE FROM address WHERE address = '10.0.0.100'",
     "I4: an attachment whose DEL was done": _attachment_row(a_key(9).container_id, "10.0.0.102"),
     "I5: reserved on disk": "UPDATE address SET state = 'reserved' WHERE address = '10.0.0.102'",
     "I6: a primary address in the pool": (
-        "INSERT INTO address SELECT '10.0.0.4', eni_id, prefix, state, since, NULL, NULL, NULL, NULL, '', NULL FROM address"
+        "INSERT INTO address SELECT '10.0.0.4', eni_id, prefix, state, since, NULL, NULL, NULL, NULL, '', NULL, NULL FROM address"
         " WHERE state = 'free' LIMIT 1"
     ),
     "I6: a pool address made primary": "UPDATE eni SET primary_address = '10.0.0.102'",
