@@ -148,9 +148,9 @@ def line(load: Load, sums: Mapping[str, Sum]) -> str:
     """One row of the table in docs/fleet.md."""
     ours, theirs, auto = sums["default"], sums["reference"], sums["auto"]
     met, waits = "yes" if is_met(load, sums) else "no", f"{ours.unserved:,} / {theirs.unserved:,}"
-    pods = f"{ours.pods:,} / {theirs.pods:,}"
+    pods = "-"
     if ours.pods or theirs.pods:
-        pods += f" ({ours.waited_s:,.0f} s / {theirs.waited_s:,.0f} s)"
+        pods = f"{ours.pods:,} / {theirs.pods:,} ({ours.waited_s:,.0f} / {theirs.waited_s:,.0f})"
     return (
         f"| {load.name} | {load.instance_type} | {ours.calls:,} / {theirs.calls:,} | {ours.held:.1f} / {theirs.held:.1f} "
         f"| {waits} | {pods} | {met} | {auto.calls:,}, {auto.held:.1f}, {auto.unserved:,} |"
@@ -168,7 +168,7 @@ def is_met(load: Load, sums: Mapping[str, Sum]) -> bool:
 
 
 HEADER = (
-    "| load | type | changing calls: default / reference | held | ADDs that waited / were refused | their pods (in all) "
+    "| load | type | changing calls: default / reference | held | ADDs that waited / were refused | their pods (s in all) "
     "| held the line | `auto`: calls, held, waited |\n"
     "|---|---|---|---|---|---|---|---|"
 )
