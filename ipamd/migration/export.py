@@ -222,7 +222,7 @@ class ExportService(Service):
         found = recorded(self._datastore.attachments(), survey, prefix=self._prefix)
         told = {}
         try:
-            told = {one.address: one for one in self._aws_node.allocations() if one.address is not None}
+            told = {one.address: one for one in self._aws_node.allocations()}
         except ForeignStateError as error:
             log.info("its file is written anew unread error=%s", log_text(error))
         others = unrecorded(survey, found, told=told, prefix=self._prefix, now=self._clock.now())

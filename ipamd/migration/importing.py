@@ -96,7 +96,7 @@ class ImportService(Service):
         """The address that its file has for the pod by which a link is named, if packets to it go to another link: both gave it."""
         named = (one for one in self._told if one.pod_name and one.address in survey.routes)
         named = (one for one in named if pod_veth_name(one.pod_namespace, one.pod_name, prefix=self._prefix) == veth.name)
-        return tuple(one.address for one in named if one.address is not None)[:1]
+        return tuple(one.address for one in named)[:1]
 
     def _take_over_one(
         self,

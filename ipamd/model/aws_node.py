@@ -13,13 +13,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Any
 
 from ipamd.model.attachment import Attachment, pod_veth_name
 from ipamd.model.cniresult import others_mac
 from ipamd.model.errors import ForeignStateError, IpamError
-from ipamd.model.family import IpAddress
+from ipamd.model.family import IPV4, IPV6, IpAddress
 from ipamd.model.ids import AttachmentKey, IfName, parse_key
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.record import dataclass, field
@@ -45,13 +44,13 @@ NAME_MAX = 253
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One entry of its file. `address` is None for IPv6, which is not imported. `made_at_ns`: Unix time; 0: not said.
+    """One entry of its file. `address`: of the family of its node's pool. `made_at_ns`: Unix time; 0: not said.
 
     `interface_count`: how many network cards the pod has interfaces of; more than 1 is not imported.
     """
 
     key: AttachmentKey
-    address: IpAddress | None
+    address: IpAddress
     pod_namespace: str = ""
     pod_name: str = ""
     made_at_ns: int = 0
@@ -115,7 +114,7 @@ def parse_checkpoint(raw: bytes) -> tuple[Allocation, ...]:
     found = tuple(_allocation(index, entry) for index, entry in enumerate(entries))
     seen: dict[IpAddress, AttachmentKey] = {}
     for one in found:
-        if one.address is not None and seen.setdefault(one.address, one.key) != one.key:
+        if seen.setdefault(one.address, one.key) != one.key:
             raise ForeignStateError(f"it gives {one.address} to {seen[one.address]} and to {one.key}")
     return found
 
@@ -125,19 +124,16 @@ def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = 
 
     Args:
         network_name: of its conflist: its plugin's DEL names it, and finds no entry of another network.
-    Raises: ValueError for an allocation without an IPv4 address.
     """
     entries = []
     for one in allocations:
-        if one.address is None:
-            raise ValueError(f"{one.key} has no IPv4 address")
         names = {"k8sPodNamespace": one.pod_namespace, "k8sPodName": one.pod_name} if one.pod_name else {}
         entries.append(
             {
                 "networkName": network_name,
                 "containerID": one.key.container_id,
                 "ifName": one.key.ifname,
-                "ipv4": str(one.address),
+                f"ipv{one.address.version}": str(one.address),
                 "allocationTimestamp": one.made_at_ns,
                 "metadata": names | {"interfacesCount": one.interface_count},
             }
@@ -218,18 +214,17 @@ def _allocation(index: int, entry: object) -> Allocation:
     )
 
 
-def _address(entry: Mapping[str, Any], where: str) -> IpAddress | None:
-    """The IPv4 address, or None for an entry of IPv6. Raises: ForeignStateError for neither."""
-    text, other = _text(entry, "ipv4", where), _text(entry, "ipv6", where)
+def _address(entry: Mapping[str, Any], where: str) -> IpAddress:
+    """The address under the name of its family. Raises: ForeignStateError for none, and for one of each."""
+    four, six = _text(entry, "ipv4", where), _text(entry, "ipv6", where)
+    if bool(four) == bool(six):
+        raise ForeignStateError(f"{where} has {'an address of each family' if four else 'no address'}")
     try:
-        if text:
-            return IPv4Address(text)
-        if other:
-            IPv6Address(other)
-            return None
-    except (AddressValueError, ValueError) as error:
-        raise ForeignStateError(f"{where} has the address {text or other!r}", details=str(error)[:200]) from error
-    raise ForeignStateError(f"{where} has no address")
+        if "%" in six:
+            raise ValueError("a zone belongs to a link, not to a pod's address")
+        return IPV4.address(four) if four else IPV6.address(six)
+    except ValueError as error:
+        raise ForeignStateError(f"{where} has the address {four or six!r}", details=str(error)[:200]) from error
 
 
 def _text(entry: Mapping[str, Any], name: str, where: str, *, required: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 import pytest
@@ -40,11 +40,11 @@ def document(*entries: Any, **changes: Any) -> bytes:
 def test_a_file_is_read_whole() -> None:
     """Every field that counts; what is not known is ignored, and what older releases leave out has a default."""
     bare = entry(containerID="d", ipv4="10.0.0.10", metadata=None, allocationTimestamp=None, future="x")
-    six = entry(containerID="e", ipv4=None, ipv6="fd00::1")
+    six = entry(containerID="e", ipv4=None, ipv6="2001:DB8:0::5")
     first, second, third = parse_checkpoint(document(entry(), bare, six))
     assert first == Allocation(parse_key("c" * 64, "eth0"), ADDRESS, "default", "web", 1_700_000_000_000_000_000, 1)
     assert second == Allocation(parse_key("d", "eth0"), IPv4Address("10.0.0.10"))
-    assert third.address is None
+    assert third.address == IPv6Address("2001:db8::5")
     assert parse_checkpoint(document(allocations=None)) == ()
 
 
@@ -65,11 +65,15 @@ def test_a_file_is_read_whole() -> None:
         (document(entry(ipv4="10.0.0.256")), "10.0.0.256"),
         (document(entry(ipv4=None)), "no address"),
         (document(entry(ipv4=None, ipv6="10.0.0.1")), "10.0.0.1"),
+        (document(entry(ipv4="fd00::1")), "fd00::1"),
+        (document(entry(ipv4=None, ipv6="fd00::1%eth0")), "zone"),
+        (document(entry(ipv6="fd00::1")), "each family"),
         (document(entry(metadata=[])), "metadata"),
         (document(entry(metadata={"k8sPodName": "x" * 254})), "k8sPodName"),
         (document(entry(allocationTimestamp=True)), "allocationTimestamp"),
         (document(entry(allocationTimestamp=-1)), "allocationTimestamp"),
         (document(entry(), entry(containerID="other")), "gives 10.0.0.9 to"),
+        (document(entry(ipv4=None, ipv6="fd00::a"), entry(ipv4=None, ipv6="FD00::A", containerID="x")), "gives fd00::a to"),
         (b" " * (FILE_MAX_BYTES + 1), "bytes"),
     ],
 )
@@ -96,17 +100,16 @@ def test_no_content_ends_in_another_error(raw: bytes) -> None:
     assert json.loads(raw)["version"] == "vpc-cni-ipam/1"
 
 
-def test_what_is_written_is_read_again() -> None:
+@pytest.mark.parametrize("address", [ADDRESS, IPv6Address("2001:db8::5")])
+def test_what_is_written_is_read_again(address: IPv4Address | IPv6Address) -> None:
     """Its fields by its names; without a pod's name there is no name in the metadata: its daemon keeps such an entry unseen."""
-    named = Allocation(parse_key("c" * 64, "eth0"), ADDRESS, "default", "web", 5)
-    bare = Allocation(parse_key("d", "eth0"), IPv4Address("10.0.0.10"))
+    named = Allocation(parse_key("c" * 64, "eth0"), address, "default", "web", 5)
+    bare = Allocation(parse_key("d", "eth0"), address + 1)
     raw = render_checkpoint([named, bare])
     assert parse_checkpoint(raw) == (named, bare)
     written = json.loads(raw)["allocations"]
-    assert written[0] == entry(allocationTimestamp=5)
+    assert written[0] == entry(allocationTimestamp=5, **{"ipv4": None, f"ipv{address.version}": str(address)})
     assert "k8sPodName" not in written[1]["metadata"]
-    with pytest.raises(ValueError, match="no IPv4"):
-        render_checkpoint([Allocation(parse_key("e", "eth0"), None)])
 
 
 def sandbox(container_id: str, *, name: str = "web", state: SandboxState = SandboxState.READY) -> Sandbox:
