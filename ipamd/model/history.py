@@ -8,11 +8,11 @@ people, is written behind (docs/adr/0035) and decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
-from ipaddress import AddressValueError
+from ipaddress import ip_address
 
-from ipamd.model.family import IPV4
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import rfc3339
 
@@ -121,13 +121,9 @@ class Subject:
     """One question's subject. Text that is a pod's name is that, even if container IDs begin with it."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
-        try:
-            IPV4.address(text)
-        except AddressValueError:
-            self.is_address = False
-        else:
-            self.is_address = True
+        self.text, self.is_address = text, False
+        with suppress(ValueError):  # an address however it is spelt: records have one spelling
+            self.text, self.is_address = str(ip_address(text)), True
 
     def names_pod(self, pod: str) -> bool:
         """Whether this is the pod `namespace/name`, told in full or by its name alone."""

@@ -5,7 +5,7 @@ The verdict is the one that the runtime reconciler would reach now, from the sam
 
 from __future__ import annotations
 
-from ipaddress import AddressValueError
+from ipaddress import ip_address
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
@@ -13,7 +13,7 @@ from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Verdict
-from ipamd.model.family import IPV4, IpAddress
+from ipamd.model.family import IpAddress, family_of
 from ipamd.model.history import HistoryAnswer, HistoryEvent, HistoryQuestion, Subject, refusal
 from ipamd.model.kernel import duplicate_addresses, wiring_differences
 from ipamd.model.record import dataclass
@@ -41,8 +41,8 @@ def explain(sources: Sources, question: HistoryQuestion) -> Explanation:
     if question.at is not None:
         return Explanation(subject, tuple(map(str, past.tenures)), past)
     try:
-        sentences = _explain_address(sources, IPV4.address(subject))
-    except AddressValueError:
+        sentences = _explain_address(sources, ip_address(subject))
+    except ValueError:
         sentences = _explain_sandbox(sources, subject)
     sentences += [f"{one} (I1, I20)" for one in sources.given_twice() if _is_about(one, Subject(subject))]
     sentences += [refusal(record) for record in past.records if record.event == HistoryEvent.REFUSED]
@@ -55,7 +55,9 @@ def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
     row = sources.datastore.address(address)
     if row is None:
         primary = next((eni for eni in sources.datastore.enis() if eni.primary_address == address), None)
-        return [f"{address} is the primary address of {primary.eni_id}: never given to a sandbox (I6)"] if primary else []
+        if primary:
+            return [f"{address} is the primary address of {primary.eni_id}: never given to a sandbox (I6)"]
+        return _explain_egress(sources, address)
     sentences = [f"{address} is {row.state} since {rfc3339(row.since)} on {row.eni_id}"]
     if row.prefix is not None:
         sentences.append(f"it is part of the delegated prefix {row.prefix}")
@@ -64,6 +66,23 @@ def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
     sentences += _what_next(sources, row)
     owner = sources.datastore.attachment(row.owner) if row.owner else None
     return sentences + (_explain_attachment(sources, owner) if owner else [])
+
+
+def _explain_egress(sources: Sources, address: IpAddress) -> list[str]:
+    """What an address for egress is, whose it is, and what holds it back; nothing of any other address."""
+    egress = family_of(address).egress
+    if address not in egress.network:
+        return []
+    sentences = [
+        f"{address} is of {egress.network}, for egress by {egress.ifname}: good on this node alone, outside it is the node's own"
+    ]
+    row = next((one for one in sources.datastore.addresses() if one.other_address == address), None)
+    if row is None:
+        return sentences
+    owner = sources.datastore.attachment(row.owner) if row.owner else None
+    if owner is None:
+        return [*sentences, f"it waits for {row.address}, with which it was given", *_what_next(sources, row)]
+    return sentences + _explain_attachment(sources, owner)
 
 
 def _what_next(sources: Sources, row: Address) -> list[str]:
@@ -105,6 +124,9 @@ def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
         f"host veth {attachment.host_veth}, netns {attachment.netns or 'not known'}, ENI {attachment.eni_id}, "
         f"route table {attachment.route_table}",
     ]
+    if attachment.other_address is not None:
+        ifname = family_of(attachment.other_address).egress.ifname
+        sentences.append(f"for egress of the other family it has {attachment.other_address} on {ifname}")
     sentences += [
         f"{held.operation} has been running on it for {held.age_s:.1f} s; operations waiting: {held.waiting_count}"
         + ("; its caller has left" if held.caller_left else "")

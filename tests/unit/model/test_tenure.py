@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from ipamd.model.history import HistoryAnswer, HistoryQuestion, HistoryRecord, Recorded, answer, tenures
+import pytest
+
+from ipamd.model.history import HistoryAnswer, HistoryQuestion, HistoryRecord, Recorded, Subject, answer, tenures
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ADDRESS = "10.0.0.5"
@@ -21,6 +23,20 @@ def record(minute: float, event: str, name: str = "a", *, since: float | None = 
     return HistoryRecord(
         at(minute), event, address=address, container_id=f"c-{name}", ifname="eth0", pod=f"default/{name}", since=began
     )
+
+
+@pytest.mark.parametrize(
+    "spelling", ["2001:db8::a:5", "2001:DB8::A:5", "2001:0db8:0000:0000:0000:0000:000a:0005", "2001:db8::0.10.0.5"]
+)
+def test_an_address_is_found_by_each_spelling(spelling: str) -> None:
+    """Records have one spelling of an IPv6 address, people many; what only begins like one is none."""
+    found = ask(spelling, record(0, "assigned", address="2001:db8::a:5"), record(1, "assigned", "b", address="2001:db8::a:50"))
+    assert [one.pod for one in found.tenures] == ["default/a"]
+    assert [Subject(text).is_address for text in (spelling, "2001:db8::a:g", "10.0.0", "fe80", "", "10.0.0.5")] == [
+        True,
+        *[False] * 4,
+        True,
+    ]
 
 
 def booted(minute: float, boot: str) -> HistoryRecord:
