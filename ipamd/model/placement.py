@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterator
 from itertools import count as count_from
 
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, InstanceLimits
+from ipamd.model.family import IPV4, IPV6, Egress, Family
 from ipamd.model.pool import Allocate, CreateEni, EniCapacity, Growth, PoolSettings, PoolSnapshot
-from ipamd.model.record import dataclass
+from ipamd.model.record import dataclass, replace
 from ipamd.model.words import counted
 
 STOPGAP_COUNT = 4
@@ -142,6 +143,9 @@ def free_indexes(taken: Collection[int]) -> Iterator[int]:
 HOST_NETWORK_PODS = 2
 """Pods without an address that maxPods counts: the CNI's own and kube-proxy. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
 
+ADDRESSES_MAX = (1 << 32) - 1
+"""What stands for more. Ours: the field of the proto has 32 bits."""
+
 MANY_VCPUS = 30
 MAX_PODS_FEW, MAX_PODS_MANY = 110, 250
 """Most pods that EKS lets its managed node groups have, below 30 vCPUs and above.
@@ -152,7 +156,8 @@ Source: https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.
 @dataclass(frozen=True, slots=True)
 class NodeBounds:
     """What narrows a node besides its type. Counts; 0: no bound. `subnet_free_count`: free addresses of the subnet beside the
-    `held_count` that the node has, None if EC2 has not been asked. `vcpu_count` 0: not known."""
+    `held_count` that the node has, None if EC2 has not been asked. `vcpu_count` 0: not known. `egress`: the range of which every
+    pod needs an address besides, or None."""
 
     max_eni: int = 0
     max_pods: int = 0
@@ -160,11 +165,12 @@ class NodeBounds:
     held_count: int = 0
     subnet_free_count: int | None = None
     vcpu_count: int = 0
+    egress: Egress | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """One mode. `address_count`: pods with an address of their own. `max_pods`: that and the pods on the host's network.
+    """One mode. `address_count`: pods with an address of their own, ADDRESSES_MAX for more. `max_pods`: that and the pods on the host's network.
     `recommended`: the same within what EKS caps; 0 if the vCPUs are not known."""
 
     mode: str
@@ -176,13 +182,18 @@ class Capacity:
     in_force: bool = False
 
 
-def capacities(limits: InstanceLimits, bounds: NodeBounds, *, prefixes: bool, primary_carries_pods: bool) -> tuple[Capacity, ...]:
+def capacities(
+    limits: InstanceLimits, bounds: NodeBounds, *, prefixes: bool, primary_carries_pods: bool, family: Family = IPV4
+) -> tuple[Capacity, ...]:
     """Count the pods in each mode.
 
     Args:
         prefixes, primary_carries_pods: the mode in force; the primary ENI carries none with custom networking.
-    Returns: single addresses and prefixes, with the primary ENI and without; prefixes only where the type can have them.
+    Returns: single addresses and prefixes, with the primary ENI and without; prefixes only where the type can have them. With IPv6
+    there is one mode.
     """
+    if family is IPV6:
+        return (_sparse_capacity(limits, bounds, family),)
     modes = [(of_prefixes, primary) for primary in (True, False) for of_prefixes in (False, True)]
     return tuple(
         _capacity(limits, bounds, of_prefixes=of_prefixes, primary=primary, in_force=mode == (prefixes, primary_carries_pods))
@@ -227,17 +238,42 @@ def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, 
     carrying = max(enis - bounds.unmanaged_eni_count - (not primary), 0)
     by_enis = carrying * slots * unit
     bound = [(by_enis, _of_enis(limits, bounds, primary=primary))]
-    if bounds.max_pods:
-        bound.append((bounds.max_pods, f"MAX_PODS={bounds.max_pods}"))
     if bounds.subnet_free_count is not None:
         free = bounds.held_count + bounds.subnet_free_count
         bound.append(
             (free, f"the subnet's {counted(bounds.subnet_free_count, 'free address')} beside the {bounds.held_count} held")
         )
-    address_count, limited_by = min(bound, key=lambda one: one[0])
-    max_pods = address_count + HOST_NETWORK_PODS
     formula = f"{carrying} ENIs x {slots} slots" + (f" x {unit}" if of_prefixes else "") + f" = {by_enis}"
     mode = ("prefixes" if of_prefixes else "single addresses") + ("" if primary else ", custom networking")
+    return _narrowest(mode, bound, bounds, formula=formula, in_force=in_force)
+
+
+def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family) -> Capacity:
+    """One prefix holds more pods than any node: what bounds them is the number that kubelet is given.
+
+    Source: https://github.com/awslabs/amazon-eks-ami, nodeadm: max-pods from the limits of IPv4, whatever the family.
+    """
+    count = (1 << family.any_route.max_prefixlen - family.prefix_length) - 1
+    mode, formula = f"IPv6, one /{family.prefix_length}", f"one /{family.prefix_length} but for its first address = {count}"
+    if not limits.supports_prefixes:
+        no_prefix = (0, f"no prefix can be delegated to {limits.instance_type}: only Nitro types and bare metal have them")
+        return _narrowest(mode, [no_prefix], bounds, formula=formula, in_force=True)
+    found = _narrowest(mode, [(min(count, ADDRESSES_MAX), "not by addresses")], bounds, formula=formula, in_force=True)
+    kubelet = (
+        f"nodeadm gives kubelet {limits.max_pods}, by the type's IPv4 slots whatever the family; maxPodsExpression raises it"
+    )
+    return replace(found, limited_by=f"{found.limited_by}; {kubelet}")
+
+
+def _narrowest(mode: str, bound: list[tuple[int, str]], bounds: NodeBounds, *, formula: str, in_force: bool) -> Capacity:
+    """Of these bounds and those of every mode."""
+    if bounds.max_pods:
+        bound.append((bounds.max_pods, f"MAX_PODS={bounds.max_pods}"))
+    if bounds.egress:
+        range_count = len(bounds.egress.addresses())
+        bound.append((range_count, f"{range_count} addresses for egress in {bounds.egress.network}"))
+    address_count, limited_by = min(bound, key=lambda one: one[0])
+    max_pods = min(address_count + HOST_NETWORK_PODS, ADDRESSES_MAX)
     recommended = min(max_pods, eks_cap(bounds.vcpu_count)) if bounds.vcpu_count else 0
     return Capacity(mode, address_count, max_pods, recommended, formula, limited_by, in_force)
 

@@ -68,7 +68,7 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
 
     Raises: NotServingError before the first cycle.
     """
-    snapshot, settings = _snapshot(sources), sources.pool.settings
+    snapshot, settings, network = _snapshot(sources), sources.pool.settings, sources.settings.now.network
     bounds = NodeBounds(
         max_eni=settings.max_eni,
         max_pods=sources.settings.now.pool.max_pods,
@@ -76,9 +76,14 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
         held_count=snapshot.counts.total,
         subnet_free_count=snapshot.growth.room,
         vcpu_count=os.cpu_count() or 0,
+        egress=network.egress.egress if network.egress else None,
     )
     modes = capacities(
-        snapshot.limits, bounds, prefixes=settings.prefix_delegation, primary_carries_pods=sources.primary_carries_pods
+        snapshot.limits,
+        bounds,
+        prefixes=settings.prefix_delegation,
+        primary_carries_pods=sources.primary_carries_pods,
+        family=network.family,
     )
     return snapshot.limits, bounds, modes
 

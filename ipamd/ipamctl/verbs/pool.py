@@ -99,9 +99,11 @@ def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:
     if limits is None:
         message = f"instance type {arguments.instance_type!r} is not in the built-in table; check its spelling, as in m5.large"
         raise UsageError(message)
-    pool = load().pool
-    bounds = NodeBounds(max_eni=pool.max_eni, max_pods=pool.max_pods, vcpu_count=max(arguments.vcpus, 0))
-    modes = capacities(limits, bounds, prefixes=pool.prefix_delegation, primary_carries_pods=True)
+    settings = load()
+    pool, network = settings.pool, settings.network
+    egress = network.egress.egress if network.egress else None
+    bounds = NodeBounds(max_eni=pool.max_eni, max_pods=pool.max_pods, vcpu_count=max(arguments.vcpus, 0), egress=egress)
+    modes = capacities(limits, bounds, prefixes=pool.prefix_delegation, primary_carries_pods=True, family=network.family)
     return plain(capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count))
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import EniId
-from ipamd.model.placement import Capacity, NodeBounds, capacities, eks_cap, most_addresses, usable_eni_count
+from ipamd.model.placement import ADDRESSES_MAX, Capacity, NodeBounds, capacities, eks_cap, most_addresses, usable_eni_count
 from ipamd.model.pool import EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
 
 M5_LARGE = InstanceLimits("m5.large", 3, 10)
@@ -62,6 +63,32 @@ def test_the_primary_without_pods_is_said() -> None:
 def test_a_xen_type_has_no_prefixes() -> None:
     """Modes that the type cannot have are not listed."""
     assert list(modes_of(replace(M5_LARGE, hypervisor="xen"))) == ["single addresses", "single addresses, custom networking"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "bounds", "count", "limited_by"),
+    [
+        (M5_LARGE, NO_BOUNDS, ADDRESSES_MAX, "not by addresses"),
+        (M5_LARGE, NodeBounds(egress=IPV4.egress), 1021, "1021 addresses for egress in 169.254.172.0/22"),
+        (M5_LARGE, NodeBounds(max_pods=110, egress=IPV4.egress), 110, "MAX_PODS=110"),
+        (replace(M5_LARGE, hypervisor="xen"), NO_BOUNDS, 0, "no prefix can be delegated to m5.large"),
+    ],
+)
+def test_a_node_of_ipv6_has_one_mode(limits: InstanceLimits, bounds: NodeBounds, count: int, limited_by: str) -> None:
+    """Addresses bound nothing: the row says what does, and which number nodeadm gives kubelet, and why."""
+    (found,) = capacities(limits, replace(bounds, vcpu_count=2), prefixes=False, primary_carries_pods=True, family=IPV6)
+    assert (found.mode, found.address_count, found.in_force) == ("IPv6, one /80", count, True)
+    assert found.formula.endswith(f"= {2**48 - 1}")
+    assert found.limited_by.startswith(limited_by)
+    assert ("nodeadm gives kubelet 29, by the type's IPv4 slots" in found.limited_by) == limits.supports_prefixes
+    assert found.recommended == min(count + 2, 110)
+
+
+def test_egress_bounds_large_nodes_of_ipv4() -> None:
+    """Every pod needs an address of that range too."""
+    found = modes_of(InstanceLimits("m5.24xlarge", 15, 50), NodeBounds(egress=IPV6.egress), prefixes=True)
+    assert (found["prefixes"].address_count, found["single addresses"].address_count) == (1022, 735)
+    assert found["prefixes"].limited_by == "1022 addresses for egress in fd00::ac:0/118"
 
 
 def test_eks_caps_what_is_recommended() -> None:
