@@ -36,13 +36,14 @@ TAIL_BYTES = 2 << 20
 
 SYSCTLS = (
     "net/ipv4/ip_forward",
-    "net/ipv4/conf/*/forwarding",
+    "net/ipv[46]/conf/*/forwarding",
     "net/ipv4/conf/*/rp_filter",
     "net/ipv4/conf/*/accept_local",
     "net/ipv4/conf/*/src_valid_mark",
     "net/ipv4/conf/*/proxy_arp",
-    "net/ipv4/neigh/default/gc_thresh*",
+    "net/ipv[46]/neigh/default/gc_thresh*",
     "net/ipv6/conf/*/disable_ipv6",
+    "net/ipv6/conf/*/accept_ra",
     "net/netfilter/nf_conntrack_max",
     "net/netfilter/nf_conntrack_count",
     "fs/inotify/max_user_*",
@@ -94,6 +95,7 @@ def parts(daemon: Ask, *, run_dir: Path, history_dir: Path, metrics_address: str
                 (dump.addresses, "addresses of links"),
                 (dump.rules, "routing rules"),
                 (dump.routes, "routes of all tables"),
+                (dump.neighbours, "neighbour entries"),
             )
         ),
         Part("nft.txt", "the nftables ruleset", dump.nft_ruleset),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
+from ipamd.model.family import IPV4, IPV6
 
 _LEFT_OUT = frozenset({"attrs", "header", "event", "__align"})
 
@@ -26,12 +27,17 @@ def addresses() -> list[dict[str, Any]]:
 
 def rules() -> list[dict[str, Any]]:
     """Dump the routing rules of both families."""
-    return _dumped(lambda kernel: [*kernel.get_rules(family=2), *kernel.get_rules(family=10)])
+    return _dumped(lambda kernel: [rule for family in (IPV4, IPV6) for rule in kernel.get_rules(family=family.number)])
 
 
 def routes() -> list[dict[str, Any]]:
-    """Dump the IPv4 routes of all tables."""
-    return _dumped(lambda kernel: kernel.get_routes(family=2))
+    """Dump the routes of all tables, of both families."""
+    return _dumped(lambda kernel: [route for family in (IPV4, IPV6) for route in kernel.get_routes(family=family.number)])
+
+
+def neighbours() -> list[dict[str, Any]]:
+    """Dump the neighbour entries of both families: with IPv6 they alone lead to a sandbox."""
+    return _dumped(lambda kernel: [entry for family in (IPV4, IPV6) for entry in kernel.get_neighbours(family=family.number)])
 
 
 def nft_ruleset() -> str:

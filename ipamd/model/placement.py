@@ -170,8 +170,8 @@ class NodeBounds:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """One mode. `address_count`: pods with an address of their own, ADDRESSES_MAX for more. `max_pods`: that and the pods on the host's network.
-    `recommended`: the same within what EKS caps; 0 if the vCPUs are not known."""
+    """One mode. `address_count`: pods with an address of their own, ADDRESSES_MAX for more. `max_pods`: that and the pods on the
+    host's network. `recommended`: the same within what EKS caps; 0 if the vCPUs are not known."""
 
     mode: str
     address_count: int

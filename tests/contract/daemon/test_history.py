@@ -138,7 +138,11 @@ def test_the_archive_holds_the_node_and_no_secret(tmp_path: Path) -> None:
             assert '"default/a"' in held["history.jsonl"]
             assert "table ip" in held["nft.txt"]
             assert '"FRA_PRIORITY": 513' in held["rules.jsonl"]
+            assert '"NDA_DST"' in held["neighbours.jsonl"]
             assert "net/ipv4/ip_forward = 1" in held["sysctls.txt"]
+            assert "net/ipv6/conf/all/forwarding = " in held["sysctls.txt"]
+            for name in ("rules", "routes"):
+                assert all(f'"family": {family}' in held[f"{name}.jsonl"] for family in (2, 10)), name
             assert {part["name"] for part in json.loads(held["MANIFEST.json"])} >= asked
         assert "ipamd_ready" in (tmp_path / "True" / "vpc-ipamd-bundle" / "metrics.txt").read_text()
 

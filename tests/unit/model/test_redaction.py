@@ -96,6 +96,8 @@ KEPT = [
     "http://10.0.0.5:61678/metrics http://169.254.169.254/latest/meta-data/ https://ec2.us-west-2.amazonaws.com/",
     "-A INPUT -p tcp -m tcp --dport 53 -j ACCEPT; docker run -p 8080:80; mkdir -p /run/x; pods without a token",
     '{"at":"2026-11-22T10:00:00Z","level":"INFO","message":"ADD default/web 10.0.0.5","container_id":"' + "ab12" * 16 + '"}',
+    "2001:db8:1:2:abcd::5/128 2600:1F14:0001:0002:ABCD:0000:0000:0005 via fe80::1 dev eni0a1b2c3d4e5 [fd00:ec2::254]:80 fd00::ac:2",
+    "http://[fd00:ec2::23]:80/v1/pods GET [2001:db8::5]:61678 ::ffff:10.0.0.5 2001:db8:1:2:abcd::/80 v6if0 fe80::1%eth0",
     "oifname \"eni0a1b2c3d4e5\" ip saddr 10.0.0.5 counter packets 5 bytes 420 drop comment \"vpc-ipamd\"",
     "net/ipv4/conf/enikey0/rp_filter = 1\nipamd_ec2_attempts_total{api=\"AttachNetworkInterface\",outcome=\"ok\"} 3",
     "the credentials were refused; authentication failed; basic checks; bearer token refused; compass: north; author: x; keys: 3",
