@@ -134,7 +134,8 @@ class App:
         self.sandbox = SandboxServices(attach, detach, check, GcService(context, runtime=runtime, judge=judge, detach=detach))
         self.spooled_deletes = SpooledDeletes(context, spool=adapters.spool, detach=detach)
         self.other_daemon = OtherDaemon(context, aws_node=adapters.aws_node)
-        imported = ImportService(context, aws_node=adapters.aws_node, other=self.other_daemon, prefix=prefix)
+        egress = current.now.network.egress
+        self.imported = ImportService(context, aws_node=adapters.aws_node, other=self.other_daemon, prefix=prefix, egress=egress)
         self.quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
         self.runtime: RuntimeReconciler | None = None
         if runtime is not None:
@@ -143,7 +144,7 @@ class App:
                 runtime=runtime,
                 detach=detach,
                 quarantine=self.quarantine,
-                imported=imported,
+                imported=self.imported,
                 learned=adapters.node_info.set_runtime,
             )
         self.startup = StartupReconciler(
@@ -151,7 +152,7 @@ class App:
             cooldown=cooldown,
             runtime=runtime,
             quarantine=self.quarantine,
-            imported=imported,
+            imported=self.imported,
             is_datastore_intact=adapters.opened.report.is_intact,
         )
 

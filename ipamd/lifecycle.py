@@ -76,6 +76,7 @@ class Lifecycle:
             quiesce=self.stop,
             leave_mark=self._served_mark.leave,
             end=end,
+            left_egress=app.imported.left_egress,
         )
         self._maintenance = Maintenance(
             context,

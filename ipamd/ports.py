@@ -350,9 +350,11 @@ class HostNetwork(Protocol):
         Changes and sends nothing. `is_repaired`: `Wiring.repair` of that sandbox puts it right. Raises: KernelDumpError, WiringError.
         """
 
-    def remove_left_chains(self) -> str:
+    def remove_left_chains(self, *, egress: Collection[str] | None) -> str:
         """Remove what amazon-vpc-cni-k8s made with iptables-nft or nftables. The caller knows that nobody needs it any more.
 
+        Args:
+            egress: of its chains for the egress of one sandbox each only these; None: all.
         Returns: what was removed, "" if there was nothing. Raises: WiringError, KernelDumpError; then nothing was.
         """
 
@@ -475,6 +477,9 @@ class AwsNode(Protocol):
 
     def write(self, allocations: Iterable[Allocation]) -> str:
         """Replace its file. Returns: its path. Raises: TakeoverError."""
+
+    def network_name(self) -> str:
+        """The name of its network, by its conflist wherever that is now; what it installs if none can be read."""
 
     def has_conflist(self) -> bool:
         """Whether its conflist is where runtimes find it: it sorts before ours."""

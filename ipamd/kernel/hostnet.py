@@ -138,9 +138,9 @@ class KernelHostNetwork(HostNetwork):
         # No lock: reconciliation must not wait for a slow hot-plug.
         routing.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
-    def remove_left_chains(self) -> str:
+    def remove_left_chains(self, *, egress: Collection[str] | None) -> str:
         with self._lock:
-            return remove_left_chains(self._host, self._nft)
+            return remove_left_chains(self._host, self._nft, egress=egress)
 
     def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
         with self._host.netlink() as sock:  # no lock, so not behind a repair: a link that goes is news at once

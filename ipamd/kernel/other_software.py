@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache
@@ -25,7 +25,7 @@ from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attrib
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import NFGENMSG_BYTES, Nftables, generation
 from ipamd.model.errors import WiringError
-from ipamd.model.family import IPV4, IpAddress
+from ipamd.model.family import IPV4, IPV6, IpAddress
 from ipamd.model.kernel import NODE, RoutingDifference
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
@@ -34,6 +34,10 @@ LEFT_CHAINS = ("AWS-SNAT-CHAIN-", "AWS-CONNMARK-CHAIN-")
 LEFT_TABLE = ("ip", "aws-cni")
 """Its connection marks, where iptables is iptables-nft. Source: amazon-vpc-cni-k8s pkg/networkutils/nftables_connmark.go."""
 
+EGRESS_CHAINS = ("CNI-E4-", "CNI-E6-")
+"""One for each sandbox with an address for egress: `ipamd/model/aws_node.py`, egress_chain."""
+
+FAMILY_NUMBERS = {one.nft: one.number for one in (IPV4, IPV6)}
 FAMILIES, HOOKS = ("ip", "inet", "netdev"), ("prerouting", "forward", "postrouting")
 OURS = "vpc-ipamd"
 """How the names of our own tables begin."""
@@ -580,28 +584,44 @@ def _accepts(tool: str, table: str, chain: str, prefix: str) -> str:
 # linux/netfilter/nf_tables_compat.h, linux/netfilter/xt_comment.h; libnftnl udata.h.
 
 
-BASE_CHAINS = (("nat", "PREROUTING"), ("nat", "POSTROUTING"), ("mangle", "PREROUTING"))
-"""Of family ip: where its rules are that call its chains, or mark packets by themselves."""
+BASE_CHAINS = (("nat", "PREROUTING"), ("nat", "POSTROUTING"), ("mangle", "PREROUTING"), ("filter", "FORWARD"))
+"""Where its rules are, in both families, that call its chains, or mark or refuse packets by themselves."""
 
-COMMENTS = frozenset({b"AWS SNAT CHAIN", b"AWS, outbound connections", b"AWS, CONNMARK", b"AWS, primary ENI"})
+_NODE_LOCAL = (b"Block Node Local Pod access via IPv4", b"Block Node Local Pod access via IPv6")
+COMMENTS = frozenset({b"AWS SNAT CHAIN", b"AWS, outbound connections", b"AWS, CONNMARK", b"AWS, primary ENI", *_NODE_LOCAL})
 
-_FAMILY_IP = 2
 _ATTRIBUTE = struct.Struct("=HH")
 
 
-def remove_left_chains(host: HostNetns, nft: Nftables) -> str:
-    """Remove everything of its in one transaction. Returns: what was removed, "" if there was nothing. Raises: WiringError."""
+def remove_left_chains(host: HostNetns, nft: Nftables, *, egress: Collection[str] | None) -> str:
+    """Remove everything of its in one transaction; of the chains for egress of single sandboxes only these, or all for None.
+
+    Returns: what was removed, "" if there was nothing. Raises: WiringError.
+    """
+    beginnings = (*LEFT_CHAINS, *(EGRESS_CHAINS if egress is None else egress))
     chains = read_chains(nft.query("list chains"))
-    names = {(one.table, one.name) for one in chains if one.family == "ip"}
-    own = sorted(place for place in names if place[0] == "nat" and place[1].startswith(LEFT_CHAINS))
-    has_table = any((one.family, one.table) == LEFT_TABLE for one in chains)
+    own = sorted(
+        (one.family, one.table, one.name)
+        for one in chains
+        if one.family in FAMILY_NUMBERS and one.table == "nat" and one.name.startswith(beginnings)
+    )
+    places = {(one.family, one.table, one.name) for one in chains}
+    jumps = [name.encode() for name in beginnings]
     with host.netfilter() as sock:
-        commands = [command for place in BASE_CHAINS if place in names for command in _rule_removals(sock, *place)]
+        commands = [
+            command
+            for family in FAMILY_NUMBERS
+            for table, chain in BASE_CHAINS
+            if (family, table, chain) in places
+            for command in _rule_removals(sock, (family, table, chain), jumps)
+        ]
     said = [f"{counted(len(commands), 'rule')} of base chains"] if commands else []
-    said += [name for _, name in own]
-    commands += [f"flush chain ip {table} {name}" for table, name in own]  # all first: its chains may call one another
-    commands += [f"delete chain ip {table} {name}" for table, name in own]
-    if has_table:
+    for_one = [name for *_, name in own if name.startswith(EGRESS_CHAINS)]
+    said += [name for *_, name in own if name not in for_one]
+    said += [f"{counted(len(for_one), 'chain')} for egress"] if for_one else []
+    commands += [f"flush chain {' '.join(place)}" for place in own]  # all first: its chains may call one another
+    commands += [f"delete chain {' '.join(place)}" for place in own]
+    if any((one.family, one.table) == LEFT_TABLE for one in chains):
         commands.append(f"delete table {' '.join(LEFT_TABLE)}")
         said.append(f"table {' '.join(LEFT_TABLE)}")
     if commands:
@@ -609,17 +629,18 @@ def remove_left_chains(host: HostNetns, nft: Nftables) -> str:
     return ", ".join(said)
 
 
-def _rule_removals(sock: NetlinkSocket, table: str, chain: str) -> Iterator[str]:
-    """Remove its rules in one base chain of family ip, by their handles. Raises: WiringError, KernelDumpError."""
+def _rule_removals(sock: NetlinkSocket, place: tuple[str, str, str], jumps: Sequence[bytes]) -> Iterator[str]:
+    """Remove its rules in one base chain, by their handles. Raises: WiringError, KernelDumpError."""
+    family, table, chain = place
     selector = text_attribute(uapi.NFTA_RULE_TABLE, table) + text_attribute(uapi.NFTA_RULE_CHAIN, chain)
-    step = f"look at nftables chain ip {table} {chain}"
-    for body in sock.dump(Message(step, uapi.NFT_MSG_GETRULE, 0, bytes((_FAMILY_IP, 0, 0, 0)) + selector)):
+    step, head = f"look at nftables chain {' '.join(place)}", bytes((FAMILY_NUMBERS[family], 0, 0, 0))
+    for body in sock.dump(Message(step, uapi.NFT_MSG_GETRULE, 0, head + selector)):
         parts = attributes(body, NFGENMSG_BYTES)
-        if _is_left(parts):
-            yield f"delete rule ip {table} {chain} handle {int.from_bytes(parts[uapi.NFTA_RULE_HANDLE], 'big')}"
+        if _is_left(parts, jumps):
+            yield f"delete rule {' '.join(place)} handle {int.from_bytes(parts[uapi.NFTA_RULE_HANDLE], 'big')}"
 
 
-def _is_left(rule: Mapping[int, bytes]) -> bool:
+def _is_left(rule: Mapping[int, bytes], jumps: Iterable[bytes]) -> bool:
     comments = set[bytes]()
     userdata = rule.get(uapi.NFTA_RULE_USERDATA, b"")
     if (
@@ -633,7 +654,7 @@ def _is_left(rule: Mapping[int, bytes]) -> bool:
             break
         expression = attributes(expressions[: offset + size], offset + _ATTRIBUTE.size)
         name, data = expression.get(uapi.NFTA_EXPR_NAME, b"").rstrip(b"\0"), expression.get(uapi.NFTA_EXPR_DATA, b"")
-        if name == b"immediate" and any(chain.encode() in data for chain in LEFT_CHAINS):
+        if name == b"immediate" and any(chain in data for chain in jumps):
             return True
         if name == b"match":
             match = attributes(data, 0)

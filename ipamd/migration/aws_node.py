@@ -242,7 +242,7 @@ class FileAwsNode:
         self._change_note(exporting=None)
 
     def write(self, allocations: Iterable[Allocation]) -> str:
-        content = render_checkpoint(allocations, network_name=self._network_name())
+        content = render_checkpoint(allocations, network_name=self.network_name())
 
         def announce(version: Version) -> None:
             # Before the rename: a process that dies between both must not take what it wrote for the other's.
@@ -275,16 +275,7 @@ class FileAwsNode:
             sync_directory(self._ours.parent)
         return f"{self._ours} was removed"
 
-    def _rename(self, source: Path, target: Path) -> bool:
-        with _done_or_refused(f"{source} cannot be renamed to {target.name}"):
-            try:
-                source.rename(target)
-            except FileNotFoundError:
-                return False
-            sync_directory(target.parent)
-        return True
-
-    def _network_name(self) -> str:
+    def network_name(self) -> str:
         for path in (self._theirs, self._saved):
             try:
                 raw = read_bounded(path, most=CONFLIST_MAX_BYTES)
@@ -294,6 +285,15 @@ class FileAwsNode:
             if raw is not None:
                 return network_name_of(raw)
         return NETWORK_NAME
+
+    def _rename(self, source: Path, target: Path) -> bool:
+        with _done_or_refused(f"{source} cannot be renamed to {target.name}"):
+            try:
+                source.rename(target)
+            except FileNotFoundError:
+                return False
+            sync_directory(target.parent)
+        return True
 
     def _is_news(self) -> bool:
         """Whether its daemon may have written its file since we read or wrote it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health, Phase
@@ -124,10 +124,11 @@ class Handover:
         quiesce: Callable[[], None],
         leave_mark: Callable[[], None],
         end: Callable[[str], None],
+        left_egress: Callable[[], tuple[Collection[str] | None, bool]],
     ) -> None:
         """`is_overtaken`: its file was written after our rows, which were therefore made anew at this start. `quiesce` ends every
         loop that changes something; `leave_mark` says that this daemon is at work, for STATUS; `end` ends the process, for the next
-        one to begin."""
+        one to begin. `left_egress`: see `ImportService`."""
         self._leave_mark = leave_mark
         self._aws_node = aws_node
         self._is_overtaken = is_overtaken
@@ -136,6 +137,7 @@ class Handover:
         self._health = health
         self._stopped = stopped
         self._end = end
+        self._left_egress = left_egress
         self._hostnet = hostnet
         self._identity = identity
         self._is_tidy = False
@@ -187,8 +189,8 @@ class Handover:
             return ""
         if any(one.subject == NODE and one.is_repaired for one in self._hostnet.differences(identity=identity, enis=())):
             return ""  # our table is not in place yet
-        removed = self._hostnet.remove_left_chains()
-        self._is_tidy = True
+        egress, self._is_tidy = self._left_egress()
+        removed = self._hostnet.remove_left_chains(egress=egress)
         if removed:
             log.warning("removed what amazon-vpc-cni-k8s had left in nftables chains=%s", removed)
         return removed

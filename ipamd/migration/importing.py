@@ -8,14 +8,14 @@ given to nobody; it is looked at again with each list of the runtime, which may 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.migration.handover import OtherDaemon
 from ipamd.model.attachment import pod_veth_name
-from ipamd.model.aws_node import Allocation, ImportResult, Unnamed, identify
+from ipamd.model.aws_node import Allocation, ImportResult, Unnamed, egress_chain, identify
 from ipamd.model.errors import ForeignStateError, IpamError, log_text
-from ipamd.model.family import IpAddress
+from ipamd.model.family import Family, IpAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
@@ -31,8 +31,11 @@ log = logging.getLogger(__name__)
 class ImportService(Service):
     """Identifies and stamps; records nothing, so it is repeated whole after a crash."""
 
-    def __init__(self, context: ServiceContext, *, aws_node: AwsNode, other: OtherDaemon, prefix: str) -> None:
+    def __init__(
+        self, context: ServiceContext, *, aws_node: AwsNode, other: OtherDaemon, prefix: str, egress: Family | None
+    ) -> None:
         super().__init__(context)
+        self._egress = egress
         self._other = other
         self._aws_node = aws_node
         self._prefix = prefix
@@ -70,6 +73,18 @@ class ImportService(Service):
         left = [one for one in survey.veths if one.ifindex in self._unnamed and one.key is None and not one.is_dying]
         names = {one.name for one in left}
         return [one for one in self._stamp_all(left, survey, listed).veths if one.name in names and one.key is not None]
+
+    def left_egress(self) -> tuple[Collection[str] | None, bool]:
+        """Say which of the chains by which its plugin translates sandboxes' egress are not needed: those whose sandboxes are ours.
+
+        Returns: their names, None for all; and whether that is final. All go once no sandbox is its any more, because our one rule
+        translates for whoever has such an address; none where our settings give no egress.
+        """
+        if self._egress is None or not self._unnamed:
+            return (() if self._egress is None else None), True
+        name, family = self._aws_node.network_name(), self._egress
+        ours = (one.key.container_id for one in self._datastore.attachments() if one.other_address is not None)
+        return [egress_chain(name, container_id, family=family) for container_id in ours], False
 
     def _stamp_all(self, foreign: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None) -> ImportResult:
         routed: dict[str, list[IpAddress]] = {}

@@ -9,6 +9,7 @@ pkg/networkutils/names.go (GeneratePodHostVethName).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -18,7 +19,7 @@ from typing import Any
 from ipamd.model.attachment import Attachment, pod_veth_name
 from ipamd.model.cniresult import others_mac
 from ipamd.model.errors import ForeignStateError, IpamError
-from ipamd.model.family import IPV4, IPV6, IpAddress
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress
 from ipamd.model.ids import AttachmentKey, IfName, parse_key
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.record import dataclass, field
@@ -32,6 +33,9 @@ NETWORK_NAME = "aws-cni"
 
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """Ours: 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
+
+EGRESS_CHAIN_CHARACTERS = 28
+"""Source: github.com/containernetworking/plugins pkg/utils/utils.go, maxChainLength."""
 
 _AGENT_POD = re.compile(r"kube-system/aws-node-[a-z0-9]{5}")
 """A pod of its DaemonSet; aws-node-termination-handler is another program. Source: amazon-vpc-cni-k8s config/master/aws-k8s-cni.yaml;
@@ -139,6 +143,15 @@ def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = 
             }
         )
     return json.dumps({"version": VERSION, "allocations": entries}, separators=(",", ":")).encode() + b"\n"
+
+
+def egress_chain(network_name: str, container_id: str, *, family: Family) -> str:
+    """The chain in table nat by which its plugin for egress translates what one sandbox sends in `family`.
+
+    Source: github.com/containernetworking/plugins pkg/utils/utils.go, MustFormatChainNameWithPrefix.
+    """
+    digest = hashlib.sha512(f"{network_name}{container_id}".encode()).hexdigest()
+    return f"CNI-E{family.any_route.version}-{digest}"[:EGRESS_CHAIN_CHARACTERS]
 
 
 def network_name_of(conflist: bytes) -> str:

@@ -78,6 +78,10 @@ class FakeAwsNode:
         self._is_news = False
         return "/ipam.json"
 
+    def network_name(self) -> str:
+        """See the port."""
+        return "aws-cni"
+
     def has_conflist(self) -> bool:
         """See the port."""
         return THEIRS in self.conflists

@@ -44,6 +44,7 @@ class FakeHostNetwork:
         self.is_table_lost = False
         self.table_count = 0
         self.left_chains = ""
+        self.left_egress: Collection[str] | None = ()
         self.led_astray: set[IpAddress] = set()
         self.asked: list[IpAddress] = []
 
@@ -140,8 +141,9 @@ class FakeHostNetwork:
             if one in self.asked
         ]
 
-    def remove_left_chains(self) -> str:
-        """See the port: what a test put into `left_chains`."""
+    def remove_left_chains(self, *, egress: Collection[str] | None) -> str:
+        """See the port: what a test put into `left_chains`; for whose egress goes into `left_egress`."""
+        self.left_egress = egress
         removed, self.left_chains = self.left_chains, ""
         return removed
 

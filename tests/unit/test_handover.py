@@ -26,6 +26,7 @@ class Hands:
         self.stopped = threading.Event()
         self.ended: list[str] = []
         self.marked_s: list[float] = []
+        self.left_egress: tuple[list[str] | None, bool] = None, True
         app = self.node.app
         self.handover = Handover(
             aws_node=app.adapters.aws_node,
@@ -40,6 +41,7 @@ class Hands:
             quiesce=lambda: None,
             leave_mark=lambda: self.marked_s.append(self.node.clock.monotonic()),
             end=self.ended.append,
+            left_egress=lambda: self.left_egress,
         )
 
 
@@ -221,6 +223,19 @@ def test_chains_go_once_ours_are_in_place(hands: Hands) -> None:
     hands.theirs.conflists = {THEIRS}
     hands.handover.take_conflist()
     assert hands.handover.tidy() == "more"
+
+
+def test_chains_of_sandboxes_that_are_not_ours_yet_stay(hands: Hands) -> None:
+    """Only the named ones go, and the others are looked at again until all may."""
+    kernel = hands.node.hostnet
+    hands.node.node_info.learn_identity()
+    for left, removed in (([], ""), (["CNI-E4-a"], "CNI-E4-a"), (None, "CNI-E4-b")):
+        hands.left_egress, kernel.left_chains = (left, left is None), removed
+        assert hands.handover.tidy() == removed
+        assert kernel.left_egress == left
+    kernel.left_egress = []
+    assert hands.handover.tidy() == ""
+    assert kernel.left_egress == [], "once"
 
 
 def test_its_plugin_is_served_or_a_condition_says_why_not(tmp_path: Path) -> None:

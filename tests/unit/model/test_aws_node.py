@@ -11,8 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.attachment import pod_veth_name
-from ipamd.model.aws_node import ENTRIES_MAX, FILE_MAX_BYTES, Allocation, identify, parse_checkpoint, render_checkpoint
+from ipamd.model.aws_node import (
+    ENTRIES_MAX,
+    FILE_MAX_BYTES,
+    Allocation,
+    egress_chain,
+    identify,
+    parse_checkpoint,
+    render_checkpoint,
+)
 from ipamd.model.errors import ForeignStateError
+from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import ContainerId, parse_key
 from ipamd.model.sandbox import Sandbox, SandboxState
 
@@ -110,6 +119,19 @@ def test_what_is_written_is_read_again(address: IPv4Address | IPv6Address) -> No
     written = json.loads(raw)["allocations"]
     assert written[0] == entry(allocationTimestamp=5, **{"ipv4": None, f"ipv{address.version}": str(address)})
     assert "k8sPodName" not in written[1]["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("container_id", "family", "chain"),
+    [
+        ("containerId-123", IPV4, "CNI-E4-5740307710ebfd5fb24f5"),
+        ("e08d329840b3c6812bcd311d57b554ec89a6", IPV4, "CNI-E4-9d8149af0b5754bb7ab3c"),
+        ("0" * 64, IPV6, "CNI-E6-a6c9a47d34158a572c7b7"),
+    ],
+)
+def test_chains_for_egress_are_named_as_its_plugin_does(container_id: str, family: Family, chain: str) -> None:
+    """By network and sandbox, in as many characters as iptables takes."""
+    assert egress_chain("aws-cni", container_id, family=family) == chain
 
 
 def sandbox(container_id: str, *, name: str = "web", state: SandboxState = SandboxState.READY) -> Sandbox:
