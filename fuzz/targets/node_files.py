@@ -165,7 +165,7 @@ class NodeFiles(Target):
 
     def _other_conflist(self, path: Path, _: bytes) -> None:
         node = self._aws_node(conflist=path)
-        name = node._network_name()
+        name = node.network_name()
         render_checkpoint((), network_name=name)
 
     def _conflist(self, path: Path, _: bytes) -> None:
