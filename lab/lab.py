@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +36,7 @@ from lab.vpc.state import Vpc
 log = logging.getLogger(__name__)
 
 NODE_SUBNET, HOST_SUBNET = "10.0.0.0/22", "10.0.8.0/24"  # ours, because: a page of addresses an eye can tell apart
+IPV6_CIDR = "2600:1f14:abc:de00::/56"  # ours: of Amazon's range; what `Vpc(ipv6_cidr=...)` is given where nodes have IPv6
 WIRE_TIMEOUT_S = 30.0
 OUTSIDE = "outside"
 """The host beyond the internet gateway, in `ping`; it is of no VPC, and in no list of hosts."""
@@ -181,6 +182,13 @@ class Lab:
         if first.primary_address is None:
             raise KeyError(name)
         return first.primary_address
+
+    def ipv6_address(self, name: str) -> IPv6Address:
+        """Return a node's or host's own IPv6 address. Raises: KeyError if it has none, or there is none of that name."""
+        (first, *_) = self.vpc.enis_of(self.vpc.instance(name).instance_id)
+        if not first.ipv6_addresses:
+            raise KeyError(name)
+        return first.ipv6_addresses[0]
 
     def close(self) -> None:
         """Stop and remove everything; idempotent."""

@@ -15,16 +15,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
-from lab.lab import Lab
+from lab.lab import IPV6_CIDR, Lab
 from lab.node.daemon import PLUGIN_PATH, READY_TIMEOUT_S, RUN_DIR, Daemon
 from lab.node.kernel_view import KernelView, read_kernel
 from lab.node.node import Node
 from lab.node.process import NodeProcess
+from lab.vpc.family import IPV4, IPV6, Family, pool_of
 from lab.vpc.interfaces import Delays
+from lab.vpc.model import Address
 from lab.vpc.state import Vpc
 from tests.patience import PATIENCE_S
 
@@ -52,10 +54,17 @@ class CniReply:
 
     @property
     def address(self) -> IPv4Address:
-        """The address of an ADD's result."""
+        """The address of an ADD's result, of a node whose pool is IPv4."""
+        address = self.any_address
+        assert isinstance(address, IPv4Address)
+        return address
+
+    @property
+    def any_address(self) -> Address:
+        """The address of an ADD's result, of whichever family."""
         assert self.ok, self.body
         assert self.body is not None
-        return IPv4Address(self.body["ips"][0]["address"].split("/")[0])
+        return ip_interface(self.body["ips"][0]["address"]).ip
 
 
 def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S, pause_s: float = 0.02) -> float:
@@ -124,11 +133,16 @@ class Rig:
         assert status is not None
         return dict(status["pool"])
 
-    def attachments(self) -> dict[str, IPv4Address]:
+    @property
+    def family(self) -> Family:
+        """That of the daemon's pool."""
+        return self.driver.family
+
+    def attachments(self) -> dict[str, Address]:
         """Container ID -> address, as the daemon has it."""
         rows = self.driver.rows()
         assert rows is not None
-        return {container_id: IPv4Address(address) for container_id, address in rows.items()}
+        return {container_id: ip_address(address) for container_id, address in rows.items()}
 
     def cni(
         self,
@@ -212,6 +226,11 @@ class Rig:
             for address in (*eni.secondary_addresses, *(a for prefix in eni.prefixes for a in prefix))
         }
 
+    def eni_of(self, address: Address) -> str | None:
+        """The ENI of this node on which EC2 has a sandbox's address; None if there is none."""
+        enis = self.lab.vpc.enis_of(self.node.instance_id)
+        return next((eni.eni_id for eni in enis if any(address in one for one in pool_of(eni, self.family))), None)
+
     def _has_no_stray_eni(self) -> bool:
         """Whether every ENI that this node's daemon made is attached."""
         ours = [eni for eni in self.lab.vpc.enis() if eni.description == f"aws-K8S-{self.node.instance_id}"]
@@ -228,8 +247,7 @@ class Rig:
         assert sorted(str(address) for address in rows.values()) == sorted(a for addresses in wired.values() for a in addresses)
         assert all(len(addresses) == 1 for addresses in wired.values()), wired
         assert self.rule_addresses() == {str(address) for address in rows.values()}
-        on_enis = self.ec2_addresses()
-        assert set(rows.values()) <= set(on_enis), "I7: every assigned address is on an ENI of this node"
+        assert all(self.eni_of(address) for address in rows.values()), "I7: every assigned address is on an ENI of this node"
         # The pool may be between CreateNetworkInterface and AttachNetworkInterface right now; a leaked ENI stays as it is.
         wait_until(self._has_no_stray_eni, what="I9: every ENI we made is attached or gone")
         answer = self.client(lambda client: client.ask("Audit"))
@@ -266,8 +284,13 @@ def rig(
     start: bool = True,
     name: str = "",
     module: str = "ipamd.daemon",
+    family: Family = IPV4,
 ) -> Iterator[Rig]:
-    """A lab with one node and one host, the daemon in it (or `module` in its place); everything is gone afterwards."""
+    """A lab with one node and one host, the daemon in it (or `module` in its place); everything is gone afterwards.
+
+    Args:
+        family: of the daemon's pool. With IPv6 the subnets have both, and the node a default route of each.
+    """
     label = name or f"rig-{time.monotonic_ns()}"
     with Lab(
         name=label,
@@ -275,9 +298,9 @@ def rig(
         hosts=["host-a"],
         instance_type=instance_type,
         containerd=Path(containerd_directory) if containerd_directory else containerd,
-        vpc=Vpc(delays=Delays(attach_s=attach_delay_s)),
+        vpc=Vpc(delays=Delays(attach_s=attach_delay_s), ipv6_cidr=IPV6_CIDR if family is IPV6 else ""),
     ) as lab:
-        settings = ({"CRI_SOCKET": ""} if containerd else {}) | dict(env or {})
+        settings = ({"CRI_SOCKET": ""} if containerd else {}) | family.settings | dict(env or {})
         made = Rig(lab, lab.node("node-a"), env=settings, module=module)
         if start:
             made.start()

@@ -87,7 +87,7 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _up_arguments(arguments: argparse.Namespace) -> list[str]:
-    flags = [f"--{name.replace('_', '-')}" for name in ("no_containerd", "outside", "daemon") if getattr(arguments, name)]
+    flags = [f"--{name.replace('_', '-')}" for name in ("no_containerd", "outside", "daemon", "ipv6") if getattr(arguments, name)]
     settings = [f"--env={key}={value}" for key, value in arguments.env]
     values = ("name", "nodes", "hosts", "type", "attach_delay", "containerd")
     return ["up", *(f"--{name.replace('_', '-')}={getattr(arguments, name)}" for name in values), *flags, *settings]
@@ -96,7 +96,8 @@ def _up_arguments(arguments: argparse.Namespace) -> list[str]:
 def _serve(arguments: argparse.Namespace) -> int:
     """Be the lab until told to stop; everything is removed on the way out."""
     from lab.cli.daemons import Daemons
-    from lab.lab import Lab  # ~150 ms of imports that no other command needs
+    from lab.lab import IPV6_CIDR, Lab  # ~150 ms of imports that no other command needs
+    from lab.vpc.family import IPV4, IPV6
     from lab.vpc.interfaces import Delays
     from lab.vpc.state import Vpc
 
@@ -107,7 +108,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         hosts=[f"host-{chr(ord('a') + number)}" for number in range(arguments.hosts)],
         instance_type=arguments.type,
         containerd=not arguments.no_containerd and (Path(arguments.containerd) if arguments.containerd else True),
-        vpc=Vpc(delays=Delays(attach_s=arguments.attach_delay)),
+        vpc=Vpc(delays=Delays(attach_s=arguments.attach_delay), ipv6_cidr=IPV6_CIDR if arguments.ipv6 else ""),
     )
     with lab:
         if arguments.outside:
@@ -118,7 +119,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             signal.signal(number, lambda *_: control.stopping.set())
         if arguments.daemon:
             for node in lab.nodes:
-                daemons.start(node, env=dict(arguments.env))
+                daemons.start(node, env={**(IPV6 if arguments.ipv6 else IPV4).settings, **dict(arguments.env)})
         control.start()
         if arguments.ready_fd >= 0:
             _detach_from_starter(arguments.ready_fd, arguments.name)

@@ -21,6 +21,7 @@ def describe(lab: Lab) -> dict[str, Any]:
                 "type": eni.interface_type,
                 "addresses": [str(address) for address in eni.addresses],
                 "prefixes": [str(prefix) for prefix in eni.prefixes],
+                "ipv6": [str(one) for one in (*eni.ipv6_addresses, *eni.ipv6_prefixes)],
                 "wired": lab.fabric.is_wired(eni.eni_id),
             }
             for eni in enis

@@ -93,6 +93,7 @@ def _add_up_options(up: argparse.ArgumentParser) -> None:
     up.add_argument("--nodes", type=int, default=2, help="number of nodes: node-a, node-b, ... (default: %(default)s)")
     up.add_argument("--hosts", type=int, default=1, help="number of plain hosts (default: %(default)s)")
     up.add_argument("--outside", action="store_true", help="a host outside the VPC, behind an internet gateway and a NAT gateway")
+    up.add_argument("--ipv6", action="store_true", help="subnets of both families, and with --daemon pods of IPv6")
     up.add_argument("--type", default="m5.large", help="instance type of the nodes (default: %(default)s)")
     up.add_argument(
         "--attach-delay",
@@ -203,6 +204,7 @@ def _status_lines(answer: Answer) -> list[str]:
 
 def _eni_line(eni: dict[str, Any]) -> str:
     count = f"{max(len(eni['addresses']) - 1, 0)} secondary addresses, {len(eni['prefixes'])} prefixes"
+    count += "".join(f", {one}" for one in eni["ipv6"])
     wired = "" if eni["wired"] else "  (not wired)"
     first, kind = (eni["addresses"] or ["no IPv4"])[0], "" if eni["type"] == "interface" else f"  {eni['type']}"
     return f"  eth{eni['device_index']}  {eni['eni_id']}  {eni['mac']}  {first:<15}  {count}{wired}{kind}"

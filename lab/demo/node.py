@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 
 from lab.demo.ledger import AddressLedger
 from lab.node.daemon import Daemon
 from lab.node.errors import NodeError
 from lab.node.node import Node
+from lab.vpc.model import Address
 
 RUN_TIMEOUT_S = 90.0  # ours, because: above the 60 s of the plugin, whose words we want; a demo that waits longer has failed
 CLUSTER_NAME = "demo"
@@ -26,7 +26,7 @@ class Pod:
     name: str
     uid: str
     sandbox_id: str
-    address: IPv4Address
+    address: Address
     netns_path: str
 
     @property

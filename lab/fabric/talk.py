@@ -15,15 +15,20 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import IPv4Address
+from ipaddress import ip_address
+from typing import Any
 
 from lab.fabric.netns import run_inside
+from lab.vpc.family import IPV4, IPV6, Family, family_of
+from lab.vpc.model import Address
 
 PORT = 7000  # ours, because: nothing in a node listens there
 TIMEOUT_S = 2.5  # as ping's: a cold neighbour table is not lost traffic
 ASK_AGAIN_S = 0.1
-HEADERS_BYTES = 28  # IPv4 without options, and UDP: RFC 791, RFC 768
-IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_PMTUDISC_DONT, IP_MTU = 10, 2, 0, 14  # linux/in.h
+IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_MTU = 10, 2, 14  # linux/in.h
+IPV6_MTU_DISCOVER, IPV6_MTU = 23, 24  # linux/in6.h
+_SOCKET = {IPV4: (socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_MTU), IPV6: (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_MTU)}
+_FLUSH = {IPV4: "/proc/sys/net/ipv4/route/flush", IPV6: "/proc/sys/net/ipv6/route/flush"}
 _BIGGEST_BYTES = 65535
 
 
@@ -32,7 +37,7 @@ class Heard:
     """An answer: the server's name, and whom it saw. `by` is "" if the question was refused instead (RST, ICMP)."""
 
     by: str
-    seen_as: IPv4Address | None = None
+    seen_as: Address | None = None
     seen_port: int = 0
 
 
@@ -59,8 +64,8 @@ class Servers:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def add(self, name: str, netns_path: str, *, port: int = PORT, address: IPv4Address | str = "") -> None:
-        """Listen in a namespace; `address` "" listens on all, and then answers only well where there is one.
+    def add(self, name: str, netns_path: str, *, port: int = PORT, address: Address | str = "") -> None:
+        """Listen in a namespace; `address` "" listens on all of IPv4, and then answers only well where there is one.
 
         Raises: FabricError if the namespace cannot be entered or the address is not in it.
         """
@@ -102,7 +107,7 @@ class Servers:
 
 def ask(
     netns_path: str,
-    target: IPv4Address | str,
+    target: Address | str,
     *,
     port: int = PORT,
     tcp: bool = False,
@@ -113,39 +118,43 @@ def ask(
     """Ask one question; None if nobody answers in time.
 
     Args:
-        size_bytes: of the whole IPv4 packet, sent with DF; 0 for a small one. UDP only.
+        size_bytes: of the whole packet, which nobody may fragment; 0 for a small one. UDP only.
     Raises: FabricError if the namespace cannot be entered.
     """
     if tcp:
         return run_inside(netns_path, lambda: _ask_tcp(str(target), port, timeout_s))
+    payload_bytes = max(0, size_bytes - family_of(ip_address(target)).headers_bytes)
     with run_inside(netns_path, lambda: _client(str(target), port, source_port)) as sock:
-        return _ask_udp(sock, size_bytes, timeout_s)
+        return _ask_udp(sock, payload_bytes, timeout_s)
 
 
-def path_mtu(netns_path: str, target: IPv4Address | str, *, size_bytes: int, timeout_s: float = TIMEOUT_S) -> int:
+def path_mtu(netns_path: str, target: Address | str, *, size_bytes: int, timeout_s: float = TIMEOUT_S) -> int:
     """Send packets of `size_bytes` with DF until the kernel of that namespace learns a smaller path MTU, or the deadline.
 
     Returns: the MTU of the path to `target` as known afterwards, in bytes. What was learnt before is forgotten first.
     """
 
+    family = family_of(ip_address(target))
+    level, _, mtu_option = _SOCKET[family]
+
     def forget_and_connect() -> socket.socket:
-        with open("/proc/sys/net/ipv4/route/flush", "w", encoding="ascii") as file:  # noqa: PTH123 - by the thread's namespace
+        with open(_FLUSH[family], "w", encoding="ascii") as file:  # noqa: PTH123 - by the thread's namespace
             file.write("1")
         return _client(str(target), PORT, 0)
 
     deadline = time.monotonic() + timeout_s
     with run_inside(netns_path, forget_and_connect) as sock:
-        while (mtu := sock.getsockopt(socket.IPPROTO_IP, IP_MTU)) >= size_bytes and time.monotonic() < deadline:
+        while (mtu := sock.getsockopt(level, mtu_option)) >= size_bytes and time.monotonic() < deadline:
             with suppress(OSError):
-                sock.send(bytes(size_bytes - HEADERS_BYTES))
+                sock.send(bytes(size_bytes - family.headers_bytes))
             sock.settimeout(ASK_AGAIN_S)
             with suppress(OSError):
                 sock.recv(_BIGGEST_BYTES)
         return int(mtu)
 
 
-def _ask_udp(sock: socket.socket, size_bytes: int, timeout_s: float) -> Heard | None:
-    question = bytes(max(0, size_bytes - HEADERS_BYTES))
+def _ask_udp(sock: socket.socket, payload_bytes: int, timeout_s: float) -> Heard | None:
+    question = bytes(payload_bytes)
     deadline = time.monotonic() + timeout_s
     while (left_s := deadline - time.monotonic()) > 0:
         sock.settimeout(min(ASK_AGAIN_S, left_s))
@@ -157,7 +166,7 @@ def _ask_udp(sock: socket.socket, size_bytes: int, timeout_s: float) -> Heard | 
         except OSError as exc:
             if exc.errno not in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EMSGSIZE):
                 return REFUSED
-            if exc.errno == errno.EMSGSIZE and size_bytes:
+            if exc.errno == errno.EMSGSIZE and payload_bytes:
                 return None
             time.sleep(min(ASK_AGAIN_S, left_s))
     return None
@@ -174,9 +183,10 @@ def _ask_tcp(target: str, port: int, timeout_s: float) -> Heard | None:
 
 
 def _client(target: str, port: int, source_port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    family = family_of(ip_address(target))
+    sock = socket.socket(family.number, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
     try:
-        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+        _forbid_fragments(sock, family)
         sock.bind(("", source_port))
         sock.connect((target, port))
     except BaseException:
@@ -186,11 +196,12 @@ def _client(target: str, port: int, source_port: int) -> socket.socket:
 
 
 def _server(kind: int, address: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    family = family_of(ip_address(address)) if address else IPV4
+    sock = socket.socket(family.number, kind | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         if kind == socket.SOCK_STREAM:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
+        _forbid_fragments(sock, family)
         sock.bind((address, port))
         if kind == socket.SOCK_STREAM:
             sock.listen(64)
@@ -200,10 +211,15 @@ def _server(kind: int, address: str, port: int) -> socket.socket:
     return sock
 
 
-def _text(name: str, peer: tuple[str, int]) -> bytes:
+def _forbid_fragments(sock: socket.socket, family: Family) -> None:
+    level, discover, _ = _SOCKET[family]
+    sock.setsockopt(level, discover, IP_PMTUDISC_DO)
+
+
+def _text(name: str, peer: tuple[Any, ...]) -> bytes:
     return f"{name} {peer[0]} {peer[1]}".encode()
 
 
 def _parse(answer: bytes) -> Heard | None:
     words = answer.decode().split()
-    return Heard(words[0], IPv4Address(words[1]), int(words[2])) if len(words) == 3 else None
+    return Heard(words[0], ip_address(words[1]), int(words[2])) if len(words) == 3 else None

@@ -9,13 +9,14 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 import grpc
 
 from ipamd.pb import cri_pb2, cri_pb2_grpc
 from lab.node.errors import SandboxError
+from lab.vpc.model import Address
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class SandboxStatus:
 
     sandbox_id: str
     is_ready: bool
-    address: IPv4Address | None
+    address: Address | None
     netns_path: str
 
 
@@ -108,7 +109,7 @@ class CriClient:
         return SandboxStatus(
             sandbox_id=sandbox_id,
             is_ready=answer.status.state == cri_pb2.SANDBOX_READY,
-            address=IPv4Address(address) if address else None,
+            address=ip_address(address) if address else None,
             netns_path=_netns_path(json.loads(answer.info.get("info", "{}"))),
         )
 

@@ -23,6 +23,7 @@ from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY, Node
 from lab.node.plugin import PLUGIN_PATH
 from lab.node.process import NodeProcess
+from lab.vpc.family import Family, family_by
 
 __all__ = ["PLUGIN_PATH", "Daemon"]
 
@@ -60,6 +61,11 @@ class Daemon:
         self._module = module
         self._has_plugin = False
         self._log_start = 0
+
+    @property
+    def family(self) -> Family:
+        """That of its pool, by its settings."""
+        return family_by(self.settings)
 
     @property
     def is_running(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the kernel of a lab node holds, read from outside with `ip`: host veths, routes, rules.
+"""What the kernel of a lab node holds, read from outside with `ip`: host veths, routes, rules, of both families.
 
 The only reader of a node's kernel in the lab; the demo, chaos runs and `tests/rig.py` check the daemon by it. It shares no code and
 no constant with the daemon, so that a defect there cannot hide itself. Three dumps are not one moment: who must be certain looks
@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from lab.node.node import Node
+from lab.vpc.family import FAMILIES, IPV4, Family, family_of
 
 VETH_PREFIX = "eni"
 """How the daemon names host veths by default. Source: amazon-vpc-cni-k8s README, AWS_VPC_K8S_CNI_VETHPREFIX."""
@@ -52,21 +54,27 @@ class Veth:
 
 @dataclass(frozen=True)
 class Route:
-    """One IPv4 route; `destination` is a bare address for a single host."""
+    """One route; `destination` is a bare address for a single host."""
 
     destination: str
     device: str
     table: str = MAIN_TABLE
     scope: str = "link"
 
+    @property
+    def is_to_host(self) -> bool:
+        """Whether it leads to one address."""
+        return "/" not in self.destination and self.destination != "default"
+
 
 @dataclass(frozen=True)
 class Rule:
-    """One routing rule; `source` or `destination` is "all" where the rule does not match on it."""
+    """One routing rule of a family; `source` or `destination` is "all" where the rule does not match on it."""
 
     priority: int
     source: str
     destination: str
+    family: Family = IPV4
 
     @property
     def is_sandbox(self) -> bool:
@@ -94,16 +102,16 @@ class KernelView:
         return {
             route.destination: route.device
             for route in self.routes
-            if route.table == MAIN_TABLE and route.scope == "link" and "/" not in route.destination
+            if route.table == MAIN_TABLE and route.scope == "link" and route.is_to_host
         }
 
     @property
     def to_rules(self) -> frozenset[str]:
-        """Addresses that are led to main by a rule 512, or to a link by the daemon's own table."""
+        """Addresses that are led to main by a rule 512, or to a link by the daemon's own table, if a rule of its family does it."""
         led = {rule.destination for rule in self.rules if rule.priority == TO_PRIORITY}
-        if any(rule.priority == OWN_PRIORITY for rule in self.rules):
-            led |= {route.destination for route in self.routes if route.table == OWN_TABLE}
-        return frozenset(led)
+        asked = {rule.family for rule in self.rules if rule.priority == OWN_PRIORITY}
+        own = {route.destination for route in self.routes if route.table == OWN_TABLE and route.is_to_host}
+        return frozenset(led | {address for address in own if family_of(ip_address(address)) in asked})
 
     @property
     def from_rules(self) -> frozenset[str]:
@@ -126,8 +134,8 @@ def read_kernel(node: Node) -> KernelView:
     links = _ip(node, "-details", "link", "show", "type", "veth")
     return KernelView(
         veths=tuple(veth for link in links if (veth := read_veth(link)) is not None),
-        routes=tuple(read_route(route) for route in _ip(node, "-4", "route", "show", "table", "all")),
-        rules=tuple(read_rule(rule) for rule in _ip(node, "-4", "rule", "show")),
+        routes=tuple(read_route(route) for route in _ip(node, "route", "show", "table", "all")),
+        rules=tuple(read_rule(rule, each) for each in FAMILIES for rule in _ip(node, each.option, "rule", "show")),
         link_names=tuple(str(link["ifname"]) for link in links),
     )
 
@@ -146,16 +154,17 @@ def read_veth(link: Mapping[str, Any]) -> Veth | None:
 
 
 def read_route(route: Mapping[str, Any]) -> Route:
-    """Read one route of `ip -json route`, which leaves out the main table and the global scope."""
-    return Route(route["dst"], route.get("dev", ""), str(route.get("table", MAIN_TABLE)), str(route.get("scope", "global")))
+    """Read one route of `ip -json route`, which leaves out the main table and the global scope, and in IPv6 any scope."""
+    scope = "link" if ":" in route["dst"] and "gateway" not in route else "global"
+    return Route(route["dst"], route.get("dev", ""), str(route.get("table", MAIN_TABLE)), str(route.get("scope", scope)))
 
 
-def read_rule(rule: Mapping[str, Any]) -> Rule:
+def read_rule(rule: Mapping[str, Any], family: Family = IPV4) -> Rule:
     """Read one rule of `ip -json rule`, which tells the length of a prefix apart, and of one address none."""
     source, destination = (
         f"{rule.get(name, 'all')}" + (f"/{rule[f'{name}len']}" if f"{name}len" in rule else "") for name in ("src", "dst")
     )
-    return Rule(int(rule["priority"]), source, destination)
+    return Rule(int(rule["priority"]), source, destination, family)
 
 
 def _ip(node: Node, *words: str) -> list[dict[str, Any]]:

@@ -12,23 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address
 
 from lab.node.node import Node
+from lab.vpc.family import FAMILIES, Family, family_of
+from lab.vpc.model import Address
 
 MASQUERADE_BIT = 0x4000
 """Source: kubernetes, kube-proxy's --iptables-masquerade-bit, default 14."""
 
-TABLE = "ip kube-proxy"
-Endpoint = tuple[IPv4Address, int]
+LOOPBACK = {4: "127.0.0.0/8", 6: "::1"}
+"""Where no NodePort is served."""
+
+Endpoint = tuple[Address, int]
 
 
 @dataclass(frozen=True)
 class Service:
-    """One service port, of UDP and of TCP. `node_port` 0: none. `is_local`: externalTrafficPolicy Local."""
+    """One service port, of UDP and of TCP, in its address's family. `node_port` 0: none. `is_local`: externalTrafficPolicy Local."""
 
     name: str
-    cluster_address: IPv4Address
+    cluster_address: Address
     port: int
     endpoints: Sequence[Endpoint]
     node_port: int = 0
@@ -41,29 +44,40 @@ class KubeProxy:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def sync(self, services: Iterable[Service], *, local: Iterable[IPv4Address]) -> None:
-        """Replace all rules.
+    def sync(self, services: Iterable[Service], *, local: Iterable[Address]) -> None:
+        """Replace all rules, in a table for each family.
 
         Args:
             local: addresses of the sandboxes of this node; of these policy Local may choose.
         """
-        self._node.netns.tool(["nft", "-f", "-"], script="\n".join(_ruleset(list(services), frozenset(local))))
+        every, here = list(services), frozenset(local)
+        script = [line for family in FAMILIES for line in _ruleset(every, here, family)]
+        self._node.netns.tool(["nft", "-f", "-"], script="\n".join(script))
 
     def stop(self) -> None:
         """Remove all rules; idempotent."""
-        self._node.netns.tool(["nft", "-f", "-"], script=f"add table {TABLE}\ndelete table {TABLE}\n")
+        self._node.netns.tool(["nft", "-f", "-"], script="\n".join(line for family in FAMILIES for line in _absent(family)))
 
 
-def _ruleset(services: list[Service], local: frozenset[IPv4Address]) -> Iterator[str]:
-    yield f"add table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{"
+def _absent(family: Family) -> Iterator[str]:
+    yield f"add table {family.nft} kube-proxy\ndelete table {family.nft} kube-proxy"
+
+
+def _ruleset(every: list[Service], local: frozenset[Address], family: Family) -> Iterator[str]:
+    yield from _absent(family)
+    services = [service for service in every if family_of(service.cluster_address) is family]
+    if not services:
+        return
+    ip, both = family.nft, "meta l4proto { tcp, udp }"
+    yield f"table {ip} kube-proxy {{"
     for service in services:
-        yield from _service_chains(service, local)
+        yield from _service_chains(service, local, ip)
     yield " chain services {"
     for service in services:
-        both = "meta l4proto { tcp, udp }"
-        yield f"  ip daddr {service.cluster_address} {both} th dport {service.port} goto cluster-{service.name}"
+        yield f"  {ip} daddr {service.cluster_address} {both} th dport {service.port} goto cluster-{service.name}"
         if service.node_port:
-            yield f"  fib daddr type local ip daddr != 127.0.0.0/8 {both} th dport {service.node_port} goto external-{service.name}"
+            here = f"fib daddr type local {ip} daddr != {LOOPBACK[family.version]}"
+            yield f"  {here} {both} th dport {service.node_port} goto external-{service.name}"
     yield " }"
     yield " chain in { type nat hook prerouting priority dstnat; jump services; }"
     yield " chain local { type nat hook output priority -100; jump services; }"
@@ -72,11 +86,12 @@ def _ruleset(services: list[Service], local: frozenset[IPv4Address]) -> Iterator
     yield f"  meta mark set meta mark ^ {MASQUERADE_BIT:#x}\n  masquerade fully-random\n }}\n}}"
 
 
-def _service_chains(service: Service, local: frozenset[IPv4Address]) -> Iterator[str]:
+def _service_chains(service: Service, local: frozenset[Address], ip: str) -> Iterator[str]:
     masquerade = f"meta mark set meta mark | {MASQUERADE_BIT:#x}"
     for number, (address, port) in enumerate(service.endpoints):
+        target = f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
         yield f" chain to-{service.name}-{number} {{"
-        yield f"  ip saddr {address} {masquerade}\n  meta l4proto {{ tcp, udp }} dnat to {address}:{port}\n }}"
+        yield f"  {ip} saddr {address} {masquerade}\n  meta l4proto {{ tcp, udp }} dnat to {target}\n }}"
     everywhere = list(range(len(service.endpoints)))
     yield from _choice(f"cluster-{service.name}", service, everywhere)
     here = [number for number in everywhere if service.endpoints[number][0] in local]
