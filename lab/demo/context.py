@@ -1,4 +1,4 @@
-"""What the steps of the demo share: the lab, its two nodes, the observers, and operations on many pods at once.
+"""What the steps of the demo share: the lab, its nodes, the observers, and operations on many pods at once.
 
 A few threads per node run and remove pods, as a kubelet does; one failure does not stop the others.
 """
@@ -9,20 +9,22 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from ipaddress import IPv4Address
 
 from lab.demo.ledger import AddressLedger
 from lab.demo.node import DemoNode, Pod
 from lab.demo.observer import Observer
 from lab.demo.progress import Progress
 from lab.errors import LabError
-from lab.lab import Lab
+from lab.lab import IPV6_CIDR, Lab
 from lab.node.errors import NodeError
+from lab.vpc.family import IPV4, IPV6, Family
 from lab.vpc.interfaces import Delays
-from lab.vpc.model import EniAttached, VpcEvent
+from lab.vpc.model import Address, EniAttached, VpcEvent
 from lab.vpc.state import Vpc
 
 NODES = ("node-a", "node-b")
+IPV6_NODE = "node-c"
+EVERY_NODE = (*NODES, IPV6_NODE)
 HOST = "host-a"
 INSTANCE_TYPE, ENI_LIMIT, ADDRESSES_PER_ENI = "m5.large", 3, 10  # EC2 user guide, "IP addresses per network interface"
 ATTACH_DELAY_S = 1.0  # ours, because: what `vpc-lab up` takes; EC2's own delay is 1 to 5 s
@@ -31,7 +33,7 @@ WORKERS_PER_NODE = 4  # ours, because: several at once, as the kubelet does, and
 PING_WORKERS = 4
 PING_TIMEOUT_S = 5.0  # ours, because: answers come in milliseconds; on a busy machine a first ARP may take a second or two
 
-Ask = tuple[str, str, Sequence[IPv4Address]]  # who asks (node or host), its network namespace ("" for a host), whom
+Ask = tuple[str, str, Sequence[Address]]  # who asks (node or host), its network namespace ("" for a host), whom: of one family
 
 
 class DemoContext:
@@ -46,7 +48,7 @@ class DemoContext:
         self.datastore_lost_at: dict[str, float] = {}  # by node, monotonic
         self._stack = stack
         self._lab: Lab | None = None
-        self._nodes: tuple[DemoNode, DemoNode] | None = None
+        self._nodes: tuple[DemoNode, DemoNode, DemoNode] | None = None
 
     @property
     def lab(self) -> Lab:
@@ -56,29 +58,43 @@ class DemoContext:
         return self._lab
 
     @property
-    def nodes(self) -> tuple[DemoNode, DemoNode]:
-        """The two nodes. Raises: NodeError before `enter`, because a loop over no node would prove nothing."""
+    def every_node(self) -> tuple[DemoNode, DemoNode, DemoNode]:
+        """All nodes. Raises: NodeError before `enter`, because a loop over no node would prove nothing."""
         if self._nodes is None:
             raise NodeError("the lab has no nodes yet")
         return self._nodes
+
+    @property
+    def nodes(self) -> tuple[DemoNode, DemoNode]:
+        """The two nodes whose sandboxes have IPv4 addresses. Raises: NodeError before `enter`."""
+        first, second, _ = self.every_node
+        return first, second
+
+    @property
+    def ipv6_node(self) -> DemoNode:
+        """The node whose sandboxes have IPv6 addresses. Raises: NodeError before `enter`."""
+        return self.every_node[-1]
 
     def enter(self) -> None:
         """Build the lab and start to watch the nodes. Raises: LabError."""
         lab = Lab(
             name=self.lab_name,
-            nodes=NODES,
+            nodes=EVERY_NODE,
             hosts=[HOST],
             instance_type=INSTANCE_TYPE,
-            vpc=Vpc(delays=Delays(attach_s=ATTACH_DELAY_S)),
+            vpc=Vpc(delays=Delays(attach_s=ATTACH_DELAY_S), ipv6_cidr=IPV6_CIDR),
         )
         self._lab = self._stack.enter_context(lab)
-        region = lab.vpc.region
-        first, second = (DemoNode(lab.node(name), region=region, ledger=self.kubelets) for name in NODES)
-        self._nodes = (first, second)
+        lab.add_internet()
+        first, second = (self._node(name, IPV4) for name in NODES)
+        self._nodes = (first, second, self._node(IPV6_NODE, IPV6))
         self._stack.callback(self.observer.stop)
         for node in lab.nodes.values():
             self.observer.watch(node)
         lab.vpc.subscribe(self._show)
+
+    def _node(self, name: str, family: Family) -> DemoNode:
+        return DemoNode(self.lab.node(name), region=self.lab.vpc.region, ledger=self.kubelets, family=family)
 
     def leave(self) -> None:
         """Remove the lab."""
@@ -87,7 +103,7 @@ class DemoContext:
     @property
     def pods(self) -> list[Pod]:
         """All pods that run, by node and name."""
-        return [pod for node in self.nodes for pod in node.pods]
+        return [pod for node in self.every_node for pod in node.pods]
 
     def run_pods(self, wanted: Sequence[tuple[DemoNode, str]], *, what: str = "sandboxes up") -> list[str]:
         """Run pods on their nodes, a few at a time on each; the failures in words."""
@@ -122,7 +138,7 @@ class DemoContext:
     def remove_pods(self, pods: Sequence[Pod], *, what: str = "sandboxes removed") -> list[str]:
         """Remove pods, a few at a time on each node; the failures in words."""
         counter = self.progress.counter(what, len(pods))
-        node_of = {node.name: node for node in self.nodes}
+        node_of = {node.name: node for node in self.every_node}
 
         def remove(pod: Pod) -> None:
             node_of[pod.node].remove_pod(pod)
@@ -154,8 +170,8 @@ class DemoContext:
         ]
 
     def from_host(self) -> list[Ask]:
-        """The question from the plain host to every pod."""
-        return [(HOST, "", [pod.address for pod in self.pods])]
+        """The question from the plain host to every pod of the two nodes."""
+        return [(HOST, "", [pod.address for node in self.nodes for pod in node.pods])]
 
     def _on_each_node(self, jobs: Sequence[tuple[DemoNode, Callable[[], None]]]) -> list[str]:
         failures: list[str] = []
@@ -167,7 +183,7 @@ class DemoContext:
                 failures.append(str(exc))
 
         with ExitStack() as stack:
-            pools = {node.name: stack.enter_context(ThreadPoolExecutor(max_workers=WORKERS_PER_NODE)) for node in self.nodes}
+            pools = {node.name: stack.enter_context(ThreadPoolExecutor(max_workers=WORKERS_PER_NODE)) for node in self.every_node}
             futures = [pools[node.name].submit(do, job) for node, job in jobs]
             try:
                 for future in futures:

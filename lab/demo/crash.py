@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from ipaddress import IPv4Address
 from typing import Any
 
 from lab.demo.checks import Verdict
 from lab.demo.context import PODS_PER_NODE, DemoContext, brief
 from lab.demo.node import DemoNode
+from lab.vpc.model import Address
 
 AWAY_REMOVE = "daemon dead: sandboxes are removed and their DELs spooled"
 AWAY_WAIT = "daemon dead: a new sandbox waits for the daemon"
@@ -58,11 +58,11 @@ def restart(context: DemoContext, verdict: Verdict) -> None:
     """Start the daemon again and show how it brings datastore, kernel and runtime together."""
     victim, _ = context.nodes
     spooled = victim.daemon.spooled_count()
-    status, took_s = _start_again(context, victim)
+    status, took_s = start_again(context, victim)
     verdict(BACK_READY, took_s <= READY_AGAIN_S, f"{took_s:.1f} s after the start; {_stage(status, 'kernel')}")
     left, replayed = victim.daemon.spooled_count(), _stage(status, "spool")
     verdict(BACK_SPOOL, left == 0 and replayed.split(" ")[0] == str(spooled), f"{spooled} were spooled; {replayed}; {left} left")
-    problems = _attachment_problems(victim)
+    problems = attachment_problems(victim)
     tried, silent = context.silent([*context.across(sources_per_node=2), *context.from_host()])
     held = f"{len(victim.pods)} attachments as the runtime has them; {tried} pings answered"
     verdict(BACK_SAME, tried > 0 and not (problems or silent), brief([*problems, *silent]) or held)
@@ -81,17 +81,17 @@ def lose_datastore(context: DemoContext, verdict: Verdict) -> None:
     files = victim.daemon.lose_datastore()
     context.datastore_lost_at[victim.name] = time.monotonic()
     context.progress.say(f"{victim.name}: daemon killed with SIGKILL, {', '.join(files) or 'nothing'} deleted")
-    status, took_s = _start_again(context, victim)
+    status, took_s = start_again(context, victim)
     rows = victim.daemon.ipamctl_json("attachments")["attachments"]
     adopted = [row for row in rows if row["origin"] == "adopt"]
-    problems = _attachment_problems(victim, rows)
+    problems = attachment_problems(victim, rows)
     if len(adopted) != len(victim.pods):
         problems.append(f"{len(adopted)} of {len(victim.pods)} sandboxes adopted")
     told = f"ready after {took_s:.1f} s; {_stage(status, 'datastore')}; {_stage(status, 'kernel')}"
     verdict(LOST_REBUILT, bool(files) and bool(adopted) and not problems, brief(problems) or told)
     tried, silent = context.silent([*context.across(sources_per_node=2), *context.from_host()])
     verdict(LOST_SAME, tried > 0 and not (problems or silent), brief([*problems, *silent]) or f"{tried} pings answered")
-    before: set[IPv4Address] = {pod.address for pod in context.pods}
+    before: set[Address] = {pod.address for pod in context.pods}
     wanted = [(victim, f"{victim.name}-new-{number}") for number in range(NEW_AFTER_LOSS)]
     failures = context.run_pods(wanted, what=f"new sandboxes on {victim.name}")
     new = [pod for pod in victim.pods if (victim, pod.name) in wanted]
@@ -102,7 +102,7 @@ def lose_datastore(context: DemoContext, verdict: Verdict) -> None:
     verdict(LOST_NEW, is_good, brief([*failures, *taken, *silent]) or got)
 
 
-def _start_again(context: DemoContext, node: DemoNode) -> tuple[dict[str, Any], float]:
+def start_again(context: DemoContext, node: DemoNode) -> tuple[dict[str, Any], float]:
     """Start a daemon, wait until it is ready, show its stages; its status and the seconds it took."""
     node.daemon.start()
     started_s = context.progress.elapsed_s
@@ -117,7 +117,7 @@ def _stage(status: dict[str, Any], name: str) -> str:
     return next((str(stage["detail"]) for stage in status["stages"] if stage["name"] == name), f"no stage {name}")
 
 
-def _attachment_problems(node: DemoNode, rows: Sequence[dict[str, Any]] | None = None) -> list[str]:
+def attachment_problems(node: DemoNode, rows: Sequence[dict[str, Any]] | None = None) -> list[str]:
     """Where the daemon's attachments are not what the runtime runs, in words."""
     rows = node.daemon.ipamctl_json("attachments")["attachments"] if rows is None else rows
     found = {row["container_id"]: row["address"] for row in rows}

@@ -1,6 +1,6 @@
 """Who holds which address since when, as observers other than the daemon see it: checks I1 and shows I8 from outside.
 
-There are two ledgers, each for both nodes together. The kubelets' ledger counts from the runtime's answer to RunPodSandbox to the
+There are two ledgers, each for all nodes together. The kubelets' ledger counts from the runtime's answer to RunPodSandbox to the
 call of StopPodSandbox. The kernel's counts from the route to the address until its link is gone; it is read from netlink events, so
 that nothing is missed between two reads.
 """
@@ -11,32 +11,33 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+
+from lab.vpc.model import Address
 
 
 @dataclass(frozen=True)
 class Reuse:
     """An address given again, `after_s` seconds after its last holder had let go; `at_s` on the ledger's clock."""
 
-    address: IPv4Address
+    address: Address
     holder: str
     at_s: float
     after_s: float
 
 
 class AddressLedger:
-    """Claims on addresses by holders (any text that is unique over both nodes). Concurrency: any thread."""
+    """Claims on addresses by holders (any text that is unique over all nodes). Concurrency: any thread."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # a leaf
-        self._holder: dict[IPv4Address, str] = {}
-        self._let_go_at: dict[IPv4Address, float] = {}
+        self._holder: dict[Address, str] = {}
+        self._let_go_at: dict[Address, float] = {}
         self._conflicts: list[str] = []
         self._reuses: list[Reuse] = []
         self._given_count = 0
 
-    def give(self, address: IPv4Address, holder: str) -> None:
+    def give(self, address: Address, holder: str) -> None:
         """Give the address to the holder; a second holder at the same time is recorded as a conflict."""
         now = self._clock()
         with self._lock:
@@ -59,13 +60,13 @@ class AddressLedger:
                 self._let_go_at[address] = now
 
     @property
-    def held(self) -> dict[IPv4Address, str]:
+    def held(self) -> dict[Address, str]:
         """Addresses that are held now, and by whom."""
         with self._lock:
             return dict(self._holder)
 
     @property
-    def ever(self) -> set[IPv4Address]:
+    def ever(self) -> set[Address]:
         """Addresses that were ever held."""
         with self._lock:
             return set(self._holder) | set(self._let_go_at)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from lab.demo import crash, report, setup, teardown
+from lab.demo import crash, ipv6, report, setup, teardown
 from lab.demo.checks import Check, Checks, Step, Verdict, run_steps
 from lab.demo.context import ADDRESSES_PER_ENI, ENI_LIMIT, INSTANCE_TYPE, PODS_PER_NODE, WORKERS_PER_NODE, DemoContext
 from lab.demo.progress import Progress
@@ -21,8 +21,9 @@ MACHINE_FIT = "this machine can run the lab"
 CLEAN = "nothing of the lab is left on this machine"
 LOG_LINES = 30  # ours, because: the last seconds of a busy daemon
 
-BUILD = f"a VPC with two nodes ({INSTANCE_TYPE}: {ENI_LIMIT} ENIs x {ADDRESSES_PER_ENI} addresses) and a host"
-START = "the daemon starts on both nodes"
+BUILD = f"a VPC with two nodes ({INSTANCE_TYPE}: {ENI_LIMIT} ENIs x {ADDRESSES_PER_ENI} addresses), one of IPv6, and a host"
+START = "the daemon starts on each node"
+IPV6 = f"the node with IPv6: {ipv6.PODS} sandboxes"
 RUN = f"{2 * PODS_PER_NODE} sandboxes, {WORKERS_PER_NODE} at a time on each node; the pool starts empty"
 PING = "who reaches whom"
 KILL = "kill -9 of one daemon; sandboxes are removed and created meanwhile"
@@ -74,6 +75,7 @@ def story(context: DemoContext) -> list[Step]:
         step(START, (setup.DAEMONS_READY,), setup.start_daemons, (BUILD,)),
         step(RUN, (setup.PODS_RUN, setup.SECOND_ENI, setup.TAGGED), setup.run_pods, up),
         step(PING, (setup.ACROSS, setup.FROM_HOST), setup.ping, grown),
+        step(IPV6, ipv6.PROMISES, ipv6.show, up),
         step(KILL, away, crash.without_daemon, grown),
         step(RESTART, back, crash.restart, (*grown, KILL)),
         step(LOSE, (crash.LOST_REBUILT, crash.LOST_SAME, crash.LOST_NEW), crash.lose_datastore, grown),
@@ -96,7 +98,7 @@ def _tidy(context: DemoContext, verdict: Verdict) -> None:
 def _help(context: DemoContext) -> None:
     """Show what somebody who looks for the cause asks first: each daemon's status and the end of its log."""
     try:
-        nodes = context.nodes
+        nodes = context.every_node
     except LabError:
         return  # the lab did not come up: there is nobody to ask
     for node in nodes:

@@ -9,6 +9,7 @@ from lab.demo.ledger import AddressLedger
 from lab.node.daemon import Daemon
 from lab.node.errors import NodeError
 from lab.node.node import Node
+from lab.vpc.family import Family
 from lab.vpc.model import Address
 
 RUN_TIMEOUT_S = 90.0  # ours, because: above the 60 s of the plugin, whose words we want; a demo that waits longer has failed
@@ -38,11 +39,11 @@ class Pod:
 class DemoNode:
     """One node. Concurrency: pods may be run and removed from many threads; the daemon is for one."""
 
-    def __init__(self, lab_node: Node, *, region: str, ledger: AddressLedger) -> None:
-        """`ledger` is the kubelets' common one."""
+    def __init__(self, lab_node: Node, *, region: str, ledger: AddressLedger, family: Family) -> None:
+        """`ledger` is the kubelets' common one; `family` that of the node's sandboxes."""
         self.lab_node = lab_node
         self.name = lab_node.name
-        settings = {"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD": HOLD_S}
+        settings = {"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD": HOLD_S, **family.settings}
         settings["DISABLE_LEAKED_ENI_CLEANUP"] = "true"  # its one look, 1 to 2 min after a start, may fall into the idle seconds
         self.daemon = Daemon(lab_node, region=region, settings=settings)
         self._ledger = ledger

@@ -10,17 +10,19 @@ import os
 import re
 import threading
 from dataclasses import dataclass
-from ipaddress import IPv4Address
+from ipaddress import ip_address
 
 from lab.demo.ledger import AddressLedger
 from lab.node.kernel_view import VETH_PREFIX
 from lab.node.node import Node
 from lab.node.process import NodeProcess
+from lab.vpc.model import Address
 
 STOP_TIMEOUT_S = 5.0
 
-# `ip -o monitor link route`, iproute2 6.1: "10.0.0.5 dev eni4fbb scope link", "Deleted 7: eni4fbb@NONE: <...>"
-_ROUTE = re.compile(r"^(?P<address>\d+\.\d+\.\d+\.\d+) dev (?P<link>\S+) (?!.*\btable\b)")
+# `ip -o monitor link route`, iproute2 6.1: "10.0.0.5 dev eni4fbb scope link", "2600::5 dev eni4fbb metric 1024 pref medium",
+# "Deleted 7: eni4fbb@NONE: <...>"
+_ROUTE = re.compile(r"^(?P<address>[0-9a-f.:]+) dev (?P<link>\S+) (?!.*\btable\b)")
 _LINK_GONE = re.compile(r"^Deleted \d+: (?P<link>[^@:\s]+)")
 
 
@@ -28,7 +30,7 @@ _LINK_GONE = re.compile(r"^Deleted \d+: (?P<link>[^@:\s]+)")
 class RouteMade:
     """The node now sends packets for `address` into `link`."""
 
-    address: IPv4Address
+    address: Address
     link: str
 
 
@@ -42,7 +44,7 @@ class LinkGone:
 def parse(line: str) -> RouteMade | LinkGone | None:
     """Read one line of `ip -o monitor link route`; None for what is not about a sandbox's host veth."""
     if (route := _ROUTE.match(line)) and route["link"].startswith(VETH_PREFIX):
-        return RouteMade(IPv4Address(route["address"]), route["link"])
+        return RouteMade(ip_address(route["address"]), route["link"])
     if (gone := _LINK_GONE.match(line)) and gone["link"].startswith(VETH_PREFIX):
         return LinkGone(gone["link"])
     return None

@@ -25,14 +25,14 @@ INSTANCE_TAG, CREATED_TAG = "node.k8s.amazonaws.com/instance_id", "node.k8s.amaz
 def build(context: DemoContext, verdict: Verdict) -> None:
     """Build the lab."""
     context.enter()
-    versions = {node.lab_node.run(["containerd", "--version"]).stdout.split()[2] for node in context.nodes}
+    versions = {node.lab_node.run(["containerd", "--version"]).stdout.split()[2] for node in context.every_node}
     names = ", ".join([*context.lab.nodes, *context.lab.hosts])
     verdict(LAB_IS_UP, not context.lab.fabric.problems, f"{names}; containerd {', '.join(sorted(versions))} on each node")
 
 
 def start_daemons(context: DemoContext, verdict: Verdict) -> None:
-    """Start both daemons and wait until they serve and the runtime may call them."""
-    for node in context.nodes:
+    """Start all daemons, and wait until those of the two nodes serve and the runtime may call them."""
+    for node in context.every_node:
         node.daemon.start()
     for node in context.nodes:
         status = node.daemon.wait_status(lambda status: bool(status["ready"]), what="ready", timeout_s=READY_TIMEOUT_S)

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from lab.demo.checks import Verdict
-from lab.demo.context import NODES, PODS_PER_NODE, DemoContext, brief
+from lab.demo.context import EVERY_NODE, PODS_PER_NODE, DemoContext, brief
 from lab.demo.node import DemoNode
 from lab.errors import LabError
 from lab.node.kernel_view import read_kernel
 
 ALL_REMOVED = "all sandboxes are removed"
-NOTHING_LEFT = {name: f"{name}: no rule, route, veth or row is left" for name in NODES}
+NOTHING_LEFT = {name: f"{name}: no rule, route, veth or row is left" for name in EVERY_NODE}
 COOLED = "released addresses have cooled, and each node is back to one ENI"
 IDLE = "idle: no EC2 call in 5 s"
 AGREE = "EC2 and the datastores agree"
 NO_LEAK = "no ENI is left unattached"
-AUDITED = "`ipamctl audit` finds nothing on either node"
+AUDITED = "`ipamctl audit` finds nothing on any node"
 NEVER_TWICE = "no address was ever given to two sandboxes at once"
 NEVER_HOT = "no address was given again before it had cooled"
 NO_DROPS = "the VPC dropped no packet of ours"
@@ -40,7 +40,7 @@ def remove_all(context: DemoContext, verdict: Verdict) -> None:
     pods = context.pods
     started_s = context.progress.elapsed_s
     failures = context.remove_pods(pods)
-    left = [f"{node.name} still lists {sandbox.name}" for node in context.nodes for sandbox in node.lab_node.cri.list()]
+    left = [f"{node.name} still lists {sandbox.name}" for node in context.every_node for sandbox in node.lab_node.cri.list()]
     took_s = context.progress.elapsed_s - started_s
     is_done = len(pods) >= PODS_PER_NODE and not (failures or left)
     verdict(ALL_REMOVED, is_done, brief([*failures, *left]) or f"{len(pods)} sandboxes, in {took_s:.1f} s")
@@ -48,7 +48,7 @@ def remove_all(context: DemoContext, verdict: Verdict) -> None:
 
 def nothing_left(context: DemoContext, verdict: Verdict) -> None:
     """Look for leftovers of any sandbox in each node's kernel and datastore."""
-    for node in context.nodes:
+    for node in context.every_node:
         deadline = time.monotonic() + GONE_WITHIN_S
         while (left := _left(node, context)) and time.monotonic() < deadline:
             time.sleep(POLL_S)  # dying links are deleted in the background
@@ -76,7 +76,7 @@ def agree(context: DemoContext, verdict: Verdict) -> None:
     told = f"{total} calls before, since the start: {apis}"
     verdict(IDLE, len(calls) == total > 0, brief([f"{call.instance}: {call.api}" for call in calls[total:]]) or told)
     problems = _each(context, lambda node: _disagreements(context, node))
-    counts = ", ".join(f"{node.name} {len(_ec2_view(context, node))} ENIs" for node in context.nodes)
+    counts = ", ".join(f"{node.name} {len(_ec2_view(context, node))} ENIs" for node in context.every_node)
     verdict(AGREE, not problems, brief(problems) or f"{counts}; the same addresses per ENI in number, none assigned")
     findings = _each(context, _audit)
     verdict(AUDITED, not findings, brief(findings) or "datastore, kernel, EC2 and runtime tell the same")
@@ -121,9 +121,9 @@ def _hear_of_reuse(context: DemoContext, verdict: Verdict) -> None:
 
 
 def _each(context: DemoContext, look: Callable[[DemoNode], list[str]]) -> list[str]:
-    """Problems of both nodes; one that cannot be looked at is a problem, and does not hide the other."""
+    """Problems of all nodes; one that cannot be looked at is a problem, and does not hide the other."""
     problems = []
-    for node in context.nodes:
+    for node in context.every_node:
         try:
             problems += look(node)
         except LabError as exc:
