@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
@@ -10,6 +10,7 @@ from lab.demo.ledger import AddressLedger, Reuse
 from lab.demo.observer import LinkGone, RouteMade, parse
 
 ADDRESS, OTHER = IPv4Address("10.0.0.5"), IPv4Address("10.0.0.6")
+SIX = IPv6Address("2600:1f14:abc:de00:9::5")
 
 
 class Clock:
@@ -59,6 +60,10 @@ def test_reuse_after_letting_go_is_measured() -> None:
     [
         ("10.0.0.5 dev eni4fbb71e4937 scope link ", RouteMade(ADDRESS, "eni4fbb71e4937")),
         ("10.0.0.5 dev eni4fbb71e4937 proto static scope link ", RouteMade(ADDRESS, "eni4fbb71e4937")),
+        ("2600:1f14:abc:de00:9::5 dev eni4fbb71e4937 metric 1024 pref medium", RouteMade(SIX, "eni4fbb71e4937")),
+        ("2600:1f14:abc:de00:9::5 dev eni4fbb71e4937 table 5 metric 1024 pref medium", None),
+        ("fe80::/64 dev eni4fbb71e4937 proto kernel metric 256 pref medium", None),
+        ("multicast ff00::/8 dev eni4fbb71e4937 table local proto kernel metric 256 pref medium", None),
         ("10.0.0.5 dev eni4fbb71e4937 table 5 scope link ", None),
         ("10.0.0.5 dev eth0 scope link ", None),
         ("10.0.0.0/22 dev eni4fbb71e4937 proto kernel scope link src 10.0.0.9 ", None),

@@ -9,8 +9,9 @@ import pytest
 
 from lab.lab import Lab
 from lab.node.kernel_view import KernelView, Route, Rule, Veth, read_kernel, read_route, read_rule, read_veth
+from lab.vpc.family import IPV6
 
-A, B = "10.0.0.10", "10.0.0.11"
+A, B, SIX = "10.0.0.10", "10.0.0.11", "2600:1f14:abc:de00:9::5"
 LINK = {"ifname": "eni1", "flags": ["BROADCAST", "UP"], "group": "default", "ifalias": f"vpc-ipamd/1 c1 eth0 {A}"}
 
 
@@ -30,6 +31,9 @@ def test_routes_and_rules_are_read_as_ip_leaves_things_out() -> None:
     assert read_route({"dst": "10.9.0.0/24", "dev": "eth1", "table": "5"}) == Route("10.9.0.0/24", "eth1", "5", "global")
     assert read_rule({"priority": 512, "src": "all", "dst": A, "table": "main"}) == Rule(512, "all", A)
     assert read_rule({"priority": 1536, "src": B, "table": "2"}) == Rule(1536, B, "all")
+    assert read_route({"dst": SIX, "dev": "eni1"}) == Route(SIX, "eni1", "main", "link"), "IPv6 has no scope"
+    assert read_route({"dst": "default", "gateway": "fe80::1", "dev": "eth0"}).scope == "global"
+    assert read_rule({"priority": 513, "src": "all", "table": "113213"}, IPV6) == Rule(513, "all", "all", IPV6)
     of_prefix = read_rule({"priority": 1536, "src": B, "srclen": 28, "table": "2"})
     assert of_prefix == Rule(1536, f"{B}/28", "all")
     assert not KernelView(rules=(of_prefix,)).from_rules, "the first address of a prefix has no rule of its own"
@@ -47,6 +51,14 @@ def test_what_belongs_to_sandboxes_is_told_from_the_rest() -> None:
     assert view.sandbox_links == ["eni1"]
     assert view.routes_of([B]) == [Route(A, "eni1"), Route(B, "eth1", "2"), Route(B, "eth0", scope="global")]
     assert [rule.is_sandbox for rule in view.rules] == [False, True, True]
+
+
+def test_our_own_table_leads_a_family_only_if_a_rule_of_that_family_asks_it() -> None:
+    """A route in it that no rule leads to leads nobody; and the rest of a prefix is no sandbox."""
+    own = (Route(A, "eni1", "113213"), Route(SIX, "eni2", "113213"), Route("2600:1f14:abc:de00:9::/80", "lo", "113213"))
+    assert KernelView(routes=own, rules=(Rule(513, "all", "all"),)).to_rules == {A}
+    assert KernelView(routes=own, rules=(Rule(513, "all", "all", IPV6),)).to_rules == {SIX}
+    assert KernelView(routes=own, rules=()).to_rules == frozenset()
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +80,17 @@ def test_a_real_kernel_is_read(lab: Lab) -> None:
             f"route add {B} dev eni7 table 7",
             f"rule add to {A} lookup main pref 512",
             f"rule add from {A} lookup 7 pref 1536",
+            f"route add {SIX} dev eni7",
+            f"route add {SIX} dev eni7 table 113213",
         ]
     )
+    node.netns.tool(["ip", "-6", "rule", "add", "lookup", "113213", "pref", "513"])
     seen = read_kernel(node)
     assert {key: veth.address for key, veth in seen.wired.items()} == {"c7": A}
-    assert seen.host_routes == {A: "eni7"}
-    assert (seen.to_rules, seen.from_rules) == ({A}, {A})
+    assert seen.host_routes == {A: "eni7", SIX: "eni7"}
+    assert (seen.to_rules, seen.from_rules) == ({A, SIX}, {A})
     assert Route(B, "eni7", "7") in seen.routes_of([])
     node.netns.ip(["link del eni7", f"rule del to {A} pref 512", f"rule del from {A} pref 1536"])
+    node.netns.tool(["ip", "-6", "rule", "del", "pref", "513"])
     seen = read_kernel(node)
     assert (seen.veths, seen.host_routes, seen.to_rules, seen.from_rules, seen.sandbox_links) == ((), {}, set(), set(), [])
