@@ -149,7 +149,13 @@ def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint) -> Kernel
         return False
 
     is_strict = not settings.network.extra_source_cidrs
-    return KernelWiring(host, veth_prefix=settings.network.veth_prefix, failpoint=kernel_failpoint, is_strict=is_strict)
+    return KernelWiring(
+        host,
+        veth_prefix=settings.network.veth_prefix,
+        family=settings.network.family,
+        failpoint=kernel_failpoint,
+        is_strict=is_strict,
+    )
 
 
 def _set_aside_overtaken(path: Path, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from ipamd.kernel import messages, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, decode_alias
-from ipamd.model.family import IpAddress, family_of
+from ipamd.model.family import IPV6, Family, IpAddress, family_of
 from ipamd.model.kernel import (
     KernelSurvey,
     Repaired,
@@ -81,11 +81,22 @@ def _routes_inside(spec: WiringSpec) -> list[tuple[IpAddress, _Route, str]]:
 
 
 def wrong_neighbour(asked: Outcome, spec: WiringSpec) -> str:
-    """Say of the host's entry for a sandbox that others fixed to a wrong MAC; "" if it is right, absent or the kernel's own."""
-    entry = messages.read_neighbour(asked.replies[0]) if asked.replies else None
-    if entry is None or not entry.is_permanent or entry.mac == (mac := spec.mac("sandbox") or entry.mac):
+    """Say of the host's entry for a sandbox what is wrong, "" if it is right: others fixed it to a wrong MAC. Of IPv6, whose neighbour
+    discovery is dropped, it may also be missing, or the kernel's own. One that cannot be asked for says nothing (I11).
+    """
+    entry, mac = messages.read_neighbour(asked.replies[0]) if asked.replies else None, spec.mac("sandbox")
+    is_fixed = entry is not None and entry.is_permanent
+    if family_of(spec.address) is IPV6 and not is_fixed and (entry or asked.errno in messages.ABSENT):
+        return f"the neighbour {spec.address} on {spec.host_veth} is {entry.mac or 'not known' if entry else 'missing'}, not for good"
+    if entry is None or not is_fixed or entry.mac == (mac or entry.mac):
         return ""
     return f"the neighbour {spec.address} on {spec.host_veth} is {entry.mac} for good, not {mac}"
+
+
+def mac_inside(sock: NetlinkSocket, link: messages.Link) -> str:
+    """The MAC of a veth's other end, which is in another namespace; "" if the kernel does not say."""
+    (looked,) = sock.request([messages.get_link(link.peer_index, netnsid=link.netnsid)]) if link.netnsid else (None,)
+    return messages.read_link(looked.replies[0]).mac if looked and looked.replies else ""
 
 
 def find_link(sock: NetlinkSocket, which: str | int) -> messages.Link | None:
@@ -152,10 +163,8 @@ class SandboxRepair:
             )
             self.make(RepairKind.LINK, [(change, f"{'; '.join(one.what for one in differences)}: set")])
         (neighbour,) = self.sock.request([messages.get_neighbour(link.index, spec.address)])
-        if wrong := wrong_neighbour(neighbour, spec):
-            right = messages.add_neighbour(
-                link.index, spec.address, mac=spec.mac("sandbox"), step=f"set neighbour {spec.address}"
-            )
+        if (wrong := wrong_neighbour(neighbour, spec)) and (mac := spec.mac("sandbox") or mac_inside(self.sock, link)):
+            right = messages.add_neighbour(link.index, spec.address, mac=mac, step=f"set neighbour {spec.address}")
             self.make(RepairKind.LINK, [(right, f"{wrong}: set")])
         if spec.address in seen.to_rules:  # the former form is no damage
             self.sock.request([wiring_route(spec.address, link.index, link.name, table=dataplane.OWN_TABLE)])
@@ -164,17 +173,17 @@ class SandboxRepair:
         self._rules(seen)
 
     def _route(self, link: messages.Link, table: int) -> None:
-        spec = self.spec
-        through_it = survey.routes_of(self.sock, table=table, index=link.index)
-        if any(one.is_to(spec.address) and one.metric == 0 and not one.via for one in through_it):
+        spec, family = self.spec, family_of(self.spec.address)
+        through_it = survey.routes_of(self.sock, table=table, index=link.index, family=family)
+        if any(one.is_to(spec.address) and one.metric == family.route_metric and not one.via for one in through_it):
             return
         add = wiring_route(spec.address, link.index, link.name, table=table)
         exists = replace(add, tolerated=messages.PRESENT)
         if self.make(RepairKind.ROUTE, [(exists, f"{add.step.removeprefix('add ')} was missing: added")]):
             return
         # Of routes without a metric the kernel has one for each destination: the one that was in the way.
-        for other in survey.routes_of(self.sock, table=table):
-            if other.is_to(spec.address) and other.metric == 0:
+        for other in survey.routes_of(self.sock, table=table, family=family):
+            if other.is_to(spec.address) and other.metric == family.route_metric:
                 elsewhere = find_link(self.sock, other.index)
                 name = elsewhere.name if elsewhere else f"link {other.index}"
                 claim = decode_alias(elsewhere.alias) if elsewhere is not None and elsewhere.index != link.index else None
@@ -190,7 +199,7 @@ class SandboxRepair:
         single, shared = seen.from_rules.get(spec.address, ()), seen.tables_from_prefix(spec.address)
         has_former = bool(spec.prefix) and spec.route_table in single
         added = messages.add_rule(priority, table=spec.route_table, source=spec.prefix or spec.address)
-        wanted = [(own_table_rule(), f"{dataplane.OWN_RULE} was missing: added")]
+        wanted = [(own_table_rule(family_of(spec.address)), f"{dataplane.OWN_RULE} was missing: added")]
         if has_former:  # no damage
             self.sock.request([added])
         if spec.route_table not in (uapi.RT_TABLE_MAIN, *shared):
@@ -209,9 +218,9 @@ class SandboxRepair:
             self.sock.request([messages.delete_rule(priority, table=spec.route_table, source=spec.address)])
 
 
-def own_table_rule() -> Message:
-    """The one rule to the routes of all sandboxes."""
-    return messages.add_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE)
+def own_table_rule(family: Family) -> Message:
+    """The one rule to the routes of all sandboxes of a family."""
+    return messages.add_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE, family=family)
 
 
 def wiring_route(address: IpAddress, index: int, name: str, *, table: int, is_replaced: bool = False) -> Message:

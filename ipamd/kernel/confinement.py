@@ -170,7 +170,8 @@ class Confinement:
         if not self.config.extra_source_cidrs:
             return []
         try:
-            now = routing.sysctl(self._host, "net/ipv4/conf/all/rp_filter", wanted=str(devconf.OFF))
+            with self._host.entered():
+                now = routing.sysctl("net/ipv4/conf/all/rp_filter", wanted=str(devconf.OFF))
         except WiringError as exc:
             return [exc]
         if now == str(devconf.OFF):

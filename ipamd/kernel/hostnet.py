@@ -111,7 +111,7 @@ class KernelHostNetwork(HostNetwork):
 
     def _add_own_rule(self) -> list[str]:
         with self._host.netlink() as sock:
-            outcomes = sock.request([checks.own_table_rule()])
+            outcomes = sock.request([checks.own_table_rule(self._config.family)])
         must(outcomes, "setup of the node")
         return [] if outcomes[0].errno else [Repaired(f"{OWN_RULE} was missing: added", LEADING)]
 
@@ -388,7 +388,8 @@ class KernelHostNetwork(HostNetwork):
         for repair, _ in due:
             if repair.sysctl is not None:
                 key, value = repair.sysctl
-                routing.sysctl(self._host, key, wanted=value, is_set=True)
+                with self._host.entered():
+                    routing.sysctl(key, wanted=value, is_set=True)
         what = f"setup of {'the node' if subject == NODE else subject}"
         with self._host.netlink() as sock:
             sock.carry_out([repair.change for repair, _ in due if repair.change is not None], what=what)

@@ -71,10 +71,12 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
     return Message(f"create veth {name} and {peer_name}", uapi.RTM_NEWLINK, _ADD, body)
 
 
-def get_link(which: str | int) -> Message:
-    """Ask for one link by name or index; none is fine, and has no reply."""
+def get_link(which: str | int, *, netnsid: bytes = b"") -> Message:
+    """Ask for one link by name or index, of the namespace with a number if one is given; none is fine, and has no reply."""
     index, name = (0, text_attribute(uapi.IFLA_IFNAME, which)) if isinstance(which, str) else (which, b"")
     body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + name + _NO_STATS
+    if netnsid:
+        body += attribute(uapi.IFLA_TARGET_NETNSID, netnsid)
     return Message(f"look at link {which}", uapi.RTM_GETLINK, 0, body, ABSENT)
 
 
@@ -122,10 +124,10 @@ def change_link(
 
 
 def give_no_ipv6_address(index: int, *, step: str) -> Message:
-    """Let a link that is still down come up without an IPv6 address (`ip link set addrgenmode none`); no IPv6 at all is fine.
+    """Let a link that is still down come up without an IPv6 address of the kernel's choice; no IPv6 at all is fine.
 
-    A message of its own: in RTM_NEWLINK the kernel refuses it (EAFNOSUPPORT), and in the message that raises the link it would come
-    after the raising. Source: the kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
+    As `ip link set addrgenmode none`. A message of its own: in RTM_NEWLINK the kernel refuses it (EAFNOSUPPORT), and in the message
+    that raises the link it would come after the raising. Source: the kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
     """
     mode = attribute(uapi.IFLA_INET6_ADDR_GEN_MODE, bytes([uapi.IN6_ADDR_GEN_MODE_NONE]))
     body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(IPV6, mode)
@@ -151,10 +153,14 @@ def delete_group(group: int) -> Message:
 
 
 def add_address(index: int, address: IpAddress, *, length: int, step: str, is_connected: bool = True) -> Message:
-    """Add an address of global scope; EEXIST if the link has it. `is_connected`: with the route to its subnet in main."""
-    body = _address_body(index, address, length)
+    """Add an address of global scope; EEXIST if the link has it. `is_connected`: with the route to its subnet in main.
+
+    It is usable at once: of an IPv6 address the kernel would ask for a second or two whether somebody has it (RFC 4862, 5.4).
+    """
+    flags = uapi.IFA_F_NODAD if address.version == 6 else 0
+    body = _address_body(index, address, length, flags=flags)
     if not is_connected:
-        body += _u32(uapi.IFA_FLAGS, uapi.IFA_F_NOPREFIXROUTE)
+        body += _u32(uapi.IFA_FLAGS, flags | uapi.IFA_F_NOPREFIXROUTE)
     return Message(step, uapi.RTM_NEWADDR, _ADD, body)
 
 
@@ -182,6 +188,27 @@ def add_route(
     if via is not None:
         body += attribute(uapi.RTA_GATEWAY, via.packed)
     return Message(step, uapi.RTM_NEWROUTE, _PUT if is_replaced else _ADD, body + _u32(uapi.RTA_OIF, index))
+
+
+def deliver(address: IpAddress, *, index: int, step: str) -> Message:
+    """Have packets to an address of a link delivered here at once: of an IPv6 address the kernel adds that route a moment later.
+
+    Source: the kernel's net/ipv6/addrconf.c, addrconf_dad_start, which leaves it to a work queue.
+    """
+    body = _route_body(
+        address, None, length=address.max_prefixlen, table=uapi.RT_TABLE_LOCAL, scope=uapi.RT_SCOPE_UNIVERSE,
+        protocol=uapi.RTPROT_STATIC, route_type=uapi.RTN_LOCAL,
+    )  # fmt: skip
+    return Message(step, uapi.RTM_NEWROUTE, _ADD, body + _u32(uapi.RTA_OIF, index))
+
+
+def refuse_rest(prefix: IpNetwork, *, table: int) -> Message:
+    """Have packets to those addresses of a prefix that have no route of their own in a table answered: nothing is there."""
+    body = _route_body(
+        prefix.network_address, None, length=prefix.prefixlen, table=table, scope=uapi.RT_SCOPE_UNIVERSE,
+        protocol=uapi.RTPROT_STATIC, route_type=uapi.RTN_UNREACHABLE,
+    )  # fmt: skip
+    return Message(f"add unreachable {prefix} table {table}", uapi.RTM_NEWROUTE, _ADD, body, PRESENT)
 
 
 def delete_route(destination: IpAddress | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
@@ -285,8 +312,8 @@ def dump_rules(family: Family = IPV4) -> Message:
     return Message("dump of rules", uapi.RTM_GETRULE, 0, ROUTE.pack(family.number, 0, 0, 0, 0, 0, 0, 0, 0))
 
 
-def _address_body(index: int, address: IpAddress, length: int) -> bytes:
-    body = ADDRESS.pack(family_of(address).number, length, 0, uapi.RT_SCOPE_UNIVERSE, index)
+def _address_body(index: int, address: IpAddress, length: int, *, flags: int = 0) -> bytes:
+    body = ADDRESS.pack(family_of(address).number, length, flags, uapi.RT_SCOPE_UNIVERSE, index)
     return body + attribute(uapi.IFA_LOCAL, address.packed) + attribute(uapi.IFA_ADDRESS, address.packed)
 
 
@@ -319,10 +346,17 @@ def _rule(
 
 
 def _route_body(
-    destination: IpAddress | None, via: IpAddress | None, *, length: int, table: int, scope: int, protocol: int
+    destination: IpAddress | None,
+    via: IpAddress | None,
+    *,
+    length: int,
+    table: int,
+    scope: int,
+    protocol: int,
+    route_type: int = uapi.RTN_UNICAST,
 ) -> bytes:
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
-    route_type = uapi.RTN_UNICAST if scope != uapi.RT_SCOPE_NOWHERE else uapi.RTN_UNSPEC
+    route_type = route_type if scope != uapi.RT_SCOPE_NOWHERE else uapi.RTN_UNSPEC
     body = ROUTE.pack(_of(destination or via).number, length if destination else 0, 0, 0, small, protocol, scope, route_type, 0)
     if destination is not None:
         body += attribute(uapi.RTA_DST, destination.packed)

@@ -53,7 +53,11 @@ class HostNetns:
 
     def entered(self) -> AbstractContextManager[None]:
         """Run the block in this namespace, then return."""
-        return entered(self._fd, fatal=self._fatal)
+        return self.entered_at(self._fd)
+
+    def entered_at(self, fd: int) -> AbstractContextManager[None]:
+        """Run the block in the namespace of a descriptor, then return."""
+        return entered(fd, fatal=self._fatal)
 
     def netlink(self) -> AbstractContextManager[NetlinkSocket]:
         """Lend a netlink socket of the host. After an exception in the block it is closed: answers may be left in it."""
@@ -101,7 +105,7 @@ class HostNetns:
     @contextmanager
     def sandbox_netlink(self, fd: int) -> Iterator[NetlinkSocket]:
         """Lend a netlink socket of a descriptor's namespace; the thread itself has returned before the block runs."""
-        with entered(fd, fatal=self._fatal):
+        with self.entered_at(fd):
             sock = NetlinkSocket()
         try:
             yield sock

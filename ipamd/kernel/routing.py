@@ -238,7 +238,8 @@ WANTED = {"net/ipv4/ip_forward": "1"}
 def sysctl_repairs(host: HostNetns) -> Iterator[Repair]:
     """Compare the sysctls. Raises: WiringError for one that cannot be read."""
     for key, wanted in WANTED.items():
-        now = sysctl(host, key, wanted=wanted)
+        with host.entered():
+            now = sysctl(key, wanted=wanted)
         if now != wanted:
             yield Repair(RepairKind.SYSCTL, f"sysctl {key} was {now}", f"set to {wanted}", sysctl=(key, wanted))
 
@@ -251,16 +252,15 @@ def setting_repairs(link: messages.Link, wanted: Mapping[int, int]) -> Iterator[
         yield Repair(RepairKind.SYSCTL, found, f"set to {wanted[number]}", change)
 
 
-def sysctl(host: HostNetns, key: str, *, wanted: str, is_set: bool = False) -> str:
-    """Read a sysctl by its path below /proc/sys, after it was set to what is `wanted` if that is asked for.
+def sysctl(key: str, *, wanted: str, is_set: bool = False) -> str:
+    """Read a sysctl of the thread's namespace by its path below /proc/sys, after it was set to what is `wanted` if that is asked for.
 
     Raises: WiringError that says what it should be.
     """
     try:
-        with host.entered():
-            if is_set:
-                (SYSCTL_ROOT / key).write_text(wanted, encoding="ascii")
-            return (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
+        if is_set:
+            (SYSCTL_ROOT / key).write_text(wanted, encoding="ascii")
+        return (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
     except OSError as exc:
         command = f"sysctl -w {key.replace('/', '.')}={wanted}"
         details = f"{exc.strerror}; run `{command}` on the node, or let the init container do it"

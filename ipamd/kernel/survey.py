@@ -1,8 +1,9 @@
 """Read all our wiring in the host's namespace, from uninterrupted dumps (I11).
 
-Dumps of links and routes are repeated if the kernel reports a change meanwhile. Of rules it reports none: a dump continues by
-counting (net/core/fib_rules.c, dump_rules), so a rule that goes between two datagrams hides the one that the second would begin
-with, which was there all the time. They are read until two reads agree whose datagrams end at different rules. A veth of ours is
+Dumps of links and of IPv4 routes are repeated if the kernel reports a change meanwhile. Of rules and of IPv6 routes it reports none: a
+dump continues by counting (net/core/fib_rules.c, dump_rules; net/ipv6/ip6_fib.c, fib6_dump_table), so one that goes between two
+datagrams hides the one that the second would begin with, which was there all the time. They are read until two reads agree whose
+datagrams end at different places. A veth of ours is
 recognised by alias, by name prefix and by the dying group, so neither a changed prefix nor a crash before the alias was set hides
 it. Answers are remembered by their bytes: a survey of a quiet node parses nothing.
 """
@@ -19,12 +20,12 @@ from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import Attachment, decode_alias
 from ipamd.model.errors import IpamError
-from ipamd.model.family import IpAddress, IpNetwork, family_of
+from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey
 
 RULE_READS = 6
-"""Reads of the rules until two agree; after so many, what any of them showed. Ours: while 50 sandboxes a second come and go, a
+"""Reads of rules and IPv6 routes until two agree; after so many, what any showed. Ours: while 50 sandboxes a second come and go, a
 quarter of the reads of 730 sandboxes lacks some rule, the same ones again if others come and go in step with the reads: therefore
 every second read is cut at other places. While nothing changes two are enough."""
 
@@ -37,8 +38,8 @@ _rule = lru_cache(maxsize=4096)(messages.read_rule)
 _identity = lru_cache(maxsize=2048)(decode_alias)
 
 
-def survey(sock: NetlinkSocket, *, veth_prefix: str, may_be_torn: bool = False) -> KernelSurvey:
-    """Read host veths, /32 routes of main and of our own table, and sandbox rules.
+def survey(sock: NetlinkSocket, *, veth_prefix: str, family: Family = IPV4, may_be_torn: bool = False) -> KernelSurvey:
+    """Read host veths, and of a family the routes to single addresses of main and of our own table, and sandbox rules.
 
     Args:
         may_be_torn: if every attempt of a dump is interrupted, take what any of them showed, and say so (`is_whole`).
@@ -46,9 +47,9 @@ def survey(sock: NetlinkSocket, *, veth_prefix: str, may_be_torn: bool = False) 
     Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.
     """
     links, are_links_whole = _merged(sock, messages.dump_links(kind=uapi.VETH_KIND), may_be_torn=may_be_torn)
-    routes, are_routes_whole = _merged(sock, messages.dump_routes(uapi.RT_TABLE_MAIN), may_be_torn=may_be_torn)
-    own, are_own_whole = _merged(sock, messages.dump_routes(dataplane.OWN_TABLE), may_be_torn=may_be_torn)
-    rules = _rule_bodies(sock, may_be_torn=may_be_torn)
+    routes, are_routes_whole = _route_bodies(sock, uapi.RT_TABLE_MAIN, family=family, may_be_torn=may_be_torn)
+    own, are_own_whole = _route_bodies(sock, dataplane.OWN_TABLE, family=family, may_be_torn=may_be_torn)
+    rules, _ = _agreed(sock, messages.dump_rules(family), may_be_torn=may_be_torn)
     is_whole = are_links_whole and are_routes_whole and are_own_whole
     return _parsed(tuple(links), (*routes, *own), tuple(rules), veth_prefix, is_whole)
 
@@ -176,35 +177,44 @@ def namespace_number(sock: NetlinkSocket, path: str) -> bytes:
     return b""
 
 
-def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0) -> list[messages.Route]:
-    """The IPv4 routes of a table and of a link, or of all for 0; a table that does not exist has none.
+def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0, family: Family = IPV4) -> list[messages.Route]:
+    """A family's routes of a table and of a link, or of all for 0; a table that does not exist has none.
 
     Raises: KernelDumpError, WiringError.
     """
-    routes = map(_route, sock.dump(messages.dump_routes(table, index=index)))
+    bodies, _ = _route_bodies(sock, table, index=index, family=family)
+    routes = map(_route, bodies)
     return [route for route in routes if (not table or route.table == table) and (not index or route.index == index)]
 
 
-def rules_of(sock: NetlinkSocket) -> list[messages.Rule]:
-    """All IPv4 rules, of two reads that agree; of RULE_READS that never did, every rule that one had.
+def rules_of(sock: NetlinkSocket, family: Family = IPV4) -> list[messages.Rule]:
+    """All rules of a family, of two reads that agree; of RULE_READS that never did, every rule that one had.
 
     So a rule that is not in the answer was not there; one that went while they were read may be.
     Raises: KernelDumpError (a kernel may mark dumps of rules one day); WiringError.
     """
-    return [_rule(body) for body in _rule_bodies(sock, may_be_torn=False)]
+    return [_rule(body) for body in _agreed(sock, messages.dump_rules(family), may_be_torn=False)[0]]
 
 
-def _rule_bodies(sock: NetlinkSocket, *, may_be_torn: bool) -> Iterable[bytes]:
+def _route_bodies(
+    sock: NetlinkSocket, table: int, *, index: int = 0, family: Family, may_be_torn: bool = False
+) -> tuple[Iterable[bytes], bool]:
+    read = _merged if family is IPV4 else _agreed
+    return read(sock, messages.dump_routes(table, index=index, family=family), may_be_torn=may_be_torn)
+
+
+def _agreed(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tuple[Iterable[bytes], bool]:
+    """What two reads agree in, else what any of RULE_READS had: either counts as whole."""
     seen: dict[bytes, None] = {}
     before: list[bytes] | None = None
     for number in range(RULE_READS):
         reader = sock if number % 2 == 0 else sock.shorter or sock
-        bodies, _ = _merged(reader, messages.dump_rules(), may_be_torn=may_be_torn)
+        bodies, _ = _merged(reader, message, may_be_torn=may_be_torn)
         if bodies == before:
-            return dict.fromkeys(bodies)
+            return dict.fromkeys(bodies), True
         before = bodies
         seen |= dict.fromkeys(bodies)
-    return seen
+    return seen, True
 
 
 def host_veth(link: messages.Link) -> HostVeth:

@@ -1,9 +1,12 @@
 """The port `Wiring`: one sandbox's veth pair, routes and rules, in three sends and without a dump.
 
     create        host ns     veth pair, the peer directly in the sandbox's namespace; the answer has both link indexes
-    host side     host ns     no IPv6 address, IPv4 settings, alias, up, route address/32 in our table and in main, and on a
+    host side     host ns     no IPv6 address, IPv4 settings, alias, up, route to the address in our table and in main, and on a
                               secondary ENI rule 1536 from the address, or from the prefix that has it
-    sandbox side  sandbox ns  up, address/32, route to 169.254.1.1, default route, permanent neighbour
+    sandbox side  sandbox ns  up, address, route to the family's gateway, default route, permanent neighbour
+
+IPv6 has a permanent neighbour at the host's end too, and no link-local address at either: nobody on a veth asks for a neighbour, no
+ADD waits for the detection of duplicate addresses, and all neighbour discovery of sandboxes is dropped (`ruleset`).
 
 The kernel continues a batch after a refused message. So everything that names the link waits for the answer to `create`, and then
 uses its index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it is
@@ -16,13 +19,13 @@ import errno
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
-from ipamd.kernel import checks, devconf, messages, survey, uapi
+from ipamd.kernel import checks, devconf, messages, routing, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
-from ipamd.model.family import IpAddress, family_of
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.kernel import (
     INSIDE_IS_LEFT,
@@ -57,13 +60,23 @@ class KernelWiring(Wiring):
     sandbox lock). Holds no lock.
     """
 
-    def __init__(self, host: HostNetns, *, veth_prefix: str, failpoint: Failpoint | None = None, is_strict: bool = True) -> None:
+    def __init__(
+        self,
+        host: HostNetns,
+        *,
+        veth_prefix: str,
+        family: Family = IPV4,
+        failpoint: Failpoint | None = None,
+        is_strict: bool = True,
+    ) -> None:
         """Wire between `host` and sandboxes; `veth_prefix` identifies a host veth that has no alias yet.
 
+        `family`: of the node's pool, whose routes and rules are surveyed.
         `is_strict`: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
         """
         self._host = host
         self._veth_prefix = veth_prefix
+        self._family = family
         self._failpoint = failpoint
         self._ipv4_conf = devconf.host_veth(is_strict=is_strict)
 
@@ -88,7 +101,10 @@ class KernelWiring(Wiring):
                     self._apply(host, host_side(spec, pair.host_index, ipv4_conf=self._ipv4_conf), undo=done, spec=spec)
                 if spec.prefix:
                     done.clear()  # others of the prefix may need its rule by now
-                self._apply(sandbox, sandbox_side(spec, pair.sandbox_index, pair.host_mac), undo=done, spec=spec)
+                inside = sandbox_side(spec, pair.sandbox_index, pair.host_mac)
+                if self._apply(sandbox, inside, undo=done, spec=spec, tolerated=IPV6_IS_OFF):
+                    self._turn_ipv6_on(netns, spec)
+                    self._apply(sandbox, inside, undo=done, spec=spec)
             except BaseException as exc:
                 self._undo(spec, pair, done, exc)
                 raise
@@ -164,7 +180,8 @@ class KernelWiring(Wiring):
             name = messages.change_link(link.index, step=f"name it {to}", name=to)
             up = messages.change_link(link.index, step=f"raise link {to}", is_up=True)
             # Those that it loses by going down, if it has any: name and alias may be a sandbox's forgery, no route is.
-            has_routes = any(one.destination == address for one in survey.routes_of(host, index=link.index))
+            routes_now = survey.routes_of(host, index=link.index, family=family_of(address))
+            has_routes = any(one.destination == address for one in routes_now)
             routes = sandbox_routes(address, link.index, to) if has_routes else []
             host.carry_out([down, name, up, *routes], what=what)
 
@@ -174,8 +191,10 @@ class KernelWiring(Wiring):
             if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
                 raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
             alias = encode_alias(key, address, is_imported=True)
-            named = messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
-            host.carry_out([named], what=f"adoption of {link.name}")
+            batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
+            if family_of(address) is IPV6 and (mac := checks.mac_inside(host, link)):
+                batch.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
+            host.carry_out(batch, what=f"adoption of {link.name}")
         return replace(veth, alias=alias, key=key, address=address)
 
     def sweep(self) -> None:
@@ -200,7 +219,7 @@ class KernelWiring(Wiring):
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         with self._host.netlink() as host:
-            return survey.survey(host, veth_prefix=self._veth_prefix, may_be_torn=may_be_torn)
+            return survey.survey(host, veth_prefix=self._veth_prefix, family=self._family, may_be_torn=may_be_torn)
 
     def repair(
         self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
@@ -223,8 +242,8 @@ class KernelWiring(Wiring):
             batch = [rule for spec in specs for rule in sandbox_rules(messages.add_rule, spec.address, spec.route_table)]
             host.carry_out(batch, what="rules of single sandboxes")
             # The routes of our table go with their links.
-            needless = [messages.delete_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE)]
-            for rule in survey.rules_of(host):
+            needless = [messages.delete_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE, family=self._family)]
+            for rule in survey.rules_of(host, self._family):
                 if (prefix := survey.from_prefix(rule)) is not None:
                     needless.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
             host.carry_out(needless, what="removal of our own rules")
@@ -242,7 +261,7 @@ class KernelWiring(Wiring):
                     batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
                     named = decode_alias(link.alias)
                     if address is None and named is not None:
-                        routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN)
+                        routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN, family=family_of(named[1]))
                         if all(not one.is_to(named[1]) or one.index == link.index for one in routes):
                             address = named[1]
             if address is not None:
@@ -285,8 +304,13 @@ class KernelWiring(Wiring):
             host.carry_out(batch, what=f"wiring of {spec.key}")
         return True
 
-    def _apply(self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec) -> None:
-        """Send a batch. The removal of every rule that it added is appended to `undo`, even if the batch fails."""
+    def _apply(
+        self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec, tolerated: int = 0
+    ) -> bool:
+        """Send a batch. The removal of every rule that it added is appended to `undo`, even if the batch fails.
+
+        Returns: whether the kernel refused a part with the errno `tolerated`.
+        """
         added = batch  # if the answers are lost, any of the rules may have been
         try:
             outcomes = sock.request(self._armed(batch))
@@ -297,7 +321,18 @@ class KernelWiring(Wiring):
                 for one in added
                 if one.kind == uapi.RTM_NEWRULE
             ]
-        must(outcomes, f"wiring of {spec.key}")
+        is_refused = bool(tolerated) and any(one.errno == tolerated for one in outcomes)
+        if not is_refused:
+            must(outcomes, f"wiring of {spec.key}")
+        return is_refused
+
+    def _turn_ipv6_on(self, netns: int, spec: WiringSpec) -> None:
+        """The namespace has IPv6 turned off: turn it on for our interface, and for the loopback. Raises: WiringError."""
+        for name in (spec.key.ifname, "lo"):
+            key = f"net/ipv6/conf/{name}/disable_ipv6"
+            with self._host.entered_at(netns):
+                if routing.sysctl(key, wanted="0") != "0":
+                    routing.sysctl(key, wanted="0", is_set=True)
 
     def _undo(self, spec: WiringSpec, pair: _Pair, rules: Sequence[Message], cause: BaseException) -> None:
         """Remove the pair (its routes go with it) and the added rules. A failure is appended to the details of `cause`."""
@@ -374,8 +409,12 @@ def _why_not_made(spec: WiringSpec, made: Outcome, link: messages.Link | None) -
 # Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (`ipamd/model/kernel.py`). `wiring` sends them.
 
 
+IPV6_IS_OFF = errno.EACCES
+"""The kernel's answer to an address or a route of a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c, inet6_addr_add."""
+
+
 def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> list[Message]:
-    """Host side of a sandbox whose host veth has link index `index`: 4 messages, 5 on a secondary ENI.
+    """Host side of a sandbox whose host veth has link index `index`: 4 messages, 5 on a secondary ENI and of IPv6.
 
     The rule to our own table is the node's, not the sandbox's (`KernelHostNetwork.confine_sandboxes`). Main has the route too, for
     software that looks there; it is refused where there is one already (I1).
@@ -389,6 +428,9 @@ def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> 
         messages.change_link(index, step=f"name and raise {name}", is_up=True, alias=spec.alias, ipv4_conf=ipv4_conf),
         *sandbox_routes(spec.address, index, name),
     ]
+    if family_of(spec.address) is IPV6:
+        step = f"add neighbour {spec.address} dev {name}"
+        batch.append(messages.add_neighbour(index, spec.address, mac=spec.mac("sandbox"), step=step))
     if spec.route_table != uapi.RT_TABLE_MAIN:
         batch.append(
             messages.add_rule(dataplane.FROM_SANDBOX_PRIORITY, table=spec.route_table, source=spec.prefix or spec.address)
@@ -398,12 +440,16 @@ def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> 
 
 def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
     """Sandbox side, in the order that the kernel needs: link up, then routes; the next hop's route before the default route."""
-    name, gateway = spec.key.ifname, family_of(spec.address).gateway
-    return [
+    name, address, gateway = spec.key.ifname, spec.address, family_of(spec.address).gateway
+    batch = [
         messages.change_link(index, step=f"raise {name}", is_up=True),
-        messages.add_address(
-            index, spec.address, length=spec.address.max_prefixlen, step=f"add address {spec.address} to {name}"
-        ),
+        messages.add_address(index, address, length=address.max_prefixlen, step=f"add address {address} to {name}"),
+    ]
+    if family_of(address) is IPV6:
+        batch.insert(0, messages.give_no_ipv6_address(index, step=f"keep other addresses off {name}"))
+        batch.append(messages.deliver(address, index=index, step=f"deliver what is for {address}"))
+    return [
+        *batch,
         messages.add_route(gateway, index=index, step=f"add route {gateway} dev {name}"),
         messages.add_route(None, index=index, via=gateway, step=f"add default route via {gateway}"),
         messages.add_neighbour(index, gateway, mac=host_mac, step=f"add neighbour {gateway}"),
@@ -436,10 +482,10 @@ def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:
             address, length=address.max_prefixlen, table=route.table, index=route.index, metric=route.metric,
             step=f"delete route {address} of table {route.table}",
         )
-        for route in survey.routes_of(host)
+        for route in survey.routes_of(host, family=family_of(address))
         if route.is_to(address) and route.route_type == uapi.RTN_UNICAST
     ]  # fmt: skip
-    for rule in survey.rules_of(host):
+    for rule in survey.rules_of(host, family_of(address)):
         if survey.is_to_sandbox(rule) and rule.destination == address:
             batch.append(messages.delete_rule(rule.priority, table=rule.table, destination=address))
         if survey.is_from_sandbox(rule) and rule.source == address:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from ipaddress import AddressValueError
+from ipaddress import ip_address
 from typing import Any
 
 from ipamd.model.errors import IpamError
-from ipamd.model.family import IPV4, IpAddress, IpNetwork
+from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress, parse_key
 from ipamd.model.record import dataclass, field
 
@@ -172,11 +172,11 @@ def is_imported_alias(alias: str) -> bool:
 def decode_alias(alias: str) -> tuple[AttachmentKey, IpAddress] | None:
     """Decode an identity; None if the alias is not ours or is damaged."""
     parts = alias.split(" ")
-    if len(parts) != 4 or parts[0] not in (ALIAS_TAG, IMPORTED_TAG):
+    if len(parts) != 4 or parts[0] not in (ALIAS_TAG, IMPORTED_TAG) or "%" in parts[3]:
         return None
     try:
-        return parse_key(parts[1], IfName(parts[2])), IPV4.address(parts[3])
-    except (IpamError, AddressValueError):
+        return parse_key(parts[1], IfName(parts[2])), ip_address(parts[3])
+    except (IpamError, ValueError):
         return None
 
 

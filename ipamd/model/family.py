@@ -43,7 +43,8 @@ class Family:
     """One family. `address`, `network`: its classes, which read text, bytes and numbers. `number`: the kernel's, AF_INET or AF_INET6.
 
     `gateway`: next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
-    `outside`: an address to which nothing but a default route should lead. `prefix_length`: of a delegated prefix; EC2 has no other.
+    `route_metric`: the kernel's, of a route that names none. `outside`: an address to which nothing but a default route should lead.
+    `prefix_length`: of a delegated prefix; EC2 has no other.
     `addresses_leaf`, `prefixes_leaf`: what instance metadata calls them below an interface. `nft`, `nft_address`: in nftables, the
     word for family and header, and the type of a set's element. `egress`: for sandboxes of a pool of the other family.
     """
@@ -53,6 +54,7 @@ class Family:
     network: type[IPv4Network] | type[IPv6Network]
     any_route: IpNetwork
     gateway: IpAddress
+    route_metric: int
     outside: IpAddress
     prefix_length: int
     addresses_leaf: str
@@ -68,6 +70,7 @@ IPV4 = Family(
     network=IPv4Network,
     any_route=IPv4Network("0.0.0.0/0"),
     gateway=IPv4Address("169.254.1.1"),
+    route_metric=0,
     outside=IPv4Address("192.0.2.1"),
     prefix_length=28,
     addresses_leaf="local-ipv4s",
@@ -94,6 +97,7 @@ IPV6 = Family(
     network=IPv6Network,
     any_route=IPv6Network("::/0"),
     gateway=IPv6Address("fe80::1"),
+    route_metric=1024,
     outside=IPv6Address("2001:db8::1"),
     prefix_length=80,
     addresses_leaf="ipv6s",
@@ -109,7 +113,7 @@ IPV6 = Family(
         untranslated=IPv6Network("ff00::/8"),
     ),
 )
-"""Sources as for IPv4, but for outside: RFC 3849."""
+"""Sources as for IPv4, but for outside: RFC 3849; metric: the kernel's linux/ipv6_route.h, IP6_RT_PRIO_USER."""
 
 _FAMILIES = {4: IPV4, 6: IPV6}
 

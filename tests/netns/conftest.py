@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, ip_address
 
 import pytest
 
@@ -22,6 +22,7 @@ from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId, parse_key
 from ipamd.settings import NetworkConfig
 
@@ -32,11 +33,18 @@ ROOT_NETNS = os.stat("/proc/self/ns/net").st_ino
 PRIMARY_MAC = MacAddress("02:00:00:00:00:01")
 SECONDARY_MAC = MacAddress("02:00:00:00:00:02")
 
+EACH_FAMILY = pytest.mark.parametrize("family", [IPV4, IPV6], ids=["ipv4", "ipv6"])
+"""Marks what is promised in both families: the world of the test is then of one and of the other."""
+
+FIRST = {IPV4: ip_address("10.0.0.0"), IPV6: ip_address("2001:db8:0:1:abcd::")}
+"""The address before those of sandboxes: of the subnet, and of the node's /80."""
+
 
 class Space:
-    """One fresh network namespace and the thread that lives in it."""
+    """One fresh network namespace and the thread that lives in it; `dash`: what tells `ip` the family."""
 
-    def __init__(self):
+    def __init__(self, dash="-4"):
+        self.dash = dash
         self._thread = ThreadPoolExecutor(max_workers=1)
         self.fd = self.call(self._enter)
 
@@ -70,17 +78,18 @@ class Space:
         return done.stdout
 
     def ip(self, command):
-        """Run `ip -j -d` inside; the parsed answer."""
-        return json.loads(self.sh(f"ip -j -d {command}") or "[]")
+        """Run `ip -j -d` inside, of the family unless the command names another; the parsed answer."""
+        own = self.dash if command.split()[0] in ("route", "rule", "neigh") else ""
+        return json.loads(self.sh(f"ip -j -d {own} {command}") or "[]")
 
     def link_names(self):
         """Names of all links but the loopback."""
         return {one["ifname"] for one in self.ip("link") if one["ifname"] != "lo"}
 
     def snapshot(self):
-        """Everything of IPv4 that a wiring could leave behind, but for carrier, which the kernel tells late (linkwatch)."""
+        """Everything of the family that a wiring could leave behind, but for carrier, which the kernel tells late (linkwatch)."""
         asked = ("-o addr", "route show table all", "rule", "neigh show nud permanent")
-        found = {what: self.sh(f"ip -4 {what}").replace(" linkdown", "") for what in asked}
+        found = {what: self.sh(f"ip {self.dash} {what}").replace(" linkdown", "") for what in asked}
         found["link"] = [
             (one["ifname"], one["address"], one["mtu"], one["group"], one.get("ifalias"), "UP" in one["flags"])
             for one in self.ip("link")
@@ -96,11 +105,13 @@ class Space:
 class World:
     """A host with the adapters under test, and as many sandboxes as a test asks for."""
 
-    def __init__(self, **config):
+    def __init__(self, family=IPV4, **config):
+        self.family, self.dash = family, "-4" if family is IPV4 else "-6"
+        config |= {} if family is IPV4 else {"ipv4": False, "ipv6": True}
         self.spaces = []
         self.host = self.space()
         self.netns = self.host.call(HostNetns)
-        self.host.sh("ip rule add prio 513 lookup 113213")  # the node's, in place before a sandbox is wired
+        self.host.sh(f"ip {self.dash} rule add prio 513 lookup 113213")  # the node's, in place before a sandbox is wired
         self.config = NetworkConfig(**config)
         self.wiring = self.new_wiring()
         self.nft = Nftables(self.netns)
@@ -110,18 +121,22 @@ class World:
     def new_wiring(self, failpoint=None):
         """Another adapter on the same host."""
         is_strict = not self.config.extra_source_cidrs
-        return KernelWiring(self.netns, veth_prefix="eni", failpoint=failpoint, is_strict=is_strict)
+        return KernelWiring(self.netns, veth_prefix="eni", family=self.family, failpoint=failpoint, is_strict=is_strict)
+
+    def address(self, number):
+        """One for sandboxes."""
+        return FIRST[self.family] + number
 
     def space(self):
         """Make a namespace that goes with the world."""
-        space = Space()
+        space = Space(self.dash)
         self.spaces.append(space)
         return space
 
     def spec(self, sandbox, *, number=5, table=254, ifname="eth0", container="", mtu=9001):
-        """What to wire for a sandbox: address 10.0.0.<number>."""
+        """What to wire for a sandbox, by the number of its address: 10.0.0.<number> of IPv4."""
         key = self.key(container or f"sandbox{number}", ifname)
-        address = IPv4Address("10.0.0.0") + number
+        address = self.address(number)
         path = sandbox if isinstance(sandbox, str) else sandbox.path
         return WiringSpec(key, address, table, veth_name(key, prefix="eni"), path, mtu)
 
@@ -177,20 +192,26 @@ class World:
 
 
 @pytest.fixture
-def world():
+def family():
+    """That of the world."""
+    return IPV4
+
+
+@pytest.fixture
+def world(family):
     """A host of its own for the test."""
-    world = World()
+    world = World(family)
     yield world
     world.close()
 
 
 @pytest.fixture
-def make_world():
+def make_world(family):
     """Hosts with settings of the test's choice."""
     worlds = []
 
     def make(**config):
-        worlds.append(World(**config))
+        worlds.append(World(family, **config))
         return worlds[-1]
 
     yield make

@@ -13,17 +13,20 @@ from ipamd.kernel import messages
 from ipamd.kernel import uapi as layout
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
+from ipamd.model.family import IPV6
 from ipamd.model.ids import CONTAINER_ID_MAX
+from tests.netns.conftest import EACH_FAMILY
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, EACH_FAMILY]
 
 
 def talk(server, server_address, client):
     """Send a line over TCP from one namespace to another; what the server saw as the client's address."""
     with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(server.call(socket.create_server, (server_address, 0)))
+        kind = socket.AF_INET6 if ":" in server_address else socket.AF_INET
+        listener = stack.enter_context(server.call(lambda: socket.create_server((server_address, 0), family=kind)))
         listener.settimeout(3)
-        sender = stack.enter_context(client.call(socket.socket))
+        sender = stack.enter_context(client.call(socket.socket, kind))
         sender.settimeout(3)
         sender.connect((server_address, listener.getsockname()[1]))
         accepted, peer = listener.accept()
@@ -56,20 +59,27 @@ def test_wired_sandbox_is_complete_on_both_sides(world, table):
     assert "UP" in host_link["flags"]
     for name in ("main", "113213"):
         route = world.host.ip(f"route show table {name}")
-        assert [(one["dst"], one["dev"], one["scope"]) for one in route] == [("10.0.0.5", spec.host_veth, "link")]
+        assert [(one["dst"], one["dev"]) for one in route] == [(str(spec.address), spec.host_veth)]
+        scope = "global" if world.family is IPV6 else "link"  # the kernel has no other of IPv6
+        assert all(one["scope"] == scope and "gateway" not in one for one in route)
     rules = [(one["priority"], one.get("src"), one.get("dst"), one["table"]) for one in world.host.ip("rule")]
     assert (513, "all", None, "113213") in rules
-    assert ((1536, "10.0.0.5", None, "2") in rules) == (table == 2)
-    assert len(rules) == (5 if table == 2 else 4)
+    assert ((1536, str(spec.address), None, "2") in rules) == (table == 2)
+    assert len(rules) == (1 if table == 2 else 0) + (3 if world.family is IPV6 else 4)
+    fixed = [(one["dst"], one["lladdr"]) for one in world.host.ip("neigh show nud permanent")]
+    assert fixed == ([(str(spec.address), wired.sandbox_mac)] if world.family is IPV6 else []), "the host asks no IPv6 sandbox"
+    assert [one for one in world.host.ip(f"-6 addr show dev {spec.host_veth}") if one] == []
 
     pod_link = pod.ip("addr show eth0")[0]
     assert pod_link["address"] == wired.sandbox_mac == sandbox_mac(spec.key, side="sandbox")
     assert pod_link["mtu"] == 9001
-    addresses = [(one["local"], one["prefixlen"], one["scope"]) for one in pod_link["addr_info"] if one["family"] == "inet"]
-    assert addresses == [("10.0.0.5", 32, "global")]
-    routes = {one["dst"]: (one.get("gateway"), one["dev"]) for one in pod.ip("route")}
-    assert routes == {"default": ("169.254.1.1", "eth0"), "169.254.1.1": (None, "eth0")}
-    neighbour = next(one for one in pod.ip("neigh") if one["dst"] == "169.254.1.1")
+    inet, gateway = "inet6" if world.family is IPV6 else "inet", str(world.family.gateway)
+    addresses = [(one["local"], one["prefixlen"], one["scope"]) for one in pod_link["addr_info"] if one["family"] == inet]
+    assert addresses == [(str(spec.address), spec.address.max_prefixlen, "global")], "of IPv6, no link-local one besides"
+    assert not any(one.get("tentative") for one in pod_link["addr_info"] if one["family"] == inet), "usable at once"
+    routes = {one["dst"]: (one.get("gateway"), one["dev"]) for one in pod.ip("route") if one["protocol"] == "static"}
+    assert routes == {"default": (gateway, "eth0"), gateway: (None, "eth0")}
+    neighbour = next(one for one in pod.ip("neigh") if one["dst"] == gateway)
     assert (neighbour["lladdr"], neighbour["state"]) == (wired.host_mac, ["PERMANENT"])
     assert wired.netns_identity.inode == os.fstat(pod.fd).st_ino
     assert world.wiring.check(spec) == []
@@ -78,13 +88,14 @@ def test_wired_sandbox_is_complete_on_both_sides(world, table):
 def test_packets_flow_between_sandboxes_and_host(world):
     """A wired sandbox reaches another one and the host, and both reach it."""
     one, two = world.space(), world.space()
-    world.host.sh("sysctl -qw net.ipv4.ip_forward=1; ip addr add 10.0.0.10/32 dev lo")
+    five, six, node = (str(world.address(number)) for number in (5, 6, 0x10))
+    world.host.sh(f"sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip addr add {node} dev lo")
     world.wiring.wire(world.spec(one, number=5))
     world.wiring.wire(world.spec(two, number=6))
-    assert talk(one, "10.0.0.5", two) == "10.0.0.6"
-    assert talk(two, "10.0.0.6", one) == "10.0.0.5"
-    assert talk(one, "10.0.0.5", world.host) == "10.0.0.10"
-    assert talk(world.host, "10.0.0.10", two) == "10.0.0.6"
+    assert talk(one, five, two) == six
+    assert talk(two, six, one) == five
+    assert talk(one, five, world.host) == node
+    assert talk(world.host, node, two) == six
 
 
 def test_marking_leaves_no_route_or_rule_at_once_and_sweep_no_link(world):
@@ -141,7 +152,7 @@ def test_refusal_of_any_message_leaves_nothing(world):
     spec = world.spec(pod, table=2)
     before = world.host.snapshot(), pod.snapshot()
     steps = steps_of(world, spec)
-    assert len(steps) == len(set(steps)) == 12
+    assert len(steps) == len(set(steps)) == (15 if world.family is IPV6 else 12)
     for step in steps:
         with pytest.raises(WiringError) as caught:
             world.new_wiring(failpoint=step.__eq__).wire(spec)
@@ -156,14 +167,15 @@ def test_refusal_of_any_message_leaves_nothing(world):
     ("setup", "step"),
     [
         ("ip link add eth0 type bridge", "create veth"),
-        ("ip route add default dev lo", "add default route"),
-        ("ip route add 169.254.1.1/32 dev lo", "add route 169.254.1.1"),
+        ("ip DASH route add default dev lo", "add default route"),
+        ("ip DASH route add GATEWAY dev lo", "add route GATEWAY"),
     ],
 )
 def test_what_the_sandbox_has_already_is_not_overwritten(world, setup, step):
     """I5: an interface or route that is there before ADD makes ADD fail, and is still there after."""
     pod = world.space()
-    pod.sh(setup)
+    step = step.replace("GATEWAY", str(world.family.gateway))
+    pod.sh(setup.replace("GATEWAY", str(world.family.gateway)).replace("DASH", world.dash))
     before = world.host.snapshot(), pod.snapshot()
     with pytest.raises(WiringError, match="EEXIST") as caught:
         world.wiring.wire(world.spec(pod))
@@ -177,7 +189,7 @@ def test_address_that_is_routed_already_is_refused(world):
     one = world.spec(first, container="first", table=2)
     world.wiring.wire(one)
     before = world.host.snapshot()
-    with pytest.raises(WiringError, match=r"add route 10\.0\.0\.5.*EEXIST"):
+    with pytest.raises(WiringError, match=rf"add route {world.address(5)} .*EEXIST"):
         world.wiring.wire(world.spec(second, container="second", table=2))
     assert world.host.snapshot() == before
     assert world.wiring.check(one) == []
@@ -294,15 +306,17 @@ def test_leftover_is_removed_whatever_the_table(world):
     before = world.host.snapshot()
     spec = world.spec(pod, table=2)
     world.wiring.wire(spec)
+    ip, one, other = f"ip {world.dash}", spec.address, world.address(6)
+    far = ("2001:db8:7::/48", "2001:db8:8::/48") if world.family is IPV6 else ("10.1.0.0/16", "10.2.0.0/16")
     world.host.sh(
-        f"ip route add 10.0.0.5 dev {spec.host_veth} table 9; ip rule add prio 1536 from 10.0.0.5 lookup 3;"
-        "ip rule add prio 1536 from 10.0.0.5 lookup 10203; ip rule add prio 1536 from 10.0.0.6 lookup 3;"
-        "ip rule add prio 1536 from 10.0.0.5 to 10.1.0.0/16 lookup 3; ip rule add prio 1536 from 10.0.0.5 to 10.2.0.0/16 lookup 3"
+        f"{ip} route add {one} dev {spec.host_veth} table 9; {ip} rule add prio 1536 from {one} lookup 3;"
+        f"{ip} rule add prio 1536 from {one} lookup 10203; {ip} rule add prio 1536 from {other} lookup 3;"
+        f"{ip} rule add prio 1536 from {one} to {far[0]} lookup 3; {ip} rule add prio 1536 from {one} to {far[1]} lookup 3"
     )
     world.wiring.remove_leftover(host_veth=None, address=spec.address)
-    assert "10.0.0.5" not in world.host.sh("ip route show table all; ip rule")
-    assert "10.0.0.6" in world.host.sh("ip rule")
-    world.host.sh("ip rule del prio 1536 from 10.0.0.6 lookup 3")
+    assert f"{one} " not in world.host.sh(f"{ip} route show table all; {ip} rule")
+    assert f"{other} " in world.host.sh(f"{ip} rule")
+    world.host.sh(f"{ip} rule del prio 1536 from {other} lookup 3")
     world.wiring.remove_leftover(host_veth=spec.host_veth, address=None)
     assert world.host.snapshot() == before
 
@@ -326,3 +340,18 @@ def test_caller_in_another_namespace_wires_the_host_all_the_same(world):
     assert world.host.link_names() == {spec.host_veth}
     assert elsewhere.link_names() == set()
     assert elsewhere.call(lambda: os.stat("/proc/thread-self/ns/net").st_ino) == os.fstat(elsewhere.fd).st_ino
+
+
+@pytest.mark.parametrize("turned_off", ["eth0", "all"])
+def test_a_namespace_with_ipv6_turned_off_gets_it_where_it_needs_it(world, turned_off):
+    """Runtimes make namespaces without IPv6: it is turned on for our interface and the loopback, and of IPv4 nobody asks."""
+    pod = world.space()
+    pod.sh(
+        f"sysctl -qw net.ipv6.conf.default.disable_ipv6=1; [ {turned_off} = eth0 ] || sysctl -qw net.ipv6.conf.all.disable_ipv6=1"
+    )
+    spec = world.spec(pod)
+    world.wiring.wire(spec)
+    assert world.wiring.check(spec) == []
+    told = pod.sh("cat /proc/sys/net/ipv6/conf/eth0/disable_ipv6 /proc/sys/net/ipv6/conf/lo/disable_ipv6").split()
+    assert told == (["0", "0"] if world.family is IPV6 else ["1", "0" if turned_off == "eth0" else "1"])
+    assert talk(pod, str(spec.address), pod) == str(spec.address)

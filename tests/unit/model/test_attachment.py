@@ -43,7 +43,7 @@ def test_longest_alias_fits() -> None:
         f"{ALIAS_TAG} abc eth0",
         f"{ALIAS_TAG} abc eth0 10.0.0.1 more",
         f"{ALIAS_TAG} abc eth0 10.0.0",
-        f"{ALIAS_TAG} abc eth0 fe80::1",
+        f"{ALIAS_TAG} abc eth0 fe80::1%eth0",
         f"{ALIAS_TAG} /abc eth0 10.0.0.1",
         f"{ALIAS_TAG} abc  10.0.0.1",
         "vpc-ipamd/2 abc eth0 10.0.0.1",
