@@ -113,7 +113,8 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
     with health.stage("datastore") as stage:
         if is_overtaken:
             _set_aside_overtaken(path, clock)
-        opened = open_datastore(path, boot_id=boot_id, clock=clock, failpoint=failpoint)
+        family = settings.network.family
+        opened = open_datastore(path, boot_id=boot_id, clock=clock, family=family, failpoint=failpoint)
         stage.detail = opened.report.detail
     history = _history(settings, opened, boot_id=boot_id, clock=clock)
     host = HostNetns()

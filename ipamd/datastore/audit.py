@@ -18,11 +18,13 @@ V = TypeVar("V")
 def differences(memory: Snapshot, disk: Snapshot) -> list[str]:
     """Compare what is served with what is stored; one sentence per difference.
 
-    A reserved address is free on disk, with the `since` it had then: a reservation promises nothing (I5).
+    A reserved address is free on disk, with the `since` it had then, or in a /80 without a row: a reservation promises nothing (I5).
     """
     addresses = dict(memory.addresses)
     for key, address in memory.addresses.items():
-        if address.state is AddressState.RESERVED and (stored := disk.addresses.get(key)):
+        if not address.has_row:
+            del addresses[key]
+        elif address.state is AddressState.RESERVED and (stored := disk.addresses.get(key)):
             addresses[key] = replace(
                 address, state=AddressState.FREE, since=stored.since, owner=None, reason=stored.reason, other_address=None
             )

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni
-from ipamd.model.family import IPV4, IpAddress, IpNetwork
+from ipamd.model.family import Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import EniId
 from ipamd.model.pool import EniStock, PoolCounts, Stock
 from ipamd.model.record import dataclass, field
@@ -34,10 +34,12 @@ class Bucket:
     """The addresses of one prefix, or those of an ENI outside any.
 
     `free` are those that may be given, by (since, address as a number). `idle_count` also has the free ones of which a unit of work
-    is just changing something; `held_count` are free ones that are held back.
+    is just changing something; `held_count` are free ones that are held back. Of a /80 it has
+    the rows; while the rest may be given, the row of that is in `free`.
     """
 
     order: int
+    family: Family
     free: list[tuple[datetime, int]] = field(default_factory=list)
     in_use_count: int = 0
     total_count: int = 0
@@ -100,13 +102,14 @@ class EniSlot:
 
     def first(self) -> IpAddress:
         """The address to give, of the bucket with most in use; `is_assignable` says that there is one."""
-        return IPV4.address(self._by_order[self._ranks[0][2]].free[0][1])
+        bucket = self._by_order[self._ranks[0][2]]
+        return bucket.family.address(bucket.free[0][1])
 
     def put(self, address: Address, *, is_held: bool, is_offered: bool) -> None:
         """Count an address in, and let it be given if it is offered."""
         if address.prefix not in self.buckets:
             order = -1 if address.prefix is None else int(address.prefix.network_address)
-            self.buckets[address.prefix] = self._by_order[order] = Bucket(order)
+            self.buckets[address.prefix] = self._by_order[order] = Bucket(order, family_of(address.address))
         self._count(address, 1, is_held)
         self.offer(address, is_offered=is_offered)
 
@@ -135,7 +138,7 @@ class EniSlot:
         )
 
     def _count(self, address: Address, sign: int, is_held: bool) -> None:
-        bucket = self.buckets[address.prefix]
+        bucket, count = self.buckets[address.prefix], sign * address.count
         was_there, was_free = bucket.is_there, bucket.is_free
         bucket.total_count += sign
         if address.is_in_use:
@@ -145,11 +148,11 @@ class EniSlot:
             self.tally["lost"] += sign
             self.tally["lost_in_use"] += sign * address.is_in_use
         else:
-            self.tally[address.state.value] += sign
+            self.tally[address.state.value] += count
             if address.state is AddressState.FREE:
                 bucket.idle_count += sign
                 bucket.held_count += sign * is_held
-                self.tally["held"] += sign * is_held
+                self.tally["held"] += count * is_held
         if address.prefix is not None:
             self.prefix_count += bucket.is_there - was_there
             self.free_prefix_count += bucket.is_free - was_free
@@ -201,7 +204,7 @@ class PoolIndex:
         self.slots[address.eni_id].drop(address, is_held=self._is_held(address))
 
     def first(self) -> IpAddress | None:
-        """The address that is given next; None if there is none. Cost: the number of ENIs."""
+        """The address that is given next, or that stands for the rest of a /80; None if there is none. Cost: the number of ENIs."""
         slots = [slot for slot in self.slots.values() if slot.is_assignable]
         return min(slots, key=EniSlot.preference).first() if slots else None
 
@@ -213,6 +216,10 @@ class PoolIndex:
             self._claimed.discard(address)
         if found is not None:
             self.slots[found.eni_id].offer(found, is_offered=self._may_be_given(found))
+
+    def is_claimed(self, address: IpAddress) -> bool:
+        """Whether a unit of work is just changing an address."""
+        return address in self._claimed
 
     def hold(self, held: frozenset[IpAddress], *, changed: Iterable[Address]) -> None:
         """Replace what is held back; `changed` are the known addresses that are in only one of the two sets."""

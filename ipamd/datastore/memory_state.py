@@ -17,11 +17,11 @@ from typing import Generic, TypeVar
 
 from ipamd.datastore.buckets import PoolIndex
 from ipamd.model.absence import Doubts
-from ipamd.model.address import Address, AddressEvent, AddressState
+from ipamd.model.address import Address, AddressEvent, AddressState, of_rest
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import EgressEmptyError, InvariantError, PoolEmptyError
-from ipamd.model.family import Family, IpAddress
+from ipamd.model.family import Family, IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import Intent, leaving_addresses
 from ipamd.model.pool import PoolCounts, Stock
@@ -59,7 +59,8 @@ class Overlay(Generic[K, V]):
 
 class View:
     """What one unit of work reads and has changed: dropped on rollback, applied after COMMIT. Used by the thread that holds the
-    transaction lock, the only one that adds and removes rows; `reserve` replaces rows of addresses that nobody has claimed.
+    transaction lock, the only one that adds and removes rows; `reserve` replaces rows of addresses that nobody has
+    claimed, and in a /80 makes them.
     """
 
     def __init__(self, memory: MemoryState) -> None:
@@ -76,9 +77,11 @@ class View:
     def address(self, address: IpAddress) -> Address | None:
         """Find one address, and claim it until the unit ends (see `MemoryState.claim`)."""
         if address in self.addresses.changes:
-            return self.addresses.changes[address]
-        self.claimed.add(address)
-        return self.memory.claim(address)
+            found = self.addresses.changes[address]
+        else:
+            self.claimed.add(address)
+            found = self.memory.claim(address)
+        return found or of_rest(address, self.addresses.get)
 
     def known_address(self, address: IpAddress) -> Address:
         """Find one address that must be there. Raises: InvariantError."""
@@ -122,7 +125,8 @@ class MemoryState:
         """Take a free address for `key`, in memory only (I5): not draining, densest ENI, densest prefix in it, longest free in that
         (docs/life.md, "The life of an ADD").
 
-        Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes.
+        Ties go to the lower network card, device index, prefix and address; addresses outside any prefix come before prefixes. Of a
+        /80 it is the one above the last that was given, so that none comes again before all others did (I8).
         Only attached, host-ready, managed ENIs count (I7); lost and held addresses are not given. Cost: the number of ENIs.
         `egress`: another family, of which it gets an address too, longest free first.
         Raises: PoolEmptyError with the counts; EgressEmptyError; InvariantError if the key has an address already (I1).
@@ -141,10 +145,13 @@ class MemoryState:
             state = free.after(AddressEvent.RESERVE)
             other = self._take_other(key, egress) if egress else None
             reserved = replace(free, state=state, since=now, since_monotonic_s=now_s, owner=key, reason="", other_address=other)
-            self._pool.drop(free)
+            if free.is_rest and free.prefix is not None:
+                reserved = replace(reserved, address=self._next_of(free.prefix))
+            else:
+                self._pool.drop(free)
             self._pool.put(reserved)
-            self.rows.addresses[first] = reserved
-            self.reservations[key] = first
+            self.rows.addresses[reserved.address] = reserved
+            self.reservations[key] = reserved.address
             return reserved
 
     def claim(self, address: IpAddress) -> Address | None:
@@ -152,7 +159,7 @@ class MemoryState:
         with self._lock:
             found = self.rows.addresses.get(address)
             self._pool.claim(address, found, is_claimed=True)
-            return found
+            return found or of_rest(address, self.rows.addresses.get)
 
     def release(self, addresses: Iterable[IpAddress]) -> None:
         """Undo claims: free addresses are offered to `reserve` again."""
@@ -212,9 +219,9 @@ class MemoryState:
             return self.rows.enis.get(eni_id)
 
     def address(self, address: IpAddress) -> Address | None:
-        """Find one address."""
+        """Find one address; of a /80 also one without a row, which is free."""
         with self._lock:
-            return self.rows.addresses.get(address)
+            return self.rows.addresses.get(address) or of_rest(address, self.rows.addresses.get)
 
     def attachment(self, key: AttachmentKey) -> Attachment | None:
         """Find one attachment."""
@@ -313,6 +320,16 @@ class MemoryState:
         if now:
             with suppress(ValueError):
                 self._others.remove(now)
+
+    def _next_of(self, prefix: IpNetwork) -> IpAddress:
+        """The next address of a /80 that has no row: neither its first one nor its last; after the end it begins anew."""
+        cursor = self.rows.cursor
+        while True:
+            cursor = cursor % (prefix.num_addresses - 2) + 1
+            address = prefix[cursor]
+            if address not in self.rows.addresses and not self._pool.is_claimed(address):
+                self.rows = replace(self.rows, cursor=cursor)
+                return address
 
     def _hold(self) -> None:
         """Hold back what is in doubt, and what an open intent releases."""

@@ -29,7 +29,7 @@ from ipamd.datastore.migrations import DOWNGRADE_COMMAND, take_all, upgrade
 from ipamd.datastore.spool import sync_directory
 from ipamd.datastore.store import LEDGER_LIMIT, Datastore, Ledger
 from ipamd.model.errors import DatastoreError, InvariantError, SchemaVersionError
-from ipamd.model.family import IPV4
+from ipamd.model.family import IPV4, Family
 from ipamd.model.history import LedgerEvent
 from ipamd.model.record import dataclass, replace
 from ipamd.model.snapshot import Snapshot
@@ -107,40 +107,44 @@ def open_datastore(
     *,
     boot_id: str,
     clock: Clock,
+    family: Family = IPV4,
     failpoint: Failpoint = no_failpoint,
     lock_wait_s: float = 2.0,
     ledger_limit: int = LEDGER_LIMIT,
 ) -> OpenedDatastore:
-    """Open `path`, or start an empty datastore there, setting aside a file that is damaged or of another boot.
+    """Open `path`, or start an empty datastore there, setting aside a file that is damaged, of another boot or of the other family.
 
     Args:
         boot_id: `current_boot_id()`.
+        family: of the pool.
         failpoint: called with each of `store.FAILPOINTS`; for crash tests.
         lock_wait_s: how long to wait for a predecessor that still holds the file.
     Raises: SchemaVersionError if a newer release wrote it, with the file untouched; DatastoreError if the disk refuses or another
         process has it open.
     """
-    now, snapshot = clock.now(), Snapshot({}, {}, {}, {}, {})
+    # For an empty one: in a /80 it begins anywhere, so that a lost file gives nothing again soon (I8).
+    now, snapshot = clock.now(), Snapshot({}, {}, {}, {}, {}, cursor=int.from_bytes(os.urandom(6), "big"))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        report = examine(path, boot_id=boot_id, lock_wait_s=lock_wait_s)
+        report = examine(path, boot_id=boot_id, family=family, lock_wait_s=lock_wait_s)
         disk = None
         if report.outcome is OpenOutcome.INTACT:
-            report, disk, snapshot = _load(path, report, now=now, lock_wait_s=lock_wait_s)
+            report, disk, loaded = _load(path, report, now=now, lock_wait_s=lock_wait_s)
+            snapshot = snapshot if disk is None else loaded
         if disk is None:
             kept = set_aside(path, why=report.outcome.value, now=now)
             if kept is not None:
                 report = replace(report, detail=f"{report.detail}; the former file is kept as {kept}", kept=kept)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             with _exclusive(path, lock_wait_s) as disk:
-                _create(disk, boot_id=boot_id, now=now)
+                _create(disk, boot_id=boot_id, now=now, family=family, cursor=snapshot.cursor)
     except OSError as error:
         raise DatastoreError(f"{path} cannot be opened: {error}", details="look at the run directory") from error
     store = Datastore(disk, snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
     return OpenedDatastore(store, report)
 
 
-def examine(path: Path, *, boot_id: str, lock_wait_s: float) -> OpenReport:
+def examine(path: Path, *, boot_id: str, lock_wait_s: float, family: Family = IPV4) -> OpenReport:
     """Judge the file without changing it, through a read-only connection.
 
     Raises: SchemaVersionError if a later release wrote it; DatastoreError if the disk refuses or another process has it open.
@@ -155,7 +159,7 @@ def examine(path: Path, *, boot_id: str, lock_wait_s: float) -> OpenReport:
         return OpenReport(OpenOutcome.CORRUPT, f"{path} is empty: truncated, or ipamd was killed while creating it")
     try:
         with closing(Disk(path, lock_wait_s=lock_wait_s, is_probe=True)) as probe, refusals(f"reading {path}"):
-            return _examine_content(probe, boot_id=boot_id)
+            return _examine_content(probe, boot_id=boot_id, family=family)
     except DatastoreError as error:
         return _judge(error)
 
@@ -167,7 +171,7 @@ def _judge(error: DatastoreError) -> OpenReport:
     raise error
 
 
-def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
+def _examine_content(probe: Disk, *, boot_id: str, family: Family) -> OpenReport:
     def pragma(name: str) -> list[str]:
         return [", ".join(map(str, row)) for row in probe.connection.exec_driver_sql(f"PRAGMA {name}")]
 
@@ -189,14 +193,14 @@ def _examine_content(probe: Disk, *, boot_id: str) -> OpenReport:
     meta = {row.name: row.value for row in probe.connection.execute(select(schema.meta))}
     if meta.get("boot_id") != boot_id:
         return OpenReport(OpenOutcome.OTHER_BOOT, f"it describes boot {meta.get('boot_id')}, this is boot {boot_id}")
-    if (family := meta.get(schema.FAMILY, IPV4.nft)) != IPV4.nft:
+    if (other := meta.get(schema.FAMILY, IPV4.nft)) != family.nft:
         living = [row.container_id for row in probe.connection.execute(_NAMESPACES) if _may_live(row)]
         if living:
             raise DatastoreError(
-                f"{path} is of a pool of {family}, and {counted(len(living), 'sandbox')} of it live: {first_of(living, 3)}",
+                f"{path} is of a pool of {other}, and {counted(len(living), 'sandbox')} of it live: {first_of(living, 3)}",
                 details="drain the node first, or run what wrote it; nothing of the file was changed",
             )
-        return OpenReport(OpenOutcome.OTHER_FAMILY, f"it is of a pool of {family}, and no sandbox of it lives")
+        return OpenReport(OpenOutcome.OTHER_FAMILY, f"it is of a pool of {other}, and no sandbox of it lives")
     # Columns that an INSERT of ours leaves out and the table demands; other unknown ones do no harm.
     unknown = [
         f"{table.name}.{row.name}"
@@ -277,16 +281,18 @@ def _exclusive(path: Path, lock_wait_s: float) -> Iterator[Disk]:
         raise
 
 
-def _create(disk: Disk, *, boot_id: str, now: datetime) -> None:
+def _create(disk: Disk, *, boot_id: str, now: datetime, family: Family, cursor: int) -> None:
     """Make the schema, all in one transaction: a file either has a version and all tables, or is empty."""
     disk.begin()
     with refusals(f"creating {disk.path}"):
         for table in schema.TABLES:
             for made in (table, *sorted(table.indexes, key=lambda index: str(index.name))):
-                disk.connection.exec_driver_sql(schema.create_statement(made))
+                disk.connection.exec_driver_sql(schema.create_statement(made, family=family))
         for trigger in schema.TRIGGERS:
             disk.connection.exec_driver_sql(trigger)
-        facts = {"boot_id": boot_id, "created_at": sql.time_text(now), "created_by": __version__, schema.FAMILY: IPV4.nft}
+        facts = {"boot_id": boot_id, "created_at": sql.time_text(now), "created_by": __version__, schema.FAMILY: family.nft}
+        if family.is_sparse:
+            facts[schema.CURSOR] = str(cursor)
         disk.connection.execute(insert(schema.meta), [{"name": name, "value": value} for name, value in facts.items()])
         disk.connection.exec_driver_sql(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
         take_all(disk)

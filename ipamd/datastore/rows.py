@@ -1,6 +1,6 @@
 """What is written and read: the statements, and how a value of the model is spelled in a row. The one place that knows it.
 
-Times are ISO 8601 in UTC, always with microseconds, so that text order is time order; addresses are dotted quads. An operator can
+Times are ISO 8601 in UTC, always with microseconds, so that text order is time order; addresses are text. An operator can
 read both with `sqlite3`. Everything reads back equal to what was written. The driver's adapters spell: it is given addresses and times
 as they are. `_READERS` read, by the column's name.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, ip_address
@@ -28,7 +28,7 @@ from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.family import IPV4, IPV6
+from ipamd.model.family import IPV4, IPV6, read_address, read_network
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.snapshot import Snapshot, Tombstone
@@ -104,8 +104,8 @@ sqlite3.register_adapter(datetime, time_text)
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("since", "cooling_until", "at", "opened_at", "created_at"), read_time),
-    "address": IPV4.address,
-    "prefix": IPV4.network,
+    "address": read_address,
+    "prefix": read_network,
     "primary_address": IPv4Address,
     "other_address": ip_address,
     "subnet_cidr": IPv4Network,
@@ -157,7 +157,8 @@ def read_snapshot(connection: Connection) -> Snapshot:
     for row in rows(schema.doubt):
         absences, subject = getattr(found.doubts, row.pop("answers")), row.pop("subject")
         absences[subject] = Absence(**row)
-    return found
+    cursor = connection.execute(select(schema.meta.c.value).where(schema.meta.c.name == schema.CURSOR)).scalar_one_or_none()
+    return replace(found, cursor=int(cursor or 0))
 
 
 def key_params(key: AttachmentKey | None, *, nobody: str | None = "") -> Params:

@@ -30,7 +30,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable, SchemaItem
 
 from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
-from ipamd.model.family import IPV4
+from ipamd.model.family import IPV4, Family
 
 SCHEMA_VERSION = 1
 """The oldest `user_version` that we read, and the newest: it stays while every step in `migrations` is additive."""
@@ -72,11 +72,15 @@ def _table(name: str, *parts: SchemaItem, with_rowid: bool = False) -> Table:
     return Table(name, _metadata, *parts, sqlite_strict=STRICT, sqlite_with_rowid=with_rowid)
 
 
+PREFIX_LENGTH = "LENGTH_OF_THE_FAMILY"
+"""Stands in a constraint for the length of a family's prefixes: a file is made for one."""
+
+
 @cache
-def create_statement(of: Table | Index) -> str:
-    """The statement that creates a table or an index."""
+def create_statement(of: Table | Index, *, family: Family = IPV4) -> str:
+    """The statement that creates a table or an index, for a pool of a family."""
     made = CreateTable(of) if isinstance(of, Table) else CreateIndex(of)
-    return str(made.compile(dialect=sqlite_dialect()))
+    return str(made.compile(dialect=sqlite_dialect())).replace(PREFIX_LENGTH, str(family.prefix_length))
 
 
 RESTORED_AT = "restored_at"
@@ -84,6 +88,10 @@ RESTORED_AT = "restored_at"
 
 FAMILY = "family"
 """Row in `meta`: nftables' word for the family of the pool, one for the life of the file; without it, IPv4."""
+
+CURSOR = "cursor"
+"""Row in `meta` of IPv6: the place in its /80 of the address that was given last. At random when the file is made: a lost file must
+not give again soon what cools (I8)."""
 
 SCHEMA_LEVEL = "schema_level"
 """Row in `meta`: how many of the steps in `migrations` the file has gone through."""
@@ -113,7 +121,7 @@ prefix = _table(
     _text("eni_id"),
     UniqueConstraint("prefix", "eni_id"),
     ForeignKeyConstraint(["eni_id"], ["eni.eni_id"]),
-    CheckConstraint(f"prefix LIKE '%/{IPV4.prefix_length}'"),
+    CheckConstraint(f"prefix LIKE '%/{PREFIX_LENGTH}'"),
 )
 
 address = _table(

@@ -113,20 +113,36 @@ class UnitOfWork:
         return {"cooling_until": self._now + cooldown, "cooldown_deadline_s": self._now_s + cooldown.total_seconds()}
 
     def _write(self, old: Address, new: Address | None) -> None:
-        """Replace the row of an address, or remove it; memory and disk must agree on what it was."""
+        """Replace the row of an address, make it or remove it; memory and disk must agree on what it was."""
         state = AddressState.FREE if old.state is AddressState.RESERVED else old.state
-        params: Params = {"key_address": old.address, "key_state": state, **(sql.state_params(new) if new else {})}
-        statement = sql.UPDATE_ADDRESS if new else sql.DELETE_ADDRESS
-        if self._disk.write(statement, params, subject=f"changing address {old.address}") != 1:
+        params: Params = {"key_address": old.address, "key_state": state}
+        new, subject = new if new is not None and new.has_row else None, f"changing address {old.address}"
+        if old.is_rest and new is not None:
+            raise InvariantError(f"address {old.address} stands for the rest of {old.prefix}", details="it is nobody's")
+        if not old.has_row:
+            written = self._insert(new, subject) if new else 1
+        elif new is not None:
+            written = self._disk.write(sql.UPDATE_ADDRESS, params | sql.state_params(new), subject=subject)
+        else:
+            written = self._disk.write(sql.DELETE_ADDRESS, params, subject=subject)
+        if written != 1:
             raise InvariantError(
                 f"address {old.address} is {old.state} in memory but not on disk",
                 details="nothing was changed; `ipamctl audit` compares them all; restarting ipamd reads the disk again",
             )
         self.view.addresses.changes[old.address] = new
 
+    def _insert(self, new: Address, subject: str) -> int:
+        """Make the row of an address of a /80, and record how far its addresses were given: no restart goes back behind it (I8)."""
+        is_reserved = new.state is AddressState.RESERVED  # and lost: on disk it is free (I5)
+        on_disk = replace(new, state=AddressState.FREE, owner=None, other_address=None) if is_reserved else new
+        cursor: Params = {"name": schema.CURSOR, "value": str(self.view.memory.rows.cursor)}
+        self._disk.write(sql.UPSERT_META, cursor, subject=subject)
+        return self._disk.write(sql.INSERT_ADDRESS, address_params(on_disk), subject=subject)
+
     def _remove(self, addresses: Iterable[Address], *, reason: str) -> None:
         """Forget addresses, with the prefixes of which none is left; none of them may have a sandbox (I2)."""
-        found = list(addresses)
+        found = [address for address in addresses if address.has_row or address.is_in_use]
         held = [address for address in found if address.is_in_use]
         if held:
             names = ", ".join(f"{address.address} ({address.state} to {address.owner})" for address in held[:3])
@@ -146,19 +162,26 @@ class UnitOfWork:
     def lose(self, address: IpAddress, *, reason: str) -> None:
         """EC2 does not show an address any more: it is given to nobody again (I7).
 
-        A lost address keeps its state and its sandbox (I2), and is removed where it would become free. Repeatable; an unknown
-        address is fine.
+        A lost address keeps its state and its sandbox (I2), and is removed where it would become free. With the rest of a /80 all of
+        it is lost, what was reserved a moment ago too. Repeatable; an unknown address is fine.
         """
         old = self.view.address(address)
-        if old is None or old.is_lost:
+        if old is None or old.is_lost or (old.state is AddressState.FREE and not old.has_row):
             return
+        if old.is_rest:
+            for row in self.view.addresses.all().values():
+                if row.prefix == old.prefix and not row.is_rest:
+                    self.lose(row.address, reason=reason)
         self._log(LedgerEvent.LOST, about=old, detail=reason)
         if old.state is AddressState.FREE:
             self._remove([old], reason=f"lost: {reason}")
             return
         mark: Params = {"address": address, "since": self._now, "reason": reason}
+        lost = replace(old, lost_since=self._now, lost_reason=reason)
+        if not old.has_row:
+            self._write(old, lost)
         self._disk.write(sql.INSERT_LOST, mark, subject=f"marking {address} as lost")
-        self.view.addresses.changes[address] = replace(old, lost_since=self._now, lost_reason=reason)
+        self.view.addresses.changes[address] = lost
 
     @change
     def heal(self, address: IpAddress, *, reason: str) -> None:
@@ -167,7 +190,10 @@ class UnitOfWork:
         if old is None or not old.is_lost:
             return
         self._disk.write(sql.DELETE_LOST, {"address": address}, subject=f"marking {address} as found")
-        self.view.addresses.changes[address] = replace(old, lost_since=None, lost_reason="")
+        healed = replace(old, lost_since=None, lost_reason="")
+        if not healed.has_row:
+            self._write(old, healed)
+        self.view.addresses.changes[address] = healed
         self._log(LedgerEvent.HEALED, about=old, detail=reason)
 
     @change
@@ -220,7 +246,9 @@ class UnitOfWork:
             raise InvariantError(f"intent {intent.intent_id} is open already", details="I9: each has its own ID")
         leaving: Iterable[IpAddress] = ()
         if intent.kind is IntentKind.UNASSIGN:
-            leaving = sorted(all_addresses(*named(intent)))
+            singles, prefixes = named(intent)
+            recorded = {row.address for row in self.view.addresses.all().values() if row.prefix in prefixes}
+            leaving = sorted(all_addresses(singles, prefixes) | recorded)
         elif intent.kind is IntentKind.DELETE_ENI:
             leaving = [row.address for row in self.view.addresses_of(intent.eni_id)]
         for address in leaving:
@@ -485,7 +513,8 @@ class UnitOfWork:
         prefix: IpNetwork | None = None,
         cooldown: timedelta | None = None,
     ) -> None:
-        """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8).
+        """Add addresses which EC2 confirmed: free, or cooling where a lost datastore cannot tell when they were last used (I8). The
+        rest of a /80 is free: what cools in it is not given before all others.
 
         An address that is known on the same ENI is left as it is; if it is lost, `heal` says that it is there again.
         Raises: InvariantError also for an unknown ENI, a primary address (I6) or a wrong prefix.
@@ -501,6 +530,10 @@ class UnitOfWork:
             self._disk.write(sql.INSERT_PREFIX, {"prefix": prefix, "eni_id": eni_id}, subject=subject)
         state = AddressState.FREE if cooldown is None else AddressState.COOLING
         first = Address(fresh[0], eni_id, state, self._now, prefix, since_monotonic_s=self._now_s, **self._cooling(cooldown))
+        if first.is_rest:
+            first = replace(first, state=AddressState.FREE, **self._cooling(None))
+        elif not replace(first, state=AddressState.FREE).has_row:
+            raise InvariantError(f"address {first.address} is none by which {prefix} is recorded", details="its last one is")
         added = {address: replace(first, address=address) for address in fresh}
         self._disk.write(sql.INSERT_ADDRESS, [address_params(row) for row in added.values()], subject=subject)
         self.view.addresses.changes.update(added)
@@ -509,9 +542,15 @@ class UnitOfWork:
 
     @change
     def remove_addresses(self, addresses: Iterable[IpAddress], *, reason: str) -> None:
-        """Forget addresses which are neither assigned nor reserved. InvariantError otherwise (I2). Unknown addresses are fine."""
-        found = [self.view.address(address) for address in sorted(set(addresses))]
-        self._remove([address for address in found if address is not None], reason=reason)
+        """Forget addresses which are neither assigned nor reserved. InvariantError otherwise (I2). Unknown addresses are fine.
+
+        The rest of a /80 goes only when nobody has an address of it.
+        """
+        found = [row for address in sorted(set(addresses)) if (row := self.view.address(address)) is not None]
+        if rests := {row.prefix for row in found if row.is_rest}:
+            rows = self.view.addresses.all().values()
+            found += [row for row in rows if row.prefix in rests and row.is_in_use and not row.is_lost]
+        self._remove(found, reason=reason)
 
     def _is_fresh(self, address: IpAddress, eni_id: EniId, prefix: IpNetwork | None) -> bool:
         length = family_of(address).prefix_length

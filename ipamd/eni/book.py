@@ -22,7 +22,7 @@ from ipamd.model.cloud import ConnectionTracking, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S, CloudKey
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import log_text
-from ipamd.model.family import IPV4, IpAddress
+from ipamd.model.family import IpAddress, read_address
 from ipamd.model.history import HistoryRecord, LedgerEvent, Recorded
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import SETTLED_AT, Intent, IntentKind, named
@@ -309,7 +309,7 @@ def remember_released(book: EniBook, read_since: Callable[[datetime], Recorded],
         try:
             match record.event:
                 case LedgerEvent.ADDED | LedgerEvent.REMOVED | LedgerEvent.LOST | LedgerEvent.HEALED:
-                    last[IPV4.address(record.address), eni_id] = record
+                    last[read_address(record.address), eni_id] = record
                 case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_REMOVED:
                     last[eni_id, eni_id] = record
                 case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import IpAddress, IpNetwork, members
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.record import dataclass, field
 
@@ -86,8 +86,8 @@ class MetadataEni:
 
 
 def all_addresses(singles: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> frozenset[IpAddress]:
-    """Return single addresses together with those of prefixes."""
-    return frozenset(singles).union(*prefixes)
+    """Return single addresses together with the `members` of prefixes."""
+    return frozenset(singles).union(*map(members, prefixes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ believed at all; a real mass loss needs time and a second witness. Why these rul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from ipaddress import AddressValueError
 
 from ipamd.model.absence import Absence, Absences, Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.family import IPV4, IpAddress
+from ipamd.model.family import IpAddress, read_address, stand_in
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.record import dataclass, field
 from ipamd.model.snapshot import Snapshot
@@ -47,7 +46,8 @@ DOUBT_AGAIN_S = 60.0
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """What is recorded of this instance, object by object, because each has its own count of absences. `addresses` leaves out those
-    that are known to be lost; `wired` is those of them that live sandboxes have. `identity`: as instance metadata names it."""
+    that are known to be lost, and of a /80 all but its rest; `wired` is those of them that live sandboxes have. `identity`: as
+    instance metadata names it."""
 
     identity: InstanceIdentity
     enis: Mapping[EniId, Eni] = field(default_factory=dict)
@@ -58,7 +58,12 @@ class Recorded:
 def recorded(snapshot: Snapshot, identity: InstanceIdentity) -> Recorded:
     """Make the view that an answer is compared with; addresses of ENIs that are not ours are left out."""
     managed = {eni.eni_id for eni in snapshot.enis.values() if eni.managed}
-    rows = [row for row in snapshot.addresses.values() if row.eni_id in managed and not row.is_lost]
+    # A /80 is there or not: its rest speaks for every address of it.
+    rows = [
+        row
+        for row in snapshot.addresses.values()
+        if row.eni_id in managed and not row.is_lost and stand_in(row.address) in (None, row.address)
+    ]
     wired = frozenset(row.address for row in rows if row.state is AddressState.ASSIGNED)
     return Recorded(identity, snapshot.enis, {row.address: row.eni_id for row in rows}, wired)
 
@@ -221,7 +226,7 @@ def _by_key(doubts: Mapping[str, Absence]) -> dict[CloudKey, Absence]:
     found: dict[CloudKey, Absence] = {}
     for subject, absence in doubts.items():
         try:
-            found[IPV4.address(subject)] = absence
-        except AddressValueError:
+            found[read_address(subject)] = absence
+        except ValueError:
             found[EniId(subject)] = absence
     return found

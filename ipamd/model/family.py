@@ -8,6 +8,7 @@ is code: ARP or neighbour discovery, sysctls, EC2's calls, and a /80, whose addr
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from ipamd.model.record import dataclass
@@ -44,7 +45,8 @@ class Family:
 
     `gateway`: next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
     `route_metric`: the kernel's, of a route that names none. `outside`: an address to which nothing but a default route should lead.
-    `prefix_length`: of a delegated prefix; EC2 has no other.
+    `prefix_length`: of a delegated prefix; EC2 has no other. `is_sparse`: of a prefix only the addresses that are not free are recorded,
+    and the last one, which stands for all others.
     `addresses_leaf`, `prefixes_leaf`: what instance metadata calls them below an interface. `nft`, `nft_address`: in nftables, the
     word for family and header, and the type of a set's element. `egress`: for sandboxes of a pool of the other family.
     """
@@ -57,6 +59,7 @@ class Family:
     route_metric: int
     outside: IpAddress
     prefix_length: int
+    is_sparse: bool
     addresses_leaf: str
     prefixes_leaf: str
     nft: str
@@ -73,6 +76,7 @@ IPV4 = Family(
     route_metric=0,
     outside=IPv4Address("192.0.2.1"),
     prefix_length=28,
+    is_sparse=False,
     addresses_leaf="local-ipv4s",
     prefixes_leaf="ipv4-prefix",
     nft="ip",
@@ -100,6 +104,7 @@ IPV6 = Family(
     route_metric=1024,
     outside=IPv6Address("2001:db8::1"),
     prefix_length=80,
+    is_sparse=True,
     addresses_leaf="ipv6s",
     prefixes_leaf="ipv6-prefix",
     nft="ip6",
@@ -121,3 +126,27 @@ _FAMILIES = {4: IPV4, 6: IPV6}
 def family_of(one: IpAddress | IpNetwork) -> Family:
     """The family of an address or a network."""
     return _FAMILIES[one.version]
+
+
+def read_address(text: str) -> IpAddress:
+    """Read an address of either family. Raises: ValueError."""
+    return (IPV6 if ":" in text else IPV4).address(text)
+
+
+def read_network(text: str) -> IpNetwork:
+    """Read a network of either family. Raises: ValueError, also if it has host bits."""
+    return (IPV6 if ":" in text else IPV4).network(text)
+
+
+def members(prefix: IpNetwork) -> Collection[IpAddress]:
+    """The addresses by which a prefix is recorded, asked for and held back: each of a /28; of a /80 its last one."""
+    return (prefix[-1],) if family_of(prefix).is_sparse else frozenset(prefix)
+
+
+def stand_in(address: IpAddress) -> IpAddress | None:
+    """The address whose row stands for this one while it has none, as that of a /80; None where every address has a row."""
+    family = family_of(address)
+    if not family.is_sparse:
+        return None
+    hosts = (1 << (address.max_prefixlen - family.prefix_length)) - 1
+    return family.address(int(address) | hosts)

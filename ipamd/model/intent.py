@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from ipamd.model.cloud import ConnectionTracking, all_addresses
 from ipamd.model.eni import ADDRESSES_PER_PREFIX
-from ipamd.model.family import IPV4, IpAddress, IpNetwork
+from ipamd.model.family import IpAddress, IpNetwork, read_address, read_network
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.record import dataclass
 
@@ -237,6 +237,6 @@ def _count(payload: Mapping[str, str], key: str) -> int:
 
 
 def _names(payload: Mapping[str, str]) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
-    addresses = (IPV4.address(text) for text in payload.get("addresses", "").split(",") if text)
-    prefixes = (IPV4.network(text) for text in payload.get("prefixes", "").split(",") if text)
+    addresses = (read_address(text) for text in payload.get("addresses", "").split(",") if text)
+    prefixes = (read_network(text) for text in payload.get("prefixes", "").split(",") if text)
     return frozenset(addresses), frozenset(prefixes)

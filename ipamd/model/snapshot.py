@@ -31,7 +31,7 @@ class Tombstone:
 class Snapshot:
     """Everything by identity, in no order.
 
-    `tombstones` says when DEL was done for a key; `intents` are the open ones.
+    `tombstones` says when DEL was done for a key; `intents` are the open ones. `cursor`: place in its /80 of what was given last.
     """
 
     enis: dict[EniId, Eni]
@@ -40,11 +40,12 @@ class Snapshot:
     tombstones: dict[AttachmentKey, Tombstone]
     intents: dict[str, Intent]
     doubts: Doubts = field(default_factory=Doubts)
+    cursor: int = field(default=0, compare=False)
 
     def copy(self) -> Snapshot:
         """The same rows in dictionaries of its own."""
         tables = dict(self.enis), dict(self.addresses), dict(self.attachments), dict(self.tombstones), dict(self.intents)
-        return Snapshot(*tables, self.doubts)
+        return Snapshot(*tables, self.doubts, self.cursor)
 
 
 def eni_place(eni: Eni) -> tuple[int, int, EniId]:

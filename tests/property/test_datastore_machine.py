@@ -1,4 +1,4 @@
-"""The datastore against a plain-Python model, through any sequence of changes, roll-backs and crashes."""
+"""The datastore against a plain-Python model, through any sequence of changes, roll-backs and crashes, in either family."""
 
 # ruff: noqa: PT012 - a block is one unit of work, which must be rolled back as a whole
 
@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from ipamd.datastore.open import OpenedDatastore
 from ipamd.datastore.store import Datastore
-from ipamd.model.address import Address, AddressState
+from ipamd.model.address import REST_COUNT, Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError, UnknownAttachmentError
-from ipamd.model.family import IPV6, Family
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.pool import PoolCounts
-from tests.unit.datastore.support import START, FakeClock, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at
+from tests.unit.datastore.support import START, FakeClock, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at, raw
 
 FREE, RESERVED, ASSIGNED, COOLING, QUARANTINED = AddressState
 ENIS = (0, 1)
@@ -35,8 +37,15 @@ POOL = {
 }
 """Address -> (ENI, in a prefix)."""
 
+PREFIXES_6 = {n: IPv6Network(f"2001:db8:0:{n}::/80") for n in ENIS}
+POOL_6 = {PREFIXES_6[n][place]: (n, True) for n in ENIS for place in (0, 1, 2, 4, -2, -1)}
+RESTS = {prefix[-1] for prefix in PREFIXES_6.values()}
+"""The addresses whose rows stand for those that have none."""
+CURSOR = 2**48 - 4
+"""Two places below the end: what is given meets what is adopted, at the beginning too."""
+
 enis = st.sampled_from(ENIS)
-addresses = st.sampled_from(sorted(POOL))
+addresses = st.runner().flatmap(lambda machine: st.sampled_from(sorted(machine.pool)))
 keys = st.builds(a_key, st.integers(0, 4))
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -46,7 +55,14 @@ class Undo(Exception):
 
 
 class DatastoreMachine(RuleBasedStateMachine):
-    """Each rule predicts from the model whether the datastore accepts, does it there, and then in the model."""
+    """Each rule predicts from the model whether the datastore accepts, does it there, and then in the model.
+
+    The model has what has a row. `given`: what ADDs had; in a /80 it comes again after all others only, whatever happens (I8).
+    """
+
+    family: Family = IPV4
+    prefixes: Mapping[int, IpNetwork] = PREFIXES
+    pool: Mapping[IpAddress, tuple[int, bool]] = POOL
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,13 +70,18 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.generation = 0
         self.path = self.directory / "0" / "state.db"
         self.clock = FakeClock()
-        self.store: Datastore = open_at(self.path, clock=self.clock).datastore
+        self.store: Datastore = self.opened().datastore
+        if self.family.is_sparse:
+            self.store.close()
+            raw(self.path, f"UPDATE meta SET value = '{CURSOR}' WHERE name = 'cursor'")
+            self.store = self.opened().datastore
+        self.given: set[IpAddress] = set()
         self.enis: dict[str, Eni] = {}
-        self.addresses: dict[IPv4Address, Address] = {}
+        self.addresses: dict[IpAddress, Address] = {}
         self.attachments: dict[AttachmentKey, Attachment] = {}
         self.tombstones: set[AttachmentKey] = set()
-        self.free_since: dict[IPv4Address, datetime] = {}
-        self.held: frozenset[IPv4Address] = frozenset()
+        self.free_since: dict[IpAddress, datetime] = {}
+        self.held: frozenset[IpAddress] = frozenset()
 
     def teardown(self) -> None:
         self.store.close()
@@ -71,13 +92,28 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.clock.pause(1)
         return self.clock.now()
 
-    def state(self, address: IPv4Address) -> AddressState | None:
-        return self.addresses[address].state if address in self.addresses else None
+    def opened(self) -> OpenedDatastore:
+        return open_at(self.path, clock=self.clock, family=self.family)
+
+    def found(self, address: IpAddress) -> Address | None:
+        """What the model has of an address; of a /80 also one without a row."""
+        for rest in RESTS & self.addresses.keys() - {address}:
+            row = self.addresses[rest]
+            if address not in self.addresses and row.prefix is not None and address in row.prefix:
+                return replace(row, address=address)
+        return self.addresses.get(address)
+
+    def state(self, address: IpAddress) -> AddressState | None:
+        found = self.found(address)
+        return found.state if found is not None else None
 
     def reserved_for(self, key: AttachmentKey) -> Address | None:
         return next((a for a in self.addresses.values() if a.state is RESERVED and a.owner == key), None)
 
     def free(self, address: Address) -> None:
+        if self.family.is_sparse and address.address not in RESTS:
+            self.addresses.pop(address.address, None)
+            return
         self.addresses[address.address] = address
         self.free_since[address.address] = address.since
 
@@ -86,7 +122,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         for number in ENIS:
             self.put_eni(number, True, True)
             for in_prefix in (False, True):
-                self.add(number, [a for a, place in POOL.items() if place == (number, in_prefix)], in_prefix)
+                self.add(number, [a for a, place in self.pool.items() if place == (number, in_prefix)], in_prefix)
 
     @rule(number=enis, host_ready=st.booleans(), managed=st.booleans())
     def put_eni(self, number: int, host_ready: bool, managed: bool) -> None:
@@ -109,10 +145,12 @@ class DatastoreMachine(RuleBasedStateMachine):
             del self.addresses[address.address]
 
     @rule(number=enis, chosen=st.lists(addresses, max_size=4), in_prefix=st.booleans())
-    def add(self, number: int, chosen: list[IPv4Address], in_prefix: bool) -> None:
+    def add(self, number: int, chosen: list[IpAddress], in_prefix: bool) -> None:
         now = self.now()
-        chosen = [address for address in chosen if POOL[address] == (number, in_prefix)]
-        prefix = PREFIXES[number] if in_prefix else None
+        chosen = [address for address in chosen if self.pool[address] == (number, in_prefix)]
+        if self.family.is_sparse:
+            chosen = [address for address in chosen if address in RESTS]
+        prefix = self.prefixes[number] if in_prefix else None
         if eni_id(number) not in self.enis:
             with pytest.raises(InvariantError), self.store.transaction() as unit:
                 unit.add_addresses(eni_id(number), chosen, prefix=prefix)
@@ -129,9 +167,10 @@ class DatastoreMachine(RuleBasedStateMachine):
             unit.add_addresses(eni_id(number), [an_eni(number).primary_address])
 
     @rule(address=addresses)
-    def remove(self, address: IPv4Address) -> None:
+    def remove(self, address: IpAddress) -> None:
         self.now()
-        if self.state(address) in (ASSIGNED, RESERVED):
+        of_it = [row for row in self.addresses.values() if address in RESTS and row.prefix and address in row.prefix]
+        if self.state(address) in (ASSIGNED, RESERVED) or any(row.is_in_use and not row.is_lost for row in of_it):
             with pytest.raises(InvariantError), self.store.transaction() as unit:
                 unit.remove_addresses([address], reason="test")
             return
@@ -139,8 +178,18 @@ class DatastoreMachine(RuleBasedStateMachine):
             unit.remove_addresses([address], reason="test")
         self.addresses.pop(address, None)
 
-    @rule(key=keys, egress=st.sampled_from([IPV6, None]))
-    def reserve(self, key: AttachmentKey, egress: Family | None) -> None:
+    @rule(number=enis)
+    def add_what_has_no_row(self, number: int) -> None:
+        """No address of a /80 is recorded as free by itself."""
+        prefix = PREFIXES_6[number]
+        if not self.family.is_sparse or eni_id(number) not in self.enis or self.found(prefix[1]):
+            return
+        with pytest.raises(InvariantError), self.store.transaction() as unit:
+            unit.add_addresses(eni_id(number), [prefix[1]], prefix=prefix)
+
+    @rule(key=keys, has_egress=st.booleans())
+    def reserve(self, key: AttachmentKey, has_egress: bool) -> None:
+        egress = (IPV4 if self.family is IPV6 else IPV6) if has_egress else None
         now = self.now()
         ready = {e.eni_id for e in self.enis.values() if e.host_ready and e.managed}
         free = {a.address for a in self.addresses.values() if a.state is FREE and a.eni_id in ready} - self.held
@@ -152,17 +201,22 @@ class DatastoreMachine(RuleBasedStateMachine):
                 self.store.reserve(key, egress=egress)
         else:
             taken = self.store.reserve(key, egress=egress)
-            assert taken.address in free
+            before = self.found(taken.address)
+            assert before is not None
+            if self.family.is_sparse and before.prefix is not None:
+                assert before.prefix[-1] in free
+                assert before.state is FREE
+                assert taken.address not in self.given | {before.prefix[0], before.prefix[-1]}
+            else:
+                assert taken.address in free
             other = taken.other_address
             assert (other is None) == (egress is None)
             assert other is None or other not in {a.other_address for a in self.addresses.values()}
-            self.addresses[taken.address] = replace(
-                self.addresses[taken.address], state=RESERVED, owner=key, since=now, reason="", other_address=other
-            )
+            self.addresses[taken.address] = replace(before, state=RESERVED, owner=key, since=now, reason="", other_address=other)
 
     @rule(key=keys, address=addresses)
-    def confirm_another(self, key: AttachmentKey, address: IPv4Address) -> None:
-        found = self.addresses.get(address, Address(address, eni_id(0), FREE, START))
+    def confirm_another(self, key: AttachmentKey, address: IpAddress) -> None:
+        found = self.found(address) or Address(address, eni_id(0), FREE, START)
         if found.state is RESERVED and found.owner == key:
             return
         with pytest.raises(DatastoreError), self.store.transaction() as unit:
@@ -181,11 +235,14 @@ class DatastoreMachine(RuleBasedStateMachine):
         with self.store.transaction() as unit:
             unit.confirm(attachment)
         self.assigned(attachment)
+        self.given.add(attachment.address)
 
     def assigned(self, attachment: Attachment) -> None:
         self.attachments[attachment.key] = attachment
+        before = self.found(attachment.address)
+        assert before is not None
         self.addresses[attachment.address] = replace(
-            self.addresses[attachment.address],
+            before,
             state=ASSIGNED,
             owner=attachment.key,
             since=attachment.created_at,
@@ -193,7 +250,7 @@ class DatastoreMachine(RuleBasedStateMachine):
             reason="",
         )
 
-    def cooled_down(self, address: IPv4Address, now: datetime, until: datetime, reason: str) -> None:
+    def cooled_down(self, address: IpAddress, now: datetime, until: datetime, reason: str) -> None:
         self.addresses[address] = replace(
             self.addresses[address], state=COOLING, owner=None, since=now, cooling_until=until, reason=reason
         )
@@ -207,6 +264,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         with self.store.transaction() as unit:
             unit.abort(reserved.address, cooldown=timedelta(0), reason="wiring failed")
         self.cooled_down(reserved.address, now, now, "wiring failed")
+        self.given.add(reserved.address)
 
     @rule(key=keys, cooldown_s=st.sampled_from([0, 5, 1000]), bury=st.booleans())
     def unassign(self, key: AttachmentKey, cooldown_s: int, bury: bool) -> None:
@@ -233,7 +291,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.tombstones.clear()
 
     @rule(address=addresses)
-    def free_cooled(self, address: IPv4Address) -> None:
+    def free_cooled(self, address: IpAddress) -> None:
         now = self.now()
         if self.state(address) is not COOLING:
             with pytest.raises(DatastoreError), self.store.transaction() as unit:
@@ -248,20 +306,19 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.free(freed)
 
     @rule(address=addresses)
-    def quarantine(self, address: IPv4Address) -> None:
+    def quarantine(self, address: IpAddress) -> None:
         now = self.now()
-        if self.state(address) not in (FREE, RESERVED, COOLING):
+        before = self.found(address)
+        if before is None or before.state not in (FREE, RESERVED, COOLING) or (self.family.is_sparse and address in RESTS):
             with pytest.raises(DatastoreError), self.store.transaction() as unit:
                 unit.quarantine(address, reason="test")
             return
         with self.store.transaction() as unit:
             unit.quarantine(address, reason="test")
-        self.addresses[address] = replace(
-            self.addresses[address], state=QUARANTINED, since=now, owner=None, cooling_until=None, reason="test"
-        )
+        self.addresses[address] = replace(before, state=QUARANTINED, since=now, owner=None, cooling_until=None, reason="test")
 
     @rule(address=addresses)
-    def resolve(self, address: IPv4Address) -> None:
+    def resolve(self, address: IpAddress) -> None:
         now = self.now()
         if self.state(address) is not QUARANTINED:
             with pytest.raises(DatastoreError), self.store.transaction() as unit:
@@ -272,32 +329,35 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.cooled_down(address, now, now + timedelta(seconds=30), "test")
 
     @rule(address=addresses)
-    def lose(self, address: IPv4Address) -> None:
+    def lose(self, address: IpAddress) -> None:
         now = self.now()
         with self.store.transaction() as unit:
             unit.lose(address, reason="not shown")
-        if self.state(address) is FREE:
+        if address in self.addresses and self.state(address) is FREE:
             del self.addresses[address]
+            for row in [row for row in self.addresses.values() if address in RESTS and row.prefix and address in row.prefix]:
+                if not row.is_lost:
+                    self.addresses[row.address] = replace(row, lost_since=now, lost_reason="not shown")
         elif address in self.addresses and not self.addresses[address].is_lost:
             self.addresses[address] = replace(self.addresses[address], lost_since=now, lost_reason="not shown")
 
     @rule(address=addresses)
-    def heal(self, address: IPv4Address) -> None:
+    def heal(self, address: IpAddress) -> None:
         with self.store.transaction() as unit:
             unit.heal(address, reason="shown")
         if address in self.addresses:
             self.addresses[address] = replace(self.addresses[address], lost_since=None, lost_reason="")
 
     @rule(chosen=st.frozensets(addresses, max_size=6))
-    def hold(self, chosen: frozenset[IPv4Address]) -> None:
+    def hold(self, chosen: frozenset[IpAddress]) -> None:
         self.store.hold(chosen)
         self.held = chosen
 
     @rule(key=keys, address=addresses)
-    def adopt(self, key: AttachmentKey, address: IPv4Address) -> None:
-        found = self.addresses.get(address)
+    def adopt(self, key: AttachmentKey, address: IpAddress) -> None:
+        found = self.found(address)
         attachment = an_attachment(found or Address(address, eni_id(0), FREE, START), key, at=self.now())
-        fits = self.state(address) in (FREE, COOLING, QUARANTINED)
+        fits = self.state(address) in (FREE, COOLING, QUARANTINED) and not (self.family.is_sparse and address in RESTS)
         if not fits or key in self.tombstones or key in self.attachments or self.reserved_for(key):
             with pytest.raises(DatastoreError), self.store.transaction() as unit:
                 unit.adopt(attachment)
@@ -307,13 +367,13 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.assigned(attachment)
 
     @rule(key=keys, address=addresses)
-    def undone(self, key: AttachmentKey, address: IPv4Address) -> None:
+    def undone(self, key: AttachmentKey, address: IpAddress) -> None:
         """Do what can be done, and leave with an exception."""
         with pytest.raises(Undo), self.store.transaction() as unit:
             unit.put_tombstone(a_key(77))
             if key in self.attachments:
                 unit.unassign(key, cooldown=timedelta(0), reason="test")
-            if self.state(address) in (FREE, COOLING, QUARANTINED):
+            if self.state(address) in (FREE, COOLING, QUARANTINED) and address not in RESTS:
                 unit.remove_addresses([address], reason="test")
             raise Undo
 
@@ -323,11 +383,12 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.generation += 1
         copy = crashed_copy(self.path, self.directory / str(self.generation))
         self.store.close()
-        opened = open_at(copy, clock=self.clock)
+        self.path = copy
+        opened = self.opened()
         assert opened.report.is_sound
-        self.path, self.store, self.held = copy, opened.datastore, frozenset()
+        self.store, self.held = opened.datastore, frozenset()
         for address in [a for a in self.addresses.values() if a.state is RESERVED]:
-            if address.is_lost:
+            if address.is_lost or self.family.is_sparse:
                 del self.addresses[address.address]
                 continue
             stored = self.store.address(address.address)
@@ -356,12 +417,14 @@ class DatastoreMachine(RuleBasedStateMachine):
         assert self.store.audit() == []
 
     def expected_counts(self, rows: list[Address]) -> PoolCounts:
+        million = sum(a.address in RESTS for a in rows) * (REST_COUNT - 1)
+        held = sum(a.address in RESTS and a.address in self.held for a in rows) * (REST_COUNT - 1)
         states = [a.state for a in rows if not a.is_lost]
         return PoolCounts(
-            **{str(state): states.count(state) for state in AddressState},
+            **{str(state): states.count(state) + million * (state is FREE) for state in AddressState},
             lost=sum(a.is_lost for a in rows),
             lost_in_use=sum(a.is_lost and a.is_in_use for a in rows),
-            held=sum(a.state is FREE and a.address in self.held for a in rows),
+            held=held + sum(a.state is FREE and a.address in self.held for a in rows),
         )
 
     @invariant()
@@ -373,5 +436,14 @@ class DatastoreMachine(RuleBasedStateMachine):
         assert primaries.isdisjoint(address.address for address in self.store.addresses())
 
 
+class SparseDatastoreMachine(DatastoreMachine):
+    """The same of IPv6: of a /80 only what is not free has a row."""
+
+    family = IPV6
+    prefixes = PREFIXES_6
+    pool = POOL_6
+
+
 TestDatastoreMachine = DatastoreMachine.TestCase
-TestDatastoreMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestSparseDatastoreMachine = SparseDatastoreMachine.TestCase
+TestDatastoreMachine.settings = TestSparseDatastoreMachine.settings = settings(max_examples=60, stateful_step_count=40)
