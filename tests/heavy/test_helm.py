@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.subnets import parse
 from ipamd.settings import load
 from tests.heavy.tools import HELM, needs
@@ -98,6 +99,16 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert account["metadata"]["annotations"] == values["serviceAccount"]["annotations"]  # type: ignore[index]
     assert pod["containers"][0]["resources"]["requests"]["cpu"] == "50m"
     assert parse(found["ConfigMap/vpc-ipamd-network"]["data"]["network.json"], source="the ConfigMap").zones
+
+
+def test_ipv6_is_turned_on_in_both_containers(tmp_path: Path) -> None:
+    """Two settings are the init container's too: what it sets in the kernel the daemon cannot."""
+    values = {"settings": {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true", "ENABLE_V4_EGRESS": "true"}}
+    daemonset = _rendered(tmp_path, values)["DaemonSet/vpc-ipamd"]
+    (init,) = daemonset["spec"]["template"]["spec"]["initContainers"]
+    assert {one["name"]: one["value"] for one in init["env"]} == {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false"}
+    network = load(_environment(daemonset)).network
+    assert (network.family, network.egress) == (IPV6, IPV4)
 
 
 @pytest.mark.parametrize("values", [{"clustername": "prod"}, {"sweeper": {"enabled": True}}, {"settings": {"X": 1}}])

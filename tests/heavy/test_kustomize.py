@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.subnets import parse
 from ipamd.settings import load
 from tests.heavy.tools import DEBIANS_KUBECTL, needs
@@ -109,6 +110,15 @@ def test_prefix_mode() -> None:
     targets = load(_environment("overlays/prefix-mode")).pool
     assert targets.prefix_delegation
     assert targets.warm_prefix_target == 1
+
+
+def test_ipv6() -> None:
+    """The daemon gives IPv6 addresses, and one for egress of IPv4; the init container turns the same on in the kernel."""
+    network = load(_environment("overlays/ipv6")).network
+    assert (network.family, network.egress) == (IPV6, IPV4)
+    (init,) = _pod("overlays/ipv6")["initContainers"]
+    told = {entry["name"]: entry["value"] for entry in init["env"]}
+    assert told == {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false"}
 
 
 def test_custom_networking() -> None:

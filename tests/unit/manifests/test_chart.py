@@ -41,6 +41,7 @@ def test_the_defaults_are_valid() -> None:
     [
         {"clusterName": "prod", "sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"}},
         {"settings": {"ENABLE_PREFIX_DELEGATION": "true"}, "runtime": {"socket": "/run/crio/crio.sock"}},
+        {"settings": {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true", "ENABLE_V4_EGRESS": "true"}},
         {"network": {"zones": {"us-west-2a": {"subnet": "subnet-0a1b"}}, "primaryEniCarriesPods": False}},
         {"image": {"repository": "registry.example/vpc-ipamd", "digest": "sha256:" + "0" * 64}, "maxUnavailable": 1},
     ],

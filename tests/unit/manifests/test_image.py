@@ -196,8 +196,13 @@ def test_policy_allows_exactly_the_calls_we_make() -> None:
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("unshare"), reason="node-init changes sysctls: it needs root and unshare"
 )
-def test_node_init(tmp_path: Path) -> None:
-    """In a namespace of its own: both sysctls are set, the plugin is put in place whole, and a second run changes nothing."""
+@pytest.mark.parametrize(
+    ("environment", "ipv6"),
+    [("", "1 0 1"), ("ENABLE_IPv6=false", "1 0 1"), ("ENABLE_IPv6=true", "2 1 0"), ("ENABLE_V6_EGRESS=true", "2 1 0")],
+)
+def test_node_init(tmp_path: Path, environment: str, ipv6: str) -> None:
+    """In a namespace of its own: the sysctls are set, those of IPv6 where it is on, the plugin is put in place whole, and a second run
+    changes nothing."""
     plugin, target = tmp_path / "vpc-cni", tmp_path / "bin"
     plugin.write_text("#!/bin/sh\necho new\n")
     plugin.chmod(0o755)
@@ -213,13 +218,17 @@ def test_node_init(tmp_path: Path) -> None:
         ip link set prim0 up; ip link set peer0 up
         ip route add default via 10.0.0.1
         echo 0 >/proc/sys/net/ipv4/ip_forward
-        {MANIFESTS / "node-init"} {plugin} {target}
-        {MANIFESTS / "node-init"} {plugin} {target}
+        for key in prim0/accept_ra=1 all/forwarding=0 all/disable_ipv6=1; do
+            echo ${{key#*=}} >/proc/sys/net/ipv6/conf/${{key%=*}}
+        done
+        {environment} {MANIFESTS / "node-init"} {plugin} {target}
+        {environment} {MANIFESTS / "node-init"} {plugin} {target}
         cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/prim0/rp_filter
+        cd /proc/sys/net/ipv6/conf; cat prim0/accept_ra all/forwarding all/disable_ipv6
     """
     done = subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-2:] == ["1", "2"]
+    assert done.stdout.split()[-5:] == ["1", "2", *ipv6.split()]
     assert (target / "vpc-cni").read_text() == plugin.read_text()
     assert (target / "vpc-cni").stat().st_mode & 0o777 == 0o755
     assert [path.name for path in target.iterdir()] == ["vpc-cni"]
