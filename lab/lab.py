@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,7 @@ from lab.node import containerd
 from lab.node.errors import NodeError
 from lab.node.node import EC2_ADDRESS, EC2_PORT, IMDS_ADDRESS, IMDS_PORT, Node
 from lab.node.workspace import Workspace
+from lab.vpc.family import Family, family_of
 from lab.vpc.faults import Faults
 from lab.vpc.model import Address, Instance
 from lab.vpc.state import Vpc
@@ -183,12 +184,13 @@ class Lab:
             raise KeyError(name)
         return first.primary_address
 
-    def ipv6_address(self, name: str) -> IPv6Address:
-        """Return a node's or host's own IPv6 address. Raises: KeyError if it has none, or there is none of that name."""
+    def own_address(self, name: str, family: Family) -> Address:
+        """Return a node's or host's own address of a family. Raises: KeyError if it has none, or there is none of that name."""
         (first, *_) = self.vpc.enis_of(self.vpc.instance(name).instance_id)
-        if not first.ipv6_addresses:
-            raise KeyError(name)
-        return first.ipv6_addresses[0]
+        for address in first.all_addresses:
+            if family_of(address) is family:
+                return address
+        raise KeyError(name)
 
     def close(self) -> None:
         """Stop and remove everything; idempotent."""

@@ -24,9 +24,10 @@ EXIT_VIOLATED, EXIT_NO_LAB = 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Play one run; returns the exit status: 0 sound, 1 violated, 2 no lab could be built."""
-    parser = argparse.ArgumentParser(prog="python -m lab.chaos", description="Chaos on two lab nodes, checked from outside.")
+    parser = argparse.ArgumentParser(prog="python -m lab.chaos", description="Chaos on three lab nodes, checked from outside.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=30.0, help="how long events come (default 30)")
+    parser.add_argument("--without-ipv6", action="store_true", help="leave out the third node, whose sandboxes have IPv6")
     parser.add_argument("--replay", type=Path, help="a plan written by an earlier run (build/chaos-SEED.plan.json)")
     parser.add_argument("--shrink", action="store_true", help="after a violation look for fewer events that suffice")
     parser.add_argument("--shrink-minutes", type=float, default=30.0, help="how long to look (default 30)")
@@ -37,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.replay is not None:
         plan = Plan.from_json(options.replay.read_text(encoding="utf-8"))
     else:
-        plan = make_plan(options.seed, minutes=options.minutes, failpoints=failpoint_names())
+        names, ipv6 = failpoint_names(), not options.without_ipv6
+        plan = make_plan(options.seed, minutes=options.minutes, failpoints=names, ipv6=ipv6)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     base = options.output.with_name(f"{options.output.stem}-{plan.seed}")
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 
 LINK_S = 5.0
 """Ours: the kernel announces a link that goes; the rest is a busy machine."""
@@ -30,6 +31,11 @@ ENIS_PER_TURN = 3
 def notice_s(eni_count: int) -> float:
     """How long it may take until a change of one ENI of so many is noticed."""
     return NOTICE_S + TURN_S * max(-(-eni_count // ENIS_PER_TURN) - 1, 0)
+
+
+def _is_in(address: str, network: str) -> bool:
+    """Whether an address is in what may be a prefix's text."""
+    return "/" in network and ip_address(address) in ip_network(network)
 
 
 def is_most(gone: Collection[object], of: Collection[object]) -> bool:
@@ -58,9 +64,9 @@ class _Take:
 class Takes:
     """The book at one time.
 
-    `until_s`: (node, address) -> until when giving it away is excused; `since_s`: when it was taken. `detached`: ENIs that may stay
-    attached to nothing: a person detached them, who decides what becomes of them. `forgotten`: a daemon was making them when its
-    datastore was destroyed; the daemon deletes them some minutes after a start (I9, docs/invariants.md).
+    `until_s`: (node, address or prefix) -> until when giving it away is excused; `since_s`: when it was taken. `detached`: ENIs that
+    may stay attached to nothing: a person detached them, who decides what becomes of them. `forgotten`: a daemon was making them when
+    its datastore was destroyed; the daemon deletes them some minutes after a start (I9, docs/invariants.md).
     """
 
     until_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -72,7 +78,15 @@ class Takes:
 
     def hit(self, node: str, address: str, had_since_s: float) -> bool:
         """Whether a sandbox that got its address at `had_since_s` lost it to other hands, or got it before that could be known."""
-        return had_since_s <= self.until_s.get((node, address), -1.0)
+        return any(had_since_s <= self.until_s[key] for key in self._of(node, address))
+
+    def was_taken(self, node: str, address: str) -> bool:
+        """Whether other hands ever took an address from a node."""
+        return any(key in self.since_s for key in self._of(node, address))
+
+    def _of(self, node: str, address: str) -> list[tuple[str, str]]:
+        """What was taken of an address: itself, or a prefix that it is in."""
+        return [key for key in self.until_s if key[0] == node and (key[1] == address or _is_in(address, key[1]))]
 
 
 class HandsBook:

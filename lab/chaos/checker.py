@@ -1,11 +1,14 @@
 """Finds violations in what was observed. Pure: rounds in, violations out. Each invariant with how long a difference may last:
 
-    I1  two wired host veths with one address, on one node or on two; two rows with one address: two rounds. A sandbox's own eth0
-        has another address than the runtime was told, or its row has: two rounds. (ExpectedState checks each creation at once.)
+    I1  two wired host veths with one address, on one node or on two, or with one for egress on one node; two rows with one address:
+        two rounds. A sandbox's own eth0 has another address than the runtime was told, or its row has: two rounds. (ExpectedState
+        checks each creation at once.)
     I2  a living sandbox's host veth is wired with its address: two rounds. Route and rule 512 lead to it: WIRED_S, or REPAIR_S
         after chaos took them and the daemon was ready to repair. Its row is there while the daemon is ready: ROW_S (adoption
         after a lost datastore needs a list), or ROW_AFTER_LIE_S if EC2 hid its address. It answers a ping from the VPC: SILENT_S,
         or REPAIR_S as above.
+        If it has an address for egress, or its node's settings give one: the host veth for it, the route to that, and the address
+        inside stay what they were, by the same tolerances; an IPv4 host answers it, SILENT_S.
     I3  after its removal was answered and the daemon is ready, no row is left: DONE_S. (The kubelet reports a removal that fails.)
     I4  after the same, no wired veth is left, and nothing answers at the address that nobody has: DONE_S. (The kubelet looks for
         routes and rules when DEL is answered.)
@@ -31,6 +34,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from lab.chaos.book import Takes
 from lab.chaos.expected_state import ExpectedSnapshot, PodRecord, Violation
@@ -54,27 +58,37 @@ from lab.node.kernel_view import VETH_PREFIX, KernelView, Veth
 
 @dataclass(frozen=True)
 class NodeState:
-    """What the lab did to a node, on the run's clock. `ready_since` None: the daemon is not ready."""
+    """What the lab did to a node, on the run's clock. `ready_since` None: the daemon is not ready. `has_egress`: its sandboxes are to
+    have an address of the other family."""
 
     ready_since: float | None = None
     damaged: Mapping[str, float] = field(default_factory=dict)
     runtime_killed_at: tuple[float, ...] = ()
     started_at: tuple[float, ...] = ()
+    has_egress: bool = False
+
+
+class Whereabouts(Protocol):
+    """Where EC2 has an address."""
+
+    def get(self, address: str, /) -> str | None:
+        """The node to which the address's ENI is attached, "" if it is attached to nothing; None if no ENI has it."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """Everything seen in one round. `on_enis`: address -> node to which its ENI is attached ("" for none). `lied_until`: when Describe
-    last left something out; now, if it does."""
+    """Everything seen in one round. `on_enis`: where EC2 has addresses. `mute`: sandboxes that reach no host of the other family.
+    `lied_until`: when Describe last left something out; now, if it does."""
 
     at_s: float
     before: ExpectedSnapshot
     after: ExpectedSnapshot
     nodes: Mapping[str, NodeState]
     observations: Mapping[str, NodeObservation]
-    on_enis: Mapping[str, str]
+    on_enis: Whereabouts
     primaries: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()
+    mute: frozenset[str] = frozenset()
     echoing: frozenset[str] = frozenset()
     loose_enis: frozenset[str] = frozenset()
     faultless_since: float | None = 0.0
@@ -139,8 +153,9 @@ class Checker:
                 yield from _gone(record, record.removed_at_s, wired, seen, state.ready_since)
         for veth in wired.values():
             yield from self._wired(name, veth, state, round_)
+        yield from self._egress_links(name, seen, state)
         if state.ready_since is not None:
-            yield from _strays(name, wired.values(), seen.kernel, state.ready_since)
+            yield from _strays(name, seen.kernel, state.ready_since)
             yield from self._rows(name, seen, wired, round_)
 
     def _living(
@@ -152,6 +167,7 @@ class Checker:
             return
         damaged_at = state.damaged.get(record.address)
         patience = _Patience(damaged_at, state.ready_since)
+        yield from _with_egress(record, seen, patience, is_demanded=state.has_egress)
         if seen.kernel.host_routes.get(record.address) != veth.name:
             yield from patience.claim("I2", subject, "its route does not lead to its veth", WIRED_S)
         if record.address not in seen.kernel.to_rules:
@@ -159,6 +175,8 @@ class Checker:
         is_hit = round_.takes.hit(record.node, record.address, record.created_at_s)
         if record.address in round_.silent and not is_hit:
             yield from patience.claim("I2", subject, "it does not answer from the VPC", SILENT_S)
+        if record.sandbox_id in round_.mute:
+            yield from patience.claim("I2", subject, "it reaches nobody of the other family", SILENT_S)
         inside = seen.inside.get(record.sandbox_id)
         if inside is not None and inside != record.address:
             yield _Claim("I1", subject, f"its own eth0 has {inside}")
@@ -219,6 +237,18 @@ class Checker:
             if len(ids) > 1:
                 yield _Claim("I1", f"{name} {address}", f"{len(ids)} rows have it", looks=1)
 
+    def _egress_links(self, name: str, seen: NodeObservation, state: NodeState) -> Iterable[_Claim]:
+        """Second links are of sandboxes that have a first one, and each has an address of its own, good on this node alone."""
+        holders: dict[str, list[str]] = defaultdict(list)
+        for container_id, veth in seen.kernel.wired_for_egress.items():
+            holders[veth.address].append(veth.name)
+            if container_id not in seen.kernel.wired and state.ready_since is not None:
+                subject = f"{name} {veth.address} {container_id[:12]}"
+                yield _Claim("I5", subject, "a link for egress, and no other one", STRAY_S, not_before=state.ready_since)
+        for address, names in holders.items():
+            if len(names) > 1:
+                yield _Claim("I1", f"{name} {address}", f"wired twice: {', '.join(sorted(names))}")
+
     def _across(self, round_: Round) -> Iterable[_Claim]:
         holders: dict[str, list[str]] = defaultdict(list)
         for name, seen in round_.observations.items():
@@ -227,7 +257,7 @@ class Checker:
                     holders[veth.address].append(f"{name}/{veth.name}")
         for address, names in holders.items():
             nodes = [name.partition("/")[0] for name in names]
-            unexcused = [n for n in nodes if n != round_.on_enis.get(address) and (n, address) not in round_.takes.since_s]
+            unexcused = [n for n in nodes if n != round_.on_enis.get(address) and not round_.takes.was_taken(n, address)]
             if len(names) > 1 and (unexcused or len(set(nodes)) < len(nodes)):
                 yield _Claim("I1", address, f"wired twice: {', '.join(sorted(names))}")
         held = {record.address for record in round_.after.pods.values() if record.removed_at_s is None} | set(holders)
@@ -277,8 +307,24 @@ def _gone(
         yield _Claim("I3", subject, "removed, and its row is still there", DONE_S, not_before=since)
 
 
-def _strays(name: str, wired: Iterable[Veth], kernel: KernelView, ready_since: float) -> Iterable[_Claim]:
-    carried = {veth.address for veth in wired}
+def _with_egress(record: PodRecord, seen: NodeObservation, patience: _Patience, *, is_demanded: bool) -> Iterable[_Claim]:
+    """What a living sandbox has for egress: the address that it was given, on a link of its own, to which the node's route leads."""
+    subject = f"{record.node}/{record.pod} {record.address}, {record.egress or 'no egress'}"
+    if not record.egress:
+        if is_demanded:
+            yield _Claim("I2", subject, "it was given no address for egress")
+        return
+    inside, veth = seen.inside_egress.get(record.sandbox_id), seen.kernel.wired_for_egress.get(record.sandbox_id)
+    if inside is not None and inside != record.egress:
+        yield _Claim("I1", subject, f"its link for egress has {inside or 'no address'} inside")
+    if veth is None or veth.address != record.egress:
+        yield _Claim("I2", subject, f"it lives, and its host veth for egress is {'gone' if veth is None else veth.address}")
+    elif seen.kernel.host_routes.get(record.egress) != veth.name:
+        yield from patience.claim("I2", subject, "its route for egress does not lead to its veth", WIRED_S)
+
+
+def _strays(name: str, kernel: KernelView, ready_since: float) -> Iterable[_Claim]:
+    carried = {veth.address for veth in (*kernel.wired.values(), *kernel.wired_for_egress.values())}
     routed = {address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)}
     for what, addresses in (("rule to it", kernel.to_rules), ("rule 1536", kernel.from_rules), ("route", routed)):
         for address in sorted(set(addresses) - carried):

@@ -18,7 +18,10 @@ from lab.chaos.book import HandsBook
 
 @dataclass(frozen=True)
 class PodRecord:
-    """One sandbox that the runtime created. Seconds of the run; `removing_at_s`: its removal was asked, `removed_at_s`: answered."""
+    """One sandbox that the runtime created. Seconds of the run; `removing_at_s`: its removal was asked, `removed_at_s`: answered.
+
+    `egress`: its address of the other family, which means something on its node alone; "" for none.
+    """
 
     node: str
     pod: str
@@ -28,6 +31,7 @@ class PodRecord:
     created_at_s: float
     removing_at_s: float | None = None
     removed_at_s: float | None = None
+    egress: str = ""
 
     @property
     def is_wanted(self) -> bool:
@@ -58,8 +62,13 @@ class ExpectedSnapshot:
     lost_at: dict[str, float] = field(default_factory=dict)
 
 
+def _same_egress(one: PodRecord, other: PodRecord) -> bool:
+    """Whether two sandboxes have the same address for egress, of which every node has all."""
+    return (one.node, one.egress) == (other.node, other.egress)
+
+
 class ExpectedState:
-    """The expected state of both nodes. Thread-safe; its lock is a leaf, and `report` is called outside it."""
+    """The expected state of all nodes. Thread-safe; its lock is a leaf, and `report` is called outside it."""
 
     def __init__(self, *, clock: Callable[[], float], cooldown_s: float, report: Callable[[Violation], None]) -> None:
         self.book = HandsBook()
@@ -89,6 +98,7 @@ class ExpectedState:
         """Note that a sandbox was created with an address, and check it at once (I1, I8)."""
         with self._lock:
             others = [other for other in self._records.values() if other.address == record.address]
+            beside = [other for other in self._records.values() if record.egress and _same_egress(other, record)]
             self._records[record.sandbox_id] = record
             lost_at = self._lost_at.get(record.node, -1.0)
         takes = self.book.takes()
@@ -96,13 +106,19 @@ class ExpectedState:
             if other.node != record.node and any(takes.hit(one.node, one.address, one.created_at_s) for one in (other, record)):
                 self.doubled.append(f"{record.address}: {other.node}/{other.pod} had it, given to {record.node}/{record.pod}")
                 continue  # other hands took it from one node, and EC2 gave it to the other: neither daemon could know yet
-            subject = f"{record.address} of {record.node}/{record.pod}"
-            if other.removing_at_s is None:
-                self._report(Violation("I1", record.created_at_s, subject, f"{other.node}/{other.pod} has it and lives"))
-            elif lost_at < other.removing_at_s and record.created_at_s - other.removing_at_s < self._cooldown_s:
-                after_s = record.created_at_s - other.removing_at_s
-                what = f"given {after_s:.2f} s after the removal of {other.node}/{other.pod}, before it can have cooled"
-                self._report(Violation("I8", record.created_at_s, subject, what))
+            self._judge(record.address, record, other, lost_at)
+        for other in beside:
+            self._judge(record.egress, record, other, lost_at)
+
+    def _judge(self, address: str, record: PodRecord, other: PodRecord, lost_at: float) -> None:
+        """Whether an address may be given that another one had."""
+        subject = f"{address} of {record.node}/{record.pod}"
+        if other.removing_at_s is None:
+            self._report(Violation("I1", record.created_at_s, subject, f"{other.node}/{other.pod} has it and lives"))
+        elif lost_at < other.removing_at_s and record.created_at_s - other.removing_at_s < self._cooldown_s:
+            after_s = record.created_at_s - other.removing_at_s
+            what = f"given {after_s:.2f} s after the removal of {other.node}/{other.pod}, before it can have cooled"
+            self._report(Violation("I8", record.created_at_s, subject, what))
 
     def on_removing(self, sandbox_id: str) -> None:
         """Note that its removal is about to be asked."""

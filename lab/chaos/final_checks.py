@@ -9,7 +9,7 @@ from typing import Any
 
 from lab.chaos.book import HandsBook, notice_s
 from lab.chaos.expected_state import Violation
-from lab.chaos.healing import HEAL_S, address_count
+from lab.chaos.healing import HEAL_S, address_count, prefix_difference
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
 from lab.chaos.node import ChaosNode
@@ -17,6 +17,7 @@ from lab.chaos.observer import OURS
 from lab.chaos.plan import COOLDOWN_S
 from lab.lab import Lab
 from lab.node.kernel_view import VETH_PREFIX, has_nft_tables, read_kernel
+from lab.vpc.family import IPV6
 
 READY_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 75.0
@@ -146,11 +147,12 @@ class FinalChecks:
         def leftovers() -> list[str]:
             kernel = read_kernel(node.lab_node)
             routes = [address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)]
-            return [*(veth.name for veth in kernel.veths), *routes, *kernel.to_rules, *kernel.from_rules]
+            veths = (*kernel.veths, *kernel.egress_veths)
+            return [*(veth.name for veth in veths), *routes, *kernel.to_rules, *kernel.from_rules]
 
         if not self._wait(lambda: not leftovers(), 5.0):
             self._tell("I4", node, f"left in the kernel: {leftovers()}")
-        if not self._wait(lambda: has_nft_tables(node.lab_node), REPAIR_TIMEOUT_S):
+        if not self._wait(lambda: has_nft_tables(node.lab_node, node.daemon.egress), REPAIR_TIMEOUT_S):
             self._tell("repair", node, "one of its nftables tables is missing")
 
     def _demand_no_findings(self, node: ChaosNode) -> None:
@@ -172,17 +174,19 @@ class FinalChecks:
         kept = [eni.eni_id for eni in ours if eni.attachment is not None and not eni.attachment.delete_on_termination]
         if kept:
             self._tell("I9", node, f"ENIs of ours would outlive the instance: {kept}")
-        counts = [0, 0]
 
-        def agree() -> bool:
+        def difference() -> str:
+            if node.daemon.family is IPV6:
+                return prefix_difference(self._lab, node)
             status = node.daemon.status()
             known = int(status["pool"]["total_count"]) if status is not None else -1
-            counts[:] = address_count(self._lab.vpc.enis_of(node.lab_node.instance_id)), known
-            return counts[0] == counts[1]
+            there = address_count(self._lab.vpc.enis_of(node.lab_node.instance_id))
+            return "" if there == known else f"EC2 has {there} addresses on this node's ENIs, the daemon knows {known}"
 
         # What waited for a sandbox with a lost address is noticed after the sandboxes have gone, like any deed of other hands.
-        if not self._wait(agree, max(HEAL_S, notice_s(len(self._lab.vpc.enis_of(node.lab_node.instance_id)))), every_s=5.0):
-            self._tell("I9", node, f"EC2 has {counts[0]} addresses on this node's ENIs, the daemon knows {counts[1]}")
+        patience_s = max(HEAL_S, notice_s(len(self._lab.vpc.enis_of(node.lab_node.instance_id))))
+        if not self._wait(lambda: not difference(), patience_s, every_s=5.0):
+            self._tell("I9", node, difference())
 
     def _loose(self, node: ChaosNode) -> list[str]:
         description = f"{OURS}{node.lab_node.instance_id}"
@@ -201,7 +205,7 @@ class FinalChecks:
             if not made:
                 return
             if time.monotonic() > deadline:
-                self._history.violate(Violation("I13", self._history.now(), "both nodes", f"EC2 is called at idle: {made}"))
+                self._history.violate(Violation("I13", self._history.now(), "all nodes", f"EC2 is called at idle: {made}"))
                 return
 
     def _wait(self, claim: Callable[[], bool], timeout_s: float, *, every_s: float = 0.25) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from lab.chaos.expected_state import ExpectedState
@@ -13,6 +13,8 @@ from lab.chaos.observer import OURS
 from lab.errors import LabError
 from lab.lab import Lab
 from lab.vpc.errors import Ec2Error
+from lab.vpc.family import IPV4, Family
+from lab.vpc.family import pool_of as pool_networks
 from lab.vpc.hands import NO_MANAGE
 from lab.vpc.model import AttachmentStatus, Eni
 
@@ -20,8 +22,12 @@ from lab.vpc.model import AttachmentStatus, Eni
 class OtherHands:
     """Does what the plan says: to a used or unused object as named, to any other where there is none. Used by one thread."""
 
-    def __init__(self, lab: Lab, *, expected: ExpectedState, history: History) -> None:
+    def __init__(
+        self, lab: Lab, *, expected: ExpectedState, history: History, families: Mapping[str, Family] | None = None
+    ) -> None:
+        """`families`: of the nodes' pools, IPv4 where none is named."""
         self._lab = lab
+        self._families = dict(families or {})
         self._expected = expected
         self._book = expected.book
         self._history = history
@@ -29,8 +35,8 @@ class OtherHands:
             "detach-used": lambda node, args: self._detach(node, args["pick"], is_used=True),
             "detach-idle": lambda node, args: self._detach(node, args["pick"], is_used=False),
             "delete": lambda node, args: self._delete(node, args["pick"]),
-            "unassign-used": lambda node, args: self._unassign(node, args["pick"], is_used=True),
-            "unassign-free": lambda node, args: self._unassign(node, args["pick"], is_used=False),
+            "unassign-used": lambda node, args: self._unassigner(node)(node, args["pick"], is_used=True),
+            "unassign-free": lambda node, args: self._unassigner(node)(node, args["pick"], is_used=False),
             "move": lambda node, args: self._move(node, args["pick"]),
             "give": lambda node, args: self._give(node, args["pick"]),
             "give-prefix": lambda node, args: self._give_prefix(node, args["pick"]),
@@ -70,6 +76,21 @@ class OtherHands:
             self._lab.vpc.hands.delete(eni.eni_id)
         return f"{eni.eni_id} with {', '.join(pool_of(eni))}"
 
+    def _unassigner(self, node: str) -> Callable[..., str]:
+        return self._unassign if self._family(node) is IPV4 else self._unassign_prefix
+
+    def _unassign_prefix(self, node: str, pick: float, *, is_used: bool) -> str:
+        """Take a /80 with every address in it; an unused one only if the node has another."""
+        used = [IPv6Address(address) for address in self._used(node)]
+        every = [(eni, prefix) for eni in self._attached(node) for prefix in eni.ipv6_prefixes]
+        found = [(eni, prefix) for eni, prefix in every if any(one in prefix for one in used) == is_used]
+        if not found or not (is_used or len(every) > 1):
+            return ""
+        eni, prefix = _picked(found, pick)
+        with self._taking(node, [str(prefix)], cuts_link=False):
+            self._lab.vpc.hands.unassign_ipv6(eni.eni_id, prefix)
+        return f"{prefix} from {eni.eni_id}"
+
     def _unassign(self, node: str, pick: float, *, is_used: bool) -> str:
         address = self._address(node, pick, is_used=is_used)
         if address is None:
@@ -81,7 +102,8 @@ class OtherHands:
     def _move(self, node: str, pick: float) -> str:
         """Give a used address to an ENI of the other node: the worst that can happen to it."""
         address = self._address(node, pick, is_used=True, singles_only=True)
-        others = [eni for name in self._lab.nodes if name != node for eni in self._attached(name)]
+        alike = [name for name in self._lab.nodes if name != node and self._family(name) is self._family(node)]
+        others = [eni for name in alike for eni in self._attached(name)]
         if address is None or not others:
             return ""
         target = _picked(others, pick)
@@ -93,18 +115,20 @@ class OtherHands:
         attached = self._attached(node)
         if not attached:
             return ""
-        eni = _picked(attached, pick)
-        before = set(eni.secondary_addresses)
-        after = self._lab.vpc.hands.assign(eni.eni_id)
-        return f"{', '.join(map(str, set(after.secondary_addresses) - before))} to {eni.eni_id}"
+        return self._given(_picked(attached, pick), node, prefix_count=0)
 
     def _give_prefix(self, node: str, pick: float) -> str:
         attached = self._attached(node)
         if not attached:
             return ""
-        eni = _picked(attached, pick)
-        after = self._lab.vpc.hands.assign(eni.eni_id, prefix_count=1)
-        return f"{', '.join(map(str, set(after.prefixes) - set(eni.prefixes)))} to {eni.eni_id}"
+        return self._given(_picked(attached, pick), node, prefix_count=1)
+
+    def _given(self, eni: Eni, node: str, *, prefix_count: int) -> str:
+        hands = self._lab.vpc.hands
+        assign = hands.assign if self._family(node) is IPV4 else hands.assign_ipv6
+        after = assign(eni.eni_id, prefix_count=prefix_count)
+        new = {*after.all_addresses, *after.all_prefixes} - {*eni.all_addresses, *eni.all_prefixes}
+        return f"{', '.join(map(str, new))} to {eni.eni_id}"
 
     def _attach(self, node: str, args: Mapping[str, Any]) -> str:
         tags = NO_MANAGE if args["tagged"] else {}
@@ -140,6 +164,9 @@ class OtherHands:
     def _ours(self, node: str) -> list[Eni]:
         return [eni for eni in self._attached(node) if eni.description.startswith(OURS)]
 
+    def _family(self, node: str) -> Family:
+        return self._families.get(node, IPV4)
+
     def _used(self, node: str) -> set[str]:
         return {record.address for record in self._expected.wanted(node)}
 
@@ -158,9 +185,9 @@ class OtherHands:
         return [str(one) for prefix in prefixes for one in prefix] or [str(address)]
 
 
-def pool_of(eni: Eni) -> list[str]:
-    """The addresses of an ENI that are for sandboxes: all but the primary, those of prefixes one by one."""
-    return [str(one) for one in (*eni.secondary_addresses, *(one for prefix in eni.prefixes for one in prefix))]
+def pool_of(eni: Eni, family: Family = IPV4) -> list[str]:
+    """What of an ENI is for sandboxes: in IPv4 all addresses but the primary, those of prefixes one by one; in IPv6 its /80s."""
+    return [str(one) for network in pool_networks(eni, family) for one in (network if family is IPV4 else [network])]
 
 
 def _picked(choices: list[Any], pick: float) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 from typing import Any
 
 from lab.chaos.book import MASS_LOSS_S, is_most, notice_s
@@ -17,6 +17,8 @@ from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
 from lab.chaos.tolerances import REPAIR_S
 from lab.lab import Lab
+from lab.vpc.family import FAMILIES, IPV6
+from lab.vpc.family import pool_of as pool_networks
 from lab.vpc.hands import NO_MANAGE
 from lab.vpc.model import Eni
 
@@ -54,7 +56,7 @@ class Healing:
             if not _wait(lambda node=node: not self.difference(node), began_s + patience_s[node.name]):  # type: ignore[misc]
                 self._tell("heal", node.name, f"{patience_s[node.name]:.0f} s after the last fault: {self.difference(node)}")
         if not _wait(lambda: not self._silent(), time.monotonic() + PING_S):
-            self._tell("heal", "both nodes", f"sandboxes that nobody hit do not answer: {self._silent()}")
+            self._tell("heal", "all nodes", f"sandboxes that nobody hit do not answer: {self._silent()}")
         self._demand_foreign_untouched()
 
     def _patience_s(self, node: ChaosNode) -> float:
@@ -66,16 +68,21 @@ class Healing:
         """Whether EC2 has less than half of the ENIs that the daemon knows, or of the addresses of the node's sandboxes: as we know
         them, or as the daemon does, to whom a sandbox counts until its DEL."""
         enis = self._lab.vpc.enis_of(node.lab_node.instance_id)
-        there = {address for eni in enis for address in pool_of(eni)}
+        pools = [network for eni in enis for network in pool_networks(eni, node.daemon.family)]
         wanted = {record.address for record in self._expected.wanted(node.name)}
         answer = node.daemon.ask(lambda client: client.ask("ListEnis")) or {}
         known = {eni["eni_id"] for eni in answer.get("enis", [])}
         held = set((node.daemon.rows() or {}).values())
-        lacking = ((known - {eni.eni_id for eni in enis}, known), (wanted - there, wanted), (held - there, held))
+        lacking = (
+            (known - {eni.eni_id for eni in enis}, known),
+            *(([one for one in of if not any(ip_address(one) in pool for pool in pools)], of) for of in (wanted, held)),
+        )
         return any(is_most(gone, of) for gone, of in lacking)
 
     def difference(self, node: ChaosNode) -> str:
         """Say how EC2 and the daemon differ about a node's addresses; "" if they do not."""
+        if node.daemon.family is IPV6:
+            return prefix_difference(self._lab, node)
         status = node.daemon.status()
         if status is None:
             return "the daemon does not answer"
@@ -102,7 +109,7 @@ class Healing:
             eni = world.enis.get(eni_id)
             if eni is None or eni.attachment is None:
                 self._tell("foreign", node, f"{eni_id} of somebody else is {'gone' if eni is None else 'detached'}")
-            elif not is_for_sandboxes(eni) and pool_of(eni):
+            elif not is_for_sandboxes(eni) and any(pool_of(eni, family) for family in FAMILIES):
                 self._tell("foreign", node, f"{eni_id} ({eni.interface_type}) is not ours to use, and was given {pool_of(eni)}")
 
     def _tell(self, invariant: str, subject: str, what: str) -> None:
@@ -112,6 +119,17 @@ class Healing:
 def is_for_sandboxes(eni: Eni) -> bool:
     """Whether the daemon may use an ENI's addresses: not of special kinds, and not tagged as unmanaged."""
     return eni.interface_type not in _UNUSED_TYPES and not NO_MANAGE.items() <= eni.tags.items()
+
+
+def prefix_difference(lab: Lab, node: ChaosNode) -> str:
+    """Say how EC2 and a daemon of IPv6 differ; "" if it knows a /80 that the primary ENI has. It may know of one that is lost."""
+    answer = node.daemon.ask(lambda client: client.ask("ListEnis"))
+    if answer is None:
+        return "the daemon does not answer"
+    known = {prefix for eni in answer["enis"] for prefix in eni["prefixes"]}
+    first, *_ = lab.vpc.enis_of(node.lab_node.instance_id)
+    there = set(pool_of(first, IPV6))
+    return "" if known & there else f"EC2 has {sorted(there)} on the primary ENI, the daemon knows {sorted(known)}"
 
 
 def address_count(enis: Sequence[Eni], *, lost: Mapping[str, Sequence[IPv4Address]] | None = None) -> int:

@@ -15,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from lab.chaos.expected_state import ExpectedState, PodRecord, Violation
 from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
+from lab.chaos.observation import look_inside
 from lab.fabric.errors import FabricError
 from lab.node.errors import SandboxError
 from lab.node.kernel_view import read_kernel
+from lab.vpc.family import family_of
 
 RUNS_AT_ONCE = 10
 """Ours: kubelets start as many pods as there are; two cores run so many sandboxes at a time without drowning."""
@@ -106,7 +108,9 @@ class Kubelet:
             if status.address is None:
                 raise SandboxError(f"sandbox {sandbox_id} has no address")
             path = self._node.lab_node.inside_netns_path(status.netns_path)
-            record = PodRecord(name, pod, sandbox_id, str(status.address), path, self._history.now())
+            inside = look_inside(self._node.lab_node, {sandbox_id: (path, family_of(status.address))})
+            _, egress = inside.get(sandbox_id, ("", ""))
+            record = PodRecord(name, pod, sandbox_id, str(status.address), path, self._history.now(), egress=egress)
             with self._lock:
                 self._records[pod] = record
             self._expected.on_created(record)
@@ -168,7 +172,7 @@ class Kubelet:
                 ("rule to it", kernel.to_rules),
                 ("rule 1536", kernel.from_rules),
             )
-            if record.address in addresses
+            if record.address in addresses or record.egress in addresses
         ]
         status = self._node.daemon.status() if left else None
         was_there = ready_since is not None and self._node.state().ready_since == ready_since

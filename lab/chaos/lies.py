@@ -23,6 +23,17 @@ HANDS: Mapping[str, float] = {
 }
 """Weights. Ours: addresses are taken more often than ENIs, of which a node has few; foreign ENIs stay and so must be few."""
 
+IPV6_HANDS: Mapping[str, float] = {
+    "unassign-used": 0.2,
+    "unassign-free": 1,
+    "give": 2,
+    "give-prefix": 1,
+    "attach": 0.7,
+    "groups": 0.5,
+}
+"""The same on a node with IPv6, which makes no ENI. With its /80 it loses all, and an EC2 that lacks all is believed after ten minutes
+(lab/chaos/book.py), so that is rare."""
+
 FOREIGN = ("interface", "efa", "efa-only", "trunk", "branch", "ipv6-only")
 LIE_S = (5.0, 45.0)
 """Seconds. Ours: from less than the daemon's two looks (30 s apart) to more."""
@@ -48,9 +59,9 @@ SLOTS = 64
 """Attachment slots of the runs' instance type, ENIs and volumes together (lab/chaos/player.py)."""
 
 
-def other_hands(rng: Random) -> dict[str, Any]:
+def other_hands(rng: Random, weights: Mapping[str, float] = HANDS) -> dict[str, Any]:
     """Draw one deed: what, a number to pick its object with, and of which kind a foreign ENI is."""
-    what = rng.choices(list(HANDS), list(HANDS.values()))[0]
+    what = rng.choices(list(weights), list(weights.values()))[0]
     return {"what": what, "pick": round(rng.random(), 4), "type": rng.choice(FOREIGN), "tagged": rng.random() < 0.5}
 
 
@@ -133,7 +144,21 @@ LIES: Mapping[str, Callable[[Random], dict[str, Any]]] = {
     "volumes": lambda rng: _section("volumes", {"*": rng.randint(SLOTS - 8, SLOTS - 1)}),
 }
 
+IPV6_LIES: Mapping[str, Callable[[Random], dict[str, Any]]] = {
+    "describe-stale-ipv6": lambda rng: _section("describe", {"stale_s": {"AssignIpv6Addresses": round(rng.uniform(3, 60), 1)}}),
+    "iam-denied-ipv6": lambda _: _section("iam", [{"action": "AssignIpv6Addresses"}]),
+    "subnet-without-80s": lambda _: _section("subnets", {"*": {"without_ipv6_prefixes": True}}),
+}
+"""What a node with IPv6 meets besides; AmazonEKS_CNI_Policy lacks that action."""
+
 DESCRIBE_LIES = frozenset(
-    {"describe-empty", "describe-headless", "describe-late-addresses", "describe-partial", "describe-stale"}
+    {
+        "describe-empty",
+        "describe-headless",
+        "describe-late-addresses",
+        "describe-partial",
+        "describe-stale",
+        "describe-stale-ipv6",
+    }
 )
 """Those after which a node that lost its datastore cannot know where a sandbox's address is."""

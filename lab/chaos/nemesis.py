@@ -10,8 +10,10 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import ipamd
-from lab.chaos.lies import LIE_S, LIES
+from lab.chaos.lies import IPV6_LIES, LIE_S, LIES
 from lab.errors import LabError
+
+_Drawn = Mapping[str, Callable[[Random], dict[str, Any]]]
 
 KERNEL_FAILPOINTS = (
     "kernel.create-veth",
@@ -40,14 +42,24 @@ ERRORS = (
 )
 
 
+IPV6_ERRORS = ("InternalError", "RequestLimitExceeded", "InsufficientFreeAddressesInSubnet", "UnauthorizedOperation")
 FAULT_S = (2.0, 12.0)
 
 
 def cloud_fault(rng: Random) -> dict[str, Any]:
     """Draw one fault: its `name`, what to `apply`, how to `undo` it, and how long it lasts (`for_s`)."""
-    name = rng.choice(sorted([*_FAULTS, *LIES]))
-    low, high = LIE_S if name in LIES else FAULT_S
-    return {"name": name, "for_s": round(rng.uniform(low, high), 2)} | {**_FAULTS, **LIES}[name](rng)
+    return _drawn(rng, _FAULTS, LIES)
+
+
+def ipv6_fault(rng: Random) -> dict[str, Any]:
+    """Draw one fault of what a node with IPv6 alone asks of EC2, as `cloud_fault` does."""
+    return _drawn(rng, IPV6_FAULTS, IPV6_LIES)
+
+
+def _drawn(rng: Random, faults: _Drawn, lies: _Drawn) -> dict[str, Any]:
+    name = rng.choice(sorted([*faults, *lies]))
+    low, high = LIE_S if name in lies else FAULT_S
+    return {"name": name, "for_s": round(rng.uniform(low, high), 2)} | {**faults, **lies}[name](rng)
 
 
 def failpoint_names(package: ModuleType = ipamd) -> list[str]:
@@ -77,6 +89,10 @@ def _error(rng: Random) -> dict[str, Any]:
     return _api(api, {"error": {"code": code, "count": rng.randint(1, 4)}})
 
 
+def _ipv6_error(rng: Random) -> dict[str, Any]:
+    return _api("AssignIpv6Addresses", {"error": {"code": rng.choice(IPV6_ERRORS), "count": rng.randint(1, 4)}})
+
+
 def _unreachable(server: str, rng: Random) -> dict[str, Any]:
     how = rng.choice(("refuse", "hang"))
     return {"apply": {"unreachable": {server: how}}, "undo": {"unreachable": {server: None}}}
@@ -96,4 +112,11 @@ _FAULTS: dict[str, Callable[[Random], dict[str, Any]]] = {
         "apply": {"attach": {"vanishes": rng.random() < 0.5, "stuck_s": round(rng.uniform(0.5, 4), 1), "count": 1}},
         "undo": {"attach": None},
     },
+}
+
+IPV6_FAULTS: dict[str, Callable[[Random], dict[str, Any]]] = {
+    "ec2-ipv6-error": _ipv6_error,
+    "ec2-ipv6-hang": lambda _: _api("AssignIpv6Addresses", {"hang": True}),
+    "ec2-ipv6-latency": lambda rng: _api("AssignIpv6Addresses", {"answer_latency_s": {"low": 1.0, "high": rng.randint(2, 20)}}),
+    "ec2-ipv6-lost-answers": lambda rng: _api("AssignIpv6Addresses", {"lost_answers": {"count": rng.randint(1, 3)}}),
 }

@@ -66,7 +66,13 @@ class ChaosNode:
         with self._lock:
             now = self._history.now()
             self._damaged = {address: at for address, at in self._damaged.items() if now - at < DAMAGE_KEPT_S}
-            return NodeState(ready_since, dict(self._damaged), self._runtime_killed_at, self._watched.started_at)
+            return NodeState(
+                ready_since,
+                dict(self._damaged),
+                self._runtime_killed_at,
+                self._watched.started_at,
+                has_egress=self.daemon.egress is not None,
+            )
 
     def damage(self, address: str) -> None:
         """Note that the nemesis is about to remove part of this address's wiring."""

@@ -1,15 +1,17 @@
-"""Observes both nodes, EC2's records and packets about once a second, from the start to the end of a run."""
+"""Observes all nodes, EC2's records and packets about once a second, from the start to the end of a run."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 
 from lab.chaos.book import is_most
-from lab.chaos.checker import Checker, Round
-from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState
+from lab.chaos.checker import Checker, Round, Whereabouts
+from lab.chaos.expected_state import ExpectedSnapshot, ExpectedState, PodRecord
 from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
 from lab.chaos.observation import NodeObservation, observe
@@ -17,16 +19,42 @@ from lab.chaos.tolerances import DONE_S
 from lab.fabric.errors import FabricError
 from lab.lab import Lab
 from lab.node.errors import NodeError
+from lab.vpc.family import family_of
+from lab.vpc.model import Eni, Network
 
 ROUND_S = 0.7
 PING_TIMEOUT_S = 1.5
 ECHO_TIMEOUT_S = 0.3
 ECHOES_MOST = 30
+ASKED_A_ROUND = 3
+"""Ours: each sandbox with egress has its turn within some rounds, and a round stays short."""
+
 FORGOTTEN_S = 15.0
 """A creation that EC2 had taken shows within this time after the datastore went, late answers included."""
 
 OURS = "aws-K8S-"
 """How the daemon describes an ENI that it makes. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, AllocENI."""
+
+
+class Homes:
+    """Where EC2 has the addresses for sandboxes, of both families."""
+
+    def __init__(self) -> None:
+        """Nothing is anywhere."""
+        self._addresses: dict[str, str] = {}
+        self._prefixes: list[tuple[Network, str]] = []
+
+    def add(self, node: str, eni: Eni) -> None:
+        """Note an ENI that hangs on a node, "" for none."""
+        self._addresses.update((str(address), node) for address in eni.secondary_addresses)
+        self._prefixes += [(prefix, node) for prefix in eni.all_prefixes]
+
+    def get(self, address: str, /) -> str | None:
+        """The node of an address, "" if its ENI hangs on none; None if no ENI has it."""
+        if address in self._addresses:
+            return self._addresses[address]
+        one = ip_address(address)
+        return next((node for prefix, node in self._prefixes if one in prefix), None)
 
 
 class Observer:
@@ -47,6 +75,8 @@ class Observer:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
         self._lookers = ThreadPoolExecutor(max_workers=len(nodes), thread_name_prefix="look")
+        self._mute: set[str] = set()
+        self._turn = itertools.count()
         self.round_count = 0
         self.longest_round_s = 0.0
         self.busiest_minute = 0
@@ -98,6 +128,7 @@ class Observer:
         self._expected.book.look(at_s, away=away, blind=self._faultless_since is None, doubted=doubted)
         self._forgive_forgotten(before, at_s)
         silent = self._silent(before)
+        self._ask_for_egress(before)
         echoing = self._echoing(before, observations, at_s)
         return Round(
             at_s=at_s,
@@ -108,6 +139,7 @@ class Observer:
             on_enis=on_enis,
             primaries=primaries,
             silent=silent,
+            mute=frozenset(self._mute),
             echoing=echoing,
             loose_enis=loose,
             faultless_since=self._faultless_since,
@@ -121,18 +153,17 @@ class Observer:
         is_ready = node.state().ready_since is not None
         return observe(node.lab_node, records, node.daemon.rows() if is_ready else None)
 
-    def _cloud(self) -> tuple[dict[str, str], frozenset[str], frozenset[str]]:
+    def _cloud(self) -> tuple[Homes, frozenset[str], frozenset[str]]:
         names = {node.lab_node.instance_id: node.name for node in self._nodes}
-        on_enis: dict[str, str] = {}
+        on_enis = Homes()
         primaries: set[str] = set()
         loose: set[str] = set()
         for eni in self._lab.vpc.enis():
             node = names.get(eni.attachment.instance_id, "") if eni.attachment else ""
-            primaries.update(map(str, eni.addresses[:1] if eni.primary_address else ()))
+            primaries.update(map(str, (*([eni.primary_address] if eni.primary_address else ()), *eni.ipv6_addresses)))
             if eni.description.startswith(OURS) and eni.attachment is None:
                 loose.add(eni.eni_id)
-            addresses = [*eni.secondary_addresses, *(address for prefix in eni.prefixes for address in prefix)]
-            on_enis.update((str(address), node) for address in addresses)
+            on_enis.add(node, eni)
         return on_enis, frozenset(primaries), frozenset(loose)
 
     def _forgive_forgotten(self, before: ExpectedSnapshot, at_s: float) -> None:
@@ -155,6 +186,25 @@ class Observer:
         answers = self._lab.ping(source=self._host, targets=living, timeout_s=PING_TIMEOUT_S) if living else {}
         return frozenset(str(address) for address, answered in answers.items() if not answered)
 
+    def _ask_for_egress(self, before: ExpectedSnapshot) -> None:
+        """Let a few sandboxes ask the host in the family that they have for egress alone: the next ones, and those that were mute."""
+        living = {record.sandbox_id: record for record in before.pods.values() if record.is_wanted and record.egress}
+        self._mute &= set(living)
+        ids = sorted(living)
+        turn = next(self._turn) * ASKED_A_ROUND
+        asked = {ids[(turn + number) % len(ids)] for number in range(min(ASKED_A_ROUND, len(ids)))} | self._mute
+        heard = dict(zip(sorted(asked), self._lookers.map(self._is_heard, (living[one] for one in sorted(asked))), strict=True))
+        self._mute = {sandbox_id for sandbox_id, is_heard in heard.items() if not is_heard}
+
+    def _is_heard(self, record: PodRecord) -> bool:
+        """Whether a sandbox reaches the host in its family for egress; true of one that is just being removed."""
+        target = self._lab.own_address(self._host, family_of(ip_address(record.egress)))
+        source = (self._lab.node(record.node), record.netns_path)
+        try:
+            return all(self._lab.ping(source=source, targets=[target], timeout_s=PING_TIMEOUT_S).values())
+        except FabricError:
+            return True
+
     def _echoing(self, before: ExpectedSnapshot, observations: Mapping[str, NodeObservation], at_s: float) -> frozenset[str]:
         """Which addresses of removed sandboxes answer, though no kernel has them wired."""
         held = {record.address for record in before.pods.values() if record.removed_at_s is None}
@@ -167,6 +217,6 @@ class Observer:
         return frozenset(str(address) for address, answered in answers.items() if answered)
 
 
-def _lacks_most(node: str, before: ExpectedSnapshot, on_enis: Mapping[str, str]) -> bool:
+def _lacks_most(node: str, before: ExpectedSnapshot, on_enis: Whereabouts) -> bool:
     wanted = [record.address for record in before.pods.values() if record.node == node and record.is_wanted]
     return is_most([address for address in wanted if on_enis.get(address) != node], wanted)

@@ -14,10 +14,12 @@ from enum import StrEnum
 from random import Random
 from typing import Any
 
-from lab.chaos.lies import other_hands, standing_conditions
-from lab.chaos.nemesis import cloud_fault
+from lab.chaos.lies import HANDS, IPV6_HANDS, other_hands, standing_conditions
+from lab.chaos.nemesis import cloud_fault, ipv6_fault
+from lab.vpc.family import IPV6
 
 NODES = ("node-a", "node-b")
+IPV6_NODE = "node-c"
 COOLDOWN_S = 5
 """Ours: short enough that addresses come round again and again within a run; the default of 30 s would hide reuse."""
 
@@ -91,6 +93,17 @@ class Event:
 
 
 @dataclass(frozen=True)
+class _Draw:
+    """How the nemesis' events are drawn: of which nodes, how many seconds apart in the mean, and what is done to cloud and ENIs."""
+
+    nodes: Sequence[str]
+    gap_s: float
+    fault: Callable[[Random], dict[str, Any]]
+    hands: Mapping[str, float]
+    wiring: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Plan:
     """A whole run. `env`: settings of each node's daemon; `cloud`: what is wrong with the cloud all the time, as a fault spec."""
 
@@ -99,6 +112,11 @@ class Plan:
     env: Mapping[str, Mapping[str, str]]
     events: tuple[Event, ...]
     cloud: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the run."""
+        return tuple(self.env)
 
     def with_events(self, events: Sequence[Event]) -> Plan:
         """The same run with other events."""
@@ -116,10 +134,12 @@ class Plan:
         return cls(int(raw["seed"]), float(raw["duration_s"]), raw["env"], events, raw.get("cloud", {}))
 
 
-def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
+def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: bool = True) -> Plan:
     """Draw a run.
 
     Args:
+        ipv6: whether a third node has IPv6, and the second one egress of IPv6 with some seeds. It has dice of its own: what happens to
+            the two nodes of a seed is the same without it.
         minutes: above 0; how long events come. Settling and the last audit take longer.
         failpoints: n >= 1 names, in any order.
     Returns: events ascending in time; the same arguments give the same plan.
@@ -129,9 +149,16 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str]) -> Plan:
     events: list[Event] = []
     for node in NODES:
         events += _pods(Random(rng.random()), node, duration_s)
-    events += _nemesis_events(Random(rng.random()), duration_s, sorted(set(failpoints)))
+    names = sorted(set(failpoints))
+    events += _nemesis_events(Random(rng.random()), duration_s, names, _IPV4_DRAW)
     env = {node: _env(rng) for node in NODES}
     cloud = standing_conditions(Random(rng.random()))
+    if ipv6:
+        own = Random(f"{seed} {IPV6_NODE}")
+        events += _pods(Random(own.random()), IPV6_NODE, duration_s, gap_s=2 * POD_GAP_S, most=PODS_MOST // 2)
+        events += _nemesis_events(Random(own.random()), duration_s, names, _IPV6_DRAW)
+        env[IPV6_NODE] = _ipv6_env(own)
+        env[NODES[-1]] = env[NODES[-1]] | {"ENABLE_V6_EGRESS": own.choice(("true", "false"))}
     return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)), cloud)
 
 
@@ -139,8 +166,7 @@ def _env(rng: Random) -> dict[str, str]:
     """Small targets and a short hold, so that the pool grows and releases in many steps and EC2 is asked often; one node in three
     uses prefixes, and one in two has fewer addresses than pods now and then, so that addresses are given again as soon as they have
     cooled."""
-    env = {"IP_COOLDOWN_PERIOD": str(COOLDOWN_S), "VPC_IPAMD_DRAIN": "2", "CLUSTER_NAME": "chaos"}
-    env["VPC_IPAMD_RELEASE_HOLD"] = str(RELEASE_HOLD_S)
+    env = _common_env()
     if rng.random() < 1 / 2:
         env["MAX_PODS"] = str(rng.randint(PODS_MOST // 2, PODS_MOST - 4))
     if rng.random() < 1 / 3:
@@ -148,14 +174,28 @@ def _env(rng: Random) -> dict[str, str]:
     return env | {"WARM_IP_TARGET": str(rng.randint(1, 3)), "MINIMUM_IP_TARGET": str(rng.randint(0, 6))}
 
 
-def _pods(rng: Random, node: str, duration_s: float) -> list[Event]:
+def _ipv6_env(rng: Random) -> dict[str, str]:
+    """A pool that is never empty; one node in four is without egress."""
+    return {**_common_env(), **IPV6.settings, "ENABLE_V4_EGRESS": rng.choice(("true", "true", "true", "false"))}
+
+
+def _common_env() -> dict[str, str]:
+    return {
+        "IP_COOLDOWN_PERIOD": str(COOLDOWN_S),
+        "VPC_IPAMD_DRAIN": "2",
+        "CLUSTER_NAME": "chaos",
+        "VPC_IPAMD_RELEASE_HOLD": str(RELEASE_HOLD_S),
+    }
+
+
+def _pods(rng: Random, node: str, duration_s: float, *, gap_s: float = POD_GAP_S, most: int = PODS_MOST) -> list[Event]:
     """Draw the kubelet's events: the number of pods drifts towards a target that changes now and then."""
     events: list[Event] = []
     pods: list[str] = []
-    at_s, wish, number = 0.0, rng.randint(4, PODS_MOST), 0
-    while (at_s := at_s + rng.expovariate(1 / POD_GAP_S)) < duration_s:
+    at_s, wish, number = 0.0, rng.randint(4, most), 0
+    while (at_s := at_s + rng.expovariate(1 / gap_s)) < duration_s:
         if rng.random() < 0.04:
-            wish = rng.randint(1, PODS_MOST)
+            wish = rng.randint(1, most)
         if pods and rng.random() < (0.3 if len(pods) < wish else 0.7):
             pod = pods.pop(rng.randrange(len(pods)))
             events.append(Event(round(at_s, 2), Kind.REMOVE_POD, node, {"pod": pod}))
@@ -166,30 +206,30 @@ def _pods(rng: Random, node: str, duration_s: float) -> list[Event]:
     return events
 
 
-def _nemesis_events(rng: Random, duration_s: float, failpoints: Sequence[str]) -> list[Event]:
+def _nemesis_events(rng: Random, duration_s: float, failpoints: Sequence[str], draw: _Draw) -> list[Event]:
     names_rng = Random(rng.random())  # its own: a new failpoint changes no other event of a seed
     weights = {kind: weight * rng.uniform(0.5, 2) for kind, weight in WEIGHTS.items()}
     events: list[Event] = []
     unused: list[str] = []
     at_s = 3.0
-    while (at_s := at_s + rng.expovariate(1 / NEMESIS_GAP_S)) < duration_s:
+    while (at_s := at_s + rng.expovariate(1 / draw.gap_s)) < duration_s:
         is_calm = at_s % CALM_EVERY_S > CALM_EVERY_S - CALM_S
         drawn = {kind: weight for kind, weight in weights.items() if kind in CALM_KINDS or not is_calm}
         kind = rng.choices(list(drawn), list(drawn.values()))[0]
         if kind is Kind.ARM_FAILPOINT and not unused:
             unused = names_rng.sample(failpoints, len(failpoints))  # every name has its turn before one comes again
-        args = _ARGUMENTS[kind](rng, unused)
-        node = "" if kind is Kind.CLOUD_FAULT else rng.choice(NODES)
+        args = _ARGUMENTS[kind](rng, unused, draw)
+        node = "" if kind is Kind.CLOUD_FAULT else rng.choice(draw.nodes)
         events.append(Event(round(at_s, 2), kind, node, args))
     return events
 
 
-def _down(rng: Random, _: list[str]) -> dict[str, Any]:
+def _down(rng: Random, _: list[str], __: _Draw) -> dict[str, Any]:
     # one death in four is long: the DELs of that time go into the spool
     return {"down_s": round(rng.uniform(0, 5) if rng.random() < 0.75 else rng.uniform(5, 10), 2)}
 
 
-def _armed(rng: Random, unused: list[str]) -> dict[str, Any]:
+def _armed(rng: Random, unused: list[str], _: _Draw) -> dict[str, Any]:
     name = unused.pop()
     # replay needs DELs that were spooled meanwhile, adoption a datastore that was lost; growth is made to happen by the player
     least_s = 4.0 if name.startswith("restore.") else 0.0
@@ -199,18 +239,21 @@ def _armed(rng: Random, unused: list[str]) -> dict[str, Any]:
     return {"name": name, "count": count, "down_s": round(least_s + rng.uniform(0, 2), 2), "lose": name.startswith("adopt.")}
 
 
-def _wiring(rng: Random, _: list[str]) -> dict[str, Any]:
-    return {"what": rng.choice(("to-rule", "from-rule", "route", "nft")), "pick": round(rng.random(), 4)}
+def _wiring(rng: Random, _: list[str], draw: _Draw) -> dict[str, Any]:
+    return {"what": rng.choice(draw.wiring), "pick": round(rng.random(), 4)}
 
 
-_ARGUMENTS: Mapping[Kind, Callable[[Random, list[str]], dict[str, Any]]] = {
+_ARGUMENTS: Mapping[Kind, Callable[[Random, list[str], _Draw], dict[str, Any]]] = {
     Kind.KILL_DAEMON: _down,
     Kind.STOP_DAEMON: _down,
     Kind.LOSE_DATASTORE: _down,
-    Kind.KILL_RUNTIME: lambda rng, _: {"down_s": round(rng.uniform(0, 4), 2)},
+    Kind.KILL_RUNTIME: lambda rng, _, __: {"down_s": round(rng.uniform(0, 4), 2)},
     Kind.ARM_FAILPOINT: _armed,
-    Kind.CLOUD_FAULT: lambda rng, _: cloud_fault(rng),
+    Kind.CLOUD_FAULT: lambda rng, _, draw: draw.fault(rng),
     Kind.DELETE_WIRING: _wiring,
-    Kind.OTHER_HANDS: lambda rng, _: other_hands(rng),
-    Kind.STEP_CLOCK: lambda rng, _: {"offset_s": rng.choice(CLOCK_STEPS_S)},
+    Kind.OTHER_HANDS: lambda rng, _, draw: other_hands(rng, draw.hands),
+    Kind.STEP_CLOCK: lambda rng, _, __: {"offset_s": rng.choice(CLOCK_STEPS_S)},
 }
+
+_IPV4_DRAW = _Draw(NODES, NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route", "nft"))
+_IPV6_DRAW = _Draw((IPV6_NODE,), 2 * NEMESIS_GAP_S, ipv6_fault, IPV6_HANDS, ("to-rule", "route", "egress-route", "nft"))

@@ -1,4 +1,4 @@
-"""Plays a plan on two lab nodes with real containerd, the real plugin and the real daemon, while the observer checks them."""
+"""Plays a plan on lab nodes with real containerd, the real plugin and the real daemon, while the observer checks them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lab.chaos.kubelet import Kubelet
 from lab.chaos.lies import DESCRIBE_LIES, SLOTS
 from lab.chaos.node import ChaosNode
 from lab.chaos.observer import Observer
-from lab.chaos.plan import NODES, Event, Kind, Plan
+from lab.chaos.plan import IPV6_NODE, Event, Kind, Plan
 from lab.chaos.report import Report
-from lab.lab import Lab
+from lab.lab import IPV6_CIDR, Lab
 from lab.node.errors import NodeError
-from lab.node.kernel_view import NFT_TABLES, OWN_TABLE
+from lab.node.kernel_view import OWN_TABLE, nft_tables
 from lab.vpc.interfaces import Delays
 from lab.vpc.limits import LIMITS as REAL_LIMITS
 from lab.vpc.limits import InstanceLimits
@@ -59,7 +59,7 @@ def play(plan: Plan, options: Options) -> Report:
     Raises: NodeError if the lab cannot be built.
     """
     history = History(options.history_path, echo=options.echo)
-    cooldown_s = float(plan.env[NODES[0]][COOLDOWN])
+    cooldown_s = float(plan.env[plan.nodes[0]][COOLDOWN])
     expected = ExpectedState(clock=history.now, cooldown_s=cooldown_s, report=history.violate)
     checker = Checker(cooldown_s=cooldown_s)
     with ExitStack() as stack:
@@ -67,10 +67,15 @@ def play(plan: Plan, options: Options) -> Report:
         lab = stack.enter_context(
             Lab(
                 name=options.name,
-                nodes=NODES,
+                nodes=plan.nodes,
                 hosts=[HOST],
                 instance_type=TYPE,
-                vpc=Vpc(limits=LIMITS, delays=Delays(attach_s=ATTACH_DELAY_S), seed=plan.seed),
+                vpc=Vpc(
+                    limits=LIMITS,
+                    delays=Delays(attach_s=ATTACH_DELAY_S),
+                    seed=plan.seed,
+                    ipv6_cidr=IPV6_CIDR if IPV6_NODE in plan.nodes else "",
+                ),
             )
         )
         history.start()
@@ -114,15 +119,16 @@ class _Run:
         self.facts: dict[str, Any] = {}
         self._nodes = {
             name: ChaosNode(lab.node(name), region=lab.vpc.region, env=plan.env[name], expected=expected, history=history)
-            for name in NODES
+            for name in plan.nodes
         }
-        self._hands = OtherHands(lab, expected=expected, history=history)
-        self._kubelets = {name: Kubelet(self._nodes[name], expected=expected, history=history) for name in NODES}
+        families = {name: node.daemon.family for name, node in self._nodes.items()}
+        self._hands = OtherHands(lab, expected=expected, history=history, families=families)
+        self._kubelets = {name: Kubelet(self._nodes[name], expected=expected, history=history) for name in plan.nodes}
         nodes = list(self._nodes.values())
         self.observer = Observer(lab, nodes=nodes, host=HOST, expected=expected, history=history, checker=checker)
 
     def open(self) -> None:
-        """Start both daemons and wait for them. Raises: NodeError."""
+        """Start all daemons and wait for them. Raises: NodeError."""
         for node in self._nodes.values():
             node.open()
         for node in self._nodes.values():
@@ -162,7 +168,7 @@ class _Run:
             self.facts.update(self._final_checks().audit())
 
     def save_logs(self, directory: Path) -> None:
-        """Write the ends of both nodes' logs."""
+        """Write the ends of all nodes' logs."""
         directory.mkdir(parents=True, exist_ok=True)
         for node in self._nodes.values():
             node.save_logs(directory, lines=LOG_LINES)
@@ -252,18 +258,20 @@ class _Run:
     def _delete_wiring(self, node: ChaosNode, *, what: str, pick: float) -> None:
         """Remove part of the wiring behind the daemon's back; nothing happens if it is not there."""
         if what == "nft":
-            for table in NFT_TABLES:
+            for table in nft_tables(node.daemon.egress):
                 node.lab_node.run(["nft", "delete", "table", *table], check=False)
             return
         living = self._expected.wanted(node.name)
         if not living:
             return
-        address = living[int(pick * len(living))].address
+        record = living[int(pick * len(living))]
+        address = record.address
         node.damage(address)
         argv = {
             "to-rule": ["ip", "route", "del", address, "table", OWN_TABLE],
             "from-rule": ["ip", "rule", "del", "from", address, "pref", "1536"],
             "route": ["ip", "route", "del", address],
+            "egress-route": ["ip", "route", "del", record.egress],
         }[what]
         done = node.lab_node.run(argv, check=False)
         self._history.note(f"deleted the {what} of {address}", node=node.name, status=done.returncode)

@@ -22,6 +22,7 @@ from lab.vpc.model import Address
 
 ECHO_REQUEST, ECHO_REPLY = 8, 0  # RFC 792
 ECHO_REQUEST_6, ECHO_REPLY_6 = 128, 129  # RFC 4443
+_SOCKETS = {4: (socket.AF_INET, socket.IPPROTO_ICMP), 6: (socket.AF_INET6, socket.IPPROTO_ICMPV6)}
 ASK_AGAIN_S = 0.1
 TIMEOUT_S = (
     2.5  # ours, because: one lost ARP request costs the kernel a second (lab/fabric/port.py), and that is not lost traffic
@@ -32,35 +33,40 @@ GRACE_S = 5.0  # beyond the deadline, for a thread on a busy machine
 def ping(
     netns_path: str, *, targets: Iterable[Address | str], timeout_s: float = TIMEOUT_S, source: Address | None = None
 ) -> Mapping[Address, bool]:
-    """Ask each target, all of one family, whether it answers within `timeout_s`; return earlier when all have.
+    """Ask each target whether it answers within `timeout_s`; return earlier when all have.
 
     Args:
         netns_path: opens the asking namespace from this process (`/proc/PID/ns/net` or `/proc/PID/root/run/netns/X`).
         targets: n >= 0 addresses; duplicates are asked once.
-        source: speak as this address (it must be local there); None leaves the choice to the kernel.
+        source: speak as this address (it must be local there, and of the targets' family); None leaves the choice to the kernel.
     Raises: FabricError if the namespace cannot be entered or the source is not an address in it.
     """
     asked = {ip_address(target) for target in targets}
     answered: set[Address] = set()
     failure: list[OSError] = []
-    is_ipv6 = any(target.version == 6 for target in asked)
-    family, protocol = (socket.AF_INET6, socket.IPPROTO_ICMPV6) if is_ipv6 else (socket.AF_INET, socket.IPPROTO_ICMP)
+    deadline = time.monotonic() + timeout_s
 
-    def ask() -> None:
+    def ask(family: int, protocol: int, of_it: set[Address]) -> None:
         try:
             enter_netns(netns_path)
             with socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
                 sock.bind((str(source) if source else "", 0))
-                _exchange(sock, asked, answered, deadline=time.monotonic() + timeout_s)
+                _exchange(sock, of_it, answered, deadline=deadline)
         except OSError as exc:
             failure.append(exc)
 
-    thread = threading.Thread(target=ask, name="ping", daemon=True)
-    thread.start()
-    thread.join(timeout_s + GRACE_S)
+    threads = [
+        threading.Thread(target=ask, args=(*_SOCKETS[version], of_it), name="ping", daemon=True)
+        for version in _SOCKETS
+        if (of_it := {target for target in asked if target.version == version})
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(deadline + GRACE_S - time.monotonic())
     if failure:
         raise FabricError(f"cannot ping from {netns_path}: {failure[0]}") from failure[0]
-    return {target: target in answered for target in sorted(asked, key=int)}
+    return {target: target in answered for target in sorted(asked, key=lambda one: (one.version, int(one)))}
 
 
 def _exchange(sock: socket.socket, asked: set[Address], answered: set[Address], *, deadline: float) -> None:

@@ -23,7 +23,7 @@ from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY, Node
 from lab.node.plugin import PLUGIN_PATH
 from lab.node.process import NodeProcess
-from lab.vpc.family import Family, family_by
+from lab.vpc.family import Family, egress_by, family_by
 
 __all__ = ["PLUGIN_PATH", "Daemon"]
 
@@ -66,6 +66,11 @@ class Daemon:
     def family(self) -> Family:
         """That of its pool, by its settings."""
         return family_by(self.settings)
+
+    @property
+    def egress(self) -> Family | None:
+        """The other family, if its sandboxes may reach it."""
+        return egress_by(self.settings)
 
     @property
     def is_running(self) -> bool:

@@ -23,6 +23,9 @@ ALIAS_TAGS = ("vpc-ipamd/1", "vpc-ipamd/1-imported")
 """First word of a host veth's alias, the second one's of one that amazon-vpc-cni-k8s wired; then container ID, interface
 name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
 
+EGRESS_TAG = "vpc-ipamd-egress/1"
+"""The same of a sandbox's second link, which has its address for egress."""
+
 DYING_GROUP = "113213"
 """The link group of a host veth that waits for its deletion, 0x1BA3D (docs/performance.md)."""
 
@@ -34,17 +37,20 @@ OWN_PRIORITY, OWN_TABLE = 513, "113213"
 
 MAIN_TABLE = "main"
 NFT_TABLES = (("ip", "vpc-ipamd"), ("ip", "vpc-ipamd-confine"), ("ip6", "vpc-ipamd-confine"), ("arp", "vpc-ipamd-confine"))
+EGRESS_TABLE = "vpc-ipamd-egress"
+"""One more of the family for egress, where sandboxes have it."""
 
 
 @dataclass(frozen=True)
 class Veth:
-    """A host veth that carries the daemon's alias."""
+    """A host veth that carries the daemon's alias. `is_egress`: a sandbox's second one, whose address is no pool's."""
 
     name: str
     container_id: str
     address: str
     is_up: bool
     is_dying: bool
+    is_egress: bool = False
 
     @property
     def is_wired(self) -> bool:
@@ -84,17 +90,23 @@ class Rule:
 
 @dataclass(frozen=True)
 class KernelView:
-    """One read of a node's kernel. `link_names`: every veth, with the daemon's alias or without."""
+    """One read of a node's kernel. `veths`: with pool addresses. `link_names`: every veth, with the daemon's alias or without."""
 
     veths: tuple[Veth, ...] = ()
     routes: tuple[Route, ...] = ()
     rules: tuple[Rule, ...] = ()
     link_names: tuple[str, ...] = ()
+    egress_veths: tuple[Veth, ...] = ()
 
     @property
     def wired(self) -> dict[str, Veth]:
         """Container ID -> its host veth, without those that are down or wait for their deletion."""
         return {veth.container_id: veth for veth in self.veths if veth.is_wired}
+
+    @property
+    def wired_for_egress(self) -> dict[str, Veth]:
+        """The same of the second ones."""
+        return {veth.container_id: veth for veth in self.egress_veths if veth.is_wired}
 
     @property
     def host_routes(self) -> Mapping[str, str]:
@@ -132,25 +144,33 @@ class KernelView:
 def read_kernel(node: Node) -> KernelView:
     """Read a node's links, routes and rules now. Raises: FabricError if the node's namespace cannot be read."""
     links = _ip(node, "-details", "link", "show", "type", "veth")
+    ours = [veth for link in links if (veth := read_veth(link)) is not None]
     return KernelView(
-        veths=tuple(veth for link in links if (veth := read_veth(link)) is not None),
+        veths=tuple(veth for veth in ours if not veth.is_egress),
+        egress_veths=tuple(veth for veth in ours if veth.is_egress),
         routes=tuple(read_route(route) for route in _ip(node, "route", "show", "table", "all")),
         rules=tuple(read_rule(rule, each) for each in FAMILIES for rule in _ip(node, each.option, "rule", "show")),
         link_names=tuple(str(link["ifname"]) for link in links),
     )
 
 
-def has_nft_tables(node: Node) -> bool:
-    """Whether the node has the daemon's nftables tables."""
-    return all(node.run(["nft", "list", "table", *table], check=False).returncode == 0 for table in NFT_TABLES)
+def nft_tables(egress: Family | None) -> tuple[tuple[str, str], ...]:
+    """The daemon's nftables tables on a node whose sandboxes have egress of a family, or none."""
+    return (*NFT_TABLES, *([(egress.nft, EGRESS_TABLE)] if egress is not None else []))
+
+
+def has_nft_tables(node: Node, egress: Family | None = None) -> bool:
+    """Whether the node has them."""
+    return all(node.run(["nft", "list", "table", *table], check=False).returncode == 0 for table in nft_tables(egress))
 
 
 def read_veth(link: Mapping[str, Any]) -> Veth | None:
     """Read one link of `ip -json -details link`; None if it does not carry the daemon's alias."""
     words = str(link.get("ifalias", "")).split(" ")
-    if len(words) != 4 or words[0] not in ALIAS_TAGS:
+    if len(words) != 4 or words[0] not in (*ALIAS_TAGS, EGRESS_TAG):
         return None
-    return Veth(link["ifname"], words[1], words[3], "UP" in link["flags"], str(link.get("group", "")) == DYING_GROUP)
+    is_dying = str(link.get("group", "")) == DYING_GROUP
+    return Veth(link["ifname"], words[1], words[3], "UP" in link["flags"], is_dying, words[0] == EGRESS_TAG)
 
 
 def read_route(route: Mapping[str, Any]) -> Route:

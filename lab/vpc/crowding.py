@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from lab.vpc.fault_spec import SubnetFault
@@ -32,6 +33,11 @@ class Crowding:
         """Hold one address in each free aligned /28, so that no prefix can be had while addresses are plenty."""
         self._hold(subnet_id, lambda space: [IPv4Address(base + BLOCK_SIZE // 2) for base in space.free_blocks()])
 
+    def hold_ipv6_prefixes(self, subnet_id: str, *, is_held: bool) -> None:
+        """Let a subnet have no free /80, or have them again."""
+        with self._store.transaction() as tx:
+            tx.put_subnet(replace(tx.world.subnet(subnet_id), ipv6_prefixes_held=is_held))
+
     def restore(self, subnet_id: str) -> None:
         """Bring everything held back."""
         with self._lock:
@@ -54,6 +60,7 @@ class Crowding:
             for subnet_id in self._store.world.subnets:
                 self.restore(subnet_id)
                 fault = wanted.get(subnet_id, wanted.get("*"))
+                self.hold_ipv6_prefixes(subnet_id, is_held=fault is not None and fault.without_ipv6_prefixes)
                 if fault is not None and fault.fragmented:
                     self.fragment(subnet_id)
                 if fault is not None and fault.leave is not None:

@@ -75,6 +75,13 @@ def other(family: Family) -> Family:
     return IPV6 if family is IPV4 else IPV4
 
 
+def egress_by(settings: Mapping[str, str]) -> Family | None:
+    """The other family, if sandboxes of a daemon with these settings may reach it: IPv6's by default, IPv4's when it is asked for."""
+    family = family_by(settings)
+    name, default = ("ENABLE_V4_EGRESS", "true") if family is IPV6 else ("ENABLE_V6_EGRESS", "false")
+    return other(family) if settings.get(name, default) == "true" else None
+
+
 def pool_of(eni: Eni, family: Family) -> tuple[Network, ...]:
     """What of an ENI is for sandboxes of a node with such a pool: in IPv4 its secondary addresses and prefixes, in IPv6 its /80s."""
     if family is IPV6:

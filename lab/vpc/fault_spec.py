@@ -71,10 +71,13 @@ class ApiFault:
 
 @dataclass(frozen=True)
 class SubnetFault:
-    """A subnet nearly full: `leave` free addresses; or `fragmented`: no free aligned /28, though free addresses."""
+    """A subnet nearly full: `leave` free addresses; or `fragmented`: no free aligned /28, though free addresses; or
+    `without_ipv6_prefixes`: no free /80.
+    """
 
     leave: int | None = None
     fragmented: bool = False
+    without_ipv6_prefixes: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def _attach(reader: Reader) -> AttachFault:
 
 
 def _subnet(reader: Reader) -> SubnetFault:
-    return SubnetFault(reader.optional_count("leave"), reader.flag("fragmented"))
+    return SubnetFault(reader.optional_count("leave"), reader.flag("fragmented"), reader.flag("without_ipv6_prefixes"))
 
 
 def _reach(name: str, raw: object, problems: list[str]) -> Reach:

@@ -30,7 +30,8 @@ Of the cloud as a whole; each key replaces what was under it, null clears it:
     rules             choices where AWS's rule is unknown or reported in two ways (lab/vpc/rules.py)
     large_account     {"page_size", "sparse", "code"}: DescribeNetworkInterfaces must be paged or filtered (lab/vpc/account.py)
     account_limits    {"scale": 1}: the documented buckets of every API, all callers together, times `scale` (lab/vpc/account.py)
-    subnets           {subnet ID or "*": {"leave": 5} | {"fragmented": true}}: nearly full, or no free /28 among free addresses
+    subnets           {subnet ID or "*": {"leave": 5} | {"fragmented": true} | {"without_ipv6_prefixes": true}}: nearly full, no
+                      free /28 among free addresses, no free /80
     volumes           {instance name or "*": 27}: EBS volumes attached, which share slots with ENIs (lab/vpc/limits.py); default 1
 
 An entry of `apis` and `unreachable` replaces the one of that name; null or {} clears it. "*" and an API's own entry both apply. A

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from lab.errors import LabError
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.interfaces import Interfaces
+from lab.vpc.ipv6 import Ipv6Request
 from lab.vpc.model import Eni
 from lab.vpc.store import Store
 
@@ -84,6 +85,17 @@ class Hands:
         )
         self._interfaces.assign(eni_id, want, allow_reassignment=True)
         return self._store.world.eni(eni_id)
+
+    def assign_ipv6(self, eni_id: str, *, prefix_count: int = 0) -> Eni:
+        """Give an ENI one IPv6 address, or /80 prefixes, chosen by EC2."""
+        self._interfaces.assign_ipv6(eni_id, Ipv6Request(address_count=0 if prefix_count else 1, prefix_count=prefix_count))
+        return self._store.world.eni(eni_id)
+
+    def unassign_ipv6(self, eni_id: str, prefix: IPv6Network) -> Eni:
+        """Take a /80 from an ENI."""
+        eni = self._store.world.eni(eni_id)
+        self._interfaces.unassign_ipv6(eni_id, addresses=(), prefixes=(prefix,))
+        return eni
 
     def attach(
         self,

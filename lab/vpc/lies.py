@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from random import Random
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from lab.vpc.model import Eni
 from lab.vpc.spec_reader import Reader, Share, Times
 from lab.vpc.world import Change, World
 
-Item = TypeVar("Item", IPv4Address, IPv4Network)
+Item = TypeVar("Item", IPv4Address, IPv4Network, IPv6Address, IPv6Network)
 
 CAUSES = (
     "CreateNetworkInterface",
@@ -32,6 +32,8 @@ CAUSES = (
     "DeleteNetworkInterface",
     "AssignPrivateIpAddresses",
     "UnassignPrivateIpAddresses",
+    "AssignIpv6Addresses",
+    "UnassignIpv6Addresses",
     "ModifyNetworkInterfaceAttribute",
 )
 """APIs whose changes Describe may show late, each by its own time."""
@@ -42,6 +44,8 @@ BY_ID = (
     "DeleteNetworkInterface",
     "AssignPrivateIpAddresses",
     "UnassignPrivateIpAddresses",
+    "AssignIpv6Addresses",
+    "UnassignIpv6Addresses",
     "ModifyNetworkInterfaceAttribute",
     "DescribeNetworkInterfaces",
     "CreateTags",
@@ -107,7 +111,7 @@ def stale(world: World, changes: Iterable[Change], lies: Lies, now: float) -> Wo
         eni = enis.get(change.eni_id)
         if change.api == "AttachNetworkInterface" and now - change.at < lies.late_s and eni is not None:
             primary = None if lies.late_primary else eni.primary_address
-            enis[change.eni_id] = replace(eni, primary_address=primary, secondary_addresses=(), prefixes=())
+            enis[change.eni_id] = replace(eni, primary_address=primary, secondary_addresses=(), prefixes=(), ipv6_prefixes=())
     return replace(world, enis=enis)
 
 
@@ -123,6 +127,8 @@ def _without(shown: Eni | None, change: Change) -> Eni | None:
         shown,
         secondary_addresses=_undone(shown.secondary_addresses, before.secondary_addresses, after.secondary_addresses),
         prefixes=_undone(shown.prefixes, before.prefixes, after.prefixes),
+        ipv6_addresses=_undone(shown.ipv6_addresses, before.ipv6_addresses, after.ipv6_addresses),
+        ipv6_prefixes=_undone(shown.ipv6_prefixes, before.ipv6_prefixes, after.ipv6_prefixes),
         attachment=bond,
         security_groups=before.security_groups if before.security_groups != after.security_groups else shown.security_groups,
     )
@@ -136,10 +142,15 @@ def _undone(shown: tuple[Item, ...], before: tuple[Item, ...], after: tuple[Item
 def _shortened(eni: Eni, omission: Omission, rng: Random) -> Eni:
     if not omission.addresses:
         return eni
+
+    def shown(every: tuple[Item, ...]) -> tuple[Item, ...]:
+        return tuple(one for one in every if not _is_out(str(one), omission.addresses, omission, rng))
+
     return replace(
         eni,
-        secondary_addresses=tuple(a for a in eni.secondary_addresses if not _is_out(str(a), omission.addresses, omission, rng)),
-        prefixes=tuple(p for p in eni.prefixes if not _is_out(str(p), omission.addresses, omission, rng)),
+        secondary_addresses=shown(eni.secondary_addresses),
+        prefixes=shown(eni.prefixes),
+        ipv6_prefixes=shown(eni.ipv6_prefixes),
     )
 
 

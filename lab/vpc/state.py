@@ -268,8 +268,7 @@ class Vpc:
 
     def hold_ipv6_prefixes(self, subnet_id: str, *, is_held: bool = True) -> None:
         """Let a subnet have no free /80, or have them again."""
-        with self._store.transaction() as tx:
-            tx.put_subnet(replace(tx.world.subnet(subnet_id), ipv6_prefixes_held=is_held))
+        self._crowding.hold_ipv6_prefixes(subnet_id, is_held=is_held)
 
     def reserve_cidr(self, subnet_id: str, cidr: str, kind: Reservation) -> None:
         """Reserve a range of a subnet, as CreateSubnetCidrReservation does."""

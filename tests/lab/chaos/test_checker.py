@@ -24,7 +24,7 @@ from lab.chaos.tolerances import (
     STRAY_S,
 )
 from lab.node.kernel_view import KernelView, Route, Rule, Veth
-from tests.lab.chaos.checker_rounds import EMPTY, POD, READY, SEEN, VETH, A, B, broken, lasting, round_
+from tests.lab.chaos.checker_rounds import EMPTY, POD, READY, SEEN, VETH, A, B, E, F, broken, lasting, of_family, round_
 
 GONE = replace(POD, removing_at_s=50.0, removed_at_s=51.0)
 
@@ -89,13 +89,94 @@ WRONG: dict[str, tuple[str, float, Callable[[float], Round]]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_each_kind_of_violation_is_found(name: str) -> None:
-    """Every check fires, under its own number, once its tolerance is over."""
-    invariant, lasted_s, make = WRONG[name]
-    found = lasting(make, lasted_s)
+EGRESS_POD = replace(POD, egress=E)
+EGRESS_VETH = Veth("eni5", "c1", E, True, False, is_egress=True)
+EGRESS_SEEN = NodeObservation(
+    replace(SEEN.kernel, egress_veths=(EGRESS_VETH,), routes=(*SEEN.kernel.routes, Route(E, "eni5"))),
+    {"c1": A},
+    {"c1": A},
+    {"c1": E},
+)
+
+
+def egress_round(at: float, *, seen: NodeObservation = EGRESS_SEEN, **rest: Any) -> Round:
+    """A round on a node whose one sandbox has egress."""
+    record = rest.pop("record", EGRESS_POD)
+    return round_(at, record=record, seen=seen, state=rest.pop("state", replace(READY, has_egress=True)), **rest)
+
+
+WRONG_EGRESS: dict[str, tuple[str, float, Callable[[float], Round]]] = {
+    "two links for egress have one address": (
+        "I1",
+        TWO_LOOKS,
+        lambda at: egress_round(
+            at,
+            record=None,
+            before=TWO_PODS,
+            after=TWO_PODS,
+            seen=with_kernel(
+                replace(EGRESS_SEEN, rows={"c1": A, "c2": B}, inside={}, inside_egress={}),
+                veths=(VETH, Veth("eni2", "c2", B, True, False)),
+                egress_veths=(EGRESS_VETH, Veth("eni6", "c2", E, True, False, True)),
+                routes=(*EGRESS_SEEN.kernel.routes, Route(B, "eni2")),
+                rules=(*SEEN.kernel.rules, Rule(512, "all", B)),
+            ),
+        ),
+    ),
+    "a sandbox has another address for egress inside": (
+        "I1",
+        TWO_LOOKS,
+        lambda at: egress_round(at, seen=replace(EGRESS_SEEN, inside_egress={"c1": F})),
+    ),
+    "a sandbox was given none": ("I2", TWO_LOOKS, lambda at: egress_round(at, record=POD, seen=SEEN)),
+    "the link for egress is gone": (
+        "I2",
+        TWO_LOOKS,
+        lambda at: egress_round(at, seen=with_kernel(EGRESS_SEEN, egress_veths=(), routes=SEEN.kernel.routes)),
+    ),
+    "the route for egress is gone": (
+        "I2",
+        3,
+        lambda at: egress_round(at, seen=with_kernel(EGRESS_SEEN, routes=SEEN.kernel.routes)),
+    ),
+    "a sandbox reaches nobody of the other family": ("I2", SILENT_S, lambda at: egress_round(at, mute=frozenset({"c1"}))),
+    "a link for egress without another": (
+        "I5",
+        STRAY_S,
+        lambda at: egress_round(at, record=None, seen=with_kernel(EMPTY, egress_veths=(EGRESS_VETH,))),
+    ),
+    "a route for egress without a link": (
+        "I5",
+        STRAY_S,
+        lambda at: egress_round(at, record=None, seen=with_kernel(EMPTY, routes=(Route(E, "eni5"),))),
+    ),
+}
+TWO_PODS = ExpectedSnapshot({"c1": EGRESS_POD, "c2": replace(POD, sandbox_id="c2", pod="p2", address=B, egress=E)}, {})
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_sound_node_with_egress_is_sound(version: int) -> None:
+    """The address of the other family is on no ENI, has no rule and no row of its own, and every node has the same."""
+    assert lasting(lambda at: of_family(egress_round(at), version), 300) == []
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("name", [*WRONG, *WRONG_EGRESS])
+def test_each_kind_of_violation_is_found(name: str, version: int) -> None:
+    """Every check fires, under its own number, once its tolerance is over, whatever family the sandboxes have."""
+    invariant, lasted_s, make = (WRONG | WRONG_EGRESS)[name]
+    found = lasting(lambda at: of_family(make(at), version), lasted_s)
     assert invariant in found
     assert set(found) == {invariant}
+
+
+def test_a_taken_prefix_excuses_what_is_in_it() -> None:
+    """Hands took a /80 with all that sandboxes have of it; what is in another one is not excused."""
+    lost = {"node-a": "2600:1f14:abc:de00:7::/80", "other": "2600:1f14:abc:de00:8::/80"}
+    for prefix, expected in ((lost["node-a"], set()), (lost["other"], {"I2", "I7"})):
+        takes = Takes({("node-a", prefix): 150.0}, {("node-a", prefix): 100.0})
+        rounds = [of_family(round_(100.0 + s, on_enis={A: ""}, silent=frozenset({A})), 6) for s in range(20)]
+        assert set(broken(*(replace(one, takes=takes) for one in rounds))) == expected
 
 
 @pytest.mark.parametrize("name", [name for name, (_, lasted_s, _) in WRONG.items() if lasted_s > 1])

@@ -9,7 +9,7 @@ import pytest
 from lab.chaos.book import NOTICE_S, Takes
 from lab.chaos.expected_state import ExpectedState, Violation
 from lab.chaos.tolerances import LEAKED_S, LOOSE_S
-from tests.lab.chaos.checker_rounds import POD, A, lasting, round_
+from tests.lab.chaos.checker_rounds import POD, A, B, E, lasting, round_
 
 
 def expected_state() -> tuple[ExpectedState, list[Violation], list[float]]:
@@ -36,6 +36,21 @@ def test_expected_state_see_an_address_given_before_it_has_cooled(after_s: float
     kept.on_removed("c1")
     kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=10.0 + after_s))
     assert [violation.invariant for violation in found] == expected
+
+
+@pytest.mark.parametrize(("node", "after_s", "expected"), [("node-a", 4.9, ["I8"]), ("node-a", 5.0, []), ("node-b", 1.0, [])])
+def test_expected_state_see_an_address_for_egress_given_too_early(node: str, after_s: float, expected: list[str]) -> None:
+    """It cools with the other one (I8), on its own node; while its sandbox lives no other of the node has it (I1)."""
+    kept, found, now = expected_state()
+    kept.on_created(replace(POD, egress=E))
+    now[0] = 10.0
+    kept.on_removing("c1")
+    kept.on_removed("c1")
+    next_one = replace(POD, node=node, sandbox_id="c2", pod="p2", address=B, egress=E, created_at_s=10.0 + after_s)
+    kept.on_created(next_one)
+    assert [violation.invariant for violation in found] == expected
+    kept.on_created(replace(next_one, sandbox_id="c3", pod="p3", address="10.0.0.12"))
+    assert [violation.invariant for violation in found][-1] == "I1"
 
 
 def test_expected_state_do_not_ask_for_cooling_across_a_lost_datastore() -> None:

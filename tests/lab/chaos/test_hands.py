@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,19 +13,22 @@ from lab.chaos.expected_state import ExpectedState, PodRecord
 from lab.chaos.hands import OtherHands, pool_of
 from lab.chaos.healing import address_count, is_for_sandboxes
 from lab.chaos.history import History
-from lab.chaos.lies import HANDS
+from lab.chaos.lies import HANDS, IPV6_HANDS
 from lab.chaos.observer import OURS
+from lab.lab import IPV6_CIDR
 from lab.vpc.addresses import AddressRequest
+from lab.vpc.family import IPV4, IPV6, Family
 from lab.vpc.hands import NO_MANAGE
+from lab.vpc.model import Address
 from lab.vpc.state import Vpc
 
 
 class Stage:
     """Two nodes, each with one ENI of ours that has three addresses, the first of which a sandbox has."""
 
-    def __init__(self, vpc: Vpc) -> None:
+    def __init__(self, vpc: Vpc, *, family: Family = IPV4) -> None:
         self.vpc = vpc
-        subnet = vpc.add_subnet("10.0.0.0/24")
+        subnet = vpc.add_subnet("10.0.0.0/24", ipv6_cidr=f"{vpc.ipv6_cidr.network_address}/64" if vpc.ipv6_cidr else "")
         nodes = {name: vpc.add_instance(name=name, subnet_id=subnet.subnet_id) for name in ("node-a", "node-b")}
         lab: Any = SimpleNamespace(vpc=vpc, nodes=nodes, node=nodes.__getitem__)
         self.history = History()
@@ -36,8 +40,13 @@ class Stage:
             )
             vpc.interfaces.attach(eni.eni_id, node.instance_id, device_index=1)
             self.eni_ids[name] = eni.eni_id
-            self.expected.on_created(PodRecord(name, "p", name, str(eni.secondary_addresses[0]), "", 0.0))
-        self.hands = OtherHands(lab, expected=self.expected, history=self.history)
+            address: Address = eni.secondary_addresses[0]
+            if family is IPV6:
+                primary = vpc.enis_of(node.instance_id)[0]
+                address = vpc.hands.assign_ipv6(primary.eni_id, prefix_count=1).ipv6_prefixes[0][7]
+            self.expected.on_created(PodRecord(name, "p", name, str(address), "", 0.0))
+        families = dict.fromkeys(nodes, family)
+        self.hands = OtherHands(lab, expected=self.expected, history=self.history, families=families)
         self.nodes = nodes
 
     def do(self, what: str, **args: Any) -> None:
@@ -187,3 +196,40 @@ def test_a_node_without_an_eni_is_given_nothing(stage: Stage, what: str) -> None
     stage.do(what)
     assert address_count(stage.vpc.enis_of(stage.nodes["node-a"].instance_id)) == before
     assert not stage.history.counts[f"fault hands {what}"]
+
+
+@pytest.fixture
+def ipv6_stage() -> Iterator[Stage]:
+    """The same in a VPC with IPv6; node-a's sandbox has an address of its /80."""
+    with Vpc(ipv6_cidr=IPV6_CIDR) as vpc:
+        yield Stage(vpc, family=IPV6)
+
+
+def prefixes(stage: Stage) -> list[str]:
+    """The /80s of node-a's primary ENI."""
+    return pool_of(stage.vpc.enis_of(stage.nodes["node-a"].instance_id)[0], IPV6)
+
+
+def test_a_prefix_is_taken_with_all_that_is_in_it(ipv6_stage: Stage) -> None:
+    """In use or not; the only one that the node has goes only when it is in use: else nothing would be left to take."""
+    ipv6_stage.do("unassign-free")
+    assert len(prefixes(ipv6_stage)) == 1
+    ipv6_stage.do("give-prefix")
+    used, other = sorted(prefixes(ipv6_stage), key=lambda one: ip_address(ipv6_stage.used) not in ip_network(one))
+    ipv6_stage.do("unassign-free")
+    assert prefixes(ipv6_stage) == [used]
+    assert not ipv6_stage.is_hit(ipv6_stage.used)
+    assert ipv6_stage.is_hit(str(ip_network(other)[5]))
+    ipv6_stage.do("unassign-used")
+    assert prefixes(ipv6_stage) == []
+    assert ipv6_stage.is_hit(ipv6_stage.used)
+
+
+@pytest.mark.parametrize("what", IPV6_HANDS)
+def test_every_deed_to_a_node_with_ipv6_can_be_done(ipv6_stage: Stage, what: str) -> None:
+    """Once it was done there is something in the history, and a second time it is done or refused."""
+    ipv6_stage.do("give-prefix")
+    ipv6_stage.do(what)
+    assert ipv6_stage.history.counts[f"fault hands {what}"]
+    ipv6_stage.do(what)
+    assert ipv6_stage.history.violations == []

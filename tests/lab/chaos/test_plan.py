@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from lab.chaos.lies import HANDS, LIES
-from lab.chaos.plan import CALM_KINDS, NODES, WEIGHTS, Event, Kind, Plan, make_plan
+from lab.chaos.lies import HANDS, IPV6_LIES, LIES
+from lab.chaos.nemesis import IPV6_FAULTS
+from lab.chaos.plan import CALM_KINDS, IPV6_NODE, NODES, WEIGHTS, Event, Kind, Plan, make_plan
 from lab.chaos.seeds import variety
 from lab.chaos.shrink import shrink
+from lab.vpc.family import IPV4, IPV6, egress_by, family_by
 from lab.vpc.faults import Faults
 
 NAMES = ["attach.wired", "detach.committed", "growth.created"]
@@ -17,6 +19,27 @@ NAMES = ["attach.wired", "detach.committed", "growth.created"]
 def test_a_seed_always_gives_the_same_plan() -> None:
     """Seed and length are all that is needed to play a run again; the order of the failpoints' names does not matter."""
     assert make_plan(7, minutes=3, failpoints=NAMES) == make_plan(7, minutes=3, failpoints=NAMES[::-1])
+
+
+def test_a_node_with_ipv6_changes_nothing_for_the_two_others() -> None:
+    """A seed that found something finds it again: their events and those of the cloud are the same, and so are their settings."""
+    with_it, without = (make_plan(7, minutes=10, failpoints=NAMES, ipv6=ipv6) for ipv6 in (True, False))
+    ours = {event.arg("name") for event in with_it.events if event.kind is Kind.CLOUD_FAULT} & {*IPV6_FAULTS, *IPV6_LIES}
+    assert ours, "it has faults of its own"
+    rest = [event for event in with_it.events if event.node != IPV6_NODE and event.arg("name") not in ours]
+    assert rest == list(without.events)
+    assert without.nodes == NODES
+    assert with_it.nodes == (*NODES, IPV6_NODE)
+    for node in NODES:
+        assert {**with_it.env[node], "ENABLE_V6_EGRESS": ""} == {**without.env[node], "ENABLE_V6_EGRESS": ""}
+
+
+def test_plans_differ_in_who_has_egress() -> None:
+    """Of IPv6 on a node with IPv4, and of IPv4 on the node with IPv6; with some seeds not."""
+    plans = [make_plan(seed, minutes=1, failpoints=NAMES) for seed in range(20)]
+    for node, egress in ((NODES[-1], IPV6), (IPV6_NODE, IPV4)):
+        assert {egress_by(plan.env[node]) for plan in plans} == {egress, None}
+    assert {family_by(plan.env[IPV6_NODE]) for plan in plans} == {IPV6}
 
 
 def test_other_seeds_give_other_plans() -> None:
@@ -45,11 +68,12 @@ def test_events_are_in_order_and_within_the_run() -> None:
     assert times[-1] <= plan.duration_s
 
 
-def test_a_long_plan_has_every_kind_of_event_on_both_nodes() -> None:
+def test_a_long_plan_has_every_kind_of_event_on_each_node() -> None:
     """No kind of event is forgotten by a table."""
     events = make_plan(1, minutes=60, failpoints=NAMES).events
     assert {event.kind for event in events} == set(Kind)
-    assert {event.node for event in events} == {*NODES, ""}
+    for node in (*NODES, IPV6_NODE):
+        assert {event.kind for event in events if event.node == node} == set(Kind) - {Kind.CLOUD_FAULT}
     assert set(WEIGHTS) | {Kind.RUN_POD, Kind.REMOVE_POD} == set(Kind)
 
 
@@ -69,7 +93,7 @@ def test_every_failpoint_has_its_turn() -> None:
 
 def test_a_pod_is_removed_after_it_was_run_and_once() -> None:
     """The kubelet's part of a plan makes sense."""
-    for node in NODES:
+    for node in (*NODES, IPV6_NODE):
         seen: set[str] = set()
         for event in make_plan(4, minutes=10, failpoints=NAMES).events:
             if event.node == node and event.kind is Kind.RUN_POD:
@@ -100,7 +124,7 @@ def test_every_fault_and_lie_is_drawn() -> None:
     """Long runs leave none out, and lies last long enough for two looks now and then."""
     events = [event for seed in range(3) for event in make_plan(seed, minutes=60, failpoints=NAMES).events]
     faults = [event for event in events if event.kind is Kind.CLOUD_FAULT]
-    assert set(LIES) < {event.arg("name") for event in faults}
+    assert {*LIES, *IPV6_LIES, *IPV6_FAULTS} < {event.arg("name") for event in faults}
     assert max(event.arg("for_s") for event in faults if event.arg("name") == "imds-frozen") > 30
     assert {event.arg("what") for event in events if event.kind is Kind.OTHER_HANDS} == set(HANDS)
 

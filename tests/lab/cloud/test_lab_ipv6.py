@@ -150,3 +150,30 @@ def test_a_subnet_is_a_free_64_of_the_vpc(dual: Cloud, cidr: str) -> None:
         dual.vpc.add_subnet("10.0.2.0/24", ipv6_cidr=cidr)
     with Vpc() as plain, pytest.raises(LabError, match="a VPC with IPv6"):
         plain.add_subnet("10.0.2.0/24", ipv6_cidr=cidr)
+
+
+def test_a_prefix_is_shown_late_or_not_at_all(dual: Cloud) -> None:
+    """Describe that lies about addresses lies about a /80 too: what Assign and Unassign changed, and what is left out."""
+    eni_id = dual.primary().eni_id
+    (prefix,) = dual.ec2.assign_ipv6_addresses(NetworkInterfaceId=eni_id, Ipv6PrefixCount=1)["AssignedIpv6Prefixes"]
+    dual.vpc.faults.apply({"describe": {"stale_s": {"AssignIpv6Addresses": 30, "UnassignIpv6Addresses": 30}}})
+    assert prefixes_of(dual.show(eni_id)) == []
+    dual.advance(31)
+    assert prefixes_of(dual.show(eni_id)) == [prefix]
+    dual.ec2.unassign_ipv6_addresses(NetworkInterfaceId=eni_id, Ipv6Prefixes=[prefix])
+    assert prefixes_of(dual.show(eni_id)) == [prefix]
+    dual.advance(31)
+    assert prefixes_of(dual.show(eni_id)) == []
+    (other,) = dual.ec2.assign_ipv6_addresses(NetworkInterfaceId=eni_id, Ipv6PrefixCount=1)["AssignedIpv6Prefixes"]
+    dual.vpc.faults.apply({"describe": {"omit": {"addresses": [other]}}})
+    assert prefixes_of(dual.show(eni_id)) == []
+
+
+def test_a_subnet_loses_its_prefixes_by_a_fault(dual: Cloud, refused: Any) -> None:
+    """As an operator's own word does, until the fault is cleared."""
+    eni_id = dual.primary().eni_id
+    dual.vpc.faults.apply({"subnets": {"*": {"without_ipv6_prefixes": True}}})
+    with refused("InsufficientCidrBlocks"):
+        dual.ec2.assign_ipv6_addresses(NetworkInterfaceId=eni_id, Ipv6PrefixCount=1)
+    dual.vpc.faults.apply({"subnets": None})
+    dual.ec2.assign_ipv6_addresses(NetworkInterfaceId=eni_id, Ipv6PrefixCount=1)
