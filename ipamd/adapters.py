@@ -22,12 +22,14 @@ from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.errors import DatastoreError
+from ipamd.model.family import IpNetwork
 from ipamd.model.record import dataclass, field
 from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
 from ipamd.ports import (
     AwsNode,
     Clock,
+    Datastore,
     Ec2,
     Failpoint,
     History,
@@ -188,6 +190,10 @@ def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock
     )
 
 
+def _sparse_prefixes(datastore: Datastore) -> frozenset[IpNetwork]:
+    return frozenset(row.prefix for row in datastore.addresses() if row.is_rest and row.prefix is not None)
+
+
 def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatastore, node_info: NodeInfo) -> KernelHostNetwork:
     """The host's routing, which goes by the network's settings of the moment."""
     made = KernelHostNetwork(
@@ -195,6 +201,7 @@ def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatas
         config=current.now.network,
         nft=Nftables(host),
         attachments=opened.datastore.attachments,
+        prefixes=lambda: _sparse_prefixes(opened.datastore) if current.now.network.family.is_sparse else (),
     )
     current.follow(lambda now: now.network, lambda config: made.use(config, node_info.identity()))
     return made

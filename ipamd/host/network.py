@@ -147,8 +147,8 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
 def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
     """Whether an address, a route or a rule is of our addresses, subnets, tables or priorities."""
     address, kind = change.address, change.kind
-    if address is not None and datastore.address(address) is not None:
-        return True
+    if address is not None and (row := datastore.address(address)) is not None:
+        return row.is_in_use or not change.is_gone  # an IPv6 route that goes with its link is announced: a DEL's
     enis = datastore.enis()
     if kind is ChangeKind.ADDRESS:
         return address is not None and any(address in eni.subnet_cidr for eni in enis)

@@ -1,4 +1,5 @@
-"""Keep sandboxes confined: a packet with a source that is not the sandbox's, a redirect or anything of IPv6 goes nowhere.
+"""Keep sandboxes confined: a packet with a source that is not the sandbox's, a redirect or anything of a family that sandboxes do not
+have goes nowhere.
 
 The guarantee are three nftables tables (`ruleset`); they need no identity of the node and no EC2, so they are in place before
 the first sandbox is. The second line are settings of each host veth (`devconf`), which ADD makes and which are made again here: the
@@ -15,11 +16,12 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 
-from ipamd.kernel import devconf, messages, routing, ruleset, survey, uapi
+from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables, NftTable, OwnTables
 from ipamd.model.attachment import Attachment, decode_alias
 from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
 from ipamd.settings import NetworkConfig
 
@@ -83,6 +85,8 @@ class Confinement:
         """
         veths = (self._veths_in_order if is_silent else None) or self._look_at_veths()
         commands = self._commands()
+        if self._is_served(IPV6) and self._tables.is_unchanged() is not True:
+            self._fix_neighbours(veths)
         sentences, refused = self._tables.repair(commands)
         refusals = list(starmap(_not_checked, refused.items()))
         for table in commands:
@@ -95,8 +99,9 @@ class Confinement:
                 sentences += self._repair_settings(veths)
             except WiringError as exc:
                 refusals.append(exc)
-            self._turn_ipv6_off(veths)
-            if not any(devconf.wrong(link, self._wanted) or devconf.has_ipv6(link) for link in veths):
+            has_needless = {link.index: devconf.has_ipv6(link) and not self._is_served(IPV6) for link in veths}
+            self._turn_ipv6_off(link for link in veths if has_needless[link.index])
+            if not any(devconf.wrong(link, self._wanted) or has_needless[link.index] for link in veths):
                 self._veths_in_order = veths
         refusals += self._overruled()
         return as_repairs(sentences, CONFINEMENT) + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
@@ -110,16 +115,39 @@ class Confinement:
     def _commands(self) -> dict[NftTable, str]:
         others = self._other_veths or frozenset()
         found = {
-            ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others),
+            ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others, is_served=self._is_served(IPV4)),
             ruleset.ARP: ruleset.arp_table(self.config, other_veths=others),
             ruleset.BRIDGE: ruleset.bridge_table(self.config),
         }
         with self._host.entered():
             has_ipv6 = (routing.SYSCTL_ROOT / "net/ipv6").exists()
         if has_ipv6:
-            found[ruleset.IPV6] = ruleset.ipv6_table(self.config, other_veths=others)
+            found[ruleset.IPV6] = ruleset.ipv6_table(self.config, other_veths=others, is_served=self._is_served(IPV6))
         foreign = {one.index for one in self.foreign}
         return {table: text + ruleset.links(table, text, self._links, foreign=foreign) for table, text in found.items()}
+
+    def _is_served(self, family: Family) -> bool:
+        """Whether sandboxes have addresses of a family."""
+        return family is self.config.family
+
+    def _fix_neighbours(self, veths: Iterable[messages.Link]) -> None:
+        """Make each sandbox's neighbour entry permanent before the answers that would keep it are dropped: those that
+        amazon-vpc-cni-k8s wired have none, and packets that are under way must find it. A later pass compares the recorded ones.
+        """
+        ours = {link.index: link for link in veths}
+        with self._host.netlink() as sock:
+            routes = {
+                (one.index, one.destination)
+                for one in survey.routes_of(sock, family=IPV6)
+                if one.index in ours and one.destination is not None and one.is_to(one.destination) and one.via is None
+            }
+            for index, address in routes:
+                (asked,) = sock.request([messages.get_neighbour(index, address)])
+                entry = messages.read_neighbour(asked.replies[0]) if asked.replies else None
+                if entry is not None and entry.is_permanent:
+                    continue
+                if mac := checks.mac_inside(sock, ours[index]) or (entry.mac if entry else ""):
+                    sock.request([messages.add_neighbour(index, address, mac=mac, step=f"fix the neighbour {address}")])
 
     def _look_at_veths(self) -> list[messages.Link]:
         """All host veths of ours that are in use; none if every dump was interrupted: the next repair looks again (I11)."""
@@ -180,19 +208,18 @@ class Confinement:
         return [WiringError(what, details="sysctl -w net.ipv4.conf.all.rp_filter=0, or unset the setting")]
 
     def _turn_ipv6_off(self, veths: Iterable[messages.Link]) -> None:
-        """Turn IPv6 off where it can be told: an old veth's address goes, and the kernel reads no router advertisement there.
+        """Turn IPv6 off where sandboxes have none: an old veth's address goes, and the kernel reads no router advertisement there.
 
         Not in ADD: the write waits for the kernel's lock of all links. It is a line more and no guarantee, so a read-only /proc/sys
         is no fault.
         """
         with self._host.entered():
             for link in veths:
-                if devconf.has_ipv6(link):
-                    try:
-                        (routing.SYSCTL_ROOT / f"net/ipv6/conf/{link.name}/disable_ipv6").write_text("1", encoding="ascii")
-                    except OSError as exc:
-                        if exc.errno != errno.ENOENT:  # the veth has gone meanwhile
-                            return
+                try:
+                    (routing.SYSCTL_ROOT / f"net/ipv6/conf/{link.name}/disable_ipv6").write_text("1", encoding="ascii")
+                except OSError as exc:
+                    if exc.errno != errno.ENOENT:  # the veth has gone meanwhile
+                        return
 
 
 def _not_checked(table: NftTable, exc: WiringError) -> WiringError:

@@ -6,7 +6,8 @@ its last state is read, and the service compares it with what is recorded. An EN
 The kernel drops notifications when the queue is full and says so once: MISSED. What happens inside sandboxes is not heard here.
 Rejected: looking at everything on a clock only, which finds the same half a minute later.
 Source of the format: rtnetlink(7); a link that is moved to another namespace is announced as deleted (net/core/dev.c,
-__dev_change_net_namespace). IPv4 routes that go with their link are not announced (net/ipv4/fib_frontend.c, fib_disable_ip).
+__dev_change_net_namespace). IPv4 routes that go with their link are not announced (net/ipv4/fib_frontend.c, fib_disable_ip), IPv6
+routes are.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import chain
+from operator import or_
 from pathlib import Path
 
 from ipamd.kernel import messages, routing, survey, uapi
 from ipamd.kernel.netlink import BUFFER_BYTES, attributes, describe_errno, split
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import WiringError
+from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
 
-# Netlink sockets that only listen: notifications of links, IPv4 addresses, routes, rules and sysctls, and of nftables.
+# Netlink sockets that only listen: notifications of links, of a family's addresses, routes, rules and sysctls, and of nftables.
 #
 # The queue is large, because a burst of ADDs makes hundreds of notifications before the listener's thread runs, and a lost one
 # costs a look at everything. Of nftables only the end of each transaction is taken, by a filter in the kernel: kube-proxy may
@@ -42,7 +46,11 @@ QUEUE_BYTES = 4 << 20
 TAKEN_MAX = 4096
 """Datagrams taken at once, so that a flood is handled in parts and does not grow without bound. Ours."""
 
-ROUTING_GROUPS = uapi.RTMGRP_LINK | uapi.RTMGRP_IPV4_IFADDR | uapi.RTMGRP_IPV4_ROUTE | uapi.RTMGRP_IPV4_RULE
+GROUPS = {
+    IPV4: (uapi.RTMGRP_IPV4_IFADDR | uapi.RTMGRP_IPV4_ROUTE | uapi.RTMGRP_IPV4_RULE, (uapi.RTNLGRP_IPV4_NETCONF,)),
+    IPV6: (uapi.RTMGRP_IPV6_IFADDR | uapi.RTMGRP_IPV6_ROUTE, (uapi.RTNLGRP_IPV6_RULE, uapi.RTNLGRP_IPV6_NETCONF)),
+}
+"""What tells of a family: the groups that have a bit, and the numbers of those that have none."""
 
 NEW_GENERATION = uapi.NFNL_SUBSYS_NFTABLES << 8 | uapi.NFT_MSG_NEWGEN
 
@@ -56,8 +64,11 @@ Notice = tuple[int, int, bytes]
 class NoticeSocket:
     """A listening socket in the namespace of the thread that makes it. One user at a time."""
 
-    def __init__(self, protocol: int) -> None:
-        """Listen to routing (NETLINK_ROUTE) or to ends of nftables' transactions (NETLINK_NETFILTER). Raises: WiringError."""
+    def __init__(self, protocol: int, families: Iterable[Family] = ()) -> None:
+        """Listen to routing of families (NETLINK_ROUTE) or to ends of nftables' transactions (NETLINK_NETFILTER).
+
+        Raises: WiringError.
+        """
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
             try:
@@ -66,8 +77,10 @@ class NoticeSocket:
                 except PermissionError:  # without CAP_NET_ADMIN: as far as net.core.rmem_max allows
                     self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, QUEUE_BYTES)
                 if protocol == uapi.NETLINK_ROUTE:
-                    self._socket.bind((0, ROUTING_GROUPS))
-                    self._socket.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, uapi.RTNLGRP_IPV4_NETCONF)
+                    groups = [GROUPS[family] for family in families]
+                    self._socket.bind((0, reduce(or_, (bits for bits, _ in groups), uapi.RTMGRP_LINK)))
+                    for number in chain.from_iterable(numbers for _, numbers in groups):
+                        self._socket.setsockopt(uapi.SOL_NETLINK, uapi.NETLINK_ADD_MEMBERSHIP, number)
                 else:
                     self._take_only(NEW_GENERATION)
                     self._socket.bind((0, 0))
@@ -144,15 +157,16 @@ _BIG_U32 = struct.Struct(">I")
 class HostEvents:
     """The stream of one namespace; `stop` ends it for good. One reader at a time."""
 
-    def __init__(self, host: HostNetns, *, veth_prefix: str) -> None:
+    def __init__(self, host: HostNetns, *, veth_prefix: str, families: Collection[Family]) -> None:
         self._host = host
         self._veth_prefix = veth_prefix
+        self._families = families
         self._stop_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # it stays set
 
     def follow(self) -> Iterator[LinkEvent | HostChange]:
         """See `HostNetwork.host_events`."""
         with self._host.entered():
-            sockets = [NoticeSocket(uapi.NETLINK_ROUTE)]
+            sockets = [NoticeSocket(uapi.NETLINK_ROUTE, self._families)]
             with suppress(WiringError):  # a kernel without nftables has nothing to tell of it
                 sockets.append(NoticeSocket(uapi.NETLINK_NETFILTER))
         until_change, until_stop = select.poll(), select.poll()
@@ -200,7 +214,11 @@ def host_events(notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str)
                 changes[changed] = None
         elif kind in ROUTES:
             if not host.is_own(port) and (route := messages.read_route(body)).table != uapi.RT_TABLE_LOCAL:
-                changes[HostChange(ChangeKind.ROUTE, address=route.destination, length=route.length, table=route.table)] = None
+                is_gone = kind == uapi.RTM_DELROUTE
+                changed = HostChange(
+                    ChangeKind.ROUTE, address=route.destination, length=route.length, table=route.table, is_gone=is_gone
+                )
+                changes[changed] = None
         elif kind in ADDRESSES:
             found = messages.read_address(body)
             changes[HostChange(ChangeKind.ADDRESS, address=found.address, length=found.length)] = None

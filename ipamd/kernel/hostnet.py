@@ -22,7 +22,7 @@ from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import IPV4, IpAddress, IpNetwork
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
     LEADING,
@@ -61,25 +61,28 @@ class KernelHostNetwork(HostNetwork):
         nft: Nftables,
         link_wait_s: float = routing.LINK_WAIT_S,
         attachments: Callable[[], Iterable[Attachment]] = tuple,
+        prefixes: Callable[[], Collection[IpNetwork]] = tuple,
     ) -> None:
         """Manage the namespace `host` by `config`.
 
         Args:
             link_wait_s: bound of the wait for a newly attached ENI's link.
             attachments: the recorded sandboxes; some host veths may be named by an earlier prefix.
+            prefixes: those of the pool's family whose free addresses are answered for (`routing.rest_repairs`).
         """
         self._host = host
         self._config = config
         self._nft = nft
         self._attachments = attachments
+        self._prefixes = prefixes
         self._table = OwnTables(host, nft, follows="the VPC's CIDRs or of a setting")
         self._former_names: set[str] = set()
         self._table_seen: tuple[str, ruleset.FormerSettings] | None = None  # what the last repair of the table saw of the host
         self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments)
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
         self._link_wait_s = link_wait_s
-        self._looker = HostLooker(veth_prefix=config.veth_prefix)
-        self._events = HostEvents(host, veth_prefix=config.veth_prefix)
+        self._looker = HostLooker(veth_prefix=config.veth_prefix, family=config.family)
+        self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=(config.family,))
         self._primary_name = ""  # of the primary ENI's link, from the last look
         self._lock = threading.Lock()
 
@@ -164,6 +167,8 @@ class KernelHostNetwork(HostNetwork):
         routing.refuse_kernel_table(eni)
         # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
         link = routing.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+        if not self._secondary([eni]):
+            return
         with self._lock:
             with self._host.netlink() as sock:
                 look = self._looker.look(sock, [eni.mac])
@@ -198,7 +203,7 @@ class KernelHostNetwork(HostNetwork):
             others.
         Raises: KernelDumpError; WiringError if the primary ENI's link is missing.
         """
-        secondary = [eni for eni in enis if not eni.is_primary]
+        secondary = self._secondary(enis)
         with self._lock:
             with self._host.netlink() as sock:
                 look = self._looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)], is_silent=is_silent)
@@ -215,6 +220,10 @@ class KernelHostNetwork(HostNetwork):
             repaired, refusals = self._repair_node(look, identity, addresses, held)
             left = [*self._foreign(look, identity, secondary, addresses), *self._of_others(addresses)]
         return [*sentences, *repaired, *(f"{NOT_REPAIRED}: {one}" for one in [*refusals, *left])]
+
+    def _secondary(self, enis: Iterable[Eni]) -> list[Eni]:
+        """Those that need routing of their own: sandboxes of IPv6 are on the primary one."""
+        return [eni for eni in enis if not eni.is_primary and self._config.family is IPV4]
 
     def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
         with self._lock:
@@ -236,7 +245,7 @@ class KernelHostNetwork(HostNetwork):
 
         Concurrency: under the lock, so that a set-up that is half done is not reported.
         """
-        secondary = [eni for eni in enis if not eni.is_primary]
+        secondary = self._secondary(enis)
         macs = [eni.mac for eni in secondary] + ([identity.primary_mac] if identity is not None else [])
         with self._lock:
             with self._host.netlink() as sock:
@@ -252,7 +261,12 @@ class KernelHostNetwork(HostNetwork):
     def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
         with self._host.netlink() as sock:  # no lock: nothing waits for what is only asked
             links = self._looker.links(sock, (eni.mac for eni in enis))
-            uplinks = {eni.route_table: (links[eni.mac], gateway(eni.subnet_cidr)) for eni in enis if eni.mac in links}
+            outside, is_ipv4 = self._config.family.outside, self._config.family is IPV4  # the router of IPv6 is link-local
+            uplinks: dict[int, tuple[messages.Link, IpAddress]] = {
+                eni.route_table: (links[eni.mac], gateway(eni.subnet_cidr) if is_ipv4 else outside)
+                for eni in enis
+                if eni.mac in links and (is_ipv4 or eni.is_primary)
+            }
             mark = self._config.connmark if ruleset.needs_mark(self._config) else 0
             return list(ways.differences(sock, specs, uplinks, mark=mark))
 
@@ -330,11 +344,13 @@ class KernelHostNetwork(HostNetwork):
     ) -> tuple[tuple[str, Iterator[Repair]], ...]:
         """All comparisons of the node but that of its table, each with the subject of its repairs. One may raise WiringError."""
         self._primary_name = link.name
+        sysctls = routing.wanted_sysctls((self._config.family,), link.name)
         return (
             (NODE, routing.setting_repairs(link, devconf.PRIMARY_ENI)),
-            (NODE, routing.sysctl_repairs(self._host)),
+            (NODE, routing.sysctl_repairs(self._host, sysctls)),
             (identity.primary_eni_id, routing.pod_address_repairs(look, identity, link, addresses)),
             (NODE, routing.node_repairs(link, look.rules, self._config)),
+            (NODE, routing.rest_repairs(look, self._prefixes())),
         )
 
     def _former(self, look: HostLook) -> ruleset.FormerSettings:

@@ -499,7 +499,7 @@ def read_address(body: bytes) -> InterfaceAddress:
     _, length, flags, scope, index = ADDRESS.unpack_from(body)
     found = attributes(body, ADDRESS.size)
     local = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS) or bytes(4)
-    is_secondary = bool(flags & uapi.IFA_F_SECONDARY)
+    is_secondary = bool(flags & uapi.IFA_F_SECONDARY) and len(local) == 4  # the same bit says "temporary" in IPv6
     return InterfaceAddress(index=index, address=ip_address(local), length=length, scope=scope, is_secondary=is_secondary)
 
 

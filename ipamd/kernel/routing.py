@@ -22,7 +22,7 @@ from ipamd.model.attachment import VETH_HASH_LENGTH, decode_alias
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
-from ipamd.model.family import IpAddress, family_of
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import NODE, RepairKind, RoutingDifference
 from ipamd.model.record import dataclass, replace
@@ -185,6 +185,8 @@ def node_repairs(link: messages.Link, rules: Collection[messages.Rule], config: 
     if link.mtu != config.eni_mtu:
         change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
         yield Repair(RepairKind.LINK, f"{link.name} (primary) had MTU {link.mtu}", f"set to {config.eni_mtu}", change)
+    if config.family is not IPV4:  # no mark is set, and the CIDRs are of IPv4
+        return
     main, mark, priority = uapi.RT_TABLE_MAIN, config.connmark, dataplane.MARK_PRIORITY
     has_mark = any(rule.priority == priority and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules)
     words = f"rule {priority} fwmark {mark:#x}"
@@ -235,9 +237,21 @@ SYSCTL_ROOT = Path("/proc/sys")
 WANTED = {"net/ipv4/ip_forward": "1"}
 
 
-def sysctl_repairs(host: HostNetns) -> Iterator[Repair]:
+def wanted_sysctls(families: Container[Family | None], primary_link: str) -> Mapping[str, str]:
+    """What a node needs whose sandboxes speak these families, in the order in which it is set.
+
+    The primary ENI accepts router advertisements also while it forwards, and is told so first: the kernel drops the default route that
+    it had from them where it begins to forward without that. Source: the kernel's net/ipv6/addrconf.c, addrconf_fixup_forwarding.
+    """
+    if IPV6 not in families:
+        return WANTED
+    of_ipv6 = {"all/disable_ipv6": "0", "default/disable_ipv6": "0", f"{primary_link}/accept_ra": "2", "all/forwarding": "1"}
+    return WANTED | {f"net/ipv6/conf/{key}": value for key, value in of_ipv6.items()}
+
+
+def sysctl_repairs(host: HostNetns, sysctls: Mapping[str, str]) -> Iterator[Repair]:
     """Compare the sysctls. Raises: WiringError for one that cannot be read."""
-    for key, wanted in WANTED.items():
+    for key, wanted in sysctls.items():
         with host.entered():
             now = sysctl(key, wanted=wanted)
         if now != wanted:
@@ -265,6 +279,27 @@ def sysctl(key: str, *, wanted: str, is_set: bool = False) -> str:
         command = f"sysctl -w {key.replace('/', '.')}={wanted}"
         details = f"{exc.strerror}; run `{command}` on the node, or let the init container do it"
         raise WiringError(f"sysctl {key} could not be set to {wanted}", details=details) from exc
+
+
+def rest_repairs(look: HostLook, prefixes: Collection[IpNetwork]) -> Iterator[Repair]:
+    """Compare the routes that answer for the free addresses of prefixes: else they go by the default route back to the VPC's router,
+    and come again until their hops end.
+    """
+    table, unreachable = dataplane.OWN_TABLE, uapi.RTN_UNREACHABLE
+    there = {
+        family_of(one.destination).network((one.destination, one.length)): one
+        for one in look.routes
+        if (one.table, one.route_type) == (table, unreachable) and one.destination is not None
+    }
+    for prefix in prefixes:
+        if prefix not in there:
+            change = messages.refuse_rest(prefix, table=table)
+            yield Repair(RepairKind.ROUTE, f"{change.step.removeprefix('add ')} was missing", "added", change)
+    for prefix, one in there.items():
+        if prefix not in prefixes:
+            step = f"delete unreachable {prefix} table {table}"
+            change = messages.delete_route(one.destination, length=one.length, table=table, index=0, step=step)
+            yield Repair(RepairKind.ROUTE, f"unreachable {prefix} table {table} is not needed", "removed", change)
 
 
 # Addresses of sandboxes and default routes that the host's own network configuration put where they cut pods off. No changes here.
@@ -390,7 +425,9 @@ def lowest_by_mac(links: Iterable[messages.Link], mac: MacAddress, veth_prefix: 
 
 @dataclass(frozen=True, slots=True)
 class HostLook:
-    """What the host had. `links`: of those ENIs whose link is there. `routes`: of all tables. `rules`: see `survey.rules_of`."""
+    """What the host had of the pool's family. `links`: of those ENIs whose link is there. `routes`: of all tables. `rules`: see
+    `survey.rules_of`.
+    """
 
     links: Mapping[MacAddress, messages.Link]
     addresses: tuple[messages.InterfaceAddress, ...]
@@ -405,8 +442,9 @@ class HostLooker:
     lost or out of date costs a dump.
     """
 
-    def __init__(self, *, veth_prefix: str) -> None:
+    def __init__(self, *, veth_prefix: str, family: Family) -> None:
         self._veth_prefix = veth_prefix
+        self._family = family
         self._names: dict[MacAddress, str] = {}
         self._last: HostLook | None = None
 
@@ -422,9 +460,9 @@ class HostLooker:
         self._last = None  # of a look that fails nothing may be used again, and what was read before it is out of date
         self._last = HostLook(
             links=self.links(sock, macs),
-            addresses=tuple(messages.read_address(body) for body in sock.dump(messages.dump_addresses())),
-            routes=tuple(survey.routes_of(sock)),
-            rules=tuple(survey.rules_of(sock)),
+            addresses=tuple(messages.read_address(body) for body in sock.dump(messages.dump_addresses(self._family))),
+            routes=tuple(survey.routes_of(sock, family=self._family)),
+            rules=tuple(survey.rules_of(sock, self._family)),
         )
         return self._last
 

@@ -68,11 +68,12 @@ def replace_table(
         vpc_cidrs: 1 or more (0 with external SNAT); these and `config.exclude_snat_cidrs` are reached without SNAT.
         primary_link: the primary ENI's interface name.
         former: what sandboxes and connections from before a change of settings still need.
-    Returns: only the removal if neither SNAT nor marks are configured.
+    Returns: only the removal if neither SNAT nor marks are configured, or sandboxes have IPv6.
     Raises: WiringError if `vpc_cidrs` is empty and SNAT is ours: all traffic would be SNATed (I11).
     Concurrency: pure.
     """
-    if not vpc_cidrs and not config.external_snat:
+    has_snat = config.family is family.IPV4 and not config.external_snat
+    if not vpc_cidrs and has_snat:
         raise WiringError(
             "the nftables table was not made",
             details="no CIDR of the VPC is known, and without one traffic within the VPC would be SNATed",
@@ -80,7 +81,7 @@ def replace_table(
     chains: list[str] = []
     if needs_mark(config) or former.marks:
         chains.append(_mark_in(config, primary_link, former.marks))
-    if not config.external_snat:
+    if has_snat:
         chains.append(_cidr_set("exempt", [*vpc_cidrs, *config.exclude_snat_cidrs]))
         chains.append(_mark_out(config))
         chains.append(_snat(config, primary_address))
@@ -91,11 +92,11 @@ def replace_table(
 
 
 def needs_mark(config: NetworkConfig) -> bool:
-    """Whether rule 1024 and the restoring of marks are needed.
+    """Whether rule 1024 and the restoring of marks are needed: not of IPv6, all of which leaves by the primary ENI as it is.
 
     Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, SetupHostNetwork.
     """
-    return config.node_port_support or not config.external_snat
+    return config.family is family.IPV4 and (config.node_port_support or not config.external_snat)
 
 
 def _with_prefixes(body: str, prefix: str, former: Collection[str]) -> str:
@@ -155,7 +156,12 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
 #     from_sandbox   what every packet of a host veth passes
 #     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
 #     to_node        input: what no veth, bridge or tunnel may tell the node, a link that a sandbox made there included
-#     returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back
+#     returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back; not of
+#                    IPv6, where the rest of the prefix has a route of its own (`routing.rest_repairs`)
+#
+# A family that sandboxes do not have is dropped whole. Of IPv6 all neighbour discovery is, because neighbours are permanent at both
+# ends: the tables need neither addresses of links nor connection tracking. What every healthy sandbox sends all the same is counted
+# by itself.
 #
 # A packet passes if its source is routed back through the veth that it came from: the route of the wiring is the permission, so ADD
 # and DEL change nothing here. `fib` does not look at marks, so no mark or sysctl of others changes its answer (the kernel's
@@ -190,13 +196,16 @@ COUNTER_PREFIX = "dropped_"
 """A named counter for each of `DROP_REASONS`, in one of the tables; nothing else in them changes by itself."""
 
 
-def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
+def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str], is_served: bool = True) -> str:
     """Return commands that replace the IPv4 table, to be run as one transaction.
 
     Args:
         other_veths: host veths in use whose names do not begin with the configured prefix (it was changed under them).
+        is_served: whether sandboxes have addresses of the family.
     Concurrency: pure.
     """
+    if not is_served:
+        return _unserved(IPV4, config, other_veths, redirects=f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('ipv4')}")
     drop_source = _drop("source")
     # The type is the first byte, so it comes with offset 0. In other fragments the kernel takes what is there for it
     # (net/netfilter/nf_tables_core.c, nft_payload_fast_eval).
@@ -227,14 +236,43 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     return _table(IPV4, [*parts, _to_node(redirects), *_from_veths(config, other_veths, of_others)])
 
 
-def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
-    """Return commands that replace the IPv6 table: sandboxes have IPv4 only, so nothing of theirs passes.
+def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served: bool = False) -> str:
+    """Return commands that replace the IPv6 table, as `ipv4_table` does. Extra sources are of IPv4.
 
     Router advertisements, redirects and neighbour messages of a sandbox would change the node's routing (CVE-2020-10749).
     """
-    parts = [*_counters("ipv6"), chain("from_sandbox", "", [_drop("ipv6")])]
-    parts.append(_to_node(f"icmpv6 type {{ nd-router-advert, nd-redirect }} {_drop('ipv6')}"))
-    return _table(IPV6, [*parts, *_from_veths(config, other_veths, _of_foreign(config, "ipv6"))])
+    of_routers = "icmpv6 type { nd-router-advert, nd-redirect }"
+    if not is_served:
+        return _unserved(IPV6, config, other_veths, redirects=f"{of_routers} {_drop('ipv6')}")
+    redirects = f"{of_routers} {_drop('redirect')}"
+    rules = [
+        f"ip6 daddr ::1 {_drop('loopback')}",
+        f"icmpv6 type {{ {', '.join(_MULTICAST_LISTENING)} }} {_drop('listening')}",
+        redirects,
+        f"icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} {_drop('discovery')}",
+        # In fragments the type may be out of sight. All of it has this hop limit (RFC 4861, 6.1 and 7.1), and the kernel takes none
+        # from fragments (net.ipv6.conf.all.suppress_frag_ndisc).
+        f"meta l4proto ipv6-icmp ip6 hoplimit 255 exthdr frag exists {_drop('discovery')}",
+        # Where a veth of amazon-vpc-cni-k8s has a link-local address, `fib` finds a route back for all of them.
+        f"ip6 saddr {{ ::, fe80::/10, ff00::/8 }} {_drop('source')}",
+        f"fib saddr . iif oif missing {_drop('source')}",
+    ]
+    counted = _counters("source", "redirect", "loopback", "listening", "discovery", "foreign")
+    of_others = [f'meta iifkind "veth" {redirects}']
+    of_others += [f"{_NEW_VETH} fib saddr oifname {each} {_drop('foreign')}" for each in _names(config, other_veths)]
+    of_others += _of_foreign(config, "foreign")
+    parts = [*counted, chain("from_sandbox", "", rules), _to_node(redirects)]
+    return _table(IPV6, [*parts, *_from_veths(config, other_veths, of_others)])
+
+
+_MULTICAST_LISTENING = ("mld-listener-query", "mld-listener-report", "mld-listener-done", "mld2-listener-report")
+
+
+def _unserved(table: NftTable, config: NetworkConfig, other_veths: Collection[str], *, redirects: str) -> str:
+    """The table of a family that sandboxes do not have: nothing of theirs passes."""
+    reason = "ipv6" if table is IPV6 else "ipv4"
+    parts = [*_counters(reason), chain("from_sandbox", "", [_drop(reason)]), _to_node(redirects)]
+    return _table(table, [*parts, *_from_veths(config, other_veths, _of_foreign(config, reason))])
 
 
 def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:

@@ -37,7 +37,7 @@ class _Packet(NamedTuple):
 
 
 Uplinks = Mapping[int, tuple[Link, IpAddress]]
-"""The links of ENIs, each with its subnet's router, by the route table of their sandboxes."""
+"""The links of ENIs, each with its subnet's router, or of IPv6 what is outside, by the route table of their sandboxes."""
 
 
 def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplinks, *, mark: int) -> Iterator[RoutingDifference]:
@@ -59,11 +59,14 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
             uplink, router = uplinks[spec.route_table]
             into, out = _Packet(veth, spec.address, router, uplink), _Packet(uplink, router, spec.address, veth)
             primary = uplinks[uapi.RT_TABLE_MAIN][0] if mark else uplink
-            far = out if outside.errno == errno.ENETUNREACH else out._replace(to=far_off)
+            has_no_way = outside.errno == errno.ENETUNREACH
+            far = out if has_no_way else out._replace(to=far_off)
             packets = [into, far]
             if spec is first[spec.route_table]:
                 packets += [into._replace(mark=MASQUERADE_MARK), out, _Packet(veth, spec.address)]
                 packets.append(out if far is out else far._replace(mark=mark, by=primary))
+            if has_no_way and router == far_off:
+                packets = [one for one in packets if one.to != far_off]
         yield from _of_one(sock, spec, veth, packets)
 
 

@@ -45,8 +45,8 @@ class Family:
 
     `gateway`: next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
     `route_metric`: the kernel's, of a route that names none. `outside`: an address to which nothing but a default route should lead.
-    `prefix_length`: of a delegated prefix; EC2 has no other. `is_sparse`: of a prefix only the addresses that are not free are recorded,
-    and the last one, which stands for all others.
+    `prefix_length`: of a delegated prefix; EC2 has no other. `is_sparse`: of a prefix only the addresses that are not free are
+    recorded, and the last one, which stands for all others.
     `addresses_leaf`, `prefixes_leaf`: what instance metadata calls them below an interface. `nft`, `nft_address`: in nftables, the
     word for family and header, and the type of a set's element. `egress`: for sandboxes of a pool of the other family.
     """

@@ -146,7 +146,8 @@ class HostChange:
     """A change of the host's networking that was not made by this daemon's wiring, as far as its kind tells.
 
     `veth`: a host veth as it is now (LINK). `address`, `length`: of an interface, a route's destination, or a rule's selector.
-    `table`: of a route or a rule; `priority` of a rule. `process`: who changed nftables, as the kernel tells it.
+    `table`: of a route or a rule; `priority` of a rule. `is_gone`: of a route that was removed. `process`: who changed nftables, as
+    the kernel tells it.
     """
 
     kind: ChangeKind
@@ -155,6 +156,7 @@ class HostChange:
     length: int = 0
     table: int = 0
     priority: int = 0
+    is_gone: bool = False
     process: str = ""
 
 
@@ -181,10 +183,12 @@ class RoutingDifference:
         return f"{self.what}; to mend it: {self.mend}" if self.mend else self.what
 
 
-DROP_REASONS = ("source", "redirect", "loopback", "ipv6", "returned", "arp", "foreign")
-"""Why a sandbox's packet is dropped: a source that is not its own, an ICMP redirect, for the node's loopback, IPv6,
-one that the VPC sent back because it is for an address of this node that no sandbox has, an ARP request, by a link that is not
-ours: with a source that is routed elsewhere, or at all (VPC_IPAMD_FOREIGN_LINKS)."""
+DROP_REASONS = ("source", "redirect", "loopback", "ipv6", "ipv4", "returned", "arp", "foreign", "listening", "discovery")
+"""Why a sandbox's packet is dropped: a source that is not its own, an ICMP redirect or a router's advertisement, for the node's
+loopback, of the family that sandboxes do not have, one that the VPC sent back because it is for an address of this node that no
+sandbox has, an ARP request, by a link that is not ours: with a source that is routed elsewhere, or at all
+(VPC_IPAMD_FOREIGN_LINKS). What every healthy sandbox of IPv6 sends: of multicast (listening), of routers and neighbours
+(discovery)."""
 
 
 NOT_REPAIRED = "could not be repaired"

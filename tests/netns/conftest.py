@@ -39,6 +39,9 @@ EACH_FAMILY = pytest.mark.parametrize("family", [IPV4, IPV6], ids=["ipv4", "ipv6
 FIRST = {IPV4: ip_address("10.0.0.0"), IPV6: ip_address("2001:db8:0:1:abcd::")}
 """The address before those of sandboxes: of the subnet, and of the node's /80."""
 
+ROUTER, SUBNET6, VPC6 = "fe80:ec2::1", ip_address("2001:db8:0:1::"), "2001:db8:77::7"
+NODE6 = SUBNET6 + 0x10
+
 
 class Space:
     """One fresh network namespace and the thread that lives in it; `dash`: what tells `ip` the family."""
@@ -152,7 +155,8 @@ class World:
     def fabric(self):
         """Give the host a primary and a secondary ENI (eth0, eth1), cabled to a VPC router; returns the router's space.
 
-        Strict reverse path there: a packet whose source address came in by the wrong ENI is lost, as in a VPC.
+        Strict reverse path there: a packet whose source address came in by the wrong ENI is lost, as in a VPC. Of IPv6 the router
+        is link-local and sends what is for the /80 to the primary ENI.
         """
         vpc = self.space()
         vpc.sh("ip link add p0 type veth peer name q0; ip link add p1 type veth peer name q1")
@@ -167,6 +171,12 @@ class World:
             "ip addr add 203.0.113.9/32 dev lo; ip route add 10.0.0.10/32 dev p0; ip addr add 10.0.77.7/32 dev lo"
         )
         self.host.sh("ip addr add 10.0.0.10/24 dev eth0; ip link set eth0 up; ip route add default via 10.0.0.1")
+        if self.family is IPV6:
+            vpc.sh(
+                f"sysctl -qw net.ipv6.conf.all.forwarding=1; ip -6 addr add {ROUTER} dev p0 nodad; ip addr add {VPC6}/128 dev lo;"
+                f"ip -6 addr add {SUBNET6 + 1}/64 dev p0 nodad; ip -6 route add {FIRST[IPV6]}/80 via {NODE6} dev p0"
+            )
+            self.host.sh(f"ip -6 addr add {NODE6}/64 dev eth0 nodad; ip -6 route add default via {ROUTER} dev eth0")
         return vpc
 
     def identity(self):

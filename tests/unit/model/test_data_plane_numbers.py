@@ -22,6 +22,7 @@ from ipamd.model import eni as tags
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import EniId, MacAddress, SubnetId, parse_key
 from ipamd.settings import NetworkConfig
 
@@ -244,7 +245,9 @@ def test_sysctls_are_compatible() -> None:
         f"sysctls are {wanted}; compatible with amazon-vpc-cni-k8s is rp_filter=2 ({INIT}, configureSystemParams). On a node that "
         "moves between both: replies to addresses of secondary ENIs that arrive on the primary ENI are dropped"
     )
-    assert routing.WANTED == {"net/ipv4/ip_forward": "1"}
+    assert routing.wanted_sysctls((IPV4,), "eth0") == {"net/ipv4/ip_forward": "1"}
+    of_ipv6 = [key.removeprefix("net/ipv6/conf/") for key in routing.wanted_sysctls((IPV6,), "eth0") if "ipv6" in key]
+    assert of_ipv6 == ["all/disable_ipv6", "default/disable_ipv6", "eth0/accept_ra", "all/forwarding"], "in this order"
 
 
 def test_our_table_is_not_theirs() -> None:

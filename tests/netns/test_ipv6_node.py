@@ -1,0 +1,139 @@
+"""A node of IPv6 on the host's side: its way out stays, what is too big is answered, and what no sandbox has."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+
+from ipamd.kernel import routing
+from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.model.family import IPV6
+from tests.netns import packets
+from tests.netns.conftest import FIRST, NODE6, ROUTER, SUBNET6, VPC6
+from tests.patience import PATIENCE_S
+
+pytestmark = [pytest.mark.privileged, pytest.mark.parametrize("family", [IPV6], ids=["ipv6"])]
+
+PREFIX = IPV6.network((FIRST[IPV6], 80))
+
+
+class Node:
+    """A node that has its default route from the router's advertisement, set up, with a sandbox."""
+
+    def __init__(self, world):
+        self.world, self.host = world, world.host
+        self.vpc = world.fabric()
+        self.host.sh("ip -6 route del default; sysctl -qw net.ipv6.conf.eth0.accept_ra=1")
+        self.advertise()
+        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX})
+
+    def advertise(self):
+        """Let the router advertise itself, and wait for the route."""
+        with contextlib.ExitStack() as stack:
+            watch = stack.enter_context(self.host.call(socket.socket, socket.AF_NETLINK, socket.SOCK_RAW))
+            watch.bind((0, 0x400))  # RTMGRP_IPV6_ROUTE
+            watch.settimeout(PATIENCE_S)
+            packets.send(self.vpc, "p0", [packets.router_advertisement(ROUTER)], to="33:33:00:00:00:01", kind=packets.ETH_P_IPV6)
+            while not self.default():
+                watch.recv(65536)
+
+    def default(self):
+        """The default routes, by what made them."""
+        return [(one["gateway"], one["protocol"]) for one in self.host.ip("route show default")]
+
+    def sandbox(self, number=5):
+        """One, wired; with its specification."""
+        space = self.world.space()
+        spec = self.world.spec(space, number=number)
+        self.world.wiring.wire(spec)
+        return space, spec
+
+
+@pytest.fixture
+def node(world):
+    """Not set up yet."""
+    return Node(world)
+
+
+def test_the_way_out_from_advertisements_stays(node):
+    """The node forwards, and keeps the default route that it has from its router's advertisement."""
+    assert node.default() == [(ROUTER, "ra")]
+    with node.world.netns.entered():
+        (routing.SYSCTL_ROOT / "net/ipv6/conf/default/disable_ipv6").write_text("1")
+    node.world.hostnet.setup_node(node.world.identity())
+    assert node.default() == [(ROUTER, "ra")]
+    settings = [f"/proc/sys/net/ipv6/conf/{one}" for one in ("all/forwarding", "eth0/accept_ra", "default/disable_ipv6")]
+    assert node.host.sh(f"cat {' '.join(settings)}").split() == ["1", "2", "0"]
+    assert node.world.hostnet.differences(identity=node.world.identity(), enis=[]) == []
+
+
+def test_in_the_other_order_the_way_out_is_lost(node, monkeypatch):
+    """Why the order: to forward first costs the default route until the next advertisement."""
+    in_order = routing.wanted_sysctls
+    monkeypatch.setattr(routing, "wanted_sysctls", lambda *given: dict(reversed(in_order(*given).items())))
+    node.world.hostnet.setup_node(node.world.identity())
+    assert node.default() == []
+
+
+@pytest.mark.parametrize("where", ["eth0", "lo"])
+def test_what_is_too_big_for_a_hop_is_told_to_the_sandbox(node, where):
+    """The host's end has no address at all: Packet Too Big reaches the sandbox all the same, from whatever address the node has."""
+    if where == "lo":
+        own = f"ip -6 addr del {NODE6}/64 dev eth0; ip -6 addr add {NODE6}/128 dev lo; ip -6 route add {SUBNET6}/64 dev eth0"
+        node.host.sh(own)
+    node.world.hostnet.setup_node(node.world.identity())
+    node.world.hostnet.confine_sandboxes()
+    pod, spec = node.sandbox()
+    node.host.sh(f"ip -6 route add {VPC6} via {ROUTER} dev eth0 mtu 1400")
+    assert node.host.sh(f"ip -6 addr show dev {spec.host_veth}") == ""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(node.vpc.call(socket.socket, socket.AF_INET6, socket.SOCK_DGRAM))
+        server.bind((VPC6, 4000))
+        server.settimeout(PATIENCE_S)
+        client = stack.enter_context(pod.call(socket.socket, socket.AF_INET6, socket.SOCK_DGRAM))
+        client.settimeout(PATIENCE_S)
+        client.setsockopt(socket.IPPROTO_IPV6, 25, 1)  # IPV6_RECVERR
+        client.connect((VPC6, 4000))
+        client.send(bytes(3000))
+        with pytest.raises(OSError, match="Message too long"):
+            client.recv(16)
+        client.send(bytes(3000))
+        assert len(server.recv(4096)) == 3000, "in fragments that fit"
+    assert "mtu 1400" in pod.sh(f"ip -6 route get {VPC6}")
+
+
+def test_the_rest_of_the_prefix_is_answered(node):
+    """What is sent to an address that no sandbox has is refused, not sent back to the router; those that have one still get theirs."""
+    identity = node.world.identity()
+    node.world.hostnet.setup_node(identity)
+    node.world.hostnet.confine_sandboxes()
+    pod, spec = node.sandbox()
+    free = str(spec.address + 77)
+    shown = node.host.ip("route show table 113213 type unreachable")
+    assert [(one["dst"], one["type"]) for one in shown] == [(str(PREFIX), "unreachable")]
+    for sender in (node.vpc, pod, node.host):
+        with contextlib.ExitStack() as stack:
+            client = stack.enter_context(sender.call(socket.socket, socket.AF_INET6, socket.SOCK_DGRAM))
+            client.settimeout(PATIENCE_S)
+            client.setsockopt(socket.IPPROTO_IPV6, 25, 1)
+            with pytest.raises(OSError, match=r"No route to host|Network is unreachable"):  # noqa: PT012  # at once, or as the answer
+                client.connect((free, 4000))
+                client.send(b"anybody?")
+                client.recv(16)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(pod.call(socket.socket, socket.AF_INET6, socket.SOCK_DGRAM))
+        server.bind((str(spec.address), 4000))
+        server.settimeout(PATIENCE_S)
+        stack.enter_context(node.vpc.call(socket.socket, socket.AF_INET6, socket.SOCK_DGRAM)).sendto(
+            b"in", (str(spec.address), 4000)
+        )
+        assert server.recv(16) == b"in"
+    node.host.sh(f"ip -6 route del unreachable {PREFIX} table 113213; ip -6 route add unreachable 2001:db8:9::/80 table 113213")
+    said = list(map(str, node.world.hostnet.reconcile(identity=identity, enis=[])))
+    assert said == [
+        f"unreachable {PREFIX} table 113213 was missing: added",
+        "unreachable 2001:db8:9::/80 table 113213 is not needed: removed",
+    ]
+    assert node.world.hostnet.reconcile(identity=identity, enis=[]) == []
