@@ -475,8 +475,11 @@ class AwsNode(Protocol):
     def end_export(self) -> None:
         """Take the note back. Raises: TakeoverError."""
 
-    def write(self, allocations: Iterable[Allocation]) -> str:
-        """Replace its file. Returns: its path. Raises: TakeoverError."""
+    def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
+        """Replace its file, and its files of addresses for egress, but for those of other sandboxes' that are routed.
+
+        Returns: the first one's path. Raises: TakeoverError.
+        """
 
     def network_name(self) -> str:
         """The name of its network, by its conflist wherever that is now; what it installs if none can be read."""

@@ -14,22 +14,26 @@ import socket
 import stat
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 
 import grpc
 
 from ipamd.model.aws_node import (
+    EGRESS_STATE,
     FILE_MAX_BYTES,
     NETWORK_NAME,
     Allocation,
     Sign,
+    egress_file,
     network_name_of,
     parse_checkpoint,
     render_checkpoint,
 )
 from ipamd.model.errors import ForeignStateError, TakeoverError
+from ipamd.model.family import IpAddress
 from ipamd.model.record import astuple, dataclass
 from ipamd.ports import Clock
 from ipamd.settings import TakeoverConfig
@@ -162,6 +166,7 @@ class FileAwsNode:
         self._boot_id = boot_id
         self._checkpoint = config.checkpoint
         self._socket = config.daemon_socket
+        self._egress = config.egress_state
         self._note = run_dir / NOTE_NAME
         self._datastore = run_dir / "state.db"
         self._ours = conflist
@@ -241,8 +246,11 @@ class FileAwsNode:
             self._exported.unlink(missing_ok=True)
         self._change_note(exporting=None)
 
-    def write(self, allocations: Iterable[Allocation]) -> str:
+    def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
+        allocations = tuple(allocations)
         content = render_checkpoint(allocations, network_name=self.network_name())
+        with _done_or_refused(f"{self._egress} cannot be written", advice=": mount it into the daemon's pod"):
+            self._write_egress(allocations, routed)
 
         def announce(version: Version) -> None:
             # Before the rename: a process that dies between both must not take what it wrote for the other's.
@@ -254,6 +262,19 @@ class FileAwsNode:
             replace(self._checkpoint, content, mode=0o600, announce=announce)
         self._change_note(version=self._read_note().get("next"), next=None)
         return str(self._checkpoint)
+
+    def _write_egress(self, allocations: Iterable[Allocation], routed: Container[IpAddress]) -> None:
+        """Make the files those of the sandboxes that live. What is no address of the range is its plugin's own. Raises: OSError."""
+        for family, name in EGRESS_STATE.items():
+            folder = self._egress / name / self.network_name()
+            has = [(one.other_address, one.key) for one in allocations if one.other_address is not None]
+            wanted = {address: key for address, key in has if address in family.egress.network}
+            for address in _addresses_in(folder):
+                if address in family.egress.network and address not in wanted and address not in routed:
+                    (folder / str(address)).unlink(missing_ok=True)
+            for address, key in wanted.items():
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+                replace(folder / str(address), egress_file(key), mode=0o600)
 
     def has_conflist(self) -> bool:
         return self._theirs.is_symlink() or self._theirs.is_file()  # a setting may name a directory
@@ -328,6 +349,14 @@ class FileAwsNode:
             changed = {name: part for name, part in (note | parts).items() if part is not None}
             if changed != note:
                 replace(self._note, json.dumps(changed).encode() + b"\n", mode=0o600)
+
+
+def _addresses_in(folder: Path) -> Iterator[IpAddress]:
+    """The addresses that are names of files. Raises: OSError."""
+    if folder.is_dir():
+        for path in list(folder.iterdir()):
+            with suppress(ValueError):
+                yield ip_address(path.name)
 
 
 def _known(note: Mapping[str, object]) -> list[object]:

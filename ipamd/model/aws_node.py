@@ -34,22 +34,27 @@ NETWORK_NAME = "aws-cni"
 FILE_MAX_BYTES = 4 * 1024 * 1024
 """Ours: 15,000 entries of 270 bytes; the largest instance types have some 3,000 addresses."""
 
+NAME_MAX = 253
+"""Characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
+
 EGRESS_CHAIN_CHARACTERS = 28
 """Source: github.com/containernetworking/plugins pkg/utils/utils.go, maxChainLength."""
+
+_NETWORK = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{NAME_MAX - 1}}}")
+"""Source: github.com/containernetworking/cni pkg/utils/utils.go, ValidateNetworkName."""
 
 _AGENT_POD = re.compile(r"kube-system/aws-node-[a-z0-9]{5}")
 """A pod of its DaemonSet; aws-node-termination-handler is another program. Source: amazon-vpc-cni-k8s config/master/aws-k8s-cni.yaml;
 Kubernetes k8s.io/apimachinery pkg/util/rand, String(5)."""
 
 ENTRIES_MAX = 20_000
-NAME_MAX = 253
-"""Characters of a pod's name or namespace. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """One entry of its file. `address`: of the family of its node's pool. `made_at_ns`: Unix time; 0: not said.
 
+    `other_address`: for egress, which another file says (`egress_files`); what is read has none.
     `interface_count`: how many network cards the pod has interfaces of; more than 1 is not imported.
     """
 
@@ -59,6 +64,7 @@ class Allocation:
     pod_name: str = ""
     made_at_ns: int = 0
     interface_count: int = 1
+    other_address: IpAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +151,20 @@ def render_checkpoint(allocations: Iterable[Allocation], *, network_name: str = 
     return json.dumps({"version": VERSION, "allocations": entries}, separators=(",", ":")).encode() + b"\n"
 
 
+EGRESS_STATE = {IPV4: "v6pd/egress-v4-ipam", IPV6: "v4pd/egress-v6-ipam"}
+"""Below /run/cni, by the family of egress; below that a directory for its network, and in that a file for each address.
+
+Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
+
+
+def egress_file(key: AttachmentKey) -> bytes:
+    """Write what is in the file whose name is an address for egress.
+
+    Source: github.com/containernetworking/plugins plugins/ipam/host-local/backend/disk/backend.go, Reserve.
+    """
+    return f"{key.container_id}\r\n{key.ifname}".encode()
+
+
 def egress_chain(network_name: str, container_id: str, *, family: Family) -> str:
     """The chain in table nat by which its plugin for egress translates what one sandbox sends in `family`.
 
@@ -161,7 +181,7 @@ def network_name_of(conflist: bytes) -> str:
     except (ValueError, RecursionError):
         return NETWORK_NAME
     name = document.get("name") if isinstance(document, dict) else None
-    return name if isinstance(name, str) and 0 < len(name) <= NAME_MAX else NETWORK_NAME
+    return name if isinstance(name, str) and _NETWORK.fullmatch(name) else NETWORK_NAME
 
 
 def identify(
@@ -282,7 +302,8 @@ def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix:
         if one.host_veth in live or others_mac(one) == "":
             is_named = one.host_veth == wanted_name(one, prefix=prefix)
             names = (one.pod_namespace, one.pod_name) if is_named else ("", "")
-            found[one.address] = Allocation(one.key, one.address, *names, made_at_ns=int(one.created_at.timestamp()) * 10**9)
+            made_at_ns = int(one.created_at.timestamp()) * 10**9
+            found[one.address] = Allocation(one.key, one.address, *names, made_at_ns, other_address=one.other_address)
     return found
 
 

@@ -84,6 +84,12 @@ class TakeoverConfig:
         "",
         "Its conflist, renamed while we are ready; empty: 10-aws.conflist beside ours.",
     )
+    egress_state: Path = setting(
+        "VPC_IPAMD_AWS_NODE_EGRESS",
+        parse_path,
+        Path("/run/cni"),
+        "Where its plugin for egress keeps which addresses it gave: written by `ipamctl export`.",
+    )
     cni_backend_socket: str = setting(
         "VPC_IPAMD_CNI_BACKEND_SOCKET",
         parse_socket,

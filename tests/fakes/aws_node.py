@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
+from dataclasses import replace
 
 from ipamd.model.aws_node import Allocation, Sign
 from ipamd.model.errors import ForeignStateError
+from ipamd.model.family import IpAddress
 from tests.fakes.clock import FakeClock
 
 THEIRS, SAVED, OURS = "10-aws.conflist", "10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"
@@ -23,6 +25,7 @@ class FakeAwsNode:
         self.listens = ""
         self.written: list[list[Allocation]] = []
         self.conflists: set[str] = set()
+        self.routed: Container[IpAddress] = ()
         self._is_news = True
         self._is_exporting = False
 
@@ -71,10 +74,11 @@ class FakeAwsNode:
         """See the port."""
         self._is_exporting = False
 
-    def write(self, allocations: Iterable[Allocation]) -> str:
+    def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
         """See the port; every content is kept in `written`."""
-        self.told = list(allocations)
-        self.written.append(self.told)
+        self.routed, allocations = routed, tuple(allocations)
+        self.told = [replace(one, other_address=None) for one in allocations]
+        self.written.append(list(allocations))
         self._is_news = False
         return "/ipam.json"
 

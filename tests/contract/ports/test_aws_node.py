@@ -65,7 +65,7 @@ def test_what_was_read_is_no_news_until_its_daemon_writes_again(other: Other) ->
     assert (node.has_run_since(), node.allocations()) == (True, (ONE,))
     node.finish()
     assert not node.has_run_since()
-    node.write([ONE, TWO])
+    node.write([ONE, TWO], routed=())
     assert (node.has_run_since(), node.allocations()) == (False, (ONE, TWO))
     other.tell(TWO)
     assert node.has_run_since()
@@ -94,7 +94,7 @@ def test_an_export_is_noted(other: Other) -> None:
     node = other.node
     assert not node.is_exporting
     node.begin_export()
-    node.write([ONE])
+    node.write([ONE], routed=())
     assert node.is_exporting
     node.end_export()
     assert not node.is_exporting

@@ -34,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(place: Path, *, clock: Clock | None = None, boot_id: str = "boot", **changes: str) -> FileAwsNode:
     """The adapter as the daemon makes it."""
     values = {"daemon_socket": str(place / "aws-node/ipamd.sock")} | changes
-    config = TakeoverConfig(checkpoint=place / "aws-node/ipam.json", **values)
+    config = TakeoverConfig(checkpoint=place / "aws-node/ipam.json", egress_state=place / "cni", **values)
     conflist = place / "net.d/10-vpc-ipamd.conflist"
     return FileAwsNode(config, run_dir=place / "run", conflist=conflist, clock=clock or FakeClock(), boot_id=boot_id)
 

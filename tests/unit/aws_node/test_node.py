@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
+from ipamd.model.aws_node import EGRESS_STATE
 from ipamd.model.errors import ForeignStateError, TakeoverError
+from ipamd.model.family import IPV4, IPV6, Family
 from tests.unit.aws_node.conftest import ONE, made, write_theirs
 
 CONFLIST = "10-aws.conflist"
@@ -45,7 +50,7 @@ def test_who_wrote_last_is_noticed(place: Path) -> None:
     assert not node.has_run_since()
     write_theirs(place, ONE)
     assert made(place).has_run_since(), "it wrote again, the same content"
-    node.write([ONE])
+    node.write([ONE], routed=())
     assert not made(place).has_run_since(), "what we wrote is no news"
     (place / "aws-node/ipam.json").unlink()
     assert not node.has_run_since()
@@ -79,14 +84,59 @@ def test_a_kill_while_its_file_is_written_is_no_news(place: Path, monkeypatch: p
 
     monkeypatch.setattr(Path, "replace", die)
     with pytest.raises(KeyboardInterrupt):
-        node.write([ONE])
+        node.write([ONE], routed=())
     monkeypatch.undo()
     successor = made(place)
     assert (successor.has_run_since(), successor.is_exporting) == (False, True)
-    successor.write([ONE])
+    successor.write([ONE], routed=())
     assert not made(place).has_run_since()
     write_theirs(place, ONE)
     assert made(place).has_run_since(), "its daemon came"
+
+
+HOST_LOCAL = Path("/usr/lib/cni/host-local")
+
+
+@pytest.mark.skipif(not HOST_LOCAL.exists(), reason="Debian's containernetworking-plugins are not installed")
+@pytest.mark.parametrize("family", [IPV4, IPV6])
+def test_addresses_for_egress_are_written_as_its_plugin_keeps_them(place: Path, family: Family) -> None:
+    """Its host-local gives none of them again, and a DEL of one frees it. What it kept of others stays while it is routed."""
+    egress, state = family.egress, place / "cni" / EGRESS_STATE[family]
+
+    def host_local(command: str, container_id: str) -> str:
+        ipam = {"type": "host-local", "ranges": [[{"subnet": str(egress.network)}]], "dataDir": str(state)}
+        config = {"cniVersion": "0.4.0", "name": "aws-cni", "type": "egress-cni", "ipam": ipam}
+        names = {
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": container_id,
+            "CNI_NETNS": "/x",
+            "CNI_IFNAME": "eth0",
+            "CNI_PATH": "/",
+        }
+        done = subprocess.run([HOST_LOCAL], input=json.dumps(config), env=names, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)["ips"][0]["address"].partition("/")[0] if done.stdout else ""
+
+    old = {name: host_local("ADD", name) for name in ("gone", "lives")}
+    assert old["gone"] == str(egress.first)
+    ours = egress.first + 2
+    made(place).write([replace(ONE, other_address=ours), ONE], routed={ip_address(old["lives"])})
+    folder = state / "aws-cni"
+    assert {path.name for path in folder.iterdir()} == {"last_reserved_ip.0", "lock", old["lives"], str(ours)}
+    (folder / "last_reserved_ip.0").unlink()
+    assert [host_local("ADD", name) for name in ("b", "c")] == [old["gone"], str(egress.first + 3)], (
+        "neither that of ours nor the other"
+    )
+    host_local("DEL", ONE.key.container_id)
+    assert not (folder / str(ours)).exists()
+    made(place).write([], routed=())
+    assert {path.name for path in folder.iterdir()} == {"last_reserved_ip.0", "lock"}
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", ".", ""])
+def test_a_network_that_is_no_name_of_a_directory_leads_nowhere(place: Path, name: str) -> None:
+    """Somebody's conflist names it."""
+    (place / "net.d" / CONFLIST).write_text(json.dumps({"name": name}))
+    assert made(place).network_name() == "aws-cni"
 
 
 def test_an_export_is_noted_until_it_is_taken_back(place: Path) -> None:
@@ -94,7 +144,7 @@ def test_an_export_is_noted_until_it_is_taken_back(place: Path) -> None:
     node = made(place)
     assert not node.is_exporting
     node.begin_export()
-    node.write([ONE])
+    node.write([ONE], routed=())
     assert made(place).is_exporting
     node.end_export()
     assert not made(place).is_exporting
@@ -128,12 +178,12 @@ def test_entries_have_the_network_of_its_conflist(place: Path, conflist: str | N
     for file_name in (SAVED, CONFLIST):
         if conflist is not None:
             (place / "net.d" / file_name).write_text(conflist)
-        made(place).write([ONE])
+        made(place).write([ONE], routed=())
         (written,) = json.loads((place / "aws-node/ipam.json").read_bytes())["allocations"]
         assert written["networkName"] == name
         (place / "net.d" / file_name).unlink(missing_ok=True)
     (place / "net.d" / SAVED).mkdir()
-    made(place).write([ONE])
+    made(place).write([ONE], routed=())
 
 
 def test_its_conflist_is_renamed_and_comes_back(place: Path) -> None:
@@ -169,7 +219,7 @@ def test_refusals_of_the_disk_are_typed(place: Path) -> None:
     (place / "aws-node").rmdir()
     (place / "aws-node").write_text("a file")
     with pytest.raises(TakeoverError, match=r"ipam\.json cannot be written"):
-        made(place).write([ONE])
+        made(place).write([ONE], routed=())
     (place / "run").rmdir()
     with pytest.raises(TakeoverError, match=r"aws-node\.json cannot be written"):
         made(place).begin_export()

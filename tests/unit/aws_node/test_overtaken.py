@@ -52,7 +52,7 @@ def test_rows_from_before_are_set_aside_and_free_addresses_cool(tmp_path: Path) 
     assert (made.is_overtaken, made.has_run_before) == (True, True)
     assert len(set_aside(tmp_path)) == 1
     made.aws_node.begin_export()
-    made.aws_node.write([ONE])
+    made.aws_node.write([ONE], routed=())
     again = start(tmp_path)
     assert again.aws_node is not None
     assert (again.is_overtaken, again.aws_node.is_exporting) == (False, True), "a restart in between changes nothing"

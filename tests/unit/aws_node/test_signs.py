@@ -139,7 +139,7 @@ def test_its_file_is_a_sign_of_when_it_was_written(place: Path) -> None:
     assert node.last_sign() == Sign(wrote)
     clock.advance(70)
     assert node.last_sign() == Sign(wrote, 70.0), "it was looked at before"
-    node.write([ONE])
+    node.write([ONE], routed=())
     assert node.last_sign() == Sign(wrote, 70.0), "we wrote it"
 
 

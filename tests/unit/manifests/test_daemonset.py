@@ -49,6 +49,7 @@ def test_mounts_cover_the_paths_that_the_settings_name() -> None:
         Path(settings.runtime.cri_socket): True,
         Path("/run/netns/cni-0"): False,
         Path("/run/aws-node/ipam.json"): False,
+        settings.takeover.egress_state / "v6pd": False,
     }
     for path, is_read_only in wanted.items():
         covering = [mount for mount in mounts() if PurePosixPath(path).is_relative_to(mount["mountPath"])]
