@@ -244,7 +244,8 @@ class HostNetworkReconciler(Service):
         self._held: frozenset[RepairedObject] = frozenset()
         # Without a lock: who announces puts a new mark, and who surveys keeps the one that was there before it looked.
         self._last_announced = object()
-        self._in_order: tuple[object, int] | None = None  # that mark at the last survey without a fault, and the passes since
+        # Of the last survey without a fault: that mark, the passes since, and what was compared.
+        self._in_order: tuple[object, int, object] | None = None
         self.fights = Fights(clock=context.clock, health=context.health, agenda=context.agenda)
 
     def confine(self, *, is_silent: bool = False) -> list[str]:
@@ -338,20 +339,24 @@ class HostNetworkReconciler(Service):
             self._record(repairs)
         return repairs
 
-    def _repair_sandboxes(self, survey: KernelSurvey, cut: Collection[AttachmentKey]) -> tuple[list[str], bool]:
+    def _repair_sandboxes(
+        self, survey: KernelSurvey, attachments: Collection[Attachment], cut: Collection[AttachmentKey]
+    ) -> tuple[list[str], bool]:
         """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
 
         The survey, which need not be whole, finds those that may be damaged; each is compared again, object by object, under its
         lock, so a concurrent DEL is never undone (I4). One that refuses is named in a condition, and does not stop the others.
         """
         repairs: list[str] = []
-        attachments = self._datastore.attachments()
         moved = self._moved(attachments)
         beyond = {*moved, *cut}  # a survey does not show these
+        # On a quiet node the same objects come again: they were compared already.
+        was_in_order = self._in_order is not None and self._in_order[2] == (survey, attachments)
         damaged = [
             one
             for one in attachments
-            if one.key in beyond or self._is_former(one, survey) or wiring_differences(recorded_spec(one), survey)
+            if one.key in beyond
+            or (not was_in_order and (self._is_former(one, survey) or wiring_differences(recorded_spec(one), survey)))
         ]
         self.odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
@@ -409,7 +414,7 @@ class HostNetworkReconciler(Service):
         """Compare and repair once; by the clock without what a silent kernel makes needless. Returns: one sentence per repair."""
         announced, is_silent = self._last_announced, False  # what comes during the survey is for the next one
         if self._in_order is not None and self._in_order[0] is announced and self._in_order[1] + 1 < SURVEY_TURNS:
-            self._in_order, is_silent = (announced, self._in_order[1] + 1), is_by_clock
+            self._in_order, is_silent = (announced, self._in_order[1] + 1, self._in_order[2]), is_by_clock
         repairs = self.confine(is_silent=is_silent)
         identity = self._identity()
         self._held = self.fights.held()
@@ -446,7 +451,8 @@ class HostNetworkReconciler(Service):
     def _reconcile_sandboxes(self, announced: object, cut: Collection[AttachmentKey]) -> list[str]:
         """Compare and repair what one survey of the kernel shows: the sandboxes' wiring, and what nobody or somebody else wired."""
         survey = self._wiring.survey(may_be_torn=True)  # one for all that follows
-        repairs, is_damaged = self._repair_sandboxes(survey, cut)
+        compared = survey, self._datastore.attachments()
+        repairs, is_damaged = self._repair_sandboxes(*compared, cut)
         strays = self._strays(survey) if survey.is_whole else frozenset()
         if survey.is_whole:
             repairs += self._remove_strays(strays)
@@ -457,7 +463,7 @@ class HostNetworkReconciler(Service):
         # Addresses of what others wired may become ours to give.
         has_others = any(veth.key is None and not veth.is_dying for veth in survey.veths)
         is_odd = is_damaged or is_doubled or has_others or bool(strays) or not survey.is_whole
-        self._in_order = None if is_odd else (announced, 0)
+        self._in_order = None if is_odd else (announced, 0, compared)
         return repairs
 
     def _strays(self, survey: KernelSurvey) -> frozenset[IpAddress]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
@@ -24,8 +24,6 @@ from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
 from ipamd.settings import NetworkConfig
-
-_COUNTER = re.compile(rf"counter {ruleset.COUNTER_PREFIX}(\w+) {{\s*packets (\d+)")
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 """Names of host veths of ours. A sandbox may give a link any name, and any alias: not each can be written into a rule."""
@@ -40,24 +38,24 @@ class Confinement:
     """The drop tables and the settings of host veths.
 
     Concurrency: one repair or comparison at a time, by the lock of its owner; `is_in_place`, `is_source_checked` and
-    `dropped_packets` from any thread, without it.
+    `dropped` from any thread, without it.
     """
 
     def __init__(
         self, host: HostNetns, *, config: NetworkConfig, nft: Nftables, attachments: Callable[[], Iterable[Attachment]]
     ) -> None:
         self._host = host
-        self._nft = nft
         self._attachments = attachments
         self.config = config
         """The settings in force, set by the owner; a change is followed at the next repair."""
         self.foreign = tuple[ForeignLink, ...]()
         """What led into sandboxes at the last look."""
+        self.dropped = dict[str, int]()
+        """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
         follows = "the host veths' names or of a setting"
         # Without the tables of ARP and bridges, which a kernel may lack, sources of packets are checked all the same.
         self._tables = OwnTables(host, nft, follows=follows, optional={ruleset.ARP, ruleset.BRIDGE})
         self._links = dict[int, str]()  # those of others of which it is known where they lead, by index
-        self._dropped = dict[str, int]()  # at the last repair
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
         self._veths_in_order: list[messages.Link] | None = None  # the last ones that needed no setting
@@ -73,10 +71,6 @@ class Confinement:
         """Whether that is so, and without extra sources: with them a sandbox may send from addresses that are not routed to it."""
         return not self.config.extra_source_cidrs and self.is_in_place() is True
 
-    def dropped_packets(self) -> Mapping[str, int]:
-        """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
-        return self._dropped
-
     def repair(self, *, is_silent: bool = False) -> list[str]:
         """Put tables and settings in place. Returns: one sentence per repair, and one per part that was refused; each is tried.
 
@@ -89,10 +83,8 @@ class Confinement:
             self._fix_neighbours(veths)
         sentences, refused = self._tables.repair(commands)
         refusals = list(starmap(_not_checked, refused.items()))
-        for table in commands:
-            with suppress(WiringError):
-                listing = self._nft.run(f"list counters table {table}\n")
-                self._dropped |= {reason: int(count) for reason, count in _COUNTER.findall(listing)}
+        with suppress(WiringError, KernelDumpError):
+            self.dropped |= {name.removeprefix(ruleset.COUNTER_PREFIX): count for name, count in self._tables.counted(commands)}
         if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
             self._veths_in_order = None
             try:

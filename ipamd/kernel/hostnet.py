@@ -132,7 +132,7 @@ class KernelHostNetwork(HostNetwork):
         return self._confinement.is_source_checked()
 
     def dropped_packets(self) -> Mapping[str, int]:
-        return self._confinement.dropped_packets()
+        return self._confinement.dropped
 
     def foreign_links(self) -> Sequence[ForeignLink]:
         return self._confinement.foreign

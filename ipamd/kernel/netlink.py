@@ -135,13 +135,15 @@ class NetlinkSocket:
         self.closed_monotonic_s = self.closed_monotonic_s or time.monotonic()
 
     def request(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Send messages as one batch and collect one outcome each, in order.
+        """Send messages, BATCH_MAX at a time, and collect one outcome each, in order; the kernel continues after one that it refused.
 
-        Args:
-            messages: 1 to BATCH_MAX; the kernel continues after one that it refused.
         Returns: as many outcomes as messages; a refusal is an outcome, not an exception.
         Raises: WiringError if an answer is lost (timeout, overrun): what was done is then unknown.
         """
+        starts = range(0, len(messages), BATCH_MAX)
+        return [outcome for start in starts for outcome in self._request_batch(messages[start : start + BATCH_MAX])]
+
+    def _request_batch(self, messages: Sequence[Message]) -> list[Outcome]:
         first = self._sequence + 1
         outcomes = [Outcome(message) for message in messages]
         # What asks is answered or refused: an acknowledgement besides would be a datagram more to read.
@@ -169,8 +171,7 @@ class NetlinkSocket:
 
         Raises: WiringError for the first refusal, naming its step, the errno and the kernel's own words; or as `request`.
         """
-        batches = (messages[start : start + BATCH_MAX] for start in range(0, len(messages), BATCH_MAX))
-        must([outcome for batch in batches for outcome in self.request(batch)], what)
+        must(self.request(messages), what)
 
     def dump(self, message: Message) -> list[bytes]:
         """Read a whole table, again if it changed meanwhile.

@@ -10,7 +10,7 @@ import errno
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -248,6 +248,15 @@ class OwnTables:
         except (WiringError, KernelDumpError):
             return None
         return True
+
+    def counted(self, tables: Iterable[NftTable]) -> Iterator[tuple[str, int]]:
+        """Tell the packets of each named counter; nft takes 1.5 ms to print those of a table. Raises: WiringError, KernelDumpError."""
+        with self._host.netfilter() as sock:
+            for table in tables:
+                for body in sock.dump(_named(table, uapi.NFT_MSG_GETOBJ, uapi.NFTA_OBJ_TABLE)):
+                    parts = attributes(body, NFGENMSG_BYTES)
+                    count = attributes(parts[uapi.NFTA_OBJ_DATA], 0).get(uapi.NFTA_COUNTER_PACKETS, b"")
+                    yield parts[uapi.NFTA_OBJ_NAME].rstrip(b"\0").decode(), int.from_bytes(count, "big")
 
     def differences(self, commands: Mapping[NftTable, str]) -> Compared:
         """Say how tables differ from what `commands` make."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ipamd.kernel import checks, devconf, messages, ruleset, survey, uapi
-from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket
+from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import VETH_HASH_LENGTH, decode_alias
@@ -425,8 +425,8 @@ def lowest_by_mac(links: Iterable[messages.Link], mac: MacAddress, veth_prefix: 
 
 @dataclass(frozen=True, slots=True)
 class HostLook:
-    """What the host had of the pool's family. `links`: of those ENIs whose link is there. `routes`: of all tables. `rules`: see
-    `survey.rules_of`.
+    """What the host had of the pool's family. `links`: of those ENIs whose link is there. `routes`: of all tables, but for sandboxes'
+    own. `rules`: see `survey.rules_of`.
     """
 
     links: Mapping[MacAddress, messages.Link]
@@ -461,29 +461,25 @@ class HostLooker:
         self._last = HostLook(
             links=self.links(sock, macs),
             addresses=tuple(messages.read_address(body) for body in sock.dump(messages.dump_addresses(self._family))),
-            routes=tuple(survey.routes_of(sock, family=self._family)),
+            # Of sandboxes' own routes no comparison asks; each would look through hundreds, for every ENI.
+            routes=tuple(
+                one
+                for one in survey.routes_of(sock, family=self._family)
+                if one.table not in survey.SANDBOX_TABLES or not one.destination or not one.is_to(one.destination)
+            ),
             rules=tuple(survey.rules_of(sock, self._family)),
         )
         return self._last
 
     def links(self, sock: NetlinkSocket, macs: Iterable[MacAddress]) -> dict[MacAddress, messages.Link]:
         """Find the links of ENIs by MAC: by the names that they had, all others in one dump. Raises: as `look`."""
-        wanted, names = list(dict.fromkeys(macs)), self._names
-        known = [mac for mac in wanted if mac in names]
-        found: dict[MacAddress, messages.Link] = {}
-        for start in range(0, len(known), BATCH_MAX):
-            batch = known[start : start + BATCH_MAX]
-            asked = [messages.get_link(names[mac]) for mac in batch]
-            for mac, outcome in zip(batch, sock.request(asked), strict=True):
-                if outcome.replies:
-                    link = lowest_by_mac([messages.read_link(outcome.replies[0])], mac, self._veth_prefix)
-                    found |= {mac: link} if link is not None else {}
-        missing = [mac for mac in wanted if mac not in found]
-        if missing:
+        wanted, names, prefix = list(dict.fromkeys(macs)), self._names, self._veth_prefix
+        asked = sock.request([messages.get_link(names[mac]) for mac in wanted if mac in names])
+        present = [survey.read_link(one.replies[0]) for one in asked if one.replies]
+        found = {mac: link for mac in wanted if (link := lowest_by_mac(present, mac, prefix))}
+        if len(found) < len(wanted):
             present = survey.links_of(sock, kind="")
-            for mac in missing:
-                link = lowest_by_mac(present, mac, self._veth_prefix)
-                found |= {mac: link} if link is not None else {}
+            found |= {mac: link for mac in wanted if mac not in found and (link := lowest_by_mac(present, mac, prefix))}
         others = {mac: name for mac, name in names.items() if mac not in wanted}
         self._names = others | {mac: link.name for mac, link in found.items()}
         return found

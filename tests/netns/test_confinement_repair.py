@@ -64,7 +64,7 @@ def test_nft_prints_no_table_while_none_has_changed(world, monkeypatch):
     world.host.sh("nft add table ip kube")
     assert world.hostnet.confine_sandboxes() == []
     assert world.hostnet.confinement_differences() == []
-    assert not [one for one in asked if not one.startswith("list counters")]
+    assert not asked
     world.host.sh("nft flush chain ip vpc-ipamd-confine from_sandbox")
     assert world.hostnet.confinement_differences()
     assert [one for one in asked if one.startswith("list table")]

@@ -13,7 +13,8 @@ import pytest
 
 from ipamd.kernel import messages, uapi
 from ipamd.kernel import survey as surveys
-from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.netlink import BATCH_MAX, NetlinkSocket
+from ipamd.kernel.routing import HostLooker
 from ipamd.model.errors import KernelDumpError
 
 pytestmark = pytest.mark.privileged
@@ -84,6 +85,22 @@ def test_survey_sees_ours_and_only_ours(world):
     assert seen.routes == seen.own_routes == {live.address: live.host_veth}
     assert (seen.to_rules, seen.has_own_rule) == (frozenset(), True)
     assert seen.from_rules == {live.address: (2,), renamed.address: (10203,)}
+
+
+def test_a_look_at_the_host_leaves_the_routes_of_sandboxes_out(world):
+    """Of which there may be hundreds, and every ENI looks through what there is; all that an ENI or the node compares is there."""
+    spec = world.spec(world.space(), number=5, table=2)
+    world.wiring.wire(spec)
+    world.host.sh(
+        "ip link add uplink type veth peer name other; ip addr add 10.9.0.2/24 dev uplink; ip link set other up; ip link set uplink up"
+    )
+    world.host.sh("ip route add 10.9.0.1 dev uplink table 2; ip route replace default via 10.9.0.1 dev uplink")
+    with world.netns.netlink() as sock:
+        seen = {(one.table, one.destination, one.length) for one in HostLooker(veth_prefix="eni").look(sock, []).routes}
+        assert len(sock.request([messages.get_link("lo")] * (2 * BATCH_MAX + 1))) == 2 * BATCH_MAX + 1
+    assert spec.address not in {destination for _, destination, _ in seen}
+    main, router = uapi.RT_TABLE_MAIN, IPv4Address("10.9.0.1")
+    assert {(2, router, 32), (main, None, 0), (main, IPv4Address("10.9.0.0"), 24)} <= seen
 
 
 def test_survey_under_churn_is_whole_or_refused(world):

@@ -373,7 +373,9 @@ def test_a_silent_pass_dumps_nothing_and_compares_what_is_not_announced(node, mo
     assert node.host_reconciler.confine(is_silent=True) == []
     (said,) = node.hostnet.reconcile(identity=identity, enis=enis, is_silent=True)
     assert "rp_filter was 1: set to 2" in said
-    assert made == []
+    assert {one.partition(" vpc-ipamd")[0] for one in made} <= {
+        f"look at nftables table {family}" for family in ("ip", "ip6", "arp", "bridge")
+    }
 
 
 def test_after_a_look_that_failed_a_silent_pass_reads_everything(node, monkeypatch):

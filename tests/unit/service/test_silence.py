@@ -7,9 +7,11 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from ipamd.host import network
 from ipamd.host.network import SURVEY_TURNS
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.errors import KernelDumpError, WiringError
-from ipamd.model.kernel import ChangeKind, HostChange, KernelSurvey, LinkEvent, LinkEventKind
+from ipamd.model.kernel import ChangeKind, Difference, HostChange, KernelSurvey, LinkEvent, LinkEventKind, wiring_differences
 from tests.fakes.node import FakeNode
 
 
@@ -76,6 +78,30 @@ def test_a_damage_is_looked_at_until_it_is_gone(node: FakeNode, surveys: list[Ke
     surveys.clear()
     turns(node, SURVEY_TURNS - 1)
     assert surveys == []
+
+
+def test_a_survey_that_shows_nothing_new_is_not_compared_again(
+    node: FakeNode, surveys: list[KernelSurvey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sandbox is compared when the survey or the records differ from the last ones in order, also where nothing was announced."""
+    compared = list[WiringSpec]()
+
+    def differences(spec: WiringSpec, survey: KernelSurvey) -> list[Difference]:
+        compared.append(spec)
+        return wiring_differences(spec, survey)
+
+    monkeypatch.setattr(network, "wiring_differences", differences)
+    turns(node, SURVEY_TURNS)
+    assert (len(surveys), compared) == (1, [])
+    node.add("b")
+    turns(node, SURVEY_TURNS)
+    assert {spec.key for spec in compared} == {node.key("a"), node.key("b")}
+    compared.clear()
+    turns(node, SURVEY_TURNS)
+    assert compared == []
+    node.wiring.rules[IPv4Address("192.0.2.1")] = 9
+    turns(node, SURVEY_TURNS)
+    assert {spec.key for spec in compared} == {node.key("a"), node.key("b")}
 
 
 def test_a_survey_that_was_not_whole_is_made_again(node: FakeNode, surveys: list[KernelSurvey]) -> None:
