@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lab.vpc.family import IPV6
 from tests.lab.packets.ground import MODES, SETTINGS, Ground, ground
 
 
@@ -14,6 +15,14 @@ def made(request: pytest.FixtureRequest) -> Iterator[Ground]:
     """The ground, in each pool mode."""
     with ground(request.param) as found:
         yield found
+
+
+@pytest.fixture
+def balanced(everywhere: Ground) -> Ground:
+    """The same, where there is a load balancer."""
+    if everywhere.family is IPV6:
+        pytest.skip("the lab's load balancer speaks IPv4")
+    return everywhere
 
 
 @pytest.fixture(scope="module", params=list(SETTINGS))

@@ -1,31 +1,44 @@
 """Two nodes with daemons, sandboxes on both ENIs of each, servers everywhere: one ground for all paths of one pool mode.
 
 The network settings are node-a's and change under its running sandboxes, as they do when a DaemonSet is updated; node-b keeps the
-defaults. Sandboxes are bare namespaces; every answer tells who answered and whom it saw (lab/fabric/talk.py).
+defaults. Sandboxes are bare namespaces; every answer tells who answered and whom it saw (lab/fabric/talk.py). In IPv6 all sandboxes
+are on the first ENI, whatever their names say, and everybody is asked by IPv6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 
 from lab.fabric import talk
-from lab.fabric.internet import NAT_GATEWAY
+from lab.fabric.internet import NAT_GATEWAY, OUTSIDE_6, OUTSIDE_HOST_6
 from lab.fabric.load_balancer import LoadBalancer
-from lab.lab import Lab
+from lab.lab import IPV6_CIDR, Lab
 from lab.node.kube_proxy import KubeProxy, Service
+from lab.vpc.family import IPV4, IPV6, Family, egress_by, family_by
 from lab.vpc.limits import InstanceLimits
+from lab.vpc.model import Address
 from lab.vpc.state import Vpc
 from tests.rig import Rig, wait_until
 
-LIMITS = {"secondary": InstanceLimits((2,), 4), "prefix": InstanceLimits((2,), 2), "t3.nano": InstanceLimits((2,), 2)}
+SMALL = InstanceLimits((2,), 2)
+LIMITS = {"secondary": InstanceLimits((2,), 4), "prefix": SMALL, "ipv6": SMALL, "t3.nano": SMALL}
 """Instance types that fill their first ENI soon: three sandboxes in secondary mode, sixteen in prefix mode."""
 
-MODES = {"secondary": {}, "prefix": {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"}}
+MODES: dict[str, Mapping[str, str]] = {
+    "secondary": {},
+    "prefix": {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1", "ENABLE_V6_EGRESS": "true"},
+    "ipv6": IPV6.settings,
+}
 COMMON = {"MAX_ENI": "2", "IP_COOLDOWN_PERIOD": "600"}
 EXCLUDED = IPv4Address("198.51.100.200")
+OUTSIDE = {IPV4: IPv4Address("198.51.100.10"), IPV6: OUTSIDE_HOST_6}
+EXCLUDED_OF = {IPV4: EXCLUDED, IPV6: OUTSIDE_6[200]}
+SERVICES = {IPV4: IPv4Address("10.100.0.0"), IPV6: IPv6Address("fd00:100::")}
+"""Where services' addresses begin: of a range of their own, as on EKS."""
+
 OTHER_SUBNET = "10.0.16.0/22"
 
 PODS = ("pod-a", "pod-a-too", "pod-a-eth1", "pod-b", "pod-b-eth1")
@@ -76,21 +89,30 @@ class Ground:
     rigs: dict[str, Rig]
     balancer: LoadBalancer
     setting: Setting
-    addresses: dict[str, IPv4Address] = field(default_factory=dict)
+    family: Family
+    addresses: dict[str, Address] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
     next_port: int = 5100
 
-    def ask(self, client: str, server: str | IPv4Address, **options: object) -> talk.Heard | None:
+    def ask(self, client: str, server: str | Address, **options: object) -> talk.Heard | None:
         """Ask from one place to another, by name or address; options as talk.ask."""
         target = self.addresses[server] if isinstance(server, str) else server
         return talk.ask(self.paths[client], target, **options)  # type: ignore[arg-type]
 
-    def public(self, name: str) -> IPv4Address:
-        """The public address of a node's primary one."""
-        return self.lab.internet.associate(self.addresses[name])
+    @property
+    def node_translates(self) -> bool:
+        """Whether node-a gives its own address to what its sandboxes send outside: never in IPv6."""
+        return self.family is IPV4 and self.setting.node_translates
 
-    def translated(self, outside: str) -> IPv4Address:
-        """Whom an outside address sees when a sandbox of node-a speaks to it, under the present setting."""
+    def public(self, name: str) -> Address:
+        """The public address of a node's primary one; in IPv6 that itself."""
+        own = self.addresses[name]
+        return self.lab.internet.associate(own) if isinstance(own, IPv4Address) else own
+
+    def translated(self, pod: str, outside: str) -> Address:
+        """Whom an outside address sees when a sandbox of node-a speaks to it, under the present setting: in IPv6 the sandbox."""
+        if self.family is IPV6:
+            return self.addresses[pod]
         by_node = self.setting.translates_excluded if outside == "excluded" else self.setting.node_translates
         return self.public("node-a") if by_node else NAT_GATEWAY
 
@@ -99,9 +121,13 @@ class Ground:
         self.next_port += count
         return list(range(self.next_port - count, self.next_port))
 
-    def unassigned(self) -> IPv4Address:
+    def unassigned(self) -> Address:
         """An address of node-a's subnet that is on no ENI."""
-        subnet = self.lab.vpc.enis_of(self.rigs["node-a"].node.instance_id)[0].subnet_cidr
+        first = self.lab.vpc.enis_of(self.rigs["node-a"].node.instance_id)[0]
+        if self.family is IPV6:
+            # The first /80 of a subnet has EC2's own addresses, so no ENI gets it.
+            return IPv6Network((int(first.ipv6_addresses[0]) >> 64 << 64, 80))[99]
+        subnet = first.subnet_cidr
         return next(address for address in reversed(list(subnet.hosts())) if self.lab.vpc.owner_of(address) is None)
 
     def node_of(self, pod: str) -> str:
@@ -117,30 +143,33 @@ class Ground:
         if setting.env != self.setting.env:
             rig.restart(env=setting.env)
         show = ["nft", "list", "table", "ip", "vpc-ipamd"]
-        wait_until(lambda: setting.is_made(rig.node.netns.tool(show)), what=f"the table of {setting.env}")
+        if self.family is IPV4:  # in IPv6 no setting changes anything
+            wait_until(lambda: setting.is_made(rig.node.netns.tool(show)), what=f"the table of {setting.env}")
         self.setting = setting
 
 
 @contextmanager
 def ground(mode: str) -> Iterator[Ground]:
     """Build it, and remove everything."""
-    vpc = Vpc(limits=LIMITS)
+    family = family_by(MODES[mode])
+    has_ipv6 = IPV6 in (family, egress_by(MODES[mode]))
+    vpc = Vpc(limits=LIMITS, ipv6_cidr=IPV6_CIDR if has_ipv6 else "")
     with Lab(nodes=NODES, hosts=["host-a"], instance_type=mode, containerd=False, vpc=vpc) as lab, talk.Servers() as servers:
         lab.add_internet()
-        lab.internet.add_address(EXCLUDED.packed[3])
+        lab.internet.outside.ip([f"addr replace {EXCLUDED_OF[family]}/{EXCLUDED_OF[family].max_prefixlen} dev eth0"])
         _attach_elsewhere(lab, mode)
-        rigs = {name: Rig(lab, lab.node(name), env=COMMON | MODES[mode]) for name in NODES}
-        made = Ground(lab, servers, rigs, lab.add_load_balancer("nlb"), SETTINGS["default"])
+        rigs = {name: Rig(lab, lab.node(name), env={**COMMON, **MODES[mode]}) for name in NODES}
+        made = Ground(lab, servers, rigs, lab.add_load_balancer("nlb"), SETTINGS["default"], family)
         for rig in rigs.values():
             rig.start(wait=False)
         for name in NODES:
-            _place(made, name, lab.node(name).netns_path(), lab.primary_address(name))
+            _place(made, name, lab.node(name).netns_path(), lab.own_address(name, family))
             rigs[name].wait_ready()
             _fill(made, name)
-        _place(made, "host-a", lab.hosts["host-a"].path, lab.primary_address("host-a"))
+        _place(made, "host-a", lab.hosts["host-a"].path, lab.own_address("host-a", family))
         made.addresses["nlb"] = lab.primary_address("nlb")
-        _place(made, "outside", lab.internet.outside.path, IPv4Address("198.51.100.10"))
-        _place(made, "excluded", lab.internet.outside.path, EXCLUDED)
+        _place(made, "outside", lab.internet.outside.path, OUTSIDE[family])
+        _place(made, "excluded", lab.internet.outside.path, EXCLUDED_OF[family])
         _serve_services(made)
         yield made
         for rig in rigs.values():
@@ -148,23 +177,23 @@ def ground(mode: str) -> Iterator[Ground]:
         assert lab.fabric.problems == []
 
 
-def service_of(pod: str, *, is_local: bool = False) -> Service:
+def service_of(pod: str, *, is_local: bool = False, family: Family = IPV4) -> Service:
     """The name and numbers of a sandbox's service; its endpoints are added by the ground."""
     number = PODS.index(pod) + 1
     name = f"{'local' if is_local else 'all'}-{number}"
-    address = IPv4Address("10.100.0.0") + number + 100 * is_local
+    address = SERVICES[family] + number + 100 * is_local
     return Service(name, address, 80, (), node_port=30000 + number + 1000 * is_local, is_local=is_local)
 
 
 def _attach_elsewhere(lab: Lab, mode: str) -> None:
-    """Somebody gives node-b an ENI in another subnet, which its daemon adopts."""
+    """Somebody gives node-b an ENI in another subnet, which its daemon adopts, and in IPv6 leaves alone."""
     subnet = lab.vpc.add_subnet(OTHER_SUBNET)
-    want = {"prefix_count": 1} if mode == "prefix" else {"address_count": 3}
+    want = {"address_count": 3} if mode == "secondary" else {"prefix_count": 1}
     lab.vpc.hands.attach(lab.node("node-b").instance_id, subnet_id=subnet.subnet_id, **want)
     lab.settle()
 
 
-def _place(made: Ground, name: str, path: str, address: IPv4Address) -> None:
+def _place(made: Ground, name: str, path: str, address: Address) -> None:
     made.paths[name], made.addresses[name] = path, address
     made.servers.add(name, path, address=address)
 
@@ -175,10 +204,12 @@ def _fill(made: Ground, node: str) -> None:
     first = made.lab.vpc.enis_of(rig.node.instance_id)[0].eni_id
     on_first = [name for name in PODS if made.node_of(name) == node and "eth1" not in name]
     on_second = [f"pod-{letter}-eth1"]
+    if made.family is IPV6:
+        on_first, on_second = on_first + on_second, []
     for number in range(MOST_PODS):
         reply = rig.add(label := f"{node}-{number}")
-        wanted = on_first if rig.ec2_addresses()[reply.address] == first else on_second
-        _place(made, wanted.pop(0) if wanted else label, rig.node.netns_path(f"/run/netns/{label}"), reply.address)
+        wanted = on_first if rig.eni_of(reply.any_address) == first else on_second
+        _place(made, wanted.pop(0) if wanted else label, rig.node.netns_path(f"/run/netns/{label}"), reply.any_address)
         if not on_first and not on_second:
             return
     raise AssertionError(f"{node} has no sandbox for {on_first + on_second}")
@@ -188,7 +219,7 @@ def _serve_services(made: Ground) -> None:
     services = []
     for pod in PODS:
         for is_local in (False, True):
-            shape = service_of(pod, is_local=is_local)
+            shape = service_of(pod, is_local=is_local, family=made.family)
             endpoints = ((made.addresses[pod], talk.PORT),)
             services.append(Service(shape.name, shape.cluster_address, shape.port, endpoints, shape.node_port, is_local=is_local))
     for node in NODES:

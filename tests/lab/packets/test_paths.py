@@ -1,17 +1,18 @@
-"""Every path of a packet, in both pool modes and under every SNAT setting: who answers, and whom does it see?
+"""Every path of a packet, in all pool modes and under every SNAT setting: who answers, and whom does it see?
 
-And in both modes: addresses without a sandbox answer nobody.
+And in all modes: addresses without a sandbox answer nobody.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import IPv4Address
 
 import pytest
 
 from lab.fabric import talk
 from lab.fabric.port import MTU
+from lab.vpc.family import pool_of
+from lab.vpc.model import Address
 from tests.lab.packets.ground import NODES, PODS, Ground, service_of
 
 pytestmark = pytest.mark.privileged
@@ -57,9 +58,9 @@ def test_packets_of_9001_bytes_pass_within_the_vpc(everywhere: Ground, client: s
 @pytest.mark.parametrize("pod", LOCAL_PODS)
 @pytest.mark.parametrize("outside", ["outside", "excluded"])
 def test_outside_sees_who_is_to_translate(everywhere: Ground, pod: str, outside: str) -> None:
-    """The node's public address where the node translates; the NAT gateway's where it must not; on UDP and TCP."""
+    """The node's public address where the node translates; the NAT gateway's where it must not; in IPv6 the sandbox's; UDP and TCP."""
     for tcp in (False, True):
-        assert told(everywhere.ask(pod, outside, tcp=tcp)) == answered(outside, everywhere.translated(outside))
+        assert told(everywhere.ask(pod, outside, tcp=tcp)) == answered(outside, everywhere.translated(pod, outside))
 
 
 @pytest.mark.parametrize("pod", LOCAL_PODS)
@@ -70,7 +71,7 @@ def test_source_ports_are_chosen_as_the_setting_says(everywhere: Ground, pod: st
     kept = [answer is not None and answer.seen_port == port for answer, port in zip(heard, ports, strict=True)]
     setting = everywhere.setting
     assert all(answer is not None for answer in heard)
-    assert all(kept) if setting.keeps_ports or not setting.node_translates else not all(kept), heard
+    assert all(kept) if setting.keeps_ports or not everywhere.node_translates else not all(kept), heard
 
 
 @pytest.mark.parametrize("pod", LOCAL_PODS)
@@ -78,7 +79,7 @@ def test_the_path_mtu_outside_is_learnt(everywhere: Ground, pod: str) -> None:
     """The gateway's "fragmentation needed" finds its way back through the node's translation: 1500 bytes pass then, 1501 do not."""
     outside = everywhere.addresses["outside"]
     assert talk.path_mtu(everywhere.paths[pod], outside, size_bytes=MTU) == 1500
-    assert told(everywhere.ask(pod, "outside", size_bytes=1500)) == answered("outside", everywhere.translated("outside"))
+    assert told(everywhere.ask(pod, "outside", size_bytes=1500)) == answered("outside", everywhere.translated(pod, "outside"))
     assert everywhere.ask(pod, "outside", size_bytes=1501, timeout_s=SILENT_S) is None
 
 
@@ -101,31 +102,31 @@ def test_node_port_with_policy_local(everywhere: Ground, node: str, pod: str) ->
         assert told(everywhere.ask(client, target, port=port)) == answered(pod, everywhere.addresses[client])
 
 
-def test_load_balancer_to_instances(everywhere: Ground) -> None:
+def test_load_balancer_to_instances(balanced: Ground) -> None:
     """A load balancer finds by its health check the one node that has the sandbox, and the sandbox sees the client's address."""
     pod = "pod-a-eth1"
     port = service_of(pod, is_local=True).node_port
-    targets = [(everywhere.addresses[node], port) for node in NODES]
-    assert everywhere.balancer.listen(80, targets) == targets[:1]
-    heard = everywhere.ask("outside", everywhere.balancer.public, port=80, tcp=True)
-    assert told(heard) == answered(pod, everywhere.addresses["outside"])
+    targets = [(balanced.addresses[node], port) for node in NODES]
+    assert balanced.balancer.listen(80, targets) == targets[:1]
+    heard = balanced.ask("outside", balanced.balancer.public, port=80, tcp=True)
+    assert told(heard) == answered(pod, balanced.addresses["outside"])
 
 
 @pytest.mark.parametrize("pod", LOCAL_PODS)
-def test_load_balancer_to_sandboxes(everywhere: Ground, pod: str) -> None:
+def test_load_balancer_to_sandboxes(balanced: Ground, pod: str) -> None:
     """IP mode: straight to the sandbox on its own ENI and back by it, with the client's address or the balancer's."""
-    target = (everywhere.addresses[pod], talk.PORT)
+    target = (balanced.addresses[pod], talk.PORT)
     for keeps_client, seen_as in ((True, "outside"), (False, "nlb")):
-        assert everywhere.balancer.listen(81, [target], keeps_client=keeps_client) == [target]
-        heard = everywhere.ask("outside", everywhere.balancer.public, port=81, tcp=True)
-        assert told(heard) == answered(pod, everywhere.addresses[seen_as])
+        assert balanced.balancer.listen(81, [target], keeps_client=keeps_client) == [target]
+        heard = balanced.ask("outside", balanced.balancer.public, port=81, tcp=True)
+        assert told(heard) == answered(pod, balanced.addresses[seen_as])
 
 
 @pytest.mark.parametrize("pod", LOCAL_PODS)
 @pytest.mark.parametrize("is_local", [False, True], ids=["cluster", "local"])
 def test_hairpin(everywhere: Ground, pod: str, is_local: bool) -> None:
     """A sandbox that reaches itself by its service's address or by a NodePort of its node sees the node as the client."""
-    service = service_of(pod, is_local=is_local)
+    service = service_of(pod, is_local=is_local, family=everywhere.family)
     node = everywhere.addresses["node-a"]
     for address, port in ((service.cluster_address, service.port), (node, service.node_port)):
         assert told(everywhere.ask(pod, address, port=port)) == answered(pod, node)
@@ -135,7 +136,7 @@ def test_hairpin(everywhere: Ground, pod: str, is_local: bool) -> None:
 @pytest.mark.parametrize("pod", ["pod-a-too", "pod-b", "pod-b-eth1"])
 def test_cluster_address(everywhere: Ground, client: str, pod: str) -> None:
     """A service's address leads to its sandbox on this node or another, and the sandbox sees the true client."""
-    service = service_of(pod)
+    service = service_of(pod, family=everywhere.family)
     heard = everywhere.ask(client, service.cluster_address, port=service.port)
     assert told(heard) == answered(pod, everywhere.addresses[client])
 
@@ -147,7 +148,7 @@ def test_node_port_of_another_node(everywhere: Ground, pod: str) -> None:
     assert told(heard) == answered("pod-a-too", everywhere.addresses["node-b"])
 
 
-def heard_from(made: Ground, target: IPv4Address) -> dict[tuple[str, bool], talk.Heard]:
+def heard_from(made: Ground, target: Address) -> dict[tuple[str, bool], talk.Heard]:
     """What those of ASKERS heard who heard anything from an address, by UDP (False) or TCP (True)."""
     questions = [(asker, tcp) for asker in ASKERS for tcp in (False, True)]
     with ThreadPoolExecutor(len(questions)) as pool:
@@ -158,9 +159,9 @@ def heard_from(made: Ground, target: IPv4Address) -> dict[tuple[str, bool], talk
 def test_a_cooling_address_answers_nothing(made: Ground) -> None:
     """I8: from the reply to DEL on, nobody hears anything from the address, though the sandbox's namespace may live on."""
     rig = made.rigs["node-a"]
-    address = rig.add("short-lived").address
+    address = rig.add("short-lived").any_address
     path = rig.node.netns_path("/run/netns/short-lived")
-    made.servers.add("short-lived", path)
+    made.servers.add("short-lived", path, address=address)
     assert talk.ask(made.paths["pod-b"], address) is not None
     assert rig.cni("DEL", "short-lived").ok
     assert heard_from(made, address) == {}
@@ -172,7 +173,11 @@ def test_a_free_address_answers_nothing(made: Ground) -> None:
     """An address that is on the node's ENI and given to no sandbox."""
     rig = made.rigs["node-a"]
     taken = set(rig.attachments().values())
-    free = [address for address in rig.ec2_addresses() if address not in taken]
+    pools = [network for eni in made.lab.vpc.enis_of(rig.node.instance_id) for network in pool_of(eni, made.family)]
+    # Of a /80 those at the ends stand for all.
+    free = [
+        one for pool in pools for one in (pool if pool.num_addresses <= 16 else (pool[0], pool[1], pool[-1])) if one not in taken
+    ]
     assert free
     assert heard_from(made, free[-1]) == {}
 
