@@ -34,8 +34,8 @@ MODES: dict[str, Mapping[str, str]] = {
 }
 COMMON = {"MAX_ENI": "2", "IP_COOLDOWN_PERIOD": "600"}
 EXCLUDED = IPv4Address("198.51.100.200")
-OUTSIDE = {IPV4: IPv4Address("198.51.100.10"), IPV6: OUTSIDE_HOST_6}
-EXCLUDED_OF = {IPV4: EXCLUDED, IPV6: OUTSIDE_6[200]}
+OUTSIDE: dict[Family, Address] = {IPV4: IPv4Address("198.51.100.10"), IPV6: OUTSIDE_HOST_6}
+EXCLUDED_OF: dict[Family, Address] = {IPV4: EXCLUDED, IPV6: OUTSIDE_6[200]}
 SERVICES = {IPV4: IPv4Address("10.100.0.0"), IPV6: IPv6Address("fd00:100::")}
 """Where services' addresses begin: of a range of their own, as on EKS."""
 

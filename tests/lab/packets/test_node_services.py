@@ -5,7 +5,6 @@ The CNI has nothing to do for these but the way to the node, which nothing of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
@@ -42,7 +41,7 @@ SERVICES = {
 
 
 @pytest.fixture(scope="module")
-def served(made: Ground) -> Iterator[Ground]:
+def served(made: Ground) -> Ground:
     """The services on node-a, with addresses of both families on their links, as on nodes."""
     netns = made.rigs["node-a"].node.netns
     path = made.paths["node-a"]
@@ -73,7 +72,7 @@ def test_a_sandbox_reaches_what_its_node_serves(served: Ground, pod: str, servic
 
 @pytest.mark.parametrize("pod", PODS)
 def test_the_other_family_s_is_reached_by_egress_alone(served: Ground, pod: str) -> None:
-    """An SDK that knows IPv4 alone asks 169.254.170.23 from a sandbox of IPv6, whose source is its own for egress; without, nobody hears."""
+    """An SDK that knows IPv4 alone asks 169.254.170.23 from a sandbox of IPv6, as its own address for egress; else nobody hears."""
     family, egress = other(served.family), served.rigs["node-a"].driver.egress
     seen = {answer.seen_as if answer else None for service in SERVICES for answer in heard(served, pod, service, family)}
     (source,) = seen
