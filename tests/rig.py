@@ -213,6 +213,14 @@ class Rig:
                 found[device].append(address)
         return found
 
+    def _egress_addresses(self) -> dict[str, str]:
+        """Container ID -> its address for egress, by the links that have one and the routes that lead to them."""
+        kernel = self.kernel()
+        found = {container_id: veth.address for container_id, veth in kernel.wired_for_egress.items()}
+        ways = {address: kernel.host_routes.get(address) for address in found.values()}
+        assert ways == {veth.address: veth.name for veth in kernel.wired_for_egress.values()}
+        return found
+
     def rule_addresses(self) -> set[str]:
         """Addresses with a rule 512 or 1536."""
         kernel = self.kernel()
@@ -246,7 +254,10 @@ class Rig:
         wired = self.kernel_addresses()
         assert sorted(str(address) for address in rows.values()) == sorted(a for addresses in wired.values() for a in addresses)
         assert all(len(addresses) == 1 for addresses in wired.values()), wired
-        assert self.rule_addresses() == {str(address) for address in rows.values()}
+        egress = self._egress_addresses()
+        assert set(egress) <= set(rows), "I4, I5: what a sandbox has for egress goes with it"
+        assert len(set(egress.values())) == len(egress), "I1: so has one sandbox what another one has"
+        assert self.rule_addresses() == {*map(str, rows.values()), *egress.values()}
         assert all(self.eni_of(address) for address in rows.values()), "I7: every assigned address is on an ENI of this node"
         # The pool may be between CreateNetworkInterface and AttachNetworkInterface right now; a leaked ENI stays as it is.
         wait_until(self._has_no_stray_eni, what="I9: every ENI we made is attached or gone")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from lab.fabric.advertise import ROUTER
+from lab.vpc.ipv6 import SUBNET_LENGTH
 from lab.vpc.model import Eni, Network
 
 MTU = 9001  # bytes; "Network MTU for your EC2 instance", EC2 user guide
@@ -51,7 +52,10 @@ def create_lines(eni: Eni, *, node_netns_path: str) -> list[str]:
 def ipv6_lines(eni: Eni) -> list[str]:
     """What the port needs for IPv6 besides: the router's address and the made-up next hop. Neighbour discovery does the rest."""
     port = port_name(eni.eni_id)
+    # For the router's ICMP errors: a node forwards none to its sandboxes that comes from a link-local address.
+    own = {IPv6Network((address, SUBNET_LENGTH), strict=False)[1] for address in eni.ipv6_addresses}
     return [
+        *(f"addr replace {address}/128 dev lo nodad" for address in own),
         f"addr replace {ROUTER}/64 dev {port} nodad",
         f"neigh replace {NEXT_HOP_6} lladdr {eni.mac} dev {port} nud permanent",
     ]

@@ -18,6 +18,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
+from lab.fabric.errors import FabricError
 from lab.fabric.netns import run_inside
 from lab.vpc.family import IPV4, IPV6, Family, family_of
 from lab.vpc.model import Address
@@ -124,7 +125,13 @@ def ask(
     if tcp:
         return run_inside(netns_path, lambda: _ask_tcp(str(target), port, timeout_s))
     payload_bytes = max(0, size_bytes - family_of(ip_address(target)).headers_bytes)
-    with run_inside(netns_path, lambda: _client(str(target), port, source_port)) as sock:
+    try:
+        sock = run_inside(netns_path, lambda: _client(str(target), port, source_port))
+    except FabricError as exc:
+        if isinstance(exc.__cause__, OSError) and exc.__cause__.errno == errno.ENETUNREACH:
+            return None  # no route leads there
+        raise
+    with sock:
         return _ask_udp(sock, payload_bytes, timeout_s)
 
 

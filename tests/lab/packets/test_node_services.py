@@ -75,6 +75,7 @@ def test_the_other_family_s_is_reached_by_egress_alone(served: Ground, pod: str)
     """An SDK that knows IPv4 alone asks 169.254.170.23 from a sandbox of IPv6, as its own address for egress; else nobody hears."""
     family, egress = other(served.family), served.rigs["node-a"].driver.egress
     seen = {answer.seen_as if answer else None for service in SERVICES for answer in heard(served, pod, service, family)}
+    assert len(seen) == 1, seen
     (source,) = seen
     assert (source is not None) == (egress is family)
     assert source is None or source in family.egress
