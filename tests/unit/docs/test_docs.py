@@ -350,5 +350,5 @@ def test_the_first_screen_says_what_to_do() -> None:
 def test_the_first_paragraph_says_how_mature_this_is() -> None:
     """Nobody reads on in the belief that this runs in production."""
     first = (ROOT / "README.md").read_text().split("\n\n")[1]
-    for claim in ("0.1.0", "not released", "real EKS node", "IPv4 only"):
+    for claim in ("0.1.0", "not released", "real EKS node", "IPv4 or IPv6, not both"):
         assert claim in " ".join(first.split())
