@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from ipamd.core.health import READY, Phase, StageState
 from ipamd.eni.external_changes import MetadataDifference
 from ipamd.eni.resync import Found, ResyncReason
+from ipamd.model.address import AddressState
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallReport, Outcome
 from ipamd.model.errors import Defect
 from ipamd.model.freeze import FreezeCause
@@ -85,6 +86,8 @@ def all_of(keys: Iterable[K], values: Mapping[K, int]) -> Mapping[Any, float]:
 
 RELEASED_KINDS = ("addresses", "prefixes", "enis")
 """Labels of `ipamd_released_total`: single addresses, /28s and whole ENIs, whose addresses are not counted again."""
+
+EGRESS_STATES = ("in use", "cooling", "free")
 
 STATES = ("free", "reserved", "assigned", "cooling", "quarantined", "lost")
 
@@ -175,7 +178,19 @@ class Families(Collector):
         text = (
             "Free addresses of the roomiest subnet that a new ENI may go to, by EC2's last answer less what this node took since"
         )
-        yield "ipamd_subnet_room_addresses", text, "", max(known, default=0) if subnets else None
+        is_asked = bool(subnets) and not sources.settings.now.network.family.is_sparse  # a /80 is of other room
+        yield "ipamd_subnet_room_addresses", text, "", max(known, default=0) if is_asked else None
+        text = "Addresses for egress of the other family on this node, by state; none where sandboxes have no egress"
+        yield "ipamd_egress_addresses", text, "state", self._egress()
+
+    def _egress(self) -> Mapping[Any, float]:
+        datastore, family = self._sources.datastore, self._sources.settings.now.network.egress
+        if not family:
+            return {}
+        in_use = sum(one.other_address is not None for one in datastore.attachments())
+        cooling = sum(row.other_address is not None for row in datastore.addresses(state=AddressState.COOLING))
+        free = len(family.egress.addresses()) - in_use - cooling
+        return dict(zip(EGRESS_STATES, (in_use, cooling, max(free, 0)), strict=True))
 
     def _events(self) -> Iterator[Row]:
         sources, counts = self._sources, self._counts
@@ -235,6 +250,9 @@ class Families(Collector):
         usable, most = (
             (None, None) if snapshot is None else (usable_eni_count(snapshot, settings), most_addresses(snapshot, settings))
         )
+        network = sources.settings.now.network
+        if network.egress and most is not None:
+            most = min(most, len(network.egress.egress.addresses()))
         yield "awscni_eni_allocated", "ENIs attached that carry pods or may", "", len(enis)
         yield (
             "awscni_eni_max",
@@ -245,7 +263,8 @@ class Families(Collector):
         yield "awscni_ip_max", "Addresses this node may have, in its mode and with the ENIs that are there", "", most
         shown_count = sum(one.counts.total - one.counts.lost for one in enis)
         yield "awscni_total_ip_addresses", "Addresses on our ENIs", "", shown_count
-        yield "awscni_total_ipv4_prefixes", "Prefixes (/28) on our ENIs", "", sum(one.prefix_count for one in enis)
+        prefix_count = 0 if network.family.is_sparse else sum(one.prefix_count for one in enis)
+        yield "awscni_total_ipv4_prefixes", "Prefixes (/28) on our ENIs; 0 with IPv6", "", prefix_count
         yield "awscni_assigned_ip_addresses", "Addresses assigned to sandboxes", "", counts.assigned
         text = "Addresses assigned to sandboxes, by ENI: a series for each attached ENI"
         yield "awscni_assigned_ip_per_eni", text, "eni", {one.eni.eni_id: one.counts.assigned for one in enis}

@@ -158,7 +158,8 @@ def assignable_count(stock: Stock) -> int:
 
 
 class Blocked(StrEnum):
-    """What keeps the pool from growing. GROWING: nothing, but the address would come after the caller's deadline."""
+    """What keeps the pool from growing. GROWING: nothing, but the address would come after the caller's deadline. EGRESS: the pool has
+    an address, and the range for egress has none."""
 
     MAX_PODS = "max-pods"
     NODE_FULL = "node-full"
@@ -171,6 +172,7 @@ class Blocked(StrEnum):
     FROZEN = "frozen"
     HOST_ROUTING = "host-routing"
     ERROR = "error"
+    EGRESS = "egress"
     GROWING = "growing"
 
 

@@ -327,7 +327,7 @@ class ListAttachmentsReply(_message.Message):
     def __init__(self, attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
 
 class Attachment(_message.Message):
-    __slots__ = ("container_id", "ifname", "address", "eni_id", "host_veth", "netns", "sandbox_name", "created_at", "origin", "lost_since")
+    __slots__ = ("container_id", "ifname", "address", "eni_id", "host_veth", "netns", "sandbox_name", "created_at", "origin", "lost_since", "other_address")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     IFNAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +338,7 @@ class Attachment(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     LOST_SINCE_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     ifname: str
     address: str
@@ -348,7 +349,8 @@ class Attachment(_message.Message):
     created_at: str
     origin: str
     lost_since: str
-    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., address: _Optional[str] = ..., eni_id: _Optional[str] = ..., host_veth: _Optional[str] = ..., netns: _Optional[str] = ..., sandbox_name: _Optional[str] = ..., created_at: _Optional[str] = ..., origin: _Optional[str] = ..., lost_since: _Optional[str] = ...) -> None: ...
+    other_address: str
+    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., address: _Optional[str] = ..., eni_id: _Optional[str] = ..., host_veth: _Optional[str] = ..., netns: _Optional[str] = ..., sandbox_name: _Optional[str] = ..., created_at: _Optional[str] = ..., origin: _Optional[str] = ..., lost_since: _Optional[str] = ..., other_address: _Optional[str] = ...) -> None: ...
 
 class GetHistoryRequest(_message.Message):
     __slots__ = ("subject", "limit", "since", "at")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ipamd.core.health import Phase, StageReport, StageState
+from ipamd.model.address import REST_COUNT
 from ipamd.model.pool import assignable_count
 from ipamd.model.record import dataclass
 from ipamd.model.words import counted
@@ -62,7 +63,11 @@ def verdict(known: Facts) -> str:
         cause, next_step = _not_ready(known)
         return f"NOT READY: {cause}; next: {next_step}"
     conditions = dict(known.conditions)
-    supply = conditions.pop(POOL, f"{counted(known.assignable_count, 'address')} can be given")
+    count = known.assignable_count
+    supply = (
+        "a /80 has more addresses than this node can use" if count >= REST_COUNT else f"{counted(count, 'address')} can be given"
+    )
+    supply = conditions.pop(POOL, supply)
     if not known.conditions:
         return f"ready: {supply}"
     refusal = conditions.get("ec2", "").removeprefix("EC2: ").partition("; ")[0]

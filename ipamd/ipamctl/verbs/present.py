@@ -10,6 +10,9 @@ from datetime import UTC, datetime
 from ipamd.ipamctl.verb import STATES, Answer, Ask, AwayError, Verb, argument, table
 from ipamd.model.words import CLOUD_NOT_ASKED, counted, rfc3339
 
+MANY = 1_000_000
+"""Free addresses from which on their number says nothing: `ipamd/model/address.py`, REST_COUNT."""
+
 
 def render_status(answer: Answer) -> str:
     """Write the verdict, then one topic per line, and the start-up stages as a table."""
@@ -64,10 +67,13 @@ def _reach(answer: Answer) -> str:
 
 
 def _pool(pool: Answer) -> str:
-    states = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATES)
+    count, total = {state: pool[f"{state}_count"] for state in STATES}, counted(pool["total_count"], "address")
+    if count["free"] >= MANY:  # what the rest of a /80 counts for
+        count["free"], total = "more than can be used", "a /80"
+    states = ", ".join(f"{count[state]} {state}" for state in STATES)
     states += f", {pool['lost_count']} lost" if pool["lost_count"] else ""
     enis = f"{pool['eni_count']} of {counted(pool['eni_limit'], 'ENI')} with {counted(pool['slots_per_eni'], 'slot')} each"
-    return f"{counted(pool['total_count'], 'address')}: {states}; {enis}"
+    return f"{total}: {states}; {enis}"
 
 
 def _confinement(confinement: Answer) -> str:
@@ -140,8 +146,10 @@ def render_attachments(answer: Answer) -> str:
     """Write one row per attachment, oldest first; a column tells the lost addresses if there is one."""
     rows = answer["attachments"]
     lost = {"LOST SINCE": "{lost_since}"} if any(row["lost_since"] for row in rows) else {}
+    egress = {"EGRESS": "{other_address}"} if any(row.get("other_address") for row in rows) else {}  # as below
     columns = {
         "ADDRESS": "{address}",
+        **egress,
         "SANDBOX": "{container_id}",
         "IFNAME": "{ifname}",
         "NAME": "{sandbox_name}",
