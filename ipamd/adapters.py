@@ -120,10 +120,18 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
         stage.detail = opened.report.detail
     history = _history(settings, opened, boot_id=boot_id, clock=clock)
     host = HostNetns()
-    metadata = ImdsMetadata(settings.cloud, clock=clock)
+    metadata = ImdsMetadata(settings.cloud, clock=clock, family=settings.network.family)
     node_info = NodeInfo(metadata, clock=clock)
     report = partial(health.report, "ec2 process")
     client = Ec2Child(settings.cloud, region=node_info.region, process=ec2_process, report=report)
+    ec2 = BotoEc2(
+        settings.cloud,
+        region=node_info.region,
+        vpc_id=node_info.vpc_id,
+        clock=clock,
+        client=client,
+        family=settings.network.family,
+    )
     return Adapters(
         clock=clock,
         health=health,
@@ -132,7 +140,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
         hostnet=_host_network(host, current, opened, node_info),
         metadata=metadata,
         node_info=node_info,
-        ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client),
+        ec2=ec2,
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
         spool=Spool(settings.daemon.run_dir, clock=clock),
         custom_network=custom_network,

@@ -301,6 +301,7 @@ def compose_pool(
         exclusion=subnets.exclusion,
         on_quarantined=list_soon,
         is_datastore_lost=adapters.has_run_before and not is_intact,
+        family=settings.network.family,
     )
     provisioner = EniProvisioner(
         context,

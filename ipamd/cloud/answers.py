@@ -13,15 +13,15 @@ from typing import Any
 
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
-from ipamd.model.family import IpAddress
+from ipamd.model.family import IPV4, Family, IpAddress
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 
 log = logging.getLogger(__name__)
 
 
-def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
-    """Read one NetworkInterface of Create or Describe.
+def described_eni(entry: Mapping[str, Any], family: Family = IPV4) -> DescribedEni:
+    """Read one NetworkInterface of Create or Describe; `family`: of the pool.
 
     An ENI without IPv4 address (EFA-only, IPv6-only) has none and is no error; one that lists others must name its primary address.
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-efa.html; amazon-vpc-cni-k8s issues 3122 and 3681.
@@ -29,14 +29,17 @@ def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
     """
     try:
         primary, secondary = _addresses(entry)
+        of_ipv6 = {key: entry.get(key) or () for key in ("Ipv6Addresses", "Ipv6Prefixes")}
+        prefixes = of_ipv6["Ipv6Prefixes"] if family.is_sparse else entry.get("Ipv4Prefixes") or ()
         attachment, told = entry.get("Attachment") or {}, entry.get("ConnectionTrackingConfiguration") or {}
         return DescribedEni(
             eni_id=EniId(entry["NetworkInterfaceId"]),
             mac=MacAddress(entry["MacAddress"].lower()),
             subnet_id=SubnetId(entry["SubnetId"]),
             primary_address=primary,
-            secondary_addresses=secondary,
-            prefixes=frozenset(IPv4Network(item["Ipv4Prefix"]) for item in entry.get("Ipv4Prefixes") or ()),
+            secondary_addresses=frozenset() if family.is_sparse else secondary,
+            prefixes=frozenset(family.network(item["Ipv6Prefix" if family.is_sparse else "Ipv4Prefix"]) for item in prefixes),
+            has_ipv6=any(of_ipv6.values()),
             status=entry.get("Status", "available"),
             interface_type=entry.get("InterfaceType", "interface"),
             description=entry.get("Description", ""),
@@ -54,12 +57,12 @@ def described_eni(entry: Mapping[str, Any]) -> DescribedEni:
         raise incomplete(f"ENI {entry.get('NetworkInterfaceId', '(no ID)')}", exc) from exc
 
 
-def described_enis(entries: Iterable[Mapping[str, Any]]) -> list[DescribedEni]:
+def described_enis(entries: Iterable[Mapping[str, Any]], family: Family = IPV4) -> list[DescribedEni]:
     """Read the NetworkInterfaces of a Describe of one instance; an entry that cannot be read has a `problem`. Raises: nothing."""
     found = []
     for entry in entries:
         try:
-            found.append(described_eni(entry))
+            found.append(described_eni(entry, family))
         except CloudError as error:
             log.warning("an entry cannot be read api=DescribeNetworkInterfaces error=%s", error)
             found.append(_unreadable(entry, error))

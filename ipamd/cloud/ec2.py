@@ -33,9 +33,10 @@ from ipamd.model.call_report import Outcome
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.model.subnets import DescribedSubnet
+from ipamd.model.words import counted
 from ipamd.ports import Clock, Ec2
 from ipamd.settings import CloudConfig
 
@@ -47,6 +48,10 @@ PAGES_MAX = 20
 
 LIMITS_RETRY_S = 300.0
 """Time after which limits that EC2 did not give are requested again. Ours: useful only for types missing in the table."""
+
+OF_PREFIXES = {4: ("PrivateIpAddresses", "Ipv4Prefix"), 6: ("Ipv6Addresses", "Ipv6Prefix")}
+"""By IP version: how the two calls end that give and take prefixes, and EC2's word for one.
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_AssignIpv6Addresses.html."""
 
 T = TypeVar("T")
 
@@ -65,10 +70,16 @@ class BotoEc2(Ec2Calls, Ec2):
         sleep: Callable[[float], None] = time.sleep,
         vpc_id: Callable[[], str] = lambda: "",
         client: Ec2Client | None = None,
+        family: Family = IPV4,
     ) -> None:
-        """`vpc_id`: the node's VPC, "" while it is not known. `client`: what makes the calls; None: a process, at the first one."""
+        """`vpc_id`: the node's VPC, "" while it is not known. `client`: what makes the calls; None: a process, at the first one.
+
+        `family`: of the pool: its prefixes are what is given and described.
+        """
         super().__init__(client or Ec2Child(config, region=region), clock=clock, sleep=sleep)
         self._vpc_id = vpc_id
+        self._family = family
+        self._noun, self._word = OF_PREFIXES[family.any_route.version]
         self._subnets: dict[SubnetId, IPv4Network] = {}
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
 
@@ -89,7 +100,7 @@ class BotoEc2(Ec2Calls, Ec2):
         return self._search("no instance", {**wanted, "status": "available"})
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
-        return described_eni(self._one("DescribeNetworkInterfaces", "NetworkInterfaces", eni_id))
+        return described_eni(self._one("DescribeNetworkInterfaces", "NetworkInterfaces", eni_id), self._family)
 
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         def look() -> DescribedEni:
@@ -133,6 +144,7 @@ class BotoEc2(Ec2Calls, Ec2):
             "Groups": list(request.security_group_ids),
             "SecondaryPrivateIpAddressCount": request.address_count,
             "Ipv4PrefixCount": request.prefix_count,
+            "Ipv6AddressCount": request.ipv6_address_count,
             "ConnectionTrackingSpecification": dict(request.connection_tracking),
             "TagSpecifications": [{"ResourceType": "network-interface", "Tags": tags}] if tags else [],
         }
@@ -145,7 +157,7 @@ class BotoEc2(Ec2Calls, Ec2):
             # A condition on aws:TagKeys or aws:RequestTag refuses the whole call: name the keys that it has to allow.
             error.next_step += f"; the request carries the tags {', '.join(sorted(request.tags)) or '(none)'}"
             raise
-        eni = described_eni(answer.get("NetworkInterface") or {})
+        eni = described_eni(answer.get("NetworkInterface") or {}, self._family)
         self.remember(eni.eni_id)
         return eni
 
@@ -213,8 +225,11 @@ class BotoEc2(Ec2Calls, Ec2):
         )
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IpNetwork]:
-        wanted, key = {"Ipv4PrefixCount": count}, "AssignedIpv4Prefixes"
-        return self._assign(eni_id, f"{count} prefixes", wanted, key=key, read=lambda item: IPv4Network(item["Ipv4Prefix"]))
+        def read(item: Any) -> IpNetwork:
+            return self._family.network(item if isinstance(item, str) else item[self._word])
+
+        wanted, key, api = {f"{self._word}Count": count}, f"Assigned{self._word}es", f"Assign{self._noun}"
+        return self._assign(eni_id, counted(count, "prefix"), wanted, key=key, read=read, api=api)
 
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
         wanted_addresses, wanted_prefixes = frozenset(addresses), frozenset(prefixes)
@@ -256,15 +271,22 @@ class BotoEc2(Ec2Calls, Ec2):
         return found
 
     def _assign(
-        self, eni_id: EniId, what: str, wanted: Mapping[str, int], *, key: str, read: Callable[[Mapping[str, Any]], T]
+        self,
+        eni_id: EniId,
+        what: str,
+        wanted: Mapping[str, int],
+        *,
+        key: str,
+        read: Callable[[Any], T],
+        api: str = "AssignPrivateIpAddresses",
     ) -> frozenset[T]:
         """Not repeated after a lost answer, because the call has no client token: the caller asks Describe what happened."""
         subject = f"{what} on {eni_id}"
         params = {"NetworkInterfaceId": eni_id, **wanted}
-        answer = self.call("AssignPrivateIpAddresses", subject, params, AT_MOST_ONCE, about=eni_id)
+        answer = self.call(api, subject, params, AT_MOST_ONCE, about=eni_id)
         try:
             return frozenset(map(read, answer.get(key, ())))
-        except (KeyError, ValueError) as exc:
+        except (KeyError, ValueError, TypeError) as exc:
             raise incomplete(subject, exc) from exc
 
     def _one(self, api: str, key: str, object_id: str) -> Mapping[str, Any]:
@@ -286,7 +308,7 @@ class BotoEc2(Ec2Calls, Ec2):
         if vpc_id := self._vpc_id():
             wanted = {**wanted, "vpc-id": vpc_id}
         entries = self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", subject, wanted, what="the ENIs of ")
-        return tuple(sorted(described_enis(entries), key=lambda eni: eni.eni_id))
+        return tuple(sorted(described_enis(entries, self._family), key=lambda eni: eni.eni_id))
 
     def _pages(self, api: str, key: str, subject: str, wanted: Mapping[str, str], *, what: str = "") -> list[Mapping[str, Any]]:
         filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
@@ -309,9 +331,9 @@ class BotoEc2(Ec2Calls, Ec2):
             params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(item) for item in sorted(addresses)]}
             self.call(api, f"{len(addresses)} addresses of {eni_id}", params, IDEMPOTENT)
         if prefixes:
-            params = {"NetworkInterfaceId": eni_id, "Ipv4Prefixes": [str(item) for item in sorted(prefixes)]}
+            params = {"NetworkInterfaceId": eni_id, f"{self._word}es": [str(item) for item in sorted(prefixes)]}
             try:
-                self.call(api, f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
+                self.call(f"Unassign{self._noun}", f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
             except CloudError as error:
                 error.may_have_happened = error.may_have_happened or bool(addresses)  # those are gone
                 raise

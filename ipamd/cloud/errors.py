@@ -104,7 +104,7 @@ RULES = (
         ("InsufficientCidrBlocks",),
         SubnetExhaustedError,
         Outcome.SUBNET_FULL,
-        "the subnet has no free /28: reserve a part of it for prefixes (subnet CIDR reservation) or use single addresses",
+        "the subnet has no free {prefix}: reserve a part of it for prefixes (subnet CIDR reservation), or use {instead}",
     ),
     Rule(  # observed wording; the code alone says nothing (cilium issue 31016)
         ("InvalidParameterValue",),
@@ -231,7 +231,10 @@ def refused(api: str, subject: str, *, code: str, message: str, status: int) -> 
     told = printable(message, most=MESSAGE_MAX)
     # Create sends tags along, which is an action of its own.
     actions = f"ec2:{api} and ec2:CreateTags" if api == "CreateNetworkInterface" else f"ec2:{api}"
-    advice = rule.advice.format(actions=actions)
+    prefix, instead = "/28", "single addresses"
+    if "Ipv6" in api:
+        prefix, instead, actions = "/80", "a subnet with more room", f"{actions} (AmazonEKS_CNI_Policy lacks it)"
+    advice = rule.advice.format(actions=actions, prefix=prefix, instead=instead)
     if encoded:
         _log.warning("what IAM decided, encoded api=%s subject=%s text=%s", api, subject, encoded.strip())
         told, advice = told.strip(), f"{advice}. {DECODE}"

@@ -29,7 +29,7 @@ from ipamd.model.call_report import Outcome
 from ipamd.model.cloud import InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni
 from ipamd.model.errors import CloudError, SettingsError, ThrottledError
-from ipamd.model.family import IPV4
+from ipamd.model.family import IPV4, Family
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.ports import Clock, Metadata
@@ -74,8 +74,11 @@ CHANGING = ("vpc-ipv4-cidr-blocks", "security-group-ids")
 class ImdsMetadata(Metadata):
     """Instance metadata of this node. The first reading makes nine small requests on one connection, later ones two or three."""
 
-    def __init__(self, config: CloudConfig, *, clock: Clock, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Raises: SettingsError if the endpoint is not an http URL."""
+    def __init__(
+        self, config: CloudConfig, *, clock: Clock, sleep: Callable[[float], None] = time.sleep, family: Family = IPV4
+    ) -> None:
+        """`family`: of the pool. Raises: SettingsError if the endpoint is not an http URL."""
+        self._family = family
         parts = urlsplit(config.imds_endpoint)
         if parts.scheme != "http" or not parts.hostname:
             raise SettingsError(
@@ -129,7 +132,7 @@ class ImdsMetadata(Metadata):
         """See the port. What does not change while an ENI is attached is read once."""
         settled = self._settled_enis.get(mac) or (None if known is None else (known.eni_id, known.device_index))
         with self._once() as read:
-            found = read_eni(mac, read, settled)
+            found = read_eni(mac, read, settled, self._family)
         self._settled_enis[mac] = found.eni_id, found.device_index
         return found
 
@@ -332,9 +335,10 @@ def read_macs(read: Read) -> frozenset[MacAddress]:
     return macs
 
 
-def read_eni(mac: MacAddress, read: Read, settled: tuple[EniId, int] | None) -> MetadataEni:
+def read_eni(mac: MacAddress, read: Read, settled: tuple[EniId, int] | None, family: Family = IPV4) -> MetadataEni:
     """Read one interface: two requests, and two more unless its ID and device index are `settled`: they do not change.
 
+    Of a pool of IPv6, which gives no single addresses, the primary one alone is told besides the prefixes.
     Raises: CloudError if a leaf that every interface has is missing, or a value is malformed.
     """
     path = f"{MACS}/{mac}"
@@ -347,12 +351,13 @@ def read_eni(mac: MacAddress, read: Read, settled: tuple[EniId, int] | None) -> 
             if not is_word(eni_id.strip()):
                 raise ValueError(f"{eni_id[:40]!r} is no ID")
             settled = EniId(eni_id.strip()), int(index)
+        addresses = (read(f"{path}/{IPV4.addresses_leaf}") or "").split()
         return MetadataEni(
             mac=mac,
             eni_id=settled[0],
             device_index=settled[1],
-            addresses=frozenset(map(IPV4.address, (read(f"{path}/{IPV4.addresses_leaf}") or "").split())),
-            prefixes=frozenset(map(IPV4.network, (read(f"{path}/{IPV4.prefixes_leaf}") or "").split())),
+            addresses=frozenset(map(IPV4.address, addresses[:1] if family.is_sparse else addresses)),
+            prefixes=frozenset(map(family.network, (read(f"{path}/{family.prefixes_leaf}") or "").split())),
         )
     except ValueError as exc:
         raise _malformed(path, exc) from exc

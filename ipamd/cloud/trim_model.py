@@ -21,7 +21,7 @@ from typing import Any
 
 # The trimmed AWS service model: where it is, whether it is usable, and a botocore loader for it.
 #
-# botocore describes EC2 in 4.3 MB of JSON, of which we use ten operations; loading all of it costs a client tens of megabytes.
+# botocore describes EC2 in 4.3 MB of JSON, of which we use a dozen operations; loading all of it costs a client tens of megabytes.
 # `trim_model.py` writes the needed part into `data/` at build time; nothing of botocore is committed. Data of another botocore
 # version than the installed one is never used, because parser and model must match. botocore is imported inside functions only.
 
@@ -74,6 +74,7 @@ def trimmed_loader(directory: Path) -> Loader:
 
 
 OPERATIONS: Mapping[str, str] = {
+    "AssignIpv6Addresses": "assign_ipv6_addresses",
     "AssignPrivateIpAddresses": "assign_private_ip_addresses",
     "AttachNetworkInterface": "attach_network_interface",
     "CreateNetworkInterface": "create_network_interface",
@@ -83,6 +84,7 @@ OPERATIONS: Mapping[str, str] = {
     "DescribeSubnets": "describe_subnets",
     "DetachNetworkInterface": "detach_network_interface",
     "ModifyNetworkInterfaceAttribute": "modify_network_interface_attribute",
+    "UnassignIpv6Addresses": "unassign_ipv6_addresses",
     "UnassignPrivateIpAddresses": "unassign_private_ip_addresses",
 }
 """API name -> method of a botocore client: what the port `Ec2` needs. amazon-vpc-cni-k8s calls more (its docs/iam-policy.md)."""

@@ -26,7 +26,7 @@ from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
 from ipamd.model.eni import Eni, EniState, is_created_by_us, is_managed
 from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import Family, IpAddress, IpNetwork, members, stand_in
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Create, IntentKind
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
@@ -66,15 +66,17 @@ class EniService(Service):
         exclusion: Callable[[Eni], str],
         on_quarantined: Callable[[], None],
         is_datastore_lost: bool,
+        family: Family,
     ) -> None:
         """`exclusion`: why an ENI gets no new sandbox, "" if it does. `on_quarantined`: EC2 has shown the address of a sandbox that is
-        not recorded: it can be adopted. It must not block."""
+        not recorded: it can be adopted. It must not block. `family`: of the pool."""
         self.book = book
         remember_named(book, context)
         self.routing = EniRouting(context, hostnet=hostnet, book=book)
         super().__init__(context)
         self._evidence = CloudEvidence(self._datastore.doubts())
         self._ec2 = ec2
+        self.family = family
         self._log = OperationLog(context)
         self._identity = identity
         self._exclusion = exclusion
@@ -329,6 +331,8 @@ class EniService(Service):
             # Nobody else would ask: an ENI whose place is counted is no difference for metadata.
             outcome.look_again(DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S)
             return False
+        if self.family.is_sparse and not eni.has_ipv6:
+            outcome.foreign.append(f"ENI {eni.eni_id} has no IPv6 address")
         if known is None:
             outcome.adopted.append(eni.eni_id)
             if now.created_by_us and not eni.delete_on_termination:
@@ -345,7 +349,7 @@ class EniService(Service):
         return replace(
             described,
             secondary_addresses=described.secondary_addresses - gone,
-            prefixes=frozenset(prefix for prefix in described.prefixes if prefix.network_address not in gone),
+            prefixes=frozenset(prefix for prefix in described.prefixes if members(prefix)[0] not in gone),
         )
 
     def _may_be_warm(self) -> bool:
@@ -378,11 +382,13 @@ class EniService(Service):
         """
         is_wired = False
         recorded = eni or self._datastore.eni(eni_id)
+        if recorded is not None and self.family.is_sparse:
+            prefixes = self._serving(recorded, prefixes, wired)
         fresh = [one for one in addresses if self._datastore.address(one) is None]
-        fresh += [one.network_address for one in prefixes if not any(self._datastore.address(each) for each in one)]
+        fresh += [one.network_address for one in prefixes if not any(map(self._datastore.address, members(one)))]
         if recorded is not None and fresh:
             self.routing.claim(recorded, fresh, wired=wired)
-        batches: list[Batch] = [(None, sorted(addresses)), *((prefix, list[IpAddress](prefix)) for prefix in sorted(prefixes))]
+        batches: list[Batch] = [(None, sorted(addresses)), *((prefix, list(members(prefix))) for prefix in sorted(prefixes))]
         with self._datastore.transaction() as uow:
             if eni is not None:
                 known = self._datastore.eni(eni_id)
@@ -398,6 +404,17 @@ class EniService(Service):
             self._on_quarantined()
         if may_be_warm:
             self._cooldown.resume(())
+
+    def _serving(self, eni: Eni, prefixes: Collection[IpNetwork], wired: Collection[IpAddress]) -> list[IpNetwork]:
+        """Of the /80s of an ENI those that serve: what is recorded or has a sandbox; else one, of the ENI that is for pods.
+
+        The lowest, so that each start chooses the same. That ENI is the primary one, or another while that one is excluded.
+        """
+        recorded = {row.prefix for row in self._datastore.addresses()}
+        serving = [one for one in sorted(prefixes) if one in recorded or any(address in one for address in wired)]
+        known = next((one for one in self._datastore.enis() if one.is_primary), None)
+        is_for_pods = not eni.excluded and (eni.is_primary or (known is not None and bool(known.excluded)))
+        return serving or (sorted(prefixes)[:1] if is_for_pods else [])
 
     def _admit(
         self,
@@ -415,6 +432,8 @@ class EniService(Service):
         primaries: dict[IpAddress, EniId] = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
         for prefix, batch in batches:
             rows = {address: self._datastore.address(address) for address in batch}
+            if self.family.is_sparse and prefix is not None:
+                rows |= {row.address: row for row in self._datastore.addresses() if row.prefix == prefix}
             elsewhere = [row for row in rows.values() if row is not None and row.eni_id != eni_id]
             taken = {row.address: f"stays recorded on {row.eni_id}" for row in elsewhere}
             for address in rows.keys() & primaries.keys():
@@ -430,7 +449,11 @@ class EniService(Service):
             outcome.added_count += len(fresh)
             uow.add_addresses(eni_id, filter(self._cooldown.is_cooling, fresh), prefix=prefix, cooldown=self._cooldown.period)
             uow.add_addresses(eni_id, fresh, prefix=prefix, cooldown=cooldown)
-            for address in filter(wired.__contains__, fresh):
+            # Of a /80 that is new every wired address that has no row.
+            within = (
+                [one for one in wired if prefix and one in prefix and one not in rows] if self.family.is_sparse and fresh else ()
+            )
+            for address in (*filter(wired.__contains__, fresh), *within):
                 uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
                 is_any_wired = True
             for shown in rows.values():
@@ -450,7 +473,7 @@ class EniService(Service):
         known = [row for row in self._datastore.addresses() if not row.is_lost]
         for key in sorted(absent, key=str):
             eni_id = key if isinstance(key, str) else None
-            rows = [row for row in known if key in (row.address, row.eni_id)]
+            rows = [row for row in known if key in (row.address, row.eni_id, stand_in(row.address))]
             try:
                 with self._datastore.transaction() as uow:
                     if eni_id:

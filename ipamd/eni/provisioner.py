@@ -128,11 +128,12 @@ class EniProvisioner(Service):
         if self._ramp.asked_count + count > most:
             asked = f"{self._ramp.asked_count} were asked for already, and {self._ramp.wanted_count} were wanted"
             raise CloudError(f"the plan asks for more than is wanted ({action}): {asked}", details=WHAT_HELPS)
-        before_count = self._usable_count()
+        before_count, eni_count = self._usable_count(), len(self._datastore.enis())
         with self._noting_what_stays_open():
             is_done = self._create(action) if isinstance(action, CreateEni) else self._allocate(action)
         self._ramp.asked_count += count
-        if not is_done or self._usable_count() > before_count:
+        is_of_use = self._usable_count() > before_count or (not count and len(self._datastore.enis()) > eni_count)
+        if not is_done or is_of_use:
             self._agenda.clear(WITHOUT_EFFECT)
             return
         self._agenda.put_off(WITHOUT_EFFECT, EC2)

@@ -187,6 +187,7 @@ class Steps(Service):
                 client_token=work.intent.client_token,
                 address_count=asked.address_count,
                 prefix_count=asked.prefix_count,
+                ipv6_address_count=int(not (asked.address_count or asked.prefix_count)),
                 is_urgent=self._demand.waiting()[0] > 0,
                 connection_tracking=asked.connection_tracking,
             )
@@ -368,7 +369,14 @@ class Steps(Service):
             self._log.close(work.intent, "the ENI does not exist any more")
             self.adopt_changes(work.node)
             return State.DONE
-        work.outcome = f"read back: {self._enis.record(known, described).added_count} addresses added"
+        added_count = self._enis.record(known, described).added_count
+        # A second /80 is of no use to anybody: this look may lag behind the call.
+        if self._enis.family.is_sparse and not (described.prefixes or self._is_absent(work.intent)):
+            raise CloudError(
+                f"whether EC2 has given {known.eni_id} a /80 is not known yet", details="it shows none, and is asked again"
+            )
+        self._agenda.clear((UNSEEN, work.intent.intent_id))
+        work.outcome = f"read back: {added_count} addresses added"
         return None
 
     def _close(self, work: Work) -> None:
@@ -517,12 +525,12 @@ class Steps(Service):
         self._demand.announce_supply()
 
     def _rows(self, work: Work) -> list[Address]:
-        eni_id = work.intent.eni_id
+        rows = [row for row in self._datastore.addresses() if row.eni_id == work.intent.eni_id]
         if isinstance(work.operation, Unassign):
-            named = all_addresses(work.operation.addresses, work.operation.prefixes)
-            found = (self._datastore.address(address) for address in named)
-            return [row for row in found if row is not None and row.eni_id == eni_id]
-        return [row for row in self._datastore.addresses() if row.eni_id == eni_id]
+            asked = work.operation
+            named = all_addresses(asked.addresses, asked.prefixes)
+            return [row for row in rows if row.address in named or row.prefix in asked.prefixes]
+        return rows
 
     def _is_perhaps_unseen(self, work: Work) -> bool:
         """Whether NotFound may be the lag of Describe behind our Create: after we asked to delete the ENI it is not."""

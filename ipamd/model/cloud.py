@@ -44,6 +44,7 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTra
 class DescribedEni:
     """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached".
 
+    `secondary_addresses`, `prefixes`: of the pool's family; of IPv6 only prefixes serve. `has_ipv6`: it has anything of that.
     `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only). `problem`: why the entry could not be read, "" if it
     could; then every other field is what could be read of it. `security_group_ids`: ascending; empty if the answer named none.
     """
@@ -54,6 +55,7 @@ class DescribedEni:
     primary_address: IPv4Address | None
     secondary_addresses: frozenset[IpAddress] = frozenset()
     prefixes: frozenset[IpNetwork] = frozenset()
+    has_ipv6: bool = False
     status: str = "available"
     interface_type: str = "interface"
     description: str = ""
@@ -94,7 +96,8 @@ def all_addresses(singles: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -
 class EniRequest:
     """One CreateNetworkInterface call: addresses or prefixes, tags and our token in a single request.
 
-    Exactly one of `address_count` and `prefix_count` is positive. `client_token` was stored before the call and is used
+    Exactly one of `address_count`, `prefix_count` and `ipv6_address_count` is positive; the last is its own, and its /80 is asked for
+    afterwards: EC2 takes no count of both. `client_token` was stored before the call and is used
     again after a crash (I9). `is_urgent`: an ADD waits for it; one that nobody waits for is not repeated when EC2 throttles it.
     """
 
@@ -105,6 +108,7 @@ class EniRequest:
     client_token: str
     address_count: int = 0
     prefix_count: int = 0
+    ipv6_address_count: int = 0
     is_urgent: bool = True
     connection_tracking: ConnectionTracking = ()
 

@@ -8,7 +8,6 @@ is code: ARP or neighbour discovery, sysctls, EC2's calls, and a /80, whose addr
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from ipamd.model.record import dataclass
@@ -138,9 +137,9 @@ def read_network(text: str) -> IpNetwork:
     return (IPV6 if ":" in text else IPV4).network(text)
 
 
-def members(prefix: IpNetwork) -> Collection[IpAddress]:
-    """The addresses by which a prefix is recorded, asked for and held back: each of a /28; of a /80 its last one."""
-    return (prefix[-1],) if family_of(prefix).is_sparse else frozenset(prefix)
+def members(prefix: IpNetwork) -> tuple[IpAddress, ...]:
+    """The addresses by which a prefix is recorded, asked for and held back: each of a /28, ascending; of a /80 its last one."""
+    return (prefix[-1],) if family_of(prefix).is_sparse else tuple[IpAddress, ...](prefix)
 
 
 def stand_in(address: IpAddress) -> IpAddress | None:

@@ -50,7 +50,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make an ENI and attach it.
+    """Make an ENI and attach it; with neither addresses nor prefixes it is one of IPv6, whose /80 is asked for afterwards.
 
     `moves_left`: how often another device index may be tried. `eni_id`: of what was made, once it is known. `refused`: what EC2 said
     when it refused to repeat the call; from then on what the call made is searched for.

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from ipamd.model.cloud import MetadataEni
 from ipamd.model.eni import EniState
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import IpAddress, IpNetwork, family_of, members
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.record import dataclass
 from ipamd.model.snapshot import Snapshot
@@ -67,7 +67,7 @@ class Recent:
         """Whether a difference, of what is shown or recorded on an ENI, is explained by what we did."""
         if kind is DifferenceKind.UNKNOWN and self.is_growing:
             return True
-        key = found.network_address if isinstance(found, IpNetwork) else found
+        key = members(found)[0] if isinstance(found, IpNetwork) else found
         return key in self.added or (key, on) in self.removed
 
 
@@ -108,12 +108,17 @@ def differences(
             ours = {eni.primary_address, *(row.prefix or row.address for row in rows)}
             theirs = shown.addresses | shown.prefixes
             in_enis += [(absent, mac, one, eni.eni_id) for one in ours - theirs]
-            in_enis += [(unknown, mac, one, eni.eni_id) for one in theirs - ours]
+            more = theirs - ours  # of /80s one serves, whatever else is there
+            in_enis += [(unknown, mac, one, eni.eni_id) for one in more if not isinstance(one, IpNetwork) or _serves(one)]
     of_list, of_enis = (
         frozenset(Difference(mac, kind, str(what)) for kind, mac, what, on in found if not recent.covers(kind, what, on=on))
         for found in (in_list, in_enis)
     )
     return of_list, of_enis
+
+
+def _serves(prefix: IpNetwork) -> bool:
+    return not family_of(prefix).is_sparse
 
 
 def sentence(differences: Collection[Difference]) -> str:

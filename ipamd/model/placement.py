@@ -116,6 +116,18 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
         want, room = want - share, room - share
 
 
+def serving_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
+    """The ENI for the one /80 of a node of IPv6: the primary one, or if that is excluded another that is attached."""
+    usable = [eni for eni in snapshot.enis if eni.state is EniState.ATTACHED and not eni.is_excluded]
+    return min(usable, key=lambda eni: (not eni.is_primary, eni.device_index), default=None)
+
+
+def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni | None:
+    """A new ENI for that /80; None if there is no place."""
+    count = _places(snapshot, settings)
+    return CreateEni(next(_free_indexes(snapshot)), other_place_count=count - 1) if count else None
+
+
 def _places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """ENIs that may be added: below the limit, and below what EC2 attached at most, which was counted in ENIs that it shows."""
     known = snapshot.growth

@@ -18,14 +18,16 @@ from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.freeze import barred_enis
 from ipamd.model.placement import (
     STOPGAP_COUNT,
+    eni_for_prefix,
     eni_limit,
     growth_actions,
     is_prefix_mode,
     pending_count,
     room_for_eni,
+    serving_eni,
     vacant_slots,
 )
-from ipamd.model.pool import SHORT_S, Action, Blocked, CreateEni, PoolSettings, PoolSnapshot, Refusal
+from ipamd.model.pool import SHORT_S, Action, Allocate, Blocked, CreateEni, PoolSettings, PoolSnapshot, Refusal
 from ipamd.model.record import dataclass, replace
 from ipamd.model.release import exchange, excluded_actions, release_actions, why_kept
 from ipamd.model.words import counted
@@ -232,6 +234,8 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
 
 
 def _plan(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
+    if settings.family.is_sparse:
+        return _plan_of_ipv6(snapshot, settings)
     settings = resolved(snapshot, settings)
     deficit, excess = deficit_count(snapshot, settings), excess_count(snapshot, settings)
     host = snapshot.growth.host if snapshot.waiting_count > snapshot.supply_count else None
@@ -271,6 +275,37 @@ def _plan(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
     return Plan((), sentence, deficit, excess, blocked)
 
 
+def _plan_of_ipv6(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
+    """A /80 holds more than any node can use: one is wanted, nothing else grows, and nothing goes.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, setupENI and StartNodeIPPoolManager.
+    """
+    known, deficit = snapshot.growth, deficit_count(snapshot, settings)
+    if not deficit:
+        host = known.host if snapshot.waiting_count > snapshot.supply_count else None
+        without = f"; without meaning here: {', '.join(settings.meaningless)}" if settings.meaningless else ""
+        return Plan((), str(host or f"at target: one /80 has more than this node can use{without}"), blocked=host)
+    eni, short = serving_eni(snapshot), "short of a /80"
+    if known.pending_address_count or known.pending_enis or any(one.state is EniState.ATTACHING for one in snapshot.enis):
+        return Plan((), f"{short}, which may be on its way: {known.pending or 'EC2 is asked'}", deficit)
+    action = Allocate(eni.eni_id, prefix_count=1) if eni is not None else eni_for_prefix(snapshot, settings)
+    if not snapshot.limits.supports_prefixes:
+        step = "use a Nitro or bare-metal type, or a cluster of IPv4"
+        blocked: Refusal | None = Refusal(f"{snapshot.limits.instance_type} is not built on Nitro and has no /80", step)
+    elif snapshot.fault is not None:
+        blocked = snapshot.fault
+    elif eni is None:
+        barred = Refusal(f"another ENI is needed and the pool is frozen: {snapshot.frozen}", THAW, kind=Blocked.FROZEN)
+        blocked = known.creation or (barred if snapshot.bars_enis else None) or (None if action else _full(snapshot, settings))
+    else:
+        step = "find out what is on that ENI: EC2 or its link keeps it from having one"
+        refused = Refusal(f"{eni.eni_id} takes no /80 now", step, kind=Blocked.ENI_LIMIT)
+        blocked = known.allocation or known.prefixes or (refused if eni.eni_id in known.slot_caps else None)
+    if blocked is not None or action is None:
+        return Plan((), f"{short}, and cannot get one: {blocked}", deficit, blocked=blocked)
+    return Plan((action,), f"{short}: {action}", deficit)
+
+
 def _at_target(snapshot: PoolSnapshot, settings: PoolSettings, host: Refusal | None, blocked: Refusal | None) -> Plan:
     """Give back what was in excess for long enough, or say why it is kept."""
     excess, surplus = excess_count(snapshot, settings), surplus_count(snapshot, settings)
@@ -293,6 +328,10 @@ def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     address. Free addresses on an ENI whose host routing is not in place yet count, because they will come; unless it has failed for
     long.
     """
+    if settings.family.is_sparse:
+        # One /80 that may be given is enough, whatever was in use of another that is lost.
+        serves = any(eni.prefix_count and eni.counts.free and not eni.is_excluded for eni in snapshot.enis)
+        return 0 if serves else max(snapshot.waiting_count, 1)
     settings, free = resolved(snapshot, settings), _coming_count(snapshot)
     if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         return 0
@@ -318,6 +357,8 @@ def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
     The opposite of `deficit_count`: taking away so many leaves it at 0. With IP targets: min(free - W, total - M), 0 at least.
     """
+    if settings.family.is_sparse:
+        return 0
     settings, free = resolved(snapshot, settings), snapshot.supply_count - snapshot.waiting_count
     if settings.ip_targets_defined:
         return max(min(free - settings.warm_ip_target, snapshot.pool_count - settings.minimum_ip_target), 0)
@@ -352,6 +393,8 @@ def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     Without IP targets single addresses are asked for by the ENI: whole ones are wanted then.
     """
     settings, deficit = resolved(snapshot, settings), deficit_count(snapshot, settings)
+    if settings.family.is_sparse:
+        return min(deficit, 1)
     wanted = max(_wanted_count(snapshot, settings, deficit), deficit) if deficit else 0
     unit = 1 if settings.ip_targets_defined or is_prefix_mode(snapshot, settings) else snapshot.limits.slots_per_eni
     return -(-wanted // unit) * unit

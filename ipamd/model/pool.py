@@ -20,7 +20,7 @@ from ipamd.model.errors import (
     SubnetExhaustedError,
     ThrottledError,
 )
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
@@ -42,6 +42,7 @@ class PoolSettings:
     `warm_target_auto`: `warm_ip_target` follows demand (`ipamd/model/plan.py`).
     `release_hold_s`: what was in excess for so many seconds is released. `spare_eni_delay_s`: after an ADD an ENI that only
     WARM_ENI_TARGET or WARM_PREFIX_TARGET wants is asked for so many seconds later; 0: at once.
+    `family`: of the pool; one of IPv6 wants one /80, and no target counts. `meaningless`: settings that were made all the same.
     """
 
     warm_eni_target: int = 1
@@ -54,6 +55,8 @@ class PoolSettings:
     warm_target_auto: bool = False
     release_hold_s: float = RELEASE_HOLD_S
     spare_eni_delay_s: float = 0.0
+    family: Family = IPV4
+    meaningless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("warm_eni_target", "warm_ip_target", "minimum_ip_target", "warm_prefix_target", "max_eni", "max_pods"):

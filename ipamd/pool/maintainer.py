@@ -60,6 +60,8 @@ NO_PREFIXES = (
 )
 """Source of the fallback: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isConfigValid."""
 
+NO_IPV6 = "IPv6: {} is not built on Nitro and has no /80, so no pod gets an address: use a Nitro or bare-metal type"
+
 log = logging.getLogger(__name__)
 
 
@@ -120,7 +122,8 @@ class PoolMaintainer(Service):
         has_prefixes = settings.prefix_delegation and limits.supports_prefixes
         self._drain_other_kind(is_prefix_mode=has_prefixes)
         is_without = settings.prefix_delegation and not has_prefixes
-        self._health.report("prefixes", NO_PREFIXES.format(limits.instance_type) if is_without else "")
+        sentence = NO_IPV6 if settings.family.is_sparse else NO_PREFIXES
+        self._health.report("prefixes", sentence.format(limits.instance_type) if is_without else "")
         self._demand.trigger()
 
     def _drain_other_kind(self, *, is_prefix_mode: bool) -> None:

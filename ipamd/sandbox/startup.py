@@ -205,9 +205,10 @@ class StartupReconciler(Service):
         """Remove routes and rules of our addresses that belong to no veth and no attachment; EC2 may have taken the address since."""
         survey = self._survey
         owned = {attachment.address for attachment in self._datastore.attachments()} | self._claimed
-        known = {row.address for row in self._datastore.addresses()}
+        ruled = set(survey.to_rules) | set(survey.from_rules)
+        known = {address for address in ruled if self._datastore.address(address) is not None}
         known |= stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
-        strays = (set(survey.to_rules) | set(survey.from_rules)) & known - owned
+        strays = ruled & known - owned
         for address in sorted(strays):
             try:
                 self._wiring.remove_leftover(host_veth=None, address=address)

@@ -384,6 +384,20 @@ class DaemonConfig:
         return Path(self.freeze_file) if self.freeze_file else self.run_dir / "hooks" / "freeze"
 
 
+OF_IPV4 = frozenset(
+    {
+        *(item.metadata["env"] for item in fields(PoolConfig) if item.name != "cooldown_s"),
+        "AWS_VPC_K8S_CNI_EXTERNALSNAT",
+        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
+        "AWS_EXTERNAL_SERVICE_CIDRS",
+        "AWS_VPC_CNI_NODE_PORT_SUPPORT",
+        "AWS_VPC_K8S_CNI_CONNMARK",
+    }
+)
+"""What means nothing with pods of IPv6: there is one /80, on the primary ENI, without SNAT, and no reply leaves by another ENI.
+Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, StartNodeIPPoolManager; pkg/networkutils/network.go, SetupHostNetwork."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Every setting, by topic."""
@@ -403,6 +417,19 @@ class Settings:
             for item in fields(config):
                 yield topic.name, item, getattr(config, item.name)
 
+    def meaningless(self) -> tuple[str, ...]:
+        """The settings that were made and mean nothing for a pool of this family, by the names of their variables."""
+        if not self.network.family.is_sparse:
+            return ()
+        topics = fields(self.pool), fields(self.network)
+        made = [
+            item.metadata["env"]
+            for config, items in zip((self.pool, self.network), topics, strict=True)
+            for item in items
+            if getattr(config, item.name) != item.default
+        ]
+        return tuple(name for name in made if name in OF_IPV4)
+
     def pool_settings(self, *, max_pods: int, supports_prefixes: bool = True) -> PoolSettings:
         """Make the planner's settings; `max_pods` is the instance type's, used when MAX_PODS is not set.
 
@@ -410,6 +437,10 @@ class Settings:
         Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt, ENIs x (addresses per ENI - 1) + 2.
         """
         pool = self.pool
+        if self.network.family.is_sparse:
+            return PoolSettings(
+                warm_eni_target=0, prefix_delegation=True, family=self.network.family, meaningless=self.meaningless()
+            )
         type_max_pods = 0 if pool.prefix_delegation and supports_prefixes else max_pods
         return PoolSettings(
             warm_eni_target=pool.warm_eni_target,

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from ipamd.model.errors import SettingsError
+from ipamd.model.family import IPV6
 from ipamd.model.record import dataclass
 from ipamd.model.redaction import without_secrets
 from ipamd.model.words import counted, printable
@@ -29,6 +30,9 @@ SHOWN_MAX = 200
 """Characters of a wrong value that are quoted. Ours."""
 
 EVERY_HOST = {"", "0.0.0.0"}  # noqa: S104  # compared, not listened on
+
+IPV6_MTU_LEAST = 1280
+"""Source: RFC 8200, 5; amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, validateMTU."""
 
 OF_THE_SDK = {
     "AWS_REGION": parse_region,
@@ -112,6 +116,8 @@ def contradictions(settings: Settings) -> list[str]:
         )
     if settings.network.ipv6 and settings.subnets.custom_networking:
         problems.append("AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG=true: pods of IPv6 have the primary ENI's subnet, remove it")
+    if settings.network.sandbox_mtu < IPV6_MTU_LEAST and IPV6 in (settings.network.family, settings.network.egress):
+        problems.append(f"POD_MTU or AWS_VPC_ENI_MTU={settings.network.sandbox_mtu}: IPv6 needs {IPV6_MTU_LEAST} bytes at least")
     if settings.network.sandbox_mtu > settings.network.eni_mtu:
         problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
     return problems
@@ -123,11 +129,12 @@ def _host_and_port(text: str) -> tuple[str, int]:
 
 
 def without_meaning(environ: Mapping[str, str] = os.environ) -> str:
-    """Name in one line the settings of amazon-vpc-cni-k8s that are set and mean nothing here; "" if none is. Call after `load`."""
+    """Name in one line the settings that are made and mean nothing here; "" if none is. Call after `load`."""
     found = upstream.without_meaning({**environ, **_from_file(environ, [])})
-    if not found:
-        return ""
-    return f"settings of amazon-vpc-cni-k8s without meaning here: {', '.join(found)} (docs/settings.md says why)"
+    told = f"settings of amazon-vpc-cni-k8s without meaning here: {', '.join(found)} (docs/settings.md says why)" if found else ""
+    if of_ipv4 := load_what_is_right(environ).meaningless():
+        told += f"{'; ' * bool(told)}settings without meaning with pods of IPv6: {', '.join(of_ipv4)}"
+    return told
 
 
 def describe(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[ConfigLine]:

@@ -92,8 +92,8 @@ UPSTREAM: tuple[Row, ...] = (
     ),
     _refused(
         "DISABLE_POD_V6",
-        "pods get no IPv6 address and what they send by IPv6 is dropped anyway; to turn it off inside them too, chain the tuning "
-        "plugin with VPC_IPAMD_CHAINED_PLUGINS",
+        "pods of IPv4 get no IPv6 address without ENABLE_V6_EGRESS, and what they send by IPv6 is dropped anyway; to turn it off "
+        "inside them too, chain the tuning plugin with VPC_IPAMD_CHAINED_PLUGINS",
     ),
     _refused(
         "ENABLE_POD_ENI",

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, CallReport, Outcome, StatusReport
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity
@@ -19,13 +19,14 @@ from ipamd.model.errors import (
     IpamError,
     SubnetExhaustedError,
 )
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.subnets import CLUSTER_TAG_PREFIX, ROLE_TAG, DescribedSubnet
 
 INSTANCE = InstanceId("i-0123456789abcdef0")
 SUBNET = SubnetId("subnet-1")
 SUBNET_CIDR = IPv4Network("10.0.0.0/20")
+SUBNET_CIDR_6 = IPv6Network("2001:db8:1:2::/64")
 PRIMARY = EniId("eni-primary")
 
 IDENTITY = InstanceIdentity(
@@ -46,9 +47,12 @@ LIMITS = InstanceLimits("m5.large", 3, 10)
 
 
 class FakeEc2:
-    """Implements `Ec2`. `fail[method]` is raised before the call takes effect, `lose[method]` after it (a lost answer)."""
+    """Implements `Ec2`. `fail[method]` is raised before the call takes effect, `lose[method]` after it (a lost answer).
 
-    def __init__(self, *, limits: InstanceLimits = LIMITS, pool_size: int = 1000) -> None:
+    `family`: of the pool that asks; with IPv6 the primary ENI has an address of it, and prefixes are /80s.
+    """
+
+    def __init__(self, *, limits: InstanceLimits = LIMITS, pool_size: int = 1000, family: Family = IPV4) -> None:
         self._lock = threading.RLock()
         self.limits = limits
         self.enis: dict[EniId, DescribedEni] = {}
@@ -69,7 +73,12 @@ class FakeEc2:
         self.left_prefix_count = 128
         self.told_free_count: int | None = None  # what DescribeSubnets says, if it is not the truth
         self._fresh = (SUBNET_CIDR.network_address + n for n in range(20, 2048))
-        self._fresh_prefixes = (p for p in SUBNET_CIDR.subnets(new_prefix=28) if p.network_address >= IPv4Address("10.0.8.0"))
+        self._fresh_prefixes: Iterator[IpNetwork] = (
+            p for p in SUBNET_CIDR.subnets(new_prefix=28) if p.network_address >= IPv4Address("10.0.8.0")
+        )
+        self.family = family
+        if family.is_sparse:
+            self._fresh_prefixes = (p for p in SUBNET_CIDR_6.subnets(new_prefix=80) if p.network_address > SUBNET_CIDR_6[0])
         own = DescribedSubnet(SUBNET, SUBNET_CIDR, IDENTITY.availability_zone, IDENTITY.vpc_id, 0)
         self.subnets: dict[SubnetId, DescribedSubnet] = {SUBNET: own}
         self._fresh_of: dict[SubnetId, Iterator[IPv4Address]] = {}
@@ -85,6 +94,7 @@ class FakeEc2:
             device_index=0,
             delete_on_termination=True,
             security_group_ids=IDENTITY.security_group_ids,
+            has_ipv6=family.is_sparse,
         )
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
@@ -193,6 +203,7 @@ class FakeEc2:
                     description=request.description,
                     security_group_ids=request.security_group_ids,
                     connection_tracking=request.connection_tracking,
+                    has_ipv6=request.ipv6_address_count > 0,
                 )
                 self._tokens[request.client_token] = eni_id
         self._lose("create_eni")
@@ -262,7 +273,7 @@ class FakeEc2:
         self._lose("assign_addresses")
         return taken
 
-    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IPv4Network]:
+    def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IpNetwork]:
         """See the port."""
         self._call("assign_prefixes")
         with self._lock:
@@ -270,7 +281,7 @@ class FakeEc2:
             if len(eni.secondary_addresses) + len(eni.prefixes) + count > self.limits.slots_per_eni:
                 raise EniLimitError(f"ENI {eni_id} has no {count} free slots", details="PrivateIpAddressLimitExceeded")
             taken = self._take_prefixes(count)
-            self.enis[eni_id] = replace(eni, prefixes=eni.prefixes | taken)
+            self.enis[eni_id] = replace(eni, prefixes=eni.prefixes | taken, has_ipv6=eni.has_ipv6 or self.family.is_sparse)
         self._lose("assign_prefixes")
         return taken
 
@@ -331,9 +342,10 @@ class FakeEc2:
         fresh = self._fresh_of.setdefault(subnet_id, iter(list(subnet.cidr.hosts())[4:]))
         return [next(fresh) for _ in range(count)]
 
-    def _take_prefixes(self, count: int) -> frozenset[IPv4Network]:
+    def _take_prefixes(self, count: int) -> frozenset[IpNetwork]:
         if self.left_prefix_count < count:
-            raise SubnetExhaustedError(f"subnet {SUBNET} has no {count} free /28s", details="InsufficientCidrBlocks")
+            what = f"{count} free /{self.family.prefix_length}s"
+            raise SubnetExhaustedError(f"subnet {SUBNET} has no {what}", details="InsufficientCidrBlocks")
         self.left_prefix_count -= count
         return frozenset(next(self._fresh_prefixes) for _ in range(count))
 

@@ -60,10 +60,12 @@ class FakeNode:
         """On the host's disk: it outlives `crash` and `reboot`. Nothing is written before `history.write()`."""
         self.network = network or NetworkConfig()
         self.subnets_config, self.custom_network = subnets or SubnetsConfig(), custom_network
-        self.settings = settings or PoolSettings()
+        self.settings = settings or (
+            Settings(network=self.network).pool_settings(max_pods=0) if self.network.ipv6 else PoolSettings()
+        )
         self.clock = clock or FakeClock()
         self.wiring = FakeWiring()
-        self.ec2 = ec2 or FakeEc2()
+        self.ec2 = ec2 or FakeEc2(family=self.network.family)
         self.hostnet = FakeHostNetwork(lambda: {eni.mac for eni in self.ec2.attached()})
         self.metadata = FakeMetadata(self.ec2.attached)
         self.runtime = FakeRuntime()
@@ -75,7 +77,13 @@ class FakeNode:
     def start(self) -> None:
         """Make the process's part anew over what is on disk, in the kernel and at EC2."""
         self.failpoint = no_failpoint
-        self.opened = open_datastore(self.run_dir / "state.db", boot_id=BOOT_ID, clock=self.clock, failpoint=self._reached)
+        self.opened = open_datastore(
+            self.run_dir / "state.db",
+            boot_id=BOOT_ID,
+            clock=self.clock,
+            family=self.network.family,
+            failpoint=self._reached,
+        )
         self.spool = Spool(self.run_dir, clock=self.clock)
         self.history = HistoryWriter(
             self.history_dir,
@@ -220,9 +228,9 @@ class FakeNode:
         attachments = self.datastore.attachments()
         addresses: list[IpAddress] = [attachment.address for attachment in attachments]
         assert len(set(addresses)) == len(addresses), "I1: one address, one attachment"
-        on_enis = {a: e.eni_id for e in self.ec2.enis.values() for a in e.secondary_addresses}
-        on_enis |= {a: e.eni_id for e in self.ec2.enis.values() for p in e.prefixes for a in p}
         for attachment in attachments:
-            assert on_enis.get(attachment.address) == attachment.eni_id, "I7: assigned addresses are on their ENI at EC2"
+            eni, one = self.ec2.enis.get(attachment.eni_id), attachment.address
+            is_on = eni is not None and (one in eni.secondary_addresses or any(one in prefix for prefix in eni.prefixes))
+            assert is_on, "I7: assigned addresses are on their ENI at EC2"
         primaries = {eni.primary_address for eni in self.ec2.enis.values()}
         assert not primaries & {row.address for row in self.datastore.addresses()}, "I6: primary addresses are not ours to give"

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 import ipamd
 from ipamd.model.errors import SettingsError
-from ipamd.settings import Settings, describe, load
+from ipamd.model.family import IPV6
+from ipamd.settings import Settings, describe, load, without_meaning
 from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_tags, parse_url, parse_veth_prefix
 from tests.table import each_of
 
@@ -143,6 +144,10 @@ GOOD = {
     "VPC_IPAMD_SPARE_ENI_DELAY": ("0", 0),
     "ENABLE_PREFIX_DELEGATION": ("t", True),
     "IP_COOLDOWN_PERIOD": ("86400", 86400),
+    "ENABLE_IPv4": ("T", True),
+    "ENABLE_IPv6": ("f", False),
+    "ENABLE_V4_EGRESS": ("false", False),
+    "ENABLE_V6_EGRESS": ("1", True),
     "AWS_VPC_ENI_MTU": ("576", 576),
     "POD_MTU": ("9001", 9001),
     "AWS_VPC_K8S_CNI_VETHPREFIX": ("pod1", "pod1"),
@@ -248,6 +253,10 @@ BAD = {
     "VPC_IPAMD_RELEASE_HOLD": ["0", "86401", "10m"],
     "VPC_IPAMD_SPARE_ENI_DELAY": ["-1", "3601", "30s"],
     "ENABLE_PREFIX_DELEGATION": ["yes"],
+    "ENABLE_IPv4": ["dual"],
+    "ENABLE_IPv6": ["on"],
+    "ENABLE_V4_EGRESS": ["ipv4"],
+    "ENABLE_V6_EGRESS": ["TrUe"],
     "IP_COOLDOWN_PERIOD": ["-1", "86401", "30s"],
     "AWS_VPC_ENI_MTU": ["575", "9002"],
     "POD_MTU": ["575", "9002"],
@@ -363,6 +372,37 @@ def test_derived() -> None:
     assert (planned.max_pods, planned.warm_ip_target, planned.prefix_delegation) == (5, 3, True)
 
 
+OF_IPV6 = {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true"}
+
+
+def test_a_pool_of_ipv6() -> None:
+    """Pods of IPv6 have one /80: what is set of targets and of translation means nothing, and is named, not refused (I15)."""
+    given = OF_IPV6 | {"WARM_IP_TARGET": "5", "ENABLE_PREFIX_DELEGATION": "true", "AWS_VPC_K8S_CNI_EXTERNALSNAT": "true"}
+    settings = load(given | {"IP_COOLDOWN_PERIOD": "60", "AWS_VPC_ENI_MTU": "1500"})
+    named = ("WARM_IP_TARGET", "ENABLE_PREFIX_DELEGATION", "AWS_VPC_K8S_CNI_EXTERNALSNAT")
+    assert settings.meaningless() == named
+    assert without_meaning(given).endswith(f"settings without meaning with pods of IPv6: {', '.join(named)}")
+    planned = settings.pool_settings(max_pods=29)
+    assert (planned.family, planned.max_pods, planned.ip_targets_defined) == (IPV6, 0, False)
+    assert load(OF_IPV6).meaningless() == load({"WARM_IP_TARGET": "5"}).meaningless() == ()
+    assert without_meaning(OF_IPV6) == without_meaning({"WARM_IP_TARGET": "5"}) == ""
+
+
+@each_of(
+    [
+        {"ENABLE_IPv6": "true"},
+        {"ENABLE_IPv4": "false"},
+        OF_IPV6 | {"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": "true"},
+        OF_IPV6 | {"POD_MTU": "1279"},
+        {"ENABLE_V6_EGRESS": "true", "AWS_VPC_ENI_MTU": "1279"},
+    ]
+)
+def test_what_pods_of_ipv6_cannot_have(environment: dict[str, str]) -> None:
+    """Both families or none, custom networking, and an MTU that IPv6 does not work with."""
+    with pytest.raises(SettingsError, match="1 setting"):
+        load(environment)
+
+
 def test_describe() -> None:
     """Every setting is shown once with its value, default, origin and a sentence (`ipamctl config`)."""
     environment = {"ADDITIONAL_ENI_TAGS": '{"a": "1"}', "AWS_VPC_CNI_NODE_PORT_SUPPORT": "0", "MAX_ENI": "", "UNKNOWN": "1"}
@@ -389,7 +429,7 @@ def test_every_setting_is_read(name: str) -> None:
     """A setting that nothing outside ipamd/settings reads would be accepted and have no effect.
 
     Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `conflist` (`conflist_beside`),
-    `warm_target` (the planner's `warm_target_auto`).
+    `warm_target` (the planner's `warm_target_auto`); the two families and their egress (`family`, `egress`).
     """
     field_name = _fields()[name].rpartition(".")[2]
     other = {
@@ -397,6 +437,8 @@ def test_every_setting_is_read(name: str) -> None:
         "freeze_file": "freeze_path",
         "warm_target": "warm_target_auto",
         "conflist": "conflist_beside",
+        **dict.fromkeys(("ipv4", "ipv6"), "family"),
+        **dict.fromkeys(("v4_egress", "v6_egress"), "egress"),
     }
     through = other.get(field_name, field_name)
     assert through in _attributes_read(in_config=False), f"{name}: nothing in ipamd reads .{through}"

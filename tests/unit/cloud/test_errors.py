@@ -104,7 +104,11 @@ def test_each_ec2_code_has_its_class(code: str, message: str, status: int, error
 def test_every_rule_is_exercised() -> None:
     """The table above reaches every row of the adapter's table."""
     said = [errors.refused("Call", "it", code=code, message=message, status=400).error.next_step for code, message, *_ in ANSWERS]
-    unreached = [rule for rule in errors.RULES if rule.advice.format(actions="ec2:Call") not in said]
+    unreached = [
+        rule
+        for rule in errors.RULES
+        if rule.advice.format(actions="ec2:Call", prefix="/28", instead="single addresses") not in said
+    ]
     assert unreached == []
     assert len({rule.advice for rule in errors.RULES}) == len(errors.RULES), "each row is known by its advice"
 
@@ -123,6 +127,15 @@ def test_denied_names_the_iam_action() -> None:
     """A refusal by IAM names every action that the policy lacks; an ENI is created with tags, which is an action too."""
     failed = errors.refused("CreateNetworkInterface", "subnet-1", code="UnauthorizedOperation", message="no", status=403)
     assert "ec2:CreateNetworkInterface and ec2:CreateTags" in failed.error.details
+
+
+def test_a_refusal_of_ipv6_names_what_the_managed_policy_lacks() -> None:
+    """AWS's own policy for nodes has no call of IPv6, so a denial says which line to add; a full subnet lacks a /80 (I14)."""
+    denied = errors.refused("AssignIpv6Addresses", "eni-1", code="UnauthorizedOperation", message="no", status=403).error
+    assert "allow ec2:AssignIpv6Addresses (AmazonEKS_CNI_Policy lacks it) to the node's role" in denied.details
+    full = errors.refused("AssignIpv6Addresses", "eni-1", code="InsufficientCidrBlocks", message="no", status=400).error
+    assert "no free /80" in full.next_step
+    assert "single addresses" not in full.next_step
 
 
 def test_what_only_sts_can_read_goes_to_the_log(caplog: pytest.LogCaptureFixture) -> None:

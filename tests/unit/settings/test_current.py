@@ -73,13 +73,25 @@ def test_what_contradicts_itself_until_a_restart_is_refused(monkeypatch: pytest.
     assert current.now == Settings()
 
 
-@pytest.mark.parametrize("name", GOOD)
+FAMILIES = ("ENABLE_IPv4", "ENABLE_IPv6")
+"""Changed together: pods have one."""
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if name not in FAMILIES])
 def test_every_setting_is_taken_or_named(name: str) -> None:
     """No change of any setting is lost in silence."""
     current = CurrentSettings(Settings())
     change = current.offer(load({name: GOOD[name][0]}))
     assert change.taken + change.needs_restart == (name,)
     assert current.generation.number == 2
+
+
+def test_the_family_waits_for_a_restart() -> None:
+    """A pool has one family for the life of the node: a change is named and not taken."""
+    current = CurrentSettings(Settings())
+    change = current.offer(load(dict(zip(FAMILIES, ("false", "true"), strict=True))))
+    assert (change.taken, change.needs_restart) == ((), FAMILIES)
+    assert current.now.network.family is Settings().network.family
 
 
 def test_a_node_follows(tmp_path: Path) -> None:
