@@ -278,6 +278,12 @@ class HostNetwork(Protocol):
         NOT_REPAIRED per refusal.
         """
 
+    def release(self) -> str:
+        """Let neighbour discovery of sandboxes pass, which those need that amazon-vpc-cni-k8s wires; `confine_sandboxes` ends it.
+
+        Returns: what was done, "" if nothing stood against it. Raises: WiringError.
+        """
+
     def confinement_differences(self) -> list[RoutingDifference]:
         """Compare as `confine_sandboxes` does, and change nothing."""
 

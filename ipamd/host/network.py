@@ -156,6 +156,8 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
         return True
     if kind is ChangeKind.RULE and address is not None:  # one ahead of ours leads away what it selects
         selected = family_of(address).network((address, change.length), strict=False)
+        if family_of(address).is_sparse:  # a node of IPv6 has few rules, and none of ours is for a network
+            return True
         return change.priority == dataplane.EXTERNAL_SERVICE_PRIORITY or any(selected.overlaps(eni.subnet_cidr) for eni in enis)
     return address is None or any(address == eni.subnet_cidr.network_address for eni in enis)
 
@@ -471,9 +473,15 @@ class HostNetworkReconciler(Service):
         rows = self._datastore.address
         return frozenset(
             address
-            for address in stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
+            for address in stray_rules(survey, self._networks(survey))
             if (row := rows(address)) is None or not (row.is_in_use or row.state is AddressState.QUARANTINED)
         )
+
+    def _networks(self, survey: KernelSurvey) -> set[IpNetwork]:
+        """The subnets of ENIs, and the prefixes of which not every address is recorded, that an address in a survey is in."""
+        rows = (self._datastore.address(address) for address in (*survey.to_rules, *survey.from_rules))
+        prefixes = {row.prefix for row in rows if row is not None and row.prefix and family_of(row.address).is_sparse}
+        return prefixes.union(eni.subnet_cidr for eni in self._datastore.enis())
 
     def _remove_strays(self, strays: frozenset[IpAddress]) -> list[str]:
         """Remove those that a second survey shows, too: it began after the first had read the rules, so it has the veth and the

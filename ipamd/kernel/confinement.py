@@ -82,7 +82,7 @@ class Confinement:
         if self._is_served(IPV6) and self._tables.is_unchanged() is not True:
             self._fix_neighbours(veths)
         sentences, refused = self._tables.repair(commands)
-        refusals = list(starmap(_not_checked, refused.items()))
+        refusals = list(starmap(self._not_checked, refused.items()))
         with suppress(WiringError, KernelDumpError):
             self.dropped |= {name.removeprefix(ruleset.COUNTER_PREFIX): count for name, count in self._tables.counted(commands)}
         if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
@@ -101,7 +101,7 @@ class Confinement:
     def differences(self) -> list[RoutingDifference]:
         """Compare and change nothing."""
         sentences, refused = self._tables.differences(self._commands())
-        refusals = [*starmap(_not_checked, refused.items()), *self._overruled()]
+        refusals = [*starmap(self._not_checked, refused.items()), *self._overruled()]
         return [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *refusals]]
 
     def _commands(self) -> dict[NftTable, str]:
@@ -213,14 +213,15 @@ class Confinement:
                     if exc.errno != errno.ENOENT:  # the veth has gone meanwhile
                         return
 
-
-def _not_checked(table: NftTable, exc: WiringError) -> WiringError:
-    if table == ruleset.BRIDGE:
-        return WiringError("what comes from sandboxes by ports of bridges is not dropped", details=str(exc))
-    if table == ruleset.ARP:
-        what = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
-        return WiringError(what, details=f"{exc}; the kernel needs nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
-    is_source = table == ruleset.IPV4
-    what = "the source of sandboxes' packets is not checked" if is_source else "IPv6 packets of sandboxes are not dropped"
-    left = ": strict rp_filter of the host veths is all that is left; the kernel needs nft_fib (CONFIG_NFT_FIB_IPV4)"
-    return WiringError(what, details=f"{exc}{left if is_source else ''}")
+    def _not_checked(self, table: NftTable, exc: WiringError) -> WiringError:
+        if table == ruleset.BRIDGE:
+            return WiringError("what comes from sandboxes by ports of bridges is not dropped", details=str(exc))
+        if table == ruleset.ARP:
+            what = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
+            return WiringError(what, details=f"{exc}; the kernel needs nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
+        family = IPV4 if table == ruleset.IPV4 else IPV6
+        if not self._is_served(family):
+            return WiringError(f"IPv{4 if family is IPV4 else 6} packets of sandboxes are not dropped", details=str(exc))
+        left = {IPV4: "strict rp_filter of the host veths is all that is left", IPV6: "nothing else checks it"}[family]
+        needed = f"the kernel needs nft_fib (CONFIG_NFT_FIB_IPV{4 if family is IPV4 else 6})"
+        return WiringError("the source of sandboxes' packets is not checked", details=f"{exc}: {left}; {needed}")

@@ -79,7 +79,7 @@ class KernelHostNetwork(HostNetwork):
         self._former_names: set[str] = set()
         self._table_seen: tuple[str, ruleset.FormerSettings] | None = None  # what the last repair of the table saw of the host
         self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments)
-        self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix)
+        self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix, family=config.family)
         self._link_wait_s = link_wait_s
         self._looker = HostLooker(veth_prefix=config.veth_prefix, family=config.family)
         self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=(config.family,))
@@ -117,6 +117,13 @@ class KernelHostNetwork(HostNetwork):
             outcomes = sock.request([checks.own_table_rule(self._config.family)])
         must(outcomes, "setup of the node")
         return [] if outcomes[0].errno else [Repaired(f"{OWN_RULE} was missing: added", LEADING)]
+
+    def release(self) -> str:
+        with self._lock:  # of IPv6 the table goes: the veths of amazon-vpc-cni-k8s have no permanent neighbour
+            if self._config.family is IPV4 or not self._nft.list_table(ruleset.IPV6):
+                return ""
+            self._nft.run(ruleset.IPV6.removal())
+        return f"{ruleset.IPV6.what} removed: its sandboxes need neighbour discovery"
 
     def confinement_differences(self) -> list[RoutingDifference]:
         with self._lock:

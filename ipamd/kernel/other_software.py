@@ -25,7 +25,7 @@ from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attrib
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import NFGENMSG_BYTES, Nftables, generation
 from ipamd.model.errors import WiringError
-from ipamd.model.family import IPV4, IPV6, IpAddress
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, read_address
 from ipamd.model.kernel import NODE, RoutingDifference
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
@@ -38,7 +38,8 @@ EGRESS_CHAINS = ("CNI-E4-", "CNI-E6-")
 """One for each sandbox with an address for egress: `ipamd/model/aws_node.py`, egress_chain."""
 
 FAMILY_NUMBERS = {one.nft: one.number for one in (IPV4, IPV6)}
-FAMILIES, HOOKS = ("ip", "inet", "netdev"), ("prerouting", "forward", "postrouting")
+FAMILIES, HOOKS = ("inet", "netdev"), ("prerouting", "forward", "postrouting")
+"""Families of nftables that see what every family sends; besides there is that of the pool."""
 OURS = "vpc-ipamd"
 """How the names of our own tables begin."""
 
@@ -453,9 +454,11 @@ _UNKNOWN = (Rule(Verdict.ACCEPT),)
 class OtherSoftware:
     """Looks, and changes nothing. Used under the lock of `KernelHostNetwork`."""
 
-    def __init__(self, host: HostNetns, nft: Nftables, *, veth_prefix: str) -> None:
+    def __init__(self, host: HostNetns, nft: Nftables, *, veth_prefix: str, family: Family = IPV4) -> None:
+        """`family`: of the pool. Tables of iptables-legacy are read for IPv4 only."""
         self._host = host
         self._nft = nft
+        self._family = family
         self._veth_prefix = veth_prefix
         self._legacy = LegacyTables(host)
         self._known: tuple[bytes, str, list[RoutingDifference]] | None = None  # generation, primary link, what was found
@@ -475,7 +478,7 @@ class OtherSoftware:
         else:
             found = self._known[2]
         found = [one for one in found if one.subject == NODE or _address(one.subject) in addresses]
-        return [*found, *self._in_legacy(primary_link)]
+        return [*found, *(self._in_legacy(primary_link) if self._family is IPV4 else ())]
 
     def _in_nft(self, chains: Sequence[Chain], primary_link: str) -> Iterator[RoutingDifference]:
         places = {(chain.family, chain.table, chain.name) for chain in chains}
@@ -483,7 +486,7 @@ class OtherSoftware:
             rules, name = self._rules(chain.family, chain.table), chain.name
             if (chain.family, chain.table) == ("ip", "nat") and name.startswith(LEFT_CHAINS) and rules(name):
                 yield _left(name, "iptables-nft")
-            if chain.hook and chain.family in FAMILIES and not chain.table.startswith(OURS):
+            if chain.hook and chain.family in (self._family.nft, *FAMILIES) and not chain.table.startswith(OURS):
                 what, mend = f"chain {chain.family} {chain.table} {name}", self._mend(chain, places)
                 if chain.hook in HOOKS:
                     yield from self._obstacles(what, rules, name, chain.policy_drops, primary_link, mend)
@@ -544,9 +547,9 @@ class OtherSoftware:
 
     def _mend(self, chain: Chain, names: set[tuple[str, str, str]]) -> str:
         prefix = self._veth_prefix
-        if (chain.family, chain.table) == ("ip", "filter"):
-            is_docker = ("ip", "filter", "DOCKER-USER") in names
-            return _accepts("iptables-nft", "filter", "DOCKER-USER" if is_docker else chain.name, prefix)
+        if (chain.family, chain.table) == (self._family.nft, "filter"):
+            is_docker, tool = (chain.family, "filter", "DOCKER-USER") in names, f"{chain.family}tables-nft"
+            return _accepts(tool, "filter", "DOCKER-USER" if is_docker else chain.name, prefix)
         if chain.table == "firewalld":
             zone = f"firewall-cmd --permanent --zone=trusted --add-interface={prefix}+"
             policy = (
@@ -560,7 +563,7 @@ class OtherSoftware:
 
 def _address(text: str) -> IpAddress | None:
     with suppress(ValueError):  # a set's name, or what nft made of it
-        return IPV4.address(text)
+        return read_address(text)
     return None
 
 

@@ -58,10 +58,11 @@ class ExportService(Service):
         self._one = threading.Lock()
         self._quiesce: Callable[[], None] = lambda: None
         self._restart: Callable[[str], None] = lambda _: None
+        self._release: Callable[[], str] = lambda: ""
 
-    def follow(self, *, quiesce: Callable[[], None], restart: Callable[[str], None]) -> None:
-        """Say how the loops are ended, and how the process: the life of the process is not known here."""
-        self._quiesce, self._restart = quiesce, restart
+    def follow(self, *, quiesce: Callable[[], None], restart: Callable[[str], None], release: Callable[[], str]) -> None:
+        """Say how the loops are ended, and how the process: its life is not known here. `release`: see `HostNetwork`."""
+        self._quiesce, self._restart, self._release = quiesce, restart, release
 
     def hold(self) -> None:
         """Refuse ADD and leave EC2 alone, for as long as the process lives."""
@@ -142,6 +143,8 @@ class ExportService(Service):
         self._rename(report)
         survey = self._complete(report)
         allocations = self._allocations(survey, report)
+        if released := self._release():  # before its daemon wires anybody; the neighbour entries of ours stay
+            report.steps.append(released)
         path = self._aws_node.write(allocations, routed=survey.routes)
         self._failpoint("export.written")
         report.exported_count = len(allocations)

@@ -148,7 +148,7 @@ class Handover:
             timer.daemon = True
             timer.start()
 
-        self._export.follow(quiesce=quiesce, restart=restart)
+        self._export.follow(quiesce=quiesce, restart=restart, release=hostnet.release)
 
     def begin(self) -> bool:
         """Return once the other daemon is away; False if this node is to be its, or this process must not go on.

@@ -60,6 +60,10 @@ class FakeHostNetwork:
         was, self.is_confined = self.is_confined, True
         return [] if was else ["nftables table was missing: added"]
 
+    def release(self) -> str:
+        """See the port: there is no table here."""
+        return ""
+
     def confinement_differences(self) -> list[RoutingDifference]:
         """See the port."""
         return [] if self.is_confined else [RoutingDifference(NODE, "nftables table was missing", not self.confine_refusals)]

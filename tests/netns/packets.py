@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 ETH_P_IP, ETH_P_ARP, ETH_P_IPV6, ETH_P_ALL = 0x0800, 0x0806, 0x86DD, 0x0003
 UDP, ICMP, ICMPV6, FRAGMENT = 17, 1, 58, 44
+HOP_BY_HOP, DESTINATION_OPTIONS = 0, 60
 
 
 def checksum(data):
@@ -45,6 +46,44 @@ def ipv6_piece(source, destination, content, start, end, *, number, following):
     addresses = IPv6Address(source).packed + IPv6Address(destination).packed
     body = extension + content[start:end]
     return struct.pack("!IHBB", 6 << 28, len(body), FRAGMENT, 64) + addresses + body
+
+
+def ipv6(source, destination, protocol, payload, *, hop_limit=64):
+    """An IPv6 packet; `protocol` is of the payload's first header."""
+    addresses = IPv6Address(source).packed + IPv6Address(destination).packed
+    return struct.pack("!IHBB", 6 << 28, len(payload), protocol, hop_limit) + addresses + payload
+
+
+def udp6(source, destination, text, *, port=4000):
+    """A UDP packet of IPv6; the source port is 9."""
+    return ipv6(source, destination, UDP, udp6_content(source, destination, text, port=port))
+
+
+def udp6_content(source, destination, text, *, port=4000):
+    """What is behind its IPv6 header."""
+    head = struct.pack("!HHHH", 9, port, 8 + len(text), 0)
+    return head[:6] + struct.pack("!H", _checksum6(source, destination, UDP, head + text) or 0xFFFF) + text
+
+
+def options(following, *, size=8):
+    """A header of `size` bytes (a multiple of 8) with an option that nobody knows and everybody skips (RFC 8200, 4.2, RFC 4727)."""
+    return struct.pack("!BBBB", following, size // 8 - 1, 0x1E, size - 4) + bytes(size - 4)
+
+
+def icmpv6(source, destination, kind, body, *, hop_limit=255):
+    """An ICMPv6 message; `body` is what follows the checksum."""
+    return ipv6(source, destination, ICMPV6, icmpv6_content(source, destination, kind, body), hop_limit=hop_limit)
+
+
+def icmpv6_content(source, destination, kind, body):
+    """What is behind its IPv6 header."""
+    head = struct.pack("!BBH", kind, 0, 0)
+    return head[:2] + struct.pack("!H", _checksum6(source, destination, ICMPV6, head + body)) + body
+
+
+def _checksum6(source, destination, protocol, content):
+    addresses = IPv6Address(source).packed + IPv6Address(destination).packed
+    return checksum(addresses + struct.pack("!II", len(content), protocol) + content)
 
 
 def udp(source, destination, text, *, port=4000):
@@ -103,8 +142,9 @@ class Ear:
             sock.bind((name, ETH_P_ALL))
             self._sockets.append(sock)
         for space in ports:
-            sock = stack.enter_context(space.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-            sock.bind(("0.0.0.0", 4000))
+            kind, any_address = (socket.AF_INET6, "::") if space.dash == "-6" else (socket.AF_INET, "0.0.0.0")
+            sock = stack.enter_context(space.call(socket.socket, kind, socket.SOCK_DGRAM))
+            sock.bind((any_address, 4000))
             self._sockets.append(sock)
         for sock in self._sockets:
             sock.setblocking(False)

@@ -430,7 +430,7 @@ def test_an_undone_export_restarts_the_process(warm: FakeNode, theirs: FakeAwsNo
     finish_start(warm)
     service, ended = exporter(warm, theirs), []
     quiesced: list[str] = []
-    service.follow(quiesce=lambda: quiesced.append("loops"), restart=ended.append)
+    service.follow(quiesce=lambda: quiesced.append("loops"), restart=ended.append, release=lambda: "")
     assert service.undo() == ExportReport(steps=["no export was begun"])
     service.export()
     assert quiesced == ["loops"]
