@@ -100,7 +100,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
     `has_run_before`: a daemon has served this run directory since the machine booted. `ec2_process`: one that is started already.
     Raises: DatastoreError, SettingsError.
     """
-    settings = current.now
+    settings, family = current.now, current.now.network.family
     custom_network = network_file.load(settings.subnets)
     clock = SystemClock()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
@@ -115,23 +115,13 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
     with health.stage("datastore") as stage:
         if is_overtaken:
             _set_aside_overtaken(path, clock)
-        family = settings.network.family
         opened = open_datastore(path, boot_id=boot_id, clock=clock, family=family, failpoint=failpoint)
         stage.detail = opened.report.detail
     history = _history(settings, opened, boot_id=boot_id, clock=clock)
     host = HostNetns()
-    metadata = ImdsMetadata(settings.cloud, clock=clock, family=settings.network.family)
+    metadata = ImdsMetadata(settings.cloud, clock=clock, family=family)
     node_info = NodeInfo(metadata, clock=clock)
-    report = partial(health.report, "ec2 process")
-    client = Ec2Child(settings.cloud, region=node_info.region, process=ec2_process, report=report)
-    ec2 = BotoEc2(
-        settings.cloud,
-        region=node_info.region,
-        vpc_id=node_info.vpc_id,
-        clock=clock,
-        client=client,
-        family=settings.network.family,
-    )
+    client = Ec2Child(settings.cloud, region=node_info.region, process=ec2_process, report=partial(health.report, "ec2 process"))
     return Adapters(
         clock=clock,
         health=health,
@@ -140,7 +130,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
         hostnet=_host_network(host, current, opened, node_info),
         metadata=metadata,
         node_info=node_info,
-        ec2=ec2,
+        ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client, family=family),
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
         spool=Spool(settings.daemon.run_dir, clock=clock),
         custom_network=custom_network,

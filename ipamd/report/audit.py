@@ -19,7 +19,7 @@ from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import CloudKey, addresses_on, plausibility, recorded
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import Defect, IpamError, log_text
-from ipamd.model.family import IpAddress
+from ipamd.model.family import IpAddress, stand_in
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.intent import IntentKind, leaving_addresses
 from ipamd.model.kernel import (
@@ -347,7 +347,7 @@ def _ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]
     unreadable = {eni.eni_id for eni in enis if not eni.is_readable}
     found = []
     for row in before.addresses.values():
-        now, other_id = after.addresses.get(row.address), on_eni.get(row.address, "")
+        now, other_id = after.addresses.get(row.address), on_eni.get(stand_in(row.address) or row.address, "")
         if row.is_lost or other_id == row.eni_id or row.eni_id in unreadable or now is None or now.eni_id != row.eni_id:
             continue
         what = f"{row.state} on {row.eni_id}; EC2's answer has it on {other_id or 'no ENI of this node'}"
