@@ -16,6 +16,7 @@ from ipamd.core.health import Health
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore, set_aside
 from ipamd.datastore.spool import Spool
 from ipamd.history import HistoryWriter, boot_of
+from ipamd.kernel import ruleset
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
@@ -126,7 +127,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
         clock=clock,
         health=health,
         opened=opened,
-        wiring=_wiring(host, settings, failpoint),
+        wiring=_wiring(host, settings, failpoint, opened.datastore),
         hostnet=_host_network(host, current, opened, node_info),
         metadata=metadata,
         node_info=node_info,
@@ -144,7 +145,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
     )
 
 
-def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint) -> KernelWiring:
+def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint, datastore: Datastore) -> KernelWiring:
     def kernel_failpoint(step: str) -> bool:
         failpoint("kernel." + "-".join(step.split()[:2]))
         return False
@@ -153,7 +154,7 @@ def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint) -> Kernel
     return KernelWiring(
         host,
         veth_prefix=settings.network.veth_prefix,
-        family=settings.network.family,
+        families=lambda: ruleset.families(settings.network, datastore.attachments()),
         failpoint=kernel_failpoint,
         is_strict=is_strict,
     )

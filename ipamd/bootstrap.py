@@ -126,6 +126,7 @@ class App:
             context,
             cooldown=cooldown,
             mtu=lambda: current.now.network.sandbox_mtu,
+            egress=lambda: adapters.hostnet.egress()[0],
             waiting_limit=max(current.now.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
             veth_names=VethNames(context, cooldown=cooldown, runtime=runtime, prefix=prefix, is_by_pod=is_by_pod),
             pod_names=VethNames(context, cooldown=cooldown, runtime=runtime, prefix=prefix, is_by_pod=True),

@@ -17,7 +17,7 @@ from ipamd.model.aws_node import Allocation, ImportResult, Sign
 from ipamd.model.call_report import CallReport
 from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import Family, IpAddress, IpNetwork
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryRecord, Recorded
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
@@ -195,13 +195,14 @@ class Wiring(Protocol):
         route_table: int,
         is_source_checked: bool = False,
         key: AttachmentKey | None = None,
+        second: WiringSpec | None = None,
     ) -> HostVeth | None:
         """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
 
         Returns: the link of that name as it was, left alone if its alias names another address, or not `key` where that is given;
             None if there was none.
         `is_source_checked`: the host drops what comes from a source that is not routed back (`HostNetwork.is_source_checked`), so
-        the link may stay up until the sweep, if no route of the address is left.
+        the link may stay up until the sweep, if no route of the address is left. `second`: that for egress, which goes the same way.
         """
 
     def veth(self, name: str) -> HostVeth | None:
@@ -257,10 +258,13 @@ class Wiring(Protocol):
         No packet is lost. Raises: WiringError, KernelDumpError; what is there then serves, and it can be repeated.
         """
 
-    def remove_leftover(self, *, host_veth: str | None, address: IpAddress | None) -> IpAddress | None:
+    def remove_leftover(
+        self, *, host_veth: str | None, address: IpAddress | None, key: AttachmentKey | None = None
+    ) -> IpAddress | None:
         """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
 
         Without `address` it is the one that the link's alias names, unless it is routed through another link. Returns: which it was.
+        With the link goes the one for egress of its sandbox, which is `key` where it does not say.
         """
 
 
@@ -297,6 +301,12 @@ class HostNetwork(Protocol):
         """Whether no sandbox can send with a source that is not routed to it: verified once, and unchanged at this moment.
 
         Cheap (tens of microseconds, no lock that is held while something outside is waited for). False when in doubt (I11).
+        """
+
+    def egress(self) -> tuple[Family | None, str]:
+        """Of which other family a new sandbox gets an address, and a sentence that says why of none although the settings ask for it.
+
+        From memory: by the last look at the node; before the first one by the settings.
         """
 
     def dropped_packets(self) -> Mapping[str, int]:

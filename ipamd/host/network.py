@@ -21,7 +21,7 @@ from ipamd.eni.enis import EniService
 from ipamd.host.repair_backoff import Fights
 from ipamd.model import kernel as dataplane
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, WiringSpec
+from ipamd.model.attachment import Attachment, WiringSpec, host_veths
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import EniState
@@ -138,10 +138,11 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
     if veth.key is not None:
         attachment = datastore.attachment(veth.key)
     else:
-        attachment = next((one for one in datastore.attachments() if one.host_veth == veth.name), None)
-    return attachment is not None and (
-        veth.name != attachment.host_veth or bool(veth_differences(recorded_spec(attachment), veth))
-    )
+        attachment = next((one for one in datastore.attachments() if veth.name in host_veths(one)), None)
+    specs = recorded_spec(attachment).links if attachment is not None else ()
+    # A second link that is not recorded is none of ours: a sandbox may make any.
+    spec = next((one for one in specs if one.is_egress is veth.is_egress), None)
+    return spec is not None and (veth.name != spec.host_veth or bool(veth_differences(spec, veth)))
 
 
 def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
@@ -149,6 +150,8 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
     address, kind = change.address, change.kind
     if address is not None and (row := datastore.address(address)) is not None:
         return row.is_in_use or not change.is_gone  # an IPv6 route that goes with its link is announced: a DEL's
+    if address is not None and address in family_of(address).egress.network:
+        return not change.is_gone or any(one.other_address == address for one in datastore.attachments())
     enis = datastore.enis()
     if kind is ChangeKind.ADDRESS:
         return address is not None and any(address in eni.subnet_cidr for eni in enis)
@@ -444,6 +447,7 @@ class HostNetworkReconciler(Service):
                 identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
             ),
         )
+        self._health.report("egress", self._hostnet.egress()[1])
         cut = self._cut_off()
         if not is_silent or cut or self._moved(self._datastore.attachments()):
             return repairs + self._reconcile_sandboxes(announced, cut)

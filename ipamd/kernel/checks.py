@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from ipamd.kernel import messages, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome
 from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import WiringSpec, decode_alias
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.family import IPV6, Family, IpAddress, family_of
 from ipamd.model.kernel import (
     KernelSurvey,
@@ -33,7 +33,7 @@ def sandbox_differences(
     Who runs there may have made any number of anything, so single objects are asked for, and nothing is dumped (I16). Routes are
     looked up through our link: what leads through another one, as a VPN's does, neither hides ours nor stands for them.
     """
-    name, gateway = spec.key.ifname, family_of(spec.address).gateway
+    name, gateway = spec.ifname, spec.gateway
     link = find_link(sock, name)
     if link is None:
         return [f"interface {name} is missing in {spec.netns}"]
@@ -70,23 +70,23 @@ def sandbox_differences(
 
 def _routes_inside(spec: WiringSpec) -> list[tuple[IpAddress, _Route, str]]:
     """What is looked up in a sandbox, the entry to be taken for it, and what to say otherwise; first what arrival needs."""
-    name, own, family, unicast = spec.key.ifname, spec.address, family_of(spec.address), uapi.RTN_UNICAST
-    gateway, length = family.gateway, own.max_prefixlen
+    name, own, gateway, unicast = spec.ifname, spec.address, spec.gateway, uapi.RTN_UNICAST
+    length = own.max_prefixlen
     default = f"the default route via {gateway} dev {name} is missing in the sandbox, or not in use"
     return [
         (own, (own, length, None, uapi.RTN_LOCAL), f"interface {name} does not have {own}"),
         (gateway, (gateway, length, None, unicast), f"the route to {gateway} dev {name} is missing in the sandbox"),
-        (family.outside, (None, 0, gateway, unicast), default),
+        (family_of(own).outside, (None, 0, gateway, unicast), default),
     ]
 
 
 def wrong_neighbour(asked: Outcome, spec: WiringSpec) -> str:
     """Say of the host's entry for a sandbox what is wrong, "" if it is right: others fixed it to a wrong MAC. Of IPv6, whose neighbour
-    discovery is dropped, it may also be missing, or the kernel's own. One that cannot be asked for says nothing (I11).
+    discovery is dropped, and of egress it may also be missing, or the kernel's own. One that cannot be asked for says nothing (I11).
     """
     entry, mac = messages.read_neighbour(asked.replies[0]) if asked.replies else None, spec.mac("sandbox")
     is_fixed = entry is not None and entry.is_permanent
-    if family_of(spec.address) is IPV6 and not is_fixed and (entry or asked.errno in messages.ABSENT):
+    if (family_of(spec.address) is IPV6 or spec.is_egress) and not is_fixed and (entry or asked.errno in messages.ABSENT):
         return f"the neighbour {spec.address} on {spec.host_veth} is {entry.mac or 'not known' if entry else 'missing'}, not for good"
     if entry is None or not is_fixed or entry.mac == (mac or entry.mac):
         return ""
@@ -186,9 +186,9 @@ class SandboxRepair:
             if other.is_to(spec.address) and other.metric == family.route_metric:
                 elsewhere = find_link(self.sock, other.index)
                 name = elsewhere.name if elsewhere else f"link {other.index}"
-                claim = decode_alias(elsewhere.alias) if elsewhere is not None and elsewhere.index != link.index else None
-                if claim is not None and claim[1] == spec.address:
-                    self.sentences.append(f"{spec.address} of {spec.key} is routed through {name} of {claim[0]}: not repaired")
+                claim = survey.host_veth(elsewhere) if elsewhere is not None and elsewhere.index != link.index else None
+                if claim is not None and claim.address == spec.address:
+                    self.sentences.append(f"{spec.address} of {spec.key} is routed through {name} of {claim.key}: not repaired")
                     continue
                 put = wiring_route(spec.address, link.index, link.name, table=table, is_replaced=True)
                 sentence = f"route {spec.address} led through {name}, not {link.name}: replaced"

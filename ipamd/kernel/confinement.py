@@ -19,7 +19,7 @@ from itertools import starmap
 from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables, NftTable, OwnTables
-from ipamd.model.attachment import Attachment, decode_alias
+from ipamd.model.attachment import Attachment
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
@@ -120,7 +120,7 @@ class Confinement:
 
     def _is_served(self, family: Family) -> bool:
         """Whether sandboxes have addresses of a family."""
-        return family is self.config.family
+        return family in ruleset.families(self.config, self._attachments())
 
     def _fix_neighbours(self, veths: Iterable[messages.Link]) -> None:
         """Make each sandbox's neighbour entry permanent before the answers that would keep it are dropped: those that
@@ -165,7 +165,7 @@ class Confinement:
         return [one for one in ours if one.group != uapi.DYING_GROUP]
 
     def _is_ours(self, link: messages.Link) -> bool:
-        return link.name.startswith(self.config.veth_prefix) or bool(_PLAIN.fullmatch(link.name) and decode_alias(link.alias))
+        return link.name.startswith(self.config.veth_prefix) or bool(_PLAIN.fullmatch(link.name) and survey.host_veth(link).key)
 
     def _repair_settings(self, veths: Iterable[messages.Link]) -> list[str]:
         """Set what differs, by netlink. Only forwarding is worth a sentence: without it a sandbox has no network."""

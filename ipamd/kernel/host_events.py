@@ -237,7 +237,7 @@ def _link_events(notices: Iterable[Notice], veth_prefix: str) -> Iterator[LinkEv
     latest: dict[str, LinkEventKind] = {}
     for message_kind, _, body in notices:
         link = messages.read_link(body)
-        veths = list(survey.host_veths([link], veth_prefix)) if link.kind == uapi.VETH_KIND else []
+        veths = list(survey.our_veths([link], veth_prefix)) if link.kind == uapi.VETH_KIND else []
         if veths and message_kind == uapi.RTM_NEWLINK:
             yield HostChange(ChangeKind.LINK, veth=veths[0])
         elif veths:

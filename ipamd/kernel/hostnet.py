@@ -15,14 +15,14 @@ from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.host_events import HostEvents
 from ipamd.kernel.netlink import must
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables, OwnTables
+from ipamd.kernel.nft import Nftables, NftTable, OwnTables
 from ipamd.kernel.other_software import OtherSoftware, remove_left_chains
 from ipamd.kernel.routing import HostLook, HostLooker, Repair
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
-from ipamd.model.family import IPV4, IpAddress, IpNetwork
+from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
     LEADING,
@@ -82,8 +82,9 @@ class KernelHostNetwork(HostNetwork):
         self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix, family=config.family)
         self._link_wait_s = link_wait_s
         self._looker = HostLooker(veth_prefix=config.veth_prefix, family=config.family)
-        self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=(config.family,))
+        self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=ruleset.families(config, attachments()))
         self._primary_name = ""  # of the primary ENI's link, from the last look
+        self._egress: tuple[Family, IpAddress | None] | None = None  # and the node's own address of that family
         self._lock = threading.Lock()
 
     def use(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
@@ -113,10 +114,18 @@ class KernelHostNetwork(HostNetwork):
             return [*self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
 
     def _add_own_rule(self) -> list[str]:
+        rules = [checks.own_table_rule(family) for family in ruleset.families(self._config, self._attachments())]
         with self._host.netlink() as sock:
-            outcomes = sock.request([checks.own_table_rule(self._config.family)])
+            outcomes = sock.request(rules)
         must(outcomes, "setup of the node")
-        return [] if outcomes[0].errno else [Repaired(f"{OWN_RULE} was missing: added", LEADING)]
+        return [Repaired(f"{OWN_RULE} was missing: added", LEADING) for one in outcomes if not one.errno]
+
+    def egress(self) -> tuple[Family | None, str]:
+        family, found = self._config.egress, self._egress
+        if family is None or found != (family, None):
+            return family, ""
+        why = f"the primary ENI's link {self._primary_name} has no global address of {family.nft}"
+        return None, f"egress: new pods get no {family.egress.ifname}: {why}"
 
     def release(self) -> str:
         with self._lock:  # of IPv6 the table goes: the veths of amazon-vpc-cni-k8s have no permanent neighbour
@@ -240,9 +249,11 @@ class KernelHostNetwork(HostNetwork):
 
     def _repair_table(self, identity: InstanceIdentity, seen: tuple[str, ruleset.FormerSettings]) -> list[str]:
         self._table_seen = seen
-        sentences, refused = self._table.repair({ruleset.SNAT: self._table_commands(identity, *seen)})
-        for refusal in refused.values():
-            raise refusal
+        commands = self._commands(identity, *seen)
+        sentences, refused = self._table.repair(commands)
+        for table, refusal in refused.items():
+            if commands[table] != table.removal():  # one that is not needed may be of a family that the kernel lacks
+                raise refusal
         return as_repairs(sentences, TABLE)
 
     def differences(
@@ -303,10 +314,10 @@ class KernelHostNetwork(HostNetwork):
             except WiringError as exc:
                 found.append(RoutingDifference(NODE, str(exc), False))
         found += self._of_others(addresses)
-        sentences, refused = self._table.differences(
-            {ruleset.SNAT: self._table_commands(identity, link.name, self._former(look))}
-        )
-        return found + [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *refused.values()]]
+        commands = self._commands(identity, link.name, self._former(look))
+        sentences, refused = self._table.differences(commands)
+        needed = [refusal for table, refusal in refused.items() if commands[table] != table.removal()]
+        return found + [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *needed]]
 
     def _foreign(
         self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IpAddress]
@@ -351,7 +362,9 @@ class KernelHostNetwork(HostNetwork):
     ) -> tuple[tuple[str, Iterator[Repair]], ...]:
         """All comparisons of the node but that of its table, each with the subject of its repairs. One may raise WiringError."""
         self._primary_name = link.name
-        sysctls = routing.wanted_sysctls((self._config.family,), link.name)
+        _, *others = ruleset.families(self._config, self._attachments())
+        self._egress = next(((family, self._own_address(identity, link, family)) for family in others), None)
+        sysctls = routing.wanted_sysctls((self._config.family, self.egress()[0]), link.name)
         return (
             (NODE, routing.setting_repairs(link, devconf.PRIMARY_ENI)),
             (NODE, routing.sysctl_repairs(self._host, sysctls)),
@@ -366,15 +379,27 @@ class KernelHostNetwork(HostNetwork):
         self._former_names.update(name for one in self._attachments() if not (name := one.host_veth).startswith(prefix))
         return routing.former_settings(look.rules, self._former_names, self._config)
 
-    def _table_commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> str:
-        """The table that translates and marks, as it must be for this node."""
-        return ruleset.replace_table(
+    def _own_address(self, identity: InstanceIdentity, link: messages.Link, family: Family) -> IpAddress | None:
+        """What the packets of sandboxes leave with in a family for egress."""
+        if family is IPV4:
+            return identity.primary_address
+        with self._host.netlink() as sock:
+            return routing.own_address(sock, link, family)
+
+    def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
+        """The tables that translate and mark, as they must be for this node."""
+        found = {table: table.removal() for table in ruleset.EGRESS.values()}
+        if self._egress:
+            family, source = self._egress
+            found[ruleset.EGRESS[family]] = ruleset.egress_table(self._config, family, source=source)
+        found[ruleset.SNAT] = ruleset.replace_table(
             self._config,
             vpc_cidrs=tuple(identity.vpc_cidrs),
             primary_address=identity.primary_address,
             primary_link=primary_link,
             former=former,
         )
+        return found
 
     def _of_others(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""

@@ -18,7 +18,7 @@ from ipamd.kernel import checks, devconf, messages, ruleset, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import VETH_HASH_LENGTH, decode_alias
+from ipamd.model.attachment import VETH_HASH_LENGTH
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
@@ -357,6 +357,13 @@ def foreign_differences(
     return found
 
 
+def own_address(sock: NetlinkSocket, link: messages.Link, family: Family) -> IpAddress | None:
+    """The lowest address of global scope that a link has of a family; None without one. Raises: KernelDumpError, WiringError."""
+    found = map(messages.read_address, sock.dump(messages.dump_addresses(family)))
+    ours = (one.address for one in found if (one.index, one.scope) == (link.index, uapi.RT_SCOPE_UNIVERSE))
+    return min(ours, key=int, default=None)
+
+
 def _name(sock: NetlinkSocket, index: int) -> str:
     link = checks.find_link(sock, index)
     return link.name if link is not None else f"link {index}"
@@ -406,7 +413,7 @@ def wait_for_link(
 
 def may_be_eni(link: messages.Link, *, veth_prefix: str) -> bool:
     """Whether a link can be an ENI's: no sandbox's host veth, and not of a kind that borrows its MAC."""
-    is_ours = link.name.startswith(veth_prefix) or decode_alias(link.alias) is not None  # the prefix may have been changed
+    is_ours = link.name.startswith(veth_prefix) or survey.host_veth(link).key is not None  # the prefix may have been changed
     is_sandbox = link.group == uapi.DYING_GROUP or (link.kind == uapi.VETH_KIND and is_ours)
     return not is_sandbox and link.kind not in BORROWING_KINDS
 

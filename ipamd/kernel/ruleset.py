@@ -19,6 +19,7 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from ipamd.kernel.nft import NftTable
 from ipamd.model import family
+from ipamd.model.attachment import Attachment
 from ipamd.model.errors import WiringError
 from ipamd.model.record import dataclass
 from ipamd.settings import NetworkConfig
@@ -89,6 +90,32 @@ def replace_table(
         return SNAT.removal()
     body = _with_prefixes("\n".join(chains), config.veth_prefix, former.veth_prefixes)
     return SNAT.replacement(body)
+
+
+EGRESS = {one: NftTable(one.nft, "vpc-ipamd-egress") for one in (family.IPV4, family.IPV6)}
+
+
+def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[family.Family, ...]:
+    """That of the pool, and that of egress: by the settings, or because a sandbox has it since before they were changed."""
+    living = (family.family_of(one.other_address) for one in attachments if one.other_address)
+    other = config.egress or next(living, None)
+    return (config.family, other) if other else (config.family,)
+
+
+def egress_table(config: NetworkConfig, served: family.Family, *, source: family.IpAddress | None) -> str:
+    """Return commands that replace the table for a family's egress: one rule makes `source`, the node's own address, of its range.
+
+    What is new and on its way to the range is refused: these addresses are for connections that sandboxes begin, and the range is the
+    same on every node. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, setupRuleToBlockNodeLocalAccess; cmd/egress-cni-plugin.
+    """
+    word, egress = served.nft, served.egress
+    refused = [f"{word} daddr {egress.network} ct state new reject"]
+    chains = [chain("node_local", "type filter hook forward priority filter; policy accept;", refused)]
+    if source:
+        selected = f"{word} saddr {egress.network} {word} daddr != {egress.untranslated}"
+        rules = [f"{selected} snat to {source}{PORT_FLAGS[config.randomize_snat]}"]
+        chains.append(chain("snat_out", "type nat hook postrouting priority srcnat + 10; policy accept;", rules))
+    return EGRESS[served].replacement("\n".join(chains))
 
 
 def needs_mark(config: NetworkConfig) -> bool:

@@ -18,7 +18,7 @@ from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import Attachment, decode_alias
+from ipamd.model.attachment import EGRESS_TAG, Attachment, decode_alias, host_veths
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey
@@ -38,8 +38,10 @@ _rule = lru_cache(maxsize=4096)(messages.read_rule)
 _identity = lru_cache(maxsize=2048)(decode_alias)
 
 
-def survey(sock: NetlinkSocket, *, veth_prefix: str, family: Family = IPV4, may_be_torn: bool = False) -> KernelSurvey:
-    """Read host veths, and of a family the routes to single addresses of main and of our own table, and sandbox rules.
+def survey(
+    sock: NetlinkSocket, *, veth_prefix: str, families: Collection[Family] = (IPV4,), may_be_torn: bool = False
+) -> KernelSurvey:
+    """Read host veths, and of families the routes to single addresses of main and of our own table, and sandbox rules.
 
     Args:
         may_be_torn: if every attempt of a dump is interrupted, take what any of them showed, and say so (`is_whole`).
@@ -47,22 +49,33 @@ def survey(sock: NetlinkSocket, *, veth_prefix: str, family: Family = IPV4, may_
     Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.
     """
     links, are_links_whole = _merged(sock, messages.dump_links(kind=uapi.VETH_KIND), may_be_torn=may_be_torn)
-    routes, are_routes_whole = _route_bodies(sock, uapi.RT_TABLE_MAIN, family=family, may_be_torn=may_be_torn)
-    own, are_own_whole = _route_bodies(sock, dataplane.OWN_TABLE, family=family, may_be_torn=may_be_torn)
-    rules, _ = _agreed(sock, messages.dump_rules(family), may_be_torn=may_be_torn)
-    is_whole = are_links_whole and are_routes_whole and are_own_whole
-    return _parsed(tuple(links), (*routes, *own), tuple(rules), veth_prefix, is_whole)
+    routes, rules, is_whole = list[bytes](), list[tuple[bytes, ...]](), are_links_whole
+    for family in families:
+        for table in SANDBOX_TABLES:
+            found, is_table_whole = _route_bodies(sock, table, family=family, may_be_torn=may_be_torn)
+            routes += found
+            is_whole &= is_table_whole
+        rules.append(tuple(_agreed(sock, messages.dump_rules(family), may_be_torn=may_be_torn)[0]))
+    return _parsed(tuple(links), tuple(routes), tuple(rules), veth_prefix, is_whole)
 
 
 @lru_cache(maxsize=1)
 def _parsed(
-    links: tuple[bytes, ...], routes: tuple[bytes, ...], rules: tuple[bytes, ...], veth_prefix: str, is_whole: bool
+    links: tuple[bytes, ...], routes: tuple[bytes, ...], rules: tuple[tuple[bytes, ...], ...], veth_prefix: str, is_whole: bool
 ) -> KernelSurvey:
     # The last of an index wins: it is the youngest.
     veths = {link.index: link for link in map(read_link, links) if link.kind == uapi.VETH_KIND}
-    ours = sorted(host_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)
+    ours = sorted(our_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)
     names = {index: link.name for index, link in veths.items()}
-    return seen(ours, names, routes=map(_route, routes), rules=map(_rule, rules), is_whole=is_whole)
+    read = [[_rule(body) for body in of_family] for of_family in rules]
+    return seen(
+        ours,
+        names,
+        routes=map(_route, routes),
+        rules=[rule for of_family in read for rule in of_family],
+        is_whole=is_whole,
+        has_own_rule=all(any(map(_is_own, of_family)) for of_family in read),
+    )
 
 
 def seen(
@@ -72,8 +85,10 @@ def seen(
     routes: Iterable[messages.Route],
     rules: Iterable[messages.Rule],
     is_whole: bool = True,
+    has_own_rule: bool = False,
 ) -> KernelSurvey:
     """Make a survey of what was read; `names`: of the links by index. Of several routes the one with the least metric counts."""
+    ours = tuple(veths)
     taken: dict[int, dict[IpAddress, messages.Route]] = {table: {} for table in SANDBOX_TABLES}
     for route in routes:
         if route.destination is None or not route.is_to(route.destination) or route.route_type != uapi.RTN_UNICAST:
@@ -85,7 +100,6 @@ def seen(
     to_rules = set[IpAddress]()
     from_rules: dict[IpAddress, tuple[int, ...]] = {}
     from_prefixes: dict[IpNetwork, tuple[int, ...]] = {}
-    has_own_rule = False
     for rule in rules:
         if is_from_sandbox(rule) and rule.source is not None:
             from_rules[rule.source] = (*from_rules.get(rule.source, ()), rule.table)
@@ -93,7 +107,6 @@ def seen(
             from_prefixes[prefix] = (*from_prefixes.get(prefix, ()), rule.table)
         elif is_to_sandbox(rule) and rule.destination is not None:
             to_rules.add(rule.destination)
-        has_own_rule |= (rule.priority, rule.table) == (dataplane.OWN_TABLE_PRIORITY, dataplane.OWN_TABLE)
     own, main = (
         {
             address: names.get(one.index, f"link {one.index}") + (f" via {one.via}" if one.via else "")
@@ -101,7 +114,8 @@ def seen(
         }
         for table in SANDBOX_TABLES
     )
-    return KernelSurvey(tuple(veths), main, frozenset(to_rules), from_rules, is_whole, own, has_own_rule, from_prefixes)
+    first, second = (tuple(one for one in ours if one.is_egress is is_egress) for is_egress in (False, True))
+    return KernelSurvey(first, main, frozenset(to_rules), from_rules, is_whole, own, has_own_rule, from_prefixes, second)
 
 
 def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tuple[list[bytes], bool]:
@@ -109,6 +123,10 @@ def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tupl
         return sock.dump(message), True
     passes, is_whole = sock.dump_passes(message)
     return (passes[-1] if is_whole else [body for one in passes for body in one]), is_whole
+
+
+def _is_own(rule: messages.Rule) -> bool:
+    return (rule.priority, rule.table) == (dataplane.OWN_TABLE_PRIORITY, dataplane.OWN_TABLE)
 
 
 def is_to_sandbox(rule: messages.Rule) -> bool:
@@ -156,7 +174,7 @@ def sandboxes_behind(
     Raises: WiringError.
     """
     owners = {link.netnsid: found[0] for link in ours if (found := _identity(link.alias))}
-    recorded = {one.host_veth: one.key for one in attachments}
+    recorded = {name: one.key for one in attachments for name in host_veths(one)}
     names = {link.name for link in ours}
     known = {link.netnsid: recorded[link.name] for link in ours if link.name in recorded}
     owners |= known
@@ -219,7 +237,8 @@ def _agreed(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tupl
 
 def host_veth(link: messages.Link) -> HostVeth:
     """Make the value of one link; of whom it is stands in its alias."""
-    key, address = _identity(link.alias) or (None, None)
+    second = _identity(link.alias, EGRESS_TAG)
+    key, address = _identity(link.alias) or second or (None, None)
     return HostVeth(
         name=link.name,
         ifindex=link.index,
@@ -232,10 +251,11 @@ def host_veth(link: messages.Link) -> HostVeth:
         mtu=link.mtu,
         kind=link.kind,
         master=link.master,
+        is_egress=second is not None,
     )
 
 
-def host_veths(links: Iterable[messages.Link], prefix: str) -> Iterable[HostVeth]:
+def our_veths(links: Iterable[messages.Link], prefix: str) -> Iterable[HostVeth]:
     """Those of the links that are host veths of ours: by alias, by prefix, or because they are dying."""
     for link in links:
         veth = host_veth(link)

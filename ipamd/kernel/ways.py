@@ -51,6 +51,8 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
     (outside,) = sock.request([messages.look_up_route(far_off)])  # a node without a way out has none for sandboxes
     first = {spec.route_table: spec for spec in reversed(specs)}
     for spec in specs:
+        for second in spec.links[1:]:
+            yield from _of_second(sock, second, uplinks, str(spec.address))
         (looked,) = sock.request([messages.get_link(spec.host_veth)])
         if not looked.replies:
             continue  # `wiring_differences` tells of it
@@ -67,18 +69,29 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
                 packets.append(out if far is out else far._replace(mark=mark, by=primary))
             if has_no_way and router == far_off:
                 packets = [one for one in packets if one.to != far_off]
-        yield from _of_one(sock, spec, veth, packets)
+        yield from _of_one(sock, spec, veth, packets, str(spec.address))
 
 
-def _of_one(sock: NetlinkSocket, spec: WiringSpec, veth: Link, packets: Collection[_Packet]) -> Iterator[RoutingDifference]:
+def _of_second(sock: NetlinkSocket, spec: WiringSpec, uplinks: Uplinks, subject: str) -> Iterator[RoutingDifference]:
+    far_off = family_of(spec.address).outside
+    looked, outside = sock.request([messages.get_link(spec.host_veth), messages.look_up_route(far_off)])
+    if looked.replies and not outside.errno and uapi.RT_TABLE_MAIN in uplinks:
+        veth, (uplink, _) = survey.read_link(looked.replies[0]), uplinks[uapi.RT_TABLE_MAIN]
+        packets = _Packet(veth, spec.address, far_off, uplink), _Packet(uplink, far_off, spec.address, veth)
+        yield from _of_one(sock, spec, veth, packets, subject)
+
+
+def _of_one(
+    sock: NetlinkSocket, spec: WiringSpec, veth: Link, packets: Collection[_Packet], subject: str
+) -> Iterator[RoutingDifference]:
     asked = [messages.look_up_route(one.to, one.source, one.incoming.index if one.incoming else 0, one.mark) for one in packets]
     *looked, neighbour = sock.request([*asked, messages.get_neighbour(veth.index, spec.address)])
     if wrong := checks.wrong_neighbour(neighbour, spec):
-        yield RoutingDifference(str(spec.address), wrong)
+        yield RoutingDifference(subject, wrong)
     for packet, outcome in zip(packets, looked, strict=True):
         route = messages.read_route(outcome.replies[0]) if outcome.replies else None
         if route is None or (route.index, route.route_type) != (packet.by.index, uapi.RTN_UNICAST):
             says = f"goes by table {route.table}" if route else f"is refused, {outcome.cause}"
             what = f"a packet of {spec.address} does not go by {packet.by.name}: `{packet}` {says}"
-            yield RoutingDifference(str(spec.address), what, False, "remove the rule or route that does it: `ip rule`")
+            yield RoutingDifference(subject, what, False, "remove the rule or route that does it: `ip rule`")
             return

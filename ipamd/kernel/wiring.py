@@ -5,6 +5,8 @@
                               secondary ENI rule 1536 from the address, or from the prefix that has it
     sandbox side  sandbox ns  up, address, route to the family's gateway, default route, permanent neighbour
 
+A sandbox with egress has two pairs, and each send what both need, so it costs no further one.
+
 IPv6 has a permanent neighbour at the host's end too, and no link-local address at either: nobody on a veth asks for a neighbour, no
 ADD waits for the detection of duplicate addresses, and all neighbour discovery of sandboxes is dropped (`ruleset`).
 
@@ -23,10 +25,19 @@ from ipamd.kernel import checks, devconf, messages, routing, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
+from ipamd.model.attachment import (
+    IMPORTED_TAG,
+    VETH_HASH_LENGTH,
+    NetnsIdentity,
+    Wired,
+    WiringSpec,
+    decode_alias,
+    egress_veth_name,
+    encode_alias,
+)
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
-from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
     INSIDE_IS_LEFT,
     HostVeth,
@@ -45,12 +56,11 @@ Failpoint = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A veth pair that exists: link index and MAC of the host end, and of the sandbox end in its own namespace."""
+    """A veth pair that exists: link index of the host end, and of the sandbox end in its own namespace; `spec` is of this link."""
 
+    spec: WiringSpec
     host_index: int
     sandbox_index: int
-    host_mac: MacAddress
-    sandbox_mac: MacAddress
 
 
 class KernelWiring(Wiring):
@@ -65,18 +75,18 @@ class KernelWiring(Wiring):
         host: HostNetns,
         *,
         veth_prefix: str,
-        family: Family = IPV4,
+        families: Callable[[], Collection[Family]] = lambda: (IPV4,),
         failpoint: Failpoint | None = None,
         is_strict: bool = True,
     ) -> None:
         """Wire between `host` and sandboxes; `veth_prefix` identifies a host veth that has no alias yet.
 
-        `family`: of the node's pool, whose routes and rules are surveyed.
+        `families`: of the node's pool and of egress, whose routes and rules are surveyed.
         `is_strict`: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
         """
         self._host = host
         self._veth_prefix = veth_prefix
-        self._family = family
+        self._families = families
         self._failpoint = failpoint
         self._ipv4_conf = devconf.host_veth(is_strict=is_strict)
 
@@ -94,28 +104,29 @@ class KernelWiring(Wiring):
             netns, identity = stack.enter_context(opened_netns(spec.netns))
             self._refuse_host(spec, identity)
             sandbox = stack.enter_context(self._host.sandbox_netlink(netns))
-            pair = self._create(spec, netns)
+            pairs = self._create(spec, netns)
             done: list[Message] = []
             try:
+                outside = [one for each in pairs for one in host_side(each.spec, each.host_index, ipv4_conf=self._ipv4_conf)]
                 with self._host.netlink() as host:
-                    self._apply(host, host_side(spec, pair.host_index, ipv4_conf=self._ipv4_conf), undo=done, spec=spec)
+                    self._apply(host, outside, undo=done, spec=spec)
                 if spec.prefix:
                     done.clear()  # others of the prefix may need its rule by now
-                inside = sandbox_side(spec, pair.sandbox_index, pair.host_mac)
-                if self._apply(sandbox, inside, undo=done, spec=spec, tolerated=IPV6_IS_OFF):
+                inside = [one for each in pairs for one in sandbox_side(each.spec, each.sandbox_index)]
+                if left := self._apply(sandbox, inside, undo=done, spec=spec, tolerated=IPV6_IS_OFF):
                     self._turn_ipv6_on(netns, spec)
-                    self._apply(sandbox, inside, undo=done, spec=spec)
+                    self._apply(sandbox, left, undo=done, spec=spec)
             except BaseException as exc:
-                self._undo(spec, pair, done, exc)
+                self._undo(spec, pairs, done, exc)
                 raise
-        return Wired(host_mac=pair.host_mac, sandbox_mac=pair.sandbox_mac, netns_identity=identity)
+        return Wired(host_mac=spec.mac("host"), sandbox_mac=spec.mac("sandbox"), netns_identity=identity)
 
     def unwire(self, spec: WiringSpec) -> None:
         with self._host.netlink() as host:
-            link = self._own_veth(host, spec.host_veth, key=spec.key)
             batch = sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
-            if link is not None:
-                batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
+            for one in spec.links:
+                if (link := self._own_veth(host, one.host_veth, key=spec.key)) is not None:
+                    batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
             host.carry_out(batch, what=f"unwiring of {spec.key}")
 
     def mark_for_deletion(
@@ -126,6 +137,7 @@ class KernelWiring(Wiring):
         route_table: int,
         is_source_checked: bool = False,
         key: AttachmentKey | None = None,
+        second: WiringSpec | None = None,
     ) -> HostVeth | None:
         # A link that goes down waits for the kernel's RCU, and longer on a busy node. Otherwise there is no message
         # for the route: the kernel removes a link's routes with that, and a route through any other link is not this sandbox's.
@@ -136,31 +148,20 @@ class KernelWiring(Wiring):
             batch = sandbox_rules(messages.delete_rule, address, route_table)
             if found and (found.address not in {None, address} or (key and found.key != key)):
                 link = None
-            if link is not None and is_source_checked:
-                # Marked as dying and left up: its route goes, and the last message looks up where the address leads now.
-                group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
-                batch += [
-                    messages.delete_route(
-                        address,
-                        length=address.max_prefixlen,
-                        table=table,
-                        index=link.index,
-                        step=f"delete route {address} dev {link.name} table {table}",
-                    )
-                    for table in survey.SANDBOX_TABLES
-                ]
-                batch.append(replace(group, tolerated=messages.ABSENT))
-                *outcomes, looked = host.request([*batch, messages.look_up_route(address)])
-                must(outcomes, what)
-                if looked.errno in messages.UNREACHABLE:
-                    return found
-                leads_to = messages.read_route(looked.replies[0]).index if looked.errno == 0 and looked.replies else 0
-                if leads_to not in {0, link.index}:  # in doubt it leads here (I11)
-                    return found
-                batch = []  # another route to the address through this link: only a link that is down has none
-            if link is not None:
-                step = f"take link {host_veth} down"
-                down = messages.change_link(link.index, step=step, is_up=False, group=uapi.DYING_GROUP)
+            links = [] if link is None else [(link, address)]
+            if second is not None and (other := self._own_veth(host, second.host_veth, key=second.key)):
+                links.append((other, second.address))
+            if links and is_source_checked:
+                # Marked as dying and left up: its route goes, and the last messages look up where the addresses lead now.
+                batch += [one for each in links for one in _routeless(*each)]
+                outcomes = host.request([*batch, *(messages.look_up_route(each) for _, each in links)])
+                must(outcomes[: -len(links)], what)
+                looked = zip(links, outcomes[-len(links) :], strict=True)
+                # Another route to an address through its link: only a link that is down has none.
+                batch, links = [], [each for each, answer in looked if _may_lead_to(each[0], answer)]
+            for each, _ in links:
+                step = f"take link {each.name} down"
+                down = messages.change_link(each.index, step=step, is_up=False, group=uapi.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
             host.carry_out(batch, what=what)
         return found
@@ -190,7 +191,7 @@ class KernelWiring(Wiring):
             link = checks.find_link(host, veth.ifindex)
             if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
                 raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
-            alias = encode_alias(key, address, is_imported=True)
+            alias = encode_alias(key, address, tag=IMPORTED_TAG)
             batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
             if family_of(address) is IPV6 and (mac := checks.mac_inside(host, link)):
                 batch.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
@@ -213,13 +214,17 @@ class KernelWiring(Wiring):
         with opened_netns(spec.netns) as (netns, identity):
             self._refuse_host(spec, identity)
             with self._host.netlink() as host:
-                link = None if is_arrival_only else checks.find_link(host, spec.host_veth)
+                links = [(one, None if is_arrival_only else checks.find_link(host, one.host_veth)) for one in spec.links]
             with self._host.sandbox_netlink(netns) as sandbox:
-                return checks.sandbox_differences(sandbox, spec, host_link=link, is_arrival_only=is_arrival_only)
+                return [
+                    difference
+                    for one, link in links
+                    for difference in checks.sandbox_differences(sandbox, one, host_link=link, is_arrival_only=is_arrival_only)
+                ]
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         with self._host.netlink() as host:
-            return survey.survey(host, veth_prefix=self._veth_prefix, family=self._family, may_be_torn=may_be_torn)
+            return survey.survey(host, veth_prefix=self._veth_prefix, families=self._families(), may_be_torn=may_be_torn)
 
     def repair(
         self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
@@ -227,7 +232,7 @@ class KernelWiring(Wiring):
         seen = seen or self.survey(may_be_torn=True)
         sentences: list[str] = []
         with self._host.netlink() as host:
-            for spec in specs:
+            for spec in (link for one in specs for link in one.links):
                 work = checks.SandboxRepair(host, spec, held)
                 veth, thing = seen.veth_of(spec), RepairedObject(RepairKind.LINK, str(spec.address))
                 if veth is not None and veth.name != spec.host_veth and thing not in held:
@@ -242,13 +247,18 @@ class KernelWiring(Wiring):
             batch = [rule for spec in specs for rule in sandbox_rules(messages.add_rule, spec.address, spec.route_table)]
             host.carry_out(batch, what="rules of single sandboxes")
             # The routes of our table go with their links.
-            needless = [messages.delete_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE, family=self._family)]
-            for rule in survey.rules_of(host, self._family):
+            needless = [
+                messages.delete_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE, family=family)
+                for family in self._families()
+            ]
+            for rule in (rule for family in self._families() for rule in survey.rules_of(host, family)):
                 if (prefix := survey.from_prefix(rule)) is not None:
                     needless.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
             host.carry_out(needless, what="removal of our own rules")
 
-    def remove_leftover(self, *, host_veth: str | None, address: IpAddress | None) -> IpAddress | None:
+    def remove_leftover(
+        self, *, host_veth: str | None, address: IpAddress | None, key: AttachmentKey | None = None
+    ) -> IpAddress | None:
         """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.
 
         Without `address` the link's alias names it, unless its route leads to another link: then another sandbox has it (I2).
@@ -264,52 +274,60 @@ class KernelWiring(Wiring):
                         routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN, family=family_of(named[1]))
                         if all(not one.is_to(named[1]) or one.index == link.index for one in routes):
                             address = named[1]
+                    key = key or (named[0] if named else None)
+                # Its routes go with it. It is found by the key alone, and a link that is another's by its alias is left alone.
+                name = egress_veth_name(key, prefix=host_veth[:-VETH_HASH_LENGTH]) if key else ""
+                second = checks.find_link(host, name)
+                if second is not None and key and survey.host_veth(second).key == key:
+                    batch.append(messages.delete_link(second.index, step=f"delete link {name}"))
             if address is not None:
                 batch += address_removals(host, address)
             host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
         return address
 
-    def _create(self, spec: WiringSpec, netns: int) -> _Pair:
-        macs = sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox")
-        create = messages.create_veth(
-            spec.host_veth, mac=macs[0], peer_name=spec.key.ifname, peer_mac=macs[1], peer_netns=netns, mtu=spec.mtu
-        )
+    def _create(self, spec: WiringSpec, netns: int) -> list[_Pair]:
+        batch = [one for link in spec.links for one in (_creation(link, netns), messages.get_link(link.host_veth))]
         for is_last in (False, True):
             try:
                 with self._host.netlink() as host:
-                    made, looked = host.request(self._armed([create, messages.get_link(spec.host_veth)]))
+                    outcomes = host.request(self._armed(batch))
             except BaseException:
                 self._delete_own(spec)
                 raise
-            link = messages.read_link(looked.replies[0]) if looked.replies else None
-            if made.errno == 0 and link is not None:
-                return _Pair(link.index, link.peer_index, *macs)
+            pairs: list[_Pair] = []
+            for one, made, looked in zip(spec.links, outcomes[::2], outcomes[1::2], strict=True):
+                link = messages.read_link(looked.replies[0]) if looked.replies else None
+                if made.errno or link is None:
+                    break
+                pairs.append(_Pair(one, link.index, link.peer_index))
+            else:
+                return pairs
             removed = self._delete_own(spec)
             if made.errno == 0:
                 raise WiringError(f"wiring of {spec.key}: {looked.message.step} failed", details=looked.cause)
             if not removed or is_last:
                 break
-        raise WiringError(f"wiring of {spec.key}: {create.step} failed", details=_why_not_made(spec, made, link))
+        raise WiringError(f"wiring of {spec.key}: {made.message.step} failed", details=_why_not_made(one, made, link))
 
     def _delete_own(self, spec: WiringSpec) -> bool:
-        """Delete the link of the spec's name if it is this sandbox's, with the rules of its address. Returns: whether it did."""
+        """Delete links of the spec's names that are this sandbox's, with the rules of its address. Returns: whether there were any."""
         with self._host.netlink() as host:
-            link = checks.find_link(host, spec.host_veth)
-            if link is None or not _is_own(link, spec):
-                return False
-            batch = [messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox")]
-            identity = decode_alias(link.alias)
-            if identity is not None and identity[1] == spec.address:
+            found = [(one, checks.find_link(host, one.host_veth)) for one in spec.links]
+            own = [link for one, link in found if link is not None and _is_own(link, one)]
+            batch = [
+                messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox") for link in own
+            ]
+            if any(decode_alias(link.alias) == (spec.key, spec.address) for link in own):
                 batch += sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
             host.carry_out(batch, what=f"wiring of {spec.key}")
-        return True
+        return bool(own)
 
     def _apply(
         self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec, tolerated: int = 0
-    ) -> bool:
+    ) -> list[Message]:
         """Send a batch. The removal of every rule that it added is appended to `undo`, even if the batch fails.
 
-        Returns: whether the kernel refused a part with the errno `tolerated`.
+        Returns: what the kernel refused, if one with the errno `tolerated` is among it.
         """
         added = batch  # if the answers are lost, any of the rules may have been
         try:
@@ -321,25 +339,25 @@ class KernelWiring(Wiring):
                 for one in added
                 if one.kind == uapi.RTM_NEWRULE
             ]
-        is_refused = bool(tolerated) and any(one.errno == tolerated for one in outcomes)
-        if not is_refused:
-            must(outcomes, f"wiring of {spec.key}")
-        return is_refused
+        if tolerated and any(one.errno == tolerated for one in outcomes):
+            return [one.message for one in outcomes if one.is_refused]
+        must(outcomes, f"wiring of {spec.key}")
+        return []
 
     def _turn_ipv6_on(self, netns: int, spec: WiringSpec) -> None:
         """The namespace has IPv6 turned off: turn it on for our interface, and for the loopback. Raises: WiringError."""
-        for name in (spec.key.ifname, "lo"):
+        for name in (*(one.ifname for one in spec.links if family_of(one.address) is IPV6), "lo"):
             key = f"net/ipv6/conf/{name}/disable_ipv6"
             with self._host.entered_at(netns):
                 if routing.sysctl(key, wanted="0") != "0":
                     routing.sysctl(key, wanted="0", is_set=True)
 
-    def _undo(self, spec: WiringSpec, pair: _Pair, rules: Sequence[Message], cause: BaseException) -> None:
-        """Remove the pair (its routes go with it) and the added rules. A failure is appended to the details of `cause`."""
-        link = messages.delete_link(pair.host_index, step=f"undo: delete link {spec.host_veth}")
+    def _undo(self, spec: WiringSpec, pairs: Sequence[_Pair], rules: Sequence[Message], cause: BaseException) -> None:
+        """Remove the pairs (their routes go with them) and the added rules. A failure is appended to the details of `cause`."""
+        links = [messages.delete_link(one.host_index, step=f"undo: delete link {one.spec.host_veth}") for one in pairs]
         try:
             with self._host.netlink() as host:
-                host.carry_out([*rules, link], what=f"rollback of {spec.key}")
+                host.carry_out([*rules, *links], what=f"rollback of {spec.key}")
         except WiringError as exc:
             if not isinstance(cause, WiringError):
                 raise
@@ -368,8 +386,8 @@ class KernelWiring(Wiring):
         if not looked.replies:
             return None
         link = messages.read_link(looked.replies[0])
-        identity = decode_alias(link.alias)
-        if link.kind != uapi.VETH_KIND or (key and identity and identity[0] != key):
+        owner = survey.host_veth(link).key
+        if link.kind != uapi.VETH_KIND or (key and owner and owner != key):
             raise WiringError(
                 f"link {name} is not the host veth of {key or 'a sandbox'}: it is left alone",
                 details=f"kind {link.kind or 'hardware'}, alias {link.alias!r}; see `ip -d link show {name}`",
@@ -383,14 +401,41 @@ def _is_of_another(link: messages.Link, address: IpAddress) -> bool:
     return identity is not None and identity[1] != address
 
 
+def _creation(spec: WiringSpec, netns: int) -> Message:
+    return messages.create_veth(
+        spec.host_veth,
+        mac=spec.mac("host"),
+        peer_name=spec.ifname,
+        peer_mac=spec.mac("sandbox"),
+        peer_netns=netns,
+        mtu=spec.mtu,
+    )
+
+
+def _routeless(link: messages.Link, address: IpAddress) -> Iterable[Message]:
+    """Mark a link as dying and remove the routes to its address through it."""
+    for table in survey.SANDBOX_TABLES:
+        step = f"delete route {address} dev {link.name} table {table}"
+        yield messages.delete_route(address, length=address.max_prefixlen, table=table, index=link.index, step=step)
+    group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
+    yield replace(group, tolerated=messages.ABSENT)
+
+
+def _may_lead_to(link: messages.Link, looked: Outcome) -> bool:
+    """Whether an address is still routed through a link, by the kernel's answer; in doubt it is (I11)."""
+    if looked.errno in messages.UNREACHABLE:
+        return False
+    return looked.errno != 0 or not looked.replies or messages.read_route(looked.replies[0]).index in {0, link.index}
+
+
 def _is_own(link: messages.Link, spec: WiringSpec) -> bool:
     """Whether a link is this sandbox's: by its alias, or by its MAC if a crash came before the alias was set."""
     if link.kind != uapi.VETH_KIND:
         return False
     if link.alias:
-        identity = decode_alias(link.alias)
-        return identity is not None and identity[0] == spec.key
-    return link.mac == sandbox_mac(spec.key, side="host")
+        found = survey.host_veth(link)
+        return (found.key, found.is_egress) == (spec.key, spec.is_egress)
+    return link.mac == spec.mac("host")
 
 
 def _why_not_made(spec: WiringSpec, made: Outcome, link: messages.Link | None) -> str:
@@ -400,7 +445,7 @@ def _why_not_made(spec: WiringSpec, made: Outcome, link: messages.Link | None) -
             f"see `ip -d link show {spec.host_veth}`"
         )
     if made.errno == errno.EEXIST:
-        return f"{spec.netns} has an interface {spec.key.ifname} already: {made.cause}"
+        return f"{spec.netns} has an interface {spec.ifname} already: {made.cause}"
     return made.cause if made.errno else "the link vanished while it was created"
 
 
@@ -428,7 +473,7 @@ def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> 
         messages.change_link(index, step=f"name and raise {name}", is_up=True, alias=spec.alias, ipv4_conf=ipv4_conf),
         *sandbox_routes(spec.address, index, name),
     ]
-    if family_of(spec.address) is IPV6:
+    if family_of(spec.address) is IPV6 or spec.is_egress:
         step = f"add neighbour {spec.address} dev {name}"
         batch.append(messages.add_neighbour(index, spec.address, mac=spec.mac("sandbox"), step=step))
     if spec.route_table != uapi.RT_TABLE_MAIN:
@@ -438,21 +483,22 @@ def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> 
     return batch
 
 
-def sandbox_side(spec: WiringSpec, index: int, host_mac: str) -> list[Message]:
+def sandbox_side(spec: WiringSpec, index: int) -> list[Message]:
     """Sandbox side, in the order that the kernel needs: link up, then routes; the next hop's route before the default route."""
-    name, address, gateway = spec.key.ifname, spec.address, family_of(spec.address).gateway
+    name, address, gateway = spec.ifname, spec.address, spec.gateway
     batch = [
         messages.change_link(index, step=f"raise {name}", is_up=True),
         messages.add_address(index, address, length=address.max_prefixlen, step=f"add address {address} to {name}"),
     ]
-    if family_of(address) is IPV6:
+    if family_of(address) is IPV6 or spec.is_egress:
         batch.insert(0, messages.give_no_ipv6_address(index, step=f"keep other addresses off {name}"))
+    if family_of(address) is IPV6:
         batch.append(messages.deliver(address, index=index, step=f"deliver what is for {address}"))
     return [
         *batch,
         messages.add_route(gateway, index=index, step=f"add route {gateway} dev {name}"),
         messages.add_route(None, index=index, via=gateway, step=f"add default route via {gateway}"),
-        messages.add_neighbour(index, gateway, mac=host_mac, step=f"add neighbour {gateway}"),
+        messages.add_neighbour(index, gateway, mac=spec.mac("host"), step=f"add neighbour {gateway}"),
     ]
 
 

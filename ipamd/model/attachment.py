@@ -15,8 +15,9 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
+from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress, parse_key
 from ipamd.model.record import dataclass, field
 
@@ -29,6 +30,8 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/names.go, GeneratePodHostVethNameSuf
 ALIAS_TAG = "vpc-ipamd/1"
 IMPORTED_TAG = "vpc-ipamd/1-imported"
 """Of a sandbox that amazon-vpc-cni-k8s wired: its MACs are not derived from its key (docs/adr/0037)."""
+EGRESS_TAG = "vpc-ipamd-egress/1"
+"""Of a sandbox's second link, with its address for egress. Earlier releases take it for no identity, so they leave the link alone."""
 
 
 class Origin(StrEnum):
@@ -85,6 +88,8 @@ class WiringSpec:
     `route_table` is the table of the ENI that holds the address; the main table (254) needs no from-rule. `mtu` in bytes, 0: unknown.
     `others_mac`: of a sandbox that amazon-vpc-cni-k8s wired, the host veth's MAC, "" where it is not known; else None.
     `prefix`: the delegated prefix of the address, whose from-rule serves all its sandboxes; None: it has a rule of its own.
+    `other_address`: what it has for egress, by a second link, or None. That link has a spec of its own (`is_egress`), so that what
+    wires and compares links does so for both.
     """
 
     key: AttachmentKey
@@ -95,11 +100,43 @@ class WiringSpec:
     mtu: int
     others_mac: MacAddress | None = None
     prefix: IpNetwork | None = None
+    other_address: IpAddress | None = None
+    is_egress: bool = False
+
+    @property
+    def links(self) -> tuple[WiringSpec, ...]:
+        """Its own link, and the second one if it has it."""
+        if self.other_address is None:
+            return (self,)
+        second = WiringSpec(
+            key=self.key,
+            address=self.other_address,
+            route_table=MAIN_TABLE,
+            host_veth=host_veths(self)[-1],
+            netns=self.netns,
+            mtu=self.mtu,
+            others_mac=None if self.others_mac is None else MacAddress(""),
+            is_egress=True,
+        )
+        return (self, second)
+
+    @property
+    def ifname(self) -> str:
+        """The link's name inside the sandbox."""
+        return family_of(self.address).egress.ifname if self.is_egress else self.key.ifname
+
+    @property
+    def gateway(self) -> IpAddress:
+        """The next hop inside the sandbox."""
+        family = family_of(self.address)
+        return family.egress.gateway if self.is_egress else family.gateway
 
     @property
     def alias(self) -> str:
         """The host veth's ifalias."""
-        return encode_alias(self.key, self.address, is_imported=self.is_imported)
+        if self.is_egress:
+            return encode_alias(self.key, self.address, tag=EGRESS_TAG)
+        return encode_alias(self.key, self.address, tag=IMPORTED_TAG if self.is_imported else ALIAS_TAG)
 
     @property
     def is_imported(self) -> bool:
@@ -114,7 +151,7 @@ class WiringSpec:
     def mac(self, side: str) -> MacAddress:
         """The MAC of the "host" or the "sandbox" side; "" where it is not known and any will do."""
         if self.others_mac is None:
-            return sandbox_mac(self.key, side=side)
+            return sandbox_mac(self.key, side=f"egress {side}" if self.is_egress else side)
         return self.others_mac if side == "host" else MacAddress("")
 
 
@@ -138,6 +175,19 @@ def veth_name(key: AttachmentKey, *, prefix: str) -> str:
     return prefix + digest[:VETH_HASH_LENGTH]
 
 
+def egress_veth_name(key: AttachmentKey, *, prefix: str) -> str:
+    """Return the name of the host's end of a sandbox's second link, as `veth_name` does of the first."""
+    digest = hashlib.sha1(f"egress:{key.container_id}/{key.ifname}".encode(), usedforsecurity=False).hexdigest()
+    return prefix + digest[:VETH_HASH_LENGTH]
+
+
+def host_veths(one: Attachment | WiringSpec) -> tuple[str, ...]:
+    """The names of a sandbox's links on the host, the second one's last."""
+    if one.other_address is None:
+        return (one.host_veth,)
+    return one.host_veth, egress_veth_name(one.key, prefix=one.host_veth[:-VETH_HASH_LENGTH])
+
+
 def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str) -> str:
     """Return the host veth's name that amazon-vpc-cni-k8s gives to a pod, which policy agents compute (docs/adr/0024).
 
@@ -152,16 +202,16 @@ def sandbox_mac(key: AttachmentKey, *, side: str) -> MacAddress:
     """Derive a locally administered unicast MAC from the key, so that no search for an unused one is needed.
 
     Args:
-        side: "host" or "sandbox"; the two ends of a pair differ.
+        side: "host" or "sandbox", of the second link with "egress " ahead; all ends differ.
     """
     digest = hashlib.sha1(f"{side}:{key.container_id}/{key.ifname}".encode(), usedforsecurity=False).digest()
     octets = bytes([(digest[0] & 0xFC) | 0x02]) + digest[1:6]
     return MacAddress(octets.hex(":"))
 
 
-def encode_alias(key: AttachmentKey, address: IpAddress, *, is_imported: bool = False) -> str:
+def encode_alias(key: AttachmentKey, address: IpAddress, *, tag: str = ALIAS_TAG) -> str:
     """Encode the identity for a host veth's ifalias: at most 255 bytes for the longest accepted container ID."""
-    return f"{IMPORTED_TAG if is_imported else ALIAS_TAG} {key.container_id} {key.ifname} {address}"
+    return f"{tag} {key.container_id} {key.ifname} {address}"
 
 
 def is_imported_alias(alias: str) -> bool:
@@ -169,10 +219,10 @@ def is_imported_alias(alias: str) -> bool:
     return alias.startswith(f"{IMPORTED_TAG} ")
 
 
-def decode_alias(alias: str) -> tuple[AttachmentKey, IpAddress] | None:
-    """Decode an identity; None if the alias is not ours or is damaged."""
+def decode_alias(alias: str, *tags: str) -> tuple[AttachmentKey, IpAddress] | None:
+    """Decode an identity; None if the alias is not ours or is damaged. Without `tags`: of a link with a pool address."""
     parts = alias.split(" ")
-    if len(parts) != 4 or parts[0] not in (ALIAS_TAG, IMPORTED_TAG) or "%" in parts[3]:
+    if len(parts) != 4 or parts[0] not in (tags or (ALIAS_TAG, IMPORTED_TAG)) or "%" in parts[3]:
         return None
     try:
         return parse_key(parts[1], IfName(parts[2])), ip_address(parts[3])

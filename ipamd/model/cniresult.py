@@ -121,6 +121,11 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
         {"name": spec.host_veth, "mac": wired.host_mac, "mtu": spec.mtu},
         {"name": spec.key.ifname, "mac": wired.sandbox_mac, "mtu": spec.mtu, "sandbox": spec.netns},
     ]
+    for second in spec.links[1:]:  # its address is good on this node alone, so nobody is told of it
+        base["interfaces"] += [
+            {"name": second.host_veth, "mac": second.mac("host"), "mtu": spec.mtu},
+            {"name": second.ifname, "mac": second.mac("sandbox"), "mtu": spec.mtu, "sandbox": spec.netns},
+        ]
     family = family_of(spec.address)
     address, gateway = f"{spec.address}/{spec.address.max_prefixlen}", str(family.gateway)
     base["ips"].append({"address": address, "gateway": gateway, "interface": first + 1})
@@ -175,6 +180,7 @@ def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
         netns=netns or attachment.netns,
         mtu=wired_mtu(attachment.result, attachment.host_veth),
         others_mac=others_mac(attachment),
+        other_address=attachment.other_address,
     )
 
 

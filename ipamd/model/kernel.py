@@ -18,6 +18,7 @@ from ipamd.model.record import dataclass, field
 @dataclass(frozen=True, slots=True)
 class HostVeth:
     """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None.
+    `is_egress`: it is a sandbox's second link, and the address that for egress.
 
     `mac` is empty and `mtu` (bytes) 0 where they were not read. `kind` as the kernel names it: another kind is no veth of ours.
     `master`: index of a bridge or other link that takes its packets, or 0.
@@ -34,11 +35,12 @@ class HostVeth:
     mtu: int = 0
     kind: str = "veth"
     master: int = 0
+    is_egress: bool = False
 
 
 @dataclass(frozen=True)
 class KernelSurvey:
-    """One survey of the host namespace.
+    """One survey of the host namespace. `veths`: of pool addresses; `egress`: the second links.
 
     `routes`: address/32 in the main table -> name of the host veth, or what else it leads through; `own_routes`: in `OWN_TABLE`.
     `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
@@ -54,15 +56,21 @@ class KernelSurvey:
     own_routes: dict[IpAddress, str] = field(default_factory=dict)
     has_own_rule: bool = False
     from_prefixes: dict[IpNetwork, tuple[int, ...]] = field(default_factory=dict)
+    egress: tuple[HostVeth, ...] = ()
 
     @cached_property
-    def _named(self) -> Mapping[str | AttachmentKey | None, list[HostVeth]]:
+    def _named(self) -> Mapping[tuple[str | AttachmentKey | None, bool], list[HostVeth]]:
         """The veths by name and by key: to look through all for each sandbox grows with the square of their number."""
-        named = defaultdict[str | AttachmentKey | None, list[HostVeth]](list)
-        for veth in self.veths:
-            named[veth.name].append(veth)
-            named[veth.key].append(veth)
+        named = defaultdict[tuple[str | AttachmentKey | None, bool], list[HostVeth]](list)
+        for veth in (*self.veths, *self.egress):
+            named[veth.name, veth.is_egress].append(veth)
+            named[veth.key, veth.is_egress].append(veth)
         return named
+
+    def egress_of(self, key: AttachmentKey) -> HostVeth | None:
+        """The second link of a sandbox, if the route of its address leads to it: a sandbox may forge the link, but no route."""
+        ours = (one for one in self._named[key, True] if not one.is_dying)
+        return next((one for one in ours if one.address and self.routes.get(one.address) == one.name), None)
 
     def tables_from_prefix(self, address: IpAddress) -> tuple[int, ...]:
         """Tables of the rules 1536 for the prefix that contains an address."""
@@ -71,7 +79,7 @@ class KernelSurvey:
 
     def veth_of(self, spec: WiringSpec) -> HostVeth | None:
         """The sandbox's host veth: by its name, a living one first; if none has it, by alias, under whatever name."""
-        ours = self._named[spec.host_veth] + self._named[spec.key]
+        ours = self._named[spec.host_veth, spec.is_egress] + self._named[spec.key, spec.is_egress]
         return min(ours, key=lambda one: (one.name != spec.host_veth, one.is_dying), default=None)
 
 
@@ -354,7 +362,11 @@ def veth_differences(spec: WiringSpec, veth: HostVeth | None) -> list[Difference
 
 
 def wiring_differences(spec: WiringSpec, survey: KernelSurvey) -> list[Difference]:
-    """Compare host veth, route and rules of a sandbox with what a survey shows."""
+    """Compare host veths, routes and rules of a sandbox with what a survey shows."""
+    return [difference for link in spec.links for difference in _link_differences(link, survey)]
+
+
+def _link_differences(spec: WiringSpec, survey: KernelSurvey) -> list[Difference]:
     veth = survey.veth_of(spec)
     found, address = veth_differences(spec, veth), spec.address
     tables = survey.from_rules.get(address, ())

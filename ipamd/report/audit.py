@@ -29,7 +29,7 @@ from ipamd.model.kernel import (
     duplicate_addresses,
     wiring_differences,
 )
-from ipamd.model.record import dataclass
+from ipamd.model.record import dataclass, replace
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, rfc3339
 from ipamd.ports import Datastore
@@ -240,7 +240,7 @@ def _unowned_links(
     # A sandbox's own link under another name is its own difference.
     owners = {one for attachment in attachments for one in (attachment.host_veth, attachment.key)}
     findings = []
-    for veth in survey.veths:
+    for veth in (*survey.veths, *survey.egress):
         if veth.is_dying:
             findings.append(Finding(Severity.PENDING, veth.name, "marked for deletion", "the cooldown deletes it at once"))
         elif veth.name not in owners and veth.key is None:
@@ -274,8 +274,9 @@ def _duplicates(survey: KernelSurvey) -> list[Finding]:
 def _of_wiring(attachment: Attachment, survey: KernelSurvey) -> list[Finding]:
     """What differs from the record, as CHECK and the repair see it; of a survey that is torn only what it shows."""
     subject = str(attachment.address)
-    found = wiring_differences(recorded_spec(attachment), survey)
-    if any(one.kind is None and one.is_absence for one in found):
+    spec = recorded_spec(attachment)
+    found = wiring_differences(spec, survey)
+    if any(one.kind is None and one.is_absence for one in wiring_differences(replace(spec, other_address=None), survey)):
         gone = f"sandbox {attachment.key} is recorded and its host veth {attachment.host_veth} is gone"
         return [Finding(Severity.PENDING, subject, gone, "freed by its DEL, or reaped within minutes")] if survey.is_whole else []
     return [

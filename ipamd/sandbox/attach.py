@@ -41,6 +41,7 @@ from ipamd.model.errors import (
     WiringError,
     log_text,
 )
+from ipamd.model.family import Family
 from ipamd.model.ids import AttachmentKey, ContainerId, MacAddress
 from ipamd.model.pool import Blocked
 from ipamd.model.sandbox import SandboxState
@@ -173,6 +174,7 @@ class AttachService(Service):
         *,
         cooldown: Cooldown,
         mtu: Callable[[], int],
+        egress: Callable[[], Family | None],
         waiting_limit: int,
         veth_names: VethNames,
         pod_names: VethNames,
@@ -181,12 +183,14 @@ class AttachService(Service):
 
         Args:
             mtu: of a new sandbox, in bytes.
+            egress: the other family of which a new sandbox gets an address, by a second link.
             waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
             pod_names: always by pod, for a caller that wires the sandbox itself and names the link so.
         """
         super().__init__(context)
         self._cooldown = cooldown
         self._mtu = mtu
+        self._egress = egress
         self._waiting_limit = waiting_limit
         self._veth_names = veth_names
         self._pod_names = pod_names
@@ -203,7 +207,7 @@ class AttachService(Service):
 
         Returns: the attachment; for a repeated request (a runtime repeats after a timeout) the stored one, at once.
         Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, VethNameTakenError, PoolEmptyError,
-            WiringError, DeadlineError, DatastoreError. After any of them nothing of this request remains.
+            EgressEmptyError, WiringError, DeadlineError, DatastoreError. After any of them nothing of this request remains.
         """
         if not self._places.acquire(blocking=False):
             raise BusyError(f"{self._waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL")
@@ -239,7 +243,9 @@ class AttachService(Service):
     ) -> Attachment:
         key = request.key
         with steps.step("reserve"):
-            reserved = self._reserve(key, deadline)
+            # One link of its name fits into a sandbox: that of the pod's own interface. A caller that wires does this itself.
+            has_egress = key.ifname == POD_IFNAME and not request.is_wired_by_caller
+            reserved = self._reserve(key, deadline, egress=self._egress() if has_egress else None)
         self._failpoint("attach.reserved")
         eni = self._datastore.eni(reserved.eni_id)
         if eni is None:
@@ -254,6 +260,7 @@ class AttachService(Service):
             mtu=self._mtu(),
             others_mac=MacAddress("") if request.is_wired_by_caller else None,
             prefix=reserved.prefix,
+            other_address=reserved.other_address,
         )
         try:
             with steps.step("wire"):
@@ -280,10 +287,10 @@ class AttachService(Service):
         self._demand.take()
         return attachment
 
-    def _reserve(self, key: AttachmentKey, deadline: Deadline) -> Address:
+    def _reserve(self, key: AttachmentKey, deadline: Deadline, *, egress: Family | None) -> Address:
         """Take a free address; while none is free, wait as long as the pool may still grow and the caller has time."""
         try:
-            return self._datastore.reserve(key)
+            return self._datastore.reserve(key, egress=egress)
         except PoolEmptyError:
             generation = self._demand.join()
         try:
@@ -291,7 +298,7 @@ class AttachService(Service):
                 # Read before trying, so that a change after this point ends the wait below at once.
                 supply, status = self._demand.supply_count(), self._demand.status()
                 try:
-                    return self._datastore.reserve(key)
+                    return self._datastore.reserve(key, egress=egress)
                 except PoolEmptyError as empty:
                     deadline.check(f"waiting for an address for sandbox {key}")
                     left = deadline.remaining_s() - POOL_WAIT_MARGIN_S
@@ -334,6 +341,7 @@ class AttachService(Service):
             pod_namespace=request.names.pod_namespace,
             pod_name=request.names.pod_name,
             pod_uid=request.names.pod_uid,
+            other_address=spec.other_address,
         )
 
     def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
@@ -352,7 +360,10 @@ class AttachService(Service):
                     "wiring could not be undone; its link is deleted later sandbox=%s error=%s", spec.key, log_text(error)
                 )
                 try:
-                    self._wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+                    second = next(iter(spec.links[1:]), None)
+                    self._wiring.mark_for_deletion(
+                        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, second=second
+                    )
                     is_marked = True
                 except IpamError as refused:
                     self._health.record_error(f"undo of {spec.key}", refused)

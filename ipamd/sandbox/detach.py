@@ -15,6 +15,7 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, veth_name
+from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import RuntimeUnreachableError, log_text
 from ipamd.model.evidence import Verdict
 from ipamd.model.history import LedgerEvent
@@ -95,7 +96,8 @@ class DetachService(Service):
             route_table=known.route_table,
             is_source_checked=self._is_source_checked(),
         )
-        found = mark(host_veth=known.host_veth, key=known.key)
+        second = next(iter(recorded_spec(known).links[1:]), None)
+        found = mark(host_veth=known.host_veth, key=known.key, second=second)
         if found.key == known.key if found else not self._is_named_by_pod:
             return known.host_veth
         present = (veth.name for veth in self._wiring.survey().veths if (veth.key, veth.address) == (known.key, known.address))
@@ -115,17 +117,17 @@ class DetachService(Service):
                     return adopted
                 uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
-        self._remove(veth_name(key, prefix=self._veth_prefix))
+        self._remove(veth_name(key, prefix=self._veth_prefix), key)
         # One that amazon-vpc-cni-k8s wired has its name by pod too; while nobody has confirmed it its address is quarantined.
         if self._is_named_by_pod or self._datastore.addresses(state=AddressState.QUARANTINED):
             for veth in self._wiring.survey().veths:
                 if veth.key == key:
-                    self._remove(veth.name)
+                    self._remove(veth.name, key)
         return None
 
-    def _remove(self, host_veth: str) -> None:
+    def _remove(self, host_veth: str, key: AttachmentKey) -> None:
         """Remove wiring without a row. What it had cools: EC2 may show it only later, and then it is ours to give (I8)."""
-        address = self._wiring.remove_leftover(host_veth=host_veth, address=None)
+        address = self._wiring.remove_leftover(host_veth=host_veth, address=None, key=key)
         if address:
             self._cooldown.start(address, dying_veth=None)
 

@@ -67,7 +67,7 @@ class QuarantineService(Service):
             return "the sandbox is recorded with another address"
         try:
             with self._datastore.transaction() as uow:
-                uow.adopt(self._attachment(veth, row, sandbox))
+                uow.adopt(self._attachment(veth, row, sandbox, survey))
         except InvariantError:
             if not self._datastore.is_tombstoned(veth.key):
                 raise
@@ -228,7 +228,7 @@ class QuarantineService(Service):
             log.info("the kernel could not be surveyed, nothing is reaped or resolved now error=%s", log_text(error))
             return None
 
-    def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox) -> Attachment:
+    def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox, survey: KernelSurvey) -> Attachment:
         """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD, or another's."""
         if veth.key is None:
             raise ValueError("a veth without identity cannot be recorded")
@@ -236,7 +236,10 @@ class QuarantineService(Service):
         unknown = NetnsIdentity(0, 0)
         others = MacAddress(veth.mac) if is_imported_alias(veth.alias) else None
         # The setting may have changed since: a record with another MTU than the sandbox has would have it "repaired".
-        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu or self._mtu(), others)
+        second = survey.egress_of(veth.key)
+        other = second.address if second else None
+        mtu = veth.mtu or self._mtu()
+        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", mtu, others, other_address=other)
         macs = Wired(spec.mac("host"), spec.mac("sandbox"), unknown)
         return Attachment(
             key=veth.key,
@@ -253,4 +256,5 @@ class QuarantineService(Service):
             pod_namespace=sandbox.pod_namespace,
             pod_name=sandbox.pod_name,
             pod_uid=sandbox.pod_uid,
+            other_address=other,
         )

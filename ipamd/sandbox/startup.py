@@ -92,7 +92,7 @@ class StartupReconciler(Service):
         self._claimed: set[IpAddress] = set()
         taken_over = self._imported.take_over(survey, listed)
         self._survey, self._listed = survey, listed = replace(survey, veths=taken_over.veths), listed
-        dying = [(veth.name, veth.address) for veth in survey.veths if veth.is_dying]
+        dying = [(veth.name, veth.address) for veth in (*survey.veths, *survey.egress) if veth.is_dying]
         self._cooldown.resume(dying)
         outcome.dying_count = len(dying)
         if dying:
@@ -121,6 +121,7 @@ class StartupReconciler(Service):
         wired = {veth.name for veth in survey.veths if not veth.is_dying}
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes()
+        self._remove_second_links()
         self._quarantine_service.resolve(None)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             # What stays unresolved is quarantined, or has no row: neither passes for "no ADD was promised" at the next start.
@@ -200,6 +201,18 @@ class StartupReconciler(Service):
                 detail=f"wiring {veth.name} removed at start: {why}",
             )
         self._outcome.removed_count += 1
+
+    def _remove_second_links(self) -> None:
+        """Remove links for egress whose sandbox has neither a row nor its first link: an ADD or a DEL ended between the two."""
+        first = {veth.key for veth in self._survey.veths}
+        for veth in self._survey.egress:
+            if veth.is_dying or veth.key is None or veth.key in first or self._datastore.attachment(veth.key):
+                continue
+            try:
+                self._wiring.remove_leftover(host_veth=veth.name, address=None)
+                self._outcome.removed_count += 1
+            except IpamError as error:  # it goes with its namespace, and nobody is given its address: the route is there
+                log.warning("a link for egress stays veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
 
     def _remove_stray_routes(self) -> None:
         """Remove routes and rules of our addresses that belong to no veth and no attachment; EC2 may have taken the address since."""

@@ -9,7 +9,7 @@ from ipamd.model.attachment import WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError
-from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.family import Family, IpAddress, IpNetwork
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
     NODE,
@@ -47,6 +47,8 @@ class FakeHostNetwork:
         self.left_egress: Collection[str] | None = ()
         self.led_astray: set[IpAddress] = set()
         self.asked: list[IpAddress] = []
+        self.egress_family: Family | None = None
+        self.egress_problem = ""
 
     def setup_node(self, identity: InstanceIdentity) -> None:
         """See the port."""
@@ -77,6 +79,10 @@ class FakeHostNetwork:
     def is_source_checked(self) -> bool:
         """See the port."""
         return self.is_confined and not self.has_extra_sources
+
+    def egress(self) -> tuple[Family | None, str]:
+        """See the port: what a test put there."""
+        return self.egress_family, self.egress_problem
 
     def dropped_packets(self) -> Mapping[str, int]:
         """See the port: what a test put into `dropped`."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
+from ipamd.model.attachment import IMPORTED_TAG, NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, KernelDumpError, NetnsError
 from ipamd.model.family import IpAddress
@@ -52,7 +52,8 @@ class FakeWiring:
         identity = self.identify_netns(spec.netns)
         with self.lock:
             self.wired[spec.host_veth] = spec
-            self.routes[spec.address] = spec.host_veth
+            for link in spec.links:
+                self.routes[link.address] = link.host_veth
             self.rules[spec.address] = spec.route_table
         return Wired(sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox"), identity)
 
@@ -70,6 +71,7 @@ class FakeWiring:
         route_table: int,
         is_source_checked: bool = False,
         key: AttachmentKey | None = None,
+        second: WiringSpec | None = None,
     ) -> HostVeth | None:
         """See the port; `left_up` has the dying links that may stay up."""
         self._maybe_fail("mark_for_deletion")
@@ -81,6 +83,8 @@ class FakeWiring:
                 self.dying[host_veth] = address
                 self.dying_aliases[host_veth] = held.alias
                 self.left_up |= {host_veth} if is_source_checked else set()
+            if second is not None:
+                self.routes.pop(second.address, None)
             self.routes.pop(address, None)
             self.rules.pop(address, None)
             return found
@@ -105,7 +109,7 @@ class FakeWiring:
         with self.lock:
             spec = self.foreign.pop(veth.name)
             self.wired[veth.name] = replace(spec, key=key, address=address)
-        return replace(veth, alias=encode_alias(key, address, is_imported=True), key=key, address=address)
+        return replace(veth, alias=encode_alias(key, address, tag=IMPORTED_TAG), key=key, address=address)
 
     def sweep(self) -> None:
         """See the port."""
@@ -175,18 +179,27 @@ class FakeWiring:
                 HostVeth(name, 900 + n, "", False, True, mac=one.mac("host"))
                 for n, (name, one) in enumerate(self.foreign.items())
             ]
+            egress = tuple(
+                HostVeth(link.host_veth, 500 + index, link.alias, False, True, link.key, link.address, is_egress=True)
+                for index, spec in enumerate(self.wired.values())
+                for link in spec.links[1:]
+            )
             routes = dict(self.routes)
             # Where ours lead, rules of single sandboxes are those without a route.
             to_rules = frozenset(address for address in self.rules if self.is_former or address not in routes)
             own = {} if self.is_former else dict(routes)
-            return KernelSurvey(tuple(veths), routes, to_rules, from_rules, is_whole, own, has_own_rule=not self.is_former)
+            return KernelSurvey(
+                tuple(veths), routes, to_rules, from_rules, is_whole, own, has_own_rule=not self.is_former, egress=egress
+            )
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
         """See the port; a repair of any sandbox is the way back."""
         self._maybe_fail("write_former_rules")
         self.is_former = True
 
-    def remove_leftover(self, *, host_veth: str | None, address: IpAddress | None) -> IpAddress | None:
+    def remove_leftover(
+        self, *, host_veth: str | None, address: IpAddress | None, key: AttachmentKey | None = None
+    ) -> IpAddress | None:
         """See the port."""
         self._maybe_fail("remove_leftover")
         with self.lock:
@@ -200,7 +213,9 @@ class FakeWiring:
         return address
 
     def _drop(self, host_veth: str | None, address: IpAddress | None) -> None:
-        self.wired.pop(host_veth or "", None)
+        if (spec := self.wired.pop(host_veth or "", None)) is not None:
+            for link in spec.links[1:]:
+                self.routes.pop(link.address, None)
         self.dying.pop(host_veth or "", None)
         if address is not None:
             self.routes.pop(address, None)

@@ -15,6 +15,7 @@ from ipaddress import IPv4Address, IPv4Network, ip_address
 
 import pytest
 
+from ipamd.kernel import ruleset
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
@@ -114,7 +115,8 @@ class World:
         self.spaces = []
         self.host = self.space()
         self.netns = self.host.call(HostNetns)
-        self.host.sh(f"ip {self.dash} rule add prio 513 lookup 113213")  # the node's, in place before a sandbox is wired
+        # The node's, in place before a sandbox is wired.
+        self.host.sh("ip rule add prio 513 lookup 113213; ip -6 rule add prio 513 lookup 113213")
         self.config = NetworkConfig(**config)
         self.wiring = self.new_wiring()
         self.nft = Nftables(self.netns)
@@ -124,7 +126,8 @@ class World:
     def new_wiring(self, failpoint=None):
         """Another adapter on the same host."""
         is_strict = not self.config.extra_source_cidrs
-        return KernelWiring(self.netns, veth_prefix="eni", family=self.family, failpoint=failpoint, is_strict=is_strict)
+        families = (self.family, *ruleset.families(self.config, ())[1:])
+        return KernelWiring(self.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, is_strict=is_strict)
 
     def address(self, number):
         """One for sandboxes."""
@@ -150,7 +153,8 @@ class World:
 
     def mark_for_deletion(self, spec):
         """DEL of a spec."""
-        self.wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table)
+        second = next(iter(spec.links[1:]), None)
+        self.wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, second=second)
 
     def fabric(self):
         """Give the host a primary and a secondary ENI (eth0, eth1), cabled to a VPC router; returns the router's space.

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.model.attachment import encode_alias
+from ipamd.model.attachment import IMPORTED_TAG, encode_alias
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 
@@ -51,7 +51,7 @@ def test_only_the_alias_changes(world, theirs):
     assert {name: part for name, part in after.items() if name != "link"} == {n: p for n, p in before.items() if n != "link"}
     assert [one[:4] + one[5:] for one in after["link"]] == [one[:4] + one[5:] for one in before["link"]]
     assert sandbox.snapshot() == inside
-    assert (veth.alias, veth.key) == (encode_alias(spec.key, spec.address, is_imported=True), spec.key)
+    assert (veth.alias, veth.key) == (encode_alias(spec.key, spec.address, tag=IMPORTED_TAG), spec.key)
     assert world.wiring.survey().veths[0].key == spec.key
     assert world.wiring.check(spec) == []
     assert world.wiring.repair([spec]) == []

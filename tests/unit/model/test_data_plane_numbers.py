@@ -87,7 +87,7 @@ def sandbox_rule(priority_index: int) -> tuple[int, int, str]:
 
 def sandbox_messages(kind: int) -> list[Message]:
     """The messages of one type that ADD sends into the sandbox."""
-    return [message for message in wiring.sandbox_side(SPEC, 2, "02:00:00:00:00:02") if message.kind == kind]
+    return [message for message in wiring.sandbox_side(SPEC, 2) if message.kind == kind]
 
 
 def next_hop() -> tuple[str, bool, str]:

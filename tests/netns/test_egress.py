@@ -1,0 +1,421 @@
+"""Egress of the other family on real links: what a sandbox reaches and who reaches it, what goes with it, and what is repaired."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import struct
+import time
+from dataclasses import replace
+from ipaddress import IPv6Address, ip_address
+
+import pytest
+
+from ipamd.kernel import netlink
+from ipamd.model.attachment import EGRESS_TAG, encode_alias
+from ipamd.model.errors import WiringError
+from ipamd.model.family import IPV4, IPV6, family_of
+from ipamd.model.kernel import wiring_differences
+from tests.netns import packets
+from tests.patience import PATIENCE_S
+
+FAMILIES = pytest.mark.parametrize("family", [IPV4, IPV6], ids=["v6if0", "v4if0"])
+"""Of the pool: `make_world` goes by it."""
+
+OUTSIDE = {IPV4: "203.0.113.9", IPV6: "2001:db8:ff::9"}
+DASH = {IPV4: "-4", IPV6: "-6"}
+NODE = {IPV4: "10.0.0.10", IPV6: "2001:db8:1::10"}
+
+
+class Node:
+    """A host with sandboxes of one family and egress of the other, set up; the outside is beyond its primary ENI."""
+
+    def __init__(self, make_world, *, is_wired=True, **config):
+        self.world = make_world(v6_egress=True, **config)
+        self.family = IPV6 if self.world.family is IPV4 else IPV4
+        self.host, self.wiring, self.hostnet = self.world.host, self.world.wiring, self.world.hostnet
+        self.outside = self.world.fabric()
+        if self.family is IPV6:
+            self.outside.sh(
+                "sysctl -qw net.ipv6.conf.all.forwarding=1; ip -6 addr add 2001:db8:1::1/64 dev p0 nodad;"
+                " ip -6 addr flush dev p0 scope link; ip -6 addr add fe80::a/64 dev p0 nodad;"
+                f" ip -6 addr add {OUTSIDE[IPV6]}/128 dev lo nodad"
+            )
+            self.host.sh("ip -6 addr flush dev eth0 scope link; ip -6 addr add fe80::b/64 dev eth0 nodad")
+            self.host.sh(f"ip -6 addr add {NODE[IPV6]}/64 dev eth0 nodad; ip -6 route add default via 2001:db8:1::1")
+        self.hostnet.confine_sandboxes()
+        self.hostnet.setup_node(self.world.identity())
+        self.sandboxes = [self.world.space(), self.world.space()]
+        self.specs = [self.spec(one, number) for number, one in enumerate(self.sandboxes)]
+        for spec in self.specs if is_wired else ():
+            self.wiring.wire(spec)
+
+    def spec(self, sandbox, number):
+        """What to wire: of the pool's family a number, and of the other one the range's."""
+        other = self.family.address(int(self.family.egress.first) + number)
+        return replace(self.world.spec(sandbox, number=100 + number), other_address=other)
+
+    @property
+    def seconds(self):
+        """The specs of the second links."""
+        return [spec.links[1] for spec in self.specs]
+
+
+def is_in_order(node, spec):
+    """Whether nothing differs, a moment after the wiring: the kernel makes an IPv6 address local in a thread of its own."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := node.wiring.check(spec)) and time.monotonic() < deadline:
+        select.select([], [], [], 0.01)
+    return found == []
+
+
+def reaches(space, address):
+    """Whether one of a few datagrams is answered: the first may be lost while neighbours beyond the node are looked for."""
+    return any(is_answered(space, address) for _ in range(3))
+
+
+def is_answered(space, address):
+    """Whether a datagram arrives: its target says that nobody listens at that port."""
+    family = family_of(ip_address(str(address)))
+    sock = space.call(lambda: socket.socket(socket_family(family), socket.SOCK_DGRAM))
+    with contextlib.closing(sock):
+        sock.settimeout(1)
+        sock.connect((str(address), 4001))
+        with contextlib.suppress(TimeoutError):
+            try:
+                sock.send(b"asked")
+                sock.recv(100)
+            except ConnectionRefusedError:
+                return True
+    return False
+
+
+def listens(stack, space, family, address):
+    """A UDP socket in a namespace."""
+    made = space.call(lambda: socket.socket(socket_family(family), socket.SOCK_DGRAM))
+    stack.callback(made.close)
+    made.settimeout(5)
+    made.bind((address, 0))
+    return made
+
+
+def socket_family(family):
+    """The number of the socket module."""
+    return socket.AF_INET if family is IPV4 else socket.AF_INET6
+
+
+@FAMILIES
+def test_it_reaches_the_outside(make_world, family):
+    """A pod's datagram arrives from the node's own address, and the answer comes back to it."""
+    node = Node(make_world)
+    egress = node.family
+    outside, own = OUTSIDE[egress], NODE[egress]
+    # The kernel starts to send by a link whose other end has just been raised in a thread of its own (linkwatch).
+    assert all(reaches(one, outside) for one in node.sandboxes)
+    with contextlib.ExitStack() as stack:
+        there = listens(stack, node.outside, egress, outside)
+        here = listens(stack, node.sandboxes[0], egress, str(node.specs[0].other_address))
+        here.sendto(b"asked", there.getsockname())
+        text, sender = there.recvfrom(100)
+        assert (text, sender[0]) == (b"asked", own)
+        there.sendto(b"answered", sender)
+        assert here.recvfrom(100)[0] == b"answered"
+
+
+@FAMILIES
+def test_nobody_reaches_it(make_world, family):
+    """Neither another pod of the node nor the outside begins anything with an address for egress; the refusal is said at once."""
+    node = Node(make_world)
+    egress = node.family
+    node.outside.sh(f"ip route add {egress.egress.network} via {NODE[egress]}")
+    first, second = node.sandboxes
+    target, outside = str(node.specs[1].other_address), OUTSIDE[egress]
+    with contextlib.ExitStack() as stack:
+        theirs = listens(stack, second, egress, target)
+        for space, source in ((first, str(node.specs[0].other_address)), (node.outside, outside)):
+            mine = listens(stack, space, egress, source)
+            mine.connect(theirs.getsockname())
+            mine.send(b"hello")
+            with pytest.raises(ConnectionRefusedError):
+                mine.recv(100)
+        theirs.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            theirs.recv(100)
+
+
+@FAMILIES
+def test_nothing_forged_leaves(make_world, family):
+    """By the second link nothing leaves with another source: another pod's, the node's, the pod's own of its pool, an outsider's."""
+    node = Node(make_world)
+    egress = node.family
+    others = [node.specs[1].other_address, NODE[egress], OUTSIDE[egress]]
+    pool = family_of(node.specs[0].address)
+    beyond = OUTSIDE[pool]
+    forged = [udp(egress, source, OUTSIDE[egress]) for source in others]
+    forged += [udp(pool, source, beyond) for source in (node.specs[0].address, node.specs[1].address)]
+    honest = udp(egress, node.specs[0].other_address, OUTSIDE[egress], text=b"honest")
+    first, second = node.specs[0].links
+    with contextlib.ExitStack() as stack:
+        theirs = [(node.sandboxes[1], name) for name in ("eth0", second.ifname)]
+        ear = packets.Ear(stack, links=[(node.outside, "p0"), *theirs], ports=[node.host])
+        send(node, second, [*forged, honest])
+        assert b"spoofed" not in b"".join(ear.heard(b"spoofed", until=b"honest"))
+    # Nor is the pool's link a way for the address of the other one.
+    with contextlib.ExitStack() as stack:
+        ear = packets.Ear(stack, links=[(node.outside, "p0")], ports=[node.host])
+        send(node, first, [udp(egress, second.address, OUTSIDE[egress])])
+        send(node, second, [honest])
+        assert b"spoofed" not in b"".join(ear.heard(b"spoofed", until=b"honest"))
+    node.host.sh("nft flush ruleset; for each in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $each; done")
+    with contextlib.ExitStack() as stack:  # without all this the same packets go where they want
+        ear = packets.Ear(stack, links=[(node.outside, "p0")], ports=[node.host])
+        send(node, second, [udp(egress, OUTSIDE[egress], NODE[egress]), udp(egress, others[0], OUTSIDE[egress]), honest])
+        assert b"spoofed" in b"".join(ear.heard(b"spoofed", until=b"honest"))
+
+
+def send(node, spec, frames):
+    """Send packets of either family from a link of the first sandbox."""
+    for frame in frames:
+        kind = packets.ETH_P_IPV6 if frame[0] >> 4 == 6 else packets.ETH_P_IP
+        packets.send(node.sandboxes[0], spec.ifname, [frame], to=spec.mac("host"), kind=kind)
+
+
+def udp(family, source, target, *, text=b"spoofed"):
+    """A UDP packet of either family, without IPv4's checksum."""
+    if family is IPV4:
+        return packets.udp(str(source), str(target), text)
+    body = struct.pack("!HHHH", 9, 4000, 8 + len(text), 0) + text
+    addresses = IPv6Address(str(source)).packed + IPv6Address(str(target)).packed
+    sum_of = packets.checksum(addresses + struct.pack("!II", len(body), packets.UDP) + body) or 0xFFFF
+    body = body[:6] + struct.pack("!H", sum_of) + body[8:]
+    return struct.pack("!IHBB", 6 << 28, len(body), packets.UDP, 64) + addresses + body
+
+
+@FAMILIES
+def test_it_asks_nobody(make_world, family):
+    """Neighbours are fixed at both ends, and no address waits for the detection of duplicates."""
+    node = Node(make_world)
+    egress = node.family
+    second, name = node.seconds[0], egress.egress.ifname
+    assert is_in_order(node, node.specs[0])
+    inside = node.sandboxes[0].ip(f"addr show dev {name}")[0]["addr_info"]
+    assert [(one["local"], one["prefixlen"]) for one in inside] == [(str(second.address), second.address.max_prefixlen)]
+    assert not any("tentative" in one for one in inside)
+    for space, link, address, mac in (
+        (node.host, second.host_veth, second.address, second.mac("sandbox")),
+        (node.sandboxes[0], name, second.gateway, second.mac("host")),
+    ):
+        (entry,) = json.loads(space.sh(f"ip -j {DASH[egress]} neigh show dev {link} {address}"))
+        assert (entry["lladdr"], entry["state"]) == (mac, ["PERMANENT"])
+
+
+@FAMILIES
+def test_an_add_is_three_sends(make_world, monkeypatch, family):
+    """With egress an ADD is as many sends as without."""
+    node = Node(make_world, is_wired=False)
+    sent, request = [], netlink.NetlinkSocket.request
+    monkeypatch.setattr(netlink.NetlinkSocket, "request", lambda self, batch: sent.append(len(batch)) or request(self, batch))
+    node.wiring.wire(replace(node.specs[0], other_address=None))
+    without, sent[:] = list(sent), []
+    node.wiring.wire(node.specs[1])
+    assert (len(sent), len(without)) == (3, 3)
+    assert sum(sent) <= 2.5 * sum(without)
+
+
+@FAMILIES
+@pytest.mark.parametrize("is_source_checked", [True, False])
+def test_del_takes_both(make_world, family, is_source_checked):
+    """At its end no route leads to either address, both links are in the dying group, and a sweep deletes both."""
+    node = Node(make_world)
+    egress = node.family
+    spec, second = node.specs[0], node.seconds[0]
+    node.wiring.mark_for_deletion(
+        host_veth=spec.host_veth,
+        address=spec.address,
+        route_table=254,
+        is_source_checked=is_source_checked,
+        key=spec.key,
+        second=second,
+    )
+    routes = node.host.sh("ip route show table all; ip -6 route show table all")
+    assert not any(f"{one.address} " in routes for one in (spec, second))
+    assert {one.name for one in (*node.wiring.survey().veths, *node.wiring.survey().egress) if one.is_dying} == {
+        spec.host_veth,
+        second.host_veth,
+    }
+    assert not reaches(node.sandboxes[0], OUTSIDE[egress])
+    assert reaches(node.sandboxes[1], OUTSIDE[egress])
+    node.wiring.sweep()
+    assert node.host.link_names() == {"eth0", "eth1", node.specs[1].host_veth, node.seconds[1].host_veth}
+
+
+@FAMILIES
+def test_nothing_is_left_of_a_refused_add(make_world, family):
+    """Whichever message of an ADD the kernel refuses, host and sandbox are as before."""
+    node = Node(make_world, is_wired=False)
+    egress = node.family
+    steps = list[str]()
+    probe = node.world.new_wiring(failpoint=lambda step: steps.append(step) or False)
+    probe.wire(node.specs[0])
+    probe.unwire(node.specs[0])
+    node.host.sh("ip -6 addr flush dev eth0 scope link")  # whose detection of duplicates ends meanwhile
+    before = [space.snapshot() for space in (node.host, node.sandboxes[0])]
+    assert any(egress.egress.ifname in step for step in steps)
+    for refused in dict.fromkeys(steps):
+        wiring = node.world.new_wiring(failpoint=lambda step, refused=refused: step == refused)
+        with pytest.raises(WiringError):
+            wiring.wire(node.specs[0])
+        assert [space.snapshot() for space in (node.host, node.sandboxes[0])] == before, refused
+        assert str(node.seconds[0].address) not in node.host.sh(f"ip {DASH[egress]} route show table all"), refused
+    node.wiring.wire(node.specs[0])
+    assert is_in_order(node, node.specs[0])
+
+
+@FAMILIES
+def test_a_taken_route_is_never_replaced(make_world, family):
+    """An address for egress that leads to somebody refuses the ADD and stays where it is (I1)."""
+    node = Node(make_world)
+    egress = node.family
+    thief = replace(node.spec(node.world.space(), 7), other_address=node.specs[0].other_address)
+    with pytest.raises(WiringError, match="add route"):
+        node.wiring.wire(thief)
+    assert is_in_order(node, node.specs[0])
+    assert reaches(node.sandboxes[0], OUTSIDE[egress])
+
+
+@FAMILIES
+def test_an_earlier_try_is_replaced(make_world, family):
+    """Links that an ADD of the same sandbox left, with and without alias, make way for the next."""
+    node = Node(make_world, is_wired=False)
+    node.wiring.wire(node.specs[0])
+    node.wiring.wire(node.specs[0])
+    second = node.seconds[0]
+    node.host.sh(f"ip link del {node.specs[0].host_veth}; ip link set {second.host_veth} alias ''")
+    node.wiring.wire(node.specs[0])
+    assert is_in_order(node, node.specs[0])
+
+
+DAMAGE = {
+    "the route": "ip {f} route del {address} dev {veth}",
+    "the route of our table": "ip {f} route del {address} dev {veth} table 113213",
+    "the link's state": "ip link set {veth} down",
+    "the alias": "ip link set {veth} alias nothing",
+    "the neighbour": "ip {f} neigh del {address} dev {veth}",
+    "the rule": "ip {f} rule del prio 513",
+    "the name": "ip link set {veth} down; ip link set {veth} name eni0 up",
+}
+
+
+@FAMILIES
+@pytest.mark.parametrize("command", DAMAGE.values(), ids=DAMAGE.keys())
+def test_what_others_change_is_put_back(make_world, family, command):
+    """What is damaged of the second link is a difference, and is repaired."""
+    node = Node(make_world)
+    egress = node.family
+    second = node.seconds[0]
+    node.host.sh(command.format(f=DASH[egress], address=second.address, veth=second.host_veth))
+    found = wiring_differences(node.specs[0], node.wiring.survey())
+    ways = node.hostnet.way_differences(
+        node.specs, enis=[replace(node.world.eni(device_index=0), mac=node.world.identity().primary_mac)]
+    )
+    assert found or any("neighbour" in str(one) for one in ways)
+    assert node.wiring.repair(node.specs)
+    assert wiring_differences(node.specs[0], node.wiring.survey()) == []
+    assert is_in_order(node, node.specs[0])
+    assert reaches(node.sandboxes[0], OUTSIDE[egress])
+
+
+@FAMILIES
+def test_its_packets_have_a_way(make_world, family):
+    """A rule of others that leads an address for egress elsewhere is named for its sandbox."""
+    node = Node(make_world)
+    egress = node.family
+    enis = [replace(node.world.eni(device_index=0), mac=node.world.identity().primary_mac)]
+    assert node.hostnet.way_differences(node.specs, enis=enis) == []
+    node.host.sh(f"ip {DASH[egress]} rule add prio 100 to {node.specs[0].other_address} blackhole")
+    (told,) = node.hostnet.way_differences(node.specs, enis=enis)
+    assert told.subject == str(node.specs[0].address)
+    assert str(node.specs[0].other_address) in told.what
+
+
+def test_a_kept_alias_tells_both(make_world):
+    """The second link names its sandbox and address in a form of its own, which is no claim to a pool address."""
+    node = Node(make_world)
+    seen = node.wiring.survey()
+    assert {veth.key for veth in seen.veths} == {spec.key for spec in node.specs}
+    for spec in node.specs:
+        found = seen.egress_of(spec.key)
+        assert found is not None
+        assert (found.address, found.alias) == (spec.other_address, encode_alias(spec.key, spec.other_address, tag=EGRESS_TAG))
+
+
+def test_a_forged_second_link_is_no_evidence(make_world):
+    """A sandbox can make a link with any alias on the node, but no route: what it claims is not taken for an address of egress."""
+    node = Node(make_world)
+    alias = encode_alias(node.specs[1].key, IPV6.egress.last, tag=EGRESS_TAG)
+    node.host.sh(f"ip link add eni0forged type veth peer name x; ip link set eni0forged alias '{alias}' up")
+    found = node.wiring.survey().egress_of(node.specs[1].key)
+    assert found is not None
+    assert found.address == node.specs[1].other_address
+
+
+def test_a_leftover_goes_with_its_sandbox(make_world):
+    """What nobody was promised is removed with both links, by the first link's alias, or by the key where that one is gone."""
+    node = Node(make_world)
+    first, second = node.specs
+    node.wiring.remove_leftover(host_veth=first.host_veth, address=None)
+    node.host.sh(f"ip link del {second.host_veth}")
+    node.wiring.remove_leftover(host_veth=second.host_veth, address=None, key=second.key)
+    assert node.host.link_names() == {"eth0", "eth1"}
+
+
+@pytest.mark.parametrize(("setting", "flag"), [("prng", "fully-random"), ("hashrandom", "random"), ("none", "")])
+def test_how_ports_are_chosen(make_world, setting, flag):
+    """AWS_VPC_K8S_CNI_RANDOMIZESNAT holds for egress too (amazon-vpc-cni-k8s issue 1893)."""
+    node = Node(make_world, randomize_snat=setting)
+    (rule,) = [one for one in node.host.sh("nft list table ip6 vpc-ipamd-egress").splitlines() if "snat to" in one]
+    assert rule.split("snat to ")[1].split()[1:] == flag.split()
+    assert "ip6 daddr != ff00::/8" in rule
+    assert reaches(node.sandboxes[0], OUTSIDE[IPV6])
+
+
+def test_a_node_without_ipv6(make_world):
+    """ENABLE_V6_EGRESS where the node has no IPv6 is off, and says so; once it has, pods get it."""
+    node = Node(make_world, is_wired=False)
+    assert node.hostnet.egress() == (IPV6, "")
+    node.host.sh("ip -6 addr flush dev eth0 scope global")
+    node.hostnet.setup_node(node.world.identity())
+    family, why = node.hostnet.egress()
+    assert family is None
+    assert "eth0 has no global address of ip6" in why
+    node.host.sh(f"ip -6 addr add {NODE[IPV6]}/64 dev eth0 nodad")
+    node.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert node.hostnet.egress() == (IPV6, "")
+
+
+def test_the_table_is_put_back(make_world):
+    """The table of egress is repaired like ours, and goes when the setting is off and no sandbox has it."""
+    node = Node(make_world)
+    identity = node.world.identity()
+    node.host.sh("nft delete table ip6 vpc-ipamd-egress")
+    assert any("vpc-ipamd-egress (ip6) was missing" in one for one in node.hostnet.reconcile(identity=identity, enis=[]))
+    assert node.hostnet.reconcile(identity=identity, enis=[]) == []
+    node.hostnet.use(replace(node.world.config, v6_egress=False), identity)
+    assert "vpc-ipamd-egress" not in node.host.sh("nft list tables")
+
+
+def test_the_route_of_router_advertisements_stays(make_world):
+    """The primary ENI accepts them before the node forwards, so the default route that they made is not lost for a moment."""
+    node = Node(make_world, is_wired=False)
+    names = ("all/forwarding", "eth0/accept_ra")
+    assert node.host.sh("cat " + " ".join(f"/proc/sys/net/ipv6/conf/{name}" for name in names)).split() == ["1", "2"]
+
+
+def test_ipv6_turned_off_in_the_namespace(make_world):
+    """A namespace whose links begin without IPv6 gets it for v6if0."""
+    node = Node(make_world, is_wired=False)
+    node.sandboxes[0].sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=1")
+    node.wiring.wire(node.specs[0])
+    assert reaches(node.sandboxes[0], OUTSIDE[IPV6])
