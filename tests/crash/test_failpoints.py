@@ -7,7 +7,7 @@ import pkgutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,19 @@ import ipamd.datastore
 import ipamd.eni
 import ipamd.migration
 import ipamd.sandbox
-from lab.lab import Lab
+from lab.lab import IPV6_CIDR, Lab
+from lab.vpc.state import Vpc
 from tests.crash.scenarios import ELSEWHERE, SCENARIOS
 from tests.rig import Rig, wait_until
 
 KERNEL = {"kernel.create-veth", "kernel.name-and", "kernel.raise-eth0"}
 """One name per netlink batch of a wiring: the kernel takes a batch as a whole."""
+
+WITH_EGRESS = sorted(
+    {name for name in SCENARIOS if name.startswith(("attach.", "detach.", "cooling.", "adopt.", "restore.", "datastore."))}
+    | KERNEL
+)
+"""Failpoints between whose effects a sandbox's second link comes or goes."""
 
 FAILPOINT_COUNT = 49
 """Said once, so that a walk that finds too few fails instead of proving nothing."""
@@ -29,8 +36,10 @@ FAILPOINT_COUNT = 49
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """One VPC; every crash happens on a node of its own in it."""
-    with Lab(name=f"crash-{time.monotonic_ns()}", nodes=[], hosts=["host-a"], containerd=False) as made:
+    """One VPC with both families; every crash happens on a node of its own in it."""
+    with Lab(
+        name=f"crash-{time.monotonic_ns()}", nodes=[], hosts=["host-a"], containerd=False, vpc=Vpc(ipv6_cidr=IPV6_CIDR)
+    ) as made:
         yield made
 
 
@@ -44,8 +53,21 @@ def has_died(made: Rig) -> bool:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_crash_here_loses_doubles_and_leaves_nothing(lab: Lab, name: str) -> None:
     """The daemon dies by SIGKILL at the named point; after the next start rows, kernel and EC2 agree (I1-I9)."""
+    die_at(lab, name, env=SCENARIOS[name].env)
+
+
+@pytest.mark.privileged
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_EGRESS)
+def test_a_crash_here_with_egress(lab: Lab, name: str) -> None:
+    """The same of a sandbox with a second link: it, its route and its address go or stay with the first (I1, I4, I5, I8)."""
+    die_at(lab, name, env={**SCENARIOS[name].env, "ENABLE_V6_EGRESS": "true"}, node="egress-")
+
+
+def die_at(lab: Lab, name: str, *, env: Mapping[str, str], node: str = "") -> None:
+    """Have a daemon die at a failpoint, and look at the node after the next start."""
     scenario = SCENARIOS[name]
-    made = Rig(lab, lab.add_node(name.replace(".", "-")), env=scenario.env)
+    made = Rig(lab, lab.add_node(node + name.replace(".", "-")), env=env)
     armed = {"VPC_IPAMD_FAILPOINT": f"{name}:{scenario.count}"}
     if not scenario.needs_fresh_node:
         made.start(env=armed if scenario.is_only_provoked else None)
@@ -64,6 +86,9 @@ def test_a_crash_here_loses_doubles_and_leaves_nothing(lab: Lab, name: str) -> N
         made.start()
         scenario.after(made)
         made.assert_sound()
+        if "ENABLE_V6_EGRESS" in env:
+            assert made.add("other").ok
+            made.node.run(["ip", "-n", "other", "link", "show", "v6if0"])
         for left in list(made.attachments()):
             assert made.cni("DEL", left).ok
         made.assert_sound(expected=0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ipamd.model.attachment import IMPORTED_TAG, NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.eni import MAIN_TABLE
-from ipamd.model.errors import IpamError, KernelDumpError, NetnsError
+from ipamd.model.errors import IpamError, KernelDumpError, NetnsError, WiringError
 from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey, Repaired, RepairedObject, RepairKind
@@ -51,6 +51,9 @@ class FakeWiring:
         self._maybe_fail("wire")
         identity = self.identify_netns(spec.netns)
         with self.lock:
+            for link in spec.links[1:]:
+                if self.routes.get(link.address, link.host_veth) != link.host_veth:
+                    raise WiringError(f"add route {link.address} dev {link.host_veth} failed: File exists")
             self.wired[spec.host_veth] = spec
             for link in spec.links:
                 self.routes[link.address] = link.host_veth
@@ -128,17 +131,19 @@ class FakeWiring:
         """See the port."""
         said: list[str] = []
         with self.lock:
-            for spec in specs:
+            wired = {link.host_veth for one in self.wired.values() for link in one.links}
+            for spec in (link for one in specs for link in one.links):
                 self.is_former = False
                 route = RepairedObject(RepairKind.ROUTE, str(spec.address))
                 rule = RepairedObject(RepairKind.RULE, str(spec.address))
-                if spec.host_veth not in self.wired:
+                if spec.host_veth not in wired:
                     said.append(f"host link {spec.host_veth} of {spec.key} is missing: not repaired")
                 elif spec.address not in self.routes and route not in held:
                     self.routes[spec.address] = spec.host_veth
-                    self.rules[spec.address] = spec.route_table
+                    if not spec.is_egress:
+                        self.rules[spec.address] = spec.route_table
                     said.append(Repaired(f"route to {spec.address} was missing: added", route))
-                elif self.rules.get(spec.address) != spec.route_table and rule not in held:
+                elif not spec.is_egress and self.rules.get(spec.address) != spec.route_table and rule not in held:
                     self.rules[spec.address] = spec.route_table
                     said.append(Repaired(f"rule from {spec.address} lookup {spec.route_table} was missing: added", rule))
         return said

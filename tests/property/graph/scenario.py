@@ -474,7 +474,7 @@ class Run:
         """Somebody flushes a route, a rule or an ENI's table."""
         wiring = self.node.wiring
         if wiring.routes and draw.random() < 0.5:
-            wiring.routes.pop(draw.choice(sorted(wiring.routes)), None)
+            wiring.routes.pop(draw.choice(sorted(wiring.routes, key=lambda one: (one.version, int(one)))), None)
         elif self.node.hostnet.enis:
             self.node.hostnet.enis.pop(draw.choice(sorted(self.node.hostnet.enis)), None)
 

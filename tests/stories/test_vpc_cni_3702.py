@@ -1,0 +1,118 @@
+"""amazon-vpc-cni-k8s #3702 and #3726 (2026): a pod's IPv4 egress stops within a minute of its start, and never comes back.
+
+An IPv6 pod has its IPv4 address from host-local, which gives the one that was just freed at once. The route of the pod that had it is
+still there: its link is being deleted. The plugin adds the same route, the kernel answers EEXIST, and that was taken for success. When
+the old link goes its route goes with it, and the new pod has none: whatever it sends over IPv4 is never answered. Repaired by five
+tries of 100 ms.
+
+What prevents it here: an address for egress cools with its pool address, until its link is gone (I8), and then every other one of the
+range comes first (`datastore/memory_state.py: reserve`). A route that leads elsewhere refuses the ADD (`kernel/wiring.py`; I1).
+
+Bound: 0 s: the new pod reaches the outside as soon as its ADD is answered, and after the old link has gone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipamd.datastore.memory_state import MemoryState
+from ipamd.kernel import messages
+from ipamd.model.attachment import WiringSpec
+from ipamd.model.errors import WiringError
+from tests.netns.conftest import World
+from tests.netns.egress import OUTSIDE, Node, reaches
+from tests.unit.datastore.support import COOLDOWN, a_key, an_attachment, fill, open_at
+
+pytestmark = pytest.mark.privileged
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    """A host whose pods have egress, none of them wired yet."""
+    worlds: list[World] = []
+
+    def make(**config: object) -> World:
+        worlds.append(World(**config))  # type: ignore[arg-type]
+        return worlds[-1]
+
+    yield Node(make, is_wired=False)
+    for world in worlds:
+        world.close()
+
+
+def play(node: Node, directory: Path) -> None:
+    """A pod goes, slowly in the kernel; another one comes at once, and lives on when the first one's link is gone."""
+    store = open_at(directory / "state.db").datastore
+    fill(store)
+
+    def add(number: int) -> WiringSpec:
+        reserved = store.reserve(a_key(number), egress=node.family)
+        spec = node.spec(node.sandboxes[number], number)
+        spec = replace(spec, address=reserved.address, other_address=reserved.other_address)
+        node.wiring.wire(spec)
+        with store.transaction() as unit:
+            unit.confirm(an_attachment(reserved, a_key(number)))
+        return spec
+
+    old = add(0)
+    with store.transaction() as unit:  # as the plugin did it: its address is free before the link is gone
+        unit.unassign(a_key(0), cooldown=COOLDOWN, reason="DEL")
+    new = add(1)
+    node.host.sh(f"ip link del {old.links[1].host_veth}")
+    assert reaches(node.sandboxes[1], OUTSIDE[node.family]), "the new pod has no way back"
+    assert node.wiring.check(new) == []
+    store.close()
+
+
+def give_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As host-local does: whatever somebody had is the first that is given."""
+    take = MemoryState._take_other
+
+    def again(self: MemoryState, key: object, family: object) -> object:
+        held = next((row.other_address for row in self.rows.addresses.values() if row.other_address and not row.is_in_use), None)
+        found = take(self, key, family)  # type: ignore[arg-type]
+        if held is not None and self._others is not None:
+            self._others = deque([found, *self._others])
+            return held
+        return found
+
+    monkeypatch.setattr(MemoryState, "_take_other", again)
+    # The constraint would refuse such a row (I8): its index is what a datastore without it lacks.
+    monkeypatch.setattr("ipamd.datastore.migrations.STEPS", without_index())
+
+
+def without_index() -> tuple[object, ...]:
+    """The steps without the index that keeps what cools from being recorded for another."""
+    from ipamd.datastore.migrations import STEPS
+
+    kept = tuple(one for one in STEPS[-1].forward if "INDEX address_other_address" not in one)
+    return (*STEPS[:-1], replace(STEPS[-1], forward=kept))
+
+
+def test_the_new_pods_egress_stays(node: Node, tmp_path: Path) -> None:
+    """The new pod has another address, and a route of its own."""
+    play(node, tmp_path / "run")
+
+
+def test_a_taken_route_refuses_the_add(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the address were given at once, the ADD is refused and repeated: no pod runs without its route."""
+    give_at_once(monkeypatch)
+    with pytest.raises(WiringError, match="add route"):
+        play(node, tmp_path / "run")
+
+
+def test_it_stops_where_both_are_missing(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the address given at once and EEXIST taken for success the new pod does what was reported."""
+    give_at_once(monkeypatch)
+    add_route = messages.add_route
+    monkeypatch.setattr(
+        "ipamd.kernel.messages.add_route",
+        lambda *args, **named: replace(add_route(*args, **named), tolerated=messages.PRESENT),
+    )
+    with pytest.raises(AssertionError, match="no way back"):
+        play(node, tmp_path / "run")
