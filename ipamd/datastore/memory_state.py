@@ -295,17 +295,17 @@ class MemoryState:
             return found
 
     def _take_other(self, key: AttachmentKey, family: Family) -> IpAddress:
-        every = family.egress.addresses()
         if self._others is None:
-            held = {row.other_address for row in self.rows.addresses.values()}
+            every, held = family.egress.addresses(), {row.other_address for row in self.rows.addresses.values()}
             # Which of them has been free for longest is not recorded: another start each time does not begin with the same ones.
             start = int(self._clock.now().timestamp()) % len(every)
             self._others = deque(one for one in every[start:] + every[:start] if one not in held)
         if not self._others:
-            cooling = sum(row.other_address is not None and not row.is_in_use for row in self.rows.addresses.values())
+            taken = [row for row in self.rows.addresses.values() if row.other_address]
+            cooling = sum(not row.is_in_use for row in taken)
             raise EgressEmptyError(
                 f"no address of {family.egress.network} is free for sandbox {key}",
-                details=f"cause: all {len(every)} for {family.egress.ifname} are taken, {cooling} of them cooling; "
+                details=f"cause: all {len(taken)} for {family.egress.ifname} are taken, {cooling} of them cooling; "
                 f"next: {'retry when one has cooled' if cooling else 'delete pods of this node'}",
             )
         return self._others.popleft()

@@ -13,9 +13,10 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import EGRESS_TAG, egress_veth_name, encode_alias, host_veths, veth_name
 from ipamd.model.cniresult import convert_result, recorded_spec
 from ipamd.model.errors import EgressEmptyError, WiringError
-from ipamd.model.family import IPV6
+from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import parse_key
 from ipamd.model.kernel import ChangeKind, HostChange, HostVeth
+from ipamd.settings import load
 from tests.fakes.node import FakeNode
 
 
@@ -179,3 +180,20 @@ def test_names_of_links_differ() -> None:
     keys = [parse_key("a", "eth0"), parse_key("b", "eth0")]
     names = {made(key, prefix="abcd") for key in keys for made in (veth_name, egress_veth_name)}
     assert [(len(name), name[:4]) for name in names] == [(15, "abcd")] * 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "family"),
+    [
+        ({}, None),
+        ({"ENABLE_V4_EGRESS": "true"}, None),
+        ({"ENABLE_V6_EGRESS": "true"}, IPV6),
+        ({"ENABLE_IPv6": "true", "ENABLE_IPv4": "false"}, IPV4),
+        ({"ENABLE_IPv6": "true", "ENABLE_IPv4": "false", "ENABLE_V4_EGRESS": "true", "ENABLE_V6_EGRESS": "true"}, IPV4),
+        ({"ENABLE_IPv6": "true", "ENABLE_IPv4": "false", "ENABLE_V4_EGRESS": "false", "ENABLE_V6_EGRESS": "true"}, None),
+    ],
+)
+def test_what_the_settings_ask_for(asked: dict[str, str], family: Family | None) -> None:
+    """Each setting means something for pods of the other family only, as in amazon-vpc-cni-k8s (cmd/aws-vpc-cni, generateJSON)."""
+    prefixes = {"ENABLE_PREFIX_DELEGATION": "true"} if "ENABLE_IPv6" in asked else {}
+    assert load(asked | prefixes).network.egress is family
