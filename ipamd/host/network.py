@@ -149,7 +149,9 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
     """Whether an address, a route or a rule is of our addresses, subnets, tables or priorities."""
     address, kind = change.address, change.kind
     if address is not None and (row := datastore.address(address)) is not None:
-        return row.is_in_use or not change.is_gone  # an IPv6 route that goes with its link is announced: a DEL's
+        # An IPv6 route that goes with its link is announced: of a DEL's nothing is left to look for.
+        is_of_del = change.is_gone and change.length == address.max_prefixlen
+        return row.is_in_use or not is_of_del
     if address is not None and address in family_of(address).egress.network:
         return not change.is_gone or any(one.other_address == address for one in datastore.attachments())
     enis = datastore.enis()

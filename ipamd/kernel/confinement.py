@@ -150,7 +150,8 @@ class Confinement:
                 own = {one.index for one in ours}
                 others = [one for one in links if one.kind and one.index not in own]
                 behind = survey.sandboxes_behind(sock, others, ours=ours, attachments=tuple(self._attachments()))
-                led = {route.index for route in survey.routes_of(sock)} if others else set[int]()
+                families = {IPV4, *ruleset.families(self.config, self._attachments())} if others else ()
+                led = {route.index for family in families for route in survey.routes_of(sock, family=family)}
         except KernelDumpError as exc:
             log.info("settings of host veths are compared later error=%s", exc)
             return []

@@ -164,6 +164,12 @@ def add_address(index: int, address: IpAddress, *, length: int, step: str, is_co
     return Message(step, uapi.RTM_NEWADDR, _ADD, body)
 
 
+def get_address(index: int, address: IpAddress) -> Message:
+    """Ask whether a link has an IPv6 address; EADDRNOTAVAIL if not."""
+    body = ADDRESS.pack(family_of(address).number, 0, 0, 0, index) + attribute(uapi.IFA_ADDRESS, address.packed)
+    return Message(f"look at address {address}", uapi.RTM_GETADDR, 0, body)
+
+
 def delete_address(index: int, address: IpAddress, *, length: int, step: str) -> Message:
     """Remove an address from a link; absent is fine."""
     return Message(step, uapi.RTM_DELADDR, 0, _address_body(index, address, length), ABSENT)

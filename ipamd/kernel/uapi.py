@@ -48,7 +48,7 @@ RTM_NEWRULE = 32
 RTM_DELRULE = 33
 RTM_GETRULE = 34
 RTM_GETNSID = 90
-QUESTIONS = frozenset({RTM_GETLINK, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETNSID})
+QUESTIONS = frozenset({RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH, RTM_GETNSID})
 """The kernel answers each with one message, or refuses it. Source: net/core/rtnetlink.c, rtnl_unicast."""
 RTM_UNKNOWN = 0xFFF0
 """No such message: the kernel answers EOPNOTSUPP. Ours, for failpoints only."""

@@ -183,8 +183,10 @@ class KernelWiring(Wiring):
             # Those that it loses by going down, if it has any: name and alias may be a sandbox's forgery, no route is.
             routes_now = survey.routes_of(host, index=link.index, family=family_of(address))
             has_routes = any(one.destination == address for one in routes_now)
-            routes = sandbox_routes(address, link.index, to) if has_routes else []
-            host.carry_out([down, name, up, *routes], what=what)
+            again = sandbox_routes(address, link.index, to) if has_routes else []
+            if family_of(address) is IPV6 and (mac := checks.mac_inside(host, link)):
+                again.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
+            host.carry_out([down, name, up, *again], what=what)
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
         with self._host.netlink() as host:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address, IPv4Network, ip_address
@@ -42,6 +43,19 @@ FIRST = {IPV4: ip_address("10.0.0.0"), IPV6: ip_address("2001:db8:0:1:abcd::")}
 
 ROUTER, SUBNET6, VPC6 = "fe80:ec2::1", ip_address("2001:db8:0:1::"), "2001:db8:77::7"
 NODE6 = SUBNET6 + 0x10
+
+IN_IPV6 = {
+    r"\bip (route|rule|neigh)\b": r"ip -6 \1",
+    r"\b(table|add table|chain|delete table) ip\b": r"\1 ip6",
+    r"\bip (daddr|saddr)\b": r"ip6 \1",
+    r"169\.254\.1\.1\b": "fe80::1",
+    r"192\.0\.0\.0/": "2000::/",
+    r"203\.0\.113\.9": "2001:db8:113::9",
+    r"0\.0\.0\.0/1": "::/1",
+    r"128\.0\.0\.0/1": "8000::/1",
+    r"/32\b": "/128",
+}
+"""What commands of IPv4 are in IPv6."""
 
 
 class Space:
@@ -94,6 +108,8 @@ class Space:
         """Everything of the family that a wiring could leave behind, but for carrier, which the kernel tells late (linkwatch)."""
         asked = ("-o addr", "route show table all", "rule", "neigh show nud permanent")
         found = {what: self.sh(f"ip {self.dash} {what}").replace(" linkdown", "") for what in asked}
+        if self.dash == "-6":  # in the order in which they were made, if they were made again
+            found = {what: "".join(sorted(text.splitlines(keepends=True))) for what, text in found.items()}
         found["link"] = [
             (one["ifname"], one["address"], one["mtu"], one["group"], one.get("ifalias"), "UP" in one["flags"])
             for one in self.ip("link")
@@ -120,7 +136,10 @@ class World:
         self.config = NetworkConfig(**config)
         self.wiring = self.new_wiring()
         self.nft = Nftables(self.netns)
-        self.hostnet = KernelHostNetwork(self.netns, config=self.config, nft=self.nft, link_wait_s=2.0)
+        self.prefixes = tuple  # a test that has a pool says which
+        self.hostnet = KernelHostNetwork(
+            self.netns, config=self.config, nft=self.nft, link_wait_s=2.0, prefixes=lambda: self.prefixes()
+        )
         self.vpc_cidrs = (IPv4Network("10.0.0.0/16"),)
 
     def new_wiring(self, failpoint=None):
@@ -128,6 +147,14 @@ class World:
         is_strict = not self.config.extra_source_cidrs
         families = (self.family, *ruleset.families(self.config, ())[1:])
         return KernelWiring(self.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, is_strict=is_strict)
+
+    def words(self, text):
+        """A command or a sentence that is written for IPv4, in the world's family."""
+        if self.family is IPV4:
+            return text
+        for four, six in IN_IPV6.items():
+            text = re.sub(four, six, text)
+        return text
 
     def address(self, number):
         """One for sandboxes."""

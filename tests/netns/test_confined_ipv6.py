@@ -223,16 +223,19 @@ def test_what_a_healthy_sandbox_sends_is_no_spoofing(node):
     assert (told["source"], told["listening"] > 0, told["discovery"] > 0) == (0, True, True)
 
 
-def test_ipv4_of_its_sandboxes_is_dropped(node):
-    """A sandbox of IPv6 without egress has no IPv4: what it sends all the same goes nowhere, and is counted."""
+@pytest.mark.parametrize(("has_egress", "reason"), [(False, "ipv4"), (True, "source")])
+def test_ipv4_of_its_sandboxes_is_dropped(make_world, has_egress, reason):
+    """By its link of IPv6 a sandbox has no IPv4, with or without egress: what it sends goes nowhere, and is counted."""
+    node = Node(make_world(v4_egress=has_egress))
     with contextlib.ExitStack() as stack:
         ear = packets.Ear(stack, links=[(node.vpc, "p0"), (node.other, "eth0")], ports=[node.host])
         frames = [packets.udp("10.0.0.5", target, b"of old") for target in ("10.0.0.10", "10.0.77.7", "127.0.0.1")]
         mac = node.host.ip(f"link show {node.specs[0].host_veth}")[0]["address"]
         packets.send(node.pod, "eth0", frames, to=mac)
         assert ear.heard(b"of old") == []
-    listed = json.loads(node.host.sh("nft -j list counter ip vpc-ipamd-confine dropped_ipv4"))["nftables"]
-    assert next(one["counter"]["packets"] for one in listed if "counter" in one) == 3
+    node.world.hostnet.confine_sandboxes()
+    counted = node.world.hostnet.dropped_packets()
+    assert counted[reason] + counted.get("loopback", 0) == len(frames)
 
 
 class Theirs:

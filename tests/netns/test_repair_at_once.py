@@ -18,12 +18,13 @@ from ipamd.host import network as host_network
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.kernel import RepairKind
 from ipamd.report.audit import audit
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.loops import running
-from tests.netns.conftest import SECONDARY_MAC
+from tests.netns.conftest import EACH_FAMILY, SECONDARY_MAC
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
@@ -33,8 +34,10 @@ class LiveNode(FakeNode):
     """A node on a kernel, with eth0 and eth1, whose reconciler follows the kernel in threads."""
 
     def __init__(self, run_dir, world):
-        super().__init__(run_dir, ec2=FakeEc2(limits=InstanceLimits("m5.large", 2, 4)))
+        ec2 = FakeEc2(limits=InstanceLimits("m5.large", 2, 4), family=world.family)
+        super().__init__(run_dir, network=world.config, ec2=ec2)
         self.datastore.close()
+        world.prefixes = lambda: {row.prefix for row in self.datastore.addresses() if row.is_rest}
         self.world, self.wiring, self.hostnet, self.clock = world, world.wiring, world.hostnet, SystemClock()
         self.passes = []
         self.start()
@@ -108,9 +111,11 @@ def node(world, tmp_path, monkeypatch):
         for number in range(4):
             one = made.attach(f"pod{number}")
             pods.setdefault(one.eni_id, one)
-        made.pods = [pods[eni.eni_id] for eni in made.datastore.enis()]
+        made.pods = [pods[eni.eni_id] for eni in made.datastore.enis() if eni.eni_id in pods]
+        made.host_reconciler.mark(host_network.Scope.EVERYTHING)
         # Here ENIs are veths: our tables follow the links of others.
-        until("links known", lambda: made.passes and "eth1" in world.host.sh("nft list set ip vpc-ipamd-confine elsewhere"))
+        last = "eth1" if world.family is IPV4 else "eth0"
+        until("links known", lambda: made.passes and last in world.host.sh("nft list set ip vpc-ipamd-confine elsewhere"))
         until("quiet", lambda: made.host_reconciler._triggers.wait_s() is None)
         made.passes.clear()
         yield made
@@ -133,7 +138,7 @@ def other_software(host):
 
 BREAKAGES = {
     "pod route removed": ("ip route del {pod}", RepairKind.ROUTE),
-    "pod route led elsewhere": ("ip route replace {pod} dev eth1", RepairKind.ROUTE),
+    "pod route led elsewhere": ("ip route replace {pod} dev eth0", RepairKind.ROUTE),
     "rule to the sandboxes removed": ("ip rule del prio 513", RepairKind.RULE),
     "pod route in our own table removed": ("ip route del {pod} table 113213", RepairKind.ROUTE),
     "our own table flushed": ("ip route flush table 113213", RepairKind.ROUTE),
@@ -164,14 +169,41 @@ BREAKAGES = {
 }
 
 
-@pytest.mark.parametrize("what", list(BREAKAGES))
-def test_is_repaired_without_the_clock(node, what):
+OF_IPV6 = {
+    "the rest of the prefix removed": ("ip -6 route flush type unreachable table 113213", RepairKind.ROUTE),
+    "networkd flushes foreign rules": ("ip -6 rule flush; ip -6 rule add prio 32766 lookup main", RepairKind.RULE),
+    "forwarding of IPv6 turned off": ("sysctl -qw net.ipv6.conf.all.forwarding=0", RepairKind.SYSCTL),
+    "the chain of IPv6 flushed": ("nft flush chain ip6 vpc-ipamd-confine from_sandbox", RepairKind.NFT),
+}
+FOR_BOTH = (
+    "pod route removed",
+    "pod route led elsewhere",
+    "rule to the sandboxes removed",
+    "pod route in our own table removed",
+    "our own table flushed",
+    "veth down",
+    "veth MTU",
+    "veth MAC",
+    "veth alias wiped",
+    "pod address on the primary link",
+    "nftables flushed",
+)
+"""What is repaired on a node of either family; the rest is of secondary ENIs, of marks and of SNAT."""
+
+CASES = [
+    *(pytest.param(IPV4, *BREAKAGES[what], id=f"{what}-ipv4") for what in BREAKAGES),
+    *(pytest.param(IPV6, *BREAKAGES[what], id=f"{what}-ipv6") for what in FOR_BOTH),
+    *(pytest.param(IPV6, *OF_IPV6[what], id=f"{what}-ipv6") for what in OF_IPV6),
+]
+
+
+@pytest.mark.parametrize(("family", "command", "kind"), CASES)
+def test_is_repaired_without_the_clock(node, family, command, kind):
     """Rows 6 and 8: each breakage is announced, repaired, counted, and leaves the host as it was."""
-    command, kind = BREAKAGES[what]
-    host, (first, second) = node.world.host, node.pods
+    host, first, second = node.world.host, node.pods[0], node.pods[-1]
     before = state(host)
     count = node.host_reconciler.fights.counts().get(kind, 0)
-    host.sh(command.format(pod=first.address, pod1=second.address, veth=first.host_veth))
+    host.sh(node.world.words(command.format(pod=first.address, pod1=second.address, veth=first.host_veth)))
     until("repaired", lambda: node.host_reconciler.fights.counts().get(kind, 0) > count)
     until("as before", lambda: state(host) == before)
     assert node.health.conditions() == []
@@ -197,18 +229,20 @@ def test_what_is_not_ours_is_named_with_the_command(node):
     until("over", lambda: node.health.conditions() == [])
 
 
+@EACH_FAMILY
 @pytest.mark.parametrize(
     "rule", ["to {pod} blackhole", "from {pod} prohibit", "iif eth0 blackhole", "fwmark 0x4000/0x4000 blackhole"]
 )
 def test_a_rule_ahead_of_ours_is_named_at_once(node, rule):
     """Row 3: whether it names a sandbox or leads all of them away; undone, nothing is left of it."""
-    pod = node.pods[0]
-    node.world.host.sh(f"ip rule add prio 100 {rule.format(pod=pod.address)}")
+    pod, ip = node.pods[0], f"ip {node.world.dash}"
+    node.world.host.sh(f"{ip} rule add prio 100 {rule.format(pod=pod.address)}")
     until("named", lambda: str(pod.key) in "; ".join(node.health.conditions()))
-    node.world.host.sh("ip rule del prio 100")
+    node.world.host.sh(f"{ip} rule del prio 100")
     until("over", lambda: node.health.conditions() == [])
 
 
+@EACH_FAMILY
 @pytest.mark.parametrize("what", ["set {veth} master br0", "set {veth} down name veth99 up"])
 def test_a_veth_that_was_taken_is_taken_back_at_once(node, what):
     """Row 3: out of a bridge, or under another name."""
@@ -219,9 +253,10 @@ def test_a_veth_that_was_taken_is_taken_back_at_once(node, what):
     until("repaired", lambda: RepairKind.LINK in node.host_reconciler.fights.counts() and host.snapshot() == before)
 
 
+@EACH_FAMILY
 def test_our_own_changes_make_no_pass(node):
     """Our repair, ADD, DEL and the sweep of their links are announced too: none of them makes the reconciler look at the host."""
-    node.world.host.sh("ip rule del prio 1024")
+    node.world.host.sh(node.world.words("ip rule del prio 513"))
     until("repaired", lambda: node.host_reconciler.fights.counts().get(RepairKind.RULE))
     time.sleep(0.5)
     assert len(node.passes) == 1
