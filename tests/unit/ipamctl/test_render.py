@@ -10,12 +10,15 @@ import pytest
 import yaml
 
 from ipamd import __version__
+from ipamd.core.health import Phase
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.verb import STATES
-from ipamd.ipamctl.verbs.present import ATTACHMENTS, ENIS, STATUS
+from ipamd.ipamctl.verbs.present import ATTACHMENTS, ENIS, MANY, STATUS
+from ipamd.model.address import REST_COUNT
 from ipamd.model.pool import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, counted
 from ipamd.pb import introspection_pb2 as pb
+from ipamd.report.verdict import Facts, verdict
 
 NOTE = "the daemon does not answer: settings in this process's environment"
 
@@ -106,6 +109,30 @@ def test_lost_addresses_are_shown_where_there_are_some() -> None:
     pool = answer()["pool"] | {"lost_count": 2}
     assert ", 2 lost; " in lines_of(pool=pool)["pool"]
     assert "lost" not in lines_of()["pool"]
+
+
+def test_a_pool_that_is_a_prefix_of_ipv6_is_told_in_words() -> None:
+    """No figure of addresses that nobody could use; the others as ever. Rows are as wide as the longest address."""
+    pool = answer()["pool"] | {"total_count": MANY + 2, "free_count": MANY + 1}
+    assert lines_of(pool=pool)["pool"].startswith(
+        "a /80: 1 assigned, 0 reserved, 0 cooling, 0 quarantined, more than can be used free;"
+    )
+    long = "2600:1f14:1111:2222:abcd:ffff:ffff:fffe"
+    row = {"container_id": "c", "address": long, "ifname": "eth0", "sandbox_name": "", "eni_id": "eni-1"}
+    row |= {"host_veth": "eni1", "created_at": "now", "origin": "add", "lost_since": ""}
+    assert "EGRESS" not in ATTACHMENTS.render({"attachments": [row]}), "a daemon of an earlier release says none"
+    lines = ATTACHMENTS.render(
+        {"attachments": [row | {"other_address": ""}, row | {"other_address": "169.254.172.5"}]}
+    ).splitlines()
+    starts = [len(long) + 2, lines[0].index("SANDBOX")]
+    assert [line[starts[0] : starts[1]].strip() for line in lines] == ["EGRESS", "-", "169.254.172.5"]
+
+
+def test_a_verdict_counts_no_addresses_of_a_prefix_of_ipv6() -> None:
+    """What counts for the rest of a /80 is no number for people; that of status is the same."""
+    assert REST_COUNT == MANY
+    known = Facts(is_ready=True, phase=Phase.SERVING, assignable_count=REST_COUNT, conditions={})
+    assert verdict(known) == "ready: a /80 has more addresses than this node can use"
 
 
 @pytest.mark.parametrize(
