@@ -78,6 +78,11 @@ STEPS: Mapping[Callable[[Subject], None], tuple[Check, ...]] = {
     steps.prefix: (
         Check("prefix-answer", "A prefix is a /28 on a multiple of 16, alone in the answer", "one new aligned /28 in the subnet"),
     ),
+    steps.ipv6_prefix: (
+        Check("ipv6-prefix-answer", "A prefix of IPv6 is a /80, alone in the answer", "one /80 without host bits"),
+        Check("ipv6-prefix-visible", "Describe shows an assigned /80 at once", "in the first look and in the next"),
+        Check("ipv6-prefix-metadata", "Metadata shows an assigned /80 within 60 s", "seen within 60 s"),
+    ),
     steps.detach: (
         Check("detach-again", "A second Detach is accepted, or refused as gone or busy", "success, NotFound or IncorrectState"),
         Check(

@@ -80,8 +80,8 @@ def _plan(report: dict[str, Any]) -> str:
         f"With `--run` it creates one ENI (tags `{RUN_TAG}`, `{NODE_TAG}`, `node.k8s.amazonaws.com/no_manage=true`) in the subnet "
         f"and with the security groups of the primary ENI, attaches it as device {report['device_index']}, takes {len(CHECKS)} "
         f"checks, and deletes it. It makes at most {report['call_bound']} EC2 calls ({CLEANUP_CALLS} of them are kept for the "
-        "clean-up), usually about 50, and takes a minute or two. Meanwhile it uses up to 4 addresses and one /28 of the subnet, and "
-        "one place for an ENI. Nothing was changed now."
+        "clean-up), usually about 55, and takes a minute or two. Meanwhile it uses up to 4 addresses, a /28 and a /80 of the subnet, "
+        "and one place for an ENI. Nothing was changed now."
     )
 
 

@@ -112,7 +112,7 @@ def inspect(subject: Subject, left_over: Collection[str]) -> None:
 # Ask EC2 by dry runs which of the probe's calls IAM allows. Nothing is changed.
 #
 # Calls about an ENI name one that does not exist, so that an endpoint that ignores DryRun changes nothing either. EC2 has no dry
-# run of AssignPrivateIpAddresses and UnassignPrivateIpAddresses.
+# run of the calls that assign and unassign.
 # Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_AssignPrivateIpAddresses.html.
 
 
@@ -126,7 +126,7 @@ DRY_RUN_VERDICTS = {
 }
 """By EC2's code; another tells nothing."""
 
-WITHOUT_DRY_RUN = ("AssignPrivateIpAddresses", "UnassignPrivateIpAddresses")
+WITHOUT_DRY_RUN = tuple(f"{verb}{what}Addresses" for what in ("PrivateIp", "Ipv6") for verb in ("Assign", "Unassign"))
 
 NEEDED = frozenset({"CreateNetworkInterface", "DetachNetworkInterface", "DeleteNetworkInterface"})
 """Without these a probe could not clean up, so it does not start."""

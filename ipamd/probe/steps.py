@@ -5,11 +5,11 @@ Each step asks EC2, the kernel or metadata, and reports what it saw to the subje
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from ipaddress import IPv4Network
+from ipaddress import IPv4Network, IPv6Network
 
-from ipamd.model.family import IPV4
+from ipamd.model.family import IPV4, IPV6
 from ipamd.probe.calls import Answer
 from ipamd.probe.subject import LONGEST_S, RUN_TAG, Lag, NotPossible, OwnEni, Subject, addresses_of, tags_of, until_seen
 
@@ -249,16 +249,22 @@ def addresses(subject: Subject) -> None:
         raise NotPossible("the answer to Assign named no new address")
     eni.addresses |= told
     subject.find_prompt("assign-visible", until_seen(subject, _shows(new[0]), since_s=answer.answered_s))
-    listed_s = subject.await_listed(frozenset(new[:1]), subject.listed)
-    if listed_s is None:
-        subject.find("assign-metadata", None if subject.listed() is None else False, "not seen within 60 s")
-    else:
-        subject.find("assign-metadata", True, f"seen after {listed_s - answer.answered_s:.1f} s")
+    _report_listed(subject, "assign-metadata", new[:1], subject.listed, answer)
     # As many as an ENI can have are too many for one that has some: nothing is to be assigned.
     count = subject.address_limit
     refused = subject.change(ASSIGN, eni.eni_id, f"{count} more addresses", SecondaryPrivateIpAddressCount=count)
     subject.find("assign-over-limit", refused.code == "PrivateIpAddressLimitExceeded", str(refused), refused)
     _unassign(subject, eni, new[0])
+
+
+def _report_listed(
+    subject: Subject, name: str, new: Iterable[str], look: Callable[[], frozenset[str] | None], answer: Answer
+) -> None:
+    listed_s = subject.await_listed(frozenset(new), look)
+    if listed_s is None:
+        subject.find(name, None if look() is None else False, "not seen within 60 s")
+    else:
+        subject.find(name, True, f"seen after {listed_s - answer.answered_s:.1f} s")
 
 
 def _shows(address: str) -> Callable[[Answer], bool]:
@@ -295,6 +301,25 @@ def prefix(subject: Subject) -> None:
     subject.find("prefix-answer", len(told) == 1 and is_shaped and is_inside and not singles, observed, answer)
     if raw:
         subject.change(UNASSIGN, eni.eni_id, ", ".join(raw), Ipv4Prefixes=raw)
+
+
+def ipv6_prefix(subject: Subject) -> None:
+    """Assign a prefix of IPv6, look at its shape, watch it appear, and unassign it. A subnet without IPv6 tells nothing."""
+    eni = subject.attached()
+    answer = subject.change("AssignIpv6Addresses", eni.eni_id, "one prefix of IPv6", Ipv6PrefixCount=1)
+    raw = [str(text) for text in answer.body.get("AssignedIpv6Prefixes") or ()]
+    if not answer.ok or not raw:
+        raise NotPossible(f"no prefix of IPv6 was assigned: {answer}")
+    told = [IPv6Network(text, strict=False) for text in raw]
+    is_shaped = [str(network) for network in told] == raw and all(network.prefixlen == IPV6.prefix_length for network in told)
+    subject.find("ipv6-prefix-answer", len(told) == 1 and is_shaped, ", ".join(raw), answer)
+
+    def shows(look: Answer) -> bool:
+        return any(raw[0] == item["Ipv6Prefix"] for entry in look.enis() for item in entry.get("Ipv6Prefixes") or ())
+
+    subject.find_prompt("ipv6-prefix-visible", until_seen(subject, shows, since_s=answer.answered_s))
+    _report_listed(subject, "ipv6-prefix-metadata", raw, partial(subject.listed, IPV6.prefixes_leaf), answer)
+    subject.change("UnassignIpv6Addresses", eni.eni_id, ", ".join(raw), Ipv6Prefixes=raw)
 
 
 # Steps about detaching and deleting the ENI: what EC2 and the kernel show of it, and when.

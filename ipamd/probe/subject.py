@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError
+from ipamd.model.family import IPV4
 from ipamd.model.record import dataclass, field
 from ipamd.probe.calls import Answer, Calls
 
@@ -195,11 +196,11 @@ class Subject:
             return None
         return found if self.identity.primary_mac in found else None
 
-    def listed(self) -> frozenset[str] | None:
-        """Addresses that metadata lists on the ENI under test; None if it lists no such ENI, or does not answer."""
+    def listed(self, leaf: str = IPV4.addresses_leaf) -> frozenset[str] | None:
+        """Addresses, or what else a leaf has, that metadata lists on the ENI under test; None if it lists no such ENI, or does not answer."""
         path = f"meta-data/network/interfaces/macs/{self.eni().mac}/"
         try:
-            addresses = self.read_metadata(f"{path}local-ipv4s")
+            addresses = self.read_metadata(f"{path}{leaf}")
             is_listed = bool(addresses) or self.read_metadata(f"{path}interface-id") is not None
         except CloudError:
             return None

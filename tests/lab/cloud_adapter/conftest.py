@@ -104,11 +104,14 @@ def make_bench(model_dir: Path) -> Iterator[Callable[..., Bench]]:
     """Build benches; everything they started is stopped afterwards."""
     started: list[Ec2Server | ImdsServer | Vpc] = []
 
-    def make(*, instance_type: str = "m5.large", attach_delay_s: float = 0.0, detach_delay_s: float = 0.0) -> Bench:
+    def make(
+        *, instance_type: str = "m5.large", attach_delay_s: float = 0.0, detach_delay_s: float = 0.0, has_ipv6: bool = False
+    ) -> Bench:
         clock = FakeClock()
-        vpc = Vpc(clock=clock.monotonic, delays=Delays(attach_delay_s, detach_delay_s))
+        cidrs = ("2600:1f14:abc:de00::/56", "2600:1f14:abc:de01::/64") if has_ipv6 else ("", "")
+        vpc = Vpc(clock=clock.monotonic, delays=Delays(attach_delay_s, detach_delay_s), ipv6_cidr=cidrs[0])
         started.append(vpc)
-        subnet = vpc.add_subnet("10.0.0.0/24")
+        subnet = vpc.add_subnet("10.0.0.0/24", ipv6_cidr=cidrs[1])
         instance = vpc.add_instance(name="node", instance_type=instance_type, subnet_id=subnet.subnet_id)
         server = Ec2Server(vpc, sockets=[("127.0.0.1", 0)])
         metadata = ImdsServer(vpc, instance.instance_id)

@@ -20,6 +20,7 @@ DETACH = "DetachNetworkInterface"
 DELETE = "DeleteNetworkInterface"
 ASSIGN = "AssignPrivateIpAddresses"
 UNASSIGN = "UnassignPrivateIpAddresses"
+ASSIGN_SIX = "AssignIpv6Addresses"
 MODIFY = "ModifyNetworkInterfaceAttribute"
 
 
@@ -113,6 +114,11 @@ def unaligned(answer: dict[str, Any]) -> None:
         item["Ipv4Prefix"] = item["Ipv4Prefix"].rpartition(".")[0] + ".9/28"
 
 
+def longer(answer: dict[str, Any]) -> None:
+    """A prefix of IPv6 that is no /80."""
+    answer["AssignedIpv6Prefixes"] = [one.replace("/80", "/96") for one in answer["AssignedIpv6Prefixes"]]
+
+
 def by_filter(name: str) -> Around:
     """Give an empty list at the first search by a filter that would find the probe's ENI."""
     seen = [0]
@@ -187,6 +193,11 @@ def stuck_metadata(probe: ProbeOnLab, path: str) -> str | None:
     return probe.frozen.setdefault(path, text) if text is not None else None
 
 
+def without_prefixes_of_ipv6(probe: ProbeOnLab, path: str) -> str | None:
+    """Metadata that never lists them."""
+    return None if path.endswith("ipv6-prefix") else probe.bench.imds.read(path)
+
+
 FALSE_ANSWERS = (
     FalseAnswer("limits-table", "EC2: 2 ENIs", nth("DescribeInstanceTypes", 1, edited("DescribeInstanceTypes", fewer_enis))),
     FalseAnswer("create-answer", "0 tags", nth(CREATE, 1, edited(CREATE, without_tags))),
@@ -218,6 +229,9 @@ FALSE_ANSWERS = (
     FalseAnswer("unassign-visible", "1 looks without it", faults={"apis": {DESCRIBE: {"lag_s": 0.7}}}),
     FalseAnswer("unassign-again", "accepted", nth(UNASSIGN, 2, accepted)),
     FalseAnswer("prefix-answer", ".9/28", nth(ASSIGN, 3, edited(ASSIGN, unaligned))),
+    FalseAnswer("ipv6-prefix-answer", "::/96", nth(ASSIGN_SIX, 1, edited(ASSIGN_SIX, longer))),
+    FalseAnswer("ipv6-prefix-visible", "1 looks without it", faults={"apis": {DESCRIBE: {"lag_s": 0.7}}}),
+    FalseAnswer("ipv6-prefix-metadata", "not seen within 60 s", metadata=without_prefixes_of_ipv6),
     FalseAnswer("detach-again", "OperationNotPermitted", nth(DETACH, 2, refused("OperationNotPermitted"))),
     FalseAnswer("delete-detaching", "OperationNotPermitted", nth(DELETE, 2, refused("OperationNotPermitted"))),
     FalseAnswer("detach-time", "not seen twice", detach_delay_s=45.0),

@@ -24,7 +24,7 @@ CHANGES = {"Create", "Attach", "Detach", "Delete", "Modify", "Assign", "Unassign
 @pytest.fixture
 def real_bench(make_bench: MakeBench) -> Bench:
     """A node where attaching and detaching take two seconds each."""
-    return make_bench(attach_delay_s=2.0, detach_delay_s=2.0)
+    return make_bench(attach_delay_s=2.0, detach_delay_s=2.0, has_ipv6=True)
 
 
 def test_on_the_lab_as_it_is_every_assumption_holds(real_bench: Bench) -> None:
@@ -33,14 +33,25 @@ def test_on_the_lab_as_it_is_every_assumption_holds(real_bench: Bench) -> None:
     assert verdicts(report) == {check.name: "holds" for check in CHECKS}
     assert enis_left(real_bench) == []
     assert report["left_over"] == []
-    assert report["call_count"] <= 55
+    assert report["call_count"] <= 60
     assert report["ended"] == ""
 
 
-def test_where_everything_is_instant_every_assumption_holds(bench: Bench) -> None:
+def test_where_everything_is_instant_every_assumption_holds(make_bench: MakeBench) -> None:
     """A detach that is done before the next call leaves no check without a verdict."""
+    bench = make_bench(has_ipv6=True)
     assert verdicts(ProbeOnLab(bench).run()) == {check.name: "holds" for check in CHECKS}
     assert enis_left(bench) == []
+
+
+def test_a_subnet_without_ipv6_tells_nothing_of_it(bench: Bench) -> None:
+    """No verdict on what cannot be asked; all others are as ever."""
+    report = ProbeOnLab(bench).run()
+    assert {name for name, verdict in verdicts(report).items() if verdict != "holds"} == {
+        f"ipv6-prefix-{what}" for what in ("answer", "visible", "metadata")
+    }
+    assert observed(report, "ipv6-prefix-answer").startswith("no prefix of IPv6 was assigned: ")
+    assert report["left_over"] == []
 
 
 def test_each_step_names_the_checks_that_it_answers() -> None:
@@ -59,7 +70,7 @@ def test_each_check_has_a_false_answer() -> None:
 @pytest.mark.parametrize("false", FALSE_ANSWERS, ids=lambda false: false.check)
 def test_a_false_answer_is_seen_and_nothing_is_left(false: FalseAnswer, make_bench: MakeBench) -> None:
     """The check says "does not hold" with what was observed; whatever EC2 answered, the probe's ENIs are gone (I9)."""
-    bench = make_bench(attach_delay_s=false.attach_delay_s, detach_delay_s=false.detach_delay_s)
+    bench = make_bench(attach_delay_s=false.attach_delay_s, detach_delay_s=false.detach_delay_s, has_ipv6=True)
     probe = ProbeOnLab(bench, false.around)
     if false.links is not None:
         probe.links = lambda: false.links(probe)
@@ -196,7 +207,11 @@ def test_frozen_metadata_is_unknown_and_not_false(real_bench: Bench) -> None:
     """Metadata that never lists the ENI says nothing about what it lists first."""
     real_bench.vpc.faults.apply({"apis": {"imds": {"frozen": True}}})
     report = ProbeOnLab(real_bench).run()
-    assert {name for name, verdict in verdicts(report).items() if verdict != "holds"} == {"metadata-complete", "assign-metadata"}
+    assert {name for name, verdict in verdicts(report).items() if verdict != "holds"} == {
+        "metadata-complete",
+        "assign-metadata",
+        "ipv6-prefix-metadata",
+    }
     assert verdicts(report)["metadata-complete"] == "unknown"
 
 

@@ -72,7 +72,7 @@ def test_each_false_answer_is_played_or_admitted_to_be_missing(row: list[str]) -
 
 def test_the_page_and_the_probe_have_the_same_checks() -> None:
     """Each check of the code has a row, and each that the page names is in the code."""
-    named = {name for rows in tables().values() for row in rows for name in re.findall(r"`([a-z-]+)`", row[4])}
+    named = {name for rows in tables().values() for row in rows for name in re.findall(r"`([a-z\d-]+)`", row[4])}
     assert named == {check.name for check in CHECKS}
     unnamed = {row[4] for rows in tables().values() for row in rows if "`" not in row[4]}
     assert unnamed == {"no"}
