@@ -197,7 +197,7 @@ class Subject:
         return found if self.identity.primary_mac in found else None
 
     def listed(self, leaf: str = IPV4.addresses_leaf) -> frozenset[str] | None:
-        """Addresses, or what else a leaf has, that metadata lists on the ENI under test; None if it lists no such ENI, or does not answer."""
+        """What metadata lists on the ENI under test, by default addresses; None if it lists no such ENI, or does not answer."""
         path = f"meta-data/network/interfaces/macs/{self.eni().mac}/"
         try:
             addresses = self.read_metadata(f"{path}{leaf}")
