@@ -37,6 +37,7 @@ from ipamd.migration.export import ExportService
 from ipamd.migration.handover import OtherDaemon
 from ipamd.migration.importing import ImportService
 from ipamd.model.eni import EniTags
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.record import dataclass
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
@@ -135,7 +136,7 @@ class App:
         self.sandbox = SandboxServices(attach, detach, check, GcService(context, runtime=runtime, judge=judge, detach=detach))
         self.spooled_deletes = SpooledDeletes(context, spool=adapters.spool, detach=detach)
         self.other_daemon = OtherDaemon(context, aws_node=adapters.aws_node)
-        egress = current.now.network.egress
+        egress = IPV4 if current.now.network.family is IPV6 else IPV6
         self.imported = ImportService(context, aws_node=adapters.aws_node, other=self.other_daemon, prefix=prefix, egress=egress)
         self.quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
         self.runtime: RuntimeReconciler | None = None

@@ -220,6 +220,19 @@ class Wiring(Protocol):
         Returns: the veth as it is now. Raises: WiringError, also if it is another link by now, or has an identity already.
         """
 
+    def second_links(self, firsts: Iterable[HostVeth], *, egress: Family) -> Mapping[str, int]:
+        """The links by which amazon-vpc-cni-k8s gives sandboxes egress: index by the name of the sandbox's own host veth.
+
+        Raises: WiringError, KernelDumpError.
+        """
+
+    def take_second(self, index: int, *, first: HostVeth, key: AttachmentKey, egress: Family, told: IpAddress | None) -> HostVeth:
+        """Make such a link one of ours: fixed neighbours at both ends, alias, name. It is down for a moment; it can be repeated.
+
+        `told`: its address by a file, where no route leads to it.
+        Returns: the link as it is now. Raises: WiringError, KernelDumpError.
+        """
+
     def sweep(self) -> None:
         """Delete every dying link in one kernel call; returns when they are gone. None dying is fine."""
 
@@ -490,6 +503,9 @@ class AwsNode(Protocol):
 
     def end_export(self) -> None:
         """Take the note back. Raises: TakeoverError."""
+
+    def egress_addresses(self, family: Family) -> Mapping[str, IpAddress]:
+        """What its plugin for egress says it gave, by container ID. A file that cannot be read is left out, and logged."""
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
         """Replace its file, and its files of addresses for egress, but for those of other sandboxes' that are routed.

@@ -97,10 +97,16 @@ def wrong_neighbour(asked: Outcome, spec: WiringSpec) -> str:
     return f"the neighbour {spec.address} on {spec.host_veth} is {entry.mac} for good, not {mac}"
 
 
-def mac_inside(sock: NetlinkSocket, link: messages.Link) -> str:
-    """The MAC of a veth's other end, which is in another namespace; "" if the kernel does not say."""
+def link_inside(sock: NetlinkSocket, link: messages.Link) -> messages.Link | None:
+    """A veth's other end, which is in another namespace; None if the kernel does not say."""
     (looked,) = sock.request([messages.get_link(link.peer_index, netnsid=link.netnsid)]) if link.netnsid else (None,)
-    return messages.read_link(looked.replies[0]).mac if looked and looked.replies else ""
+    return messages.read_link(looked.replies[0]) if looked and looked.replies else None
+
+
+def mac_inside(sock: NetlinkSocket, link: messages.Link) -> str:
+    """Its MAC; "" if the kernel does not say."""
+    inside = link_inside(sock, link)
+    return inside.mac if inside else ""
 
 
 def find_link(sock: NetlinkSocket, which: str | int) -> messages.Link | None:

@@ -20,12 +20,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 
 from ipamd.kernel import checks, devconf, messages, routing, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import (
+    EGRESS_TAG,
     IMPORTED_TAG,
     VETH_HASH_LENGTH,
     NetnsIdentity,
@@ -199,6 +201,60 @@ class KernelWiring(Wiring):
                 batch.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
             host.carry_out(batch, what=f"adoption of {link.name}")
         return replace(veth, alias=alias, key=key, address=address)
+
+    def second_links(self, firsts: Iterable[HostVeth], *, egress: Family) -> Mapping[str, int]:
+        wanted = {veth.ifindex: veth.name for veth in firsts}
+        with self._host.netlink() as host:
+            links = survey.links_of(host) if wanted else []
+            owners = {link.netnsid: wanted[link.index] for link in links if link.netnsid and link.index in wanted}
+            beside = [link for link in links if link.netnsid in owners and link.index not in wanted]
+            found = {link.index: checks.link_inside(host, link) for link in beside}
+        return {
+            owners[link.netnsid]: link.index
+            for link in beside
+            if (inside := found[link.index]) is not None and inside.name == egress.egress.ifname
+        }
+
+    def take_second(self, index: int, *, first: HostVeth, key: AttachmentKey, egress: Family, told: IpAddress | None) -> HostVeth:
+        name = egress_veth_name(key, prefix=first.name[:-VETH_HASH_LENGTH])
+        with self._host.netlink() as host:
+            link = checks.find_link(host, index)
+            inside = None if link is None else checks.link_inside(host, link)
+            if link is None or inside is None:
+                raise WiringError(
+                    f"link {index} for egress of {key} changed while it was looked at", details="it is looked at again"
+                )
+            routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN, index=index, family=egress)
+            routed = next((one.destination for one in routes if one.destination in egress.egress.addresses()), None)
+            address = routed or told
+            known = survey.host_veth(link).key
+            if address is None or known not in (None, key):
+                why = "its address is not known" if address is None else f"it is the link of {known}"
+                raise WiringError(f"link {link.name} for egress of {key} is not taken over: {why}", details="delete the pod")
+            self._fix_neighbours(host, link, inside, address)
+            alias = encode_alias(key, address, tag=EGRESS_TAG)
+            named = messages.change_link(index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
+            lost = [] if routed else [checks.wiring_route(address, index, link.name, table=uapi.RT_TABLE_MAIN)]
+            host.carry_out([named, *lost], what=f"adoption of {link.name}")
+        if link.name != name:
+            self.rename_veth(host_veth=link.name, to=name, address=address)
+        return survey.host_veth(replace(link, name=name, alias=alias))
+
+    def _fix_neighbours(self, host: NetlinkSocket, link: messages.Link, inside: messages.Link, address: IpAddress) -> None:
+        """Let neither end of another's link ask for the other: what confines sandboxes drops it. Raises: WiringError."""
+        paths = (str(path) for path in NETNS_DIRECTORY.iterdir())
+        path = next((one for one in paths if survey.namespace_number(host, one) == link.netnsid), "")
+        if not path:
+            raise WiringError(f"the namespace behind {link.name} is not in {NETNS_DIRECTORY}", details="it is looked at again")
+        family, what = family_of(address), f"adoption of {link.name}"
+        with opened_netns(path) as (netns, _), self._host.sandbox_netlink(netns) as sandbox:
+            (looked,) = sandbox.request([messages.match_route(family.outside, index=inside.index)])
+            via = messages.read_route(looked.replies[0]).via if looked.replies else None
+            gateway = via or family.egress.gateway  # with IPv6 the next hop is the host end's own link-local address
+            step = f"fix the neighbour {gateway} in the sandbox"
+            sandbox.carry_out([messages.add_neighbour(inside.index, gateway, mac=link.mac, step=step)], what=what)
+        fixed = messages.add_neighbour(link.index, address, mac=inside.mac, step=f"fix the neighbour {address}")
+        host.carry_out([fixed], what=what)
 
     def sweep(self) -> None:
         with self._host.netlink() as host:
@@ -455,6 +511,9 @@ def _why_not_made(spec: WiringSpec, made: Outcome, link: messages.Link | None) -
 #
 # Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (`ipamd/model/kernel.py`). `wiring` sends them.
 
+
+NETNS_DIRECTORY = Path("/run/netns")
+"""Where runtimes keep the namespaces of their sandboxes. Source: github.com/containerd/containerd pkg/netns; ip-netns(8)."""
 
 IPV6_IS_OFF = errno.EACCES
 """The kernel's answer to an address or a route of a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c, inet6_addr_add."""

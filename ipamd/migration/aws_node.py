@@ -33,7 +33,7 @@ from ipamd.model.aws_node import (
     render_checkpoint,
 )
 from ipamd.model.errors import ForeignStateError, TakeoverError
-from ipamd.model.family import IpAddress
+from ipamd.model.family import Family, IpAddress
 from ipamd.model.record import astuple, dataclass
 from ipamd.ports import Clock
 from ipamd.settings import TakeoverConfig
@@ -262,6 +262,16 @@ class FileAwsNode:
             replace(self._checkpoint, content, mode=0o600, announce=announce)
         self._change_note(version=self._read_note().get("next"), next=None)
         return str(self._checkpoint)
+
+    def egress_addresses(self, family: Family) -> Mapping[str, IpAddress]:
+        folder, found = self._egress / EGRESS_STATE[family] / self.network_name(), dict[str, IpAddress]()
+        try:
+            for address in _addresses_in(folder):
+                raw = read_bounded(folder / str(address), most=NOTE_MAX_BYTES) or b""
+                found[raw.decode("ascii", "replace").partition("\r\n")[0].strip()] = address
+        except OSError as error:
+            log.warning("what its plugin for egress gave is not known path=%s error=%s", error.filename, error.strerror)
+        return found
 
     def _write_egress(self, allocations: Iterable[Allocation], routed: Container[IpAddress]) -> None:
         """Make the files those of the sandboxes that live. What is no address of the range is its plugin's own. Raises: OSError."""

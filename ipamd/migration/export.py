@@ -18,7 +18,7 @@ from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import ForeignStateError, IpamError, TakeoverError, log_text
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.kernel import FROM_SANDBOX_PRIORITY, TO_SANDBOX_PRIORITY, KernelSurvey, RepairKind, wiring_differences
-from ipamd.model.record import dataclass, field
+from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
 from ipamd.ports import AwsNode
 from ipamd.sandbox.cooldown import Cooldown
@@ -213,9 +213,12 @@ class ExportService(Service):
             f"{one.address} of {one.key}: {each.what}"
             for one in attachments
             if one.host_veth in live
-            for each in wiring_differences(recorded_spec(one), survey)
+            for each in wiring_differences(replace(recorded_spec(one), other_address=None), survey)
             if each.kind in (RepairKind.ROUTE, RepairKind.RULE)
         ]
+        # Its egress has no rules, and needs none: main has the route.
+        others = [one for one in attachments if one.host_veth in live and one.other_address is not None]
+        lacking += [f"{one.other_address} of {one.key}: no route" for one in others if one.other_address not in survey.routes]
         if lacking:
             raise TakeoverError("the wiring of sandboxes is not complete", details="; ".join(lacking))
         report.steps.append(f"rules {TO_SANDBOX_PRIORITY} and {FROM_SANDBOX_PRIORITY} and routes of every sandbox are in place")

@@ -23,7 +23,7 @@ from ipamd.ports import AwsNode
 
 CONDITION = "import"
 
-FAILPOINTS = ("import.stamped",)
+FAILPOINTS = ("import.second", "import.stamped")
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,8 @@ log = logging.getLogger(__name__)
 class ImportService(Service):
     """Identifies and stamps; records nothing, so it is repeated whole after a crash."""
 
-    def __init__(
-        self, context: ServiceContext, *, aws_node: AwsNode, other: OtherDaemon, prefix: str, egress: Family | None
-    ) -> None:
+    def __init__(self, context: ServiceContext, *, aws_node: AwsNode, other: OtherDaemon, prefix: str, egress: Family) -> None:
+        """`egress`: the family that is not the pool's, whatever the settings say: its plugin may have given addresses of it."""
         super().__init__(context)
         self._egress = egress
         self._other = other
@@ -78,10 +77,10 @@ class ImportService(Service):
         """Say which of the chains by which its plugin translates sandboxes' egress are not needed: those whose sandboxes are ours.
 
         Returns: their names, None for all; and whether that is final. All go once no sandbox is its any more, because our one rule
-        translates for whoever has such an address; none where our settings give no egress.
+        translates for whoever has such an address.
         """
-        if self._egress is None or not self._unnamed:
-            return (() if self._egress is None else None), True
+        if not self._unnamed:
+            return None, True
         name, family = self._aws_node.network_name(), self._egress
         ours = (one.key.container_id for one in self._datastore.attachments() if one.other_address is not None)
         return [egress_chain(name, container_id, family=family) for container_id in ours], False
@@ -92,9 +91,10 @@ class ImportService(Service):
             routed.setdefault(device, []).append(address)
         result = ImportResult(())
         stamped: dict[str, HostVeth] = {}
+        seconds = self._second_links(foreign)
         for veth in foreign:
             addresses = tuple(sorted(routed.get(veth.name, ()))) or self._led_elsewhere(veth, survey)
-            why = self._take_over_one(veth, addresses, listed, stamped)
+            why = self._take_over_one(veth, addresses, listed, stamped, seconds, result.egress)
             if why:
                 result.unnamed.append(Unnamed(veth, addresses, why))
         result.veths = tuple(stamped.get(veth.name, veth) for veth in survey.veths)
@@ -106,6 +106,13 @@ class ImportService(Service):
         )
         self._health.report(CONDITION, named and f"{CONDITION}: host veths that are not ours, left as they are: {named}")
         return result
+
+    def _second_links(self, foreign: list[HostVeth]) -> dict[str, int]:
+        try:
+            return dict(self._wiring.second_links(foreign, egress=self._egress))
+        except IpamError as error:  # then no sandbox is taken over by halves: those that have one are looked at again
+            log.warning("links for egress are taken over later error=%s", log_text(error))
+            return dict.fromkeys((one.name for one in foreign), 0)
 
     def _led_elsewhere(self, veth: HostVeth, survey: KernelSurvey) -> tuple[IpAddress, ...]:
         """The address that its file has for the pod by which a link is named, if packets to it go to another link: both gave it."""
@@ -119,6 +126,8 @@ class ImportService(Service):
         addresses: tuple[IpAddress, ...],
         listed: Mapping[str, Sandbox] | None,
         stamped: dict[str, HostVeth],
+        seconds: Mapping[str, int],
+        egress: list[HostVeth],
     ) -> str:
         """Stamp one veth. Returns: why it was not, "" if it was."""
         if len(addresses) != 1:
@@ -133,6 +142,10 @@ class ImportService(Service):
                 return found
             key, witness = found
         try:
+            if (second := seconds.get(veth.name)) is not None:  # first, so that the sandbox is never recorded without it
+                told = self._aws_node.egress_addresses(self._egress).get(key.container_id)
+                egress.append(self._wiring.take_second(second, first=veth, key=key, egress=self._egress, told=told))
+                self._failpoint("import.second")
             stamped[veth.name] = self._wiring.stamp(veth, key=key, address=address)
         except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
             return log_text(error)

@@ -22,7 +22,7 @@ from ipamd.model.errors import ForeignStateError, IpamError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress
 from ipamd.model.ids import AttachmentKey, IfName, parse_key
 from ipamd.model.kernel import HostVeth, KernelSurvey
-from ipamd.model.record import dataclass, field
+from ipamd.model.record import dataclass, field, replace
 from ipamd.model.sandbox import Sandbox, SandboxState
 
 VERSION = "vpc-cni-ipam/1"
@@ -352,7 +352,13 @@ class Unnamed:
 
 @dataclass(slots=True)
 class ImportResult:
-    """The host veths as they are after an import: those that were identified carry our alias now."""
+    """The host veths as they are after an import: those that were identified carry our alias now. `egress`: second links of them."""
 
     veths: tuple[HostVeth, ...]
     unnamed: list[Unnamed] = field(default_factory=list)
+    egress: list[HostVeth] = field(default_factory=list)
+
+    def after(self, survey: KernelSurvey) -> KernelSurvey:
+        """The survey from before the import as it would be now."""
+        routes = {one.address: one.name for one in self.egress if one.address is not None}
+        return replace(survey, veths=self.veths, egress=(*survey.egress, *self.egress), routes=survey.routes | routes)

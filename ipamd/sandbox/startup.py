@@ -19,7 +19,7 @@ from ipamd.model.evidence import Verdict
 from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stray_rules
-from ipamd.model.record import dataclass, field, replace
+from ipamd.model.record import dataclass, field
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Import, Runtime, Spool
@@ -91,7 +91,7 @@ class StartupReconciler(Service):
         self._outcome = outcome = StartupOutcome()
         self._claimed: set[IpAddress] = set()
         taken_over = self._imported.take_over(survey, listed)
-        self._survey, self._listed = survey, listed = replace(survey, veths=taken_over.veths), listed
+        self._survey, self._listed = survey, listed = taken_over.after(survey), listed
         dying = [(veth.name, veth.address) for veth in (*survey.veths, *survey.egress) if veth.is_dying]
         self._cooldown.resume(dying)
         outcome.dying_count = len(dying)

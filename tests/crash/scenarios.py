@@ -251,6 +251,7 @@ ELSEWHERE: dict[str, str] = {
     "export.renamed": "tests/unit/service/test_import_and_export.py",
     "export.written": "tests/unit/service/test_import_and_export.py",
     "export.restored": "tests/unit/service/test_import_and_export.py",
+    "import.second": "tests/unit/service/test_import_and_export.py",
     "import.stamped": "tests/unit/service/test_import_and_export.py",
     "growth.marked": "tests/crash/test_simulated.py",
     "leaked.deleted": "tests/crash/test_simulated.py",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
 from ipamd.model.aws_node import Allocation, Sign
 from ipamd.model.errors import ForeignStateError
-from ipamd.model.family import IpAddress
+from ipamd.model.family import Family, IpAddress, family_of
 from tests.fakes.clock import FakeClock
 
 THEIRS, SAVED, OURS = "10-aws.conflist", "10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"
@@ -21,6 +21,7 @@ class FakeAwsNode:
         self._seen: Sign | None = None
         self._seen_s = self._written_s = 0.0
         self.told: list[Allocation] | None = None
+        self.egress_told: dict[str, IpAddress] = {}
         self.refusal: ForeignStateError | None = None
         self.listens = ""
         self.written: list[list[Allocation]] = []
@@ -73,6 +74,10 @@ class FakeAwsNode:
     def end_export(self) -> None:
         """See the port."""
         self._is_exporting = False
+
+    def egress_addresses(self, family: Family) -> Mapping[str, IpAddress]:
+        """See the port."""
+        return {name: one for name, one in self.egress_told.items() if family_of(one) == family}
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
         """See the port; every content is kept in `written`."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ipamd.model.attachment import IMPORTED_TAG, NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, KernelDumpError, NetnsError, WiringError
-from ipamd.model.family import IpAddress
+from ipamd.model.family import Family, IpAddress
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey, Repaired, RepairedObject, RepairKind
 
@@ -25,6 +25,8 @@ class FakeWiring:
         self.rules: dict[IpAddress, int] = {}
         self.dying: dict[str, IpAddress] = {}
         self.foreign: dict[str, WiringSpec] = {}
+        self.seconds: dict[str, IpAddress | None] = {}
+        self.taken_seconds: dict[AttachmentKey, IpAddress] = {}
         self.left_up: set[str] = set()
         self.is_former = False
         self.dying_aliases: dict[str, str] = {}
@@ -111,8 +113,27 @@ class FakeWiring:
         self._maybe_fail("stamp")
         with self.lock:
             spec = self.foreign.pop(veth.name)
-            self.wired[veth.name] = replace(spec, key=key, address=address)
+            self.wired[veth.name] = replace(spec, key=key, address=address, other_address=self.taken_seconds.get(key))
         return replace(veth, alias=encode_alias(key, address, tag=IMPORTED_TAG), key=key, address=address)
+
+    def second_links(self, firsts: Iterable[HostVeth], *, egress: Family) -> Mapping[str, int]:
+        """See the port: those that a test put into `seconds`, by name of the first, with their addresses."""
+        self._maybe_fail("second_links")
+        return {veth.name: number for number, veth in enumerate(firsts, 1) if veth.name in self.seconds}
+
+    def take_second(self, index: int, *, first: HostVeth, key: AttachmentKey, egress: Family, told: IpAddress | None) -> HostVeth:
+        """See the port."""
+        self._maybe_fail("take_second")
+        if not index:
+            raise WiringError("link 0 for egress changed")
+        with self.lock:
+            address = self.seconds[first.name] or told
+            if address is None:
+                raise WiringError("its address is not known")
+            self.taken_seconds[key] = address
+            spec = replace(self.foreign[first.name], key=key, other_address=address).links[1]
+            self.routes[address] = spec.host_veth
+        return HostVeth(spec.host_veth, index, spec.alias, False, True, key, address, is_egress=True)
 
     def sweep(self) -> None:
         """See the port."""

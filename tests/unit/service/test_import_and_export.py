@@ -16,6 +16,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
 from ipamd.model.errors import Defect, ForeignStateError, NotServingError, TakeoverError, WiringError
+from ipamd.model.family import IPV6
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
@@ -97,6 +98,44 @@ def test_a_pod_comes_over_with_its_mac_and_goes_by_our_del(warm: FakeNode, their
     assert (rows(warm), warm.wiring.wired, address in warm.wiring.routes) == ({}, {}, False)
 
 
+@pytest.mark.parametrize("witness", ["its route", "its file"])
+def test_a_pod_comes_over_with_its_link_for_egress(warm: FakeNode, theirs: FakeAwsNode, witness: str) -> None:
+    """Recorded from the first moment, so that nobody else is given its address; its plugin may have lost the route to it."""
+    address = wire_theirs(warm, theirs, "a", 0)
+    wire_theirs(warm, theirs, "b", 1)
+    other = IPV6.egress.first + 7
+    warm.wiring.seconds = {pod_veth_name("default", "pod-a", prefix="eni"): other if witness == "its route" else None}
+    theirs.egress_told = {"a": other}
+    start_over(warm, theirs)
+    assert {one.key: one.other_address for one in warm.datastore.attachments()} == {warm.key("a"): other, warm.key("b"): None}
+    row = warm.datastore.address(address)
+    assert row is not None
+    assert row.other_address == other
+    assert CONDITION not in warm.health.conditions_by_subject()
+    assert warm.app.imported.left_egress() == (None, True)
+    theirs.finish()
+    finish_start(warm)
+    assert exporter(warm, theirs).export().problems == []
+    assert {one.key: one.other_address for one in theirs.written[-1]} == {warm.key("a"): other, warm.key("b"): None}
+    assert other in theirs.routed
+
+
+@pytest.mark.parametrize("refused", ["take_second", "second_links"])
+def test_a_pod_whose_link_for_egress_refuses_comes_over_whole_later(warm: FakeNode, theirs: FakeAwsNode, refused: str) -> None:
+    """Not by halves: nothing of it is changed, a condition names it, and the next list tries again. Meanwhile its chain stays."""
+    wire_theirs(warm, theirs, "a", 0)
+    veth, other = pod_veth_name("default", "pod-a", prefix="eni"), IPV6.egress.first
+    warm.wiring.seconds = {veth: other}
+    warm.wiring.fail[refused] = [WiringError("busy")]
+    start_over(warm, theirs)
+    assert rows(warm) == {}
+    assert veth in warm.health.conditions_by_subject()[CONDITION]
+    assert warm.app.imported.left_egress() == ([], False)
+    warm.runtime_reconciler.reconcile_once()
+    assert [one.other_address for one in warm.datastore.attachments()] == [other]
+    assert CONDITION not in warm.health.conditions_by_subject()
+
+
 def test_a_silent_runtime_quarantines_and_a_later_list_adopts(warm: FakeNode, theirs: FakeAwsNode) -> None:
     """Its file and the kernel are no proof that the sandbox lives; nobody else gets the address meanwhile (I2)."""
     address = wire_theirs(warm, theirs, "a", 0)
@@ -122,22 +161,26 @@ def test_a_whole_datastore_takes_none_of_its_pods_for_a_dead_add(warm: FakeNode,
     assert address in warm.wiring.routes
 
 
-def test_a_crash_between_stamp_and_record_is_repeated(warm: FakeNode, theirs: FakeAwsNode) -> None:
-    """The alias is there, the row is not: the next start adopts both pods, also without the file."""
+@pytest.mark.parametrize(("point", "left_count"), [("import.second", 2), ("import.stamped", 1)])
+def test_a_crash_between_stamp_and_record_is_repeated(warm: FakeNode, theirs: FakeAwsNode, point: str, left_count: int) -> None:
+    """The alias is there, the row is not: the next start adopts both pods, also without the file, and with their links for egress."""
     wanted = {warm.key(name): wire_theirs(warm, theirs, name, index) for index, name in enumerate("ab")}
+    others = {veth: IPV6.egress.first + number for number, veth in enumerate(sorted(warm.wiring.foreign))}
+    warm.wiring.seconds = dict(others)
     warm.crash(keep_datastore=False)
 
     def die(name: str) -> None:
-        if name == "import.stamped":
+        if name == point:
             raise KeyboardInterrupt
 
     warm.failpoint = die
     with pytest.raises(KeyboardInterrupt):
         warm.bring_up()
-    assert (len(warm.wiring.foreign), rows(warm)) == (1, {})
+    assert (len(warm.wiring.foreign), rows(warm)) == (left_count, {})
     theirs.told = None
     start_over(warm, theirs, keep_datastore=True)
     assert rows(warm) == wanted
+    assert {one.host_veth: one.other_address for one in warm.datastore.attachments()} == others
 
 
 @pytest.mark.parametrize("refused", ["stamp", "file"])

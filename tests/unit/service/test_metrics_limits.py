@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.metric_families import EGRESS_STATES
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import PoolEmptyError
+from ipamd.model.family import IPV6
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.pool import PoolSettings
 from ipamd.model.subnets import CustomNetwork, ZoneNetwork
+from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import IDENTITY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes
@@ -120,3 +123,23 @@ def test_a_full_node_is_full(made: list[FakeNode], tmp_path: Path) -> None:
         node.add("d", deadline_s=1.0)
     assert value(node, "ipamd_no_address_total", cause="node-full") == 1
     assert value(node, "awscni_no_available_ip_addresses") == 1
+
+
+def test_a_range_for_egress_bounds_the_node_and_is_counted(made: list[FakeNode], tmp_path: Path) -> None:
+    """An address of it goes with each of the pool, and cools with it; a node without egress has no sample."""
+    big = FakeEc2(limits=InstanceLimits("big", 4, 30))
+    node = start(made, tmp_path, ec2=big, settings=PREFIXES, network=NetworkConfig(v6_egress=True))
+    assert value(node, "awscni_ip_max") == 1022
+
+    def counted() -> list[float | None]:
+        return [value(node, "ipamd_egress_addresses", state=state) for state in EGRESS_STATES]
+
+    assert counted() == [0, 0, 1022]
+    node.hostnet.egress_family = IPV6
+    node.add("a")
+    assert counted() == [1, 0, 1021]
+    node.delete("a")
+    assert counted() == [0, 1, 1021]
+    node.cool()
+    assert counted() == [0, 0, 1022]
+    assert value(start(made, tmp_path / "other"), "ipamd_egress_addresses", state="free") is None
