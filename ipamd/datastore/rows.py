@@ -72,7 +72,7 @@ _this_address = (
     schema.address.c.state == bindparam("key_state"),  # compare and set: memory and disk must agree on what it was
 )
 INSERT_ADDRESS = insert(schema.address)
-UPDATE_ADDRESS = update(schema.address).where(*_this_address)
+UPDATE_ADDRESS, UPDATE_OTHER_ADDRESS = (update(schema.address).where(*_this_address) for _ in range(2))
 DELETE_ADDRESS = delete(schema.address).where(*_this_address)
 
 _is_lost_and_free = (

@@ -121,7 +121,7 @@ class StartupReconciler(Service):
         wired = {veth.name for veth in survey.veths if not veth.is_dying}
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes()
-        self._remove_second_links()
+        self._resolve_second_links()
         self._quarantine_service.resolve(None)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             # What stays unresolved is quarantined, or has no row: neither passes for "no ADD was promised" at the next start.
@@ -202,15 +202,20 @@ class StartupReconciler(Service):
             )
         self._outcome.removed_count += 1
 
-    def _remove_second_links(self) -> None:
-        """Remove links for egress whose sandbox has neither a row nor its first link: an ADD or a DEL ended between the two."""
+    def _resolve_second_links(self) -> None:
+        """Remove links for egress whose sandbox has neither a row nor its first link: an ADD or a DEL ended between the two. One that
+        a recorded sandbox is not known to have is recorded: a release that knows no egress was here.
+        """
         first = {veth.key for veth in self._survey.veths}
         for veth in self._survey.egress:
-            if veth.is_dying or veth.key is None or veth.key in first or self._datastore.attachment(veth.key):
-                continue
+            known = self._datastore.attachment(veth.key) if veth.key else None
             try:
-                self._wiring.remove_leftover(host_veth=veth.name, address=None)
-                self._outcome.removed_count += 1
+                if known and known.other_address is None and veth.address and self._survey.egress_of(known.key) == veth:
+                    with self._datastore.transaction() as uow:
+                        uow.find_other(known.key, other_address=veth.address)
+                elif not (veth.is_dying or veth.key is None or veth.key in first or known):
+                    self._wiring.remove_leftover(host_veth=veth.name, address=None)
+                    self._outcome.removed_count += 1
             except IpamError as error:  # it goes with its namespace, and nobody is given its address: the route is there
                 log.warning("a link for egress stays veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
 

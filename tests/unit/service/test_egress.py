@@ -18,6 +18,7 @@ from ipamd.model.ids import parse_key
 from ipamd.model.kernel import ChangeKind, HostChange, HostVeth
 from ipamd.settings import load
 from tests.fakes.node import FakeNode
+from tests.unit.datastore.support import raw
 
 
 @pytest.fixture
@@ -108,6 +109,19 @@ def test_a_restart_keeps_it(node: FakeNode, is_datastore_kept: bool) -> None:
     assert made.other_address not in given
     assert node.delete("a")
     assert made.other_address not in node.wiring.routes
+    node.assert_sound()
+
+
+def test_a_file_that_was_taken_back_and_up_again(node: FakeNode) -> None:
+    """`datastore downgrade` forgets what sandboxes have for egress; the next start finds it at their links (I2)."""
+    made = node.add("a")
+    node.runtime.run(made.key.container_id)
+    node.datastore.close()
+    raw(node.run_dir / "state.db", *(f"UPDATE {table} SET other_address = NULL" for table in ("attachment", "address")))
+    node.start()
+    node.bring_up()
+    assert node.datastore.attachment(made.key) == made
+    assert node.add("b").other_address != made.other_address
     node.assert_sound()
 
 
