@@ -16,6 +16,7 @@ from ipamd.kernel import survey as surveys
 from ipamd.kernel.netlink import BATCH_MAX, NetlinkSocket
 from ipamd.kernel.routing import HostLooker
 from ipamd.model.errors import KernelDumpError
+from ipamd.model.family import IPV4
 
 pytestmark = pytest.mark.privileged
 
@@ -96,7 +97,9 @@ def test_a_look_at_the_host_leaves_the_routes_of_sandboxes_out(world):
     )
     world.host.sh("ip route add 10.9.0.1 dev uplink table 2; ip route replace default via 10.9.0.1 dev uplink")
     with world.netns.netlink() as sock:
-        seen = {(one.table, one.destination, one.length) for one in HostLooker(veth_prefix="eni").look(sock, []).routes}
+        seen = {
+            (one.table, one.destination, one.length) for one in HostLooker(veth_prefix="eni", family=IPV4).look(sock, []).routes
+        }
         assert len(sock.request([messages.get_link("lo")] * (2 * BATCH_MAX + 1))) == 2 * BATCH_MAX + 1
     assert spec.address not in {destination for _, destination, _ in seen}
     main, router = uapi.RT_TABLE_MAIN, IPv4Address("10.9.0.1")
