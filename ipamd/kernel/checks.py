@@ -168,9 +168,9 @@ class SandboxRepair:
         if differences:
             # In one message, or a crash in between might leave a link that nothing proves to be this sandbox's.
             mtu = spec.mtu if spec.is_mtu_known else 0
-            change = messages.change_link(
-                link.index, step=f"set {link.name}", is_up=True, alias=spec.alias, mac=spec.mac("host"), mtu=mtu
-            )
+            # A MAC that is set takes the link's permanent neighbours along, also where it is the same.
+            mac = "" if link.mac == spec.mac("host") else spec.mac("host")
+            change = messages.change_link(link.index, step=f"set {link.name}", is_up=True, alias=spec.alias, mac=mac, mtu=mtu)
             self.make(RepairKind.LINK, [(change, f"{'; '.join(one.what for one in differences)}: set")])
         (neighbour,) = self.sock.request([messages.get_neighbour(link.index, spec.address)])
         if (wrong := wrong_neighbour(neighbour, spec)) and (mac := spec.mac("sandbox") or mac_inside(self.sock, link)):

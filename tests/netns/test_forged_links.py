@@ -7,11 +7,13 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.address import AddressState
+from ipamd.model.family import IPV6
 from ipamd.report.audit import audit
+from tests.netns.conftest import EACH_FAMILY
 from tests.netns.test_repair_at_once import node as live_node  # noqa: F401  # a fixture
 from tests.netns.test_repair_at_once import until
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, EACH_FAMILY]
 
 FORMS = ("alias", "name and alias", "name and MAC", "name, alias and MAC")
 """Of the link that was deleted: what the new one has of it."""
@@ -91,7 +93,7 @@ def test_what_a_second_link_says_changes_no_record(live_node, claim, name):  # n
     node.hostnet._confinement._attachments = node.datastore.attachments
     other, own = node.pods
     before = node.datastore.addresses()
-    free = next(one.address for one in before if one.state is AddressState.FREE)
+    free = next(one.address for one in before if one.state is AddressState.FREE) - (2 if node.world.family is IPV6 else 0)
     alias = CLAIMS[claim].format(free=free, own=own.key, own_address=own.address, other=other.key, other_address=other.address)
     put(node, space_of(node, own), name, alias=alias)
 
@@ -124,7 +126,7 @@ def test_a_del_takes_the_link_that_is_the_sandboxes_whatever_its_name(live_node,
     mine, other = node.pods
     node.threads.close()
     space = space_of(node, mine)
-    host.sh(NAMED[what].format(a=mine.host_veth, b=other.host_veth, ip=mine.address))
+    host.sh(node.world.words(NAMED[what].format(a=mine.host_veth, b=other.host_veth, ip=mine.address)))
     assert leads_to(node, mine) not in (set(), {mine.host_veth})
     node.delete(mine.key.container_id)
     assert leads_to(node, mine) == set()

@@ -100,18 +100,16 @@ def state(host):
 
 @pytest.fixture
 def node(world, tmp_path, monkeypatch):
-    """A node with pods of both ENIs: `pods` by ENI, the primary one's first."""
+    """A node with two pods, of IPv4 one of each ENI: `pods`, the primary one's first."""
     monkeypatch.setattr(host_network, "RECONCILE_INTERVAL_S", 1e6)
     monkeypatch.setattr(host_network, "FIRST_RECONCILE_S", 1e6)
     world.fabric()
     world.host.sh("sysctl -qw net.ipv4.conf.all.promote_secondaries=0 net.ipv4.conf.eth0.promote_secondaries=0")
     made = LiveNode(tmp_path, world)
     try:
-        pods = {}
-        for number in range(4):
-            one = made.attach(f"pod{number}")
-            pods.setdefault(one.eni_id, one)
-        made.pods = [pods[eni.eni_id] for eni in made.datastore.enis() if eni.eni_id in pods]
+        every = [made.attach(f"pod{number}") for number in range(4)]
+        pods = {one.eni_id: one for one in reversed(every)}
+        made.pods = every[:2] if len(pods) == 1 else [pods[eni.eni_id] for eni in made.datastore.enis()]
         made.host_reconciler.mark(host_network.Scope.EVERYTHING)
         # Here ENIs are veths: our tables follow the links of others.
         last = "eth1" if world.family is IPV4 else "eth0"
