@@ -5,6 +5,7 @@ Each sentence names the actual and the expected value; the runtime gets it uncha
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterable
 
 from ipamd.kernel import messages, survey, uapi
@@ -229,8 +230,9 @@ class SandboxRepair:
 
 
 def own_table_rule(family: Family) -> Message:
-    """The one rule to the routes of all sandboxes of a family."""
-    return messages.add_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE, family=family)
+    """The one rule to the routes of all sandboxes of a family; a kernel without it, which egress may ask for, needs none."""
+    rule = messages.add_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE, family=family)
+    return replace(rule, tolerated=messages.PRESENT | {errno.EAFNOSUPPORT})
 
 
 def wiring_route(address: IpAddress, index: int, name: str, *, table: int, is_replaced: bool = False) -> Message:

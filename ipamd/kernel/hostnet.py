@@ -251,9 +251,8 @@ class KernelHostNetwork(HostNetwork):
         self._table_seen = seen
         commands = self._commands(identity, *seen)
         sentences, refused = self._table.repair(commands)
-        for table, refusal in refused.items():
-            if commands[table] != table.removal():  # one that is not needed may be of a family that the kernel lacks
-                raise refusal
+        for refusal in self._needed(refused, commands):
+            raise refusal
         return as_repairs(sentences, TABLE)
 
     def differences(
@@ -316,7 +315,7 @@ class KernelHostNetwork(HostNetwork):
         found += self._of_others(addresses)
         commands = self._commands(identity, link.name, self._former(look))
         sentences, refused = self._table.differences(commands)
-        needed = [refusal for table, refusal in refused.items() if commands[table] != table.removal()]
+        needed = self._needed(refused, commands)
         return found + [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *needed]]
 
     def _foreign(
@@ -385,6 +384,12 @@ class KernelHostNetwork(HostNetwork):
             return identity.primary_address
         with self._host.netlink() as sock:
             return routing.own_address(sock, link, family)
+
+    def _needed(self, refused: Mapping[NftTable, WiringError], commands: Mapping[NftTable, str]) -> list[WiringError]:
+        """The refusals that matter: a kernel may lack the family of a table that is to go, or of an egress that is off."""
+        is_egress_on = self.egress()[0] is not None
+        matters = [table for table in refused if table == ruleset.SNAT or (is_egress_on and commands[table] != table.removal())]
+        return [refused[table] for table in matters]
 
     def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
         """The tables that translate and mark, as they must be for this node."""

@@ -360,8 +360,9 @@ def foreign_differences(
 def own_address(sock: NetlinkSocket, link: messages.Link, family: Family) -> IpAddress | None:
     """The lowest address of global scope that a link has of a family; None without one. Raises: KernelDumpError, WiringError."""
     found = map(messages.read_address, sock.dump(messages.dump_addresses(family)))
-    ours = (one.address for one in found if (one.index, one.scope) == (link.index, uapi.RT_SCOPE_UNIVERSE))
-    return min(ours, key=int, default=None)
+    ours = [one.address for one in found if (one.index, one.scope) == (link.index, uapi.RT_SCOPE_UNIVERSE)]
+    # A kernel without the family answers with the addresses of all others.
+    return min((one for one in ours if family_of(one) is family), key=int, default=None)
 
 
 def _name(sock: NetlinkSocket, index: int) -> str:

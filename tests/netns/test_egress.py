@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.kernel import netlink
+from ipamd.kernel import netlink, ruleset
+from ipamd.kernel.nft import NftTable
 from ipamd.model.attachment import EGRESS_TAG, encode_alias
 from ipamd.model.errors import WiringError
 from ipamd.model.family import IPV4, IPV6, family_of
 from ipamd.model.kernel import wiring_differences
+from ipamd.settings import NetworkConfig
 from tests.netns import packets
 from tests.netns.egress import DASH, NODE, OUTSIDE, Node, is_in_order, listens, reaches, send, udp
 
@@ -315,3 +317,16 @@ def test_ipv6_turned_off_in_the_namespace(make_world):
     node.sandboxes[0].sh("sysctl -qw net.ipv6.conf.default.disable_ipv6=1 net.ipv6.conf.all.disable_ipv6=1")
     node.wiring.wire(node.specs[0])
     assert reaches(node.sandboxes[0], OUTSIDE[IPV6])
+
+
+def test_a_kernel_without_ipv6_has_no_egress(make_world, monkeypatch):
+    """Where the kernel knows no IPv6, ENABLE_V6_EGRESS is off like on any node without it: nothing of IPv4 is kept from its work."""
+    unknown = replace(IPV6, number=27)  # AF_IB, for which the kernel has neither addresses nor rules
+    world = make_world(v6_egress=True)
+    world.fabric()
+    monkeypatch.setattr(NetworkConfig, "egress", property(lambda self: unknown))
+    monkeypatch.setattr("ipamd.kernel.ruleset.EGRESS", {IPV4: ruleset.EGRESS[IPV4], unknown: NftTable("ib", "vpc-ipamd-egress")})
+    world.hostnet.confine_sandboxes()
+    world.hostnet.setup_node(world.identity())
+    assert world.hostnet.egress()[0] is None
+    assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
