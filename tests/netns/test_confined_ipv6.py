@@ -223,6 +223,28 @@ def test_what_a_healthy_sandbox_sends_is_no_spoofing(node):
     assert (told["source"], told["listening"] > 0, told["discovery"] > 0) == (0, True, True)
 
 
+@pytest.mark.parametrize("is_checked", [True, False], ids=["checked", "down"])
+def test_a_deleted_sandbox_neither_sends_nor_hears(node, is_checked):
+    """I4: at the reply of a DEL no route of the address is left, its link may stay up until the sweep, and nothing passes by it."""
+    assert node.world.hostnet.is_source_checked()
+    spec = node.specs[0]
+    node.world.wiring.mark_for_deletion(
+        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, is_source_checked=is_checked
+    )
+    assert ("UP" in node.host.ip(f"link show {spec.host_veth}")[0]["flags"]) is is_checked
+    assert f"{OWN} " not in node.host.sh("ip -6 route show table all; ip -6 rule")
+    with contextlib.ExitStack() as stack:
+        ear, inside = node.ear(stack), packets.Ear(stack, links=[(node.pod, "eth0")])
+        node.send([packets.udp6(source, target, b"dead:") for source in (OWN, OTHER, VPC6) for target in (NODE, OTHER, VPC6)])
+        mac = node.host.ip("link show eth0")[0]["address"]
+        packets.send(node.vpc, "p0", [packets.udp6(VPC6, OWN, b"in vain")], to=mac, kind=packets.ETH_P_IPV6)
+        packets.send(node.other, "eth0", [packets.udp6(OTHER, VPC6, b"alive")], kind=packets.ETH_P_IPV6)
+        heard = [one for one in ear.heard(b"dead:", until=b"alive") if one[6] == packets.UDP]  # not the errors that answer
+        assert (heard, inside.heard(b"in vain")) == ([], [])
+    node.world.wiring.sweep()
+    assert spec.host_veth not in node.host.link_names()
+
+
 @pytest.mark.parametrize(("has_egress", "reason"), [(False, "ipv4"), (True, "source")])
 def test_ipv4_of_its_sandboxes_is_dropped(make_world, has_egress, reason):
     """By its link of IPv6 a sandbox has no IPv4, with or without egress: what it sends goes nowhere, and is counted."""
