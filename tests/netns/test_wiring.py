@@ -11,6 +11,7 @@ import pytest
 
 from ipamd.kernel import messages
 from ipamd.kernel import uapi as layout
+from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.family import IPV6
@@ -355,3 +356,11 @@ def test_a_namespace_with_ipv6_turned_off_gets_it_where_it_needs_it(world, turne
     told = pod.sh("cat /proc/sys/net/ipv6/conf/eth0/disable_ipv6 /proc/sys/net/ipv6/conf/lo/disable_ipv6").split()
     assert told == (["0", "0"] if world.family is IPV6 else ["1", "0" if turned_off == "eth0" else "1"])
     assert talk(pod, str(spec.address), pod) == str(spec.address)
+
+
+def test_a_sandbox_is_wired_in_three_sends(world, monkeypatch):
+    """Of IPv6 as of IPv4, with three messages more: nothing is asked or waited for in between."""
+    spec, sent, real = world.spec(world.space()), [], NetlinkSocket.request
+    monkeypatch.setattr(NetlinkSocket, "request", lambda sock, batch: (sent.append(len(batch)), real(sock, batch))[1])
+    world.wiring.wire(spec)
+    assert sent == ([2, 5, 7] if world.family is IPV6 else [2, 4, 5])
