@@ -360,6 +360,7 @@ def test_a_namespace_with_ipv6_turned_off_gets_it_where_it_needs_it(world, turne
 
 def test_a_sandbox_is_wired_in_three_sends(world, monkeypatch):
     """Of IPv6 as of IPv4, with three messages more: nothing is asked or waited for in between."""
+    world.wiring.wire(world.spec(world.space(), number=4))  # opens the socket that is lent from then on
     spec, sent, real = world.spec(world.space()), [], NetlinkSocket.request
     monkeypatch.setattr(NetlinkSocket, "request", lambda sock, batch: (sent.append(len(batch)), real(sock, batch))[1])
     world.wiring.wire(spec)
