@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from ipamd.model.family import IPV4, IPV6
 from tests.property.graph.scenario import Outcome, Step, run, script, told
 
 
@@ -41,13 +42,14 @@ def main() -> int:
     parser.add_argument(
         "--shrink", type=int, default=0, metavar="TRIES", help="shorten a failing storm, with so many runs at most"
     )
+    parser.add_argument("--ipv6", action="store_true", help="with a pool of IPv6")
     parser.add_argument("--trace", action="store_true", help="tell everything of each seed")
     wanted = parser.parse_args()
     first, _, last = wanted.seeds.partition("-")
     hourly: dict[str, Counter[str]] = {}
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
-        outcome = run(seed)
+        outcome = run(seed, family=IPV6 if wanted.ipv6 else IPV4)
         for state, counted in outcome.hourly.items():
             hourly.setdefault(state, Counter())
             hourly[state] |= counted

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv6Address
 from random import Random
 from typing import Any
 
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import INSTANCE_TAG, InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, SubnetExhaustedError, ThrottledError
+from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from tests.fakes.cloud import INSTANCE, PRIMARY, SUBNET, FakeEc2
 from tests.property.graph.world import World
@@ -89,29 +90,39 @@ class _Noted(dict[EniId, DescribedEni]):
 class _Freed:
     """Free singles and /28s, what came back last first."""
 
-    singles: deque[IPv4Address] = field(default_factory=deque)
-    blocks: deque[IPv4Network] = field(default_factory=deque)
+    singles: deque[IpAddress] = field(default_factory=deque)
+    blocks: deque[IpNetwork] = field(default_factory=deque)
 
 
 class RoughEc2(FakeEc2):
-    """Implements `Ec2` for one life after another; `weather` is what it is like. Not a part of any life."""
+    """Implements `Ec2` for one life after another; `weather` is what it is like. Not a part of any life.
+
+    What it remembers of addresses it remembers of IPv6 by the /80 (`slot`).
+    """
 
     def __init__(
-        self, world: World, *, limits: InstanceLimits, seed: int, address_count: int = 400, block_count: int = 40
+        self,
+        world: World,
+        *,
+        limits: InstanceLimits,
+        seed: int,
+        address_count: int = 400,
+        block_count: int = 40,
+        family: Family = IPV4,
     ) -> None:
         self.world = world
         self.weather = Weather()
         self.log: list[Call] = []
-        self.taken: dict[IPv4Address, float] = {}
+        self.taken: dict[IpAddress, float] = {}
         """What other hands took from us, and when; no more once a call of ours got it again."""
-        self._got: dict[IPv4Address, float] = {}
+        self._got: dict[IpAddress, float] = {}
         """Of these, what the call got that is being answered."""
-        self.added: set[IPv4Address] = set()
+        self.added: set[IpAddress] = set()
         """What other hands put on ENIs of ours."""
-        self.left_at: dict[IPv4Address, float] = {}
+        self.left_at: dict[IpAddress, float] = {}
         """When an address was last taken from an ENI of ours, by whomever."""
         self.random = Random(f"ec2/{seed}")
-        self.came_at: dict[IPv4Address, float] = {}
+        self.came_at: dict[IpAddress, float] = {}
         """When an address was last given to anybody."""
         self._left_out: EniId | None = None
         self.seized: set[EniId] = set()
@@ -120,7 +131,7 @@ class RoughEc2(FakeEc2):
         self._made_at: dict[EniId, tuple[int, float]] = {}
         self._past: deque[tuple[float, dict[EniId, DescribedEni]]] = deque()
         self.foreign_count = 0
-        super().__init__(limits=limits, pool_size=address_count)
+        super().__init__(limits=limits, pool_size=address_count, family=family)
         self.left_prefix_count = block_count
         self.enis = _Noted(self.enis)
         self.enis.changed = self._keep  # type: ignore[method-assign]
@@ -131,7 +142,9 @@ class RoughEc2(FakeEc2):
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         self._call("describe_enis")
         shown = [eni for eni in self._view().values() if eni.instance_id == instance_id]
-        if len(shown) > 1 and self.random.random() < self.weather.partial:
+        if self.family.is_sparse:
+            self._leave_out_prefixes(shown)
+        elif len(shown) > 1 and self.random.random() < self.weather.partial:
             secondary = [eni for eni in shown if eni.eni_id != PRIMARY]
             one = self.random.choice(secondary)
             if one.eni_id == self._left_out:  # twice would be proof
@@ -147,6 +160,16 @@ class RoughEc2(FakeEc2):
         else:
             self._left_out = None
         return tuple(sorted(shown, key=lambda eni: eni.device_index))
+
+    def _leave_out_prefixes(self, shown: list[DescribedEni]) -> None:
+        """An answer lacks the /80s of one ENI; two in a row would be proof."""
+        having = [one for one in shown if one.prefixes and one.eni_id != self._left_out]
+        self._left_out = None
+        if having and self.random.random() < self.weather.partial:
+            one = self.random.choice(having)
+            shown[shown.index(one)] = replace(one, prefixes=frozenset())
+            self._left_out = one.eni_id
+            self.log[-1].detail = f"partial: {self._left_out}"
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         self._call("describe_eni")
@@ -209,19 +232,26 @@ class RoughEc2(FakeEc2):
         super().set_delete_on_termination(eni_id, attachment_id=attachment_id)
         self._lose("set_delete_on_termination")
 
-    def unassign(self, eni_id: EniId, *, addresses: Iterable[IPv4Address], prefixes: Iterable[IPv4Network]) -> None:
+    def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
         super().unassign(eni_id, addresses=addresses, prefixes=prefixes)
         self._lose("unassign")
 
     # What other hands do. No life is needed.
 
-    def seize_addresses(self, addresses: Iterable[IPv4Address]) -> None:
+    def seize_addresses(self, addresses: Iterable[IpAddress]) -> None:
         """Somebody unassigns single addresses of ours."""
         for eni in list(self.enis.values()):
             if gone := eni.secondary_addresses & frozenset(addresses):
                 self.enis[eni.eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses - gone)
                 self.taken |= dict.fromkeys(gone, self.world.monotonic())
                 self._give_back(gone, frozenset())
+
+    def seize_prefixes(self, eni_id: EniId) -> None:
+        """Somebody unassigns every prefix of an ENI of ours."""
+        eni = self.enis[eni_id]
+        self.enis[eni_id] = replace(eni, prefixes=frozenset())
+        self.taken |= dict.fromkeys(addresses_of(eni), self.world.monotonic())
+        self._give_back(frozenset(), eni.prefixes)
 
     def seize_eni(self, eni_id: EniId, *, is_deleted: bool) -> None:
         """Somebody detaches an ENI, and perhaps deletes it."""
@@ -235,7 +265,11 @@ class RoughEc2(FakeEc2):
     def add_addresses(self, eni_id: EniId, count: int) -> None:
         """Somebody assigns more addresses to an ENI of ours."""
         eni = self.enis[eni_id]
-        if len(eni.secondary_addresses) + len(eni.prefixes) + count <= self.limits.slots_per_eni and self.left_count >= count:
+        if self.family.is_sparse:
+            given_prefixes = self._take_prefixes(1)
+            self.added |= set(map(slot, (prefix[0] for prefix in given_prefixes)))
+            self.enis[eni_id] = replace(eni, prefixes=eni.prefixes | given_prefixes, has_ipv6=True)
+        elif len(eni.secondary_addresses) + len(eni.prefixes) + count <= self.limits.slots_per_eni and self.left_count >= count:
             given = frozenset(self._take_for_others(count))
             self.added |= given
             self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | given)
@@ -273,7 +307,7 @@ class RoughEc2(FakeEc2):
         """Every ENI that this node made, wherever it is."""
         return [eni for eni in self.enis.values() if eni.tags.get(INSTANCE_TAG) == INSTANCE and eni.eni_id != PRIMARY]
 
-    def address_owner(self) -> dict[IPv4Address, EniId]:
+    def address_owner(self) -> dict[IpAddress, EniId]:
         """Where each address of an attached ENI is, the primary ones left out."""
         return {address: eni.eni_id for eni in self.attached() for address in addresses_of(eni)}
 
@@ -315,7 +349,7 @@ class RoughEc2(FakeEc2):
             self.world.sleep(self.random.uniform(0.0, 0.2))
         self.world.at(self.world.monotonic() + ANSWERED_S, lambda: self._learnt(got))
 
-    def _learnt(self, got: Mapping[IPv4Address, float]) -> None:
+    def _learnt(self, got: Mapping[IpAddress, float]) -> None:
         """Who asked knows what the call got, and has had time to record it."""
         primary = {eni.primary_address for eni in self.enis.values()}  # that stays lost for whoever has it
         self.taken = {key: at for key, at in self.taken.items() if got.get(key) != at or key in primary}
@@ -379,7 +413,7 @@ class RoughEc2(FakeEc2):
         primary = frozenset() if eni.primary_address is None else frozenset((eni.primary_address,))
         self._give_back(eni.secondary_addresses | primary, eni.prefixes)
 
-    def _give_back(self, addresses: frozenset[IPv4Address], prefixes: frozenset[IPv4Network]) -> None:
+    def _give_back(self, addresses: frozenset[IpAddress], prefixes: frozenset[IpNetwork]) -> None:
         # Freed twice it would be given twice, and the daemon would be blamed.
         has = {*self._freed.singles, *self._freed.blocks}
         for eni in self.enis.values():
@@ -390,7 +424,7 @@ class RoughEc2(FakeEc2):
         self._freed.blocks.extendleft(sorted(prefixes))
         self.left_count += len(addresses)
         self.left_prefix_count += len(prefixes)
-        self.left_at |= dict.fromkeys([*addresses, *(one for block in prefixes for one in block)], self.world.monotonic())
+        self.left_at |= dict.fromkeys([*addresses, *_within(prefixes)], self.world.monotonic())
 
     def _take(self, count: int, subnet_id: SubnetId = SUBNET) -> list[IPv4Address]:
         if self.left_count < count:
@@ -410,24 +444,33 @@ class RoughEc2(FakeEc2):
         self.taken, self._got = taken, got
         return given
 
-    def _take_prefixes(self, count: int) -> frozenset[IPv4Network]:
+    def _take_prefixes(self, count: int) -> frozenset[IpNetwork]:
         if self.left_prefix_count < count:
             raise SubnetExhaustedError(
-                f"subnet {SUBNET} has no {count} free /28s", details="InsufficientCidrBlocks", code="InsufficientCidrBlocks"
+                f"subnet {SUBNET} has no {count} free prefixes", details="InsufficientCidrBlocks", code="InsufficientCidrBlocks"
             )
         self.left_prefix_count -= count
         freed = self._freed.blocks
         given = frozenset(freed.popleft() if freed else next(self._fresh_prefixes) for _ in range(count))
-        self._came([address for block in given for address in block])
+        self._came(_within(given))
         return given
 
-    def _came(self, addresses: Iterable[IPv4Address]) -> None:
+    def _came(self, addresses: Iterable[IpAddress]) -> None:
         for address in addresses:
             if address in self.taken:
                 self._got = {**self._got, address: self.taken.pop(address)}
             self.came_at[address] = self.world.monotonic()
 
 
-def addresses_of(eni: DescribedEni) -> frozenset[IPv4Address]:
-    """Secondary addresses, those of prefixes included."""
-    return eni.secondary_addresses.union(*eni.prefixes)
+def addresses_of(eni: DescribedEni) -> frozenset[IpAddress]:
+    """Secondary addresses, those of prefixes included; of a /80 its slot."""
+    return eni.secondary_addresses | frozenset(_within(eni.prefixes))
+
+
+def slot(address: IpAddress) -> IpAddress:
+    """By what an address is remembered: itself, or of IPv6 the last one of its /80."""
+    return IPv6Address(int(address) | (1 << 48) - 1) if isinstance(address, IPv6Address) else address
+
+
+def _within(prefixes: Iterable[IpNetwork]) -> list[IpAddress]:
+    return [one for block in prefixes for one in ([slot(block[0])] if block.version == 6 else list(block))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import IPv4Address
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,12 +16,12 @@ from ipamd.model.attachment import WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError
-from ipamd.model.family import IPV6
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.settings import CloudConfig, DaemonConfig, PoolConfig, Settings, TakeoverConfig
+from ipamd.settings import CloudConfig, DaemonConfig, NetworkConfig, PoolConfig, Settings, TakeoverConfig
 from tests.fakes.aws_node import OURS, THEIRS
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime
@@ -47,7 +46,15 @@ class GraphNode(FakeNode):
     looks_for_leaks = True
 
     def __init__(
-        self, directory: Path, world: World, *, limits: InstanceLimits, pool: PoolConfig, seed: int, address_count: int
+        self,
+        directory: Path,
+        world: World,
+        *,
+        limits: InstanceLimits,
+        pool: PoolConfig,
+        seed: int,
+        address_count: int,
+        family: Family = IPV4,
     ) -> None:
         self.world, self.directory = world, directory
         self.random = Random(f"node/{seed}")
@@ -62,9 +69,10 @@ class GraphNode(FakeNode):
         first = directory / "run" / "life-0"
         for path in (directory / "bin", directory / "net.d", directory / "aws-node", first):
             path.mkdir(parents=True)
-        self.rough = RoughEc2(world, limits=limits, seed=seed, address_count=address_count)
-        super().__init__(first, ec2=self.rough, clock=world, shipped=self._settings(first, pool))
-        self.hostnet.egress_family = IPV6 if seed % 2 else None
+        self.rough = RoughEc2(world, limits=limits, seed=seed, address_count=address_count, family=family)
+        network = NetworkConfig(ipv4=not family.is_sparse, ipv6=family.is_sparse)
+        super().__init__(first, ec2=self.rough, clock=world, network=network, shipped=self._settings(first, pool))
+        self.hostnet.egress_family = (IPV4 if family is IPV6 else IPV6) if seed % 2 else None
 
     def _settings(self, run_dir: Path, pool: PoolConfig) -> Settings:
         return Settings(
@@ -190,11 +198,13 @@ class GraphNode(FakeNode):
             if eni.mac not in attached:
                 self.hostnet.events.put(LinkEvent(LinkEventKind.GONE, eni.mac))
 
-    def wire_theirs(self, name: str) -> IPv4Address | None:
+    def wire_theirs(self, name: str) -> IpAddress | None:
         """A pod of amazon-vpc-cni-k8s, before our first life: wired, listed, and in its file."""
         (primary,) = self.ec2.enis.values()
         used = {one.address for one in self.aws_node.told or ()}
         free = sorted(primary.secondary_addresses - used)
+        for prefix in sorted(primary.prefixes)[:1] if self.network.ipv6 else ():  # as it gives them: from the first one up
+            free = [prefix[place] for place in range(16) if prefix[place] not in used]
         if not free:
             return None
         veth = pod_veth_name("default", f"pod-{name}", prefix="eni")

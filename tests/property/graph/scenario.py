@@ -15,19 +15,20 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
 from pathlib import Path
 from random import Random
 from unittest import mock
 
 from ipamd.model.eni import INSTANCE_TAG, NO_MANAGE_TAG, InstanceLimits
 from ipamd.model.errors import IpamError
+from ipamd.model.family import IPV4, Family, IpAddress
 from ipamd.model.ids import EniId
 from ipamd.model.sandbox import EventKind, SandboxState
 from ipamd.ready_marks import ServedMark
 from ipamd.settings import PoolConfig
 from tests.fakes.cloud import INSTANCE, PRIMARY
-from tests.property.graph.ec2 import ACTIONS, CHANGES, RoughEc2, Weather, addresses_of
+from tests.property.graph.ec2 import ACTIONS, CHANGES, RoughEc2, Weather, addresses_of, slot
 from tests.property.graph.node import GraphNode
 from tests.property.graph.world import Killed, World, installed
 
@@ -101,7 +102,7 @@ class Pod:
 
     name: str
     state: str = "adding"
-    address: IPv4Address | None = None
+    address: IpAddress | None = None
     is_forfeited: bool = False
 
 
@@ -136,19 +137,28 @@ def script(seed: int) -> list[Step]:
 class Run:
     """One node's run."""
 
-    def __init__(self, world: World, seed: int, directory: Path, *, steps: Sequence[Step], state: str) -> None:
+    def __init__(
+        self, world: World, seed: int, directory: Path, *, steps: Sequence[Step], state: str, family: Family = IPV4
+    ) -> None:
+        self.family = family
         self.seed, self.steps, self.state, self.is_short = seed, steps, state, False
         draw = Random(f"run/{seed}")
         self.world = world
         self.outcome = Outcome(seed, state=state)
         self.pods: dict[str, Pod] = {}
-        self.cooling: dict[IPv4Address, float] = {}
+        self.cooling: dict[IpAddress, float] = {}
         self._pod_count = 0
-        self._seen: dict[IPv4Address, tuple[EniId, float]] = {}
+        self._seen: dict[IpAddress, tuple[EniId, float]] = {}
         self._seen_in = -1
         pool = self._targets(draw)
         self.node = GraphNode(
-            directory, self.world, limits=draw.choice(LIMITS), pool=pool, seed=seed, address_count=draw.choice((60, 120, 400))
+            directory,
+            self.world,
+            limits=draw.choice(LIMITS),
+            pool=pool,
+            seed=seed,
+            address_count=draw.choice((60, 120, 400)),
+            family=family,
         )
         self.node.trace = self.say
         self.ec2: RoughEc2 = self.node.rough
@@ -253,6 +263,10 @@ class Run:
 
     def _enter_state(self) -> None:
         ec2, state = self.ec2, self.state
+        if self.family.is_sparse:  # one is enough for ever: only without it anything is asked for
+            for eni in [eni for eni in ec2.attached() if eni.prefixes]:
+                self._forfeit(addresses_of(eni))
+                ec2.seize_prefixes(eni.eni_id)
         if state.startswith("deny "):
             ec2.weather = Weather(refused=frozenset((state.removeprefix("deny "),)))
         elif state == "full":
@@ -307,21 +321,21 @@ class Run:
 
         self.world.spawn(add, name=f"ADD {name}")
 
-    def _added(self, pod: Pod, address: IPv4Address, eni_id: EniId) -> None:
+    def _added(self, pod: Pod, address: IpAddress, eni_id: EniId) -> None:
         now_s = self.world.monotonic()
         self.say(f"ADD {pod.name} -> {address}")
         for other in self.pods.values():
             if other is not pod and other.address == address and other.state in ("live", "doomed-live"):
                 self._violated(f"I1: {address} is given to {pod.name} and {other.name} has it")
         cooled_s = self.cooling.get(address)
-        if cooled_s is not None and now_s < cooled_s + COOLDOWN_S and self.ec2.left_at.get(address, 0.0) < cooled_s:
+        if cooled_s is not None and now_s < cooled_s + COOLDOWN_S and self.ec2.left_at.get(slot(address), 0.0) < cooled_s:
             self._violated(f"I8: {address} is given to {pod.name} {now_s - cooled_s:.1f} s after it was released")
         pod.address = address
-        is_there = self.ec2.address_owner().get(address) == eni_id
-        if not is_there and now_s - self.ec2.taken.get(address, -TAKEN_S) >= TAKEN_S:
+        is_there = self.ec2.address_owner().get(slot(address)) == eni_id
+        if not is_there and now_s - self.ec2.taken.get(slot(address), -TAKEN_S) >= TAKEN_S:
             self._violated(f"I7: {address} is given to {pod.name} and is not on {eni_id}")
         # Also if others have put it on another ENI of ours since: its sandbox sends by the one that has lost it.
-        pod.is_forfeited = address in self.ec2.taken and (not is_there or eni_id in self.ec2.seized)
+        pod.is_forfeited = slot(address) in self.ec2.taken and (not is_there or eni_id in self.ec2.seized)
         pod.state = "live"
         self.node.runtime.run(pod.name)
         self.node.runtime.emit(pod.name, EventKind.CREATED)
@@ -442,6 +456,13 @@ class Run:
         self.node.is_metadata_silent = draw.random() < 0.6
 
     def _step_seize_address(self, draw: Random) -> None:
+        if self.family.is_sparse:
+            if draw.random() < 0.5:
+                eni_id = draw.choice(sorted(eni.eni_id for eni in self.ec2.attached() if eni.prefixes) or [PRIMARY])
+                self.say(f"others take the prefixes of {eni_id}")
+                self._forfeit(addresses_of(self.ec2.enis[eni_id]))
+                self.ec2.seize_prefixes(eni_id)
+            return
         of_ours = sorted(a for eni in self.ec2.attached() if self._is_ours(eni.eni_id) for a in eni.secondary_addresses)
         if of_ours:
             taken = draw.sample(of_ours, min(draw.choice((1, 1, 3)), len(of_ours)))
@@ -493,14 +514,14 @@ class Run:
         """At each moment: nothing live is lost or shared, and a primary address is nobody's."""
         wired = {spec.key.container_id: spec for spec in [*self.node.wiring.wired.values(), *self.node.wiring.foreign.values()]}
         owner = self.ec2.address_owner()
-        held: dict[IPv4Address, str] = {}
+        held: dict[IpAddress, str] = {}
         for pod in self._live():
             assert pod.address is not None
             if other := held.setdefault(pod.address, pod.name) != pod.name:
                 self._violated(f"I1: {pod.name} and {other} have {pod.address}")
             if pod.name not in wired or wired[pod.name].address != pod.address:
                 self._violated(f"I2: the wiring of {pod.name} ({pod.address}) is gone")
-            if pod.address not in owner and not pod.is_forfeited:
+            if slot(pod.address) not in owner and not pod.is_forfeited:
                 self._violated(f"I2: {pod.address} of {pod.name} is on no attached ENI, and no other hand took it")
         self._judge_memory()
         primaries = {eni.primary_address for eni in self.ec2.enis.values()}
@@ -511,7 +532,9 @@ class Run:
     def _judge_memory(self) -> None:
         """What EC2 has had on an ENI of ours all the time stays on record: no answer, and no single silence, takes it away (I11)."""
         try:
-            rows = {row.address: row.eni_id for row in self.node.datastore.addresses()} if self.node.is_serving else None
+            # Of a /80 what is free has no row but that of the rest.
+            known = [row for row in self.node.datastore.addresses() if slot(row.address) == row.address]
+            rows = {row.address: row.eni_id for row in known} if self.node.is_serving else None
         except RuntimeError:
             rows = None  # somebody is at work in there
         if rows is None:
@@ -572,6 +595,8 @@ class Run:
         # What a sandbox keeps that lost its network stays on record, with its ENI.
         kept = {pod.address for pod in self._live() if pod.is_forfeited}
         rows = self.node.datastore.addresses()
+        if self.family.is_sparse:
+            return self._prefixes_differ()
         kept_enis = {row.eni_id for row in rows if row.address in kept}
         recorded = {row.address for row in rows}
         forfeited = {
@@ -593,6 +618,17 @@ class Run:
         return ([f"at EC2 and not recorded: {_few(missing)}"] if missing else []) + (
             [f"recorded and not at EC2: {_few(surplus)}"] if surplus else []
         )
+
+    def _prefixes_differ(self) -> list[str]:
+        """What is recorded of /80s is at EC2, but for what its sandboxes lost; one serves."""
+        owner = self.ec2.address_owner()
+        serving = {row.address: row.eni_id for row in self.node.datastore.addresses() if row.is_rest}
+        found = [f"{rest} serves and is not on {eni_id}" for rest, eni_id in serving.items() if owner.get(rest) != eni_id]
+        stray = [
+            str(row.address) for row in self.node.datastore.addresses() if not row.is_lost and slot(row.address) not in owner
+        ]
+        found += [f"recorded and not at EC2: {_few(stray)}"] if stray else []
+        return found if serving else [*found, "no /80 serves"]
 
     def _probe(self) -> bool:
         """Whether an ADD is served now, if the node has room."""
@@ -632,9 +668,9 @@ class Run:
         tags = self.ec2.enis[eni_id].tags  # type: ignore[index]
         return tags.get(NO_MANAGE_TAG) != "true" and tags.get(INSTANCE_TAG, INSTANCE) == INSTANCE
 
-    def _forfeit(self, addresses: Collection[IPv4Address]) -> None:
+    def _forfeit(self, addresses: Collection[IpAddress]) -> None:
         for pod in self.pods.values():
-            if pod.address in addresses and pod.state != "gone":
+            if pod.address is not None and slot(pod.address) in addresses and pod.state != "gone":
                 pod.is_forfeited = True
 
     def _migrate(self, draw: Random) -> None:
@@ -663,10 +699,10 @@ class Run:
         )
 
 
-def assert_sound(first: int, count: int) -> None:
+def assert_sound(first: int, count: int, *, family: Family = IPV4) -> None:
     """Play some seeds: I1, I2, I6 to I9, I11 and I13 hold, and no state that lasts costs more than six calls of a kind an hour."""
     for seed in range(first, first + count):
-        outcome = run(seed)
+        outcome = run(seed, family=family)
         assert not outcome.problems, told(outcome)
         assert outcome.kills > 3, "the storm kills"
 
@@ -683,7 +719,7 @@ def _differing(pool: PoolConfig) -> str:
     return ", ".join(changed) or "defaults"
 
 
-def _plain(addresses: dict[str, IPv4Address | None]) -> dict[str, str]:
+def _plain(addresses: dict[str, IpAddress | None]) -> dict[str, str]:
     return {name: str(address) for name, address in addresses.items()}
 
 
@@ -691,8 +727,15 @@ def _few(addresses: Sequence[object]) -> str:
     return ", ".join(map(str, addresses[:6])) + (f" and {len(addresses) - 6} more" if len(addresses) > 6 else "")
 
 
-def run(seed: int, *, steps: Sequence[Step] | None = None, state: str | None = None, is_short: bool = False) -> Outcome:
-    """Play one seed. `steps`, `state`: others than its own; `is_short`: only the storm and the calm."""
+def run(
+    seed: int,
+    *,
+    steps: Sequence[Step] | None = None,
+    state: str | None = None,
+    is_short: bool = False,
+    family: Family = IPV4,
+) -> Outcome:
+    """Play one seed, of a pool of `family`. `steps`, `state`: others than its own; `is_short`: only the storm and the calm."""
     random.seed(seed)
     world, shm = World(seed), Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="graph-", dir=shm if shm.is_dir() else None))
@@ -707,6 +750,7 @@ def run(seed: int, *, steps: Sequence[Step] | None = None, state: str | None = N
                 directory / "node",
                 steps=script(seed) if steps is None else steps,
                 state=STATES[seed % len(STATES)] if state is None else state,
+                family=family,
             )
             try:
                 made.is_short = is_short
