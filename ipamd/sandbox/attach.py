@@ -32,6 +32,7 @@ from ipamd.model.errors import (
     AttachmentConflictError,
     BusyError,
     CheckFailedError,
+    EgressEmptyError,
     IpamError,
     NetnsError,
     PoolEmptyError,
@@ -290,7 +291,7 @@ class AttachService(Service):
     def _reserve(self, key: AttachmentKey, deadline: Deadline, *, egress: Family | None) -> Address:
         """Take a free address; while none is free, wait as long as the pool may still grow and the caller has time."""
         try:
-            return self._datastore.reserve(key, egress=egress)
+            return self._take(key, egress)
         except PoolEmptyError:
             generation = self._demand.join()
         try:
@@ -298,7 +299,7 @@ class AttachService(Service):
                 # Read before trying, so that a change after this point ends the wait below at once.
                 supply, status = self._demand.supply_count(), self._demand.status()
                 try:
-                    return self._datastore.reserve(key, egress=egress)
+                    return self._take(key, egress)
                 except PoolEmptyError as empty:
                     deadline.check(f"waiting for an address for sandbox {key}")
                     left = deadline.remaining_s() - POOL_WAIT_MARGIN_S
@@ -313,6 +314,13 @@ class AttachService(Service):
                 self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=min(left, 1.0))
         finally:
             self._demand.leave()
+
+    def _take(self, key: AttachmentKey, egress: Family | None) -> Address:
+        try:
+            return self._datastore.reserve(key, egress=egress)
+        except EgressEmptyError:
+            self._pool_empty[Blocked.EGRESS] += 1
+            raise
 
     def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None) -> PoolEmptyError:
         """The cause that the pool published, and a next step that helps against it (I14)."""

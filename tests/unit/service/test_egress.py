@@ -150,6 +150,7 @@ def test_a_full_range_refuses_at_once(node: FakeNode, monkeypatch: pytest.Monkey
     with pytest.raises(EgressEmptyError) as refused:
         node.add("b")
     assert refused.value.cni_code == 11
+    assert node.app.metrics.registry.get_sample_value("ipamd_no_address_total", {"cause": "egress"}) == 1
     assert node.datastore.counts().free == free
     assert node.datastore.counts().reserved == 0
 
