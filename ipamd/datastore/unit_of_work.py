@@ -405,7 +405,9 @@ class UnitOfWork:
         self.view.intents.changes[intent.intent_id] = intent
         # Read again after a lost datastore (`ipamd/eni/book.py::remember_released`).
         payload = ", ".join(f"{name}={value}" for name, value in sorted(intent.payload.items()))
-        self._log(LedgerEvent.INTENT_OPENED, detail=f"{now}{intent.kind} {intent.intent_id}: {payload}", **fields)
+        self._log(
+            LedgerEvent.INTENT_OPENED, detail=f"{now}{intent.kind} {intent.intent_id}: {payload}", eni_id=intent.eni_id, **fields
+        )
 
     def _attached(self, key: AttachmentKey) -> Attachment:
         known = self.view.attachments.get(key)

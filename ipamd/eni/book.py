@@ -25,7 +25,7 @@ from ipamd.model.errors import log_text
 from ipamd.model.family import IpAddress, read_address
 from ipamd.model.history import HistoryRecord, LedgerEvent, Recorded
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.intent import SETTLED_AT, Intent, IntentKind, named
+from ipamd.model.intent import DETACHED, SETTLED_AT, Intent, IntentKind, named
 from ipamd.model.placement import free_indexes
 from ipamd.model.record import dataclass, field, replace
 from ipamd.ports import Clock
@@ -310,18 +310,20 @@ def remember_released(book: EniBook, read_since: Callable[[datetime], Recorded],
             match record.event:
                 case LedgerEvent.ADDED | LedgerEvent.REMOVED | LedgerEvent.LOST | LedgerEvent.HEALED:
                     last[read_address(record.address), eni_id] = record
-                case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_REMOVED:
+                case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_CHANGED | LedgerEvent.ENI_REMOVED:
                     last[eni_id, eni_id] = record
                 case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):
                     # EC2 was asked until the process ended, and may have done it; what was settled follows as removed.
                     asked = Intent(intent, IntentKind.UNASSIGN, now, dict(one.split("=") for one in payload.split(", ")))
                     last |= {(key, asked.eni_id): replace(record, at=now) for key in all_addresses(*named(asked))}
+                case LedgerEvent.INTENT_OPENED if f"deleting={DETACHED}" in payload:
+                    last[eni_id, eni_id] = replace(record, at=now)
                 case LedgerEvent.INTENT_CLOSED:  # what it named was not released, or is known to be removed
                     last = {key: one for key, one in last.items() if not one.detail.startswith(f"{intent}: ")}
         except ValueError as error:
             log.warning("a record of the history is not understood error=%s", log_text(error))
     for (key, on), record in last.items():
-        if record.event not in (LedgerEvent.ADDED, LedgerEvent.HEALED, LedgerEvent.ENI_ADDED):
+        if record.event not in (LedgerEvent.ADDED, LedgerEvent.HEALED, LedgerEvent.ENI_ADDED, LedgerEvent.ENI_CHANGED):
             left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
             book.record_own([key], on=on, is_added=False, left_s=left_s)
 
@@ -331,12 +333,9 @@ def remember_named(book: EniBook, context: ServiceContext) -> None:
     A malformed intent is left to its recovery."""
     now_s = context.clock.monotonic()
     for intent in context.datastore.open_intents():
-        eni_id = intent.eni_id
         try:
-            left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
             if intent.kind is IntentKind.UNASSIGN:
-                book.record_own(all_addresses(*named(intent)), on=eni_id, is_added=False, left_s=left_s)
-            elif intent.kind is IntentKind.DELETE_ENI and intent.is_settled:
-                book.record_own([eni_id], on=eni_id, is_added=False, left_s=left_s)
+                left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
+                book.record_own(all_addresses(*named(intent)), on=intent.eni_id, is_added=False, left_s=left_s)
         except ValueError as error:
             log.warning("an intent is not understood intent=%s error=%s", intent.intent_id, log_text(error))

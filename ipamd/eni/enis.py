@@ -28,7 +28,7 @@ from ipamd.model.eni import Eni, EniState, is_created_by_us, is_managed
 from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.family import Family, IpAddress, IpNetwork, members, stand_in
 from ipamd.model.ids import EniId
-from ipamd.model.intent import Create, IntentKind
+from ipamd.model.intent import Create
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.model.words import counted
 from ipamd.ports import Ec2, HostNetwork, UnitOfWork
@@ -271,13 +271,11 @@ class EniService(Service):
     ) -> None:
         """Record every ENI of a believed answer; those that are not recorded are remembered by their place."""
         occupied: dict[EniId, Place] = {}
-        asked = (self._datastore.eni(one.eni_id) for one in self._datastore.open_intents() if one.kind is IntentKind.DELETE_ENI)
-        leaving = {known.eni_id for known in asked if known and known.state is EniState.DETACHING}
-        removed = leaving | {key for key, on in self.book.removed() if key == on}
+        leaving = {one.eni_id for one in self._datastore.open_intents() if one.is_leaving}
         for eni in described:
             if eni.attachment_status == "attached":
                 outcome.eni_count += 1
-            if eni.eni_id in removed:
+            if eni.eni_id in leaving | self.book.not_on(eni.eni_id):
                 continue  # we delete it, or have: EC2 lags
             if not self._record_one(eni, identity, wired, outcome):
                 occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)

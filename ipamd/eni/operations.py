@@ -121,7 +121,8 @@ _UNUSED = {
     State.HELD: Row("look", State.ATTACHED, not_found=Then.GONE),
     State.ATTACHED: Row("detach", State.DETACHED, "growth.detached", not_found=Then.GONE),
     State.DETACHED: Row("delete", State.DELETED, "growth.deleted", not_found=Then.GONE),
-    State.DELETED: Row("close", State.DONE),
+    State.DELETED: Row("tear_down", State.SETTLED),
+    State.SETTLED: Row("close", State.DONE),
 }
 
 TABLE: Mapping[type[Operation] | Why, Mapping[State, Row]] = {

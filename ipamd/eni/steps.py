@@ -31,7 +31,7 @@ from ipamd.model.errors import (
 )
 from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId
-from ipamd.model.intent import Assign, Create, Delete, Intent, Operation, Unassign, Why
+from ipamd.model.intent import DETACHED, Assign, Create, Delete, Intent, Operation, Unassign, Why
 from ipamd.model.record import dataclass, field, replace
 from ipamd.ports import Ec2, UnitOfWork
 
@@ -425,22 +425,29 @@ class Steps(Service):
 
     def _detach(self, work: Work) -> None:
         self._give_way(work)
-        self._ec2.detach_eni(work.seen.attachment_id)
+        asked, before = work.delete, work.intent
+        self._mark(work, replace(asked, asked=DETACHED))
+        try:
+            self._ec2.detach_eni(work.seen.attachment_id)
+        except CloudError as error:
+            if not error.may_have_happened:  # as if it had not been asked
+                work.intent = before
+                self._mark(work, asked)
+            raise
 
     def _delete(self, work: Work) -> None:
         asked = work.delete
         if asked.why is Why.RELEASED:
             if work.seen.attachment_id and work.seen.attachment_status != "detaching":
                 self._demand.coalesce(DETACHING_S)  # ends at once when an ADD waits
-        elif asked.why is not Why.LEAKED:
-            self._mark(work, replace(asked, is_asked=True))
+        else:
+            self._mark(work, replace(asked, asked=asked.asked or "asked"))
         try:
             self._give_way(work)
             self._ec2.delete_eni(asked.eni_id)
         except CloudError as error:
             error.may_have_happened = True  # it is detached: there is no way back, it is deleted later
             raise
-        self._enis.book.record_own([asked.eni_id], on=asked.eni_id, is_added=False)
 
     def _tear_down(self, work: Work) -> None:
         eni_id = work.delete.eni_id
@@ -533,11 +540,9 @@ class Steps(Service):
         return rows
 
     def _is_perhaps_unseen(self, work: Work) -> bool:
-        """Whether NotFound may be the lag of Describe behind our Create: after we asked to delete the ENI it is not."""
-        if isinstance(work.operation, Delete):
-            is_made_here = work.operation.why in (Why.UNATTACHED, Why.USELESS) and not work.operation.is_asked
-            return is_made_here and self._log.age_s(work.intent) < GONE_AFTER_S
-        return self._log.age_s(work.intent) < GONE_AFTER_S
+        """Whether NotFound may be the lag of Describe behind our Create."""
+        is_old = isinstance(work.operation, Delete) and work.operation.why in (Why.RELEASED, Why.LEAKED)
+        return not is_old and self._log.age_s(work.intent) < GONE_AFTER_S
 
     # Compare with EC2 after it refused: what others attached or filled meanwhile is taken into account, and the pool plans anew. One
     # Describe per refused action (I13).

@@ -26,6 +26,10 @@ OPENED_AT = "opened_at_monotonic_s"
 """Key in a payload: when it was opened, on the monotonic clock, which continues across restarts and is not stepped."""
 
 
+DETACHED = "detached"
+"""In a payload, how far a deletion has come. Else it is "asked", as the release before writes it, which reads both alike."""
+
+
 class IntentKind(StrEnum):
     """What an intent changes in EC2, as it is on disk."""
 
@@ -98,11 +102,12 @@ class Unassign:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Detach an ENI and delete it. `is_asked`: EC2 has shown it, and was asked to delete it. `creation`: which it ends."""
+    """Detach an ENI and delete it. `asked`: what EC2 was asked for last; DETACHED: to detach it, which EC2 has not refused.
+    `creation`: which it ends."""
 
     eni_id: EniId
     why: Why
-    is_asked: bool = False
+    asked: str = ""
     creation: Create | None = None
 
 
@@ -130,6 +135,11 @@ class Intent:
         return self.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI) or "deleting" in self.payload
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether EC2 is asked to detach an ENI, or was: nobody takes it into use, though a Describe shows it attached (I7)."""
+        return Why.RELEASED in self.payload or self.payload.get("deleting") == DETACHED
+
+    @property
     def eni_id(self) -> EniId:
         """The ENI that it is about; empty if it is not known."""
         return EniId(self.payload.get("eni_id", ""))
@@ -144,18 +154,16 @@ def decoded(kind: IntentKind, payload: Mapping[str, str]) -> Operation:
     """Read an operation. Raises: ValueError if something is missing or malformed."""
     try:
         match kind:
-            case IntentKind.CREATE_ENI:
-                made = _create(payload) if "deleting" not in payload or "device_index" in payload else None
-                if made is None or "deleting" in payload:
-                    return Delete(EniId(payload["eni_id"]), Why(payload.get("why", Why.UNATTACHED)), is_asked=True, creation=made)
-                return made
+            case IntentKind.CREATE_ENI if "deleting" not in payload:
+                return _create(payload)
+            case IntentKind.CREATE_ENI | IntentKind.DELETE_ENI:
+                why = next((one for one in (Why.RELEASED, Why.LEAKED) if one in payload), Why.UNATTACHED)
+                creation = _create(payload) if "device_index" in payload else None
+                return Delete(EniId(payload["eni_id"]), Why(payload.get("why", why)), payload.get("deleting", ""), creation)
             case IntentKind.ASSIGN:
                 return Assign(EniId(payload["eni_id"]), _count(payload, "count"), payload.get("of") == "prefixes")
             case IntentKind.UNASSIGN:
                 return Unassign(EniId(payload["eni_id"]), *_names(payload))
-            case IntentKind.DELETE_ENI:
-                why = next((one for one in (Why.RELEASED, Why.LEAKED) if one in payload), Why.UNATTACHED)
-                return Delete(EniId(payload["eni_id"]), Why(payload.get("why", why)), is_asked="deleting" in payload)
     except (KeyError, AttributeError) as exc:
         raise ValueError(f"{kind} intent: {exc!r} is missing or malformed") from exc
 
@@ -189,7 +197,9 @@ def encoded(operation: Operation) -> tuple[IntentKind, dict[str, str]]:
             kind, payload = IntentKind.DELETE_ENI, {}
             if operation.creation is not None:
                 kind, payload = encoded(operation.creation)
-            marks = {"eni_id": str(operation.eni_id)} | ({"deleting": "asked"} if operation.is_asked else {})
+            marks = {"eni_id": str(operation.eni_id)}
+            if operation.asked:
+                marks["deleting"] = operation.asked
             if operation.why is Why.USELESS:
                 marks["why"] = Why.USELESS  # the release before deletes it too, and does not say why
             elif operation.why is not Why.UNATTACHED:

@@ -30,7 +30,7 @@ FORMER: dict[str, tuple[IntentKind, dict[str, str], Operation]] = {
     "creation given up": (
         IntentKind.CREATE_ENI,
         {**CREATION, "eni_id": "eni-1", "deleting": "asked"},
-        Delete(ENI, Why.UNATTACHED, is_asked=True, creation=MADE),
+        Delete(ENI, Why.UNATTACHED, asked="asked", creation=MADE),
     ),
     "addresses": (IntentKind.ASSIGN, {"eni_id": "eni-1", "count": "3", "of": "addresses"}, Assign(ENI, 3)),
     "prefixes": (IntentKind.ASSIGN, {"eni_id": "eni-1", "count": "2", "of": "prefixes"}, Assign(ENI, 2, is_of_prefixes=True)),
@@ -66,7 +66,7 @@ def test_what_is_written_is_in_the_form_of_the_release_before(
 @pytest.mark.parametrize("creation", [None, MADE])
 def test_a_useless_eni_is_deleted_by_either_release(creation: Create | None) -> None:
     """The release before finds a deletion that it knows, of an ENI that is not recorded."""
-    operation = Delete(ENI, Why.USELESS, is_asked=True, creation=creation)
+    operation = Delete(ENI, Why.USELESS, asked="asked", creation=creation)
     kind, payload = encoded(operation)
     assert decoded(kind, payload) == operation
     assert payload["deleting"]

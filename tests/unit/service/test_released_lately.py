@@ -10,15 +10,26 @@ import pytest
 
 from ipamd.eni.book import EniBook, remember_released
 from ipamd.eni.operations import OperationLog
+from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.errors import CloudError, ThrottledError
 from ipamd.model.family import IpAddress
 from ipamd.model.history import HistoryRecord
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Unassign
 from ipamd.ports import NoHistory
-from tests.fakes.cloud import PRIMARY
+from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_release import SMALL, fill_and_empty, run_down
+
+GIVEN_UP = EniId("eni-3")
+
+
+def refused(kind: type[CloudError] = CloudError) -> CloudError:
+    """EC2 answered, and did nothing."""
+    error = kind("refused")
+    error.may_have_happened = False
+    return error
 
 
 @pytest.fixture
@@ -112,6 +123,97 @@ def test_a_release_that_was_asked_for_is_remembered_after_a_loss(node: FakeNode,
     assert {row.address for row in node.datastore.addresses()} & named == (named if is_refused else set())
     node.clock.advance(RECENT_S)
     assert node.enis.book.not_on(eni_id) == set(), "then it is EC2's word"
+
+
+def give_up(node: FakeNode, **answers: CloudError | None) -> tuple[DescribedEni, ...]:
+    """A new ENI is attached, cannot be marked, and is given up; `answers`: of its detach and its deletion, the second tries of which
+    fail. Returns: what EC2 shows from the detach on, which lags."""
+    shown: list[tuple[DescribedEni, ...]] = []
+    detach = node.ec2.detach_eni
+
+    def noted(attachment_id: str) -> None:
+        shown.append(node.ec2.attached())
+        node.ec2.answers = shown * 9
+        detach(attachment_id)
+
+    node.ec2.detach_eni = noted  # type: ignore[method-assign]
+    node.ec2.fail = {"set_delete_on_termination": [refused()]}
+    node.ec2.fail |= {method: [error, error] for method, error in answers.items() if error is not None}
+    for number in range(16):
+        node.add(f"pod{number}")
+        node.pool.cycle()
+    assert GIVEN_UP in {eni.eni_id for eni in shown[0]}
+    return shown[0]
+
+
+@pytest.mark.parametrize("error", [None, refused(ThrottledError), CloudError("no answer")])
+@pytest.mark.parametrize("life", ["the same", "the next", "the next, after a loss"])
+def test_an_eni_that_was_given_up_is_not_taken_back(node: FakeNode, error: CloudError | None, life: str) -> None:
+    """It is detached, and deleted or not yet. A Describe that lags shows it attached: no pod gets an address of it (I7)."""
+    stale = give_up(node, delete_eni=error)
+    if life != "the same":
+        node.history.write()
+        node.crash(keep_datastore="loss" not in life)
+        node.ec2.answers = [stale]
+        node.bring_up()
+    node.ec2.answers = [stale]
+    node.enis.sync_with_ec2(IDENTITY)
+    assert node.datastore.eni(GIVEN_UP) is None
+    node.clock.advance(RECENT_S)
+    node.ec2.answers, node.ec2.fail = [], {}
+    for _ in range(3):
+        node.pool.cycle()
+        node.clock.advance(60)
+    if "loss" not in life:  # else it is leaked
+        assert GIVEN_UP not in node.ec2.enis
+
+
+def test_an_eni_whose_detach_was_not_answered_is_not_taken_back(node: FakeNode) -> None:
+    """Nobody knows whether EC2 does it: it is detached and deleted, by the next process too (I7, I9)."""
+    stale = give_up(node, detach_eni=CloudError("no answer"))
+    node.crash()
+    node.ec2.answers, node.ec2.fail = [stale], {}
+    node.bring_up()
+    assert (GIVEN_UP in node.ec2.enis, node.datastore.eni(GIVEN_UP), node.ec2.calls["delete_eni"]) == (False, None, 1)
+
+
+def test_an_eni_whose_detach_ec2_refuses_is_taken_back(node: FakeNode) -> None:
+    """It is attached, and serves."""
+    give_up(node, detach_eni=refused(ThrottledError))
+    assert node.datastore.eni(GIVEN_UP) is not None
+    node.ec2.answers, node.ec2.fail = [], {}
+    node.clock.advance(60)
+    node.pool.cycle()
+    assert node.ec2.enis[GIVEN_UP].delete_on_termination
+    assert (node.datastore.open_intents(), node.ec2.calls["delete_eni"]) == ((), 0)
+    node.assert_sound()
+
+
+def test_an_eni_that_is_kept_is_recorded_after_a_loss(node: FakeNode) -> None:
+    """EC2 refused to detach it: it serves again, and the history says so."""
+    fill_and_empty(node, 22)
+    there = {eni.eni_id for eni in node.ec2.attached()}
+    node.ec2.fail["detach_eni"] = [refused() for _ in range(20)]
+    run_down(node)
+    assert node.ec2.failed["detach_eni"]
+    node.history.write()
+    node.crash(keep_datastore=False)
+    node.bring_up()
+    assert {eni.eni_id for eni in node.datastore.enis()} == there
+
+
+def test_an_eni_that_was_released_and_not_deleted_is_not_taken_back(node: FakeNode) -> None:
+    """A later try found it detached, and its row went. A Describe that lags shows it attached: it stays nobody's (I7)."""
+    fill_and_empty(node, 22)
+    stale = node.ec2.attached()
+    node.ec2.fail["delete_eni"] = [CloudError("no answer") for _ in range(9)]
+    run_down(node)
+    node.clock.advance(60)
+    node.provisioner.recover_due()
+    (gone,) = node.ec2.enis.keys() - {eni.eni_id for eni in node.datastore.enis()}
+    node.ec2.answers = [stale]
+    node.enis.sync_with_ec2(IDENTITY)
+    assert node.datastore.eni(gone) is None
 
 
 def told(node: FakeNode, *records: tuple[str, str, float]) -> EniBook:
