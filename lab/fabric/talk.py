@@ -128,7 +128,7 @@ def ask(
     try:
         sock = run_inside(netns_path, lambda: _client(str(target), port, source_port))
     except FabricError as exc:
-        if isinstance(exc.__cause__, OSError) and exc.__cause__.errno == errno.ENETUNREACH:
+        if isinstance(exc.__cause__, OSError) and exc.__cause__.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
             return None  # no route leads there
         raise
     with sock:
