@@ -12,6 +12,7 @@ from lab.demo.context import EVERY_NODE, PODS_PER_NODE, DemoContext, brief
 from lab.demo.node import DemoNode
 from lab.errors import LabError
 from lab.node.kernel_view import read_kernel
+from lab.vpc.family import pool_of
 
 ALL_REMOVED = "all sandboxes are removed"
 NOTHING_LEFT = {name: f"{name}: no rule, route, veth or row is left" for name in EVERY_NODE}
@@ -185,9 +186,16 @@ def _wait_for_quiet(context: DemoContext) -> int:
 
 
 def _ec2_view(context: DemoContext, node: DemoNode) -> dict[str, tuple[Any, ...]]:
-    """The node's ENIs as EC2 has them: device index, MAC, primary address, number of secondary addresses."""
+    """The node's ENIs as EC2 has them: device index, MAC, primary address, prefixes, and the number of addresses, one of a /80."""
+    family = node.daemon.family
     return {
-        eni.eni_id: (eni.attachment.device_index, eni.mac, str(eni.primary_address), len(eni.secondary_addresses))
+        eni.eni_id: (
+            eni.attachment.device_index,
+            eni.mac,
+            str(eni.primary_address),
+            [str(one) for one in pool_of(eni, family) if one.num_addresses > 1],
+            len(pool_of(eni, family)),
+        )
         for eni in context.lab.vpc.enis_of(node.lab_node.instance_id)
         if eni.attachment is not None
     }
@@ -199,7 +207,7 @@ def _disagreements(context: DemoContext, node: DemoNode) -> list[str]:
     problems = []
     for eni in node.daemon.ipamctl_json("enis")["enis"]:
         count = sum(eni[f"{state}_count"] for state in ("free", "reserved", "assigned", "cooling", "quarantined"))
-        ours[eni["eni_id"]] = (eni["device_index"], eni["mac"], eni["primary_address"], count)
+        ours[eni["eni_id"]] = (eni["device_index"], eni["mac"], eni["primary_address"], eni["prefixes"], count)
         if eni["assigned_count"] or eni["reserved_count"]:
             problems.append(f"{node.name}: {eni['eni_id']} has {eni['assigned_count']} assigned addresses")
     theirs = _ec2_view(context, node)
