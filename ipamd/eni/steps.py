@@ -240,8 +240,12 @@ class Steps(Service):
         """Say why nobody could be given anything of a new ENI; "" if somebody can.
 
         EC2 gives an address that somebody took from a pod to whoever asks next: as the primary address of our own ENI it is nobody's
-        to give (I6), and it is the pod's for as long as that lives (I2).
+        to give (I6), and it is the pod's for as long as that lives (I2). So is that of an ENI which somebody deleted under its pods.
         """
+        needed = {row.eni_id for row in self._datastore.addresses() if row.is_in_use} - {made.eni_id}
+        for eni in self._datastore.enis():
+            if eni.primary_address == made.primary_address and eni.eni_id in needed:
+                return f"its primary address {eni.primary_address} is recorded as that of {eni.eni_id}, which sandboxes need"
         rows = (self._datastore.address(one) for one in all_addresses(made.secondary_addresses, made.prefixes))
         row = self._datastore.address(made.primary_address) if made.primary_address is not None else None
         if row is not None and row.is_in_use:

@@ -200,6 +200,25 @@ def test_an_eni_with_a_pods_lost_address_is_replaced(node: FakeNode) -> None:
     assert node.health.conditions() == [] or not any("of no use" in line for line in node.health.conditions())
 
 
+def test_an_eni_with_the_primary_address_of_one_deleted_under_its_pods_is_not_attached(node: FakeNode) -> None:
+    """The record of that one stays while they live, so EC2 is told before the attach, not after it, that the new one is of no use."""
+    while len({row.eni_id for row in node.datastore.attachments()}) < 2:
+        node.add(f"p{len(node.datastore.attachments())}")
+        node.pool.cycle()
+    gone = next(node.ec2.enis[row.eni_id] for row in node.datastore.attachments() if row.eni_id != PRIMARY)
+    del node.ec2.enis[gone.eni_id]
+    node.look_twice()
+    assert gone.eni_id in {eni.eni_id for eni in node.datastore.enis()}
+    take, attached = node.ec2._take, node.ec2.calls["attach_eni"]
+    node.ec2._take = lambda count, *subnet: [gone.primary_address] if count == 1 else take(count, *subnet)  # type: ignore[method-assign]
+    for number in range(6):  # another ENI is wanted
+        node.add(f"q{number}")
+    grow(node, 3600)
+    assert node.ec2.calls["create_eni"] > attached
+    assert node.ec2.calls["attach_eni"] == attached
+    assert any("of no use" in line for line in node.health.conditions())
+
+
 def test_ec2_that_gives_the_same_address_again_is_asked_with_pauses(node: FakeNode) -> None:
     """It is bounded: doubling pauses, and never more than one such ENI (I13, I18)."""
     address = steal(node, "a")
