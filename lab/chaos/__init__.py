@@ -1,1 +1,1 @@
-"""Chaos runs: two lab nodes under random pods, kills, cloud faults and clock steps, checked from outside (`python -m lab.chaos`)."""
+"""Chaos runs: three lab nodes under random pods, kills, cloud faults and clock steps, checked from outside (`python -m lab.chaos`)."""

@@ -152,7 +152,7 @@ class FinalChecks:
 
         if not self._wait(lambda: not leftovers(), 5.0):
             self._tell("I4", node, f"left in the kernel: {leftovers()}")
-        if not self._wait(lambda: has_nft_tables(node.lab_node, node.daemon.egress), REPAIR_TIMEOUT_S):
+        if not self._wait(lambda: has_nft_tables(node.lab_node, node.daemon.family, node.daemon.egress), REPAIR_TIMEOUT_S):
             self._tell("repair", node, "one of its nftables tables is missing")
 
     def _demand_no_findings(self, node: ChaosNode) -> None:

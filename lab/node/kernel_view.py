@@ -36,7 +36,10 @@ OWN_PRIORITY, OWN_TABLE = 513, "113213"
 """The daemon's one rule, and the table with the routes to all sandboxes that it looks up (docs/adr/0044)."""
 
 MAIN_TABLE = "main"
-NFT_TABLES = (("ip", "vpc-ipamd"), ("ip", "vpc-ipamd-confine"), ("ip6", "vpc-ipamd-confine"), ("arp", "vpc-ipamd-confine"))
+SNAT_TABLE = ("ip", "vpc-ipamd")
+"""For a pool of IPv4 alone: nothing is translated of a pool of IPv6."""
+
+CONFINING_TABLES = (("ip", "vpc-ipamd-confine"), ("ip6", "vpc-ipamd-confine"), ("arp", "vpc-ipamd-confine"))
 EGRESS_TABLE = "vpc-ipamd-egress"
 """One more of the family for egress, where sandboxes have it."""
 
@@ -154,14 +157,16 @@ def read_kernel(node: Node) -> KernelView:
     )
 
 
-def nft_tables(egress: Family | None) -> tuple[tuple[str, str], ...]:
-    """The daemon's nftables tables on a node whose sandboxes have egress of a family, or none."""
-    return (*NFT_TABLES, *([(egress.nft, EGRESS_TABLE)] if egress is not None else []))
+def nft_tables(family: Family, egress: Family | None) -> tuple[tuple[str, str], ...]:
+    """The daemon's nftables tables on a node with a pool of a family, whose sandboxes have egress of the other one or none."""
+    own = [SNAT_TABLE] if family is IPV4 else []
+    return (*own, *CONFINING_TABLES, *([(egress.nft, EGRESS_TABLE)] if egress is not None else []))
 
 
-def has_nft_tables(node: Node, egress: Family | None = None) -> bool:
+def has_nft_tables(node: Node, family: Family = IPV4, egress: Family | None = None) -> bool:
     """Whether the node has them."""
-    return all(node.run(["nft", "list", "table", *table], check=False).returncode == 0 for table in nft_tables(egress))
+    tables = nft_tables(family, egress)
+    return all(node.run(["nft", "list", "table", *table], check=False).returncode == 0 for table in tables)
 
 
 def read_veth(link: Mapping[str, Any]) -> Veth | None:
