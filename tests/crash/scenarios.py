@@ -148,7 +148,8 @@ def after_growth(rig: Rig) -> None:
     """The pool ends where it would have without the crash: nothing created twice, nothing lost (I9)."""
     if "victim" not in rig.attachments():
         assert add_again(rig).ok
-    wait_until(lambda: rig.pool()["total_count"] == 18, what="two full ENIs")
+    # For a minute EC2 may not know yet an ENI that it has made, so one that was deleted before the crash is asked for so long.
+    wait_until(lambda: rig.pool()["total_count"] == 18, what="two full ENIs", timeout_s=90)
     enis = [eni for eni in rig.lab.vpc.enis() if eni.description == f"aws-K8S-{rig.node.instance_id}"]
     assert len(enis) == 1, f"I9: {len(enis)} ENIs of ours, one is needed"
 

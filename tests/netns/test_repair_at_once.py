@@ -92,10 +92,10 @@ def dumps_from_now_on(monkeypatch):
 
 
 def state(host):
-    """Everything that repairs restore; rules in no order, because one that is put back comes last of its priority."""
+    """Everything that repairs restore; rules and tables in no order: what is put back comes last."""
     found = host.snapshot()
     found["rule"] = sorted(found["rule"].splitlines())
-    return found, host.sh("nft -s list ruleset")
+    return found, sorted(host.sh("nft -s list ruleset").split("\ntable "))
 
 
 @pytest.fixture

@@ -52,8 +52,8 @@ def test_every_address_leaks_without_sandbox_ids(node: FakeNode, monkeypatch: py
     """Rebuilt under the application containers' IDs, as it was done then: six DELs succeed and six addresses stay taken."""
     real = QuarantineService._attachment
 
-    def named_after_the_application(self, veth, row, sandbox):
-        made = real(self, veth, row, sandbox)
+    def named_after_the_application(*args):
+        made = real(*args)
         return replace(made, key=parse_key(f"app-in-{made.key.container_id}", made.key.ifname))
 
     monkeypatch.setattr(QuarantineService, "_attachment", named_after_the_application)

@@ -183,7 +183,11 @@ class Disk:
         self.version = int(ask("PRAGMA user_version").fetchone()[0])
         tables = [row["name"] for row in ask("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
         self.columns = {name: [tuple(row) for row in ask(f"PRAGMA table_info({name})")] for name in tables}
-        self.attachments = {row["container_id"]: tuple(row) for row in ask("SELECT * FROM attachment")}
+        self.attachments = {
+            # Columns without a value may be of a later release.
+            row["container_id"]: {name: value for name, value in dict(row).items() if value is not None}
+            for row in ask("SELECT * FROM attachment")
+        }
         self.cooling = {row["address"]: row["cooling_until"] for row in ask("SELECT * FROM address WHERE state = 'cooling'")}
         self.ledger = [tuple(row) for row in ask("SELECT * FROM ledger ORDER BY sequence")]
         connection.close()
