@@ -95,7 +95,7 @@ def state(host):
     """Everything that repairs restore; rules and tables in no order: what is put back comes last."""
     found = host.snapshot()
     found["rule"] = sorted(found["rule"].splitlines())
-    return found, sorted(host.sh("nft -s list ruleset").split("\ntable "))
+    return found, sorted(map(str.strip, host.sh("nft -s list ruleset").split("table ")))
 
 
 @pytest.fixture
@@ -109,6 +109,7 @@ def node(world, tmp_path, monkeypatch):
     try:
         every = [made.attach(f"pod{number}") for number in range(4)]
         pods = {one.eni_id: one for one in reversed(every)}
+        until("addresses are the links' own", lambda: "tentative" not in world.host.sh("ip -6 addr"))
         made.pods = every[:2] if len(pods) == 1 else [pods[eni.eni_id] for eni in made.datastore.enis()]
         made.host_reconciler.mark(host_network.Scope.EVERYTHING)
         # Here ENIs are veths: our tables follow the links of others.
