@@ -23,6 +23,7 @@ from bench import (
     crowded,
     daemon_part,
     everything,
+    families,
     full_node,
     idle,
     machine,
@@ -68,6 +69,7 @@ GROUPS = {
     "rolls": ("roll_",),
     "pool": ("pool",),
     "packets": ("packet", "connect"),
+    "families": ("ipv6_", "add_ipv6", "del_ipv6", "add_egress", "del_egress"),
 }
 """Measurement -> how the names of its figures begin; `--only` takes either."""
 
@@ -98,6 +100,7 @@ class Run:
         self._try("rolls", lambda: rolls.measure(self.scale))
         self._try("pool", pool_life.measure)
         self._try("packets", packets.measure)
+        self._try("families", lambda: families.measure(self.scale))
 
     def _warm(self) -> None:
         with Stage(instance_type=WARM_INSTANCE_TYPE, daemon_env=WARM_POOL) as stage:

@@ -35,18 +35,18 @@ def measure(scale: Scale) -> list[Figure]:
             stages[count] = stack.enter_context(stage)
             path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH
             stage.job("attach", path=PLUGIN_PATH, count=count, tag="resident")
-            _block(stage, path, rounds=2, tag="warm-up")
+            block(stage, path, rounds=2, tag="warm-up")
         rounds = scale.whole_rounds // BLOCKS
-        for block in range(BLOCKS):
-            for count in (FEW, MANY) if block % 2 == 0 else (MANY, FEW):
-                found = _block(stages[count], path, rounds=rounds, tag=f"block-{block}")
+        for number in range(BLOCKS):
+            for count in (FEW, MANY) if number % 2 == 0 else (MANY, FEW):
+                found = block(stages[count], path, rounds=rounds, tag=f"block-{number}")
                 for verb, times in found.items():
                     samples[count][verb] += times
     what = "whole call" if path == ONEFILE_PATH else "the daemon's part"
     return [_figure(verb, samples, what) for verb in ("ADD", "DEL")]
 
 
-def _block(stage: Stage, path: str, *, rounds: int, tag: str) -> dict[str, list[float]]:
+def block(stage: Stage, path: str, *, rounds: int, tag: str) -> dict[str, list[float]]:
     """Do ADD and DEL in turn; their times in ms: of the whole call, or of the daemon's part."""
     found = stage.job("cycles", plugins={path: "vpc"}, rounds=rounds, settle_s=SETTLE_S, tag=tag)[path]
     if path == ONEFILE_PATH:

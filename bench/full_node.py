@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from pathlib import Path
 
 from bench.figures import Figure
@@ -22,6 +22,7 @@ from ipamd.datastore.open import current_boot_id, open_datastore
 from ipamd.datastore.store import Datastore
 from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
 from ipamd.model.eni import Eni, InstanceLimits
+from ipamd.model.family import IPV4, IPV6, Family, IpNetwork, members
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
 from ipamd.model.plan import Plan, plan
 from ipamd.model.pool import PoolSettings, pool_snapshot
@@ -32,21 +33,22 @@ LARGE, SMALL = (15, 49, 737), (1, 1, 10)
 
 SETTINGS = PoolSettings(prefix_delegation=True, warm_prefix_target=1)
 OPEN_ROUNDS = 5
+_SUBNET = IPv6Network("2600:1f14:abc:de00::/64")
 
 
 class Node:
     """A datastore with this many ENIs, prefixes and sandboxes, on the file system of the run directory."""
 
-    def __init__(self, path: Path, eni_count: int, prefix_count: int, sandbox_count: int) -> None:
+    def __init__(self, path: Path, eni_count: int, prefix_count: int, sandbox_count: int, family: Family = IPV4) -> None:
         self._number = 0
-        self._store = _open(path)
+        self._store = _open(path, family)
         with self._store.transaction() as unit:
             for index in range(eni_count):
                 eni = _eni(index)
                 unit.put_eni(eni)
                 for number in range(prefix_count):
-                    prefix = IPv4Network((int(eni.primary_address) + 252 + 16 * number, 28))
-                    unit.add_addresses(eni.eni_id, list(prefix), prefix=prefix)
+                    prefix = _prefix(eni, number, family)
+                    unit.add_addresses(eni.eni_id, members(prefix), prefix=prefix)
         for _ in range(sandbox_count):
             self.attach()
 
@@ -117,8 +119,14 @@ def measure(scale: Scale) -> list[Figure]:
     ]
 
 
-def _open(path: Path) -> Datastore:
-    return open_datastore(path, boot_id=current_boot_id(), clock=SystemClock()).datastore
+def _open(path: Path, family: Family = IPV4) -> Datastore:
+    return open_datastore(path, boot_id=current_boot_id(), clock=SystemClock(), family=family).datastore
+
+
+def _prefix(eni: Eni, number: int, family: Family) -> IpNetwork:
+    if family is IPV6:
+        return IPv6Network((int(_SUBNET.network_address) + ((1 + number) << 48), family.prefix_length))
+    return IPv4Network((int(eni.primary_address) + 252 + 16 * number, family.prefix_length))
 
 
 def _copies(path: Path, count: int) -> list[Path]:

@@ -36,7 +36,7 @@ def measure(stage: Stage, scale: Scale, attached: list[str]) -> list[Figure]:
     served: dict[str, list[float]] = {"DEL": [], "ADD": []}
     floors = []
     for number in range(scale.restart_rounds):
-        for verb, seconds in _round(stage, number, attached[number]).items():
+        for verb, seconds in one_round(stage, number, attached[number]).items():
             served[verb].append(seconds)
         stage.wait_ready()
         floors.append(_floor_s(stage))
@@ -77,14 +77,15 @@ def _without_ec2(stage: Stage, number: int, delete_id: str) -> Figure:
     """The same while EC2 takes connections and does not answer: ADD needs no EC2 at a start (docs/life.md, Start)."""
     stage.lab.faults.apply(AWAY)
     try:
-        seconds = _round(stage, number, delete_id)["ADD"]
+        seconds = one_round(stage, number, delete_id)["ADD"]
     finally:
         stage.lab.faults.apply(PRESENT)
     stage.wait_ready()
     return Figure("restart_first_add_ec2_away", seconds, "s", note="EC2 hangs; the pool has an address")
 
 
-def _round(stage: Stage, number: int, delete_id: str) -> dict[str, float]:
+def one_round(stage: Stage, number: int, delete_id: str) -> dict[str, float]:
+    """Kill and start the daemon; returns for each verb the seconds from the kill until it was served."""
     killed_at = stage.daemon.restart()  # returns when the old one is gone, so that only the new one can serve
     add_id = f"restart-{number}-".ljust(64, "0")
     answer = stage.job("first_served", delete_id=delete_id, add_id=add_id, deadline_s=DEADLINE_S)

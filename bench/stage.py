@@ -16,10 +16,11 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
-from lab.lab import Lab
+from lab.lab import IPV6_CIDR, Lab
 from lab.node import plugin
 from lab.node.daemon import PLUGIN_PATH, Daemon
 from lab.node.node import REPOSITORY, Node
+from lab.vpc.family import IPV6, family_by
 from lab.vpc.interfaces import NO_DELAYS, Delays
 from lab.vpc.state import Vpc
 
@@ -48,7 +49,9 @@ class Stage:
         delays: Delays = NO_DELAYS,
         name: str = "bench",
     ) -> None:
-        self.lab = Lab(name=f"{name}-{os.getpid()}", instance_type=instance_type, containerd=False, vpc=Vpc(delays=delays))
+        ipv6_cidr = IPV6_CIDR if family_by(daemon_env) is IPV6 else ""
+        vpc = Vpc(delays=delays, ipv6_cidr=ipv6_cidr)
+        self.lab = Lab(name=f"{name}-{os.getpid()}", instance_type=instance_type, containerd=False, vpc=vpc)
         self.node: Node
         self.daemon: Daemon
         self.lab.faults.apply(faults or {})

@@ -91,7 +91,8 @@ class Confinement:
                 sentences += self._repair_settings(veths)
             except WiringError as exc:
                 refusals.append(exc)
-            has_needless = {link.index: devconf.has_ipv6(link) and not self._is_served(IPV6) for link in veths}
+            is_needless = not self._is_served(IPV6)  # of all links: it asks for every attachment
+            has_needless = {link.index: is_needless and devconf.has_ipv6(link) for link in veths}
             self._turn_ipv6_off(link for link in veths if has_needless[link.index])
             if not any(devconf.wrong(link, self._wanted) or has_needless[link.index] for link in veths):
                 self._veths_in_order = veths

@@ -48,6 +48,10 @@ class Advertiser:
         self._ports.add(index)
         self._send(index)
 
+    def advertise(self, port: str) -> None:
+        """Advertise on a port once more, now."""
+        self._send(self._router.call(lambda: socket.if_nametoindex(port)))
+
     def close(self) -> None:
         """End the thread; idempotent."""
         with suppress(OSError):

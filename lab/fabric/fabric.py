@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -32,6 +33,7 @@ ROUTER_SYSCTLS = {
     "ipv4/conf/all/send_redirects": "0",
     "ipv4/icmp_ratelimit": "0",
 }
+ROUTE_S, ROUTE_POLL_S = 10.0, 0.05
 WITHOUT_IPV6 = {"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1"}
 WITH_IPV6 = {
     "ipv6/conf/all/forwarding": "1",
@@ -163,13 +165,24 @@ class Fabric:
             ]
         )
         self._netns.sysctl(port.port_sysctls(eni.eni_id))
-        node.sysctl(port.interface_sysctls(eni))
+        node.sysctl(port.interface_sysctls(eni) | (port.ipv6_sysctls(eni) if self._advertiser is not None else {}))
         plug.told = frozenset()
         self._tell(plug)
         if port.is_primary(eni):
             node.ip(port.dhcp_lines(eni))
         if self._advertiser is not None:
             self._advertiser.add(port.port_name(eni.eni_id))
+            if port.is_primary(eni):
+                self._await_route(self._advertiser, eni, node)
+
+    def _await_route(self, advertiser: Advertiser, eni: Eni, node: Netns) -> None:
+        """Advertise until an instance has its default route, as one has that has booted: its link may not hear the first."""
+        deadline = time.monotonic() + ROUTE_S
+        while not node.tool(["ip", "-6", "route", "show", "default"]):
+            if time.monotonic() > deadline:
+                raise FabricError(f"{node.name} took no default route from the router's advertisements in {ROUTE_S:.0f} s")
+            advertiser.advertise(port.port_name(eni.eni_id))
+            time.sleep(ROUTE_POLL_S)
 
     def _tell(self, plug: _Plug) -> None:
         """Bring routes and source check from what the kernel was told to what EC2 wants."""

@@ -25,6 +25,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from lab.fabric import source_check
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import Netns
+from lab.vpc.family import IPV4, Family
+from lab.vpc.model import Address
 
 MTU = 1500  # bytes; "Network MTU for your EC2 instance", EC2 user guide: through an internet gateway
 OUTSIDE = IPv4Network("198.51.100.0/24")  # ours, because: RFC 5737, addresses for documentation; whom nodes talk to
@@ -75,10 +77,10 @@ class Internet:
             self.outside.close()
             raise
 
-    def add_address(self, number: int) -> IPv4Address:
-        """Give the outside host the address OUTSIDE + `number`; returns it."""
-        address = OUTSIDE[number]
-        self.outside.ip([f"addr replace {address}/32 dev eth0"])
+    def add_address(self, number: int, family: Family = IPV4) -> Address:
+        """Give the outside host the address OUTSIDE or OUTSIDE_6 + `number`; returns it."""
+        address = (OUTSIDE if family is IPV4 else OUTSIDE_6)[number]
+        self.outside.ip([f"addr replace {address}/{address.max_prefixlen} dev eth0 {'' if family is IPV4 else 'nodad'}"])
         return address
 
     def associate(self, private: IPv4Address) -> IPv4Address:

@@ -81,6 +81,11 @@ def interface_sysctls(eni: Eni) -> dict[str, str]:
     return {f"ipv4/neigh/{interface_name(eni)}/retrans_time_ms": "100"}
 
 
+def ipv6_sysctls(eni: Eni) -> dict[str, str]:
+    """No detection of duplicate addresses on ENIs, as EKS's image has it (amazon-eks-ami, eks-managed.network.tpl)."""
+    return {f"ipv6/conf/{interface_name(eni)}/accept_dad": "0"}
+
+
 def dhcp_lines(eni: Eni) -> list[str]:
     """What DHCP would have set at boot: for the primary ENI only; EC2 configures no other one."""
     interface = interface_name(eni)

@@ -14,11 +14,13 @@ from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
 from lab.chaos.node import ChaosNode
 from lab.chaos.observer import Observer
-from lab.lab import Lab
+from lab.lab import IPV6_CIDR, Lab
 from lab.node.kernel_view import OWN_TABLE, read_kernel
+from lab.vpc.family import IPV4, IPV6, Family
+from lab.vpc.state import Vpc
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd, pytest.mark.slow]
-ENV = {"IP_COOLDOWN_PERIOD": "5", "VPC_IPAMD_DRAIN": "2"}
+ENV = {"IP_COOLDOWN_PERIOD": "5", "VPC_IPAMD_DRAIN": "2", "ENABLE_V6_EGRESS": "true"}
 
 
 @dataclass
@@ -56,13 +58,16 @@ def wait_for(claim: Callable[[], bool], what: str, timeout_s: float = 30.0) -> N
         time.sleep(0.05)
 
 
-@pytest.fixture(scope="module")
-def observed() -> Iterator[Observed]:
-    """A lab of one node and one host, two sandboxes up."""
+@pytest.fixture(scope="module", params=[IPV4, IPV6], ids=["ipv4", "ipv6"])
+def observed(request: pytest.FixtureRequest) -> Iterator[Observed]:
+    """A lab of one node and one host, two sandboxes up, of each family and with egress of the other."""
+    family: Family = request.param
     history = History()
     expected = ExpectedState(clock=history.now, cooldown_s=5.0, report=history.violate)
-    with Lab(name=f"observer-{time.monotonic_ns()}", nodes=["node-a"], hosts=["host-a"]) as lab:
-        node = ChaosNode(lab.node("node-a"), region=lab.vpc.region, env=ENV, expected=expected, history=history)
+    name = f"observer-{time.monotonic_ns()}"
+    with Lab(name=name, nodes=["node-a"], hosts=["host-a"], vpc=Vpc(ipv6_cidr=IPV6_CIDR)) as lab:
+        env = {**ENV, **family.settings}
+        node = ChaosNode(lab.node("node-a"), region=lab.vpc.region, env=env, expected=expected, history=history)
         kubelet = Kubelet(node, expected=expected, history=history)
         observer = Observer(lab, nodes=[node], host="host-a", expected=expected, history=history, checker=Checker(cooldown_s=5.0))
         try:
@@ -88,13 +93,18 @@ def test_a_sound_node_looks_sound(observed: Observed) -> None:
     assert set(expected.values()) <= set(seen.kernel.to_rules) & set(seen.kernel.host_routes)
     assert all(round_.on_enis.get(address) == "node-a" for address in expected.values())
     assert not round_.silent
+    egress = {record.sandbox_id: record.egress for record in observed.records}
+    assert all(egress.values())
+    assert {veth.container_id: veth.address for veth in seen.kernel.wired_for_egress.values()} == seen.inside_egress == egress
+    assert set(egress.values()) <= set(seen.kernel.host_routes)
+    assert not round_.mute
     assert observed.broken(3) == set()
 
 
 def test_a_missing_rule_shows(observed: Observed) -> None:
     """I2: a rule that nobody admits to have taken; the daemon gives way to who takes it again and again (docs/adr/0023)."""
     node, address = observed.node.lab_node, observed.records[0].address
-    veth = read_kernel(node).host_routes[address]
+    veth, family = read_kernel(node).host_routes[address], observed.node.daemon.family
 
     def take() -> None:
         node.run(["ip", "route", "del", address, "table", OWN_TABLE], check=False)
@@ -103,7 +113,7 @@ def test_a_missing_rule_shows(observed: Observed) -> None:
         return any("fight: " in sentence for sentence in (observed.node.daemon.status() or {"lacks": []})["lacks"])
 
     def is_there() -> bool:
-        return address in node.run(["ip", "route", "show", "table", OWN_TABLE]).stdout
+        return address in node.run(["ip", family.option, "route", "show", "table", OWN_TABLE]).stdout
 
     for _ in range(5):
         if is_fought_over():
@@ -126,11 +136,35 @@ def test_an_address_that_another_sandbox_has_shows(observed: Observed) -> None:
     observed.expected.on_created(expected[second.sandbox_id])
 
 
+def test_a_sandbox_that_is_cut_off_from_the_other_family_shows(observed: Observed) -> None:
+    """I2: it answers, and nobody of the other family hears it: a firewall of somebody else's on its node."""
+    node, family = observed.node.lab_node, observed.node.daemon.egress
+    assert family is not None
+    link = read_kernel(node).wired_for_egress[observed.records[0].sandbox_id].name
+    table = f"{family.nft} others"
+    rule = f'table {table} {{ chain c {{ type filter hook prerouting priority 0; iifname "{link}" drop\n }}\n}}'
+    node.netns.tool(["nft", "-f", "-"], script=rule)
+    try:
+        assert observed.broken(12) == {"I2"}
+    finally:
+        node.netns.tool(["nft", "delete", "table", *table.split()])
+    wait_for(lambda: not observed.observer.look().mute, "its way back")
+
+
+def test_a_deleted_link_for_egress_shows(observed: Observed) -> None:
+    """I2: a living sandbox has lost its second link; it goes on to answer. It cannot be undone."""
+    victim = observed.records[1]
+    name = read_kernel(observed.node.lab_node).wired_for_egress[victim.sandbox_id].name
+    observed.node.lab_node.run(["ip", "link", "del", name])
+    assert "I2" in observed.broken(10)
+    assert victim.address not in observed.observer.look().silent
+
+
 def test_a_deleted_veth_shows(observed: Observed) -> None:
     """I2: a living sandbox's wiring is touched; it does not answer either. Last: it cannot be undone."""
     victim = observed.records[0]
     seen = observed.observer.look().observations["node-a"]
     name = next(veth.name for veth in seen.kernel.veths if veth.container_id == victim.sandbox_id)
     observed.node.lab_node.run(["ip", "link", "del", name])
-    assert "I2" in observed.broken(3)
+    assert "I2" in observed.broken(10)
     assert victim.address in observed.observer.look().silent

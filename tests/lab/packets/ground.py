@@ -156,7 +156,7 @@ def ground(mode: str) -> Iterator[Ground]:
     vpc = Vpc(limits=LIMITS, ipv6_cidr=IPV6_CIDR if has_ipv6 else "")
     with Lab(nodes=NODES, hosts=["host-a"], instance_type=mode, containerd=False, vpc=vpc) as lab, talk.Servers() as servers:
         lab.add_internet()
-        lab.internet.outside.ip([f"addr replace {EXCLUDED_OF[family]}/{EXCLUDED_OF[family].max_prefixlen} dev eth0"])
+        lab.internet.add_address(200, family)
         _attach_elsewhere(lab, mode)
         rigs = {name: Rig(lab, lab.node(name), env={**COMMON, **MODES[mode]}) for name in NODES}
         made = Ground(lab, servers, rigs, lab.add_load_balancer("nlb"), SETTINGS["default"], family)

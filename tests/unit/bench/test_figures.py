@@ -129,7 +129,12 @@ def test_budgets_are_those_that_were_promised():
     assert (BUDGETS["rss"], BUDGETS["everything_rss"], BUDGETS["everything_660_rss"]) == tuple(
         Budget("value", mib) for mib in (78, 78, 83)
     )
-    assert len(BUDGETS) == 43
+    of_families = ("add_ipv6_to_ipv4", "del_ipv6_to_ipv4", "add_egress_to_ipv4")
+    assert [BUDGETS[name] for name in of_families] == [Budget("value", limit) for limit in (1.1, 1.1, 1.6)]
+    for verb in ("del", "add"):
+        assert BUDGETS[f"ipv6_restart_first_{verb}"] == BUDGETS[f"restart_first_{verb}"], "with 700 sandboxes of IPv6 as with 110"
+    assert BUDGETS["ipv6_prefix_memory"] == Budget("ratio", 1)
+    assert len(BUDGETS) == 49
 
 
 def test_only_takes_figures_and_measurements():
