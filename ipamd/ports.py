@@ -334,6 +334,9 @@ class HostNetwork(Protocol):
     def setup_eni(self, eni: Eni) -> None:
         """Bring a secondary ENI's link up with address, table, routes and rule. WiringError if its link does not appear."""
 
+    def answer_for(self, prefixes: Iterable[IpNetwork]) -> None:
+        """Have packets to the free addresses of prefixes answered as unreachable; idempotent. Raises: WiringError."""
+
     def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
         """Remove the rules 1536 from whole prefixes of which `is_needless` says so, by prefix and table. Raises: WiringError,
         KernelDumpError.

@@ -385,7 +385,7 @@ class EniService(Service):
         fresh = [one for one in addresses if self._datastore.address(one) is None]
         fresh += [one.network_address for one in prefixes if not any(map(self._datastore.address, members(one)))]
         if recorded is not None and fresh:
-            self.routing.claim(recorded, fresh, wired=wired)
+            self.routing.claim(recorded, fresh, wired=wired, answered=prefixes if self.family.is_sparse else ())
         batches: list[Batch] = [(None, sorted(addresses)), *((prefix, list(members(prefix))) for prefix in sorted(prefixes))]
         with self._datastore.transaction() as uow:
             if eni is not None:

@@ -94,10 +94,15 @@ class EniRouting(Service):
             return problem
         return ""
 
-    def claim(self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress]) -> None:
+    def claim(
+        self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress], answered: Collection[IpNetwork] = ()
+    ) -> None:
         """Let no rule of a prefix send new addresses of an ENI by another one's table (I7); rules of prefixes that nobody has any more
-        go too. `wired`: addresses of sandboxes, recorded or not. Raises: WiringError, KernelDumpError.
+        go too. `wired`: addresses of sandboxes, recorded or not. `answered`: whose free addresses are answered for from now on.
+        Raises: WiringError, KernelDumpError.
         """
+        if answered:
+            self._hostnet.answer_for(answered)
         known = {row.prefix for row in self._datastore.addresses()}
 
         def is_needless(prefix: IpNetwork, table: int) -> bool:

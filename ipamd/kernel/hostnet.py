@@ -29,6 +29,7 @@ from ipamd.model.kernel import (
     NODE,
     NOT_REPAIRED,
     OWN_RULE,
+    OWN_TABLE,
     ForeignLink,
     HostChange,
     LinkEvent,
@@ -189,6 +190,11 @@ class KernelHostNetwork(HostNetwork):
             with self._host.netlink() as sock:
                 look = self._looker.look(sock, [eni.mac])
             self._repair_eni(look, eni, link)
+
+    def answer_for(self, prefixes: Iterable[IpNetwork]) -> None:
+        with self._lock, self._host.netlink() as sock:
+            refused = [messages.refuse_rest(prefix, table=OWN_TABLE) for prefix in prefixes]
+            sock.carry_out(refused, what="routes of free addresses")
 
     def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
         with self._lock, self._host.netlink() as sock:

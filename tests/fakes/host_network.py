@@ -33,6 +33,7 @@ class FakeHostNetwork:
         self.events: queue.Queue[LinkEvent | HostChange | None] = queue.Queue()
         self.enis: dict[str, Eni] = {}
         self.prefix_rules: list[tuple[IpNetwork, int]] = []
+        self.answered = set[IpNetwork]()
         self.nodes: list[InstanceIdentity] = []
         self.fail: dict[str, list[IpamError]] = {}
         self.node_differences: list[RoutingDifference] = []
@@ -100,6 +101,12 @@ class FakeHostNetwork:
         if self.fail.get("setup_eni"):
             raise self.fail["setup_eni"].pop(0)
         self.enis[eni.eni_id] = eni
+
+    def answer_for(self, prefixes: Iterable[IpNetwork]) -> None:
+        """See the port: they are noted."""
+        if self.fail.get("answer_for"):
+            raise self.fail["answer_for"].pop(0)
+        self.answered.update(prefixes)
 
     def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
         """See the port: of those in `prefix_rules`."""

@@ -137,3 +137,7 @@ def test_the_rest_of_the_prefix_is_answered(node):
         "unreachable 2001:db8:9::/80 table 113213 is not needed: removed",
     ]
     assert node.world.hostnet.reconcile(identity=identity, enis=[]) == []
+    node.host.sh(f"ip -6 route del unreachable {PREFIX} table 113213")
+    for _ in range(2):  # as when the pool takes a prefix; it may be there already
+        node.world.hostnet.answer_for([PREFIX])
+    assert node.world.hostnet.reconcile(identity=identity, enis=[]) == []

@@ -11,7 +11,7 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import INTENT_TAG
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudDeniedError, CloudError, PoolEmptyError, SubnetExhaustedError
+from ipamd.model.errors import CloudDeniedError, CloudError, PoolEmptyError, SubnetExhaustedError, WiringError
 from ipamd.model.family import IPV6
 from ipamd.model.pool import Blocked
 from ipamd.settings import NetworkConfig, PoolConfig, Settings
@@ -70,6 +70,17 @@ def test_one_prefix_and_then_nothing(tmp_path: Path, pool: dict[str, object]) ->
     assert node.pool._pause_s() is None
     assert sum(row.state is AddressState.ASSIGNED for row in node.datastore.addresses()) == 40
     node.assert_sound()
+
+
+def test_free_addresses_are_answered_for_before_any_is_given(tmp_path: Path) -> None:
+    """While the kernel refuses it the prefix is left out, and the next look takes it: no packet to a free address loops."""
+    node = node_of(tmp_path, ec2=with_prefixes(FakeEc2(), LOWER))
+    node.hostnet.fail["answer_for"] = [WiringError("refused")]
+    with pytest.raises(WiringError):
+        node.bring_up()
+    assert (serving(node), node.hostnet.answered) == (set(), set())
+    node.bring_up()
+    assert (serving(node), node.hostnet.answered) == ({LOWER}, {LOWER})
 
 
 def test_what_means_nothing_is_named(tmp_path: Path) -> None:
