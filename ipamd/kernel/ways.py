@@ -51,7 +51,7 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
     (outside,) = sock.request([messages.look_up_route(far_off)])  # a node without a way out has none for sandboxes
     first = {spec.route_table: spec for spec in reversed(specs)}
     for spec in specs:
-        for second in spec.links[1:]:
+        if second := spec.second:
             yield from _of_second(sock, second, uplinks, str(spec.address))
         (looked,) = sock.request([messages.get_link(spec.host_veth)])
         if not looked.replies:

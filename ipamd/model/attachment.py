@@ -106,9 +106,14 @@ class WiringSpec:
     @property
     def links(self) -> tuple[WiringSpec, ...]:
         """Its own link, and the second one if it has it."""
+        return (self,) if (second := self.second) is None else (self, second)
+
+    @property
+    def second(self) -> WiringSpec | None:
+        """The link for egress."""
         if self.other_address is None:
-            return (self,)
-        second = WiringSpec(
+            return None
+        return WiringSpec(
             key=self.key,
             address=self.other_address,
             route_table=MAIN_TABLE,
@@ -118,7 +123,6 @@ class WiringSpec:
             others_mac=None if self.others_mac is None else MacAddress(""),
             is_egress=True,
         )
-        return (self, second)
 
     @property
     def ifname(self) -> str:

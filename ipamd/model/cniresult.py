@@ -121,7 +121,7 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
         {"name": spec.host_veth, "mac": wired.host_mac, "mtu": spec.mtu},
         {"name": spec.key.ifname, "mac": wired.sandbox_mac, "mtu": spec.mtu, "sandbox": spec.netns},
     ]
-    for second in spec.links[1:]:  # its address is good on this node alone, so nobody is told of it
+    if second := spec.second:  # its address is good on this node alone, so nobody is told of it
         base["interfaces"] += [
             {"name": second.host_veth, "mac": second.mac("host"), "mtu": spec.mtu},
             {"name": second.ifname, "mac": second.mac("sandbox"), "mtu": spec.mtu, "sandbox": spec.netns},

@@ -368,9 +368,8 @@ class AttachService(Service):
                     "wiring could not be undone; its link is deleted later sandbox=%s error=%s", spec.key, log_text(error)
                 )
                 try:
-                    second = next(iter(spec.links[1:]), None)
                     self._wiring.mark_for_deletion(
-                        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, second=second
+                        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, second=spec.second
                     )
                     is_marked = True
                 except IpamError as refused:

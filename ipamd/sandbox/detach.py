@@ -96,7 +96,7 @@ class DetachService(Service):
             route_table=known.route_table,
             is_source_checked=self._is_source_checked(),
         )
-        second = next(iter(recorded_spec(known).links[1:]), None)
+        second = recorded_spec(known).second if known.other_address else None  # without it nothing is parsed
         found = mark(host_veth=known.host_veth, key=known.key, second=second)
         if found.key == known.key if found else not self._is_named_by_pod:
             return known.host_veth
