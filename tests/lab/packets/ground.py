@@ -95,8 +95,11 @@ class Ground:
     next_port: int = 5100
 
     def ask(self, client: str, server: str | Address, **options: object) -> talk.Heard | None:
-        """Ask from one place to another, by name or address; options as talk.ask."""
+        """Ask from one place to another, by name or address; options as talk.ask. UDP comes from a port of its own, because a node
+        remembers for two minutes how it translated what another question from that port sent, whatever its setting is now."""
         target = self.addresses[server] if isinstance(server, str) else server
+        if not options.get("tcp"):
+            options.setdefault("source_port", *self.unused_ports(1))
         return talk.ask(self.paths[client], target, **options)  # type: ignore[arg-type]
 
     @property
