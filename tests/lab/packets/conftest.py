@@ -28,5 +28,7 @@ def balanced(everywhere: Ground) -> Ground:
 @pytest.fixture(scope="module", params=list(SETTINGS))
 def everywhere(request: pytest.FixtureRequest, made: Ground) -> Ground:
     """The ground under each SNAT setting, the sandboxes being older than the setting."""
+    if made.family is IPV6 and request.param != "default":
+        pytest.skip("in IPv6 no setting changes anything")
     made.apply(SETTINGS[request.param])
     return made
