@@ -50,6 +50,17 @@ def test_the_pages_stay_short() -> None:
     assert _word_count([readme, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]) <= PAGE_BUDGET
 
 
+def test_the_changelog_says_what_a_release_does() -> None:
+    """A page for each release, below a section where new lines go."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    sections = dict(re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", text, re.M))
+    assert next(iter(sections)) == "[Unreleased]"
+    assert len(sections) > 1
+    assert {
+        name: len(words) for name, section in sections.items() if len(words := section.split()) > 900 and "Un" not in name
+    } == {}
+
+
 @on_every_page
 def test_named_paths_exist(page: Path) -> None:
     """Every path in code font exists, and a name after `::` is defined or written in that file."""
