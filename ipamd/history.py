@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import re
+import stat
 import threading
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from ipamd.model.history import MARKS, HistoryEvent, HistoryRecord, Recorded, Su
 from ipamd.model.record import dataclass
 from ipamd.model.words import printable, rfc3339
 from ipamd.ports import Clock
+from ipamd.settings.settings_file import opened
 
 PAUSE_S = 0.2
 """Between two writes while events come: one write for all of them. Ours: a burst of 100 ADDs costs a handful of writes."""
@@ -60,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 KINDS = ("history", "refused")
-_NAME = re.compile(r"(history|refused)-(\d{8})\.jsonl")
+_NAME = re.compile(r"(history|refused)-(\d{8,12})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,14 @@ class Segment:
     number: int
     size: int
     modified_s: float
+    is_file: bool = True
 
 
 def listed(directory: Path, kind: str) -> list[Segment]:
-    """List the segments of one kind, oldest first; none if there is no directory. Raises: OSError."""
+    """List the segments of one kind, oldest first; none if there is no directory. Raises: OSError.
+
+    What is no file has no size and is not `is_file`: a FIFO would block whoever opens it, and a device has no end.
+    """
     found = []
     try:
         names = os.listdir(directory)  # noqa: PTH208  # names are all that is wanted
@@ -88,7 +94,8 @@ def listed(directory: Path, kind: str) -> list[Segment]:
             status = (directory / name).lstat()
         except FileNotFoundError:
             continue  # removed by a daemon that runs, while `ipamctl` lists
-        found.append(Segment(directory / name, int(match[2]), status.st_size, status.st_mtime))
+        is_file = stat.S_ISREG(status.st_mode)
+        found.append(Segment(directory / name, int(match[2]), status.st_size * is_file, status.st_mtime, is_file))
     return sorted(found, key=lambda segment: segment.number)
 
 
@@ -132,10 +139,13 @@ class Appender:
         return status.st_nlink == 0 or status.st_size >= self.segment_bytes or abs(now_s - self._began_s) >= SEGMENT_S
 
     def prune(self, *, now_s: float) -> None:
-        """Remove segments from the oldest on, until the rest has so many bytes at most and was written in so many days."""
-        segments = listed(self._directory, self._kind)
+        """Remove segments from the oldest on, until the rest has so many bytes at most and was written in so many days.
+
+        First those that are larger than any of this bound: they were not written under it, or not by us.
+        """
+        segments = [segment for segment in listed(self._directory, self._kind) if segment.is_file]
         total = sum(segment.size for segment in segments)
-        for segment in segments:
+        for segment in sorted(segments, key=lambda one: (one.size < 3 * self.segment_bytes, one.number)):
             if total <= self._bytes_max and segment.modified_s >= now_s - self._days * DAY_S:
                 return
             segment.path.unlink(missing_ok=True)
@@ -168,7 +178,7 @@ class Appender:
 
     def _open(self, now_s: float) -> None:
         newest = max(listed(self._directory, self._kind), key=lambda segment: segment.number, default=None)
-        if newest is None or newest.size >= self.segment_bytes or now_s - newest.modified_s >= SEGMENT_S:
+        if newest is None or not newest.is_file or newest.size >= self.segment_bytes or now_s - newest.modified_s >= SEGMENT_S:
             self.begin(now_s=now_s)
             return
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -263,6 +273,9 @@ def _moment(text: str) -> datetime:
 NEEDLES_MAX = 64
 """Container IDs of one pod that are followed. Ours: a pod has one, and one more for each time its sandbox was made again."""
 
+READ_BYTES_MAX = 512 << 20
+"""Of one kind for one question. Ours: sixteen times what is kept by default, and a few seconds."""
+
 LINE_BYTES_MAX = 65536
 """Ours: our longest line has 5,000 characters. A file of other content may have a line of any length, which is read in pieces."""
 
@@ -309,9 +322,11 @@ def _collect(
             problems.append(f"the history in {directory} cannot be read: {error.strerror}")
             break
         records: deque[HistoryRecord] = deque(maxlen=most)  # of each kind: refusals push out nothing else here either
+        left_out = _left_out(segments)
+        problems += [f"{one.path} is not read: {why}" for one, why in left_out.items()]
         for segment in segments:
             may_begin = kind == KINDS[0] and begins_at is None
-            if segment.modified_s < written_after_s and not may_begin:
+            if segment in left_out or (segment.modified_s < written_after_s and not may_begin):
                 continue
             try:
                 lines = _lines(segment.path)
@@ -328,10 +343,23 @@ def _collect(
     return Recorded(tuple(every), begins_at, "; ".join(dict.fromkeys(problems)))
 
 
+def _left_out(segments: Sequence[Segment]) -> dict[Segment, str]:
+    """What one question does not read, and why: what is no file, and what is too much, the newest files first."""
+    found, left = {}, READ_BYTES_MAX
+    for segment in reversed(segments):
+        if not segment.is_file:
+            found[segment] = "it is no file"
+        elif segment.size > left:
+            found[segment] = f"it has {segment.size} bytes, and {READ_BYTES_MAX} are read of one kind"
+        else:
+            left -= segment.size
+    return found
+
+
 def _lines(path: Path) -> Iterator[bytes]:
     """Yield the lines; a file that is removed in between has none. Raises: OSError."""
     try:
-        with path.open("rb") as file:
+        with opened(path, flags=os.O_NOFOLLOW) as file:
             while line := file.readline(LINE_BYTES_MAX):
                 yield line
     except FileNotFoundError:
@@ -464,7 +492,7 @@ class HistoryWriter:
             now_s, history = self._clock.now().timestamp(), self._appenders["history"]
             if not self._boot_is_marked:
                 segments = listed(self._directory, KINDS[0])
-                newest = decode(next(_lines(segments[-1].path), b"")) if segments else None
+                newest = decode(next(_lines(segments[-1].path), b"")) if segments and segments[-1].is_file else None
                 if newest is None or newest.detail != self._boot.boot_id:
                     # The mark of a boot that has no segment ends every tenure that a reboot left open.
                     history.begin(now_s=now_s)

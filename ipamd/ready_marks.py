@@ -19,6 +19,7 @@ from ipamd.core.health import Health
 from ipamd.model.errors import NotServingError
 from ipamd.model.pool import assignable_count
 from ipamd.model.words import counted
+from ipamd.settings.settings_file import content_of
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +44,9 @@ class FirstAddress(Service):
     def wait(self) -> str:
         """Return when this node may be ready, with one sentence why. Raises: NotServingError if the daemon is stopped."""
         try:
-            if self._mark.read_text().strip() == self._boot_id:
+            if content_of(str(self._mark)).strip() == self._boot_id.encode():
                 return "not awaited: this node has been ready since its boot"
-        except (OSError, UnicodeDecodeError):
+        except OSError:
             pass
         # As an ADD that waits: with MINIMUM_IP_TARGET alone the pool may see no reason to grow before one comes.
         self._demand.join()

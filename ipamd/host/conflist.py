@@ -55,7 +55,8 @@ def difference(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSI
     """Say how the file differs from what `write` puts there; "" if it does not. Raises: SettingsError if it cannot be read."""
     path = config.conflist_path
     try:
-        return "had been changed" if path.is_fifo() or content_of(str(path)) != _content(config, versions).encode() else ""
+        is_other = os.path.lexists(path) and not path.is_file()
+        return "had been changed" if is_other or content_of(str(path)) != _content(config, versions).encode() else ""
     except FileNotFoundError:
         return "was missing"
     except OSError as error:
@@ -71,7 +72,7 @@ def write(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) 
     content = _content(config, versions)
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        if not (path.is_symlink() or path.is_fifo()) and path.exists() and content_of(str(path)) == content.encode():
+        if not path.is_symlink() and (path.is_file() or path.is_dir()) and content_of(str(path)) == content.encode():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
         # What lies there is of a daemon that was killed, or a stranger's link: neither is written into.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import stat
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from ipamd.host.files import LOOK_S, FollowedFile
 from ipamd.model.errors import log_text
 from ipamd.model.freeze import FreezeCause
 from ipamd.ports import Clock
+from ipamd.settings.settings_file import opened
 
 OPERATOR_NAME = "freeze.json"
 
@@ -109,14 +109,9 @@ class DrainHookFile(FollowedFile):
 
 
 def _text(path: Path) -> str:
-    """Read the beginning of a file. A FIFO does not block. Raises: OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("it is no file")
-        return os.read(descriptor, TEXT_BYTES_MAX).decode(errors="replace").strip()
-    finally:
-        os.close(descriptor)
+    """Read the beginning of a file. Raises: OSError."""
+    with opened(path) as file:
+        return file.read(TEXT_BYTES_MAX).decode(errors="replace").strip()
 
 
 def _write(path: Path, text: str) -> None:

@@ -194,7 +194,9 @@ def _log(patterns: tuple[str, ...]) -> str:
 
 
 def _tail(path: Path) -> str:
-    with path.open("rb") as file:
+    from ipamd.settings.settings_file import opened
+
+    with opened(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - TAIL_BYTES, 0))
         text = file.read(TAIL_BYTES).decode("utf-8", "replace")

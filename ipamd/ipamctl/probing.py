@@ -96,7 +96,7 @@ def sender(client: Ec2Client) -> Callable[[str, Mapping[str, Any]], Mapping[str,
 def alone(run_dir: Path) -> Iterator[None]:
     """Hold the node's lock of probes: a second probe would take the first one's ENI for a left-over. Raises: RefusedError, OSError."""
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (run_dir / LOCK).open("w") as file:
+    with os.fdopen(os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:

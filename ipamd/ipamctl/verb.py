@@ -9,9 +9,10 @@ them all.
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any, NamedTuple
 
 from ipamd.model.words import printable
@@ -91,18 +92,35 @@ class Verb(NamedTuple):
 
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_AGO = re.compile(r"(\d+) ?([smhdw])(?:ec(?:ond)?s?|in(?:ute)?s?|(?:ou)?rs?|ays?|eeks?)?(?: ago)?", re.ASCII)
+_DAY = re.compile(r"(?:(today|yesterday)(?:$|[ T]))?(.*)")
 
 
-def moment(text: str) -> str:
-    """Read a time of the past: a duration before now, or RFC 3339. Returns: RFC 3339. Raises: ArgumentTypeError."""
-    count, unit = text[:-1], text[-1:]
+def moment(text: str, *, now: datetime | None = None) -> str:
+    """Read a time of the past: a duration before now, RFC 3339, a day, a time of the day, `yesterday`, or the last two.
+
+    `yesterday` alone is 24 h ago, as for date(1); a time of the day without a day is the latest past one. UTC if no zone is named.
+    Returns: RFC 3339. Raises: ArgumentTypeError.
+    """
+    now, words = now or datetime.now(UTC), " ".join(text.split()).removesuffix(" UTC")
     try:
-        if unit in _UNITS and count.isascii() and count.isdigit():
-            return (datetime.now(UTC) - timedelta(**{_UNITS[unit]: int(count)})).isoformat()
-        found = datetime.fromisoformat(text)
+        if ago := _AGO.fullmatch(words.lower()):
+            return (now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})).isoformat()
+        if words.lower() in ("now", "today"):
+            return now.isoformat()
+        if words.lower() == "yesterday":
+            return (now - timedelta(days=1)).isoformat()
+        day = _DAY.fullmatch(words if words[:1].isdigit() else words.lower().replace("z", "+00:00"))
+        if day and (day[1] or ":" in words[:3]):
+            at = time.fromisoformat(day[2])
+            found = datetime.combine(now.astimezone(at.tzinfo or UTC), at, at.tzinfo or UTC)
+            is_before = day[1] == "yesterday" or (not day[1] and found > now)
+            return (found - timedelta(days=is_before)).isoformat()
+        found = datetime.fromisoformat(words)
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).isoformat()
     except (ValueError, OverflowError):
-        raise ArgumentTypeError(f"{text[:40]!r} is neither a duration (30m, 2h, 3d) nor an RFC 3339 time") from None
-    return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).isoformat()
+        forms = "30m, 2h, 3d, yesterday, 14:00, 'yesterday 14:00', '2026-11-21 14:00', or RFC 3339"
+        raise ArgumentTypeError(f"{text[:40]!r} is no time; write it as {forms}") from None
 
 
 SUBJECT = (
@@ -111,8 +129,13 @@ SUBJECT = (
         metavar="ADDRESS|POD|CONTAINER_ID",
         help="an address, a pod as namespace/name or by its name, or a container ID or its beginning",
     ),
-    argument("--since", type=moment, metavar="TIME", help="nothing older: 2h, 3d, or RFC 3339 (UTC if it names no zone)"),
-    argument("--at", type=moment, metavar="TIME", help="who had it then: 2h (ago), 3d, or RFC 3339"),
+    argument(
+        "--since",
+        type=moment,
+        metavar="TIME",
+        help="nothing older: 2h, yesterday, 14:00, '2026-11-21 14:00' (UTC if it names no zone)",
+    ),
+    argument("--at", type=moment, metavar="TIME", help="who had it then: as --since"),
     argument(
         "--history-dir",
         default="",

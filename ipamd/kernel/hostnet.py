@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
-from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, ways
+from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, uapi, ways
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.host_events import HostEvents
 from ipamd.kernel.netlink import must
@@ -39,6 +39,7 @@ from ipamd.model.kernel import (
     RoutingDifference,
     as_repairs,
 )
+from ipamd.model.record import replace
 from ipamd.ports import HostNetwork
 from ipamd.settings import NetworkConfig
 
@@ -350,14 +351,18 @@ class KernelHostNetwork(HostNetwork):
             )
         sentences: list[str] = []
         refusals: list[WiringError] = []
-        for subject, repairs in self._node_repairs(look, identity, link, addresses):
+        former = self._former(look)
+        unused = [mark for mark in former.marks if not self._is_carried(mark)]
+        parts = self._node_repairs(look, identity, link, addresses)
+        for subject, repairs in (*parts, (NODE, routing.mark_removals(unused))):
             try:
                 sentences += self._carry_out(repairs, subject=subject, held=held)
             except WiringError as exc:
                 refusals.append(exc)
         if TABLE not in held:
             try:
-                sentences += self._repair_table(identity, (link.name, self._former(look)))
+                former = replace(former, marks=tuple(mark for mark in former.marks if mark not in unused))
+                sentences += self._repair_table(identity, (link.name, former))
             except WiringError as exc:
                 refusals.append(exc)
         return sentences, refusals
@@ -383,6 +388,18 @@ class KernelHostNetwork(HostNetwork):
         prefix = self._config.veth_prefix
         self._former_names.update(name for one in self._attachments() if not (name := one.host_veth).startswith(prefix))
         return routing.former_settings(look.rules, self._former_names, self._config)
+
+    def _is_carried(self, mark: int) -> bool:
+        """Whether a connection needs the rule of a former mark. That the kernel does not say is no evidence against it (I11)."""
+        current = self._config.connmark
+        sock = self._host.open_netlink(protocol=uapi.NETLINK_NETFILTER)
+        try:
+            # One that the current mark contains is in every new connection too, and these do not need the rule.
+            return sock.has_any(messages.dump_connections(mark, without=current & ~mark if mark & current == mark else 0))
+        except WiringError:
+            return True
+        finally:
+            sock.close()
 
     def _own_address(self, identity: InstanceIdentity, link: messages.Link, family: Family) -> IpAddress | None:
         """What the packets of sandboxes leave with in a family for egress."""

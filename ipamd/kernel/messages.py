@@ -283,11 +283,22 @@ def delete_rule(
     table: int,
     source: IpAddress | IpNetwork | None = None,
     destination: IpAddress | IpNetwork | None = None,
+    mark: int = 0,
     family: Family = IPV4,
 ) -> Message:
     """Remove one rule, selected as for `add_rule`; absent is fine."""
-    body, words = _rule(priority, table, source, destination, 0, family)
+    body, words = _rule(priority, table, source, destination, mark, family)
     return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
+
+
+def dump_connections(mark: int, *, without: int = 0) -> Message:
+    """Ask for tracked connections of IPv4 that carry all bits of a mark, and none of `without`. The kernel chooses.
+
+    Source: the kernel's net/netfilter/nf_conntrack_netlink.c, ctnetlink_filter_match; include/uapi/linux/netfilter/nfnetlink.h.
+    """
+    chosen = ((uapi.CTA_MARK, mark), (uapi.CTA_MARK_MASK, mark | without))
+    body = struct.pack("=BBH", IPV4.number, 0, 0) + b"".join(attribute(kind, struct.pack(">I", value)) for kind, value in chosen)
+    return Message(f"dump of connections with mark {mark:#x}", uapi.IPCTNL_MSG_CT_GET, 0, body)
 
 
 def dump_links(*, kind: str = "") -> Message:

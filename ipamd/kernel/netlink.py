@@ -203,6 +203,10 @@ class NetlinkSocket:
                 return passes, is_whole
             time.sleep(DUMP_PAUSE_S * 2 ** (len(passes) - 1))
 
+    def has_any(self, message: Message) -> bool:
+        """Whether a dump has an entry. The rest is not read, so the socket must be closed. Raises: WiringError."""
+        return bool(self._dump_once(message, most=1)[0])
+
     def wait(self, *, timeout_s: float) -> bool:
         """Wait for a notification of the groups; False when `timeout_s` passed. An overrun counts as one."""
         deadline = time.monotonic() + timeout_s
@@ -219,13 +223,13 @@ class NetlinkSocket:
                 return True
         return False
 
-    def _dump_once(self, message: Message) -> tuple[list[bytes], bool]:
+    def _dump_once(self, message: Message, *, most: int | None = None) -> tuple[list[bytes], bool]:
         data = self._pack(message, message.flags | uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP)
         expected = self._sequence
         self._send(data, message.step)
         entries: list[bytes] = []
         interrupted = False
-        while True:
+        while most is None or len(entries) < most:
             data = self._receive(message.step)
             for kind, flags, sequence, _, start, end in split(data):
                 if sequence != expected:
@@ -240,6 +244,7 @@ class NetlinkSocket:
                     interrupted = True
                 else:
                     entries.append(data[start:end])
+        return entries, False
 
     def _pack(self, message: Message, flags: int) -> bytes:
         self._sequence += 1

@@ -208,10 +208,20 @@ def node_repairs(link: messages.Link, rules: Collection[messages.Rule], config: 
         yield Repair(RepairKind.RULE, f"rule {priority} to {cidr} is not needed", "removed", change)
 
 
+def mark_removals(marks: Iterable[int]) -> Iterator[Repair]:
+    """Remove the rules of former marks that no connection carries any more."""
+    for mark in marks:
+        priority = dataplane.MARK_PRIORITY
+        change = messages.delete_rule(priority, table=uapi.RT_TABLE_MAIN, mark=mark)
+        yield Repair(
+            RepairKind.RULE, f"rule {priority} fwmark {mark:#x} is of a former setting, and of no connection", "removed", change
+        )
+
+
 def former_settings(rules: Collection[messages.Rule], veth_names: Iterable[str], config: NetworkConfig) -> ruleset.FormerSettings:
     """What living sandboxes and open connections need from before a change of settings.
 
-    A rule 1024 is never removed: connections that carry its mark would leave by the wrong ENI, and conntrack keeps them for days.
+    A rule 1024 stays while a connection carries its mark, which would leave by the wrong ENI without it: for days, perhaps.
     """
     current = {config.connmark} if ruleset.needs_mark(config) else set()
     marks = {

@@ -42,7 +42,7 @@ class FormerSettings:
     """What is in use although the settings say otherwise now.
 
     `veth_prefixes`: of sandboxes that live. `marks`: bits that connections may carry; each is known by its rule 1024, which stays
-    until the node reboots or somebody removes it.
+    while a connection carries the mark, or until somebody removes it.
     """
 
     veth_prefixes: tuple[str, ...] = ()

@@ -32,6 +32,7 @@ from ipamd.settings.parsers import (
     parse_file_text,
     parse_http_url,
     parse_listen_address,
+    parse_mark,
     parse_path,
     parse_path_text,
     parse_plugins,
@@ -155,7 +156,7 @@ class NetworkConfig:
     )
     node_port_support: bool = live("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
     connmark: int = live(
-        "AWS_VPC_K8S_CNI_CONNMARK", integer(1, 0xFFFFFFFF), 0x80, "Bit of the packet mark that the node's rules use."
+        "AWS_VPC_K8S_CNI_CONNMARK", parse_mark, 0x80, "Bit of the packet mark that the node's rules use: one of 0x10ff."
     )
     extra_source_cidrs: tuple[IPv4Network, ...] = setting(
         "VPC_IPAMD_EXTRA_SOURCE_CIDRS",

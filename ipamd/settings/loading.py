@@ -256,14 +256,23 @@ def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
         # A Service may be called like a setting, and `vpc-ipamd` is likely.
         if len(name) > LENGTH_MAX or (OF_A_SERVICE.fullmatch(name) and not is_ours):
             continue
-        near = nearest(name, _meant())
+        # What differs least, underscores aside, whatever becomes of it: a name that means nothing here says what does.
+        near = _spelt_otherwise(name) or nearest(name, _meant())
         family = next((one for one in FAMILIES if name.upper().startswith(one)), "")
         if near or is_ours or family:
-            # One that begins with it, or else the nearest.
-            like = [one for one in _meant() if one.startswith(family)]
+            # One that begins with it, or else the nearest, whatever becomes of that.
+            like = [one for one in (*_meant(), *(row.name for row in UPSTREAM)) if one.startswith(family[:8])]
             best = near or next((one for one in like if one.startswith(name.upper())), "") or nearest(name, like, most=LENGTH_MAX)
-            found.append(f"{printable(name)}: there is no such setting; did you mean {best}?")
+            row = next((one for one in UPSTREAM if one.name == best and one.fate is Fate.WITHOUT_MEANING), None)
+            advice = f"{best} means nothing here: {row.text}" if row else f"did you mean {best}?"
+            found.append(f"{printable(name)}: there is no such setting; {advice}")
     return found + ([f"{counted(more, 'more name')} in the file: there are no such settings"] if more else [])
+
+
+def _spelt_otherwise(name: str) -> str:
+    """The known name that has the same letters and other underscores or hyphens; "" if none has."""
+    letters = re.sub("[-_]", "", name).upper()
+    return next((one for one in (*_meant(), *(row.name for row in UPSTREAM)) if one.replace("_", "").upper() == letters), "")
 
 
 def nearest(name: str, known: Iterable[str], *, most: int | None = None) -> str:

@@ -87,6 +87,27 @@ def integer(lowest: int, highest: int) -> Callable[[str], int]:
     return parse
 
 
+MARKS_OF_OTHERS = (
+    (0x2000, "the plugin portmap's"),
+    (0x4000, "kube-proxy's, for masquerading"),
+    (0x8000, "kubelet's and kube-proxy's, for dropping"),
+    (0x0F00, "Cilium's"),
+    (0xFFFF0000, "Calico's"),
+)
+"""Bits of the packet mark that others set or clear, and whose. Sources: github.com/containernetworking/plugins, plugins/meta/portmap
+(DefaultMarkBit); kubernetes pkg/proxy/iptables (masqueradeBit), pkg/kubelet (KUBE-MARK-DROP); cilium
+bpf/lib/common.h (MARK_MAGIC_HOST_MASK); projectcalico/calico felix/config (IptablesMarkMask)."""
+
+
+def parse_mark(text: str) -> int:
+    """Accept bits of the packet mark that nobody else uses. Raises: ValueError naming whose they are."""
+    mark = integer(1, 0xFFFFFFFF)(text)
+    for bits, whose in MARKS_OF_OTHERS:
+        if mark & bits:
+            raise ValueError(f"has bits of {bits:#x}, which are {whose}: choose from 0x10ff, as 0x80")
+    return mark
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     """Make a parser of a closed set of lower-case words; the parser raises ValueError."""
 

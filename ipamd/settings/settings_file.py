@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
+from typing import BinaryIO
 
 from ipamd.model.words import printable
 
@@ -41,15 +43,21 @@ def read(path: str) -> tuple[dict[str, str], list[str]]:
 
 
 def content_of(path: str) -> bytes:
-    """Read one byte more than is allowed at most. A FIFO does not block. Raises: OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    """Read one byte more than is allowed at most. Raises: OSError."""
+    with opened(path) as file:
+        return file.read(SIZE_MAX + 1)
+
+
+def opened(path: str | Path, *, flags: int = 0) -> BinaryIO:
+    """Open a file to read it. A FIFO, device, socket or directory in its place does not block, and is refused. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", path)
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(SIZE_MAX + 1)
-    finally:
+            raise OSError(errno.EINVAL, "it is no file", str(path))
+    except BaseException:
         os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
 
 
 def parse(text: str, *, source: str) -> tuple[dict[str, str], list[str]]:

@@ -14,7 +14,9 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
+from ipamd.kernel import uapi
 from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.kernel.netlink import Message
 from ipamd.model.kernel import Repaired
 from ipamd.settings import NetworkConfig
 from tests.netns.test_host_network import TO_SECONDARY
@@ -191,9 +193,38 @@ def test_old_prefix_is_covered_while_a_veth_has_it(node):
     assert '"pod*"' in text
 
 
+@pytest.mark.parametrize("later", [0x100, 0x180], ids=["another bit", "a mark that contains it"])
+@pytest.mark.parametrize("is_live", [False, True], ids=["restart", "live"])
+def test_an_old_mark_stays_as_long_as_a_connection_carries_it(node, later, is_live):
+    """Its rule and its place in the table go with the last of its connections, by a repair that is told once."""
+    node.exchange(*node.from_pod())
+    (node.renew if is_live else node.start)(NetworkConfig(connmark=later))
+    node.answers(node.from_outside())
+    node.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert "0x80/0x80" in node.world.host.sh("ip rule show prio 1024")
+    forget_connections(node.world)
+    node.answers(node.from_outside())
+    repaired, followed = node.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert "fwmark 0x80 is of a former setting" in repaired
+    assert "followed a change" in followed
+    assert "0x80/0x80" not in node.world.host.sh("ip rule show prio 1024")
+    assert "0x00000080" not in node.world.host.sh("nft list table ip vpc-ipamd")
+    assert node.hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
+    assert node.hostnet.differences(identity=node.world.identity(), enis=[]) == []
+
+
+def forget_connections(world):
+    """Let the host's kernel forget every connection (ctnetlink's delete without a tuple)."""
+    sock = world.netns.open_netlink(protocol=uapi.NETLINK_NETFILTER)
+    sock.carry_out([Message("forget connections", uapi.IPCTNL_MSG_CT_GET + 1, 0, bytes(4))], what="the test")
+    sock.close()
+
+
 def test_an_old_mark_is_given_up_with_its_rule(node):
     """Removing the rule of the old mark by hand frees the bit: the table follows, and the rule does not come back."""
+    node.exchange(*node.from_pod())
     node.start(NetworkConfig(connmark=0x200))
+    assert "0x00000080" in node.world.host.sh("nft list table ip vpc-ipamd")
     node.world.host.sh("ip rule del prio 1024 fwmark 0x80/0x80")
     node.hostnet.reconcile(identity=node.world.identity(), enis=[])
     assert "0x00000080" not in node.world.host.sh("nft list table ip vpc-ipamd")

@@ -33,7 +33,7 @@ def test_prefix_mark_mtu_and_snat() -> None:
             env=made.env
             | {
                 "AWS_VPC_K8S_CNI_VETHPREFIX": "pod",
-                "AWS_VPC_K8S_CNI_CONNMARK": "0x200",
+                "AWS_VPC_K8S_CNI_CONNMARK": "0x20",
                 "POD_MTU": "1400",
                 "AWS_VPC_K8S_CNI_EXTERNALSNAT": "true",
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -433,3 +434,31 @@ def test_no_sync_per_event(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.writer.close()
     assert len(synced) == 1
     assert len(read(disk.directory, ADDRESS).records) == 102
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "directory": os.mkdir,
+    "socket": lambda path: os.mknod(path, 0o600 | stat.S_IFSOCK),
+    "endless device": lambda path: path.symlink_to("/dev/zero"),
+    "loop": lambda path: path.symlink_to(path),
+    "huge": lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 1 << 40),
+}
+
+
+@pytest.mark.parametrize("number", ["00000000", "00000500", "99999999"], ids=["oldest", "newer", "last"])
+@pytest.mark.parametrize("kind", ["history", "refused"])
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_segment_hangs_nobody(disk: Disk, odd: str, kind: str, number: str) -> None:
+    """Whatever has a segment's name: questions are answered and name it, the writer goes on beside it, and no record of ours goes."""
+    disk.write(disk.record())
+    disk.directory.joinpath(f"{kind}-{number}.jsonl")
+    ODD[odd](disk.directory / f"{kind}-{number}.jsonl")
+    found = read(disk.directory, ADDRESS)
+    assert [one.event for one in found.records if one.address] == ["assigned"]
+    assert f"{kind}-{number}.jsonl is not read" in found.problem
+    assert len(read_since(disk.directory, disk.clock.now() - timedelta(days=1)).records) == 2
+    disk.start("two")  # a boot, which begins a segment
+    disk.write(disk.record("unassigned"), disk.record("refused"))
+    events = [one.event for one in read(disk.directory, ADDRESS).records if one.address]
+    assert sorted(events) == ["assigned", "refused", "unassigned"]

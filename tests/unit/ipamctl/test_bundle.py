@@ -180,4 +180,4 @@ def test_of_a_long_history_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.M
     assert [json.loads(line)["address"] for line in lines[-2:]] == ["10.0.0.98", "10.0.0.99"]
     assert len(lines) < 100
     (tmp_path / "history-00000001.jsonl").mkdir()
-    assert "Is a directory" in json.loads(archive._history(tmp_path).splitlines()[0])["problem"]
+    assert "it is no file" in json.loads(archive._history(tmp_path).splitlines()[0])["problem"]

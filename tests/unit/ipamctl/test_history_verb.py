@@ -107,7 +107,19 @@ def test_a_question_that_cannot_be_sent_is_told(away: Path, capsys: pytest.Captu
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("90m", 5400), ("2h", 7200), ("3d", 259200), ("1w", 604800)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30s", 30),
+        ("90m", 5400),
+        ("2h", 7200),
+        ("3d", 259200),
+        ("1w", 604800),
+        ("yesterday", 86400),
+        ("2 hours ago", 7200),
+        ("now", 0),
+    ],
+)
 def test_durations_count_back_from_now(text: str, seconds: int) -> None:
     """2h is two hours ago."""
     then = datetime.fromisoformat(moment(text))
@@ -122,14 +134,22 @@ def test_durations_count_back_from_now(text: str, seconds: int) -> None:
         ("2026-11-22T10:00:00+02:00", "2026-11-22T10:00:00+02:00"),
         ("2026-11-22 10:00", "2026-11-22T10:00:00+00:00"),
         ("2026-11-22", "2026-11-22T00:00:00+00:00"),
+        ("2026-11-22 10:00 UTC", "2026-11-22T10:00:00+00:00"),
+        ("yesterday 14:00", "2026-11-24T14:00:00+00:00"),
+        ("today 09:00Z", "2026-11-25T09:00:00+00:00"),
+        ("09:00", "2026-11-25T09:00:00+00:00"),
+        ("14:00", "2026-11-24T14:00:00+00:00"),
+        ("Yesterday 14:00+02:00", "2026-11-24T14:00:00+02:00"),
     ],
 )
-def test_times_are_rfc_3339(text: str, expected: str) -> None:
-    """UTC if no zone is named, as all that we print."""
-    assert moment(text) == expected
+def test_times_are_rfc_3339_or_a_day_and_a_time(text: str, expected: str) -> None:
+    """UTC if no zone is named, as all that we print; a time without a day is the latest that has been."""
+    assert moment(text, now=datetime(2026, 11, 25, 10, 30, tzinfo=UTC)) == expected
 
 
-@pytest.mark.parametrize("text", ["", "h", "2x", "-2h", "yesterday", "99999999999999d", "2026-13-01", "\u0662h"])
+@pytest.mark.parametrize(
+    "text", ["", "h", "2x", "-2h", "yesterdays", "tomorrow", "25:00", "99999999999999d", "2026-13-01", "\u0662h"]
+)
 def test_other_times_are_refused(text: str) -> None:
     """A usage error, no traceback."""
     with pytest.raises(argparse.ArgumentTypeError):

@@ -75,6 +75,13 @@ def test_misspelt(name: str) -> None:
     assert refusal.value.details == f"{name}: there is no such setting; did you mean {MISSPELT[name]}?"
 
 
+@pytest.mark.parametrize("name", ["AWS_VPC_K8S_CNI_LOG_LEVEL", "AWS_VPC_CNI_LOG_LEVEL", "aws-vpc-k8s-cni-loglevel"])
+def test_one_that_means_nothing_here_says_what_does(name: str) -> None:
+    """The nearest may be a name of amazon-vpc-cni-k8s that has no effect: its row says what to set instead."""
+    with pytest.raises(SettingsError, match="AWS_VPC_K8S_CNI_LOGLEVEL means nothing here: set VPC_IPAMD_LOG_LEVEL"):
+        load({name: "1"})
+
+
 @pytest.mark.parametrize("name", OF_OTHERS)
 def test_left_alone(name: str) -> None:
     """What no misspelt setting looks like changes nothing."""
