@@ -187,10 +187,9 @@ class Families(Collector):
         datastore, family = self._sources.datastore, self._sources.settings.now.network.egress
         if not family:
             return {}
-        in_use = sum(one.other_address is not None for one in datastore.attachments())
-        cooling = sum(row.other_address is not None for row in datastore.addresses(state=AddressState.COOLING))
-        free = len(family.egress.addresses()) - in_use - cooling
-        return dict(zip(EGRESS_STATES, (in_use, cooling, max(free, 0)), strict=True))
+        held = [row.state is AddressState.COOLING for row in datastore.addresses() if row.other_address]
+        free = len(family.egress.addresses()) - len(held)
+        return dict(zip(EGRESS_STATES, (held.count(False), held.count(True), free), strict=True))
 
     def _events(self) -> Iterator[Row]:
         sources, counts = self._sources, self._counts

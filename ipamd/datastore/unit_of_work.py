@@ -335,17 +335,18 @@ class UnitOfWork:
         return self._amend(replace(known, host_veth=host_veth, result=result), detail=detail)
 
     @change
-    def find_other(self, key: AttachmentKey, *, other_address: IpAddress) -> Attachment:
-        """Record what an attached sandbox was found to have for egress: the file was taken back a level and up again.
+    def find_other(self, address: IpAddress, *, other_address: IpAddress) -> None:
+        """Record what the sandbox of an assigned or quarantined address was found to have for egress.
 
-        Returns: the attachment as it is now. UnknownAttachmentError, which does not fail the unit, if there is none.
+        The file was lost, or taken back a level and up again. What is quarantined holds it back, and cools with it.
         """
-        known = self._attached(key)
-        old = self.view.known_address(known.address)
+        old = self.view.known_address(address)
         params: Params = {"key_address": old.address, "key_state": old.state, "other_address": other_address}
         self._disk.write(sql.UPDATE_OTHER_ADDRESS, params, subject=f"finding {other_address}")  # its state stays as it is (I8)
         self.view.addresses.changes[old.address] = replace(old, other_address=other_address)
-        return self._amend(replace(known, other_address=other_address), detail=f"it has {other_address} for egress")
+        if old.owner is not None:
+            known = replace(self._attached(old.owner), other_address=other_address)
+            self._amend(known, detail=f"it has {other_address} for egress")
 
     @change
     def unassign(

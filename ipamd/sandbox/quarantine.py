@@ -169,6 +169,7 @@ class QuarantineService(Service):
                 dying = next((veth.name for veth in carriers), None)
                 self._cool(row, judgement.reasons[0], dying_veth=dying)
         for veth in (veth for veth in unrecorded if veth.address == row.address):
+            self._hold_other(row, survey.egress_of(veth.key) if veth.key else None)
             is_leftover = veth.name in self._leftovers
             judgement = self.judge.judge_veth(veth, listed=listed, is_unpromised=is_leftover)
             if judgement.verdict is Verdict.ADOPT and listed is not None and veth.key is not None:
@@ -180,6 +181,16 @@ class QuarantineService(Service):
                 self._failpoint("adopt.leftover-removed")
                 if live_count == 1:
                     self._cool(row, f"sandbox {veth.key}: {judgement.reasons[0]}; its wiring was removed", dying_veth=None)
+
+    def _hold_other(self, row: Address, second: HostVeth | None) -> None:
+        """Give nobody what a quarantined sandbox has for egress, and let it cool with its pool address (I1, I8)."""
+        found = second.address if second else None
+        if found is None or any(found == one.other_address for one in self._datastore.addresses()):
+            return
+        with self._datastore.transaction() as uow:
+            now = self._datastore.address(row.address)
+            if now is not None and now.state is AddressState.QUARANTINED and now.other_address is None:
+                uow.find_other(row.address, other_address=found)
 
     def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
         """Remove what is left of a sandbox without a row if that is the verdict; it has no address that could be freed."""

@@ -212,7 +212,7 @@ class StartupReconciler(Service):
             try:
                 if known and known.other_address is None and veth.address and self._survey.egress_of(known.key) == veth:
                     with self._datastore.transaction() as uow:
-                        uow.find_other(known.key, other_address=veth.address)
+                        uow.find_other(known.address, other_address=veth.address)
                 elif not (veth.is_dying or veth.key is None or veth.key in first or known):
                     self._wiring.remove_leftover(host_veth=veth.name, address=None)
                     self._outcome.removed_count += 1

@@ -60,7 +60,7 @@ def after_add(rig: Rig) -> None:
     rig.node.run(["ip", "-n", "victim", "link", "del", "p0"], check=False)
     again = add_again(rig)
     assert again.ok, again.body
-    assert rig.lab.ping(source="host-a", targets=[again.address])[again.address]
+    assert rig.lab.ping(source="host-a", targets=[again.any_address])[again.any_address]
     rig.assert_sound(expected=1)
 
 
@@ -154,6 +154,15 @@ def after_growth(rig: Rig) -> None:
     assert len(enis) == 1, f"I9: {len(enis)} ENIs of ours, one is needed"
 
 
+def after_prefix(rig: Rig) -> None:
+    """The pool has one /80, as EC2 has it, and serves from it: nothing asked for twice, nothing lost (I9, I18)."""
+    wait_until(lambda: rig.pool()["free_count"] > 0, what="a /80")
+    (eni,) = rig.lab.vpc.enis_of(rig.node.instance_id)
+    (prefix,) = eni.ipv6_prefixes
+    reply = add_again(rig)
+    assert reply.any_address in prefix
+
+
 def prepare_release(rig: Rig) -> None:
     """A sandbox lives, and others have left: three ENIs with more addresses than the target."""
     for number in range(RELEASED_COUNT):
@@ -187,6 +196,7 @@ DEL = Scenario(provoke_del, prepare=prepare_one, after=after_del, is_only_provok
 COOLING = Scenario(provoke_cooling, prepare=prepare_one, after=after_del, is_only_provoked=True)
 GROWTH = Scenario(provoke_growth, after=after_growth, needs_fresh_node=True)
 START = nothing
+FIRST_PREFIX = Scenario(START, after=after_prefix, needs_fresh_node=True)
 
 SCENARIOS: dict[str, Scenario] = {
     "attach.reserved": ADD,
@@ -236,6 +246,13 @@ SCENARIOS: dict[str, Scenario] = {
     "kernel.name-and": ADD,
     "kernel.raise-eth0": ADD,
 }
+
+
+IPV6_GROWTH: dict[str, Scenario] = {
+    "growth.allocated": FIRST_PREFIX,
+    "growth.intent-closed": FIRST_PREFIX,
+}
+"""What a node of IPv6 goes through to its only /80, which it asks for at its first start."""
 
 
 def after_growth_unblocked(rig: Rig) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.families import in_both_of_lab, lab_family_for
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
@@ -14,9 +15,9 @@ FAILPOINT = "adopt.adopted"
 
 
 @pytest.fixture
-def made() -> Iterator[Rig]:
+def made(request: pytest.FixtureRequest) -> Iterator[Rig]:
     """A node with containerd and three real sandboxes."""
-    with rig(containerd=True) as one:
+    with rig(containerd=True, family=lab_family_for(request)) as one:
         for number in range(3):
             one.node.cri.run_sandbox(f"pod-{number}")
         one.assert_sound(expected=3)
@@ -28,6 +29,7 @@ def lose_datastore(made: Rig) -> None:
     made.node.run(["/bin/sh", "-c", "rm -f /run/vpc-ipamd/state.db*"])
 
 
+@in_both_of_lab("made")
 def test_a_deleted_datastore_is_rebuilt(made: Rig) -> None:
     """Every live sandbox keeps its address, and none of these is given to a new one (I1, I2); within 10 s."""
     before = made.attachments()
@@ -44,6 +46,7 @@ def test_a_deleted_datastore_is_rebuilt(made: Rig) -> None:
     made.assert_sound(expected=0)
 
 
+@in_both_of_lab("made")
 def test_a_crash_in_the_middle_of_adopting_is_repeated_whole(made: Rig) -> None:
     """Killed after the first of three was adopted: the half-made datastore does not pass for a whole one (I2)."""
     before = made.attachments()

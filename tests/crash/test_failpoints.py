@@ -17,8 +17,9 @@ import ipamd.eni
 import ipamd.migration
 import ipamd.sandbox
 from lab.lab import IPV6_CIDR, Lab
+from lab.vpc.family import IPV4, IPV6, Family
 from lab.vpc.state import Vpc
-from tests.crash.scenarios import ELSEWHERE, SCENARIOS
+from tests.crash.scenarios import ELSEWHERE, IPV6_GROWTH, SCENARIOS, Scenario
 from tests.rig import Rig, wait_until
 
 KERNEL = {"kernel.create-veth", "kernel.name-and", "kernel.raise-eth0"}
@@ -29,6 +30,11 @@ WITH_EGRESS = sorted(
     | KERNEL
 )
 """Failpoints between whose effects a sandbox's second link comes or goes."""
+
+EGRESS_CASES = [(IPV6, name) for name in WITH_EGRESS] + [
+    (IPV4, name) for name in sorted({"attach.unwired", "cooling.swept", "restore.leftover-removed"} | KERNEL)
+]
+"""In IPv6 all, which has egress unless it is turned off; in IPv4, where all run without it, what the kernel does by the family."""
 
 FAILPOINT_COUNT = 50
 """Said once, so that a walk that finds too few fails instead of proving nothing."""
@@ -58,15 +64,23 @@ def test_a_crash_here_loses_doubles_and_leaves_nothing(lab: Lab, name: str) -> N
 
 @pytest.mark.privileged
 @pytest.mark.slow
-@pytest.mark.parametrize("name", WITH_EGRESS)
-def test_a_crash_here_with_egress(lab: Lab, name: str) -> None:
-    """The same of a sandbox with a second link: it, its route and its address go or stay with the first (I1, I4, I5, I8)."""
-    die_at(lab, name, env={**SCENARIOS[name].env, "ENABLE_V6_EGRESS": "true"}, node="egress-")
+@pytest.mark.parametrize(("family", "name"), EGRESS_CASES, ids=lambda one: one if isinstance(one, str) else one.nft)
+def test_a_crash_here_with_egress(lab: Lab, family: Family, name: str) -> None:
+    """The same with a second link: it, its route and its address go or stay with the first (I1, I4, I5, I8)."""
+    die_at(lab, name, env={**SCENARIOS[name].env, **family.settings, "ENABLE_V6_EGRESS": "true"}, node=f"{family.nft}-")
 
 
-def die_at(lab: Lab, name: str, *, env: Mapping[str, str], node: str = "") -> None:
+@pytest.mark.privileged
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IPV6_GROWTH)
+def test_a_crash_on_the_way_to_the_prefix(lab: Lab, name: str) -> None:
+    """Where a node of IPv6 asks for its /80: after the next start it has one, and so says EC2 (I9)."""
+    die_at(lab, name, env=IPV6.settings, node="prefix-", scenario=IPV6_GROWTH[name])
+
+
+def die_at(lab: Lab, name: str, *, env: Mapping[str, str], node: str = "", scenario: Scenario | None = None) -> None:
     """Have a daemon die at a failpoint, and look at the node after the next start."""
-    scenario = SCENARIOS[name]
+    scenario = scenario or SCENARIOS[name]
     made = Rig(lab, lab.add_node(node + name.replace(".", "-")), env=env)
     armed = {"VPC_IPAMD_FAILPOINT": f"{name}:{scenario.count}"}
     if not scenario.needs_fresh_node:
@@ -86,9 +100,9 @@ def die_at(lab: Lab, name: str, *, env: Mapping[str, str], node: str = "") -> No
         made.start()
         scenario.after(made)
         made.assert_sound()
-        if "ENABLE_V6_EGRESS" in env:
+        if made.driver.egress is not None:
             assert made.add("other").ok
-            made.node.run(["ip", "-n", "other", "link", "show", "v6if0"])
+            made.node.run(["ip", "-n", "other", "link", "show", made.driver.egress.egress_link])
         for left in list(made.attachments()):
             assert made.cni("DEL", left).ok
         made.assert_sound(expected=0)

@@ -17,13 +17,14 @@ from ipamd.model.attachment import Attachment, SandboxNames, veth_name
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudError, EniLimitError
+from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import EniId
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.sandbox import SandboxState
 from ipamd.sandbox.judge import LIST_INTERVAL_S
-from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
+from tests.families import family_for, in_both, network_of
 from tests.unit.service.test_leaked_enis import leak, pass_looks
 from tests.unit.service.test_release import fill_and_empty, run_down
 
@@ -33,9 +34,9 @@ class KilledHere(BaseException):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[FakeNode]:
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FakeNode]:
     """A node that serves."""
-    made = FakeNode(tmp_path)
+    made = FakeNode(tmp_path, network=network_of(family_for(request)))
     made.bring_up()
     yield made
     made.datastore.close()
@@ -66,6 +67,7 @@ def look_often(node: FakeNode) -> None:
         node.clock.advance(LIST_INTERVAL_S)
 
 
+@in_both("node")
 @pytest.mark.parametrize("name", ["reap.judged", "reap.done"])
 def test_a_crash_while_reaping_frees_once(node: FakeNode, name: str) -> None:
     """Killed before or after the reap: afterwards the dead sandbox is freed exactly once, the live one never (I1, I2)."""
@@ -88,6 +90,7 @@ def test_a_crash_while_reaping_frees_once(node: FakeNode, name: str) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 @pytest.mark.parametrize("name", ["adopt.leftover-removed", "adopt.settled"])
 def test_a_crash_while_settling_a_quarantine_settles_it_later(node: FakeNode, name: str) -> None:
     """Killed between removing a leftover and freeing its address: the next look finishes, nothing is given early (I1)."""
@@ -115,6 +118,7 @@ def test_a_crash_while_settling_a_quarantine_settles_it_later(node: FakeNode, na
     node.assert_sound()
 
 
+@in_both("node")
 @pytest.mark.parametrize("name", ["attach.reserved", "attach.wired", "attach.committed"])
 @pytest.mark.parametrize("later", ["same sandbox again", "its DEL", "nobody comes back"])
 def test_whoever_comes_back_after_a_crash_in_add(node: FakeNode, name: str, later: str) -> None:
@@ -176,10 +180,11 @@ def test_a_crash_while_an_eni_is_taken_in_after_all_keeps_it(node: FakeNode, nam
     node.assert_sound()
 
 
+@pytest.mark.parametrize("family", [IPV4, IPV6], ids=lambda family: family.nft)
 @pytest.mark.parametrize("later", ["successor again", "its DEL", "its DEL, then the successor", "nobody comes back"])
-def test_a_crash_between_the_names_of_record_and_link(tmp_path: Path, later: str) -> None:
+def test_a_crash_between_the_names_of_record_and_link(tmp_path: Path, family: Family, later: str) -> None:
     """Killed when the record has the sandbox's own name and the link still the pod's: whoever comes finds the link (I2, I4, I5)."""
-    node = FakeNode(tmp_path, network=NetworkConfig(pod_veth_names=True))
+    node = FakeNode(tmp_path, network=replace(network_of(family), pod_veth_names=True))
     node.bring_up()
     first = add_for_pod(node, "a")
     node.runtime.run("a", state=SandboxState.NOTREADY)

@@ -112,6 +112,27 @@ def test_a_restart_keeps_it(node: FakeNode, is_datastore_kept: bool) -> None:
     node.assert_sound()
 
 
+def test_what_a_quarantined_sandbox_has_is_held_back(node: FakeNode) -> None:
+    """Without rows and with a silent runtime nobody gets it while its sandbox is wired, nor before it has cooled (I1, I8)."""
+    made = node.add("a")
+    node.runtime.is_down = True
+    node.crash(keep_datastore=False)
+    node.clock.advance(1021)  # what is given first goes by the clock: it would be the same one
+    node.bring_up()
+    row = node.datastore.address(made.address)
+    assert row is not None
+    assert (row.state, row.other_address) == (AddressState.QUARANTINED, made.other_address)
+    assert node.add("b").other_address != made.other_address
+    del node.wiring.netns[made.netns]
+    del node.wiring.wired[made.host_veth]
+    node.wiring.routes = {one: link for one, link in node.wiring.routes.items() if link not in host_veths(made)}
+    node.quarantine.resolve(None)
+    assert str(made.other_address) in others(node), "it cools"
+    node.cool()
+    assert str(made.other_address) not in others(node)
+    node.assert_sound()
+
+
 def test_a_file_that_was_taken_back_and_up_again(node: FakeNode) -> None:
     """`datastore downgrade` forgets what sandboxes have for egress; the next start finds it at their links (I2)."""
     made = node.add("a")

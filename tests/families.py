@@ -1,0 +1,40 @@
+"""Tests whose promise is the family's: the same test, on a node of each.
+
+A fixture that makes a node takes the family by `family_for`; a test, or a whole file, that both must pass says `in_both("fixture")`.
+Elsewhere the fixture's node is one of IPv4.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ipamd.model.family import IPV4, IPV6, Family
+from ipamd.settings import NetworkConfig
+from lab.vpc import family as lab_family
+
+
+def in_both(fixture: str) -> pytest.MarkDecorator:
+    """Run with a node of each family from a fixture of fakes that asks `family_for`."""
+    return pytest.mark.parametrize(fixture, [IPV4, IPV6], indirect=True, ids=lambda family: family.nft)
+
+
+def in_both_of_lab(fixture: str) -> pytest.MarkDecorator:
+    """The same with a node of the lab."""
+    return pytest.mark.parametrize(fixture, lab_family.FAMILIES, indirect=True, ids=lambda family: family.nft)
+
+
+def family_for(request: pytest.FixtureRequest) -> Family:
+    """The family that a fixture of fakes is asked for."""
+    family: Family = getattr(request, "param", IPV4)
+    return family
+
+
+def lab_family_for(request: pytest.FixtureRequest) -> lab_family.Family:
+    """The family that a fixture of the lab is asked for."""
+    family: lab_family.Family = getattr(request, "param", lab_family.IPV4)
+    return family
+
+
+def network_of(family: Family) -> NetworkConfig:
+    """Settings that make a pool of a family."""
+    return NetworkConfig(ipv4=family is IPV4, ipv6=family is IPV6)
