@@ -37,11 +37,11 @@ help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## install what is missing: Debian packages, the virtual environment, generated data
-	@PYTHON=$(PYTHON) tools/setup.sh packages
+	@$(if $(IS_NEW),,PYTHON=$(PYTHON) tools/setup.sh packages)
 
 $(STAMP): setup.cfg pyproject.toml tools/setup.sh
 	@PYTHON=$(PYTHON) tools/setup.sh packages venv
-	touch $(STAMP)
+	touch $(STAMP) # $(eval IS_NEW := yes)
 
 plugin: setup build/vpc-cni ## build/vpc-cni: the plugin as one static file for this machine
 
@@ -98,13 +98,19 @@ test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test
 heavy: setup
 	@PYTHON=$(PYTHON) tools/setup.sh heavy
 
-image: plugin $(if $(filter arm64,$(ARCH)),plugin-arm64) heavy ## the image by Debian's buildah, its list of contents, build/sbom.json: build/image/; ARCH=arm64 for the other one
+image: plugin $(if $(filter arm64,$(ARCH)),plugin-arm64) image-tools ## the image by Debian's buildah, its list of contents, build/sbom.json: build/image/; ARCH=arm64 for the other one
 	@tools/image.sh all
 
-test-arm64: plugin plugin-arm64 heavy ## the arm64 image built whole, twice, and tried under QEMU (`make test-all` tries it on a base that is not configured)
+.PHONY: image-tools
+image-tools: setup
+	@PYTHON=$(PYTHON) tools/setup.sh image
+
+test-arm64: plugin plugin-arm64 image-tools ## the arm64 image built whole, twice, and tried under QEMU (`make test-all` tries it on a base that is not configured)
+	@tools/setup.sh machine
 	VPC_IPAMD_ARM64=1 VPC_IPAMD_HEAVY=1 $(PYTEST) tests/heavy/test_image_arm64.py
 
-lock: heavy ## renew manifests/image/*.lock: the Python packages of the image, by hash
+lock: setup ## renew manifests/image/*.lock: the Python packages of the image, by hash
+	@PYTHON=$(PYTHON) tools/setup.sh lock
 	@tools/lock.sh
 
 demo: plugin-if-possible ## the main job on the embedded lab: two nodes, real containerd, real daemon, real plugin

@@ -12,7 +12,7 @@ program=$(realpath "$1") image=$(realpath -m "${2:-$(dirname "$0")/../build/imag
 cd "$(dirname "$0")/.."
 cannot() { echo "arm64_machine: $1" >&2; exit 1; }
 for tool in qemu-system-aarch64 cpio depmod mmdebstrap; do
-    command -v "$tool" >/dev/null || cannot "no $tool here: \`tools/setup.sh heavy\` installs it"
+    command -v "$tool" >/dev/null || cannot "no $tool here: \`tools/setup.sh machine\` installs it"
 done
 extra=build/image/machine-arm64.tar
 mkdir -p build/image

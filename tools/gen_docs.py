@@ -1,4 +1,4 @@
-"""Generate `docs/settings.md`, `docs/metrics.md`, `docs/ipamctl.md` and the picture, or check (`--check`) that they are up to date.
+"""Generate pages, the picture and the chart's copies of rules and dashboard, or check (`--check`) that they are up to date.
 
 The texts beside each setting and metric in the code are the only source: `ipamctl config`, the metrics endpoint and these pages
 print the same words. Only the table of alerts and the comparison with amazon-vpc-cni-k8s are written by hand, in
@@ -23,6 +23,7 @@ from tools import ipamctl_page, picture
 from tools.metrics_page import metrics_page
 
 ROOT = Path(__file__).resolve().parent.parent
+MONITORING = ROOT / "manifests" / "monitoring"
 PICTURE = ROOT / "docs" / "picture" / "architecture.toml"
 
 SETTINGS_HEAD = """\
@@ -127,6 +128,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/ipamctl.md": ipamctl_page.page,
     "docs/picture/architecture.svg": picture_page,
+    # helm reads nothing outside of the chart, kustomize nothing outside of its folder
+    **{f"manifests/chart/files/{name}": (MONITORING / name).read_text for name in ("rules.yaml", "dashboard.json")},
 }
 """Generated file below ROOT -> the function that renders it."""
 

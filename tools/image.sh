@@ -28,7 +28,7 @@ esac
 [ "$arch" = "$native" ] || plugin=build/vpc-cni-$arch libc=libc6-dev-$arch-cross bom=build/sbom-$arch.json
 for glibc in 2014 _2_17 _2_28 _2_34; do platforms+=(--platform "manylinux${glibc}_$machine"); done
 cannot() { echo "image: $1" >&2; exit 1; }
-tool() { command -v "$1" >/dev/null || cannot "no $1 here: \`tools/setup.sh heavy\` installs it"; }
+tool() { command -v "$1" >/dev/null || cannot "no $1 here: \`tools/setup.sh image\` installs it"; }
 in_store() { buildah --root "$scratch/store" --runroot "$scratch/run" --storage-driver "${STORAGE_DRIVER:-vfs}" "$@"; }
 
 context() {

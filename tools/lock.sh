@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Write manifests/image/requirements.lock (what the daemon imports) and build.lock (what makes the wheel) anew, with the hash of every
-# file of every release that is named, so for amd64 and arm64 alike. `tools/setup.sh heavy` installs pip-tools for it.
+# file of every release that is named, so for amd64 and arm64 alike. `tools/setup.sh lock` installs pip-tools for it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() { # INPUT OUTPUT OPTION...

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data),
 # `containerd17` (two further containerds for some tests) and `reference_plugins` (both go with `packages`), `arm64` (a cross compiler
-# and QEMU, for the plugin), `heavy` (what `make test-all` and `make image` need besides).
+# and QEMU, for the plugin), `image` (what `make image` needs), `lock`, `machine` (the arm64 machine of `make test-arm64`), `manifests`
+# (kubectl, helm and kustomize, none of them installed), `heavy` (all of these, Chromium and Prometheus: `make test-all`).
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,20 +14,16 @@ needed=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nf
         gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz
         systemd:/usr/lib/systemd/systemd-networkd udev:/usr/bin/udevadm)
 
-# For `make image` and tests/heavy: a test that needs another tool gets its package here, one a line.
-heavy_packages=(
-    buildah:/usr/bin/buildah
-    chromium:/usr/bin/chromium
-    cpio:/usr/bin/cpio
-    kmod:/usr/sbin/depmod
-    mmdebstrap:/usr/bin/mmdebstrap
-    prometheus:/usr/bin/promtool
-    qemu-system-arm:/usr/bin/qemu-system-aarch64
-    qemu-user-static:/usr/bin/qemu-aarch64-static
-)
-# Their Python tools have an environment of their own, build/heavy/venv: none of them is imported by a test.
-heavy_python=("pip-tools >= 7.5, < 8" "cyclonedx-bom >= 7, < 8")
-helm_version=v3.19.0
+# Each command installs its own only. skopeo is for the step after `make image`: into a registry (docs/install.md).
+image_packages=(buildah:/usr/bin/buildah mmdebstrap:/usr/bin/mmdebstrap skopeo:/usr/bin/skopeo)
+machine_packages=(cpio:/usr/bin/cpio kmod:/usr/sbin/depmod qemu-system-arm:/usr/bin/qemu-system-aarch64
+                  qemu-user-static:/usr/bin/qemu-aarch64-static)
+# A test in tests/heavy that needs another tool gets its package here.
+heavy_packages=(chromium:/usr/bin/chromium prometheus:/usr/bin/promtool)
+# Python tools have an environment of their own, build/heavy/venv: none of them is imported by a test.
+image_python="cyclonedx-bom >= 7, < 8"
+lock_python="pip-tools >= 7.5, < 8"
+helm_version=v3.19.0 kustomize_version=v5.7.1
 
 packages() {
     debian_packages
@@ -35,7 +32,11 @@ packages() {
 }
 
 reference_plugins() {
-    # Tests of chained plugins use them. What is missing is said by the script, and is no reason to stop.
+    # Tests of chained plugins use them. What is missing is no reason to stop.
+    if ! command -v go >/dev/null && [ ! -d build/reference-plugins ]; then
+        echo "setup: without Go, tests of chained plugins are skipped; nothing else needs it"
+        return 0
+    fi
     timeout -k 5 400 tools/build_reference_plugins.sh build/reference-plugins || true
 }
 
@@ -51,14 +52,41 @@ arm64() {
     debian_packages
 }
 
-heavy() {
-    needed=("${heavy_packages[@]}")
+image() {
+    needed=("${image_packages[@]}")
     debian_packages
+    python_tool cyclonedx-py "$image_python"
+}
+
+lock() {
+    python_tool pip-compile "$lock_python"
+}
+
+machine() {
+    needed=("${machine_packages[@]}")
+    debian_packages
+}
+
+manifests() {
     mkdir -p build/heavy
     heavy_kubectl
-    heavy_helm
+    from_go helm "helm.sh/helm/v3/cmd/helm@$helm_version"
+    from_go kustomize "sigs.k8s.io/kustomize/kustomize/v5@$kustomize_version"
+}
+
+heavy() {
+    needed=("${heavy_packages[@]}" "${image_packages[@]}" "${machine_packages[@]}")
+    debian_packages
+    image
+    lock
+    manifests
+}
+
+python_tool() { # PROGRAM REQUIREMENT
+    [ ! -x "build/heavy/venv/bin/$1" ] || return 0
+    mkdir -p build/heavy
     [ -x build/heavy/venv/bin/pip ] || "$python" -m venv build/heavy/venv
-    build/heavy/venv/bin/python -m pip install --quiet --disable-pip-version-check "${heavy_python[@]}"
+    build/heavy/venv/bin/python -m pip install --quiet --disable-pip-version-check "$2"
 }
 
 heavy_kubectl() {
@@ -72,16 +100,16 @@ heavy_kubectl() {
         rm -rf "$target"
         dpkg-deb -x "$work"/kubernetes-client_*.deb "$target"
     else
-        echo "setup: apt-get has no kubernetes-client; tests with Debian's kustomize are skipped" >&2
+        echo "setup: apt-get has no kubernetes-client; tests with kubectl are skipped" >&2
     fi
     rm -rf "$work"
 }
 
-heavy_helm() {
-    # From its Go module, whose hash Go's checksum database knows; where Go is not, tests with helm are skipped.
-    [ ! -x build/heavy/helm ] && command -v go >/dev/null || return 0
-    GOBIN=$PWD/build/heavy GOFLAGS= timeout -k 5 900 go install -trimpath "helm.sh/helm/v3/cmd/helm@$helm_version" >/dev/null 2>&1 \
-        || echo "setup: helm $helm_version could not be built from its Go module; tests with helm are skipped" >&2
+from_go() { # PROGRAM PACKAGE@VERSION
+    # From its Go module, whose hash Go's checksum database knows; where Go is not, tests with it are skipped.
+    [ ! -x "build/heavy/$1" ] && command -v go >/dev/null || return 0
+    GOBIN=$PWD/build/heavy GOFLAGS= timeout -k 5 900 go install -trimpath "$2" >/dev/null 2>&1 \
+        || echo "setup: $1 could not be built from its Go module $2; tests with it are skipped" >&2
 }
 
 debian_packages() {
@@ -100,6 +128,7 @@ debian_packages() {
         return 0
     fi
     echo "setup: installing ${missing[*]}"
+    local before; before=$(debian_has)
     # policy-rc.d keeps a package from starting its service: containerd is started by the lab, in the lab's namespaces only.
     local policy=/usr/sbin/policy-rc.d made=no
     if [ ! -e "$policy" ]; then printf '#!/bin/sh\nexit 101\n' >"$policy"; chmod +x "$policy"; made=yes; fi
@@ -111,18 +140,21 @@ debian_packages() {
     fi
     rm -f "$log"
     if [ "$made" = yes ]; then rm -f "$policy"; fi
+    comm -13 <(echo "$before") <(debian_has) >>.debian-packages
+    echo "setup: with what they need, .debian-packages names them: apt-get remove \$(cat .debian-packages) takes them away"
+}
+
+debian_has() {
+    dpkg-query --show --showformat '${db:Status-Abbrev}${Package}\n' 2>/dev/null | sed -n 's/^ii *//p' | LC_ALL=C sort -u
 }
 
 venv() {
     if [ ! -x .venv/bin/python ]; then
         command -v "$python" >/dev/null || { echo "setup: $python is missing: install Python 3.11" >&2; exit 1; }
         echo "setup: making .venv"
-        if ! "$python" -m venv .venv 2>/dev/null; then
-            # Debian splits ensurepip off its python3.
-            rm -rf .venv
-            [ "$(id -u)" -eq 0 ] && DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends python3-venv >/dev/null
-            "$python" -m venv .venv
-        fi
+        # Debian splits ensurepip off its python3.
+        "$python" -c 'import ensurepip' 2>/dev/null || { needed=(python3-venv:none); debian_packages; }
+        "$python" -m venv .venv
     fi
     echo "setup: installing Python packages"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable '.[test]'

@@ -12,10 +12,10 @@ import yaml
 
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.subnets import parse
-from ipamd.settings import load
+from ipamd.settings import Settings, load
 from tests.heavy.tools import HELM, needs
 from tests.unit.manifests.manifest import MANIFESTS, documents
-from tests.unit.manifests.test_kubernetes_schemas import VERSIONS, validate
+from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, VERSIONS, validate
 
 pytestmark = needs("helm")
 
@@ -30,22 +30,58 @@ def _helm(*words: str, values: dict[str, Any] | None = None, folder: Path) -> su
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={"HOME": str(folder)})
 
 
-def _rendered(folder: Path, values: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    done = _helm("template", "vpc-ipamd", str(CHART), values=values, folder=folder)
-    assert done.returncode == 0, done.stderr
+def _rendered(folder: Path, values: dict[str, Any] | None = None, *, release: str = "vpc-ipamd") -> dict[str, dict[str, Any]]:
+    done = _helm("template", release, str(CHART), values=values, folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
     found = [one for one in yaml.safe_load_all(done.stdout) if one]
     for document in found:
-        validate(document, VERSIONS[-1])
+        if document["kind"] not in OF_OPERATORS:
+            for version in VERSIONS:
+                validate(document, version)
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
 
 
-def _environment(daemonset: dict[str, Any]) -> dict[str, str]:
+def _variables(daemonset: dict[str, Any]) -> dict[str, str]:
     return {entry["name"]: entry["value"] for entry in daemonset["spec"]["template"]["spec"]["containers"][0]["env"]}
 
 
+def _settings(found: dict[str, dict[str, Any]], folder: Path, *, name: str = "vpc-ipamd") -> Settings:
+    """What the daemon makes of its variables and of the file in its mount; the mount is a directory, which kubelet updates."""
+    daemonset = found[f"DaemonSet/{name}"]
+    pod, environment = daemonset["spec"]["template"]["spec"], _variables(daemonset)
+    if "VPC_IPAMD_SETTINGS_FILE" in environment:
+        path = Path(environment["VPC_IPAMD_SETTINGS_FILE"])
+        (mount,) = [one for one in pod["containers"][0]["volumeMounts"] if one["mountPath"] == str(path.parent)]
+        assert mount == {"name": mount["name"], "mountPath": str(path.parent), "readOnly": True}
+        (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
+        file = folder / path.name
+        file.write_text(found[f"ConfigMap/{volume['configMap']['name']}"]["data"][path.name])
+        environment["VPC_IPAMD_SETTINGS_FILE"] = str(file)
+    return load(environment)
+
+
 def test_the_defaults_are_the_base(tmp_path: Path) -> None:
-    """Object for object, field for field."""
-    assert list(_rendered(tmp_path).values()) == documents()
+    """Object for object, field for field, once the settings file is taken away."""
+    found = _rendered(tmp_path, {"hotReload": False})
+    assert list(found.values()) == documents()
+    with_file = _rendered(tmp_path)
+    assert set(with_file) - set(found) == {"ConfigMap/vpc-ipamd-settings"}
+    assert _settings(with_file, tmp_path).pool == Settings().pool
+
+
+def test_settings_change_without_a_roll(tmp_path: Path) -> None:
+    """With another value the ConfigMap differs and the DaemonSet does not; as variables it is the other way round. The daemon reads
+    the same of both."""
+    values = {"WARM_IP_TARGET": "5", "ADDITIONAL_ENI_TAGS": '{"team": "blue # 1"}', "AWS_VPC_K8S_CNI_EXTERNALSNAT": "true"}
+    before, after = _rendered(tmp_path), _rendered(tmp_path, {"settings": values})
+    assert before["DaemonSet/vpc-ipamd"] == after["DaemonSet/vpc-ipamd"]
+    assert before["ConfigMap/vpc-ipamd-settings"] != after["ConfigMap/vpc-ipamd-settings"]
+    as_variables = _rendered(tmp_path, {"settings": values, "hotReload": False})
+    assert "ConfigMap/vpc-ipamd-settings" not in as_variables
+    of_file, of_variables = _settings(after, tmp_path), _settings(as_variables, tmp_path)
+    assert of_file.pool == of_variables.pool
+    assert of_file.pool.warm_ip_target == 5
+    assert of_file.network == of_variables.network
 
 
 def test_lint(tmp_path: Path) -> None:
@@ -76,21 +112,23 @@ def test_every_value_arrives(tmp_path: Path) -> None:
         "settings": {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"},
         "network": NETWORK,
         "nodeMatchExpressions": [{"key": "vpc-ipamd", "operator": "Exists"}],
-        "maxUnavailable": 1,
+        "updateStrategy": {"maxUnavailable": 1},
         "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"}},
         "resources": {"requests": {"cpu": "50m"}},
+        "initResources": {"requests": {"cpu": "10m"}},
+        "extraEnv": [{"name": "AWS_REGION", "value": "eu-west-1"}],
     }
     found = _rendered(tmp_path, values)
     daemonset, account = found["DaemonSet/vpc-ipamd"], found["ServiceAccount/vpc-ipamd"]
     pod = daemonset["spec"]["template"]["spec"]
     images = {one["image"] for one in pod["containers"] + pod["initContainers"]}
     assert images == {f"registry.example/vpc-ipamd@{digest}"}
-    settings = load(_environment(daemonset))
+    settings = _settings(found, tmp_path)
     assert settings.runtime.cri_socket == "/run/crio/crio.sock"
     assert settings.pool.prefix_delegation
     assert settings.subnets.custom_networking
-    assert _environment(daemonset)["CLUSTER_NAME"] == "prod"
-    assert _environment(daemonset)["ENABLE_PORTMAP_PLUGIN"] == "false"
+    assert _variables(daemonset)["CLUSTER_NAME"] == "prod"
+    assert _variables(daemonset)["ENABLE_PORTMAP_PLUGIN"] == "false"
     assert "/run/containerd" not in json.dumps(pod)
     assert daemonset["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -98,6 +136,8 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert len(term["matchExpressions"]) == 4
     assert account["metadata"]["annotations"] == values["serviceAccount"]["annotations"]  # type: ignore[index]
     assert pod["containers"][0]["resources"]["requests"]["cpu"] == "50m"
+    assert pod["initContainers"][0]["resources"]["requests"]["cpu"] == "10m"
+    assert _variables(daemonset)["AWS_REGION"] == "eu-west-1"
     assert parse(found["ConfigMap/vpc-ipamd-network"]["data"]["network.json"], source="the ConfigMap").zones
 
 
@@ -107,11 +147,110 @@ def test_ipv6_is_turned_on_in_both_containers(tmp_path: Path) -> None:
     daemonset = _rendered(tmp_path, values)["DaemonSet/vpc-ipamd"]
     (init,) = daemonset["spec"]["template"]["spec"]["initContainers"]
     assert {one["name"]: one["value"] for one in init["env"]} == {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false"}
-    network = load(_environment(daemonset)).network
+    network = _settings(_rendered(tmp_path, values), tmp_path).network
     assert (network.family, network.egress) == (IPV6, IPV4)
 
 
-@pytest.mark.parametrize("values", [{"clustername": "prod"}, {"sweeper": {"enabled": True}}, {"settings": {"X": 1}}])
+def test_where_and_how_pods_run(tmp_path: Path) -> None:
+    """Pull secrets and policy for all pods; nodes, taints, priority, update strategy, labels, annotations; an account that exists."""
+    terms = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "x", "operator": "Exists"}]}]
+        }
+    }
+    values = {
+        "clusterName": "prod",
+        "image": {"pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"group": "gpu"},
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {"nodeAffinity": terms},
+        "priorityClassName": "mine",
+        "updateStrategy": {"type": "OnDelete"},
+        "podLabels": {"team": "net"},
+        "podAnnotations": {"example.com/note": "x"},
+        "serviceAccount": {"create": False, "name": "mine"},
+        "sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"},
+    }
+    found = _rendered(tmp_path, values)
+    daemonset, job = (
+        found["DaemonSet/vpc-ipamd"],
+        found["CronJob/vpc-ipamd-sweeper"]["spec"]["jobTemplate"]["spec"]["template"]["spec"],
+    )
+    pod = daemonset["spec"]["template"]["spec"]
+    for one in (pod, job):
+        assert one["imagePullSecrets"] == [{"name": "registry"}]
+        assert {each["imagePullPolicy"] for each in [*one["containers"], *one.get("initContainers", [])]} == {"Always"}
+    assert pod["nodeSelector"] == {"group": "gpu"}
+    assert pod["tolerations"] == values["tolerations"]
+    assert pod["affinity"] == {"nodeAffinity": terms}
+    assert pod["priorityClassName"] == "mine"
+    assert daemonset["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    metadata = daemonset["spec"]["template"]["metadata"]
+    assert metadata["labels"]["team"] == "net"
+    assert metadata["annotations"] == values["podAnnotations"]
+    assert daemonset["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/name": "vpc-ipamd"}
+    assert pod["serviceAccountName"] == "mine"
+    assert [name for name in found if name.startswith("ServiceAccount/")] == ["ServiceAccount/vpc-ipamd-sweeper"]
+
+
+def test_monitoring_is_that_of_kustomize(tmp_path: Path) -> None:
+    """PodMonitor, rules and dashboard say the same, `$labels` of Prometheus included; labels for who selects by them arrive."""
+    values = {name: {"enabled": True, "labels": {"release": "prometheus"}} for name in ("podMonitor", "rules", "dashboard")}
+    found = _rendered(tmp_path, values)
+    for kind, file in (("PodMonitor", "podmonitor.yaml"), ("PrometheusRule", "rules.yaml")):
+        wanted = yaml.safe_load((MANIFESTS / "monitoring" / file).read_text())
+        wanted["metadata"]["labels"]["release"] = "prometheus"
+        assert found[f"{kind}/vpc-ipamd"] == wanted
+    dashboard = found["ConfigMap/vpc-ipamd-dashboard"]
+    assert dashboard["data"]["dashboard.json"] == (MANIFESTS / "monitoring" / "dashboard.json").read_text()
+    assert dashboard["metadata"]["labels"] == {"grafana_dashboard": "1", "release": "prometheus"}
+
+
+@pytest.mark.parametrize(
+    ("release", "values", "name"),
+    [
+        ("vpc-ipamd-gpu", {}, "vpc-ipamd-gpu"),
+        ("gpu", {}, "gpu-vpc-ipamd"),
+        ("gpu", {"nameOverride": "ipam"}, "gpu-ipam"),
+        ("gpu", {"fullnameOverride": "pods"}, "pods"),
+        ("a" * 53, {}, "a" * 40),
+    ],
+)
+def test_two_releases_are_apart(tmp_path: Path, release: str, values: dict[str, Any], name: str) -> None:
+    """A second release for another node group shares no object with the first, none is the cluster's, each finds its own files, and
+    neither's selector takes the other's pods as its own."""
+    more = {"settings": {"WARM_IP_TARGET": "7"}, "network": NETWORK, "nodeSelector": {"group": "gpu"}}
+    first, second = _rendered(tmp_path, {"network": NETWORK}), _rendered(tmp_path, values | more, release=release)
+    assert not set(first) & set(second)
+    assert {one["metadata"]["namespace"] for one in [*first.values(), *second.values()]} == {"kube-system"}
+    settings = _settings(second, tmp_path, name=name)
+    assert settings.pool.warm_ip_target == 7
+    daemonset = second[f"DaemonSet/{name}"]
+    (volume,) = [one for one in daemonset["spec"]["template"]["spec"]["volumes"] if one["name"] == "network"]
+    assert f"ConfigMap/{volume['configMap']['name']}" in second
+    assert f"ServiceAccount/{daemonset['spec']['template']['spec']['serviceAccountName']}" in second
+    mine = daemonset["spec"]["selector"]["matchLabels"]
+    theirs = first["DaemonSet/vpc-ipamd"]["spec"]["template"]["metadata"]["labels"]
+    assert not mine.items() <= theirs.items()
+    assert mine.items() <= daemonset["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"clustername": "prod"},
+        {"sweeper": {"enabled": True}},
+        {"settings": {"X": 1}},
+        {"settings": {"AWS_PROFILE": "x"}},
+        {"maxUnavailable": "10%"},
+        {"image": {"pullPolicy": "Sometimes"}},
+        {"fullnameOverride": "VPC"},
+        {"podLabels": {"app.kubernetes.io/name": "x"}},
+        {"tolerations": [{"operator": "Exist"}]},
+        {"updateStrategy": {"type": "OnDelete", "maxSurge": 1}},
+    ],
+)
 def test_helm_refuses_what_the_schema_refuses(tmp_path: Path, values: dict[str, Any]) -> None:
     """Before anything is rendered."""
     done = _helm("template", "vpc-ipamd", str(CHART), values=values, folder=tmp_path)

@@ -16,11 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ROOT / "build" / "heavy"
 DEBIANS_KUBECTL = HEAVY / "kubernetes-client" / "usr" / "bin" / "kubectl"
 HELM = HEAVY / "helm"
+KUSTOMIZE = HEAVY / "kustomize"
 
 
 def find(name: str) -> str | None:
     """The path of a tool: from build/heavy, or of the machine."""
-    known = {"kubectl": DEBIANS_KUBECTL, "helm": HELM, "cyclonedx-py": HEAVY / "venv/bin/cyclonedx-py"}
+    known = {"kubectl": DEBIANS_KUBECTL, "helm": HELM, "kustomize": KUSTOMIZE, "cyclonedx-py": HEAVY / "venv/bin/cyclonedx-py"}
     if name in known:
         return str(known[name]) if known[name].exists() else None
     return shutil.which(name)

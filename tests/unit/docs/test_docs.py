@@ -31,8 +31,8 @@ PAGES = sorted(
 FOLDERS = "ipamd|cni_plugin|lab|bench|fuzz|tests|tools|docs|manifests|proto|build"
 ADRS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 
-PAGE_BUDGET, PATH_BUDGET = 55_000, 6_000
-"""Words of README, CONTRIBUTING and docs/, and of the pages that README names to those who are new. They only go down."""
+PAGE_BUDGET, PATH_BUDGET = 57_400, 6_000
+"""Words of README, CONTRIBUTING, SECURITY and docs/, and of the pages that README names to those who are new. They only go down."""
 
 on_every_page = each_of(PAGES, name=str)
 
@@ -47,7 +47,8 @@ def test_the_pages_stay_short() -> None:
     path = re.findall(r"\]\(([^)#]+\.md)\)", readme.read_text().partition("| are new |")[2].partition("\n")[0])
     assert len(path) >= 4
     assert _word_count([readme, *(ROOT / page for page in path)]) <= PATH_BUDGET
-    assert _word_count([readme, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]) <= PAGE_BUDGET
+    top = [page for page in (readme, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md") if page.exists()]
+    assert _word_count([*top, *(ROOT / "docs").rglob("*.md")]) <= PAGE_BUDGET
 
 
 def test_the_changelog_says_what_a_release_does() -> None:
@@ -56,9 +57,7 @@ def test_the_changelog_says_what_a_release_does() -> None:
     sections = dict(re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", text, re.M))
     assert next(iter(sections)) == "[Unreleased]"
     assert len(sections) > 1
-    assert {
-        name: len(words) for name, section in sections.items() if len(words := section.split()) > 900 and "Un" not in name
-    } == {}
+    assert all(len(section.split()) <= 900 for name, section in sections.items() if name != "[Unreleased]")
 
 
 @on_every_page

@@ -43,7 +43,14 @@ def test_the_defaults_are_valid() -> None:
         {"settings": {"ENABLE_PREFIX_DELEGATION": "true"}, "runtime": {"socket": "/run/crio/crio.sock"}},
         {"settings": {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true", "ENABLE_V4_EGRESS": "true"}},
         {"network": {"zones": {"us-west-2a": {"subnet": "subnet-0a1b"}}, "primaryEniCarriesPods": False}},
-        {"image": {"repository": "registry.example/vpc-ipamd", "digest": "sha256:" + "0" * 64}, "maxUnavailable": 1},
+        {"image": {"repository": "registry.example/vpc-ipamd", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"}},
+        {"updateStrategy": {"type": "OnDelete"}, "imagePullSecrets": [{"name": "registry"}], "priorityClassName": "mine"},
+        {"updateStrategy": {"maxUnavailable": 1}, "nameOverride": "ipam", "fullnameOverride": "ipam-gpu"},
+        {"nodeSelector": {"example.com/group": "gpu"}, "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "gpu"}]},
+        {"podLabels": {"team": "net"}, "podAnnotations": {"x/y": "any text"}, "extraEnv": [{"name": "AWS_REGION", "value": "r"}]},
+        {"serviceAccount": {"create": False, "name": "mine"}, "hotReload": False, "initResources": {}},
+        {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}, "rules": {"enabled": True}},
+        {"settings": {"AWS_VPC_K8S_CNI_EXTERNALSNAT": "true", "ADDITIONAL_ENI_TAGS": '{"team": "blue"}'}},
     ],
 )
 def test_good_values(values: dict[str, Any]) -> None:
@@ -59,6 +66,26 @@ def test_good_values(values: dict[str, Any]) -> None:
         {"settings": {"WARM_ENI_TARGET": 1}},
         {"settings": {"CRI_SOCKET": "/run/x/y.sock"}},
         {"settings": {"warm_eni_target": "1"}},
+        {"settings": {"WARM_ENI_TARGET": "1\nWARM_IP_TARGET=2"}},
+        {"settings": {"AWS_REGION": "us-west-2"}},
+        {"settings": {"VPC_IPAMD_SETTINGS_FILE": "/x"}},
+        {"extraEnv": [{"name": "CRI_SOCKET", "value": "/run/x/y.sock"}]},
+        {"image": {"pullPolicy": "Sometimes"}},
+        {"imagePullSecrets": ["registry"]},
+        {"fullnameOverride": "VPC_ipamd"},
+        {"fullnameOverride": "a" * 41},
+        {"updateStrategy": {"type": "Recreate"}},
+        {"updateStrategy": {"maxSurge": 1}},
+        {"updateStrategy": {"maxUnavailable": "0%"}},
+        {"podLabels": {"app.kubernetes.io/name": "other"}},
+        {"podLabels": {"team": "a b"}},
+        {"nodeSelector": {"gpu": True}},
+        {"tolerations": [{"operator": "Exist"}]},
+        {"hotReload": "yes"},
+        {"podMonitor": {"interval": "often"}},
+        {"dashboard": {"labels": {}}},
+        {"priorityClassName": ""},
+        {"serviceAccount": {"annotation": {}}},
         {"runtime": {"socket": "unix:///run/crio/crio.sock"}},
         {"network": {"zones": {"us-west-2a": {"subnets": "subnet-0a1b"}}}},
         {"resources": {"limits": {"memory": "lots"}}},
@@ -81,6 +108,28 @@ def test_templates_use_declared_values_only() -> None:
         for part in name.split(".")[1:]:
             assert part in value, name
             value = value[part]
+
+
+def _closed(schema: dict[str, Any], path: str = "") -> list[str]:
+    """Objects with named fields that would take a field of another name in silence."""
+    found = []
+    if "properties" in schema and path and schema.get("additionalProperties") is not False:
+        found.append(path)
+    for name, each in schema.get("properties", {}).items():
+        found += _closed(each, f"{path}.{name}")
+    return found
+
+
+def test_the_schema_takes_no_other_names() -> None:
+    """At any depth: a misspelt value is an error, not a default."""
+    assert _closed(SCHEMA) == []
+    assert SCHEMA["additionalProperties"] is False
+
+
+def test_the_charts_copies_are_those_of_kustomize() -> None:
+    """Rules and dashboard; `make docs` copies them."""
+    for name in ("rules.yaml", "dashboard.json"):
+        assert (CHART / "files" / name).read_bytes() == (MANIFESTS / "monitoring" / name).read_bytes()
 
 
 def test_defaults_are_those_of_the_base() -> None:

@@ -126,11 +126,10 @@ def test_the_drain_fits_into_the_grace_period() -> None:
     assert pod()["terminationGracePeriodSeconds"] >= drain_s + STOP_S + 5
 
 
-def test_metrics_port_is_the_setting() -> None:
-    """The port that the manifest announces is the one that the daemon listens on."""
-    (port,) = container()["ports"]
-    assert load(environment()).daemon.metrics_address.rpartition(":")[2] == str(port["containerPort"])
-    assert port["hostPort"] == port["containerPort"]
+def test_no_port_is_claimed() -> None:
+    """On the node's network the scheduler would keep the pod off a node where another one claims the same, as aws-node does."""
+    assert pod()["hostNetwork"] is True
+    assert not [one for one in (container(), init_container()) if "ports" in one]
 
 
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from ipamd.settings import load
 from tests.unit.manifests import monitoring
-from tests.unit.manifests.manifest import ROOT, container, daemonset, environment
+from tests.unit.manifests.manifest import ROOT, container, daemonset, environment, init_container
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 KNOWN = set(re.findall(r"^\| `((?:ipamd|awscni)_\w+)` \|", PAGE, re.M))
@@ -91,14 +91,29 @@ def test_the_dashboard_is_whole() -> None:
     assert {one["name"] for one in monitoring.dashboard()["templating"]["list"]} == {"datasource", "instance"}
 
 
+def scraped(endpoint: dict[str, Any], *, name: str, ip: str) -> str | None:
+    """The address at which Prometheus asks a container that announces no port, by the rules of relabelling; None: it does not."""
+    labels = {"__address__": ip, "__meta_kubernetes_pod_container_name": name, "__meta_kubernetes_pod_ip": ip}
+    for rule in endpoint["relabelings"]:
+        found = re.fullmatch(rule.get("regex", "(.*)"), ";".join(labels.get(one, "") for one in rule["sourceLabels"]))
+        if rule.get("action") == "keep":
+            if found is None:
+                return None
+        elif found is not None:
+            labels[rule["targetLabel"]] = found.expand(re.sub(r"\$(\d)", r"\\\1", rule.get("replacement", "$1")))
+    return labels["__address__"]
+
+
 def test_the_pod_monitor_finds_the_daemon() -> None:
     """Its selector, port and path are the DaemonSet's; `job` is what the alert on a daemon that is down looks for."""
     monitor = yaml.safe_load((monitoring.FOLDER / "podmonitor.yaml").read_text())
     assert monitor["spec"]["selector"]["matchLabels"].items() <= daemonset()["spec"]["template"]["metadata"]["labels"].items()
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    (port,) = container()["ports"]
-    assert endpoint["port"] == port["name"]
-    assert load(environment()).daemon.metrics_address.endswith(str(port["containerPort"]))
+    assert "port" not in endpoint  # the pod announces none
+    port = load(environment()).daemon.metrics_address.rpartition(":")[2]
+    assert scraped(endpoint, name=container()["name"], ip="10.0.3.7") == f"10.0.3.7:{port}"
+    assert scraped(endpoint, name=container()["name"], ip="2001:db8::7") == f"[2001:db8::7]:{port}"
+    assert scraped(endpoint, name=init_container()["name"], ip="10.0.3.7") is None
     job = f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
     (down,) = [rule for rule in monitoring.rules() if rule["alert"] == "VpcIpamdDown"]
     (pattern,) = re.findall(r'job=~"([^"]+)"', down["expr"])

@@ -1,0 +1,38 @@
+{{/* Names follow helm's custom: the release's name, with the chart's unless it has it already. */}}
+{{- define "vpc-ipamd.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* 40 characters at most: what is appended (-settings, -sweeper and a job's suffix) must fit too. */}}
+{{- define "vpc-ipamd.fullname" -}}
+{{- $name := include "vpc-ipamd.name" . -}}
+{{- $joined := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{ .Values.fullnameOverride | default $joined | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* A release of another name has its instance in its selector, which can never be changed. The first one's is that of manifests/base. */}}
+{{- define "vpc-ipamd.selector" -}}
+app.kubernetes.io/name: {{ include "vpc-ipamd.name" . }}
+{{- if ne (include "vpc-ipamd.fullname" .) (include "vpc-ipamd.name" .) }}
+app.kubernetes.io/instance: {{ include "vpc-ipamd.fullname" . }}
+{{- end }}
+{{- end }}
+
+{{- define "vpc-ipamd.labels" -}}
+{{ include "vpc-ipamd.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "vpc-ipamd.serviceAccount" -}}
+{{ .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "vpc-ipamd.fullname" .) "default") }}
+{{- end }}
+
+{{- define "vpc-ipamd.image" -}}
+{{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "vpc-ipamd.pull" -}}
+{{- with .Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+{{- end }}
