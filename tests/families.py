@@ -12,6 +12,9 @@ from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.settings import NetworkConfig
 from lab.vpc import family as lab_family
 
+EACH_FAMILY = pytest.mark.parametrize("family", lab_family.FAMILIES, ids=lambda family: family.nft)
+"""For a test that makes a node of the lab itself, of the `family` that it takes."""
+
 
 def in_both(fixture: str) -> pytest.MarkDecorator:
     """Run with a node of each family from a fixture of fakes that asks `family_for`."""

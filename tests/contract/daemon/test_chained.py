@@ -15,6 +15,7 @@ import pytest
 
 from ipamd.host.conflist import render
 from ipamd.settings import DaemonConfig
+from tests.families import in_both_of_lab
 from tests.rig import PLUGIN_PATH, CniReply, Rig
 
 pytestmark = pytest.mark.privileged
@@ -96,6 +97,7 @@ class Chain:
         return CniReply(done.returncode, json.loads(done.stdout) if done.stdout.strip() else None)
 
 
+@in_both_of_lab("served")
 def test_tuning(served: Rig, chained: Callable[..., Chain]) -> None:
     """It changes a sysctl in the sandbox; CHECK of both finds nothing to say."""
     chain = chained("tuned", chained_plugins=json.dumps([{key: one for key, one in TUNING.items() if key != "mtu"}]))
@@ -103,7 +105,7 @@ def test_tuning(served: Rig, chained: Callable[..., Chain]) -> None:
     assert added.ok, added.body
     key = "net.ipv4.conf.eth0.arp_announce"
     assert served.node.run(["ip", "netns", "exec", "tuned", "sysctl", "-n", key]).stdout.strip() in ("2", b"2")
-    assert served.lab.ping(source="host-a", targets=[added.address])[added.address]
+    assert served.lab.ping(source="host-a", targets=[added.any_address])[added.any_address]
     assert [reply.body for reply in chain.check()] == [None, None]
     assert all(reply.ok for reply in chain.delete())
     served.assert_sound(expected=0)
@@ -114,11 +116,12 @@ def test_tuning_of_the_mtu(served: Rig, chained: Callable[..., Chain]) -> None:
     chain = chained("small", chained_plugins=json.dumps([TUNING]))
     added = chain.add()
     assert added.ok, added.body
-    assert served.lab.ping(source="host-a", targets=[added.address])[added.address]
+    assert served.lab.ping(source="host-a", targets=[added.any_address])[added.any_address]
     assert all(reply.ok for reply in chain.delete())
     served.assert_sound(expected=0)
 
 
+@in_both_of_lab("served")
 def test_bandwidth(served: Rig, chained: Callable[..., Chain]) -> None:
     """It finds our host veth in the result and shapes it; its DEL and ours leave nothing."""
     chain = chained("shaped", bandwidth=True, runtime=SHAPED)
@@ -131,12 +134,13 @@ def test_bandwidth(served: Rig, chained: Callable[..., Chain]) -> None:
     assert added.body is not None
     host_veth = added.body["interfaces"][0]["name"]
     assert b"tbf" in _bytes(served.node.run(["tc", "qdisc", "show", "dev", host_veth]).stdout)
-    assert served.lab.ping(source="host-a", targets=[added.address])[added.address]
+    assert served.lab.ping(source="host-a", targets=[added.any_address])[added.any_address]
     assert [reply.body for reply in chain.check()] == [None, None]
     assert all(reply.ok for reply in chain.delete())
     served.assert_sound(expected=0)
 
 
+@in_both_of_lab("served")
 def test_portmap(served: Rig, chained: Callable[..., Chain]) -> None:
     """It passes our result on, and CHECK of ours holds; DEL in the reverse order leaves nothing."""
     chain = chained("mapped", portmap=True, runtime=MAPPED)
@@ -150,6 +154,7 @@ def test_portmap(served: Rig, chained: Callable[..., Chain]) -> None:
     served.assert_sound(expected=0)
 
 
+@in_both_of_lab("served")
 @pytest.mark.parametrize("is_whole", [True, False], ids=["DEL of every plugin", "DEL of ours only"])
 def test_a_chained_plugin_that_fails_leaves_nothing_of_ours(served: Rig, chained: Callable[..., Chain], is_whole: bool) -> None:
     """The runtime sends DEL after the failed ADD, perhaps only to those that succeeded: address, veth, rules are gone (I4)."""

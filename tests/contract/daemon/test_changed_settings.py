@@ -6,6 +6,8 @@ import hashlib
 
 import pytest
 
+from lab.vpc.family import Family
+from tests.families import EACH_FAMILY
 from tests.rig import Rig, rig
 
 pytestmark = pytest.mark.privileged
@@ -25,9 +27,10 @@ def host_veth(reply_body: dict[str, object] | None) -> str:
     return str(interfaces[0]["name"])
 
 
-def test_prefix_mark_mtu_and_snat() -> None:
+@EACH_FAMILY
+def test_prefix_mark_mtu_and_snat(family: Family) -> None:
     """Pods of before answer, take CHECK and DEL; new ones have the new prefix and MTU."""
-    with rig() as made:
+    with rig(family=family) as made:
         old = [made.add(f"old-{number}") for number in range(2)]
         made.restart(
             env=made.env
@@ -41,8 +44,11 @@ def test_prefix_mark_mtu_and_snat() -> None:
         new = made.add("new-0")
         assert host_veth(old[0].body).startswith("eni")
         assert host_veth(new.body).startswith("pod")
-        assert [made.cni("ADD", "old-0").address, made.cni("ADD", "new-0").address] == [old[0].address, new.address]
-        pings(made, *(reply.address for reply in (*old, new)))
+        assert [made.cni("ADD", "old-0").any_address, made.cni("ADD", "new-0").any_address] == [
+            old[0].any_address,
+            new.any_address,
+        ]
+        pings(made, *(reply.any_address for reply in (*old, new)))
         assert made.cni("CHECK", "old-0", conf={"prevResult": old[0].body}).body is None
         assert made.cni("CHECK", "new-0", conf={"prevResult": new.body}).body is None
         for name in ("old-0", "old-1", "new-0"):
@@ -50,18 +56,19 @@ def test_prefix_mark_mtu_and_snat() -> None:
         made.assert_sound(expected=0)
 
 
-def test_names_by_pod() -> None:
+@EACH_FAMILY
+def test_names_by_pod(family: Family) -> None:
     """New sandboxes have the name that policy agents compute, and a daemon without the setting serves them as well."""
-    with rig() as made:
+    with rig(family=family) as made:
         before = made.add("web-0")
         made.restart(env=made.env | {"VPC_IPAMD_POD_VETH_NAMES": "true"})
         after = made.add("web-1")
         assert host_veth(after.body) == "eni" + hashlib.sha1(b"default.web-1").hexdigest()[:11]
-        pings(made, before.address, after.address)
+        pings(made, before.any_address, after.any_address)
         assert made.delete("web-1").ok
         again = made.add("web-1x")
         made.restart(env=made.env)
-        pings(made, before.address, again.address)
+        pings(made, before.any_address, again.any_address)
         made.assert_sound(expected=2)
         for name in ("web-0", "web-1x"):
             assert made.delete(name).ok

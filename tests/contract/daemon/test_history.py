@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from lab.node.node import REPOSITORY
+from lab.vpc.family import Family
+from tests.families import EACH_FAMILY
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 
@@ -41,13 +43,14 @@ def reboot(made: Rig) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def test_who_had_it_before_the_reboot() -> None:
+@EACH_FAMILY
+def test_who_had_it_before_the_reboot(family: Family) -> None:
     """ADD, DEL, ADD, kill -9, /run lost, start: each owner is told, while the daemon is dead and once it runs again."""
-    with rig() as made:
-        first = made.add("first").address
+    with rig(family=family) as made:
+        first = made.add("first").any_address
         during = datetime.now(UTC)
         made.delete("first")
-        second = made.add("second").address
+        second = made.add("second").any_address
         wait_until(lambda: '"second"' in history(made) and '"unassigned"' in history(made), what="the history of both")
         made.cni("DEL", "second")  # the lab cannot take the kernel's veths away as a reboot does
         wait_until(lambda: history(made).count('"unassigned"') == 2, what="the second end")

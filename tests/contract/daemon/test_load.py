@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from lab.vpc.family import Family
+from tests.families import EACH_FAMILY
 from tests.rig import rig
 
 pytestmark = pytest.mark.privileged
 
 
-def test_two_hundred_mixed_operations_double_and_leave_nothing() -> None:
+@EACH_FAMILY
+def test_two_hundred_mixed_operations_double_and_leave_nothing(family: Family) -> None:
     """200 concurrent ADDs and DELs from many processes: no address has two owners at one time, nothing is left (I1, I4)."""
-    with rig(instance_type="m5.xlarge", env={"MINIMUM_IP_TARGET": "56"}) as made:
+    with rig(family=family, instance_type="m5.xlarge", env={"MINIMUM_IP_TARGET": "56"}) as made:
         made.node.write_file("/run/mix.py", (Path(__file__).parent / "mix.py").read_bytes())
         done = made.node.run(["/usr/bin/python3", "/run/mix.py", "20", "10", "7"], timeout_s=240)
         log = json.loads(done.stdout)

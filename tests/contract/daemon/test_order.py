@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from lab.vpc.family import Family
+from tests.families import EACH_FAMILY
 from tests.patience import PATIENCE_S
 from tests.rig import CniReply, rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
 
-def test_a_stuck_add_is_visible_and_its_del_waits_for_it() -> None:
+@EACH_FAMILY
+def test_a_stuck_add_is_visible_and_its_del_waits_for_it(family: Family) -> None:
     """ADD hangs between wiring and commit: other sandboxes go on, its age is shown, its DEL comes after it (I4)."""
-    with rig() as made:
+    with rig(family=family) as made:
         made.restart(env={"VPC_IPAMD_FAILPOINT": "attach.wired=pause", "VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:61678"})
         made.node.make_netns("stuck")
         replies: dict[str, CniReply] = {}
@@ -44,9 +47,10 @@ def test_a_stuck_add_is_visible_and_its_del_waits_for_it() -> None:
         made.assert_sound(expected=1)
 
 
-def test_callers_that_leave_and_come_back_are_counted() -> None:
+@EACH_FAMILY
+def test_callers_that_leave_and_come_back_are_counted(family: Family) -> None:
     """A plugin killed while it waits: the ADD is rolled back or kept for the same sandbox; the retry gets one address (I1)."""
-    with rig() as made:
+    with rig(family=family) as made:
         made.restart(env={"VPC_IPAMD_FAILPOINT": "attach.reserved=pause", "VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:61678"})
         made.node.make_netns("left")
         hold = Path(made.node.root + "/run/vpc-ipamd/failpoint.hold")

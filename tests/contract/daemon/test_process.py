@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from lab.node.node import REPOSITORY
+from lab.vpc.family import IPV6, Family
+from tests.families import EACH_FAMILY
 from tests.patience import PATIENCE_S
 from tests.rig import RUN_DIR, CniReply, rig, wait_until
 
@@ -29,9 +31,10 @@ def test_socket_and_directory_are_for_root_only() -> None:
         assert stat.S_IMODE(socket.st_mode) == 0o600
 
 
-def test_a_successor_waits_for_the_end_of_the_first() -> None:
+@EACH_FAMILY
+def test_a_successor_waits_for_the_end_of_the_first(family: Family) -> None:
     """Two daemons never share a node: the second waits, serves nobody and disturbs nothing, until the first is gone (row 11)."""
-    with rig() as made:
+    with rig(family=family) as made:
         first = made.driver.process
         assert first is not None
         made.driver.process = None  # the rig knows one; the first is ended by hand
@@ -82,9 +85,10 @@ def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: l
         assert "Traceback" not in done.stderr
 
 
-def test_sigterm_finishes_and_goes() -> None:
+@EACH_FAMILY
+def test_sigterm_finishes_and_goes(family: Family) -> None:
     """By default nothing is waited for: the daemon is gone at once, the conflist stays, and its successor has every sandbox."""
-    with rig() as made:
+    with rig(family=family) as made:
         assert made.add("a").ok
         began = time.monotonic()
         assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
@@ -97,9 +101,10 @@ def test_sigterm_finishes_and_goes() -> None:
         made.assert_sound(expected=0)
 
 
-def test_a_drain_leaves_adds_to_the_successor_and_serves_dels() -> None:
+@EACH_FAMILY
+def test_a_drain_leaves_adds_to_the_successor_and_serves_dels(family: Family) -> None:
     """With VPC_IPAMD_DRAIN: DEL is served, ADD waits in the plugin, a second SIGTERM ends the process; then the ADD succeeds."""
-    with rig(env={"VPC_IPAMD_DRAIN": "60"}) as made:
+    with rig(family=family, env={"VPC_IPAMD_DRAIN": "60"}) as made:
         assert made.add("a").ok
         made.node.make_netns("b")
         assert made.daemon is not None
@@ -128,10 +133,11 @@ def test_an_idle_daemon_asks_ec2_nothing() -> None:
         assert len(made.lab.vpc.calls()) == before
 
 
-def test_introspection_answers_for_people_and_programs() -> None:
+@EACH_FAMILY
+def test_introspection_answers_for_people_and_programs(family: Family) -> None:
     """Every command of ipamctl prints a table and JSON, and says with status 3 when the daemon is away."""
-    with rig() as made:
-        address = made.add("seen").address
+    with rig(family=family) as made:
+        address = made.add("seen").any_address
 
         def ctl(*arguments: str) -> tuple[int, str, str]:
             argv = [sys.executable, "-m", "ipamd.ipamctl.main", *arguments]
@@ -157,7 +163,7 @@ def test_introspection_answers_for_people_and_programs() -> None:
             assert isinstance(json.loads(text), dict)
         assert str(address) in ctl("attachments")[1]
         assert "assigned" in ctl("history", str(address))[1]
-        assert ctl("explain", "10.99.99.99")[0] == 4
+        assert ctl("explain", "fd00:99::" if family is IPV6 else "10.99.99.99")[0] == 4
         made.kill()
         code, _, stderr = ctl("status")
         assert code == 3

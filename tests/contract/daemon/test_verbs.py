@@ -8,14 +8,19 @@ import pytest
 
 from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from lab.node.plugin import onefile
+from lab.vpc.family import IPV6
+from tests.families import in_both_of_lab
 from tests.rig import PLUGIN_PATH, Rig
 
 pytestmark = pytest.mark.privileged
+
+BOTH = in_both_of_lab("served")
 
 TRIES = 40
 """What is damaged is put back within a second, perhaps before it is looked at; after three times the daemon gives way for a while."""
 
 
+@BOTH
 @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
 def test_add_check_del_in_every_version(served: Rig, version: str) -> None:
     """The result has the shape of the version asked for, CHECK accepts it, DEL frees it (I4)."""
@@ -28,8 +33,11 @@ def test_add_check_del_in_every_version(served: Rig, version: str) -> None:
     assert ("version" in body["ips"][0]) == (version in ("0.3.1", "0.4.0"))
     assert ("mtu" in body["interfaces"][0]) == (version not in ("0.3.1", "0.4.0", "1.0.0"))
     assert body["interfaces"][1]["sandbox"] == f"/run/netns/{name}"
-    assert body["routes"] == [{"dst": "0.0.0.0/0", "gw": "169.254.1.1"}]
-    assert served.lab.ping(source="host-a", targets=[added.address])[added.address]
+    way = {"dst": "::/0", "gw": "fe80::1"} if served.family is IPV6 else {"dst": "0.0.0.0/0", "gw": "169.254.1.1"}
+    assert body["routes"] == [way]
+    assert [one["address"] for one in body["ips"]] == [f"{added.any_address}/{added.any_address.max_prefixlen}"]
+    assert body["ips"][0].get("version", str(served.family.version)) == str(served.family.version)
+    assert served.lab.ping(source="host-a", targets=[added.any_address])[added.any_address]
     checked = served.cni("CHECK", name, version=version, conf={"prevResult": body})
     assert checked.code == (1 if version == "0.3.1" else 0), "CHECK came with 0.4.0"
     assert served.delete(name, version=version, conf={"prevResult": body}).ok
@@ -46,6 +54,7 @@ def test_versions_we_do_not_speak_are_refused(served: Rig, version: str) -> None
     served.assert_sound(expected=0)
 
 
+@BOTH
 def test_status_and_gc_came_with_1_1_0(served: Rig) -> None:
     """STATUS succeeds while ADD is served; both verbs are refused for older configurations."""
     assert served.cni("STATUS", "", netns="", version="1.1.0").ok
@@ -53,6 +62,7 @@ def test_status_and_gc_came_with_1_1_0(served: Rig) -> None:
     assert served.cni("GC", "", netns="", version="1.0.0").code == 1
 
 
+@BOTH
 def test_gc_without_a_list_is_refused(served: Rig) -> None:
     """An absent list of valid attachments is not an empty one: nothing is freed (I2)."""
     assert served.cni("GC", "", netns="", version="1.1.0").code == 7
@@ -73,6 +83,7 @@ def test_the_node_has_the_static_plugin_where_it_is_built(served: Rig) -> None:
     assert first == ("\x7fELF" if onefile() is not None else "#!/u")
 
 
+@BOTH
 def test_a_repeated_add_gives_the_same_answer(served: Rig) -> None:
     """The same request twice: one attachment, one answer, byte for byte (docs/life.md, The life of an ADD)."""
     first = served.add("again")
@@ -86,6 +97,7 @@ def test_a_repeated_add_gives_the_same_answer(served: Rig) -> None:
     served.assert_sound(expected=0)
 
 
+@BOTH
 def test_del_needs_neither_namespace_nor_sound_configuration(served: Rig) -> None:
     """A DEL with an empty netns, after the namespace is gone, or with damaged configuration frees the address (I3)."""
     for number, options in enumerate(({"netns": ""}, {}, {"raw_conf": b"{not json"})):
@@ -96,6 +108,7 @@ def test_del_needs_neither_namespace_nor_sound_configuration(served: Rig) -> Non
     served.assert_sound(expected=0)
 
 
+@BOTH
 def test_a_chained_result_is_kept(served: Rig) -> None:
     """As a later plugin of a chain we append to prevResult and do not lose what was there."""
     before = {
@@ -150,6 +163,7 @@ def test_bad_container_ids_are_refused(served: Rig, container_id: str) -> None:
     assert served.cni("ADD", container_id, netns="/run/netns/none").code == 4
 
 
+@BOTH
 def test_an_interface_name_that_is_taken_is_refused_whole(served: Rig) -> None:
     """The sandbox has an eth0 of its own already: ADD fails and leaves it as it was (I5)."""
     served.node.make_netns("taken")
@@ -161,13 +175,14 @@ def test_an_interface_name_that_is_taken_is_refused_whole(served: Rig) -> None:
     served.assert_sound(expected=0)
 
 
+@BOTH
 def test_check_finds_what_was_taken_away(served: Rig) -> None:
     """CHECK names every missing part: route, default route, address; the audit what nobody puts back, the inside."""
     added = served.add("checked")
     assert served.cni("CHECK", "checked", conf={"prevResult": added.body}).ok
     for _ in range(TRIES):
-        served.node.run(["ip", "route", "del", str(added.address), "table", "113213"], check=False)
-        served.node.run(["ip", "-n", "checked", "route", "del", "default"], check=False)
+        served.node.run(["ip", served.family.option, "route", "del", str(added.any_address), "table", "113213"], check=False)
+        served.node.run(["ip", served.family.option, "-n", "checked", "route", "del", "default"], check=False)
         reply = served.cni("CHECK", "checked", conf={"prevResult": added.body})
         details = str((reply.body or {}).get("details"))
         if "table 113213" in details and "default" in details:
@@ -179,7 +194,7 @@ def test_check_finds_what_was_taken_away(served: Rig) -> None:
     told = served.client(lambda client: client.ask("Audit"))
     assert told is not None
     assert any("the default route" in one["what"] and "delete the pod" in one["next"] for one in told["findings"])
-    other = json.loads(json.dumps(added.body).replace(str(added.address), "10.9.9.9"))
+    other = json.loads(json.dumps(added.body).replace(str(added.any_address), "fd00::9" if served.family is IPV6 else "10.9.9.9"))
     assert "does not carry" in (served.cni("CHECK", "checked", conf={"prevResult": other}).body or {})["details"]
     assert served.cni("CHECK", "never-added", netns="/run/netns/checked").code == 3
     assert served.delete("checked").ok

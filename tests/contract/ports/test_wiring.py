@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address
 
 import pytest
 
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.errors import NetnsError
+from ipamd.model.family import IPV4, Family
 from ipamd.model.ids import parse_key
 from ipamd.ports import Wiring
 from tests.fakes.kernel import FakeWiring
-from tests.netns.conftest import World
+from tests.netns.conftest import EACH_FAMILY, FIRST, World
+
+pytestmark = EACH_FAMILY
 
 
 @dataclass(frozen=True)
@@ -22,22 +24,23 @@ class Kernel:
 
     wiring: Wiring
     new_netns: Callable[[], str]
+    family: Family = IPV4
 
     def spec(self, number: int, *, table: int = 254) -> WiringSpec:
         """What to wire for sandbox `number`."""
         key = parse_key(f"sandbox{number}", "eth0")
-        return WiringSpec(key, IPv4Address("10.0.0.0") + number, table, veth_name(key, prefix="eni"), self.new_netns(), 9001)
+        return WiringSpec(key, FIRST[self.family] + number, table, veth_name(key, prefix="eni"), self.new_netns(), 9001)
 
 
 @pytest.fixture(params=["fake", pytest.param("netlink", marks=pytest.mark.privileged)])
-def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def kernel(request: pytest.FixtureRequest, family: Family) -> Iterator[Kernel]:
     """Both implementations."""
     if request.param == "fake":
         fake = FakeWiring()
-        yield Kernel(fake, lambda: fake.make_netns(f"/run/netns/n{len(fake.netns)}"))
+        yield Kernel(fake, lambda: fake.make_netns(f"/run/netns/n{len(fake.netns)}"), family)
         return
-    world = World()
-    yield Kernel(world.wiring, lambda: world.space().path)
+    world = World(family)
+    yield Kernel(world.wiring, lambda: world.space().path, family)
     world.close()
 
 
