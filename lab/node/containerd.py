@@ -4,7 +4,7 @@ Measured traps: without `restrict_oom_score_adj` runc cannot start a sandbox whe
 imported image is invisible to CRI until its event handler has seen it, and RunPodSandbox would go to the network
 for it, so `start` waits for ImageStatus; where cgroup v2 carries no cpu controller (hybrid machines) runc cannot
 write cpu.weight, so CRI is told to set no limits, and each sandbox still has a cgroup of its own; containerd 2 has
-no such setting, so there runc is called by a script that takes the CPU's share out of the bundle; disabling
+no such setting, so there runc is called by a script that takes the limits out of the bundle; disabling
 `io.containerd.runtime.v1.linux` (unused) takes 1.6's CRI plugin with it; the `loopback` plugin is executed for
 every sandbox before ours and must be in the bin directory.
 """
@@ -50,11 +50,11 @@ disabled_plugins = [
     max_conf_num = 1
 """
 
-WITHOUT_CPU_PATH = "/usr/local/bin/runc-without-cpu"
-WITHOUT_CPU = """#!/bin/sh
+WITHOUT_LIMITS_PATH = "/run/runc-without-limits"
+WITHOUT_LIMITS = """#!/bin/sh
 previous=
 for word in "$@"; do
-    [ "$previous" != --bundle ] || sed -i 's/"cpu":{[^}]*}/"cpu":{}/' "$word/config.json"
+    [ "$previous" != --bundle ] || sed -i -E 's/"(cpu|memory|pids|unified)":\\{[^}]*\\}/"\\1":{}/g' "$word/config.json"
     previous=$word
 done
 exec runc "$@"
@@ -63,7 +63,7 @@ RUNC_OPTIONS = f"""
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-      BinaryName = "{WITHOUT_CPU_PATH}"
+      BinaryName = "{WITHOUT_LIMITS_PATH}"
 """
 
 
@@ -96,7 +96,7 @@ def start(spawner: Spawner, *, root: str, write_file: Callable[[str, bytes, int]
     config = CONFIG.replace("@disable_cgroup@", "false" if "cpu" in controllers else "true")
     env = {"PATH": f"{directory}:{BASE_ENVIRONMENT['PATH']}"} if directory else {}
     if "cpu" not in controllers and "/containerd/v2" in spawner.run(["containerd", "--version"], env=env).stdout:
-        write_file(WITHOUT_CPU_PATH, WITHOUT_CPU.encode(), 0o755)
+        write_file(WITHOUT_LIMITS_PATH, WITHOUT_LIMITS.encode(), 0o755)
         config += RUNC_OPTIONS
     write_file(CONFIG_PATH, config.encode(), 0o644)
     write_file("/run/pause.tar", pause.image_archive(), 0o644)

@@ -28,14 +28,19 @@ MACHINES = {"x86_64": ("amd64", 62), "aarch64": ("arm64", 183)}  # Go's name, EL
 
 def image_archive(machine: str | None = None) -> bytes:
     """Build the OCI archive (tar) of the pause image for `machine`, this one by default; same input, same bytes."""
+    return archive(IMAGE, "pause", pause_program(machine), machine)
+
+
+def archive(image: str, name: str, program: bytes, machine: str | None = None) -> bytes:
+    """Build the OCI archive of an image that has one static program and nothing else. Args: image: its reference."""
     architecture, _ = MACHINES[machine or os.uname().machine]
-    layer = _tar({"pause": (pause_program(machine), 0o755)})
+    layer = _tar({name: (program, 0o755)})
     digest = _digest(layer)
     config = _json(
         {
             "architecture": architecture,
             "os": "linux",
-            "config": {"Entrypoint": ["/pause"]},
+            "config": {"Entrypoint": [f"/{name}"]},
             "rootfs": {"type": "layers", "diff_ids": [digest]},
         }
     )
@@ -48,7 +53,7 @@ def image_archive(machine: str | None = None) -> bytes:
         }
     )
     entry = _descriptor("application/vnd.oci.image.manifest.v1+json", manifest)
-    entry["annotations"] = {"io.containerd.image.name": IMAGE}
+    entry["annotations"] = {"io.containerd.image.name": image}
     entry["platform"] = {"architecture": architecture, "os": "linux"}
     files = {
         "oci-layout": (_json({"imageLayoutVersion": "1.0.0"}), 0o644),

@@ -1,0 +1,165 @@
+"""A client of the API server: JSON over HTTPS from inside the control plane's namespace, and watches."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from lab.cluster.errors import ApiError, ClusterError
+from lab.cluster.http import TIMEOUT_S, Connection
+
+Object = dict[str, Any]
+
+POLL_S = 0.25  # ours, because: what is waited for takes seconds, and each look costs the two cores some milliseconds
+WATCH_SILENCE_S = 3600.0
+NOT_FOUND, CONFLICT = 404, 409
+
+
+class Api:
+    """Calls one API server with one user's token. Concurrency: any thread; each call has a connection of its own."""
+
+    def __init__(self, netns_path: str, host: str, port: int, *, authority: str, token: str) -> None:
+        """`authority`: the certificate that signed the server's, as PEM."""
+        self._netns_path = netns_path
+        self._host, self._port = host, port
+        self._tls = ssl.create_default_context(cadata=authority)
+        self._token = token
+
+    def get(self, path: str) -> Object:
+        """Read an object or a list. Raises: ApiError."""
+        return self._ask("GET", path)
+
+    def items(self, path: str) -> list[Object]:
+        """Read a list's items. Raises: ApiError."""
+        found: list[Object] = self.get(path)["items"]
+        return found
+
+    def create(self, path: str, body: Object) -> Object:
+        """Create an object below the collection `path`. Raises: ApiError."""
+        return self._ask("POST", path, body)
+
+    def patch(self, path: str, body: Object) -> Object:
+        """Merge `body` into an object, lists replaced as a whole. Raises: ApiError."""
+        return self._ask("PATCH", path, body, content="application/merge-patch+json")
+
+    def delete(self, path: str, *, grace_s: int | None = None) -> None:
+        """Delete an object or a collection; one that is gone already is no error. Raises: ApiError."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if grace_s is not None:
+            body |= {"gracePeriodSeconds": grace_s}  # type: ignore[dict-item]
+        try:
+            self._ask("DELETE", path, body)
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+
+    def is_ready(self) -> bool:
+        """Whether the server says that it is."""
+        connection = self._connection()
+        try:
+            connection.request("GET", "/readyz", headers=self._headers())
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def watch(self, path: str, seen: Callable[[str, Object], None]) -> Watch:
+        """Have `seen` called with the type and object of each change from now on, and with ADDED for each that is there."""
+        return Watch(self._stream, path, seen)
+
+    def wait(self, claim: Callable[[], str], *, what: str, timeout_s: float) -> float:
+        """Ask `claim` until it says "", which it does when all is well. Returns: seconds. Raises: ClusterError with its last words."""
+        began = time.monotonic()
+        problem = "nothing was seen"
+        while True:
+            try:
+                problem = claim()
+            except ApiError as error:
+                problem = str(error)
+            spent = time.monotonic() - began
+            if not problem:
+                return spent
+            if spent > timeout_s:
+                raise ClusterError(f"not {what} within {timeout_s:.0f} s: {problem}")
+            time.sleep(POLL_S)
+
+    def _ask(self, method: str, path: str, body: Object | None = None, *, content: str = "application/json") -> Object:
+        connection = self._connection()
+        try:
+            text = None if body is None else json.dumps(body)
+            connection.request(method, path, body=text, headers=self._headers() | {"Content-Type": content})
+            answer = connection.getresponse()
+            data = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ApiError(f"{method} {path}: the API server does not answer: {error}", status=0) from error
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise ApiError(f"{method} {path}: {answer.status} {data.decode(errors='replace')[:400]}", status=answer.status)
+        found: Object = json.loads(data)
+        return found
+
+    def _stream(self, path: str, opened: Callable[[Connection], bool]) -> Iterator[Object]:
+        """The lines of one watch, until it ends or `opened` says that nobody wants it. Raises: OSError, HTTPException."""
+        connection = self._connection(timeout_s=WATCH_SILENCE_S)
+        try:
+            connection.connect()
+            if not opened(connection):
+                return
+            connection.request("GET", path, headers=self._headers())
+            answer = connection.getresponse()
+            while line := answer.readline():
+                yield json.loads(line)
+        finally:
+            connection.close()
+
+    def _connection(self, *, timeout_s: float = TIMEOUT_S) -> Connection:
+        return Connection(self._netns_path, self._host, self._port, tls=self._tls, timeout_s=timeout_s)
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+
+
+class Watch:
+    """One watch in a thread of its own; a stream that ends is begun anew, so nothing is seen less than once."""
+
+    def __init__(
+        self,
+        stream: Callable[[str, Callable[[Connection], bool]], Iterator[Object]],
+        path: str,
+        seen: Callable[[str, Object], None],
+    ) -> None:
+        """For `Api.watch` only."""
+        self._stream, self._path, self._seen = stream, f"{path}{'&' if '?' in path else '?'}watch=1", seen
+        self._closed = threading.Event()
+        self._connection: Connection | None = None
+        self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it; idempotent."""
+        self._closed.set()
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with suppress(OSError):
+                connection.sock.shutdown(2)
+        self._thread.join(TIMEOUT_S)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            with suppress(OSError, http.client.HTTPException, ValueError):
+                for change in self._stream(self._path, self._opened):
+                    if change["type"] != "ERROR":
+                        self._seen(change["type"], change["object"])
+            self._closed.wait(POLL_S)
+
+    def _opened(self, connection: Connection) -> bool:
+        self._connection = connection
+        return not self._closed.is_set()

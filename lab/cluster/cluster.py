@@ -1,0 +1,201 @@
+"""The whole cluster in one object: a lab with two workers and a control plane, and vpc-ipamd on it, installed by its chart."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.cluster import objects, programs
+from lab.cluster.api import Api, Object
+from lab.cluster.control_plane import FOLDER, ControlPlane
+from lab.cluster.errors import ClusterError
+from lab.cluster.worker import Worker
+from lab.lab import Lab
+from lab.node import pause
+from lab.node.node import REPOSITORY, Node
+
+WORKERS, CONTROL = ("node-a", "node-b"), "control"
+INSTANCE_TYPE, MAX_PODS = "m5.xlarge", 58  # 4 ENIs x (15 addresses - 1) + 2, as nodeadm computes it
+IMAGE = "docker.io/library/vpc-ipamd"
+ARCHIVE = REPOSITORY / "build" / "image" / f"vpc-ipamd-{'arm64' if platform.machine() == 'aarch64' else 'amd64'}.tar"
+RELEASE, NAMESPACE = "vpc-ipamd", "kube-system"
+READY_TIMEOUT_S = 180.0
+HELM_TIMEOUT_S = 120.0
+KUBECTL_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is installed: the chart's folder, and the tag of its image, which every node has."""
+
+    chart: Path
+    tag: str
+
+
+class Cluster:
+    """One cluster; entering the context builds it, leaving removes all. Concurrency: one thread, but `api` is any thread's."""
+
+    def __init__(self, *, proxy_mode: str = "nftables") -> None:
+        """Nothing is built yet. Args: proxy_mode: kube-proxy's, nftables or iptables."""
+        self.lab: Lab
+        self.control: ControlPlane
+        self.workers: dict[str, Worker] = {}
+        self._proxy_mode = proxy_mode
+        self._stack = ExitStack()
+        self._api: Api | None = None
+
+    def __enter__(self) -> Cluster:
+        if problem := programs.missing():
+            raise ClusterError(problem)
+        if not ARCHIVE.exists():
+            raise ClusterError(f"no {ARCHIVE.relative_to(REPOSITORY)}: `make image` builds it")
+        try:
+            self._build()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def api(self) -> Api:
+        """The API server, as the administrator."""
+        if self._api is None:
+            self._api = self.control.api
+        return self._api
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The workers' lab nodes by name."""
+        return {name: worker.node for name, worker in self.workers.items()}
+
+    def load_image(self, tag: str, archive: Path) -> None:
+        """Give every worker an image of vpc-ipamd under this tag."""
+        for worker in self.workers.values():
+            worker.load_image(archive, reference=f"{IMAGE}:{tag}")
+
+    def install(self, release: Release, *, settings: Mapping[str, str] | None = None) -> None:
+        """`helm upgrade --install`; returns when helm does, which does not wait for pods. Raises: NodeError with helm's words."""
+        values = {
+            "image": {"repository": RELEASE, "tag": release.tag},
+            "clusterName": "lab",
+            "maxUnavailable": 1,
+            "settings": self._towards_the_lab() | dict(settings or {}),
+        }
+        file = f"/run/values-{release.tag}.json"
+        self.control.node.write_file(file, json.dumps(values).encode())
+        words = ["upgrade", "--install", RELEASE, str(release.chart), "--namespace", NAMESPACE, "--values", file]
+        self._run([str(programs.HELM), *words, "--kubeconfig", f"{FOLDER}/admin.conf"], timeout_s=HELM_TIMEOUT_S)
+
+    def kubectl(self, *words: str, timeout_s: float = KUBECTL_TIMEOUT_S) -> str:
+        """Run kubectl as the administrator; its output. Raises: NodeError with its words."""
+        return self._run([programs.program("kubectl"), "--kubeconfig", f"{FOLDER}/admin.conf", *words], timeout_s=timeout_s)
+
+    def wait_nodes_ready(self, timeout_s: float = READY_TIMEOUT_S) -> float:
+        """Wait until every worker's condition Ready is true. Returns: seconds."""
+        return self.api.wait(self._unready_nodes, what="all nodes ready", timeout_s=timeout_s)
+
+    def wait_rolled_out(
+        self, kind: str, name: str, *, namespace: str = objects.NAMESPACE, timeout_s: float = READY_TIMEOUT_S
+    ) -> float:
+        """Wait until a Deployment or DaemonSet (`kind` in plural) is as its spec says, all ready. Returns: seconds."""
+        path = f"{objects.collection(kind, namespace=namespace)}/{name}"
+
+        def problem() -> str:
+            found = self.api.get(path)
+            status, generation = found.get("status", {}), found["metadata"]["generation"]
+            wanted = found["spec"].get("replicas", status.get("desiredNumberScheduled", -1))
+            updated = status.get("updatedReplicas", status.get("updatedNumberScheduled", 0))
+            counts = updated, status.get("readyReplicas", status.get("numberReady", 0)), status.get("replicas", wanted)
+            is_done = status.get("observedGeneration") == generation and counts == (wanted, wanted, wanted)
+            return "" if is_done else f"{counts[1]} of {wanted} ready, {updated} of this revision; {self._why(namespace)}"
+
+        return self.api.wait(problem, what=f"rolled out: {name}", timeout_s=timeout_s)
+
+    def pods(self, name: str = "", *, namespace: str = objects.NAMESPACE) -> list[Object]:
+        """The pods of a Deployment of ours, or of the whole namespace, by name."""
+        query = f"?labelSelector=app%3D{name}" if name else ""
+        return sorted(
+            self.api.items(objects.collection("pods", namespace=namespace) + query), key=lambda pod: str(pod["metadata"]["name"])
+        )
+
+    def daemon_pods(self) -> list[Object]:
+        """The pods of vpc-ipamd."""
+        label = "app.kubernetes.io%2Fname%3Dvpc-ipamd"
+        return self.api.items(f"{objects.collection('pods', namespace=NAMESPACE)}?labelSelector={label}")
+
+    def ended(self) -> list[str]:
+        """The workers' programs that ended by themselves."""
+        return [name for worker in self.workers.values() for name in worker.ended()]
+
+    def keep_logs(self, folder: Path) -> None:
+        """Copy the logs of all programs and of vpc-ipamd's containers, for who looks for a failure."""
+        for node in (self.control.node, *self.nodes.values()):
+            target = folder / node.name
+            target.mkdir(parents=True, exist_ok=True)
+            for log in (*Path(node.root + "/var/log").glob("*.log"), *Path(node.root + "/var/log/pods").glob("*/*/*.log")):
+                if log.name.partition(".")[0] in (*programs.NAMES, "containerd") or "vpc-ipamd" in str(log):
+                    name = "-".join(log.parts[-3:]) if "pods" in log.parts else log.name
+                    (target / name).write_bytes(log.read_bytes())
+
+    def _build(self) -> None:
+        self.lab = self._stack.enter_context(
+            Lab(name=f"cluster-{int(time.time())}", nodes=(*WORKERS, CONTROL), containerd=False, instance_type=INSTANCE_TYPE)
+        )
+        self.control = ControlPlane(self.lab.node(CONTROL), str(self.lab.primary_address(CONTROL)), workers=WORKERS)
+        self.control.start()
+        dns = pause.archive(objects.DNS_IMAGE, "coredns", Path(programs.program("coredns")).read_bytes())
+        for name in WORKERS:
+            worker = Worker(self.lab.node(name), str(self.lab.primary_address(name)), max_pods=MAX_PODS)
+            worker.prepare(self.control)
+            worker.node.write_file("/run/coredns.tar", dns)
+            worker.load_image(Path("/run/coredns.tar"))
+            worker.node.run(["rm", "/run/coredns.tar"])
+            self.workers[name] = worker
+        for worker in self.workers.values():
+            worker.start_kubelet()
+            worker.start_proxy(self._proxy_mode)
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": objects.NAMESPACE}})
+
+    def _towards_the_lab(self) -> dict[str, str]:
+        """What points the daemon's AWS client to the lab."""
+        environment = next(iter(self.nodes.values())).daemon_environment(self.lab.vpc.region)
+        return {name: value for name, value in environment.items() if name.startswith("AWS_")}
+
+    def _run(self, argv: Sequence[str], *, timeout_s: float) -> str:
+        return self.control.node.run(argv, timeout_s=timeout_s, env={"HOME": "/run"}).stdout
+
+    def _unready_nodes(self) -> str:
+        found = {
+            one["metadata"]["name"]: conditions(one).get("Ready", ("", "no condition")) for one in self.api.items("/api/v1/nodes")
+        }
+        lacking = [name for name in WORKERS if name not in found]
+        unready = [f"{name}: {message}" for name, (status, message) in found.items() if status != "True"]
+        if gone := self.ended():
+            raise ClusterError(f"{', '.join(gone)} has ended")
+        return "; ".join([*unready, *(f"{name} did not register" for name in lacking)])
+
+    def _why(self, namespace: str) -> str:
+        """The newest warning of a namespace, as a hint."""
+        found = [one for one in self.api.items(objects.collection("events", namespace=namespace)) if one.get("type") == "Warning"]
+        newest = max(found, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime")), default=None)
+        return f"last warning: {newest['reason']} {newest['message'][:300]}" if newest else "no warning"
+
+
+def conditions(thing: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The conditions of a node or pod: type -> (status, message)."""
+    found = thing.get("status", {}).get("conditions") or []
+    return {one["type"]: (one["status"], one.get("message", one.get("reason", ""))) for one in found}
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is ready and not on its way out."""
+    return conditions(pod).get("Ready", ("", ""))[0] == "True" and "deletionTimestamp" not in pod["metadata"]

@@ -1,0 +1,150 @@
+"""The control plane: etcd, API server, controller manager and scheduler on a lab node without pods, as EKS's is not on a worker.
+
+Users have static tokens and roles of Kubernetes's own; the certificates are of openssl and of one day. All is in the node's /etc.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+from lab.cluster import programs
+from lab.cluster.api import Api
+from lab.cluster.errors import ClusterError
+from lab.node.node import Node
+from lab.node.process import NodeProcess
+
+PORT = 6443
+SERVICE_CIDR, FIRST_SERVICE, DNS_SERVICE = "10.100.0.0/16", "10.100.0.1", "10.100.0.10"  # as EKS chooses them
+FOLDER = "/etc/kubernetes"
+ETCD = "http://127.0.0.1:2379"
+START_TIMEOUT_S = 120.0
+ADMIN, PROXY = "admin", "system:kube-proxy"
+_MASTERS = "system:masters"
+
+
+def kubelet_user(node: str) -> str:
+    """The user of a node's kubelet, as the Node authorizer knows it."""
+    return f"system:node:{node}"
+
+
+class ControlPlane:
+    """One control plane, on `node`. Start it once; it ends with its node."""
+
+    def __init__(self, node: Node, address: str, *, workers: tuple[str, ...]) -> None:
+        """Args: address: the node's, at which the API server is reached; workers: the names of nodes that may join."""
+        self.node = node
+        self.address = address
+        self._groups = {ADMIN: _MASTERS, PROXY: "", "system:kube-controller-manager": "", "system:kube-scheduler": ""}
+        self._groups |= {kubelet_user(worker): "system:nodes" for worker in workers}
+        self._tokens = {user: secrets.token_hex(16) for user in self._groups}
+        self._processes: list[NodeProcess] = []
+
+    @property
+    def api(self) -> Api:
+        """The API as the cluster's administrator has it."""
+        return Api(self.node.netns_path(), self.address, PORT, authority=self._authority, token=self._tokens[ADMIN])
+
+    def kubeconfig(self, user: str) -> str:
+        """What a client of this user reads."""
+        cluster = {"server": f"https://{self.address}:{PORT}", "certificate-authority": f"{FOLDER}/ca.crt"}
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "lab", "cluster": cluster}],
+                "users": [{"name": user, "user": {"token": self._tokens[user]}}],
+                "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
+                "current-context": "lab",
+            }
+        )
+
+    def join(self, worker: Node) -> None:
+        """Give a worker what its kubelet and kube-proxy read."""
+        worker.write_file(f"{FOLDER}/ca.crt", self._authority.encode())
+        worker.write_file(f"{FOLDER}/kubelet.conf", self.kubeconfig(kubelet_user(worker.name)).encode(), 0o600)
+        worker.write_file(f"{FOLDER}/kube-proxy.conf", self.kubeconfig(PROXY).encode(), 0o600)
+
+    def start(self) -> float:
+        """Start all four; returns when the API server is ready. Returns: seconds. Raises: ClusterError."""
+        self._write_files()
+        options = ["--data-dir=/var/lib/etcd", f"--listen-client-urls={ETCD}", f"--advertise-client-urls={ETCD}"]
+        options += ["--listen-peer-urls=http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level=warn"]
+        self._processes = [
+            programs.start(self.node, "etcd", options),
+            programs.start(self.node, "kube-apiserver", self._server()),
+        ]
+        api = self.api
+        try:
+            spent = api.wait(lambda: self._problem(api), what="ready", timeout_s=START_TIMEOUT_S)
+        except ClusterError as error:
+            raise ClusterError(f"the API server is {error}\n{self.log_tail('kube-apiserver')}") from error
+        config = ["--leader-elect=false"]
+        manager = [
+            f"--kubeconfig={FOLDER}/manager.conf",
+            "--use-service-account-credentials=true",
+            f"--root-ca-file={FOLDER}/ca.crt",
+        ]
+        manager += [f"--service-account-private-key-file={FOLDER}/sa.key", "--allocate-node-cidrs=false", *config]
+        self._processes.append(programs.start(self.node, "kube-controller-manager", manager))
+        scheduler = [f"--kubeconfig={FOLDER}/scheduler.conf", *config]
+        self._processes.append(programs.start(self.node, "kube-scheduler", scheduler))
+        return spent
+
+    def log_tail(self, name: str, lines: int = 12) -> str:
+        """The end of one program's log."""
+        path = Path(self.node.root + programs.log_path(name))
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    @property
+    def _authority(self) -> str:
+        return Path(f"{self.node.root}{FOLDER}/ca.crt").read_text(encoding="ascii")
+
+    def _problem(self, api: Api) -> str:
+        for process in self._processes:
+            if process.poll() is not None:
+                raise ClusterError(f"never going to be: {process.args[0]} ended with {process.returncode}")
+        return "" if api.is_ready() else "it does not answer yet"
+
+    def _server(self) -> list[str]:
+        return [
+            f"--etcd-servers={ETCD}",
+            f"--advertise-address={self.address}",
+            f"--secure-port={PORT}",
+            f"--service-cluster-ip-range={SERVICE_CIDR}",
+            f"--tls-cert-file={FOLDER}/server.crt",
+            f"--tls-private-key-file={FOLDER}/server.key",
+            f"--token-auth-file={FOLDER}/tokens.csv",
+            f"--service-account-key-file={FOLDER}/sa.pub",
+            f"--service-account-signing-key-file={FOLDER}/sa.key",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--kubelet-preferred-address-types=InternalIP",
+            "--allow-privileged=true",
+        ]
+
+    def _write_files(self) -> None:
+        tokens = "".join(f'{self._tokens[user]},{user},{user},"{group}"\n' for user, group in self._groups.items())
+        self.node.write_file(f"{FOLDER}/tokens.csv", tokens.encode(), 0o600)
+        names = f"subjectAltName=IP:{self.address},IP:{FIRST_SERVICE},DNS:kubernetes.default.svc"
+        self.node.write_file(f"{FOLDER}/server.ext", names.encode())
+        # Elliptic curves: a key of RSA may take seconds of a busy core.
+        curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+        script = f"""
+            set -e; cd {FOLDER}
+            openssl req -x509 {curve} -keyout ca.key -out ca.crt -subj /CN=lab -days 1
+            openssl req {curve} -keyout server.key -out server.csr -subj /CN=kube-apiserver
+            openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt -days 1 -extfile server.ext
+            openssl ecparam -genkey -name prime256v1 -noout -out sa.key
+            openssl ec -in sa.key -pubout -out sa.pub
+        """
+        self.node.run(["/bin/sh", "-c", script])
+        for file, user in (
+            ("manager", "system:kube-controller-manager"),
+            ("scheduler", "system:kube-scheduler"),
+            ("admin", ADMIN),
+        ):
+            self.node.write_file(f"{FOLDER}/{file}.conf", self.kubeconfig(user).encode(), 0o600)

@@ -1,0 +1,48 @@
+"""HTTP from inside a namespace: the connection is made there, and used from any thread of the lab."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from functools import partial
+
+from lab.fabric.errors import FabricError
+from lab.fabric.netns import run_inside
+
+TIMEOUT_S = 10.0  # ours, because: a busy machine, on which an API server answers within one second
+
+
+class Connection(http.client.HTTPConnection):
+    """A connection that begins in the namespace at `netns_path`, with TLS if `tls` is given."""
+
+    def __init__(
+        self, netns_path: str, host: str, port: int, *, tls: ssl.SSLContext | None = None, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Nothing is connected yet."""
+        super().__init__(host, port, timeout=timeout_s)
+        self._netns_path = netns_path
+        self._tls = tls
+
+    def connect(self) -> None:
+        """Connect. Raises: OSError, also where the namespace cannot be entered."""
+        make = partial(socket.create_connection, (self.host, self.port), self.timeout)
+        try:
+            plain = run_inside(self._netns_path, make)
+        except FabricError as error:
+            raise ConnectionError(str(error)) from error
+        self.sock = self._tls.wrap_socket(plain, server_hostname=self.host) if self._tls is not None else plain
+
+
+def get(netns_path: str, host: str, port: int, path: str, *, timeout_s: float = TIMEOUT_S) -> bytes | None:
+    """Ask for `path`; the answer's body, or None if there is none in time or it is not a 200."""
+    connection = Connection(netns_path, host, port, timeout_s=timeout_s)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+        return body if answer.status == 200 else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()

@@ -1,0 +1,157 @@
+"""The Kubernetes objects that the cluster's tests make: pods that ask and answer, pods that only wait, services, cluster DNS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.cluster.control_plane import DNS_SERVICE
+from lab.node.pause import IMAGE as PAUSE
+
+Object = dict[str, Any]
+
+NAMESPACE = "trial"
+PORT, NODE_PORT = 8080, 30080
+DNS_IMAGE = "vpc-lab.local/coredns:1"
+PYTHON = "/usr/bin/python3.11"
+"""In vpc-ipamd's own image, which every node has; no further one is needed."""
+
+ANSWER = """
+import http.client, json, os, socket, urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        question = dict(urllib.parse.parse_qsl(urllib.parse.urlparse(self.path).query))
+        said = {"pod": os.environ["POD"], "node": os.environ["NODE"], "seen": self.client_address[0]}
+        if "host" in question:
+            try:
+                connection = http.client.HTTPConnection(question["host"], int(question["port"]), timeout=4)
+                connection.request("GET", "/")
+                said["heard"] = json.loads(connection.getresponse().read())
+            except Exception as error:
+                said["error"] = f"{type(error).__name__}: {error}"
+        body = json.dumps(said).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *words):
+        return None
+
+ThreadingHTTPServer.daemon_threads = True
+ThreadingHTTPServer(("", 8080), Answer).serve_forever()
+"""
+"""Says who it is and whom it saw; asked with `/?host=H&port=P`, it asks there and says what it heard."""
+
+
+def collection(kind: str, *, namespace: str = NAMESPACE) -> str:
+    """The path of a namespaced collection: pods, services, deployments, daemonsets, events."""
+    group = "/apis/apps/v1" if kind in ("deployments", "daemonsets") else "/api/v1"
+    return f"{group}/namespaces/{namespace}/{kind}"
+
+
+def answering(name: str, *, image: str, replicas: int) -> Object:
+    """A Deployment of pods that answer on PORT, spread over the nodes."""
+    container = {
+        "name": "answer",
+        "image": image,
+        "imagePullPolicy": "Never",
+        "command": [PYTHON, "-c", ANSWER],
+        "env": [
+            {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1, "timeoutSeconds": 2},
+    }
+    return _deployment(name, NAMESPACE, container, replicas=replicas)
+
+
+def waiting(name: str, *, replicas: int) -> Object:
+    """A Deployment of pods that need nothing but an address."""
+    return _deployment(name, NAMESPACE, {"name": "pause", "image": PAUSE, "imagePullPolicy": "Never"}, replicas=replicas)
+
+
+def lone_pod(name: str, *, node: str = "") -> Object:
+    """One pod that needs nothing but an address. Args: node: where it must run; "" leaves it to the scheduler."""
+    spec: Object = {
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "containers": [{"name": "pause", "image": PAUSE, "imagePullPolicy": "Never"}],
+    }
+    if node:
+        spec["nodeName"] = node
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+
+
+def service(name: str) -> Object:
+    """A Service of both kinds, cluster address and node port, for the pods of the Deployment of that name."""
+    spec = {"type": "NodePort", "selector": {"app": name}, "ports": [{"port": 80, "targetPort": PORT, "nodePort": NODE_PORT}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+
+
+def cluster_dns() -> list[tuple[str, Object]]:
+    """CoreDNS as a cluster has it: (collection, object), in the order in which they are made."""
+    name, namespace = "coredns", "kube-system"
+    meta = {"name": name, "namespace": namespace}
+    config = ".:53 {\n health\n ready\n errors\n cache 5\n kubernetes cluster.local in-addr.arpa { \n pods insecure\n }\n}\n"
+    rules = [
+        {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": ["list", "watch"]},
+        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+    ]
+    container = {
+        "name": name,
+        "image": DNS_IMAGE,
+        "imagePullPolicy": "Never",
+        "args": ["-conf", "/etc/coredns/Corefile"],
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/coredns"}],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 8181}, "periodSeconds": 1},
+    }
+    deployment = _deployment(name, namespace, container, replicas=2)
+    spec = deployment["spec"]["template"]["spec"]
+    spec |= {"serviceAccountName": name, "automountServiceAccountToken": True, "dnsPolicy": "Default"}
+    spec["volumes"] = [{"name": "config", "configMap": {"name": name}}]
+    ports = [{"name": protocol.lower(), "port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]
+    access = "/apis/rbac.authorization.k8s.io/v1"
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subject = {"kind": "ServiceAccount", **meta}
+    return [
+        (collection("serviceaccounts", namespace=namespace), {"metadata": meta}),
+        (f"{access}/clusterroles", {"metadata": {"name": name}, "rules": rules}),
+        (f"{access}/clusterrolebindings", {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]}),
+        (collection("configmaps", namespace=namespace), {"metadata": meta, "data": {"Corefile": config}}),
+        (
+            collection("services", namespace=namespace),
+            {
+                "metadata": {"name": "kube-dns", "namespace": namespace},
+                "spec": {"clusterIP": DNS_SERVICE, "selector": {"app": name}, "ports": ports},
+            },
+        ),
+        (collection("deployments", namespace=namespace), deployment),
+    ]
+
+
+def _deployment(name: str, namespace: str, container: Object, *, replicas: int) -> Object:
+    labels = {"app": name}
+    spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "automountServiceAccountToken": False,
+                    "enableServiceLinks": False,
+                    "topologySpreadConstraints": [spread | {"labelSelector": {"matchLabels": labels}}],
+                    "containers": [container],
+                },
+            },
+        },
+    }

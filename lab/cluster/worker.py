@@ -1,0 +1,127 @@
+"""A node of the cluster: the kubelet and kube-proxy on a lab node with containerd 2.
+
+Traps met: the kubelet sets sysctls of the whole kernel, so files of the node's own lie over them; where cgroup v2 carries no
+controllers (hybrid machines) it can make no cgroups for quality of service, so pods have no limits of CPU and memory there; it may
+not lower its own OOM score where CAP_SYS_RESOURCE is missing; what a full disk of the machine would make of pods is none of a lab's
+business, so nothing is evicted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.cluster import programs
+from lab.cluster.control_plane import DNS_SERVICE, FOLDER, ControlPlane
+from lab.node.containerd import SOCKET
+from lab.node.node import Node
+from lab.node.process import NodeProcess
+
+KERNEL_SETTINGS = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1000000,
+    "kernel/keys/root_maxbytes": 25000000,
+}
+"""What the kubelet wants, and would set for the machine: kubernetes pkg/kubelet/cm/container_manager_linux.go, setupKernelTunables."""
+
+IMPORT_TIMEOUT_S = 180.0
+
+
+class Worker:
+    """One node's Kubernetes programs. Concurrency: one thread."""
+
+    def __init__(self, node: Node, address: str, *, max_pods: int) -> None:
+        """Args: address: the node's own; max_pods: as nodeadm would compute it from the instance type."""
+        self.node = node
+        self.address = address
+        self.kubelet: NodeProcess | None = None
+        self.proxy: NodeProcess | None = None
+        self._max_pods = max_pods
+
+    def prepare(self, control: ControlPlane) -> None:
+        """Start containerd 2 and write what kubelet and kube-proxy read."""
+        self.node.start_containerd(str(programs.CONTAINERD))
+        control.join(self.node)
+        for path, value in KERNEL_SETTINGS.items():
+            own = f"/run/kernel-settings/{path}"
+            self.node.write_file(own, f"{value}\n".encode())
+            self.node.run(["mount", "--bind", own, f"/proc/sys/{path}"])
+        self.node.write_file(f"{FOLDER}/kubelet.json", json.dumps(self._kubelet_config()).encode())
+
+    def load_image(self, archive: Path, *, reference: str = "") -> None:
+        """Put an image into containerd's store, as if it had been pulled.
+
+        Args: archive: seen by the node too; reference: for `tools/image.sh`'s, which name themselves vpc-ipamd only.
+        """
+        ctr = [str(programs.CONTAINERD / "ctr"), "--namespace", "k8s.io", "images"]
+        base = reference.replace(":", "-")
+        naming = ["--base-name", base] if reference else []
+        self.node.run([*ctr, "import", "--local", *naming, str(archive)], timeout_s=IMPORT_TIMEOUT_S)
+        if reference:
+            self.node.run([*ctr, "tag", "--force", f"{base}:vpc-ipamd", reference])
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet; it registers the node."""
+        options = [f"--config={FOLDER}/kubelet.json", f"--kubeconfig={FOLDER}/kubelet.conf", "--root-dir=/var/lib/kubelet"]
+        options += [f"--hostname-override={self.node.name}", f"--node-ip={self.address}"]
+        self.kubelet = programs.start(self.node, "kubelet", options)
+
+    def start_proxy(self, mode: str) -> None:
+        """Start kube-proxy, or start it anew in another mode. Args: mode: nftables or iptables."""
+        if self.proxy is not None:
+            programs.end(self.proxy)
+            self.node.run([programs.program("kube-proxy"), "--cleanup"])
+        self.node.write_file(f"{FOLDER}/kube-proxy.json", json.dumps(self._proxy_config(mode)).encode())
+        self.proxy = programs.start(self.node, "kube-proxy", [f"--config={FOLDER}/kube-proxy.json"])
+
+    def ended(self) -> list[str]:
+        """The programs that run no more though nobody ended them."""
+        running = {"kubelet": self.kubelet, "kube-proxy": self.proxy, "containerd": self.node.containerd}
+        return [f"{name} on {self.node.name}" for name, one in running.items() if one is not None and one.poll() is not None]
+
+    def _kubelet_config(self) -> Mapping[str, Any]:
+        controllers = Path(f"{self.node.root}/sys/fs/cgroup/cgroup.controllers").read_text(encoding="ascii").split()
+        has_cgroups = {"cpu", "cpuset", "memory", "pids"} <= set(controllers)
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupsPerQOS": has_cgroups,
+            "enforceNodeAllocatable": ["pods"] if has_cgroups else [],
+            "clusterDNS": [DNS_SERVICE],
+            "clusterDomain": "cluster.local",
+            "containerRuntimeEndpoint": f"unix://{SOCKET}",
+            "evictionHard": {
+                "memory.available": "0%",
+                "nodefs.available": "0%",
+                "nodefs.inodesFree": "0%",
+                "imagefs.available": "0%",
+            },
+            "failSwapOn": False,
+            "imageGCHighThresholdPercent": 100,
+            "localStorageCapacityIsolation": False,
+            "makeIPTablesUtilChains": False,
+            "maxPods": self._max_pods,
+            "oomScoreAdj": 0,
+            "resolvConf": "",
+        }
+
+    def _proxy_config(self, mode: str) -> Mapping[str, Any]:
+        # The table of tracked connections belongs to the whole kernel; zero leaves it alone.
+        conntrack = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
+        return {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "clientConnection": {"kubeconfig": f"{FOLDER}/kube-proxy.conf"},
+            "conntrack": conntrack,
+            "hostnameOverride": self.node.name,
+            "mode": mode,
+            "oomScoreAdj": 0,
+        }
