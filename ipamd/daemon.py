@@ -30,6 +30,8 @@ from ipamd.model.words import printable
 from ipamd.settings import CurrentSettings, load, without_meaning
 
 if TYPE_CHECKING:
+    import socket
+
     from ipamd.bootstrap import App
     from ipamd.lifecycle import Lifecycle
     from ipamd.metrics_port import LatePorts
@@ -127,11 +129,14 @@ def main() -> int:
     logs.set_up(settings.daemon.log_level)
     if ignored := without_meaning():
         log.warning("settings without meaning ignored=%s", ignored)
+    from ipamd.metrics_port import listen_early
+
+    early = listen_early(settings.daemon.health_address)
     _limit_arenas()
     _raise_descriptor_limit(settings.daemon.max_concurrent_rpcs)
     signals = Signals()
     try:
-        return run(CurrentSettings(settings), signals)
+        return run(CurrentSettings(settings), signals, early=early)
     except SettingsError as error:
         log.error("the daemon ends error=%s", error)
         return EXIT_SETTINGS
@@ -172,8 +177,8 @@ def _raise_descriptor_limit(rpc_count: int) -> None:
         log.warning("the limit of descriptors is too low limit=%d needed=%d rpcs=%d", wanted, needed, rpc_count)
 
 
-def run(current: CurrentSettings, signals: Signals) -> int:
-    """Serve until told to exit. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
+def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket]) -> int:
+    """Serve until told to exit. `early`: see `listen`. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
     from ipamd.cloud.child import start
 
     settings, ec2_process = current.now, None
@@ -201,7 +206,7 @@ def run(current: CurrentSettings, signals: Signals) -> int:
     with health.stage("rpc") as stage:
         server.start()
         stage.detail = "DEL and introspection are served"
-    ports = _ports(app)
+    ports = _ports(app, early)
     ports.start("health port")
     log.info("alive after start took_s=%.3f datastore=%s", health.uptime_s(), app.adapters.opened.report.detail)
     ports.start("metrics port")  # before the start-up: who sees us ready may ask every port
@@ -230,15 +235,23 @@ def _start_up(life: Lifecycle) -> None:
     gc.freeze()  # the rows and sockets of the start too
 
 
-def _ports(app: App) -> LatePorts:
-    """What answers kubelet's probes and scrapes; neither listens yet."""
+def _ports(app: App, early: list[socket.socket]) -> LatePorts:
+    """What answers kubelet's probes and scrapes; neither answers yet."""
     from ipamd import metrics
-    from ipamd.metrics_port import HealthPages, LatePorts, listen
+    from ipamd.metrics_port import HealthPages, LatePorts, after_start, listen
     from ipamd.rpc.server import SOCKET_NAME
 
     daemon, health, refused = app.settings.daemon, app.context.health, app.metrics.scrape_refused
     pages = HealthPages(cni_socket=daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready)
-    probes = partial(listen, daemon.health_address, variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=refused)
+    probed = HealthPages(cni_socket=daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready or health.is_ending_ready)
+    probes = partial(
+        listen,
+        daemon.health_address,
+        variable="VPC_IPAMD_HEALTH_ADDRESS",
+        pages=after_start(probed, health=health),
+        refused=refused,
+        early=early,
+    )
     scrapes = partial(metrics.serve, app.metrics, daemon.metrics_address, health=pages)
     ports = {"health port": probes, "metrics port": scrapes}
     return LatePorts(ports, health=health, clock=app.context.clock)

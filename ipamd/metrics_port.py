@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from ipamd.core.health import Health
+from ipamd.core.health import Health, Phase
 from ipamd.core.loop import Loop
 from ipamd.model.errors import PortTakenError, SettingsError, log_text
 from ipamd.model.record import dataclass, field
@@ -85,6 +85,11 @@ class _Connection:
     unsent: memoryview | None = None
 
 
+def _listener(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
 class MetricsPort:
     """Listens from the moment it is made; `start` serves in a thread, `close` ends it. All else is the thread's."""
 
@@ -96,18 +101,19 @@ class MetricsPort:
         page: Callable[[str, bool], tuple[bytes, bytes]],
         refused: Callable[[Refusal], None],
         name: str = "metrics",
+        listener: socket.socket | None = None,
     ) -> None:
         """Listen.
 
         Args:
+            listener: listens there already.
             page: makes head and body of an answer, from the path without its query, and True for the format OpenMetrics. It is
                 called for each request.
             refused: counts.
             name: of the thread.
         Raises: OSError if the address is malformed or taken.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._listener = listener or _listener(host, port)
         self._listener.setblocking(False)
         self._page = page
         self._refused = refused
@@ -337,6 +343,10 @@ PORT_MAX = 65535
 CONNECT_S = 0.5
 """Ours: a listener's queue takes a connection at once, or is full."""
 
+START_S = 8.0
+"""For which a probe's answer may wait since the start. Ours: kubelet reports each probe that fails as a Warning event, and waits 10 s
+for an answer (manifests/base/daemonset.yaml); a start takes a second or two."""
+
 LISTENING_AGE_S = 0.5
 """Questions within it share an answer. Ours: a connection to the CNI socket costs the daemon 0.2 ms, and every pod may ask beside the
 metrics; kubelet asks every 2 s."""
@@ -375,6 +385,29 @@ class HealthPages:
         return answer
 
 
+def listen_early(address: str) -> list[socket.socket]:
+    """Listen for kubelet before there is anybody to answer: its question waits in the kernel until `listen`. Returns: one, or none if
+    that is not possible; `listen` says why."""
+    host, _, port = address.rpartition(":")
+    try:
+        return [_listener(host.strip("[]"), int(port))] if host and int(port) <= PORT_MAX else []
+    except (OSError, ValueError):
+        return []
+
+
+def after_start(pages: Pages, *, health: Health) -> Pages:
+    """The pages for kubelet alone: a start is no failure, so the first answers wait for *ready*, START_S at most."""
+
+    def is_decided() -> bool:
+        return health.is_ready or health.phase is Phase.DRAINING
+
+    def page(path: str, is_openmetrics: bool) -> tuple[bytes, bytes]:
+        health.wait_for(is_decided, max(START_S - health.uptime_s(), 0.0))
+        return pages(path, is_openmetrics)
+
+    return page
+
+
 def plain_page(status: str, text: str) -> tuple[bytes, bytes]:
     """Head and body of an answer of one line."""
     return page_of(status, f"{text}\n".encode(), content_type="text/plain")
@@ -386,8 +419,10 @@ def page_of(status: str, body: bytes, *, content_type: str) -> tuple[bytes, byte
     return head.encode(), body
 
 
-def listen(address: str, *, variable: str, pages: Pages, refused: Callable[[Refusal], None]) -> MetricsPort | None:
-    """Serve `pages` on `host:port`; None when the address is "off".
+def listen(
+    address: str, *, variable: str, pages: Pages, refused: Callable[[Refusal], None], early: list[socket.socket] | None = None
+) -> MetricsPort | None:
+    """Serve `pages` on `host:port`; None when the address is "off". `early`: what `listen_early` returned, taken out of it.
 
     Raises: SettingsError if it is malformed, PortTakenError if somebody else has it.
     """
@@ -397,8 +432,9 @@ def listen(address: str, *, variable: str, pages: Pages, refused: Callable[[Refu
     if not port.isdecimal() or int(port) > PORT_MAX:
         raise SettingsError(f"{variable}={address!r}", details="expected host:port or off")
     everywhere = "0.0.0.0"  # noqa: S104  # scraped from other nodes
+    listener = early.pop() if early else None
     try:
-        served = MetricsPort(host.strip("[]") or everywhere, int(port), page=pages, refused=refused)
+        served = MetricsPort(host.strip("[]") or everywhere, int(port), page=pages, refused=refused, listener=listener)
     except OSError as error:
         raise PortTakenError(f"cannot serve on {address}: {error}", details=f"free the port or set {variable} to off") from error
     served.start()

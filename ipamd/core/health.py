@@ -146,6 +146,7 @@ class Health:
         with self._changed:
             self._is_ready = True
             self._reached_s.setdefault(READY, self.uptime_s())
+            self._changed.notify_all()
 
     def reached_s(self, phase: str) -> float | None:
         """Seconds from the start until a phase, or READY, was reached first; None: not yet."""
@@ -218,6 +219,11 @@ class Health:
     def is_ready(self) -> bool:
         """ADD is served, the conflist was written, and this node could give an address in this boot."""
         return self._is_ready and self.phase is Phase.SERVING and not self._held
+
+    @property
+    def is_ending_ready(self) -> bool:
+        """It drains, and was ready: a probe that failed now would be an event of a pod that is being ended anyway."""
+        return self.phase is Phase.DRAINING and self._is_ready
 
     def stages(self) -> list[StageReport]:
         """Start-up stages, in order; of a running one, its time and its detail so far."""

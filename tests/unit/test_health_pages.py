@@ -12,8 +12,10 @@ import pytest
 
 from ipamd import metrics
 from ipamd import metrics_port as health_pages
+from ipamd.core.clock import SystemClock
+from ipamd.core.health import Health, Phase
 from ipamd.metrics import Metrics
-from ipamd.metrics_port import HealthPages, MetricsPort, listen
+from ipamd.metrics_port import HealthPages, MetricsPort, after_start, listen, listen_early
 from ipamd.model.errors import SettingsError
 from tests.patience import PATIENCE_S
 
@@ -106,6 +108,62 @@ def test_metrics_are_on_their_port_only(port: MetricsPort, request: pytest.Fixtu
     is_metrics = "metrics" in request.node.callspec.id
     assert ask(port, "/metrics")[0] == (200 if is_metrics else 404)
     assert ask(port, "/metrics?name[]=x")[0] == (200 if is_metrics else 404)
+
+
+@pytest.fixture
+def health() -> Health:
+    """Of a daemon that starts."""
+    return Health(SystemClock(), ())
+
+
+def test_a_probe_that_comes_too_early_waits(node: Node, health: Health) -> None:
+    """kubelet asks from the first instant on, and each failure is an event: the question waits for the daemon, and for *ready*."""
+    early = listen_early("127.0.0.1:0")
+    number = early[0].getsockname()[1]
+    with socket.create_connection(("127.0.0.1", number), timeout=PATIENCE_S) as asking:
+        asking.sendall(b"GET /readyz HTTP/1.1\r\nHost: node\r\n\r\n")
+        pages = after_start(node.pages, health=health)
+        made = listen(f"127.0.0.1:{number}", variable="X", pages=pages, refused=print, early=early)
+        assert made is not None
+        assert early == []
+        assert made.port == number
+        health.enter(Phase.SERVING)
+        node.is_ready = True
+        health.mark_ready()
+        assert asking.recv(100).startswith(b"HTTP/1.1 200")
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "count"), [("127.0.0.1:0", 1), ("[::1]:0", 1), ("off", 0), ("256.1.1.1:0", 0), ("127.0.0.1:70000", 0)]
+)
+def test_listening_early_is_no_condition(address: str, count: int) -> None:
+    """What cannot be is told later, by the port itself; nothing is raised before the log is set up."""
+    found = listen_early(address)
+    assert len(found) == count
+    for one in found:
+        one.close()
+
+
+def test_a_start_that_takes_long_is_told(node: Node, health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some seconds the answer is what it is, and an end is not waited for."""
+    pages = after_start(node.pages, health=health)
+    health.enter(Phase.DRAINING)
+    assert pages("/readyz", False)[0].startswith(b"HTTP/1.1 503")
+    monkeypatch.setattr(health_pages, "START_S", 0.0)
+    starting = Health(SystemClock(), ())
+    assert after_start(node.pages, health=starting)("/readyz", False)[0].startswith(b"HTTP/1.1 503")
+
+
+def test_a_daemon_that_drains_was_ready(health: Health) -> None:
+    """The end of a pod is no failed probe; one that was never ready has none to lose."""
+    never = Health(SystemClock(), ())
+    health.enter(Phase.SERVING)
+    health.mark_ready()
+    assert not health.is_ending_ready
+    for one in (health, never):
+        one.enter(Phase.DRAINING)
+    assert (health.is_ending_ready, never.is_ending_ready) == (True, False)
 
 
 def test_the_port_can_be_turned_off_and_a_bad_address_is_named() -> None:

@@ -94,6 +94,31 @@ def test_a_daemon_that_is_stopped_is_late_not_gone(is_interpreted: bool) -> None
         wait_until(lambda: status(made) == 0, what="its own answer")
 
 
+KUBELET = """
+import socket, time, urllib.error, urllib.request
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    try: socket.create_connection(("127.0.0.1", 61677)).close()
+    except ConnectionRefusedError: time.sleep(0.01)
+    else: break
+for path in "healthz", "readyz":
+    try: print(urllib.request.urlopen("http://127.0.0.1:61677/" + path, timeout=10).status)
+    except (OSError, urllib.error.HTTPError) as error: print(error)
+"""
+"""Asks as kubelet does, its first question as soon as it is taken at all."""
+
+
+def test_no_probe_of_a_start_fails() -> None:
+    """A failed probe is a Warning event: of the first start and of a restart each is answered with success, once it is so."""
+    with rig(start=False) as made:
+        for _ in range(2):
+            asking = made.node.spawn(["sh", "-c", f"exec {sys.executable} -c '{KUBELET}' >/var/log/kubelet-asked 2>&1"])
+            made.start()
+            asking.wait(PATIENCE_S)
+            assert made.node.run(["cat", "/var/log/kubelet-asked"]).stdout.split() == ["200", "200"]
+            made.kill()
+
+
 PAGE = (
     "import sys, urllib.request, urllib.error\n"
     "try: print(urllib.request.urlopen(sys.argv[1]).status)\n"
