@@ -23,7 +23,7 @@ SETTLE_S = 5.0
 
 def measure(stage: Stage) -> list[Figure]:
     """Read the memory, make the bursts, and read it again. Sandboxes of other measurements come after this one."""
-    time.sleep(IDLE_S + SETTLE_S)
+    stage.wait_ready(quiet_s=IDLE_S + SETTLE_S)
     pss = _pss_mib(stage.daemon.pid)
     before = _rss_mib(stage.daemon.pid)
     path = ONEFILE_PATH if ONEFILE_PATH in stage.plugins else PLUGIN_PATH

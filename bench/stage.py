@@ -93,9 +93,9 @@ class Stage:
         except BenchError as exc:
             raise BenchError(f"{name}: {exc}; the daemon's last lines:\n{self.daemon.log_tail(LOG_LINES)}") from exc
 
-    def wait_ready(self) -> None:
-        """Wait until the newest daemon says that it is ready and EC2 has not been called for QUIET_S. Raises: NodeError."""
-        self.daemon.wait_until(self._is_at_rest, what="at rest", timeout_s=READY_TIMEOUT_S)
+    def wait_ready(self, *, quiet_s: float = QUIET_S) -> None:
+        """Wait until the newest daemon says that it is ready and EC2 has not been called for `quiet_s`. Raises: NodeError."""
+        self.daemon.wait_until(lambda: self._is_at_rest(quiet_s), what="at rest", timeout_s=READY_TIMEOUT_S + quiet_s)
 
     def ready_after_s(self) -> float:
         """From the exec of the daemon's first start until it said that it is ready. Raises: StopIteration if it never did."""
@@ -109,15 +109,15 @@ class Stage:
         lines = (line for line in _json_lines(self.daemon.log_text()) if line.get("verb") == verb)
         return [line for line in lines if line["container_id"] in wanted]
 
-    def _is_at_rest(self) -> bool:
+    def _is_at_rest(self, quiet_s: float) -> bool:
         """Read the log instead of asking: a question over the socket would be in what is measured next."""
         lines = _json_lines(self.daemon.log_text(of_this_start=True))
         is_ready = any(str(line.get("message", "")).startswith("ready after") for line in lines)
-        return is_ready and self._seconds_since_call() > QUIET_S
+        return is_ready and self._seconds_since_call(default_s=quiet_s * 2) > quiet_s
 
-    def _seconds_since_call(self) -> float:
+    def _seconds_since_call(self, *, default_s: float) -> float:
         calls = self.lab.vpc.calls()
-        return self.lab.vpc.clock() - calls[-1].at if calls else QUIET_S * 2
+        return self.lab.vpc.clock() - calls[-1].at if calls else default_s
 
 
 class _Driver:
