@@ -186,7 +186,8 @@ class KernelWiring(Wiring):
             routes_now = survey.routes_of(host, index=link.index, family=family_of(address))
             has_routes = any(one.destination == address for one in routes_now)
             again = sandbox_routes(address, link.index, to) if has_routes else []
-            if family_of(address) is IPV6 and (mac := checks.mac_inside(host, link)):
+            is_fixed = family_of(address) is IPV6 or survey.host_veth(link).is_egress
+            if is_fixed and (mac := checks.mac_inside(host, link)):
                 again.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
             host.carry_out([down, name, up, *again], what=what)
 

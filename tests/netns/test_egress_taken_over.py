@@ -63,6 +63,7 @@ def test_it_is_ours_afterwards_and_works(theirs):
     taken = take(node, spec)
     (name,) = host_veths(spec)[1:]
     assert (taken.name, taken.alias, taken.is_egress) == (name, encode_alias(spec.key, spec.other_address, tag=EGRESS_TAG), True)
+    assert node.host.sh(f"ip neigh show {spec.other_address} dev {name} nud permanent"), "its renaming took the link down"
     assert take(node, spec) == taken, "again, as after a crash"
     node.wiring.stamp(next(one for one in node.wiring.survey().veths), key=spec.key, address=spec.address)
     survey = node.wiring.survey()

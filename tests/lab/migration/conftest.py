@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from ipaddress import IPv4Address
 
 from ipamd.migration.handover import ABSENCE_S
 from lab.chaos import skewed_daemon
 from lab.fabric import talk
 from lab.fabric.netns import run_inside
+from lab.vpc.family import IPV4, IPV6, Family
+from lab.vpc.model import Address
 from tests import aws_node
 from tests.aws_node import Pod, Runtime
 from tests.patience import PATIENCE_S
@@ -32,7 +34,7 @@ class Flow:
     """Datagrams from a host of the VPC to every pod and back, ten rounds a second, until `stop`."""
 
     sock: socket.socket
-    targets: tuple[IPv4Address, ...]
+    targets: tuple[Address, ...]
     sent: int = 0
     heard: set[tuple[str, int]] = field(default_factory=set)
     asked: set[tuple[str, int]] = field(default_factory=set)
@@ -98,7 +100,7 @@ class Migrated:
     def flow(self) -> Iterator[Flow]:
         """Packets to and from every pod while the block runs."""
         host = self.rig.lab.hosts["host-a"]
-        sock = run_inside(host.path, partial(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
+        sock = run_inside(host.path, partial(socket.socket, self.rig.family.number, socket.SOCK_DGRAM))
         flow = Flow(sock, tuple(pod.address for pod in self.pods))
         flow.start()
         try:
@@ -107,6 +109,12 @@ class Migrated:
             flow.end()
             sock.close()
 
+    def reach_outside(self, pods: list[Pod]) -> bool:
+        """Whether what pods ask a host of the VPC by egress is answered, with the node's own address seen there."""
+        host, node = (self.rig.lab.primary_address(name) for name in ("host-a", "node-a"))
+        seen = [talk.ask(self.rig.node.root + pod.netns, host) for pod in pods]
+        return [one and one.seen_as for one in seen] == [node] * len(pods)
+
     def sh(self, script: str) -> str:
         """A command line in the node."""
         return self.rig.node.run(["/bin/sh", "-c", script], check=False).stdout
@@ -114,11 +122,16 @@ class Migrated:
 
 @contextmanager
 def migrated(
-    count: int, *, instance_type: str = "m5.large", env: dict[str, str] | None = None, start: bool = False
+    count: int,
+    *,
+    instance_type: str = "m5.large",
+    env: dict[str, str] | None = None,
+    start: bool = False,
+    family: Family = IPV4,
 ) -> Iterator[Migrated]:
     """Build it: our daemon makes the ENIs, and everything of ours but these is taken away again."""
     settings = ENV | {"MINIMUM_IP_TARGET": str(count + 3)} | dict(env or {})
-    with rig(env=settings, instance_type=instance_type, start=False, module=skewed_daemon.__name__) as made:
+    with rig(env=settings, instance_type=instance_type, start=False, module=skewed_daemon.__name__, family=family) as made:
         runtime = Runtime(made.node)
         made.node.write_file("/opt/cni/bin/loopback", LOOPBACK, 0o755)
         with talk.Servers() as servers:
@@ -126,18 +139,16 @@ def migrated(
                 made.start()
                 made.driver.wait_status(lambda s: s["pool"]["assignable_count"] >= count, what="enough addresses", timeout_s=60)
                 made.kill()
-                clean = (
-                    "rm -rf /run/vpc-ipamd/* /etc/cni/net.d/*; nft delete table ip vpc-ipamd; nft delete table ip vpc-ipamd-confine;"
-                    " nft delete table ip6 vpc-ipamd-confine; nft delete table arp vpc-ipamd-confine"
-                )
+                clean = "rm -rf /run/vpc-ipamd/* /etc/cni/net.d/*; nft flush ruleset; ip -6 route flush type unreachable"
                 made.node.run(["/bin/sh", "-c", clean], check=False)
                 pods = aws_node.pods_on(made.node, made.lab.vpc.enis_of(made.node.instance_id), count)
-                aws_node.wire(made.node, pods)
+                aws_node.wire(made.node, pods, primary=made.lab.primary_address("node-a"))
                 aws_node.write_file(made.node, pods)
                 aws_node.write_conflist(made.node)
                 for pod in pods:
                     runtime.run_pod(pod.container_id, pod.name)
-                    servers.add(pod.name, made.node.root + pod.netns)
+                    servers.add(pod.name, made.node.root + pod.netns, address=pod.address if family is IPV6 else "")
+                servers.add("host-a", made.lab.hosts["host-a"].path)
                 node = Migrated(made, runtime, pods, servers, aws_node.Agent(made.node))
                 node.pass_time()  # since its daemon went
                 if start:
@@ -146,3 +157,9 @@ def migrated(
                 node.agent.kill()
             finally:
                 runtime.close()
+
+
+def assert_killed(made: Rig) -> None:
+    """The daemon died at its failpoint, and of nothing else."""
+    assert made.daemon is not None
+    assert made.daemon.wait(20) == -signal.SIGKILL, made.log_tail()

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-import signal
 from ipaddress import IPv4Address
 
 import pytest
 
 from ipamd.migration import export
 from tests import aws_node
-from tests.lab.migration.conftest import Migrated, migrated
+from tests.lab.migration.conftest import Migrated, assert_killed, migrated
 
 pytestmark = pytest.mark.privileged
 
 EXPORTED = ["10-aws.conflist", "10-vpc-ipamd.conflist.vpc-ipamd-exported"]
 SAVED = ["10-aws.conflist.vpc-ipamd-saved", "10-vpc-ipamd.conflist"]
-
-
-def assert_died(node: Migrated) -> None:
-    """At the failpoint, and of nothing else."""
-    assert node.rig.daemon is not None
-    assert node.rig.daemon.wait(20) == -signal.SIGKILL, node.rig.log_tail()
 
 
 def conflists(node: Migrated) -> list[str]:
@@ -41,7 +34,7 @@ def test_a_kill_at_each_step_loses_nothing() -> None:
     with migrated(2) as node:
         rig = node.rig
         rig.start(wait=False, env={"VPC_IPAMD_FAILPOINT": "import.stamped:1"})
-        assert_died(node)
+        assert_killed(rig)
         rig.start()
         assert rig.attachments() == {pod.container_id: pod.address for pod in node.pods}
         for number, point in enumerate(export.FAILPOINTS):
@@ -51,7 +44,7 @@ def test_a_kill_at_each_step_loses_nothing() -> None:
             node.runtime.run_pod(f"ours-{number}", f"ours-{number}")
             rows = rig.attachments()
             assert rig.driver.ipamctl("export").returncode != 0
-            assert_died(node)
+            assert_killed(rig)
             rig.start(wait=False)
             rig.driver.wait_status(lambda s: "goes back" in s["verdict"], what=f"the other's after {point}", timeout_s=30)
             assert rig.add(f"late-{number}").code == 11
