@@ -59,13 +59,15 @@ from lab.node.kernel_view import VETH_PREFIX, KernelView, Veth
 @dataclass(frozen=True)
 class NodeState:
     """What the lab did to a node, on the run's clock. `ready_since` None: the daemon is not ready. `has_egress`: its sandboxes are to
-    have an address of the other family."""
+    have an address of the other family. `nft_deleted_at`: when its nftables tables were last deleted, without which they reach none.
+    """
 
     ready_since: float | None = None
     damaged: Mapping[str, float] = field(default_factory=dict)
     runtime_killed_at: tuple[float, ...] = ()
     started_at: tuple[float, ...] = ()
     has_egress: bool = False
+    nft_deleted_at: float | None = None
 
 
 class Whereabouts(Protocol):
@@ -176,7 +178,7 @@ class Checker:
         if record.address in round_.silent and not is_hit:
             yield from patience.claim("I2", subject, "it does not answer from the VPC", SILENT_S)
         if record.sandbox_id in round_.mute:
-            yield from patience.claim("I2", subject, "it reaches nobody of the other family", SILENT_S)
+            yield from _mute(subject, patience, state)
         inside = seen.inside.get(record.sandbox_id)
         if inside is not None and inside != record.address:
             yield _Claim("I1", subject, f"its own eth0 has {inside}")
@@ -295,6 +297,16 @@ class _Patience:
         elif self.ready_since is not None:
             since = max(self.damaged_at, self.ready_since)
             yield _Claim(invariant, subject, f"{what} (chaos took it)", REPAIR_S, not_before=since)
+
+
+def _mute(subject: str, patience: _Patience, state: NodeState) -> Iterable[_Claim]:
+    """It reaches nobody of the other family: at once a fault, but for a moment after the tables were deleted and a daemon is ready."""
+    what = "it reaches nobody of the other family"
+    if patience.damaged_at is not None or state.nft_deleted_at is None:
+        yield from patience.claim("I2", subject, what, SILENT_S)
+    elif state.ready_since is not None:
+        since = max(state.nft_deleted_at, state.ready_since)
+        yield _Claim("I2", subject, what, SILENT_S, not_before=since)
 
 
 def _gone(

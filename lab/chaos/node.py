@@ -39,8 +39,9 @@ class ChaosNode:
         self._watched = WatchedDaemon(self.daemon, history=history, on_unasked_end=self._queue_restart)
         self._expected = expected
         self._history = history
-        self._lock = threading.Lock()  # around the three below
+        self._lock = threading.Lock()  # around the four below
         self._damaged: dict[str, float] = {}
+        self._nft_deleted_at: float | None = None
         self._runtime_killed_at: tuple[float, ...] = ()
         self._runtime_is_up = True
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"node-{lab_node.name}")
@@ -72,12 +73,18 @@ class ChaosNode:
                 self._runtime_killed_at,
                 self._watched.started_at,
                 has_egress=self.daemon.egress is not None,
+                nft_deleted_at=self._nft_deleted_at,
             )
 
     def damage(self, address: str) -> None:
         """Note that the nemesis is about to remove part of this address's wiring."""
         with self._lock:
             self._damaged[address] = self._history.now()
+
+    def damage_nft(self) -> None:
+        """Note that the nemesis is about to delete the node's nftables tables."""
+        with self._lock:
+            self._nft_deleted_at = self._history.now()
 
     @property
     def runtime_is_up(self) -> bool:

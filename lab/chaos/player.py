@@ -258,6 +258,7 @@ class _Run:
     def _delete_wiring(self, node: ChaosNode, *, what: str, pick: float) -> None:
         """Remove part of the wiring behind the daemon's back; nothing happens if it is not there."""
         if what == "nft":
+            node.damage_nft()
             for table in nft_tables(node.daemon.family, node.daemon.egress):
                 node.lab_node.run(["nft", "delete", "table", *table], check=False)
             return

@@ -221,6 +221,18 @@ def test_damage_waits_for_a_daemon_that_can_repair_it() -> None:
     assert lasting(lambda at: round_(at, seen=with_kernel(SEEN, routes=()), state=state, silent=frozenset({A})), 300) == []
 
 
+@pytest.mark.parametrize(("ready_since", "count"), [(None, 0), (130.0, 1)])
+def test_deleted_tables_wait_for_a_daemon_and_no_longer_than_a_moment(ready_since: float | None, count: int) -> None:
+    """Without them nobody is reached: a fault from when a daemon could have added them again, 6 s after that."""
+    state = NodeState(ready_since, has_egress=True, nft_deleted_at=99.0)
+
+    def make(at: float) -> Round:
+        return egress_round(at, state=state, mute=frozenset({"c1"}))
+
+    assert lasting(make, 30 + int(SILENT_S) - 3) == []
+    assert len(lasting(make, 60)) == count
+
+
 def test_a_sandbox_that_is_being_removed_is_not_checked_as_living() -> None:
     """Its removal was asked between the two snapshots of the expected state: its veth may be gone already."""
     after = ExpectedSnapshot({"c1": replace(POD, removing_at_s=100.0)}, {})
