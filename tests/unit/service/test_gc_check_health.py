@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
+from ipamd.core import health as health_module
 from ipamd.core.deadline import Deadline, KeyLocks
 from ipamd.core.health import STATUS_GRACE_S, Health, Phase, StageReport, StageState
 from ipamd.host import network as host_network
@@ -58,6 +60,38 @@ def test_an_add_waits_for_the_end_of_a_start() -> None:
     health.enter(Phase.SERVING)
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
+
+
+def test_adds_that_waited_go_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an absence they do not all go at once: each a turn after the one before, and the last ones after a bounded time. An ADD
+    that did not wait has no turn."""
+    monkeypatch.setattr(health_module, "TURNS_S", 10 * health_module.TURN_S)
+    clock = FakeClock()
+    health = Health(clock, ())
+    health.enter(Phase.RESTORING)
+    gone: list[float] = []
+    asked = threading.Semaphore(0)
+
+    def add() -> None:
+        # asked for the first time with the lock held that the wait releases
+        health.await_add_service(Deadline.after(clock, 60, is_cancelled=lambda: bool(asked.release())))
+        gone.append(time.monotonic())
+
+    waiting = [threading.Thread(target=add) for _ in range(15)]
+    for each in waiting:
+        each.start()
+    for _ in waiting:
+        assert asked.acquire(timeout=PATIENCE_S)
+    began = time.monotonic()
+    health.enter(Phase.SERVING)
+    add()
+    assert gone[0] == min(gone)
+    for each in waiting:
+        each.join(PATIENCE_S)
+    turns = sorted(gone[1:])
+    assert len(turns) == 15
+    for number, turn in enumerate(turns):
+        assert turn - began >= min(number, 10) * health_module.TURN_S
 
 
 @pytest.mark.parametrize("end", ["deadline", "draining", "stopped for good", "the caller leaves"])
