@@ -119,6 +119,16 @@ demo: plugin-if-possible ## the main job on the embedded lab: two nodes, real co
 chaos: plugin-if-possible ## random kills, faults and clock steps on two nodes, judged from outside: SEED=1 MINUTES=30; build/chaos.json
 	$(BIN)/python -m lab.chaos --seed $(SEED) --minutes $(MINUTES)
 
+# of `make cluster`: what is tried beside the checkout
+BEFORE ?= HEAD~1
+
+.PHONY: cluster
+cluster: image ## Kubernetes of Go modules on two lab nodes, vpc-ipamd by its chart, and what a cluster does to it; build/cluster.json
+	@PYTHON=$(PYTHON) tools/setup.sh helm
+	tools/cluster.sh build/cluster
+	tools/image_before.sh build/cluster-before $(BEFORE) || rm -rf build/cluster-before
+	$(BIN)/python -m lab.cluster
+
 bench: plugin-if-possible ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench
 

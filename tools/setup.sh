@@ -2,7 +2,8 @@
 # Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data),
 # `containerd17` (two further containerds for some tests) and `reference_plugins` (both go with `packages`), `arm64` (a cross compiler
 # and QEMU, for the plugin), `image` (what `make image` needs), `lock`, `machine` (the arm64 machine of `make test-arm64`), `manifests`
-# (kubectl, helm and kustomize, none of them installed), `heavy` (all of these, Chromium and Prometheus: `make test-all`).
+# (kubectl, helm and kustomize, none of them installed), `helm` (alone, for `make cluster`), `heavy` (all of these, Chromium and
+# Prometheus: `make test-all`).
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,10 +68,14 @@ machine() {
     debian_packages
 }
 
-manifests() {
+helm() {
     mkdir -p build/heavy
-    heavy_kubectl
     from_go helm "helm.sh/helm/v3/cmd/helm@$helm_version"
+}
+
+manifests() {
+    helm
+    heavy_kubectl
     from_go kustomize "sigs.k8s.io/kustomize/kustomize/v5@$kustomize_version"
 }
 

@@ -7,7 +7,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,13 @@ from lab.node import pause
 from lab.node.node import REPOSITORY, Node
 
 WORKERS, CONTROL = ("node-a", "node-b"), "control"
-INSTANCE_TYPE, MAX_PODS = "m5.xlarge", 58  # 4 ENIs x (15 addresses - 1) + 2, as nodeadm computes it
+INSTANCE_TYPE, MAX_PODS = "m5.xlarge", 57
+"""4 ENIs x (15 addresses - 1), and one pod of the host's network: nodeadm counts two, but here kube-proxy is none."""
+
 IMAGE = "docker.io/library/vpc-ipamd"
 ARCHIVE = REPOSITORY / "build" / "image" / f"vpc-ipamd-{'arm64' if platform.machine() == 'aarch64' else 'amd64'}.tar"
 RELEASE, NAMESPACE = "vpc-ipamd", "kube-system"
+VALUES = "/run/values.json"
 READY_TIMEOUT_S = 180.0
 HELM_TIMEOUT_S = 120.0
 KUBECTL_TIMEOUT_S = 180.0
@@ -36,6 +39,8 @@ class Release:
 
     chart: Path
     tag: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the chart, beside those that point it to the lab."""
 
 
 class Cluster:
@@ -82,18 +87,18 @@ class Cluster:
         for worker in self.workers.values():
             worker.load_image(archive, reference=f"{IMAGE}:{tag}")
 
-    def install(self, release: Release, *, settings: Mapping[str, str] | None = None) -> None:
+    def install(self, release: Release) -> None:
         """`helm upgrade --install`; returns when helm does, which does not wait for pods. Raises: NodeError with helm's words."""
-        values = {
-            "image": {"repository": RELEASE, "tag": release.tag},
-            "clusterName": "lab",
-            "maxUnavailable": 1,
-            "settings": self._towards_the_lab() | dict(settings or {}),
-        }
-        file = f"/run/values-{release.tag}.json"
-        self.control.node.write_file(file, json.dumps(values).encode())
-        words = ["upgrade", "--install", RELEASE, str(release.chart), "--namespace", NAMESPACE, "--values", file]
-        self._run([str(programs.HELM), *words, "--kubeconfig", f"{FOLDER}/admin.conf"], timeout_s=HELM_TIMEOUT_S)
+        environment = [{"name": name, "value": value} for name, value in self._towards_the_lab().items()]
+        own = {"image": {"repository": RELEASE, "tag": release.tag}, "clusterName": "lab"}
+        more = [*environment, *release.values.get("extraEnv", ())]
+        self.control.node.write_file(VALUES, json.dumps(own | dict(release.values) | {"extraEnv": more}).encode())
+        self.helm("upgrade", "--install", RELEASE, str(release.chart), "--values", VALUES)
+
+    def helm(self, *words: str) -> str:
+        """Run helm as the administrator, in the namespace of vpc-ipamd; its output. Raises: NodeError with its words."""
+        access = ["--namespace", NAMESPACE, "--kubeconfig", f"{FOLDER}/admin.conf"]
+        return self._run([str(programs.HELM), *words, *access], timeout_s=HELM_TIMEOUT_S)
 
     def kubectl(self, *words: str, timeout_s: float = KUBECTL_TIMEOUT_S) -> str:
         """Run kubectl as the administrator; its output. Raises: NodeError with its words."""

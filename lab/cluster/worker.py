@@ -9,6 +9,7 @@ business, so nothing is evicted.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,11 @@ class Worker:
         self.node.run([*ctr, "import", "--local", *naming, str(archive)], timeout_s=IMPORT_TIMEOUT_S)
         if reference:
             self.node.run([*ctr, "tag", "--force", f"{base}:vpc-ipamd", reference])
+
+    def kill_container(self, container: str, number: signal.Signals) -> None:
+        """Send a signal to a container's first process. Args: container: as the API server has it, without the runtime's name."""
+        ctr = [str(programs.CONTAINERD / "ctr"), "--namespace", "k8s.io", "tasks", "kill", "--signal", number.name, container]
+        self.node.run(ctr)
 
     def start_kubelet(self) -> None:
         """Start the kubelet; it registers the node."""

@@ -1,0 +1,343 @@
+"""What a cluster does, step by step; each step makes verdicts, and leaves the cluster as it found it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from lab.cluster import judge, objects, pods_api
+from lab.cluster.api import Object
+from lab.cluster.churn import Churn
+from lab.cluster.cluster import CONTROL, IMAGE, NAMESPACE, RELEASE, WORKERS, Cluster, Release
+from lab.cluster.errors import ClusterError
+from lab.cluster.http import get
+from lab.cluster.report import Report, spread
+from lab.cluster.watcher import Seen, Watcher
+from lab.errors import LabError
+
+ECHO, CROWD = "echo", "crowd"
+REPLICAS, CROWD_SIZE, ROLLS = 4, 100, 20
+AFTER_ABSENCE_S, AT_MOST_S = 2.0, 6.0
+START_TIMEOUT_S, CROWD_TIMEOUT_S = 120.0, 300.0
+NAME = f"{ECHO}.{objects.NAMESPACE}.svc.cluster.local"
+
+
+class Story:
+    """The steps, on one cluster. Concurrency: one thread."""
+
+    def __init__(self, cluster: Cluster, watcher: Watcher, report: Report, *, now: Release, before: Release | None) -> None:
+        """Args: now: what is installed; before: what is tried besides, None: nothing."""
+        self._cluster = cluster
+        self._api = cluster.api
+        self._watcher = watcher
+        self._report = report
+        self._now, self._before = now, before
+
+    def run(self) -> None:
+        """All steps; a step that fails is a failed verdict, and the next begins. If pods cannot run at all, none does."""
+        if not self._step("pods run", self._pods_run):
+            return
+        steps: list[tuple[str, Callable[[], None]]] = [
+            ("pods answer each other", self._pods_answer),
+            ("services of kube-proxy, nftables", self._services),
+            ("cluster DNS", self._dns),
+            ("addresses, judged from outside", self._judged),
+            ("the kubelet's pods API", self._pods_api),
+            (f"{CROWD_SIZE} pods", self._crowd),
+            (f"{ROLLS} restarts under churn", self._rolls),
+            ("kill -9", self._kill),
+            ("crash loop and roll-back", self._crash_loop),
+            ("drain", self._drain),
+            ("services of kube-proxy, iptables", self._iptables),
+            ("the commit before", self._other_release),
+        ]
+        for name, step in steps:
+            self._step(name, step)
+        programs = self._cluster.ended()
+        self._report.check(
+            "no program of the nodes ended by itself", not programs, ", ".join(programs) or "kubelet, kube-proxy, containerd"
+        )
+
+    def _step(self, name: str, step: Callable[[], None]) -> bool:
+        self._watcher.begin()
+        try:
+            step()
+        except LabError as error:
+            self._report.check(name, False, str(error))
+            return False
+        return True
+
+    def _pods_run(self) -> None:
+        cluster = self._cluster
+        spent = cluster.wait_nodes_ready()
+        self._report.check("nodes become ready after helm install", True, f"{spent:.1f} s")
+        cluster.wait_rolled_out("daemonsets", RELEASE, namespace=NAMESPACE)
+        for path, thing in objects.cluster_dns():
+            self._api.create(path, thing)
+        image = f"{IMAGE}:{self._now.tag}"
+        self._api.create(objects.collection("deployments"), objects.answering(ECHO, image=image, replicas=REPLICAS))
+        self._api.create(objects.collection("services"), objects.service(ECHO))
+        spent = cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
+        cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
+        nodes = sorted({pod["spec"]["nodeName"] for pod in cluster.pods(ECHO)})
+        self._report.check(
+            "pods run on both nodes", nodes == [*WORKERS], f"{REPLICAS} pods on {', '.join(nodes)} in {spent:.1f} s"
+        )
+
+    def _pods_answer(self) -> None:
+        pods = self._cluster.pods(ECHO)
+        wrong = []
+        for asker in pods:
+            for target in pods:
+                said = self._ask(asker, target["status"]["podIP"], objects.PORT)
+                heard = said.get("heard", {})
+                if (heard.get("pod"), heard.get("seen")) != (target["metadata"]["name"], asker["status"]["podIP"]):
+                    wrong.append(f"{asker['metadata']['name']} to {target['metadata']['name']}: {said}")
+        detail = f"{len(pods) ** 2} pairs, each seen with its own address" if not wrong else "; ".join(wrong[:3])
+        self._report.check("pods answer each other, within and across nodes", not wrong, detail)
+
+    def _services(self, mode: str = "nftables") -> None:
+        spec = self._api.get(f"{objects.collection('services')}/{ECHO}")["spec"]
+        by_address = self._reached(spec["clusterIP"], 80)
+        self._report.check(f"a cluster address reaches pods of both nodes, {mode}", *_on_both(by_address))
+        for name, worker in self._cluster.workers.items():
+            answers = [get(self._control, worker.address, objects.NODE_PORT, "/") for _ in range(12)]
+            heard = {json.loads(answer)["node"] for answer in answers if answer is not None}
+            ok = None not in answers and len(heard) == len(WORKERS)
+            self._report.check(
+                f"node port of {name} reaches pods of both nodes, {mode}", ok, f"12 questions, {', '.join(sorted(heard))}"
+            )
+        inside = self._reached(self._cluster.workers[WORKERS[0]].address, objects.NODE_PORT)
+        self._report.check(f"a node port answers pods too, {mode}", *_on_both(inside))
+
+    def _dns(self) -> None:
+        for name in (NAME, ECHO):
+            self._report.check(f"pods find {name} by cluster DNS", *_on_both(self._reached(name, 80)))
+
+    def _judged(self) -> None:
+        self._report.check("all parties agree on addresses", True, judge.settle(self._cluster))
+
+    def _pods_api(self) -> None:
+        found = pods_api.look(self._cluster, WORKERS[0])
+        self._report.figures["pods_api"] = found
+        lists = bool(found["lists_during_add"])
+        self._report.check("the kubelet's pods API lists a pod whose first sandbox is being made", lists, json.dumps(found))
+
+    def _crowd(self) -> None:
+        cluster = self._cluster
+        path = f"{objects.collection('deployments')}/{CROWD}"
+        self._api.create(objects.collection("deployments"), objects.waiting(CROWD, replicas=CROWD_SIZE))
+        try:
+            spent = cluster.wait_rolled_out("deployments", CROWD, timeout_s=CROWD_TIMEOUT_S)
+            seen = self._watcher.seen
+            times = spread(pod.start_s for pod in seen.started())
+            self._report.figures["pod_start_s"] = {"crowd": times}
+            self._report.check(f"{CROWD_SIZE} pods at once are ready", True, f"{spent:.1f} s; from creation to ready {times}")
+            self._quiet("100 pods", seen)
+            self._report.check("all parties agree with them", True, judge.settle(cluster))
+        finally:
+            self._api.delete(path)
+        self._api.wait(self._left, what="rid of them", timeout_s=CROWD_TIMEOUT_S)
+        self._report.check("nothing is left of them", True, judge.settle(cluster))
+
+    def _rolls(self) -> None:
+        with self._churned("rolls"):
+            for number in range(ROLLS):
+                self._restart(WORKERS[number % len(WORKERS)])
+
+    def _kill(self) -> None:
+        with self._churned("kill -9"):
+            for node in WORKERS:
+                self._kill_daemon(node)
+
+    def _crash_loop(self) -> None:
+        """A release that cannot start: the roll stops at the first node, its pods go on, and a roll-back mends it."""
+        cluster = self._cluster
+        bad = {"hotReload": False, "settings": {"WARM_ENI_TARGET": "several"}}
+        cluster.install(Release(self._now.chart, self._now.tag, bad))
+        self._api.wait(self._crashing, what="in a crash loop", timeout_s=START_TIMEOUT_S)
+        wrong = [pod["metadata"]["name"] for pod in cluster.pods(ECHO) if "heard" not in self._ask(pod, NAME, 80)]
+        self._report.check(
+            "pods go on while a daemon loops", not wrong, f"{REPLICAS} pods ask by name" if not wrong else str(wrong)
+        )
+        cluster.helm("rollback", RELEASE)
+        spent = cluster.wait_rolled_out("daemonsets", RELEASE, namespace=NAMESPACE)
+        self._report.check("helm rollback mends a crash loop", True, f"{spent:.1f} s; {judge.settle(cluster)}")
+
+    def _drain(self) -> None:
+        cluster, node = self._cluster, WORKERS[1]
+        cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+        try:
+            cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
+            cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
+            left = judge.sandboxes(cluster.nodes[node])
+            wrong = [pod["metadata"]["name"] for pod in cluster.pods(ECHO) if "heard" not in self._ask(pod, NAME, 80)]
+            detail = f"{len(left)} sandboxes on {node}; {judge.settle(cluster)}"
+            self._report.check("a drained node is empty, and pods go on elsewhere", not left and not wrong, detail)
+        finally:
+            cluster.kubectl("uncordon", node)
+        self._respread()
+        self._report.check("the node takes pods again", True, judge.settle(cluster))
+
+    def _iptables(self) -> None:
+        for worker in self._cluster.workers.values():
+            worker.start_proxy("iptables")
+        try:
+            self._api.wait(self._service_problem, what="served by iptables", timeout_s=START_TIMEOUT_S)
+            self._services("iptables")
+            self._report.check("all parties agree in iptables mode", True, judge.settle(self._cluster))
+        finally:
+            for worker in self._cluster.workers.values():
+                worker.start_proxy("nftables")
+        self._api.wait(self._service_problem, what="served by nftables again", timeout_s=START_TIMEOUT_S)
+
+    def _other_release(self) -> None:
+        """Back to the commit before, and on again: each way both releases stand in the cluster for a while, under churn."""
+        if self._before is None:
+            self._report.check("upgrade from the commit before", False, "there is no image of it: tools/image_before.sh")
+            return
+        for title, release in (("back to the commit before", self._before), ("upgrade from the commit before", self._now)):
+            with self._churned(title):
+                self._cluster.install(Release(release.chart, release.tag, {"updateStrategy": {"type": "OnDelete"}}))
+                for node in WORKERS:
+                    self._restart(node)
+                    self._mixed(title, node)
+            tags = sorted({pod["spec"]["containers"][0]["image"] for pod in self._cluster.daemon_pods()})
+            self._report.check(f"{title}: both nodes run it", tags == [f"{RELEASE}:{release.tag}"], ", ".join(tags))
+
+    def _mixed(self, title: str, node: str) -> None:
+        wrong = [pod["metadata"]["name"] for pod in self._cluster.pods(ECHO) if "heard" not in self._ask(pod, NAME, 80)]
+        self._report.check(
+            f"{title}: pods answer once {node} has it", not wrong, f"{REPLICAS} pods ask by name" if not wrong else str(wrong)
+        )
+
+    @contextmanager
+    def _churned(self, title: str) -> Iterator[None]:
+        """Pods come and go meanwhile; afterwards nobody may have noticed, and all parties agree."""
+        self._watcher.begin()
+        churn = Churn(self._api)
+        try:
+            yield
+        finally:
+            churn.close()
+        self._api.wait(self._left, what="rid of the churn's pods", timeout_s=START_TIMEOUT_S)
+        seen = self._watcher.seen
+        if churn.problems:
+            self._report.check(f"{title}: the API server takes the churn", False, "; ".join(churn.problems[:3]))
+        self._quiet(title, seen)
+        self._starts(title, seen)
+        self._report.check(f"{title}: all parties agree afterwards", True, judge.settle(self._cluster))
+
+    def _quiet(self, title: str, seen: Seen) -> None:
+        self._report.check(
+            f"{title}: no condition and no taint changes", not seen.changes, "; ".join(seen.changes[:4]) or "both nodes watched"
+        )
+        failed = [warning for warning in seen.warnings if warning.startswith("FailedCreatePodSandBox")]
+        others = sorted({warning.split(" ")[0] for warning in seen.warnings} - {"FailedCreatePodSandBox"})
+        detail = "; ".join(failed[:2]) or f"{len(seen.warnings)} other warnings{': ' + ', '.join(others) if others else ''}"
+        self._report.check(f"{title}: no FailedCreatePodSandBox", not failed, detail)
+        self._report.figures.setdefault("warnings", {})[title] = seen.warnings[:50]
+
+    def _starts(self, title: str, seen: Seen) -> None:
+        """No pod takes longer than its node's daemon was away and 2 s; one in a hundred may meet a busy machine."""
+        pods = seen.started()
+        excess = {f"{pod.name} on {pod.node}": round(pod.start_s - seen.absent_s(pod), 2) for pod in pods}
+        beyond = spread(excess.values())
+        absences = spread(end - begin for _, begin, end in seen.absences)
+        times = {"pods": spread(pod.start_s for pod in pods), "beyond_absence": beyond, "absence": absences}
+        self._report.figures.setdefault("pod_start_s", {})[title] = times
+        ok = bool(pods) and beyond["p99"] <= AFTER_ABSENCE_S and beyond["max"] <= AT_MOST_S
+        slow = f"; slowest {max(excess, key=lambda name: excess[name])}" if excess else ""
+        self._report.check(f"{title}: pods start within the absence + {AFTER_ABSENCE_S:g} s", ok, f"{times}{slow}")
+
+    def _restart(self, node: str) -> None:
+        """Delete the daemon's pod of a node, as a roll does, and wait for the next."""
+        old = self._daemon_pod(node)
+        name = old["metadata"]["name"]
+        self._api.delete(f"{objects.collection('pods', namespace=NAMESPACE)}/{name}")
+
+        def problem() -> str:
+            pods = [one for one in self._cluster.daemon_pods() if one["spec"].get("nodeName") == node]
+            fresh = [one for one in pods if one["metadata"]["uid"] != old["metadata"]["uid"] and _is_ready(one)]
+            return "" if fresh and len(pods) == 1 else f"{len(pods)} daemon pods on {node}, none new and ready"
+
+        self._api.wait(problem, what=f"restarted on {node}", timeout_s=START_TIMEOUT_S)
+
+    def _kill_daemon(self, node: str) -> None:
+        container = self._daemon_pod(node)["status"]["containerStatuses"][0]
+        count, task = container["restartCount"], container["containerID"].partition("//")[2]
+        self._cluster.workers[node].kill_container(task, signal.SIGKILL)
+
+        def problem() -> str:
+            now = self._daemon_pod(node)
+            states = now["status"]["containerStatuses"][0]
+            return (
+                ""
+                if states["restartCount"] > count and _is_ready(now)
+                else f"{states['restartCount'] - count} restarts on {node}"
+            )
+
+        self._api.wait(problem, what=f"back after kill -9 on {node}", timeout_s=START_TIMEOUT_S)
+
+    def _daemon_pod(self, node: str) -> Object:
+        for pod in self._cluster.daemon_pods():
+            if pod["spec"].get("nodeName") == node and "deletionTimestamp" not in pod["metadata"]:
+                return pod
+        raise ClusterError(f"{node} has no pod of vpc-ipamd")
+
+    def _respread(self) -> None:
+        """Have the Deployments' pods on both nodes again."""
+        for name, namespace in ((ECHO, objects.NAMESPACE), ("coredns", NAMESPACE)):
+            self._cluster.kubectl("rollout", "restart", f"deployment/{name}", "--namespace", namespace)
+            self._cluster.wait_rolled_out("deployments", name, namespace=namespace, timeout_s=START_TIMEOUT_S)
+
+    def _crashing(self) -> str:
+        for pod in self._cluster.daemon_pods():
+            for container in pod["status"].get("containerStatuses", []):
+                if container["restartCount"] >= 2:
+                    return ""
+        return "no daemon has been restarted twice"
+
+    def _left(self) -> str:
+        others = [pod["metadata"]["name"] for pod in self._cluster.pods() if pod["metadata"].get("labels", {}).get("app") != ECHO]
+        return f"{len(others)} pods are left" if others else ""
+
+    def _service_problem(self) -> str:
+        pods = self._cluster.pods(ECHO)
+        return "" if pods and all("heard" in self._ask(pod, NAME, 80) for pod in pods) else "a pod gets no answer"
+
+    @property
+    def _control(self) -> str:
+        return self._cluster.lab.node(CONTROL).netns_path()
+
+    def _ask(self, pod: Object, host: str, port: int) -> Object:
+        """Have a pod ask somewhere; what it says of it, with `heard` if there was an answer."""
+        address = pod["status"].get("podIP", "")
+        answer = get(self._control, address, objects.PORT, f"/?host={host}&port={port}") if address else None
+        said: Object = json.loads(answer) if answer is not None else {"error": f"{pod['metadata']['name']} does not answer"}
+        return said
+
+    def _reached(self, host: str, port: int) -> dict[str, set[str]]:
+        """Which nodes' pods each pod reaches there, in eight questions, by the asking pod's node; {"": ...} says what failed."""
+        found: dict[str, set[str]] = {}
+        for pod in self._cluster.pods(ECHO):
+            for _ in range(8):
+                said = self._ask(pod, host, port)
+                node = pod["spec"]["nodeName"] if "heard" in said else ""
+                found.setdefault(node, set()).add(said["heard"]["node"] if node else str(said))
+        return found
+
+
+def _is_ready(pod: Object) -> bool:
+    statuses = pod["status"].get("containerStatuses", [])
+    return bool(statuses) and all(one["ready"] for one in statuses) and "deletionTimestamp" not in pod["metadata"]
+
+
+def _on_both(reached: dict[str, set[str]]) -> tuple[bool, str]:
+    """Whether every node's pods reach pods of every node, and the evidence."""
+    ok = reached == {node: set(WORKERS) for node in WORKERS}
+    return ok, "; ".join(
+        f"{node or 'failed'} reaches {', '.join(sorted(heard))}"[:300] for node, heard in sorted(reached.items())
+    )

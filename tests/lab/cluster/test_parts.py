@@ -1,0 +1,150 @@
+"""The parts of `make cluster` that need no cluster: what is pinned, what a watch makes of changes, how starts are measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.cluster import objects, programs
+from lab.cluster.report import Report, spread
+from lab.cluster.watcher import PodTime, Seen, Watcher
+from lab.node.node import REPOSITORY
+
+PINS = REPOSITORY / "tools" / "cluster"
+
+
+class _Api:
+    """Hands each watch's callback out, by path."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[str, Any] = {}
+
+    def watch(self, path: str, seen: Any) -> _Api:
+        self.callbacks[path] = seen
+        return self
+
+    def close(self) -> None:
+        self.callbacks.clear()
+
+
+def _node(ready: str, *taints: str, heartbeat: int = 0) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": ready, "lastHeartbeatTime": heartbeat}
+    return {
+        "metadata": {"name": "node-a"},
+        "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]},
+        "status": {"conditions": [condition]},
+    }
+
+
+@pytest.fixture
+def api() -> _Api:
+    """Nothing is watched yet."""
+    return _Api()
+
+
+@pytest.fixture
+def watcher(api: _Api) -> Watcher:
+    """Without nodes to ask."""
+    return Watcher(api, {})  # type: ignore[arg-type]
+
+
+def test_conditions_and_taints(api: _Api, watcher: Watcher) -> None:
+    """A heartbeat and a list told anew are no change; a status and a taint are."""
+    told = api.callbacks["/api/v1/nodes"]
+    told("ADDED", _node("True"))
+    told("MODIFIED", _node("True", heartbeat=1))
+    told("ADDED", _node("True", heartbeat=2))
+    assert watcher.seen.changes == []
+    told("MODIFIED", _node("False", "node.kubernetes.io/not-ready"))
+    assert watcher.seen.changes == [
+        "node-a: condition Ready from True to False",
+        "node-a: taint node.kubernetes.io/not-ready from none to NoSchedule",
+    ]
+    watcher.begin()
+    assert watcher.seen.changes == []
+
+
+def test_warnings_once_each_time_they_count(api: _Api, watcher: Watcher) -> None:
+    """The same event told anew is one, counted up it is two; normal ones are none."""
+    told = api.callbacks["/api/v1/events"]
+    event = {
+        "metadata": {"uid": "1"},
+        "type": "Warning",
+        "reason": "FailedCreatePodSandBox",
+        "message": "no address",
+        "involvedObject": {"namespace": "trial", "name": "pod"},
+        "count": 1,
+    }
+    told("ADDED", event)
+    told("ADDED", event)
+    told("MODIFIED", event | {"count": 2})
+    told("ADDED", event | {"metadata": {"uid": "2"}, "type": "Normal"})
+    assert watcher.seen.warnings == ["FailedCreatePodSandBox trial/pod: no address"] * 2
+
+
+def test_pods_are_timed_from_creation_to_ready(api: _Api, watcher: Watcher) -> None:
+    """Also where the list is told anew between; one that is on its way out is not ready."""
+    told = api.callbacks[objects.collection("pods")]
+    pod: dict[str, Any] = {"metadata": {"name": "pod", "uid": "1"}, "spec": {"nodeName": "node-a"}, "status": {}}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    told("ADDED", pod)
+    began = watcher.seen.pods["1"].seen_at
+    told("MODIFIED", pod | {"status": ready, "metadata": pod["metadata"] | {"deletionTimestamp": "now"}})
+    assert watcher.seen.started() == []
+    told("ADDED", pod | {"status": ready})
+    (started,) = watcher.seen.started()
+    assert (started.name, started.node, started.seen_at) == ("pod", "node-a", began)
+    assert started.start_s >= 0
+
+
+def test_absence_counts_only_within_the_start_and_on_the_node() -> None:
+    """Its first two seconds, and one that begins later; not another node's."""
+    pod = PodTime("pod", "node-a", seen_at=10.0, ready_at=20.0)
+    seen = Seen(absences=[("node-a", 5.0, 12.0), ("node-a", 15.0, 16.0), ("node-b", 10.0, 20.0), ("node-a", 21.0, 30.0)])
+    assert seen.absent_s(pod) == 3.0
+
+
+def test_spread() -> None:
+    """Of none, nothing; of many, median, p99 and maximum."""
+    assert spread([]) == {}
+    assert spread(float(number) for number in range(1, 102)) == {"count": 101, "median": 51.0, "p99": 100.0, "max": 101.0}
+
+
+def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing checked is not good; each verdict is printed and written; figures stand beside."""
+    report = Report()
+    assert not report.is_good
+    report.check("pods run", True, "4")
+    assert report.is_good
+    report.check("pods answer", False, "none did")
+    report.figures["pod_start_s"] = {"crowd": {"count": 1}}
+    report.write(tmp_path / "cluster.json")
+    written = json.loads((tmp_path / "cluster.json").read_text())
+    assert (written["ok"], [verdict["ok"] for verdict in written["verdicts"]]) == (False, [True, False])
+    assert written["pod_start_s"] == {"crowd": {"count": 1}}
+    assert "FAIL  pods answer: none did" in capsys.readouterr().out
+
+
+def test_programs_are_pinned() -> None:
+    """Every program comes from a module at one version, and each of Kubernetes's own modules is of the same release."""
+    text = (PINS / "kubernetes" / "go.mod").read_text()
+    (release,) = re.findall(r"^require k8s\.io/kubernetes v1\.(\S+)", text, re.M)
+    own = set(re.findall(r"^\tk8s\.io/\S+ => k8s\.io/\S+ v0\.(\S+)$", text, re.M))
+    assert own == {release}
+    tools = re.findall(r"^\tk8s\.io/kubernetes/cmd/(\S+)$", text, re.M)
+    assert {*tools, "etcd", "coredns"} == set(programs.NAMES)
+    for folder in PINS.iterdir():
+        sums = (folder / "go.sum").read_text()
+        for module, version in re.findall(r"^require (\S+) (v\S+)", (folder / "go.mod").read_text(), re.M):
+            assert f"{module} {version} h1:" in sums
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that builds it."""
+    monkeypatch.setattr(programs, "PROGRAMS", REPOSITORY / "build" / "not-there")
+    assert "build/not-there/kubelet" in programs.missing()
+    assert programs.missing().endswith("`make cluster` builds them")
