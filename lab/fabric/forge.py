@@ -1,68 +1,102 @@
 """Sends from inside a namespace what no honest program sends: a source that is not its own, a fragment, a router advertisement.
 
-Packets are built here whole and given to the kernel past its own checks: IPv4 by a raw socket with its own header (raw(7),
-IP_HDRINCL), IPv6 by a packet socket (packet(7)), so that neither routes nor addresses of the namespace stand in the way.
+Packets are built here whole and given to the kernel past its own checks: by a raw socket that takes a packet with its header (raw(7),
+IP_HDRINCL), for which routes say where to send it and nobody asks whose the source is; router advertisements by packet(7).
 """
 
 from __future__ import annotations
 
 import socket
 import struct
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv6Address
 
 from lab.fabric.netns import link_mac, run_inside
 from lab.fabric.talk import PORT
+from lab.vpc.family import IPV6, family_of
+from lab.vpc.model import Address
 
 ETH_P_IPV6 = 0x86DD  # linux/if_ether.h
 ALL_NODES = IPv6Address("ff02::1")
 ALL_NODES_MAC = bytes.fromhex("333300000001")  # RFC 2464, section 7
 ROUTER_ADVERTISEMENT, ICMP_REDIRECT, ICMP_ECHO_REPLY = 134, 5, 0  # RFC 4861, RFC 792
+NEIGHBOUR_ADVERTISEMENT, REDIRECT_6, OVERRIDE = 136, 137, 0x20000000  # RFC 4861, sections 4.4 and 4.5
+HOP_BY_HOP, DESTINATION_OPTIONS, FRAGMENT = 0, 60, 44  # RFC 8200, section 4
 MORE_FRAGMENTS = 0x2000  # RFC 791, section 3.1
 _ROUTER_LIFETIME_S = 1800
 _TTL = 64
 
 
 def udp(
-    netns_path: str, *, source: IPv4Address, target: IPv4Address, payload: bytes, source_port: int = 5999, port: int = PORT
+    netns_path: str,
+    *,
+    source: Address,
+    target: Address,
+    payload: bytes,
+    source_port: int = 5999,
+    port: int = PORT,
+    behind: tuple[int, ...] = (),
 ) -> None:
-    """Send one datagram that says it comes from `source`. Raises: FabricError if the namespace cannot be entered."""
-    _send_ipv4(netns_path, _ipv4(source, target, socket.IPPROTO_UDP, _datagram(payload, source_port, port)), target)
+    """Send one datagram that says it comes from `source`. Raises: FabricError if the namespace cannot be entered.
+
+    `behind`: in IPv6 the extension headers before it, of HOP_BY_HOP, DESTINATION_OPTIONS and FRAGMENT, which is a whole datagram's.
+    """
+    datagram = _datagram(source, target, payload, source_port, port)
+    if isinstance(source, IPv6Address):
+        kinds, extensions = (*behind, socket.IPPROTO_UDP), b""
+        for kind, following in zip(behind, kinds[1:], strict=True):
+            extensions += (
+                struct.pack("!BBHI", following, 0, 0, 1) if kind == FRAGMENT else bytes((following, 0, 1, 4, 0, 0, 0, 0))
+            )
+        _send(netns_path, _ipv6(source, target, kinds[0], extensions + datagram), target)
+        return
+    _send(netns_path, _ipv4(source, target, socket.IPPROTO_UDP, datagram), target)
 
 
 def udp_fragment(
-    netns_path: str, *, source: IPv4Address, target: IPv4Address, payload: bytes, part: tuple[int, int], number: int
+    netns_path: str, *, source: Address, target: Address, payload: bytes, part: tuple[int, int], number: int
 ) -> None:
     """Send the bytes of `part` of the same datagram, header included, as its fragment; both ends count in 8 bytes. `number`: not 0."""
-    datagram = _datagram(payload, 5999, PORT)
+    datagram = _datagram(source, target, payload, 5999, PORT)
     start, end = part
-    fragment = (MORE_FRAGMENTS if end < len(datagram) else 0) | start // 8
-    packet = _ipv4(source, target, socket.IPPROTO_UDP, datagram[start:end], number=number, fragment=fragment)
-    _send_ipv4(netns_path, packet, target)
+    more = end < len(datagram)
+    if isinstance(source, IPv6Address):
+        head = struct.pack("!BBHI", socket.IPPROTO_UDP, 0, start | more, number)
+        _send(netns_path, _ipv6(source, target, FRAGMENT, head + datagram[start:end]), target)
+        return
+    fragment = (MORE_FRAGMENTS if more else 0) | start // 8
+    _send(netns_path, _ipv4(source, target, socket.IPPROTO_UDP, datagram[start:end], number=number, fragment=fragment), target)
 
 
-def redirect(netns_path: str, *, source: IPv4Address, target: IPv4Address, of: IPv4Address, to: IPv4Address) -> None:
+def redirect(netns_path: str, *, source: Address, target: Address, of: Address, to: Address) -> None:
     """Tell `target`, as `source`, that the way to `of` leads by `to`.
 
     It speaks of an echo reply that the target sent: for these the kernel looks for no socket (its net/ipv4/icmp.c, icmp_err).
     """
+    if isinstance(source, IPv6Address):
+        _send(netns_path, _icmp6(source, target, REDIRECT_6, bytes(4) + to.packed + of.packed), target)
+        return
     reply = struct.pack("!BBHHH", ICMP_ECHO_REPLY, 0, checksum(struct.pack("!BBHHH", ICMP_ECHO_REPLY, 0, 0, 1, 1)), 1, 1)
     lost = _ipv4(target, of, socket.IPPROTO_ICMP, reply, length=28)
     head = struct.pack("!BBH4s", ICMP_REDIRECT, 1, 0, to.packed)
     message = struct.pack("!BBH4s", ICMP_REDIRECT, 1, checksum(head + lost), to.packed) + lost
-    _send_ipv4(netns_path, _ipv4(source, target, socket.IPPROTO_ICMP, message), target)
+    _send(netns_path, _ipv4(source, target, socket.IPPROTO_ICMP, message), target)
+
+
+def neighbour_claim(netns_path: str, *, link: str, target: IPv6Address, of: IPv6Address) -> None:
+    """Tell `target`, in the name of `of`, that the sender's MAC on `link` is that of `of`, whatever was known before."""
+    mac = bytes.fromhex(run_inside(netns_path, lambda: link_mac(link)).replace(":", ""))
+    claim = struct.pack("!I", OVERRIDE) + of.packed + struct.pack("!BB6s", 2, 1, mac)
+    _send(netns_path, _icmp6(of, target, NEIGHBOUR_ADVERTISEMENT, claim), target)
 
 
 def router_advertisement(netns_path: str, *, link: str, prefix: IPv6Address) -> None:
     """Say on `link` that the sender is a router, and that everybody may make an address of `prefix`/64."""
     mac = bytes.fromhex(run_inside(netns_path, lambda: link_mac(link)).replace(":", ""))
     source = IPv6Address(b"\xfe\x80" + bytes(6) + bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:])  # RFC 4291, EUI-64
-    head = struct.pack("!BBHBBHII", ROUTER_ADVERTISEMENT, 0, 0, 64, 0, _ROUTER_LIFETIME_S, 0, 0)
+    head = struct.pack("!BBHII", 64, 0, _ROUTER_LIFETIME_S, 0, 0)
     option = struct.pack("!BBBBIII16s", 3, 4, 64, 0xC0, 86400, 86400, 0, prefix.packed)
     message = head + option + struct.pack("!BB6s", 1, 1, mac)
-    pseudo = source.packed + ALL_NODES.packed + struct.pack("!II", len(message), socket.IPPROTO_ICMPV6)
-    message = message[:2] + struct.pack("!H", checksum(pseudo + message)) + message[4:]
-    packet = struct.pack("!IHBB16s16s", 6 << 28, len(message), socket.IPPROTO_ICMPV6, 255, source.packed, ALL_NODES.packed)
-    frame = ALL_NODES_MAC + mac + struct.pack("!H", ETH_P_IPV6) + packet + message
+    frame = ALL_NODES_MAC + mac + struct.pack("!H", ETH_P_IPV6) + _icmp6(source, ALL_NODES, ROUTER_ADVERTISEMENT, message)
 
     def send() -> None:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC) as sock:
@@ -80,13 +114,31 @@ def checksum(data: bytes) -> int:
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def _datagram(payload: bytes, source_port: int, port: int) -> bytes:
-    return struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload  # checksum 0: none, RFC 768
+def _datagram(source: Address, target: Address, payload: bytes, source_port: int, port: int) -> bytes:
+    datagram = struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload  # checksum 0: none, RFC 768
+    if family_of(source) is not IPV6:
+        return datagram
+    total = checksum(_pseudo(source, target, len(datagram), socket.IPPROTO_UDP) + datagram) or 0xFFFF  # RFC 8200, section 8.1
+    return datagram[:6] + struct.pack("!H", total) + datagram[8:]
+
+
+def _pseudo(source: Address, target: Address, length: int, protocol: int) -> bytes:
+    return source.packed + target.packed + struct.pack("!II", length, protocol)
+
+
+def _icmp6(source: IPv6Address, target: Address, kind: int, content: bytes) -> bytes:
+    message = struct.pack("!BBH", kind, 0, 0) + content
+    total = checksum(_pseudo(source, target, len(message), socket.IPPROTO_ICMPV6) + message)
+    return _ipv6(source, target, socket.IPPROTO_ICMPV6, message[:2] + struct.pack("!H", total) + content, hops=255)
+
+
+def _ipv6(source: Address, target: Address, following: int, content: bytes, *, hops: int = _TTL) -> bytes:
+    return struct.pack("!IHBB16s16s", 6 << 28, len(content), following, hops, source.packed, target.packed) + content
 
 
 def _ipv4(
-    source: IPv4Address,
-    target: IPv4Address,
+    source: Address,
+    target: Address,
     protocol: int,
     content: bytes,
     *,
@@ -99,9 +151,9 @@ def _ipv4(
     return head + content
 
 
-def _send_ipv4(netns_path: str, packet: bytes, target: IPv4Address) -> None:
+def _send(netns_path: str, packet: bytes, target: Address) -> None:
     def send() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
+        with socket.socket(family_of(target).number, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
             sock.sendto(packet, (str(target), 0))
 
     run_inside(netns_path, send)
