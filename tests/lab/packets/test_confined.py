@@ -27,8 +27,8 @@ SILENT_S = 0.3
 SENDERS = ("pod-a", "pod-a-eth1")
 TARGETS = ("pod-a-too", "pod-b", "pod-b-eth1", "node-a", "node-b", "host-a", "outside")
 BEHIND = [(), (forge.HOP_BY_HOP, forge.DESTINATION_OPTIONS), (forge.FRAGMENT, forge.DESTINATION_OPTIONS)]
-"""Extension headers of IPv6. The other way round connection tracking alone, without anything of ours, makes the kernel drop what is for
-the node itself (6.18, Ip6InHdrErrors)."""
+"""Extension headers of IPv6. The other way round connection tracking alone, without anything of ours, makes the kernel drop what is
+for the node itself (6.18, Ip6InHdrErrors)."""
 
 FALSE_SOURCES = (*PODS, *NODES, "host-a", "outside", "nobody", "metadata", "loopback")
 """Of sandboxes on the same ENI, another ENI and another node; of nodes, the VPC and the world; of nobody."""
