@@ -28,6 +28,7 @@ from ipamd.model.kernel import DROP_REASONS, RepairKind
 from ipamd.model.placement import most_addresses, usable_eni_count
 from ipamd.model.pool import Blocked
 from ipamd.model.record import dataclass
+from ipamd.model.words import MANY
 from ipamd.ports import Ec2
 from ipamd.report.sources import Sources
 from ipamd.report.verdict import facts
@@ -89,6 +90,8 @@ RELEASED_KINDS = ("addresses", "prefixes", "enis")
 
 EGRESS_STATES = ("in use", "cooling", "free")
 
+OF_REST = f"; what is free of a /80 counts as {MANY}"
+
 STATES = ("free", "reserved", "assigned", "cooling", "quarantined", "lost")
 
 
@@ -135,7 +138,7 @@ class Families(Collector):
         text = "1 when ADD is served and the conflist is in place; never before the first address of a boot"
         yield "ipamd_ready", text, "", int(health.is_ready)
         yield "ipamd_conditions", "Lines `lacks` of `ipamctl status`", "", len(known.conditions)
-        yield "ipamd_assignable_addresses", "Free addresses that an ADD could have now", "", known.assignable_count
+        yield "ipamd_assignable_addresses", f"Free addresses that an ADD could have now{OF_REST}", "", known.assignable_count
         held = sources.locks.held()
         yield "ipamd_operations_in_progress", "Sandboxes with an operation in progress", "", len(held)
         oldest = max((row.age_s for row in held), default=0.0)
@@ -165,7 +168,7 @@ class Families(Collector):
         sources, counts = self._sources, self._sources.datastore.counts()
         frozen = all_of(FreezeCause, {one.cause: 1 for one in sources.freezings()})
         yield "ipamd_pool_frozen", "1 for each reason why the pool makes no ENI and releases nothing", "reason", frozen
-        yield "ipamd_addresses", "Addresses by state", "state", {state: getattr(counts, state) for state in STATES}
+        yield "ipamd_addresses", f"Addresses by state{OF_REST}", "state", {state: getattr(counts, state) for state in STATES}
         yield "ipamd_held_addresses", "Free addresses that are given to nobody for now", "", counts.held
         text = "Free addresses above the target, in whole units of what the target counts"
         yield "ipamd_excess_addresses", text, "", int(sources.demand.status().excess_count)
@@ -261,7 +264,7 @@ class Families(Collector):
         )
         yield "awscni_ip_max", "Addresses this node may have, in its mode and with the ENIs that are there", "", most
         shown_count = sum(one.counts.total - one.counts.lost for one in enis)
-        yield "awscni_total_ip_addresses", "Addresses on our ENIs", "", shown_count
+        yield "awscni_total_ip_addresses", f"Addresses on our ENIs{OF_REST}", "", shown_count
         prefix_count = 0 if network.family.is_sparse else sum(one.prefix_count for one in enis)
         yield "awscni_total_ipv4_prefixes", "Prefixes (/28) on our ENIs; 0 with IPv6", "", prefix_count
         yield "awscni_assigned_ip_addresses", "Addresses assigned to sandboxes", "", counts.assigned

@@ -81,7 +81,9 @@ class KernelHostNetwork(HostNetwork):
         self._former_names: set[str] = set()
         self._table_seen: tuple[str, ruleset.FormerSettings] | None = None  # what the last repair of the table saw of the host
         self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments)
-        self._others = OtherSoftware(host, nft, veth_prefix=config.veth_prefix, family=config.family)
+        self._others = OtherSoftware(
+            host, nft, veth_prefix=config.veth_prefix, families=lambda: ruleset.families(self._config, self._attachments())
+        )
         self._link_wait_s = link_wait_s
         self._looker = HostLooker(veth_prefix=config.veth_prefix, family=config.family)
         self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=ruleset.families(config, attachments()))

@@ -39,7 +39,7 @@ EGRESS_CHAINS = ("CNI-E4-", "CNI-E6-")
 
 FAMILY_NUMBERS = {one.nft: one.number for one in (IPV4, IPV6)}
 FAMILIES, HOOKS = ("inet", "netdev"), ("prerouting", "forward", "postrouting")
-"""Families of nftables that see what every family sends; besides there is that of the pool."""
+"""Families of nftables that see what every family sends; besides there are those of pool and egress."""
 OURS = "vpc-ipamd"
 """How the names of our own tables begin."""
 
@@ -249,12 +249,10 @@ def _narrowed(rule: Rule, scope: Scope) -> Rule:
 
 # Read the tables of iptables-legacy, which nftables does not show: chains, and what decides about forwarded packets.
 #
-# Read only, by the two socket options that `iptables-legacy -S` uses. Only tables that are there are asked for: asking for another one
-# would load its module. Source of the layout: linux/netfilter_ipv4/ip_tables.h, linux/netfilter/x_tables.h.
+# Read only, by the two socket options that `iptables-legacy -S` and `ip6tables-legacy -S` use. Only tables that are there are asked
+# for: asking for another one would load its module. Source of the layout: linux/netfilter_ipv4/ip_tables.h,
+# linux/netfilter_ipv6/ip6_tables.h, linux/netfilter/x_tables.h.
 
-
-NAMES = Path("/proc/thread-self/net/ip_tables_names")
-"""The tables in the namespace of the thread that opens it; without iptables-legacy it is missing."""
 
 LOOKED_AT = {"filter": b"", "nat": b"AWS-"}
 """Tables that are read, and what must be in one for it to be taken apart: kube-proxy's nat table may have 100,000 rules."""
@@ -267,15 +265,48 @@ MAX_BYTES = 32 * 1024 * 1024
 
 _INFO = struct.Struct("=32sI5I5III")
 _GET_ENTRIES = struct.Struct("=32sI4x")
-_ENTRY = struct.Struct("=4s4s4s4s16s16s16s16sHBBIHHI16x")
-# struct ipt_entry: source, destination, their masks; the links' names, their masks; protocol, flags, what is inverted; cache; offset
-# of the target, size, origin
 _TARGET = struct.Struct("=H29sB")
-_FLAG_GOTO = 0x02
 _INVERT_IN, _INVERT_OUT = 0x01, 0x02
 _RETURN = -5  # linux/netfilter/x_tables.h: XT_RETURN is -NF_REPEAT - 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What the kernel's two implementations differ in.
+
+    `tool`: for people. `names`: the tables in the namespace of the thread that opens it; without the tool it is missing. `level`: of
+    the socket options. `entry`: source, destination, their masks; the links' names, their masks; protocol, flags, what is inverted;
+    cache; offset of the target, size, origin. `goto`: the flag of a jump that does not return.
+    """
+
+    tool: str
+    names: Path
+    socket_family: int
+    level: int
+    entry: struct.Struct
+    goto: int
+
+
+_KINDS = {
+    IPV4: _Kind(
+        "iptables-legacy",
+        Path("/proc/thread-self/net/ip_tables_names"),
+        socket.AF_INET,
+        socket.IPPROTO_IP,
+        struct.Struct("=4s4s4s4s16s16s16s16sHBBIHHI16x"),  # struct ipt_entry
+        0x02,
+    ),
+    IPV6: _Kind(
+        "ip6tables-legacy",
+        Path("/proc/thread-self/net/ip6_tables_names"),
+        socket.AF_INET6,
+        socket.IPPROTO_IPV6,
+        struct.Struct("=16s16s16s16s16s16s16s16sHxBB3xIHHI4x16x"),  # struct ip6t_entry, which has a traffic class and is aligned
+        0x04,
+    ),
+}
 
 
 @dataclass(slots=True)
@@ -288,10 +319,11 @@ class LegacyTable:
 
 
 class LegacyTables:
-    """Reads those of LOOKED_AT in the host's namespace. Used by one thread at a time."""
+    """Reads those of LOOKED_AT of a family in the host's namespace. Used by one thread at a time."""
 
-    def __init__(self, host: HostNetns) -> None:
+    def __init__(self, host: HostNetns, family: Family = IPV4) -> None:
         self._host = host
+        self._kind = _KINDS[family]
         self._nat: tuple[bytes, bytes] = b"", b""  # number and size of its entries, and what they were
 
     def read(self) -> list[LegacyTable]:
@@ -299,37 +331,38 @@ class LegacyTables:
 
         Raises: WiringError if one cannot be read.
         """
+        kind = self._kind
         with self._host.entered():
             try:
-                names = sorted(LOOKED_AT.keys() & set(NAMES.read_text(encoding="ascii").split()))
+                names = sorted(LOOKED_AT.keys() & set(kind.names.read_text(encoding="ascii").split()))
             except FileNotFoundError:
                 return []
             except OSError as exc:
                 raise WiringError(
-                    "the tables of iptables-legacy could not be listed", details=f"{NAMES}: {exc.strerror}"
+                    f"the tables of {kind.tool} could not be listed", details=f"{kind.names}: {exc.strerror}"
                 ) from exc
             if not names:
                 return []
-            with socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
+            with socket.socket(kind.socket_family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_RAW) as sock:
                 answers = [(name, *self._read(sock, name)) for name in names]
-        return [parse(name, info, entries) for name, info, entries in answers if LOOKED_AT[name] in entries]
+        return [parse(name, info, entries, kind=kind) for name, info, entries in answers if LOOKED_AT[name] in entries]
 
     def _read(self, sock: socket.socket, name: str) -> tuple[bytes, bytes]:
-        info = _ask(sock, SO_GET_INFO, name.encode(), _INFO.size, name)
+        info = _ask(sock, self._kind, SO_GET_INFO, name.encode(), _INFO.size, name)
         if name == "nat" and info == self._nat[0]:
             return self._nat
         size = _INFO.unpack(info)[-1]
         if size > MAX_BYTES:
-            raise WiringError(f"table {name} of iptables-legacy has {size} bytes", details=f"at most {MAX_BYTES} are read")
+            raise WiringError(f"table {name} of {self._kind.tool} has {size} bytes", details=f"at most {MAX_BYTES} are read")
         request = _GET_ENTRIES.pack(name.encode(), size)
-        answer = _ask(sock, SO_GET_ENTRIES, request, _GET_ENTRIES.size + size, name, sought=LOOKED_AT[name])
+        answer = _ask(sock, self._kind, SO_GET_ENTRIES, request, _GET_ENTRIES.size + size, name, sought=LOOKED_AT[name])
         entries = answer[_GET_ENTRIES.size :]
         if name == "nat":
             self._nat = info, entries
         return info, entries
 
 
-def _ask(sock: socket.socket, option: int, request: bytes, size: int, name: str, *, sought: bytes = b"") -> bytes:
+def _ask(sock: socket.socket, kind: _Kind, option: int, request: bytes, size: int, name: str, *, sought: bytes = b"") -> bytes:
     """A getsockopt whose buffer of `size` bytes is question and answer; Python's own cannot send.
 
     Returns: the answer; b"" if `sought` is not in it. It is searched in memory of its own, which goes back at once: a large table
@@ -338,26 +371,24 @@ def _ask(sock: socket.socket, option: int, request: bytes, size: int, name: str,
     with mmap.mmap(-1, size) as area:
         area[: len(request)] = request
         buffer, length = (ctypes.c_char * size).from_buffer(area), ctypes.c_uint32(size)
-        refused = _libc.getsockopt(sock.fileno(), socket.IPPROTO_IP, option, ctypes.byref(buffer), ctypes.byref(length))
+        refused = _libc.getsockopt(sock.fileno(), kind.level, option, ctypes.byref(buffer), ctypes.byref(length))
         cause = os.strerror(ctypes.get_errno())
         del buffer  # the area cannot be closed before
         answer = area[:] if area.find(sought) >= 0 else b""
     if refused:
-        raise WiringError(
-            f"table {name} of iptables-legacy could not be read", details=f"{cause}; look with iptables-legacy-save"
-        )
+        raise WiringError(f"table {name} of {kind.tool} could not be read", details=f"{cause}; look with {kind.tool}-save")
     return answer
 
 
-def parse(name: str, info: bytes, entries: bytes) -> LegacyTable:
+def parse(name: str, info: bytes, entries: bytes, *, kind: _Kind) -> LegacyTable:
     """Read a table from the kernel's two answers. Raises: WiringError if their layout is not the known one. Pure."""
     unpacked = _INFO.unpack(info)
     hooks, underflows = unpacked[2:7], unpacked[7:12]
     table = LegacyTable(name)
     try:
-        found = dict(_entries(entries))
+        found = dict(_entries(entries, kind))
     except (struct.error, ValueError) as exc:
-        raise WiringError(f"table {name} of iptables-legacy was not understood", details=str(exc)) from exc
+        raise WiringError(f"table {name} of {kind.tool} was not understood", details=str(exc)) from exc
     starts = {hooks[FORWARD_HOOK]: "FORWARD"} if unpacked[1] & (1 << FORWARD_HOOK) else {}
     others = {offset for index, offset in enumerate(hooks) if unpacked[1] & (1 << index)} - starts.keys()
     chains = {offset + size: chain for offset, (size, chain, _) in found.items() if chain} | starts
@@ -377,12 +408,12 @@ def parse(name: str, info: bytes, entries: bytes) -> LegacyTable:
     return table
 
 
-def _entries(data: bytes) -> Iterator[tuple[int, tuple[int, str, Rule | None]]]:
+def _entries(data: bytes, kind: _Kind) -> Iterator[tuple[int, tuple[int, str, Rule | None]]]:
     """Every entry by its offset: its size, the chain that it begins, its rule."""
     offset = 0
     while offset < len(data):
-        *head, _, target_offset, size, _ = _ENTRY.unpack_from(data, offset)
-        if not _ENTRY.size <= target_offset <= size - _TARGET.size:
+        *head, _, target_offset, size, _ = kind.entry.unpack_from(data, offset)
+        if not kind.entry.size <= target_offset <= size - _TARGET.size:
             raise ValueError(f"an entry of {size} bytes at {offset}")
         target_size, raw, _ = _TARGET.unpack_from(data, offset + target_offset)
         target = raw.split(b"\0")[0].decode("ascii", "replace")
@@ -390,17 +421,17 @@ def _entries(data: bytes) -> Iterator[tuple[int, tuple[int, str, Rule | None]]]:
         if target == "ERROR":
             yield offset, (size, body[:30].split(b"\0")[0].decode("ascii", "replace"), None)
         else:
-            matches = data[offset + _ENTRY.size : offset + target_offset]
-            yield offset, (size, "", _legacy_rule(head, matches, target, body))
+            matches = data[offset + kind.entry.size : offset + target_offset]
+            yield offset, (size, "", _legacy_rule(head, matches, target, body, goto=kind.goto))
         offset += size
 
 
-def _legacy_rule(head: Sequence[Any], matches: bytes, target: str, body: bytes) -> Rule:
+def _legacy_rule(head: Sequence[Any], matches: bytes, target: str, body: bytes, *, goto: int) -> Rule:
     *masks, incoming, outgoing, in_mask, out_mask, protocol, flags, inverted = head
     scope = Scope.BY_ADDRESS if any(masks[2] + masks[3]) else Scope.ALL
     if protocol or any(name != "comment" for name in _match_names(matches)):
         scope = Scope.PART
-    verdict, chain_offset = _verdict(target, body, is_goto=bool(flags & _FLAG_GOTO))
+    verdict, chain_offset = _verdict(target, body, is_goto=bool(flags & goto))
     return Rule(
         verdict,
         _interface(incoming, in_mask, inverted & _INVERT_IN),
@@ -454,14 +485,21 @@ _UNKNOWN = (Rule(Verdict.ACCEPT),)
 class OtherSoftware:
     """Looks, and changes nothing. Used under the lock of `KernelHostNetwork`."""
 
-    def __init__(self, host: HostNetns, nft: Nftables, *, veth_prefix: str, family: Family = IPV4) -> None:
-        """`family`: of the pool. Tables of iptables-legacy are read for IPv4 only."""
+    def __init__(
+        self,
+        host: HostNetns,
+        nft: Nftables,
+        *,
+        veth_prefix: str,
+        families: Callable[[], Collection[Family]] = lambda: (IPV4,),
+    ) -> None:
+        """`families`: of the pool and of egress."""
         self._host = host
         self._nft = nft
-        self._family = family
+        self._families = families
         self._veth_prefix = veth_prefix
-        self._legacy = LegacyTables(host)
-        self._known: tuple[bytes, str, list[RoutingDifference]] | None = None  # generation, primary link, what was found
+        self._legacy = {family: LegacyTables(host, family) for family in _KINDS}
+        self._known: tuple[object, list[RoutingDifference]] | None = None  # generation, primary link, families; what was found
 
     def find(self, primary_link: str, addresses: Container[IpAddress] = ()) -> list[RoutingDifference]:
         """Everything found, each with the command that mends it, of single addresses only these. Raises: WiringError if nftables
@@ -469,24 +507,25 @@ class OtherSoftware:
 
         Cost: less than a millisecond while no rule changes.
         """
-        now = generation(self._host)
-        if self._known is None or now is None or self._known[:2] != (now, primary_link):
+        now, families = generation(self._host), tuple(self._families())
+        looked_at = now, primary_link, families
+        if self._known is None or now is None or self._known[0] != looked_at:
             chains = read_chains(self._nft.query("list chains"))
-            found = list(self._in_nft(chains, primary_link))
+            found = list(self._in_nft(chains, primary_link, {*FAMILIES, *(one.nft for one in families)}))
             # What changed while we read is read again the next time: the number is the one from before.
-            self._known = None if now is None else (now, primary_link, found)
+            self._known = None if now is None else (looked_at, found)
         else:
-            found = self._known[2]
+            found = self._known[1]
         found = [one for one in found if one.subject == NODE or _address(one.subject) in addresses]
-        return [*found, *(self._in_legacy(primary_link) if self._family is IPV4 else ())]
+        return [*found, *(one for family in families for one in self._in_legacy(primary_link, family))]
 
-    def _in_nft(self, chains: Sequence[Chain], primary_link: str) -> Iterator[RoutingDifference]:
+    def _in_nft(self, chains: Sequence[Chain], primary_link: str, families: Container[str]) -> Iterator[RoutingDifference]:
         places = {(chain.family, chain.table, chain.name) for chain in chains}
         for chain in chains:
             rules, name = self._rules(chain.family, chain.table), chain.name
             if (chain.family, chain.table) == ("ip", "nat") and name.startswith(LEFT_CHAINS) and rules(name):
                 yield _left(name, "iptables-nft")
-            if chain.hook and chain.family in (self._family.nft, *FAMILIES) and not chain.table.startswith(OURS):
+            if chain.hook and chain.family in families and not chain.table.startswith(OURS):
                 what, mend = f"chain {chain.family} {chain.table} {name}", self._mend(chain, places)
                 if chain.hook in HOOKS:
                     yield from self._obstacles(what, rules, name, chain.policy_drops, primary_link, mend)
@@ -506,20 +545,21 @@ class OtherSoftware:
             mend = f"remove the DaemonSet aws-node, then: nft delete table {' '.join(LEFT_TABLE)}"
             yield RoutingDifference(NODE, what, False, mend, is_cut=False)
 
-    def _in_legacy(self, primary_link: str) -> Iterator[RoutingDifference]:
+    def _in_legacy(self, primary_link: str, family: Family) -> Iterator[RoutingDifference]:
+        tool = _KINDS[family].tool
         try:
-            tables = self._legacy.read()
+            tables = self._legacy[family].read()
         except WiringError as exc:
-            yield RoutingDifference(NODE, str(exc), False, mend="iptables-legacy-save", is_cut=False)
+            yield RoutingDifference(NODE, str(exc), False, mend=f"{tool}-save", is_cut=False)
             return
         for table in tables:
             for name, rules in table.chains.items():
                 # A chain with no more than the return that ends each does nothing.
                 if table.name == "nat" and name.startswith(LEFT_CHAINS) and any(rule != Rule(Verdict.RETURN) for rule in rules):
-                    yield _left(name, "iptables-legacy")
+                    yield _left(name, tool)
             if "FORWARD" in table.chains:
-                what = f"chain FORWARD of iptables-legacy, table {table.name},"
-                mend = _accepts("iptables-legacy", table.name, "FORWARD", self._veth_prefix)
+                what = f"chain FORWARD of {tool}, table {table.name},"
+                mend = _accepts(tool, table.name, "FORWARD", self._veth_prefix)
                 yield from self._obstacles(what, table.chains.get, "FORWARD", table.forward_drops, primary_link, mend)
 
     def _obstacles(
@@ -547,7 +587,7 @@ class OtherSoftware:
 
     def _mend(self, chain: Chain, names: set[tuple[str, str, str]]) -> str:
         prefix = self._veth_prefix
-        if (chain.family, chain.table) == (self._family.nft, "filter"):
+        if chain.family in FAMILY_NUMBERS and chain.table == "filter":
             is_docker, tool = (chain.family, "filter", "DOCKER-USER") in names, f"{chain.family}tables-nft"
             return _accepts(tool, "filter", "DOCKER-USER" if is_docker else chain.name, prefix)
         if chain.table == "firewalld":

@@ -25,9 +25,7 @@ from ipamd.model.errors import IllegalTransitionError
 from ipamd.model.family import IpAddress, IpNetwork, family_of, stand_in
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.record import dataclass, field
-
-REST_COUNT = 1_000_000
-"""What counts of the rest of a /80. Ours: far more than the sandboxes of any node, and every figure stays within 32 bits."""
+from ipamd.model.words import MANY
 
 
 class AddressState(StrEnum):
@@ -119,7 +117,7 @@ class Address:
     @property
     def count(self) -> int:
         """How many addresses its row counts for."""
-        return REST_COUNT if self.is_rest else 1
+        return MANY if self.is_rest else 1
 
     @property
     def has_row(self) -> bool:

@@ -23,7 +23,7 @@ from ipamd.model.errors import (
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.record import dataclass, field, replace
-from ipamd.model.words import counted
+from ipamd.model.words import counted, pool_size, usable
 
 # The targets of the pool, as the planner takes them; `ipamd/settings/` reads them.
 
@@ -106,11 +106,11 @@ class PoolCounts:
         return self.assigned + self.reserved + self.lost_in_use
 
     def __str__(self) -> str:
-        held = f" (of which {self.held} held back)" if self.held else ""
+        held = f" (of which {usable(self.held)} held back)" if self.held else ""
         lost = f", {self.lost} lost" if self.lost else ""
         return (
-            f"{counted(self.total, 'address')}: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
-            f"{self.quarantined} quarantined, {self.free} free{held}{lost}"
+            f"{pool_size(self.total)}: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
+            f"{self.quarantined} quarantined, {usable(self.free)} free{held}{lost}"
         )
 
 

@@ -52,6 +52,21 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'es' if noun.endswith(_PLURALS_IN_ES) else 's'}"
 
 
+MANY = 1_000_000
+"""What the rest of a /80 counts for, and from where a number of addresses says nothing to people. Ours: far more than the sandboxes
+of any node, and every figure stays within 32 bits."""
+
+
+def usable(count: int) -> str:
+    """Return a number of free addresses; of a /80 that nobody could use up it is no number."""
+    return str(count) if count < MANY else "more than can be used"
+
+
+def pool_size(count: int) -> str:
+    """Return how many addresses a pool has, with their noun."""
+    return counted(count, "address") if count < MANY else "a /80"
+
+
 # How a time is written for people and for other programs: RFC 3339 in UTC.
 
 

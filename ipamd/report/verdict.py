@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ipamd.core.health import Phase, StageReport, StageState
-from ipamd.model.address import REST_COUNT
 from ipamd.model.pool import assignable_count
 from ipamd.model.record import dataclass
-from ipamd.model.words import counted
+from ipamd.model.words import MANY, counted
 from ipamd.report.sources import Sources
 
 POOL = "pool"
@@ -64,9 +63,7 @@ def verdict(known: Facts) -> str:
         return f"NOT READY: {cause}; next: {next_step}"
     conditions = dict(known.conditions)
     count = known.assignable_count
-    supply = (
-        "a /80 has more addresses than this node can use" if count >= REST_COUNT else f"{counted(count, 'address')} can be given"
-    )
+    supply = "a /80 has more addresses than this node can use" if count >= MANY else f"{counted(count, 'address')} can be given"
     supply = conditions.pop(POOL, supply)
     if not known.conditions:
         return f"ready: {supply}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, NotServingError
+from ipamd.model.family import Family
 from ipamd.model.placement import Capacity, NodeBounds, capacities
 from ipamd.model.plan import AutoTarget, Plan, auto_target, plan, resolved
 from ipamd.model.pool import PoolSettings, PoolSnapshot, Refusal
@@ -27,14 +28,14 @@ PLANNED = {item.name for item in dataclasses.fields(PoolSettings)} | {"warm_targ
 class WhatIf:
     """A plan with what it was made from.
 
-    `settings`: with the target that auto computed. `auto`: what WARM_TARGET=auto keeps, or would. `obstacles`: what each is in the way
-    of, and the refusal.
+    `settings`: with the target that auto computed. `auto`: what WARM_TARGET=auto keeps, or would; None where no target
+    counts. `obstacles`: what each is in the way of, and the refusal.
     """
 
     decided: Plan
     snapshot: PoolSnapshot
     settings: PoolSettings
-    auto: AutoTarget
+    auto: AutoTarget | None
     obstacles: tuple[tuple[str, Refusal], ...]
 
 
@@ -59,8 +60,8 @@ def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str
         max_pods = limits.max_pods if sources.primary_carries_pods else limits.max_pods_without_primary
         settings = changed.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
     decided = plan(snapshot, settings=settings)
-    auto = auto_target(snapshot, replace(settings, warm_target_auto=True))
-    return WhatIf(decided, snapshot, resolved(snapshot, settings), auto, _obstacles(snapshot, decided))
+    auto = None if settings.family.is_sparse else auto_target(snapshot, replace(settings, warm_target_auto=True))
+    return WhatIf(decided, snapshot, resolved(snapshot, settings), auto, _obstacles(snapshot, decided, settings.family))
 
 
 def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capacity, ...]]:
@@ -122,7 +123,7 @@ def changed_settings(settings: Settings, changes: Sequence[str]) -> Settings:
     return changed
 
 
-def _obstacles(snapshot: PoolSnapshot, decided: Plan) -> tuple[tuple[str, Refusal], ...]:
+def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[tuple[str, Refusal], ...]:
     """Everything that stands in the way of growth, whether or not the plan needs it."""
     known = snapshot.growth
     paused = None if snapshot.fault is None else Refusal(snapshot.fault.reason)
@@ -130,7 +131,7 @@ def _obstacles(snapshot: PoolSnapshot, decided: Plan) -> tuple[tuple[str, Refusa
         ("all growth", paused),
         ("new ENIs", Refusal(snapshot.frozen) if snapshot.frozen else known.creation),
         ("more on attached ENIs", known.allocation),
-        ("/28 prefixes", known.prefixes),
+        (f"/{family.prefix_length} prefixes", known.prefixes),
         ("more ENIs", known.cap),
         ("host routing", known.host),
     ]

@@ -132,7 +132,9 @@ class IntrospectionServicer:
         reply = pb.ListEnisReply()
         for eni in sorted(snapshot.enis.values(), key=eni_place):
             own = rows.get(eni.eni_id, [])
-            states = Counter(row.state.value for row in own if not row.is_lost)
+            states = Counter[str]()
+            for row in own:
+                states[row.state.value] += 0 if row.is_lost else row.count
             told = answer(
                 pb.Eni,
                 eni,
@@ -240,7 +242,8 @@ def plan_reply(what: WhatIf, *, changed: tuple[str, ...] = ()) -> pb.PlanReply:
         actions=[_action(action) for action in what.decided.actions],
         obstacles=[answer(pb.Obstacle, why, subject=subject, next=why.next_step) for subject, why in what.obstacles],
         targets=targets(what.settings),
-        auto=answer(
+        auto=what.auto
+        and answer(
             pb.AutoTarget,
             what.auto,
             snapshot.growth.demand,
@@ -257,7 +260,7 @@ def plan_reply(what: WhatIf, *, changed: tuple[str, ...] = ()) -> pb.PlanReply:
 
 def targets(settings: PoolSettings) -> list[pb.Target]:
     """List the targets and caps; `defined`: whether it has an effect."""
-    is_fixed = not settings.warm_target_auto
+    counts, is_fixed = not settings.family.is_sparse, not settings.warm_target_auto
     in_effect = {
         "warm_eni_target": not settings.ip_targets_defined,
         "warm_ip_target": is_fixed and settings.warm_ip_target > 0,
@@ -266,7 +269,7 @@ def targets(settings: PoolSettings) -> list[pb.Target]:
         "max_eni": settings.max_eni > 0,
         "max_pods": settings.max_pods > 0,
     }
-    return [pb.Target(name=name.upper(), value=getattr(settings, name), defined=on) for name, on in in_effect.items()]
+    return [pb.Target(name=name.upper(), value=getattr(settings, name), defined=on and counts) for name, on in in_effect.items()]
 
 
 def _action(action: Action) -> pb.PlannedAction:

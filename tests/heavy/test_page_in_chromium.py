@@ -18,6 +18,7 @@ import pytest
 from ipamd.ipamctl.page import STATIC, _digest
 from ipamd.ipamctl.verb import VerbError
 from ipamd.model.pool import PoolSettings
+from ipamd.settings import NetworkConfig
 from tests.fakes.node import FakeNode
 from tests.page import HOSTILE, Shown, add_named, shown
 
@@ -107,6 +108,21 @@ def test_the_state_is_shown(browser: Browser) -> None:
     assert "default/api-0" in dom
     assert re.search(r"<b>unassigned</b>", dom)
     assert "WARM_IP_TARGET=3" in dom
+    assert "CONSOLE" not in console, console
+
+
+def test_a_prefix_of_ipv6_is_told_in_words(tmp_path: Path) -> None:
+    """No number of addresses that nobody could use, no slots, and its bar leaves the others to be seen."""
+    (tmp_path / "node").mkdir()
+    node = FakeNode(tmp_path / "node", network=NetworkConfig(ipv4=False, ipv6=True))
+    node.bring_up()
+    node.add("a")
+    with shown(node) as made:
+        dom, console = Browser(made, tmp_path / "profile").dom()
+    node.datastore.close()
+    assert re.search(r"<b>a /80</b><span>can be given</span>", dom)
+    assert re.search(r'<i class="free" title="a /80 free" style="flex-grow: 64;', dom)
+    assert not re.search(r"1000000|vacant\"|\d slots", dom.partition("<script>")[0] + dom.partition("</script>")[2])
     assert "CONSOLE" not in console, console
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from ipamd.kernel.other_software import LegacyTables, OtherSoftware
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.kernel import NOT_REPAIRED
 from ipamd.report.audit import _of_routing
 from tests.netns.test_host_network import udp_peer
@@ -19,6 +20,7 @@ from tests.netns.test_host_network import udp_peer
 pytestmark = pytest.mark.privileged
 
 IPTABLES = ("iptables-nft", "iptables-legacy")
+BOTH = (*IPTABLES, "ip6tables-nft", "ip6tables-legacy")
 KUBE_PROXY = """
 {t} -N KUBE-FORWARD; {t} -A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
 {t} -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
@@ -72,9 +74,10 @@ def run(world, script, tool):
     world.host.sh(f"set -e; {script.format(t=tool)}")
 
 
-def found(world, prefix="eni"):
-    """What is found, as text."""
-    return [str(one) for one in OtherSoftware(world.netns, world.nft, veth_prefix=prefix).find("eth0")]
+def found(world, prefix="eni", families=(IPV4, IPV6)):
+    """What is found, as text; of a node whose sandboxes have egress, unless a test says otherwise."""
+    looker = OtherSoftware(world.netns, world.nft, veth_prefix=prefix, families=lambda: families)
+    return [str(one) for one in looker.find("eth0")]
 
 
 def mend(world, sentence):
@@ -91,7 +94,7 @@ def test_nothing_is_found_on_a_plain_node(world):
     assert found(world) == []
 
 
-@pytest.mark.parametrize("tool", IPTABLES)
+@pytest.mark.parametrize("tool", BOTH)
 def test_docker_beside_kube_proxy(world, tool):
     """FORWARD with policy DROP: both directions are named, and the told command ends it."""
     run(world, KUBE_PROXY, tool)
@@ -100,14 +103,17 @@ def test_docker_beside_kube_proxy(world, tool):
     (sentence,) = found(world)
     assert "FORWARD" in sentence
     assert "from sandboxes and to sandboxes" in sentence
+    of, other = (IPV6, IPV4) if tool.startswith("ip6") else (IPV4, IPV6)
+    assert (found(world, families=(of,)), found(world, families=(other,))) == ([sentence], []), "one that no sandbox speaks"
     mend(world, sentence)
     assert found(world) == []
 
 
-@pytest.mark.parametrize("tool", IPTABLES)
+@pytest.mark.parametrize("tool", BOTH)
 def test_only_what_is_certain_is_told(world, tool):
     """A rule that may accept sandboxes' addresses, and one direction that is accepted, are not called dead (I11)."""
-    run(world, "{t} -P FORWARD DROP; {t} -A FORWARD -s 10.0.0.0/16 -j ACCEPT; {t} -A FORWARD -d 10.0.0.0/16 -j ACCEPT", tool)
+    pods = "2001:db8:1::/64" if tool.startswith("ip6") else "10.0.0.0/16"
+    run(world, f"{{t}} -P FORWARD DROP; {{t}} -A FORWARD -s {pods} -j ACCEPT; {{t}} -A FORWARD -d {pods} -j ACCEPT", tool)
     assert found(world) == []
     run(world, "{t} -F FORWARD; {t} -A FORWARD -i eni+ -j ACCEPT; {t} -A FORWARD ! -i eni+ -p tcp --dport 80 -j ACCEPT", tool)
     (sentence,) = found(world)

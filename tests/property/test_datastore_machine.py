@@ -19,13 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ipamd.datastore.open import OpenedDatastore
 from ipamd.datastore.store import Datastore
-from ipamd.model.address import REST_COUNT, Address, AddressState
+from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError, UnknownAttachmentError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.pool import PoolCounts
+from ipamd.model.words import MANY
 from tests.unit.datastore.support import START, FakeClock, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at, raw
 
 FREE, RESERVED, ASSIGNED, COOLING, QUARANTINED = AddressState
@@ -417,8 +418,8 @@ class DatastoreMachine(RuleBasedStateMachine):
         assert self.store.audit() == []
 
     def expected_counts(self, rows: list[Address]) -> PoolCounts:
-        million = sum(a.address in RESTS for a in rows) * (REST_COUNT - 1)
-        held = sum(a.address in RESTS and a.address in self.held for a in rows) * (REST_COUNT - 1)
+        million = sum(a.address in RESTS for a in rows) * (MANY - 1)
+        held = sum(a.address in RESTS and a.address in self.held for a in rows) * (MANY - 1)
         states = [a.state for a in rows if not a.is_lost]
         return PoolCounts(
             **{str(state): states.count(state) + million * (state is FREE) for state in AddressState},

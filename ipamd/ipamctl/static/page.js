@@ -3,7 +3,7 @@
 // looked at, and says how old it is when the daemon does not answer.
 const PERIOD_MS = 3000, LATE_MS = 10000;
 const STATES = ["assigned", "reserved", "cooling", "quarantined", "lost", "free"];
-const CELLS_MAX = 64;
+const CELLS_MAX = 64, MANY = 1000000;
 const byId = (id) => document.getElementById(id);
 let state = null, answeredMs = 0, problem = "";
 
@@ -25,6 +25,9 @@ function clock(at) {  // UTC, as in the log and in ipamctl; without the day if i
 
 function plural(count, noun) { return count + " " + noun + (count === 1 ? "" : /[sx]$/.test(noun) ? "es" : "s"); }
 
+// What counts for the rest of a /80 is no number for people, and its bar hides no other.
+function usable(count) { return count < MANY ? count : "a /80"; }
+
 function showVerdict(status) {
   setText("node", status.instance_id + ", version " + status.version + ", " + status.phase);
   setText("verdict", status.verdict);
@@ -41,8 +44,8 @@ function tile(value, name) {
 function showPool(status) {
   const pool = status.pool;
   byId("counts").replaceChildren(
-    tile(pool.assignable_count, "can be given"), tile(pool.assigned_count, "assigned"), tile(pool.cooling_count, "cooling"),
-    tile(pool.total_count, "addresses"), tile(pool.excess_count, "in excess"), tile(pool.eni_count + " of " + pool.eni_limit, "ENIs"));
+    tile(usable(pool.assignable_count), "can be given"), tile(pool.assigned_count, "assigned"), tile(pool.cooling_count, "cooling"),
+    tile(usable(pool.total_count), "addresses"), tile(pool.excess_count, "in excess"), tile(pool.eni_count + " of " + pool.eni_limit, "ENIs"));
   const targets = pool.targets.filter((one) => one.defined).map((one) => one.name + "=" + one.value).join(", ");
   const rows = [["target", targets || "none"], ["auto", pool.auto], ["now", pool.last_cycle], ["excess kept", pool.kept],
     ["EC2", status.cloud.detail], ["runtime", status.runtime.detail]];
@@ -69,17 +72,17 @@ function strip(eni) {
   const counts = STATES.map((name) => [name, eni[name + "_count"]]);
   const addresses = counts.reduce((sum, one) => sum + one[1], 0);
   const singles = Math.max(addresses - 16 * eni.prefixes.length, 0);
-  const vacant = eni.state === "unmanaged" ? 0 : Math.max(eni.slot_count - eni.prefixes.length - singles, 0);
+  const vacant = eni.state === "unmanaged" || addresses >= MANY ? 0 : Math.max(eni.slot_count - eni.prefixes.length - singles, 0);
   counts.push(["vacant", vacant * (eni.prefixes.length ? 16 : 1)]);
   const many = counts.reduce((sum, one) => sum + one[1], 0) > CELLS_MAX;
   const made = make("div", undefined, "strip");
   made.setAttribute("role", "img");
-  made.setAttribute("aria-label", counts.filter((one) => one[1]).map((one) => one[1] + " " + one[0]).join(", "));
+  made.setAttribute("aria-label", counts.filter((one) => one[1]).map((one) => usable(one[1]) + " " + one[0]).join(", "));
   for (const [name, count] of counts) {
     for (let cell = 0; cell < (many ? Math.min(count, 1) : count); cell += 1) {
       const part = make("i", undefined, name);
-      part.title = many ? count + " " + name : name;
-      if (many) part.style.flexGrow = count;
+      part.title = many ? usable(count) + " " + name : name;
+      if (many) part.style.flexGrow = count < MANY ? count : CELLS_MAX;
       made.append(part);
     }
   }
@@ -90,10 +93,11 @@ function showEni(eni) {
   const made = make("div", undefined, "eni"), counts = STATES.filter((name) => eni[name + "_count"]);
   made.append(make("strong", eni.eni_id + (eni.primary ? " (primary)" : "")), strip(eni));
   const place = "device " + eni.device_index + (eni.network_card ? " of card " + eni.network_card : "");
-  const words = [eni.state, place, eni.primary_address, eni.subnet_id, plural(eni.slot_count, "slot")];
+  const words = [eni.state, place, eni.primary_address, eni.subnet_id];
+  if (eni.free_count < MANY) words.push(plural(eni.slot_count, "slot"));
   if (eni.prefixes.length) words.push(plural(eni.prefixes.length, "prefix"));
   if (!eni.host_ready) words.push("host routing not ready");
-  made.append(make("p", [...words, ...counts.map((name) => eni[name + "_count"] + " " + name)].join(", ")));
+  made.append(make("p", [...words, ...counts.map((name) => usable(eni[name + "_count"]) + " " + name)].join(", ")));
   for (const why of [eni.frozen && "gives no address: " + eni.frozen, eni.excluded && "gets no new pod: " + eni.excluded]) {
     if (why) made.append(make("p", why, "why"));
   }

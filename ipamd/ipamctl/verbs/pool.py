@@ -6,7 +6,7 @@ import argparse
 
 from ipamd.ipamctl.verb import Answer, Ask, Columns, UsageError, Verb, argument, table
 from ipamd.ipamctl.verbs.present import targets
-from ipamd.model.words import counted
+from ipamd.model.words import counted, pool_size, usable
 
 
 def render_plan(answer: Answer) -> str:
@@ -18,8 +18,8 @@ def render_plan(answer: Answer) -> str:
     lines += [
         "",
         f"short     of {counted(answer['deficit_count'], 'address')}; {answer['excess_count']} in excess",
-        f"pool      {counted(answer['total_count'], 'address')}: {answer['in_use_count']} in use, {answer['cooling_count']} cooling, "
-        f"{answer['free_count']} free; {counted(answer['waiting_count'], 'ADD')} waiting",
+        f"pool      {pool_size(answer['total_count'])}: {answer['in_use_count']} in use, {answer['cooling_count']} cooling, "
+        f"{usable(answer['free_count'])} free; {counted(answer['waiting_count'], 'ADD')} waiting",
         f"limits    {answer['instance_type']}: {answer['eni_count']} of {counted(answer['eni_limit'], 'ENI')} attached, "
         f"{counted(answer['slots_per_eni'], 'slot')} each",
         f"targets   {targets(answer)}",

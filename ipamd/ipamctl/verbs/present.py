@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from ipamd.ipamctl.verb import STATES, Answer, Ask, AwayError, Verb, argument, table
-from ipamd.model.words import CLOUD_NOT_ASKED, counted, rfc3339
-
-MANY = 1_000_000
-"""Free addresses from which on their number says nothing: `ipamd/model/address.py`, REST_COUNT."""
+from ipamd.model.words import CLOUD_NOT_ASKED, counted, pool_size, rfc3339, usable
 
 
 def render_status(answer: Answer) -> str:
@@ -67,13 +64,14 @@ def _reach(answer: Answer) -> str:
 
 
 def _pool(pool: Answer) -> str:
-    count, total = {state: pool[f"{state}_count"] for state in STATES}, counted(pool["total_count"], "address")
-    if count["free"] >= MANY:  # what the rest of a /80 counts for
-        count["free"], total = "more than can be used", "a /80"
-    states = ", ".join(f"{count[state]} {state}" for state in STATES)
+    states = _states(pool)
     states += f", {pool['lost_count']} lost" if pool["lost_count"] else ""
     enis = f"{pool['eni_count']} of {counted(pool['eni_limit'], 'ENI')} with {counted(pool['slots_per_eni'], 'slot')} each"
-    return f"{total}: {states}; {enis}"
+    return f"{pool_size(pool['total_count'])}: {states}; {enis}"
+
+
+def _states(pool: Answer) -> str:
+    return ", ".join(f"{usable(pool[f'{state}_count'])} {state}" for state in STATES)
 
 
 def _confinement(confinement: Answer) -> str:
@@ -129,6 +127,7 @@ def render_enis(answer: Answer) -> str:
             "TABLE": lambda eni: "main" if eni["route_table"] == MAIN_TABLE else eni["route_table"],
             "HOST": lambda eni: "frozen" if eni["frozen"] else "ready" if eni["host_ready"] else "not ready",
             **{state.upper(): f"{{{state}_count}}" for state in states},
+            "FREE": lambda eni: usable(eni["free_count"]),
         },
     )
     frozen = [f"{eni['eni_id']} is frozen: {eni['frozen']}" for eni in enis if eni["frozen"]]
@@ -234,7 +233,6 @@ def _look(daemon: Ask) -> dict[str, dict[str, str]]:
     except AwayError as error:
         return {"daemon": {"": str(error)}}
     pool = status["pool"]
-    counts = ", ".join(f"{pool[f'{state}_count']} {state}" for state in STATES)
     attachments = {}
     for row in rows:
         sandbox, lost = f"{row['container_id']}/{row['ifname']}", f", lost since {row['lost_since']}" if row["lost_since"] else ""
@@ -242,7 +240,9 @@ def _look(daemon: Ask) -> dict[str, dict[str, str]]:
     return {
         "daemon": {"": f"vpc-ipamd {status['version']} answers, {status['phase']}"},
         "verdict": {"": status["verdict"]},
-        "pool": {"": f"{pool['total_count']} addresses: {counts}; {pool['eni_count']} ENIs; {pool['last_cycle']}"},
+        "pool": {
+            "": f"{pool_size(pool['total_count'])}: {_states(pool)}; {counted(pool['eni_count'], 'ENI')}; {pool['last_cycle']}"
+        },
         "attachment": attachments,
     }
 

@@ -13,10 +13,9 @@ from ipamd import __version__
 from ipamd.core.health import Phase
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.verb import STATES
-from ipamd.ipamctl.verbs.present import ATTACHMENTS, ENIS, MANY, STATUS
-from ipamd.model.address import REST_COUNT
+from ipamd.ipamctl.verbs.present import ATTACHMENTS, ENIS, STATUS
 from ipamd.model.pool import PoolCounts
-from ipamd.model.words import CLOUD_NOT_ASKED, counted
+from ipamd.model.words import CLOUD_NOT_ASKED, MANY, counted
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.verdict import Facts, verdict
 
@@ -130,8 +129,7 @@ def test_a_pool_that_is_a_prefix_of_ipv6_is_told_in_words() -> None:
 
 def test_a_verdict_counts_no_addresses_of_a_prefix_of_ipv6() -> None:
     """What counts for the rest of a /80 is no number for people; that of status is the same."""
-    assert REST_COUNT == MANY
-    known = Facts(is_ready=True, phase=Phase.SERVING, assignable_count=REST_COUNT, conditions={})
+    known = Facts(is_ready=True, phase=Phase.SERVING, assignable_count=MANY, conditions={})
     assert verdict(known) == "ready: a /80 has more addresses than this node can use"
 
 

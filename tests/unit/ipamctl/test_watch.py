@@ -50,7 +50,7 @@ def test_changes_are_lines(looks: list[Answer | None], capsys: pytest.CaptureFix
     lines = watch(capsys, 4)
     assert lines[0] == "daemon      vpc-ipamd 0.1.0 answers, serving"
     assert lines[1] == "verdict     ready: 1 address can be given"
-    assert lines[2].startswith("pool        1 addresses: 1 assigned")
+    assert lines[2].startswith("pool        1 address: 1 assigned")
     assert lines[3:] == [
         "attachment  + 10.0.0.5 default/a a/eth0",
         "daemon      vpc-ipamd does not answer",

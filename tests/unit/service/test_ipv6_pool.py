@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from ipaddress import IPv6Network
 from pathlib import Path
 
 import pytest
 
+from ipamd.ipamctl.main import VERBS
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import INTENT_TAG
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, PoolEmptyError, SubnetExhaustedError, WiringError
 from ipamd.model.family import IPV6
 from ipamd.model.pool import Blocked
+from ipamd.model.words import MANY
 from ipamd.settings import NetworkConfig, PoolConfig, Settings
 from tests.fakes.cloud import IDENTITY, LIMITS, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
+from tests.unit.service.test_what_if import ask
 
 NETWORK = NetworkConfig(ipv4=False, ipv6=True)
 LOWER, HIGHER = IPv6Network("2001:db8:1:2:a::/80"), IPv6Network("2001:db8:1:2:b::/80")
@@ -279,3 +283,27 @@ def test_metadata_that_agrees_asks_nothing(tmp_path: Path) -> None:
     node.clock.advance(400)
     node.cloud_reconciler.take_turn()
     assert node.cloud_reconciler.difference().count == 1
+
+
+def test_no_screen_tells_a_number_of_free_addresses_or_a_prefix_of_ipv4(tmp_path: Path) -> None:
+    """Every verb, with EC2 refusing another /80: people read that there are more than can be used; no target has an effect."""
+    node = node_of(tmp_path)
+    node.ec2.fail[ASSIGNED] = [SubnetExhaustedError("full")]
+    node.bring_up()
+    obstacles = ask(node, "Plan")["obstacles"]
+    assert [one["subject"] for one in obstacles if one["subject"].startswith("/")] == ["/80 prefixes"]
+    node.clock.advance(3600)
+    node.pool.run_once()
+    node.add("a")
+    shown = {
+        name: verb.render(ask(node, verb.rpc))
+        for name, verb in VERBS.items()
+        if name in ("status", "enis", "plan", "attachments")
+    }
+    text = "\n".join([*shown.values(), str(node.datastore.counts())])
+    assert not re.search(rf"/28|{MANY // 1000}\d\d\d", text), text
+    assert text.count("more than can be used") == 4
+    assert "WARM" not in text, "no target means anything"
+    assert "auto" not in shown["plan"]
+    (eni,) = ask(node, "ListEnis")["enis"]
+    assert eni["free_count"] == ask(node, "GetStatus")["pool"]["free_count"] == MANY
