@@ -48,7 +48,8 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
     if not specs:
         return
     far_off = family_of(specs[0].address).outside  # sandboxes of a node are of one family
-    (outside,) = sock.request([messages.look_up_route(far_off)])  # a node without a way out has none for sandboxes
+    # A node without a way out has none for sandboxes. Of IPv6 its router is not known: without a default route there is no way at all.
+    (outside,) = sock.request([messages.look_up_route(far_off)])
     first = {spec.route_table: spec for spec in reversed(specs)}
     for spec in specs:
         if second := spec.second:
@@ -61,14 +62,11 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
             uplink, router = uplinks[spec.route_table]
             into, out = _Packet(veth, spec.address, router, uplink), _Packet(uplink, router, spec.address, veth)
             primary = uplinks[uapi.RT_TABLE_MAIN][0] if mark else uplink
-            has_no_way = outside.errno == errno.ENETUNREACH
-            far = out if has_no_way else out._replace(to=far_off)
+            far = out if outside.errno == errno.ENETUNREACH else out._replace(to=far_off)
             packets = [into, far]
             if spec is first[spec.route_table]:
                 packets += [into._replace(mark=MASQUERADE_MARK), out, _Packet(veth, spec.address)]
                 packets.append(out if far is out else far._replace(mark=mark, by=primary))
-            if has_no_way and router == far_off:
-                packets = [one for one in packets if one.to != far_off]
         yield from _of_one(sock, spec, veth, packets, str(spec.address))
 
 
@@ -93,5 +91,9 @@ def _of_one(
         if route is None or (route.index, route.route_type) != (packet.by.index, uapi.RTN_UNICAST):
             says = f"goes by table {route.table}" if route else f"is refused, {outcome.cause}"
             what = f"a packet of {spec.address} does not go by {packet.by.name}: `{packet}` {says}"
-            yield RoutingDifference(subject, what, False, "remove the rule or route that does it: `ip rule`")
+            mend = "remove the rule or route that does it: `ip rule`"
+            if outcome.errno == errno.ENETUNREACH:
+                ip = f"ip -{spec.address.version}"
+                mend = f"bring back the node's default route, or its rule 32766 to main: `{ip} route`, `{ip} rule`"
+            yield RoutingDifference(subject, what, False, mend)
             return
