@@ -26,6 +26,10 @@ _Route = tuple[IpAddress | None, int, IpAddress | None, int]
 """Destination, length, next hop and type of an entry of the route tables."""
 
 
+REFUSALS = frozenset({errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL})
+"""What the kernel says of routes that are unreachable, prohibit and blackhole. Source: its net/ipv6/route.c, ip6_rt_type_to_error."""
+
+
 def sandbox_differences(
     sock: NetlinkSocket, spec: WiringSpec, *, host_link: messages.Link | None, is_arrival_only: bool = False
 ) -> list[str]:
@@ -52,11 +56,18 @@ def sandbox_differences(
         return found  # it has no routes then, and none can be looked up through it
     wanted = _routes_inside(spec)[: 1 if is_arrival_only else None]
     asked = [messages.match_route(address, index=link.index) for address, _, _ in wanted]
-    # Of IPv6 the route of the wiring outlives the address (`messages.deliver`). Of IPv4 no single address can be asked for.
-    held = [messages.get_address(link.index, spec.address)] if family_of(spec.address) is IPV6 else []
+    # Of IPv6 the route of the wiring outlives the address (`messages.deliver`), and what refuses is no route of our link's. Of IPv4 no
+    # single address can be asked for.
+    outside, held = family_of(spec.address).outside, list[Message]()
+    if family_of(spec.address) is IPV6:
+        held = [messages.get_address(link.index, spec.address), messages.look_up_route(outside, spec.address)]
     *looked, neighbour = sock.request([*held, *asked, messages.get_neighbour(link.index, gateway)])
-    if held and looked.pop(0).errno in messages.ABSENT:
-        found.append(f"interface {name} does not have {spec.address}")
+    if held:
+        has_address, sent = looked.pop(0), looked.pop(0)
+        if has_address.errno in messages.ABSENT:
+            found.append(f"interface {name} does not have {spec.address}")
+        if sent.errno in REFUSALS and not is_arrival_only:
+            found.append(f"a route in the sandbox refuses packets (the kernel says of {outside}: {sent.cause})")
     for outcome, (address, route, sentence) in zip(looked, wanted, strict=True):
         taken = messages.read_route(outcome.replies[0]) if outcome.replies else None
         if taken is None:

@@ -290,7 +290,7 @@ class _Kind:
 
 
 _KINDS = {
-    IPV4: _Kind(
+    IPV4.nft: _Kind(
         "iptables-legacy",
         Path("/proc/thread-self/net/ip_tables_names"),
         socket.AF_INET,
@@ -298,7 +298,7 @@ _KINDS = {
         struct.Struct("=4s4s4s4s16s16s16s16sHBBIHHI16x"),  # struct ipt_entry
         0x02,
     ),
-    IPV6: _Kind(
+    IPV6.nft: _Kind(
         "ip6tables-legacy",
         Path("/proc/thread-self/net/ip6_tables_names"),
         socket.AF_INET6,
@@ -323,7 +323,7 @@ class LegacyTables:
 
     def __init__(self, host: HostNetns, family: Family = IPV4) -> None:
         self._host = host
-        self._kind = _KINDS[family]
+        self._kind = _KINDS[family.nft]
         self._nat: tuple[bytes, bytes] = b"", b""  # number and size of its entries, and what they were
 
     def read(self) -> list[LegacyTable]:
@@ -498,7 +498,7 @@ class OtherSoftware:
         self._nft = nft
         self._families = families
         self._veth_prefix = veth_prefix
-        self._legacy = {family: LegacyTables(host, family) for family in _KINDS}
+        self._legacy = {family.nft: LegacyTables(host, family) for family in (IPV4, IPV6)}
         self._known: tuple[object, list[RoutingDifference]] | None = None  # generation, primary link, families; what was found
 
     def find(self, primary_link: str, addresses: Container[IpAddress] = ()) -> list[RoutingDifference]:
@@ -546,9 +546,9 @@ class OtherSoftware:
             yield RoutingDifference(NODE, what, False, mend, is_cut=False)
 
     def _in_legacy(self, primary_link: str, family: Family) -> Iterator[RoutingDifference]:
-        tool = _KINDS[family].tool
+        tool = _KINDS[family.nft].tool
         try:
-            tables = self._legacy[family].read()
+            tables = self._legacy[family.nft].read()
         except WiringError as exc:
             yield RoutingDifference(NODE, str(exc), False, mend=f"{tool}-save", is_cut=False)
             return
