@@ -30,6 +30,7 @@ from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
+    INSIDE_IS_LEFT,
     NOT_REPAIRED,
     ChangeKind,
     HostChange,
@@ -397,6 +398,7 @@ class HostNetworkReconciler(Service):
         for spec in specs:
             with suppress(IpamError):  # its namespace is gone, or does not say (I11)
                 inside = self._wiring.check_inside(spec, is_arrival_only=True) if spec.netns else []
+                inside += [INSIDE_IS_LEFT] if inside else []
                 if sentences := [*(str(one) for one in told if one.subject == str(spec.address)), *inside]:
                     found[spec.key] = "; ".join(sentences)
         return found

@@ -291,15 +291,34 @@ class KernelWiring(Wiring):
         seen = seen or self.survey(may_be_torn=True)
         sentences: list[str] = []
         with self._host.netlink() as host:
-            for spec in (link for one in specs for link in one.links):
+            for first, spec in ((one, link) for one in specs for link in one.links):
                 work = checks.SandboxRepair(host, spec, held)
                 veth, thing = seen.veth_of(spec), RepairedObject(RepairKind.LINK, str(spec.address))
+                if spec.is_egress and veth is None and checks.find_link(host, spec.host_veth) is None:
+                    sentences += [] if thing in held else [self._wire_second(host, first, spec, thing)]
+                    continue
                 if veth is not None and veth.name != spec.host_veth and thing not in held:
                     self.rename_veth(host_veth=veth.name, to=spec.host_veth, address=spec.address)
                     work.sentences.append(Repaired(f"host link {spec.host_veth} was named {veth.name}: renamed", thing))
                 work.host_side(seen)
                 sentences += work.sentences
         return sentences
+
+    def _wire_second(self, host: NetlinkSocket, first: WiringSpec, second: WiringSpec, thing: RepairedObject) -> str:
+        """Wire a living sandbox's link for egress again, which is gone: its address is still the sandbox's, and it is led to by no
+        rule of an ENI. Of the first link the sandbox would not know the same address any more. Returns: what was done, or why not.
+        """
+        what = f"host link {second.host_veth} of {second.key} was missing"
+        try:
+            link = checks.find_link(host, first.host_veth)
+            # The path may be another sandbox's by now: where the first link leads is this one's.
+            if link is None or not link.netnsid or link.netnsid != survey.namespace_number(host, second.netns):
+                raise WiringError(f"{first.host_veth} does not lead into {second.netns}")
+            # Another's link had MACs that nobody recorded.
+            self.wire(replace(second, others_mac=None, mtu=second.mtu or link.mtu))
+        except (NetnsError, WiringError) as exc:
+            return f"{what}: not repaired: {exc}"
+        return Repaired(f"{what}: wired again", thing)
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
         with self._host.netlink() as host:

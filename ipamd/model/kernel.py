@@ -342,7 +342,8 @@ def veth_differences(spec: WiringSpec, veth: HostVeth | None) -> list[Difference
     """Compare the host veth. It is the sandbox's if its alias or its MAC says so: one of both may have been changed."""
     who, mac = f"host link {spec.host_veth}", spec.mac("host")
     if veth is None or veth.is_dying:
-        return [Difference(f"{who} is {'missing' if veth is None else 'marked for deletion'}", is_absence=True)]
+        kind = RepairKind.LINK if spec.is_egress and veth is None else None  # one for egress is wired again
+        return [Difference(f"{who} is {'missing' if veth is None else 'marked for deletion'}", kind, is_absence=True)]
     has_mac = not mac or veth.mac in (mac, "")
     if veth.kind != "veth":
         return [Difference(f"{who} is of kind {veth.kind or 'hardware'}, not veth")]

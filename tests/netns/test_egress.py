@@ -13,10 +13,12 @@ from ipamd.kernel.nft import NftTable
 from ipamd.model.attachment import EGRESS_TAG, encode_alias
 from ipamd.model.errors import WiringError
 from ipamd.model.family import IPV4, IPV6, family_of
-from ipamd.model.kernel import wiring_differences
+from ipamd.model.ids import MacAddress
+from ipamd.model.kernel import Repaired, RepairedObject, RepairKind, wiring_differences
 from ipamd.settings import NetworkConfig
 from tests.netns import packets
 from tests.netns.egress import DASH, NODE, OUTSIDE, Node, is_in_order, listens, reaches, send, udp
+from tests.netns.test_own_inside import KernelNode
 
 FAMILIES = pytest.mark.parametrize("family", [IPV4, IPV6], ids=["v6if0", "v4if0"])
 """Of the pool: `make_world` goes by it."""
@@ -198,6 +200,7 @@ def test_an_earlier_try_is_replaced(make_world, family):
 DAMAGE = {
     "the route": "ip {f} route del {address} dev {veth}",
     "the route of our table": "ip {f} route del {address} dev {veth} table 113213",
+    "the link": "ip link del {veth}",
     "the link's state": "ip link set {veth} down",
     "the alias": "ip link set {veth} alias nothing",
     "the neighbour": "ip {f} neigh del {address} dev {veth}",
@@ -223,6 +226,54 @@ def test_what_others_change_is_put_back(make_world, family, command):
     assert wiring_differences(node.specs[0], node.wiring.survey()) == []
     assert is_in_order(node, node.specs[0])
     assert reaches(node.sandboxes[0], OUTSIDE[egress])
+
+
+@FAMILIES
+def test_a_link_that_others_made_stays_and_a_gone_namespace_gets_none(make_world, family):
+    """A second link that is gone is wired again in the sandbox that had it and nowhere else; why not is said."""
+    node = Node(make_world)
+    name, (first, other) = node.family.egress.ifname, node.specs
+    node.sandboxes[0].sh(f"ip link del {name}; ip link add {name} type veth peer name mine")
+    (said,) = node.wiring.repair([first])
+    assert not isinstance(said, Repaired)
+    assert f"has an interface {name} already" in said
+    assert "mine" in node.sandboxes[0].sh("ip link")
+    node.host.sh(f"ip link del {node.seconds[1].host_veth}")
+    moved = replace(other, netns=node.world.space().path)
+    assert any(f"{other.host_veth} does not lead into {moved.netns}" in one for one in node.wiring.repair([moved]))
+    gone = replace(other, netns="/run/netns/of-nobody")
+    assert not any(isinstance(one, Repaired) for one in node.wiring.repair([gone]))
+    thing = RepairedObject(RepairKind.LINK, str(node.seconds[1].address))
+    assert node.wiring.repair([other], held=[thing]) == [], "in a pause of a fight"
+    imported = replace(other, others_mac=MacAddress("02:00:00:00:00:01"))
+    assert thing in {one.thing for one in node.wiring.repair([imported])}
+    node.wiring.repair([other])
+    assert is_in_order(node, other)
+
+
+@pytest.mark.parametrize("family", [IPV6], ids=["v4if0"])
+def test_a_second_link_that_is_gone_is_repaired_or_a_condition(make_world, family, tmp_path):
+    """It is no address that two have (I1): audit says that it is repaired, a pass does so; what the sandbox made is a condition."""
+    world = make_world(v6_egress=True)
+    world.fabric()
+    node = KernelNode(tmp_path, world)
+    node.host_reconciler.run_due(is_by_clock=True)
+    pod, _ = node.attach()
+    name = IPV4.egress.ifname
+    pod.sh(f"ip link del {name}")
+    assert {one.severity for one in node.audited()} == {"difference"}
+    assert any("repairs it" in one.next for one in node.audited())
+    assert not any("(I1)" in one.what for one in node.audited())
+    node.host_reconciler.reconcile()  # the kernel announces it
+    assert (node.audited(), node.check(), node.health.conditions()) == ((), "", [])
+    pod.sh(f"ip link del {name}; ip link add {name} type veth peer name mine")
+    for _ in range(2):
+        node.host_reconciler.run_due(is_by_clock=True)
+    condition = node.health.conditions_by_subject()["repair of sandboxes"]
+    assert f"interface {name}" in condition
+    assert "delete the pod to get it anew" in condition
+    assert {one.severity for one in node.audited()} == {"difference"}
+    node.datastore.close()
 
 
 @FAMILIES
