@@ -46,6 +46,7 @@ Nobody has run vpc-ipamd in production yet: the limits follow from the daemon's 
 | `increase(ipamd_ec2_attempts_total{outcome="denied"}[30m]) > 0` | the node's role may not do what the pool needs | the log, and [the policy](../manifests/iam-policy.json) |
 | `rate(ipamd_ec2_attempts_total{outcome="throttled"}[10m]) > 0.05` for 15 min | EC2 throttles the account: new pods wait longer on every node | `ipamd_ec2_budget_rate_per_s`; who else calls EC2 in this account |
 | `ipamd_subnet_room_addresses < 16` | no subnet of this zone has room for a /28 or a few pods more | [subnets](subnets.md) |
+| `ipamd_egress_addresses{state="free"} < 16` | the node's range for egress is nearly used up: the next pods are refused | [egress](troubleshooting.md#egress-is-used-up) |
 | `ipamd_metadata_difference_age_s > 7200` | instance metadata has shown other addresses than the record for two hours, and EC2 does not say so | `ipamctl status`, *lacks*, `other hands:` |
 | `awscni_assigned_ip_addresses / awscni_ip_max > 0.9` for 30 min | the node is nearly full: the next pods will not fit | `ipamctl capacity` |
 | `ipamd_settings_valid == 0` for 5 min | the settings file is wrong, and the settings before it are kept | `ipamctl status`, *lacks* names every problem |
