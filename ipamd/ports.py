@@ -296,7 +296,8 @@ class HostNetwork(Protocol):
         """
 
     def release(self) -> str:
-        """Let neighbour discovery of sandboxes pass, which those need that amazon-vpc-cni-k8s wires; `confine_sandboxes` ends it.
+        """Let neighbour discovery of sandboxes pass, which those need that amazon-vpc-cni-k8s wires, and answer for no free address;
+        `confine_sandboxes` and `answer_for` end it.
 
         Returns: what was done, "" if nothing stood against it. Raises: WiringError.
         """

@@ -133,10 +133,15 @@ class KernelHostNetwork(HostNetwork):
 
     def release(self) -> str:
         with self._lock:  # of IPv6 the table goes: the veths of amazon-vpc-cni-k8s have no permanent neighbour
-            if self._config.family is IPV4 or not self._nft.list_table(ruleset.IPV6):
+            if self._config.family is IPV4:
                 return ""
-            self._nft.run(ruleset.IPV6.removal())
-        return f"{ruleset.IPV6.what} removed: its sandboxes need neighbour discovery"
+            with self._host.netlink() as sock:
+                look = self._looker.look(sock, ())
+            said = self._carry_out(routing.rest_repairs(look, ()), subject=NODE, held=())
+            if self._nft.list_table(ruleset.IPV6):
+                self._nft.run(ruleset.IPV6.removal())
+                said.append(f"{ruleset.IPV6.what} removed: its sandboxes need neighbour discovery")
+        return "; ".join(said)
 
     def confinement_differences(self) -> list[RoutingDifference]:
         with self._lock:

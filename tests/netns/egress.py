@@ -22,7 +22,7 @@ NODE = {IPV4: "10.0.0.10", IPV6: "2001:db8:1::10"}
 class Node:
     """A host with sandboxes of one family and egress of the other, set up; the outside is beyond its primary ENI."""
 
-    def __init__(self, make_world, *, is_wired=True, **config):
+    def __init__(self, make_world, *, is_wired=True, is_set_up=True, **config):
         self.world = make_world(v6_egress=True, **config)
         self.family = IPV6 if self.world.family is IPV4 else IPV4
         self.host, self.wiring, self.hostnet = self.world.host, self.world.wiring, self.world.hostnet
@@ -35,12 +35,17 @@ class Node:
             )
             self.host.sh("ip -6 addr flush dev eth0 scope link; ip -6 addr add fe80::b/64 dev eth0 nodad")
             self.host.sh(f"ip -6 addr add {NODE[IPV6]}/64 dev eth0 nodad; ip -6 route add default via 2001:db8:1::1")
-        self.hostnet.confine_sandboxes()
-        self.hostnet.setup_node(self.world.identity())
+        if is_set_up:
+            self.set_up()
         self.sandboxes = [self.world.space(), self.world.space()]
         self.specs = [self.spec(one, number) for number, one in enumerate(self.sandboxes)]
         for spec in self.specs if is_wired else ():
             self.wiring.wire(spec)
+
+    def set_up(self):
+        """As the daemon does at its start."""
+        self.hostnet.confine_sandboxes()
+        self.hostnet.setup_node(self.world.identity())
 
     def spec(self, sandbox, number):
         """What to wire: of the pool's family a number, and of the other one the range's."""

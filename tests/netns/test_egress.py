@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
+from ipaddress import ip_network
 
 import pytest
 
@@ -19,6 +20,7 @@ from ipamd.settings import NetworkConfig
 from tests.netns import packets
 from tests.netns.egress import DASH, NODE, OUTSIDE, Node, is_in_order, listens, reaches, send, udp
 from tests.netns.test_own_inside import KernelNode
+from tests.task_pages import Runner, commands
 
 FAMILIES = pytest.mark.parametrize("family", [IPV4, IPV6], ids=["v6if0", "v4if0"])
 """Of the pool: `make_world` goes by it."""
@@ -249,6 +251,37 @@ def test_a_link_that_others_made_stays_and_a_gone_namespace_gets_none(make_world
     assert thing in {one.thing for one in node.wiring.repair([imported])}
     node.wiring.repair([other])
     assert is_in_order(node, other)
+
+
+@FAMILIES
+def test_an_export_and_the_commands_of_its_page_leave_nothing(make_world, family):
+    """After them, and the last pod's end, the host has no table, route, rule or link that it did not have before us."""
+    node = Node(make_world, is_wired=False, is_set_up=False)
+    host, prefix = node.host, ip_network("2001:db8:1:2:abcd::/80")
+
+    def left():
+        """What there is, but for what the kernel makes by itself, and the mark rule and MTU, which amazon-vpc-cni-k8s sets too."""
+        shown = host.sh("ip route show table all; ip -6 route show table all; ip rule; ip -6 rule; nft list ruleset").splitlines()
+        return {one for one in shown if "fwmark 0x80/0x80" not in one and "table local" not in one} | host.link_names()
+
+    before = {one for one in left() if "113213" not in one}  # the world has made the one rule already
+    node.set_up()
+    if family is IPV6:
+        node.hostnet.answer_for([prefix])
+    for spec in node.specs:
+        node.wiring.wire(spec)
+    node.wiring.write_former_rules(node.specs)
+    said = node.hostnet.release()
+    assert (f"unreachable {prefix}" in said) == (family is IPV6)
+    assert node.hostnet.release() == ""
+    assert all(reaches(one, OUTSIDE[node.family]) for one in node.sandboxes), "until the last pod's end"
+    for spec in node.specs:
+        node.world.mark_for_deletion(spec)
+    node.wiring.sweep()
+    for command in commands("migration.md", Runner.NODE):
+        if command.startswith("nft "):
+            host.sh(f"{command} 2>&1 || true")
+    assert left() == before
 
 
 @pytest.mark.parametrize("family", [IPV6], ids=["v4if0"])
