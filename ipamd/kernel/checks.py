@@ -74,14 +74,18 @@ def sandbox_differences(
             found.append(f"{sentence} (the kernel says of {address}: {outcome.cause})")
         elif (taken.destination, taken.length, taken.via, taken.route_type) != route:
             found.append(f"{sentence} (the kernel takes {taken.destination or 'default'}/{taken.length} for {address})")
-    mac = spec.mac("host")
-    entry = messages.read_neighbour(neighbour.replies[0]) if neighbour.replies else None
-    if entry is None and neighbour.errno not in messages.ABSENT:
-        return found  # a kernel that cannot be asked for one entry says nothing about it (I11)
-    if entry is None or not entry.is_permanent or entry.mac != (mac or entry.mac):
-        now = "none" if entry is None else f"{entry.mac}{'' if entry.is_permanent else ' (not permanent)'}"
-        found.append(f"the neighbour {gateway} in the sandbox is {now}, not {mac or 'one'} (permanent)")
-    return found
+    return found + _gateway_differences(neighbour, spec)
+
+
+def _gateway_differences(asked: Outcome, spec: WiringSpec) -> list[str]:
+    """Compare a sandbox's entry for its next hop. A kernel that cannot be asked for one says nothing about it (I11)."""
+    mac, entry = spec.mac("host"), messages.read_neighbour(asked.replies[0]) if asked.replies else None
+    if entry is None and asked.errno not in messages.ABSENT:
+        return []
+    if entry is not None and entry.is_permanent and entry.mac == (mac or entry.mac):
+        return []
+    now = "none" if entry is None else f"{entry.mac}{'' if entry.is_permanent else ' (not permanent)'}"
+    return [f"the neighbour {spec.gateway} in the sandbox is {now}, not {mac or 'one'} (permanent)"]
 
 
 def _routes_inside(spec: WiringSpec) -> list[tuple[IpAddress, _Route, str]]:
