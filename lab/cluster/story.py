@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lab.cluster import judge, objects, pods_api
+from lab.cluster import judge, objects, pods_api, programs
 from lab.cluster.api import Object
 from lab.cluster.churn import Churn
 from lab.cluster.cluster import CONTROL, IMAGE, NAMESPACE, RELEASE, WORKERS, Cluster, Release
@@ -19,6 +19,7 @@ from lab.errors import LabError
 
 ECHO, CROWD = "echo", "crowd"
 REPLICAS, CROWD_SIZE, ROLLS = 4, 100, 20
+STARVED_ROLLS, HOGS = 4, 2
 AFTER_ABSENCE_S, AT_MOST_S = 2.0, 6.0
 START_TIMEOUT_S, CROWD_TIMEOUT_S = 120.0, 300.0
 NAME = f"{ECHO}.{objects.NAMESPACE}.svc.cluster.local"
@@ -47,6 +48,7 @@ class Story:
             ("the kubelet's pods API", self._pods_api),
             (f"{CROWD_SIZE} pods", self._crowd),
             (f"{ROLLS} restarts under churn", self._rolls),
+            (f"{STARVED_ROLLS} restarts on nodes short of CPU", self._starved_rolls),
             ("kill -9", self._kill),
             ("crash loop and roll-back", self._crash_loop),
             ("drain", self._drain),
@@ -146,6 +148,19 @@ class Story:
         with self._churned("rolls"):
             for number in range(ROLLS):
                 self._restart(WORKERS[number % len(WORKERS)])
+
+    def _starved_rolls(self) -> None:
+        """Restarts beside loops that leave a third of each core, or less, to all else."""
+        hogs = [
+            node.spawn(["/bin/sh", "-c", "while :; do :; done"]) for node in self._cluster.nodes.values() for _ in range(HOGS)
+        ]
+        try:
+            with self._churned("short of CPU"):
+                for number in range(STARVED_ROLLS):
+                    self._restart(WORKERS[number % len(WORKERS)])
+        finally:
+            for hog in hogs:
+                programs.end(hog)
 
     def _kill(self) -> None:
         with self._churned("kill -9"):
