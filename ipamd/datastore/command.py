@@ -47,7 +47,7 @@ def _run(path: Path, verb: str, to: int) -> str:
     try:
         if verb == "downgrade":
             before = downgrade(disk, to=to)
-            return f"{path} was of level {before} and is of level {to}"
+            return f"{path} was of level {before} and is of level {min(before, to)}"
         known = "\n".join(f"  {step.level}  {step.purpose}" for step in STEPS)
         return f"{path} is of level {level_of(disk)}; this release knows {LEVEL_OF_FILES_WITHOUT_ONE} to {LEVEL}:\n{known}"
     except ValueError as error:

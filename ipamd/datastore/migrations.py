@@ -151,14 +151,14 @@ def take_all(disk: Disk, *, above: int = LEVEL_OF_FILES_WITHOUT_ONE) -> None:
 
 
 def downgrade(disk: Disk, *, to: int) -> int:
-    """Take steps back until the file is of level `to`, all in one transaction.
+    """Take steps back until the file is of level `to`, all in one transaction; a file that is of a lower one stays as it is.
 
     Returns: the level before. Raises: SchemaVersionError if this release does not know the way; DatastoreError.
     """
     disk.begin()
     try:
         before = level_of(disk)
-        if not LEVEL_OF_FILES_WITHOUT_ONE <= to <= before or before > LEVEL:
+        if not LEVEL_OF_FILES_WITHOUT_ONE <= to <= LEVEL or before > LEVEL:
             raise SchemaVersionError(
                 f"{disk.path} is of level {before}: this release cannot take it to {to}",
                 details=f"this release knows levels {LEVEL_OF_FILES_WITHOUT_ONE} to {LEVEL}; a later one may know more",

@@ -263,13 +263,23 @@ def test_upgrade_and_back(desk: Desk) -> None:
     """The new image is in both containers; the undoing brings the one before."""
     installed(desk)
     desk.cluster.add(revision(1, desk.daemonset()["spec"]["template"]))
-    *forth, back = commands("upgrade.md", Runner.CLUSTER)
+    *forth, back, filling, patching = commands("upgrade.md", Runner.CLUSTER)
     for command in forth:
         desk.run(command)
     assert desk.images() == {f"{REGISTRY}/vpc-ipamd:0.2.0"}
     desk.cluster.add(revision(2, desk.daemonset()["spec"]["template"]))
     desk.run(back)
     assert desk.images() == {f"{REGISTRY}/vpc-ipamd:0.1.0"}
+    desk.run(filling)
+    desk.run(patching)
+    assert desk.images() == {f"{REGISTRY}/vpc-ipamd:0.1.0", f"{REGISTRY}/vpc-ipamd:0.3.0"}
+    found = desk.daemonset()
+    validate({key: value for key, value in found.items() if key != "metadata"} | {"metadata": {"name": "x"}}, VERSIONS[-1])
+    init = {one["name"]: one for one in found["spec"]["template"]["spec"]["initContainers"]}
+    assert set(init) == {"downgrade", "node-init"}
+    assert init["downgrade"]["image"].endswith(":0.3.0")
+    assert init["downgrade"]["command"][-1].endswith("--to 3")
+    desk.run("kubectl apply --kustomize manifests/overlays/mine")
 
 
 def test_a_page_that_only_looks(desk: Desk) -> None:
