@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.node import FakeNode
+from tests.families import family_for, network_of
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[FakeNode]:
-    """An m5.large (3 ENIs, 9 addresses for sandboxes on each) that serves."""
-    made = FakeNode(tmp_path)
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FakeNode]:
+    """An m5.large (3 ENIs, 9 addresses for sandboxes on each; or one /80) that serves."""
+    made = FakeNode(tmp_path, network=network_of(family_for(request)))
     made.bring_up()
     yield made
     made.datastore.close()

@@ -19,6 +19,7 @@ from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.errors import WiringError
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 from tests.stories.concurrent import Concurrent, queued_on, switch_off_locks
 
 
@@ -45,11 +46,13 @@ def play(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_a_rollback_ends_before_the_retry_begins(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that comes during the rollback is whole afterwards (I5)."""
     play(node, monkeypatch)
 
 
+@in_both("node")
 def test_the_retry_fails_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the lock the retry meets the half-undone first ADD.
 

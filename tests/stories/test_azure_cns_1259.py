@@ -18,6 +18,7 @@ import pytest
 from ipamd.model.kernel import KernelSurvey
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 
 NODE_FULL = 27
 
@@ -44,6 +45,7 @@ def play(node: FakeNode, *, is_datastore_kept: bool) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 @pytest.mark.parametrize("is_datastore_kept", [True, False])
 def test_a_restart_gives_no_address_twice(node: FakeNode, is_datastore_kept: bool) -> None:
     """With the datastore or without it, addresses of running sandboxes stay theirs (I1, I2)."""

@@ -21,6 +21,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.errors import InvariantError, TombstonedError
 from ipamd.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 from tests.stories.concurrent import AtStep, Concurrent, queued_on, switch_off_locks
 
 
@@ -54,12 +55,14 @@ def play_overtaking(node: FakeNode) -> None:
     nothing_is_left(node)
 
 
+@in_both("node")
 @pytest.mark.parametrize("play", [play_crossing, play_overtaking])
 def test_add_and_del_of_one_sandbox_take_turns(node: FakeNode, play) -> None:
     """In either order nothing of the sandbox is left, in memory, on disk or in the kernel (I4)."""
     play(node)
 
 
+@in_both("node")
 def test_an_add_is_promised_to_a_deleted_sandbox_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without turns the ADD is answered with an address that its DEL took at once: DEL looks again in its own transaction."""
     switch_off_locks(monkeypatch)
@@ -68,6 +71,7 @@ def test_an_add_is_promised_to_a_deleted_sandbox_without_the_lock(node: FakeNode
     nothing_is_left(node)
 
 
+@in_both("node")
 def test_a_dead_sandbox_keeps_an_address_without_lock_and_second_look(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With neither, the crossing ends as in the field: recorded as owned by a sandbox whose DEL was answered."""
     switch_off_locks(monkeypatch)
@@ -77,6 +81,7 @@ def test_a_dead_sandbox_keeps_an_address_without_lock_and_second_look(node: Fake
         play_crossing(node)
 
 
+@in_both("node")
 def test_the_overtaken_add_is_refused_by_the_constraint_without_the_lock(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the other order the second line holds: the commit is refused, the ADD undone, and nothing leaks (I4, I5)."""
     switch_off_locks(monkeypatch)

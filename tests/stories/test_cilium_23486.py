@@ -23,6 +23,7 @@ from cni_plugin import spool as plugin_spool
 from cni_plugin import vpc_cni
 from ipamd.datastore.spool import Spool
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 from tests.stories.concurrent import Concurrent
 from tests.stories.in_process import PluginProcess, listening, replay
 
@@ -73,12 +74,14 @@ def play_plugin_comes_first(node: FakeNode, running: ExitStack) -> None:
     nothing_is_left(node)
 
 
+@in_both("node")
 @pytest.mark.parametrize("play", [play_daemon_comes_first, play_plugin_comes_first])
 def test_a_del_is_served_or_replayed(node: FakeNode, running: ExitStack, play) -> None:
     """A DEL that meets the daemon's start is carried out, whoever gets the lock first (I3)."""
     play(node, running)
 
 
+@in_both("node")
 def test_the_entry_comes_too_late_without_the_second_look(
     node: FakeNode, running: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +96,7 @@ def test_the_entry_comes_too_late_without_the_second_look(
         play_daemon_comes_first(node, running)
 
 
+@in_both("node")
 def test_the_entry_is_overlooked_without_the_daemons_lock(
     node: FakeNode, running: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

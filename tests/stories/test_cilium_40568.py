@@ -25,6 +25,7 @@ from ipamd.model.sandbox import Sandbox
 from ipamd.sandbox.quarantine import QuarantineService
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 from tests.stories.in_process import PluginProcess, ask, replay
 
 
@@ -107,21 +108,25 @@ def play_spooled(node: FakeNode) -> None:
     stays_deleted(node)
 
 
+@in_both("node")
 def test_a_del_while_restoring_is_final(node: FakeNode) -> None:
     """A deleted sandbox is not restored, though kernel and runtime had named it before its DEL (I4)."""
     play(node)
 
 
+@in_both("node")
 def test_a_del_in_the_last_moment_is_final_too(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL between the restore's decision and its transaction neither comes back nor stops the start (I4)."""
     play_later(node, monkeypatch)
 
 
+@in_both("node")
 def test_a_del_in_the_spool_of_a_living_daemon_is_carried_out(node: FakeNode) -> None:
     """What is spooled after the replay at start waits 5 s, not for the next restart (I3)."""
     play_spooled(node)
 
 
+@in_both("node")
 def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that only says "not found" is forgotten, and the restore makes the row again."""
     monkeypatch.setattr("ipamd.sandbox.detach.DetachService._forget", lambda self, key: None)
@@ -129,6 +134,7 @@ def test_the_deleted_sandbox_comes_back_without_tombstones(node: FakeNode, monke
         play(node)
 
 
+@in_both("node")
 def test_the_spooled_del_waits_for_ever_without_maintenance(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that reads its spool at start only leaves the sandbox attached."""
     monkeypatch.setattr(Maintenance, "turn", lambda self: INTERVAL_S)

@@ -23,6 +23,7 @@ from ipamd.model.attachment import Attachment, SandboxNames
 from ipamd.model.evidence import Evidence, Judgement, Verdict
 from ipamd.sandbox import judge as sandbox_judge
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 
 DAY_S = 24 * 3600
 EVERY_S = 60.0
@@ -57,11 +58,13 @@ def play(node: FakeNode, *, seconds: float) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_gc_of_one_runtime_frees_nothing_of_the_other(node: FakeNode) -> None:
     """What lives is kept for a day of GCs that do not name it; what is gone goes (I2)."""
     play(node, seconds=DAY_S)
 
 
+@in_both("node")
 def test_the_other_runtimes_containers_are_cut_off_if_the_list_is_proof(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the list taken at its word, as the specification allows, the first GC ends the other runtime's network."""
 

@@ -19,6 +19,7 @@ import pytest
 from ipamd.model import evidence
 from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 
 BOUND_S = 3660
 
@@ -48,11 +49,13 @@ def play(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_a_leaked_namespace_gives_its_address_back_after_an_hour(node: FakeNode) -> None:
     """Absent for an hour, namespace and veth still there: unwired, then freed (I2, I4)."""
     play(node)
 
 
+@in_both("node")
 def test_the_address_leaks_for_ever_without_the_hour(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that rule a mounted namespace keeps its address for as long as the node is up."""
     monkeypatch.setattr(evidence, "_is_leak", lambda seen: False)

@@ -20,6 +20,7 @@ from ipamd.model.sandbox import SandboxState
 from ipamd.sandbox import judge as sandbox_judge
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 
 BOUND_S = 360
 NODE_FULL = 27
@@ -57,11 +58,13 @@ def play(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_addresses_come_back_without_a_del(node: FakeNode) -> None:
     """A full node whose sandboxes vanish without DEL takes pods again within 6 minutes (I2, I11)."""
     play(node)
 
 
+@in_both("node")
 def test_addresses_leak_without_reaping(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the verdict switched off the story ends as it did in the field: the addresses stay with the dead."""
     monkeypatch.setattr(sandbox_judge, "judge", lambda evidence: Judgement(Verdict.KEEP, ("nothing is reaped",)))

@@ -19,6 +19,7 @@ import pytest
 
 from ipamd.model import attachment
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 
 PODS = 4
 
@@ -45,11 +46,13 @@ def play(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_a_runtime_that_forgets_addresses_costs_nobody_an_address(node: FakeNode) -> None:
     """Rows are rebuilt from the kernel's copy of the identity, never from what CRI says of addresses (I1, I2)."""
     play(node)
 
 
+@in_both("node")
 def test_rows_are_lost_without_the_alias(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With veths that do not say whose they are, nobody knows any more who has which address."""
     monkeypatch.setattr(attachment, "encode_alias", lambda key, address, **_: "")

@@ -29,6 +29,7 @@ from lab.node import containerd
 from lab.node.cri import CriClient
 from lab.node.errors import SandboxError
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 from tests.patience import PATIENCE_S
 from tests.rig import RUN_DIR, rig, wait_until
 from tests.stories.concurrent import AtStep
@@ -58,11 +59,13 @@ def play(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_an_abandoned_attempt_leaves_nothing_and_disturbs_nobody(node: FakeNode) -> None:
     """Two attempts at one pod: the one that was given up is undone, the other one is whole (I5)."""
     play(node)
 
 
+@in_both("node")
 def test_the_abandoned_attempt_holds_an_address_without_the_last_question(
     node: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

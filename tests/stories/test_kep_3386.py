@@ -23,6 +23,7 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
 from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, MissedEventDetector, RuntimeReconciler
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 
 SUBSCRIBED = SandboxEvent("", "", EventKind.SUBSCRIBED)
 FREED_WITHIN_S = 360 + RELIST_WITH_EVENTS_S
@@ -89,11 +90,13 @@ def play_storm(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_events_say_nothing_but_look_again(node: FakeNode) -> None:
     """Stale, doubled and wrong events neither free the living nor keep the dead (I2, I11)."""
     play(node)
 
 
+@in_both("node")
 def test_a_living_sandbox_is_torn_down_when_events_are_believed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the stream put above the list the story ends with a pod without network."""
     said_to_be_gone = set()
@@ -114,11 +117,13 @@ def test_a_living_sandbox_is_torn_down_when_events_are_believed(node: FakeNode, 
         play(node)
 
 
+@in_both("node")
 def test_a_storm_of_events_counts_as_one_list(node: FakeNode) -> None:
     """Twenty lists within two seconds count as one list (docs/datastore.md, Sources)."""
     play_storm(node)
 
 
+@in_both("node")
 def test_one_moment_counts_often_without_the_interval(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a least time between them, every event makes the absence more certain."""
     monkeypatch.setattr(node.judge, "_absences", Absences(gap_s=0.0))

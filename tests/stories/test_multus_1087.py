@@ -21,6 +21,7 @@ from ipamd.model.errors import TombstonedError
 from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 from tests.stories.in_process import ask
 
 DAMAGED = b'{"cniVersion": "1.0.0", "name": "vpc-ip'
@@ -57,11 +58,13 @@ def play(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_a_del_without_a_record_still_deletes(node: FakeNode) -> None:
     """After a damaged datastore and with a damaged configuration DEL removes the sandbox's wiring (I3, I4)."""
     play(node)
 
 
+@in_both("node")
 def test_success_means_nothing_without_the_search_by_name(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that only looks into its records does what multus did: it says success, and the wiring stays."""
     monkeypatch.setattr(DetachService, "_forget", lambda self, key: None)

@@ -21,6 +21,7 @@ from ipamd.model.errors import DatastoreError, IpamError, WiringError
 from ipamd.ports import UnitOfWork
 from ipamd.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 from tests.stories.in_process import ask
 
 
@@ -59,11 +60,13 @@ def play(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_a_del_that_failed_says_so_until_it_is_done(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernel and disk refuse in turn: two errors, then success, and nothing is left (I3)."""
     play(node, monkeypatch)
 
 
+@in_both("node")
 def test_the_address_leaks_when_errors_are_swallowed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that ends with success whatever happened leaves the address with a sandbox that is gone."""
     real = DetachService.detach_sandbox

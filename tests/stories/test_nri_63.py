@@ -23,6 +23,7 @@ from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 
 
 def play(node: FakeNode, *, restart_count: int = 0) -> None:
@@ -54,12 +55,14 @@ def play(node: FakeNode, *, restart_count: int = 0) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 @pytest.mark.parametrize("restart_count", [0, 1])
 def test_a_sandbox_missing_in_the_first_list_keeps_its_address(node: FakeNode, restart_count: int) -> None:
     """Held back while unlisted, adopted within a list interval once listed, restarts in between or not (I2)."""
     play(node, restart_count=restart_count)
 
 
+@in_both("node")
 def test_it_loses_its_network_without_the_doubt(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that takes its young datastore for the whole truth removes the wiring of a living sandbox at the next start."""
 
@@ -71,6 +74,7 @@ def test_it_loses_its_network_without_the_doubt(node: FakeNode, monkeypatch: pyt
         play(node, restart_count=1)
 
 
+@in_both("node")
 def test_it_is_never_heard_of_without_listing_again(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a second look at what is quarantined the sandbox stays unknown, as for the NRI plugin."""
     monkeypatch.setattr(QuarantineService, "resolve", lambda self, listed: None)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.families import in_both_of_lab, lab_family_for
 from tests.rig import Rig, rig, wait_until
 from tests.stories.plugin_stub import plugin_that_skips
 
@@ -24,9 +25,9 @@ BOUND_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Rig]:
-    """One node for the file; IP_COOLDOWN_PERIOD is 1 s in every rig."""
-    with rig() as made:
+def made(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """One node of a family for the file; IP_COOLDOWN_PERIOD is 1 s in every rig."""
+    with rig(family=lab_family_for(request)) as made:
         yield made
 
 
@@ -44,11 +45,13 @@ def play(rig: Rig, *names: str) -> None:
     rig.assert_sound(expected=0)
 
 
+@in_both_of_lab("made")
 def test_a_del_without_namespace_frees_the_address(made: Rig) -> None:
     """The namespace is not needed to delete (I3, I4)."""
     play(made, "a", "b", "c")
 
 
+@in_both_of_lab("made")
 def test_addresses_leak_when_a_del_without_namespace_is_skipped(made: Rig) -> None:
     """With v1.10.2's shortcut in front of the plugin the same three pods keep three addresses."""
     with (

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.families import in_both_of_lab, lab_family_for
 from tests.rig import Rig, rig
 from tests.stories.plugin_stub import plugin_that_skips
 
@@ -26,9 +27,9 @@ DEL_BOUND_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Rig]:
-    """One node for the file."""
-    with rig() as made:
+def made(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """One node of a family for the file."""
+    with rig(family=lab_family_for(request)) as made:
         yield made
 
 
@@ -47,11 +48,13 @@ def play(rig: Rig, *names: str) -> None:
     rig.assert_sound(expected=0)
 
 
+@in_both_of_lab("made")
 def test_a_del_without_the_daemon_is_carried_out_when_it_is_back(made: Rig) -> None:
     """No pod hangs, no address leaks (I3)."""
     play(made, "a", "b", "c")
 
 
+@in_both_of_lab("made")
 def test_addresses_leak_without_the_spool(made: Rig) -> None:
     """With the cure of amazon-vpc-cni-k8s in its place, success and forget, three dead pods keep their addresses."""
     with (

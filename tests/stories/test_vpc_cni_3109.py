@@ -16,6 +16,7 @@ import pytest
 from ipamd.model.evidence import Evidence, Judgement, Verdict
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
+from tests.families import in_both
 from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes
 
 BOUND_S = 360.0
@@ -42,11 +43,13 @@ def play(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_what_no_del_came_for_is_freed(node: FakeNode) -> None:
     """Within six minutes the dead have given their addresses back, without a restart, and the living have theirs (I2)."""
     play(node)
 
 
+@in_both("node")
 def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With nobody to judge them between two starts, as in amazon-vpc-cni-k8s, they hold them past the bound and for ever."""
 

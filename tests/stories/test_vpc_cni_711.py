@@ -28,6 +28,7 @@ from ipamd.sandbox import attach as veth_names
 from ipamd.sandbox import detach
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import COOLDOWN_S, FakeNode
+from tests.families import in_both
 from tests.stories.stale_reads import assert_each_its_own, recorded, run_sandboxes
 
 
@@ -44,6 +45,7 @@ def play(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_no_address_is_given_twice_after_a_restart(node: FakeNode) -> None:
     """What lives keeps its address, what comes gets another one (I1, I2)."""
     play(node)
@@ -74,11 +76,13 @@ def play_the_same_name(node: FakeNode) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_two_sandboxes_of_one_name_do_not_meet(node: FakeNode) -> None:
     """Same namespace, name and UID, two sandbox IDs: two attachments with two veths (docs/adr/0001)."""
     play_the_same_name(node)
 
 
+@in_both("node")
 def test_two_sandboxes_of_one_name_meet_without_ids_in_the_veths_name(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Named after the pod, as amazon-vpc-cni-k8s does, the second sandbox's link takes the first one's place."""
 

@@ -18,6 +18,7 @@ import pytest
 from ipamd.model.ids import parse_key
 from ipamd.sandbox.quarantine import QuarantineService
 from tests.fakes.node import COOLDOWN_S, FakeNode
+from tests.families import in_both
 from tests.stories.stale_reads import run_sandboxes
 
 BOUND_S = COOLDOWN_S + 1
@@ -42,12 +43,14 @@ def play(node: FakeNode, *, keep_datastore: bool) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 @pytest.mark.parametrize("keep_datastore", [True, False], ids=["datastore-intact", "datastore-lost"])
 def test_a_restart_leaks_no_address(node: FakeNode, keep_datastore: bool) -> None:
     """Every DEL after a restart finds what its ADD made, also when the datastore had to be rebuilt (I3)."""
     play(node, keep_datastore=keep_datastore)
 
 
+@in_both("node")
 def test_every_address_leaks_without_sandbox_ids(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rebuilt under the application containers' IDs, as it was done then: six DELs succeed and six addresses stay taken."""
     real = QuarantineService._attachment

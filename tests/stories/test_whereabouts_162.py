@@ -24,6 +24,7 @@ from ipamd.sandbox import judge as sandbox_judge
 from ipamd.sandbox.judge import SandboxJudge
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime
+from tests.families import in_both
 
 
 def collect(node: FakeNode, *valid: str) -> None:
@@ -74,11 +75,13 @@ def play_follow(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.assert_sound()
 
 
+@in_both("node")
 def test_gc_spares_what_is_younger_than_its_list(node: FakeNode) -> None:
     """A sandbox that was made after the runtime listed its attachments survives the GC with that list (I2)."""
     play_gc(node)
 
 
+@in_both("node")
 def test_gc_frees_a_sandbox_in_creation_if_its_list_is_proof(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If what neither GC nor CRI lists were gone, GC would take the address of a sandbox that is just coming up."""
 
@@ -91,11 +94,13 @@ def test_gc_frees_a_sandbox_in_creation_if_its_list_is_proof(node: FakeNode, mon
         play_gc(node)
 
 
+@in_both("node")
 def test_a_list_does_not_judge_what_came_after_it(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Datastore first, list second: an attachment made while listing is not counted absent."""
     play_follow(node, monkeypatch)
 
 
+@in_both("node")
 def test_the_young_are_suspected_when_the_order_is_turned(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the datastore read after the list, as whereabouts did, the young one collects its first absence at birth."""
     real = SandboxJudge.look
