@@ -95,6 +95,9 @@ def _what_next(sources: Sources, row: Address) -> list[str]:
             "it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list",
             *verdicts,
         ]
+    is_end = row.prefix is not None and row.address in (row.prefix[0], row.prefix[-1])
+    if is_end and family_of(row.address).is_sparse and row.state is AddressState.FREE:
+        return ["it is never given: of a /80 the first and the last are left out"]
     eni = sources.datastore.eni(row.eni_id)
     if row.state is AddressState.FREE and eni is not None and not eni.host_ready:
         return [f"it is not assignable: host routing of {eni.eni_id} is not in place (I7)"]

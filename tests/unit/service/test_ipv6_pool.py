@@ -13,10 +13,19 @@ from ipamd.ipamctl.main import VERBS
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import INTENT_TAG
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudDeniedError, CloudError, PoolEmptyError, SubnetExhaustedError, WiringError
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    InvalidRequestError,
+    PoolEmptyError,
+    SubnetExhaustedError,
+    WiringError,
+)
 from ipamd.model.family import IPV6
+from ipamd.model.history import HistoryQuestion
 from ipamd.model.pool import Blocked
 from ipamd.model.words import MANY
+from ipamd.report.explain import explain
 from ipamd.settings import NetworkConfig, PoolConfig, Settings
 from tests.fakes.cloud import IDENTITY, LIMITS, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
@@ -307,3 +316,28 @@ def test_no_screen_tells_a_number_of_free_addresses_or_a_prefix_of_ipv4(tmp_path
     assert "auto" not in shown["plan"]
     (eni,) = ask(node, "ListEnis")["enis"]
     assert eni["free_count"] == ask(node, "GetStatus")["pool"]["free_count"] == MANY
+
+
+def test_what_is_told_of_the_rest(tmp_path: Path) -> None:
+    """A free address of the /80 is explained though it has no row, one that is never given as that, and one outside as not known."""
+    node = node_of(tmp_path)
+    node.bring_up()
+    (prefix,) = serving(node)
+    assert isinstance(prefix, IPv6Network)
+    sources = node.app.introspection.sources
+    given = node.add("a").address
+
+    def told(address: object) -> str:
+        return "; ".join(explain(sources, HistoryQuestion(str(address), 50)).sentences)
+
+    free = given + 7
+    for spelt in (free, free.exploded, free.exploded.upper()):
+        assert told(spelt).startswith(f"{free} is free since ")
+        assert f"it is part of the delegated prefix {prefix}" in told(spelt)
+        assert "never given" not in told(spelt)
+    assert told(given).startswith(f"{given} is assigned since ")
+    for end in (prefix[0], prefix[-1]):
+        assert "it is never given: of a /80 the first and the last are left out" in told(end)
+    with pytest.raises(InvalidRequestError, match="is not known"):
+        told(prefix[-1] + 1)
+    node.assert_sound()
