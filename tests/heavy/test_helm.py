@@ -84,9 +84,17 @@ def test_settings_change_without_a_roll(tmp_path: Path) -> None:
     assert of_file.network == of_variables.network
 
 
-def test_lint(tmp_path: Path) -> None:
-    """No error of helm's own."""
-    done = _helm("lint", str(CHART), folder=tmp_path)
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"hotReload": False, "clusterName": "prod", "nodeSelector": {"group": "gpu"}},
+        {"podMonitor": {"enabled": True}, "rules": {"enabled": True}, "dashboard": {"enabled": True}},
+    ],
+)
+def test_lint(tmp_path: Path, values: dict[str, Any]) -> None:
+    """No error of helm's own, in the notes neither."""
+    done = _helm("lint", "--strict", str(CHART), values=values, folder=tmp_path)
     assert done.returncode == 0, done.stdout
 
 
