@@ -72,12 +72,16 @@ def waiting(name: str, *, replicas: int) -> Object:
     return _deployment(name, NAMESPACE, {"name": "pause", "image": PAUSE, "imagePullPolicy": "Never"}, replicas=replicas)
 
 
-def lone_pod(name: str, *, node: str = "") -> Object:
-    """One pod that needs nothing but an address. Args: node: where it must run; "" leaves it to the scheduler."""
+def lone_pod(name: str, *, node: str = "", of_host: bool = False) -> Object:
+    """One pod that needs nothing but an address.
+
+    Args: node: where it must run; "" leaves it to the scheduler. of_host: on the node's network; it needs no address either.
+    """
     spec: Object = {
         "terminationGracePeriodSeconds": 1,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "hostNetwork": of_host,
         "containers": [{"name": "pause", "image": PAUSE, "imagePullPolicy": "Never"}],
     }
     if node:
