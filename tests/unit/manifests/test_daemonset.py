@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 import ipamd
+from bench.probes import PAGES
 from ipamd.metrics_port import START_S, HealthPages
 from ipamd.rpc.server import LOCK_WAIT_S
 from ipamd.runtime.cri import USUAL_SOCKETS
@@ -167,6 +168,13 @@ def test_a_roll_is_noticed_within_seconds_and_a_waiting_successor_is_spared() ->
     assert min(startup["timeoutSeconds"], readiness["timeoutSeconds"]) > START_S
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 2 * LOCK_WAIT_S
     assert pod()["terminationGracePeriodSeconds"] < LOCK_WAIT_S
+
+
+def test_the_bench_asks_as_often_as_kubelet() -> None:
+    """What a node costs at rest is measured with the probes of these manifests."""
+    asked = {page.partition("/")[2]: period_s for page, period_s in PAGES}
+    for probe in (container()[name] for name in ("readinessProbe", "livenessProbe")):
+        assert asked[probe["httpGet"]["path"].lstrip("/")] == probe["periodSeconds"]
 
 
 def test_one_image_of_this_version() -> None:
