@@ -29,7 +29,7 @@ from lab.node import containerd
 from lab.node.errors import NodeError
 from lab.node.node import EC2_ADDRESS, EC2_PORT, IMDS_ADDRESS, IMDS_PORT, Node
 from lab.node.workspace import Workspace
-from lab.vpc.family import Family, family_of
+from lab.vpc.family import IPV4, Family, family_of
 from lab.vpc.faults import Faults
 from lab.vpc.model import Address, Instance
 from lab.vpc.state import Vpc
@@ -172,10 +172,10 @@ class Lab:
             self.internet.associate(self.primary_address(instance.name))
         return self.internet
 
-    def add_load_balancer(self, name: str) -> LoadBalancer:
+    def add_load_balancer(self, name: str, *, family: Family = IPV4) -> LoadBalancer:
         """Start a load balancer with a host's address in the VPC; needs `add_internet`."""
         host = self.add_host(name)
-        return LoadBalancer(self.internet, netns_path=host.path, private=self.primary_address(name))
+        return LoadBalancer(self.internet, netns_path=host.path, private=self.own_address(name, family))
 
     def primary_address(self, name: str) -> IPv4Address:
         """Return the primary address of a node or host. Raises: KeyError if there is none of that name."""

@@ -9,7 +9,7 @@ The router does the gateways' work in one nftables table of its own, made anew a
     NAT gateway        translates what has no public address to its own ("NAT gateways", VPC user guide)
     load balancer      sends what came to its public address to a target, as the client or as itself (load_balancer.py)
 
-IPv6 is carried as it is: an address of the VPC is its own public one, and nothing is translated.
+IPv6 is carried as it is: an address of the VPC is its own public one, and nothing is translated but what a load balancer hands on.
 
 Different from AWS: there a subnet's route table leads to one of the two gateways; here an address with a public one takes the internet
 gateway and all others the NAT gateway, so that a test sees by the source whether the node or somebody else translated. Within the VPC
@@ -25,7 +25,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from lab.fabric import source_check
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import Netns
-from lab.vpc.family import IPV4, Family
+from lab.vpc.family import IPV4, IPV6, Family, family_of
 from lab.vpc.model import Address
 
 MTU = 1500  # bytes; "Network MTU for your EC2 instance", EC2 user guide: through an internet gateway
@@ -47,10 +47,10 @@ class Forwarding:
     It speaks to them as the client, or as `private`.
     """
 
-    public: IPv4Address
+    public: Address
     port: int
-    targets: tuple[tuple[IPv4Address, int], ...]
-    private: IPv4Address
+    targets: tuple[tuple[Address, int], ...]
+    private: Address
     keeps_client: bool
 
 
@@ -65,7 +65,8 @@ class Internet:
         self._vpc_cidrs = tuple(vpc_cidrs)
         self._has_nat_gateway = nat_gateway
         self._public: dict[IPv4Address, IPv4Address] = {}
-        self._forwardings: dict[tuple[IPv4Address, int], Forwarding] = {}
+        self._ipv6_cidr = ipv6_cidr
+        self._forwardings: dict[tuple[Address, int], Forwarding] = {}
         self._free = AMAZON.hosts()
         self.outside = Netns.new("outside")
         try:
@@ -99,7 +100,7 @@ class Internet:
         self._forwardings[forwarding.public, forwarding.port] = forwarding
         self._tell()
 
-    def forwarding(self, public: IPv4Address, port: int) -> Forwarding:
+    def forwarding(self, public: Address, port: int) -> Forwarding:
         """Return a listener. Raises: KeyError if there is none."""
         return self._forwardings[public, port]
 
@@ -149,22 +150,12 @@ class Internet:
 
     def _ruleset(self) -> Iterator[str]:
         vpc, pairs = f"{{ {', '.join(map(str, self._vpc_cidrs))} }}", sorted(self._public.items())
-        balancers = {each.private for each in self._forwardings.values()}
-        kept = f" ip daddr != {{ {_words(balancers)} }}" if balancers else ""
-        yield "add table ip internet\ndelete table ip internet\ntable ip internet {"
-        yield " chain within { type filter hook prerouting priority raw;"
-        yield f"  ip saddr {vpc} ip daddr {vpc}{kept} notrack\n }}"
-        yield " chain gateway_in { type nat hook prerouting priority dstnat;"
-        for forwarding in self._forwardings.values():
-            yield from _listener(forwarding)
+        yield from self._balanced(IPV4, vpc)
         if pairs:
             inward = ", ".join(f"{public} : {private}" for private, public in pairs)
             yield f'  iifname "{LINK}" dnat to ip daddr map {{ {inward} }}'
         yield f' }}\n chain check {{ type filter hook forward priority filter;\n  iifname "{LINK}" ip daddr != {vpc} drop\n }}'
-        yield " chain gateway_out { type nat hook postrouting priority srcnat;"
-        for each in self._forwardings.values():
-            if not each.keeps_client:
-                yield f"  meta l4proto tcp ct original ip daddr {each.public} ct original proto-dst {each.port} snat to {each.private}"
+        yield from self._as_itself(IPV4)
         if pairs:
             outward = ", ".join(f"{private} : {public}" for private, public in pairs)
             yield f'  oifname "{LINK}" snat to ip saddr map {{ {outward} }}'
@@ -172,15 +163,40 @@ class Internet:
             yield f'  oifname "{LINK}" ip saddr {vpc} snat to {NAT_GATEWAY}'
         yield " }\n chain untranslated { type filter hook postrouting priority srcnat + 10;"
         yield f'  oifname "{LINK}" ip saddr {vpc} counter drop\n }}\n}}'
+        if self._forwardings_of(IPV6):
+            yield from (*self._balanced(IPV6, str(self._ipv6_cidr)), " }", *self._as_itself(IPV6), " }\n}")
+
+    def _balanced(self, family: Family, vpc: str) -> Iterator[str]:
+        """The beginning of the table: what is not tracked, and an open chain that begins with the listeners."""
+        ip, forwardings = family.nft, self._forwardings_of(family)
+        kept = f" {ip} daddr != {{ {_words({each.private for each in forwardings})} }}" if forwardings else ""
+        yield f"add table {ip} internet\ndelete table {ip} internet\ntable {ip} internet {{"
+        yield " chain within { type filter hook prerouting priority raw;"
+        yield f"  {ip} saddr {vpc} {ip} daddr {vpc}{kept} notrack\n }}"
+        yield " chain gateway_in { type nat hook prerouting priority dstnat;"
+        for forwarding in forwardings:
+            yield from _listener(forwarding)
+
+    def _as_itself(self, family: Family) -> Iterator[str]:
+        """An open chain that begins with what load balancers send as themselves."""
+        yield " chain gateway_out { type nat hook postrouting priority srcnat;"
+        for each in self._forwardings_of(family):
+            if not each.keeps_client:
+                to = f"ct original {family.nft} daddr {each.public} ct original proto-dst {each.port}"
+                yield f"  meta l4proto tcp {to} snat to {each.private}"
+
+    def _forwardings_of(self, family: Family) -> list[Forwarding]:
+        return [each for each in self._forwardings.values() if family_of(each.public) is family]
 
 
 def _listener(forwarding: Forwarding) -> Iterator[str]:
-    match = f"  ip daddr {forwarding.public} tcp dport {forwarding.port}"
+    match = f"  {family_of(forwarding.public).nft} daddr {forwarding.public} tcp dport {forwarding.port}"
     for number, (address, port) in enumerate(forwarding.targets):
         left = len(forwarding.targets) - number
         choice = f" numgen random mod {left} 0" if left > 1 else ""
-        yield f"{match}{choice} dnat to {address}:{port}"
+        where = f"[{address}]" if address.version == IPV6.version else address
+        yield f"{match}{choice} dnat to {where}:{port}"
 
 
-def _words(addresses: Iterable[IPv4Address]) -> str:
-    return ", ".join(str(address) for address in sorted(addresses))
+def _words(addresses: Iterable[Address]) -> str:
+    return ", ".join(sorted(map(str, addresses)))

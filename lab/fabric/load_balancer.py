@@ -11,21 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv6Address
 
 from lab.fabric.internet import Forwarding, Internet
 from lab.fabric.talk import ask
+from lab.vpc.model import Address
 
 CHECK_TIMEOUT_S = 1.0  # ours, because: longer than a lost ARP answer in the lab, and short where nobody answers
 
-Target = tuple[IPv4Address, int]
+Target = tuple[Address, int]
 
 
 class LoadBalancer:
     """One load balancer. Concurrency: one thread at a time, and none that changes the Internet meanwhile."""
 
-    def __init__(self, internet: Internet, *, netns_path: str, private: IPv4Address) -> None:
-        """Take a public address.
+    def __init__(self, internet: Internet, *, netns_path: str, private: Address) -> None:
+        """Take a public address, which in IPv6 is the private one.
 
         Args:
             netns_path: the namespace of the host in the VPC that stands for it; `private` is that host's address.
@@ -34,7 +35,7 @@ class LoadBalancer:
         self._netns_path = netns_path
         self._private = private
         self._checks: dict[int, dict[Target, Target]] = {}
-        self.public = internet.new_public()
+        self.public: Address = private if isinstance(private, IPv6Address) else internet.new_public()
 
     def listen(
         self, port: int, targets: Iterable[Target], *, keeps_client: bool = True, health_port: int | None = None

@@ -17,14 +17,6 @@ def made(request: pytest.FixtureRequest) -> Iterator[Ground]:
         yield found
 
 
-@pytest.fixture
-def balanced(everywhere: Ground) -> Ground:
-    """The same, where there is a load balancer."""
-    if everywhere.family is IPV6:
-        pytest.skip("the lab's load balancer speaks IPv4")
-    return everywhere
-
-
 @pytest.fixture(scope="module", params=list(SETTINGS))
 def everywhere(request: pytest.FixtureRequest, made: Ground) -> Ground:
     """The ground under each SNAT setting, the sandboxes being older than the setting."""

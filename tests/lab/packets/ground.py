@@ -162,7 +162,7 @@ def ground(mode: str) -> Iterator[Ground]:
         lab.internet.add_address(200, family)
         _attach_elsewhere(lab, mode)
         rigs = {name: Rig(lab, lab.node(name), env={**COMMON, **MODES[mode]}) for name in NODES}
-        made = Ground(lab, servers, rigs, lab.add_load_balancer("nlb"), SETTINGS["default"], family)
+        made = Ground(lab, servers, rigs, lab.add_load_balancer("nlb", family=family), SETTINGS["default"], family)
         for rig in rigs.values():
             rig.start(wait=False)
         for name in NODES:
@@ -170,7 +170,7 @@ def ground(mode: str) -> Iterator[Ground]:
             rigs[name].wait_ready()
             _fill(made, name)
         _place(made, "host-a", lab.hosts["host-a"].path, lab.own_address("host-a", family))
-        made.addresses["nlb"] = lab.primary_address("nlb")
+        made.addresses["nlb"] = lab.own_address("nlb", family)
         _place(made, "outside", lab.internet.outside.path, OUTSIDE[family])
         _place(made, "excluded", lab.internet.outside.path, EXCLUDED_OF[family])
         _serve_services(made)

@@ -102,24 +102,24 @@ def test_node_port_with_policy_local(everywhere: Ground, node: str, pod: str) ->
         assert told(everywhere.ask(client, target, port=port)) == answered(pod, everywhere.addresses[client])
 
 
-def test_load_balancer_to_instances(balanced: Ground) -> None:
+def test_load_balancer_to_instances(everywhere: Ground) -> None:
     """A load balancer finds by its health check the one node that has the sandbox, and the sandbox sees the client's address."""
     pod = "pod-a-eth1"
     port = service_of(pod, is_local=True).node_port
-    targets = [(balanced.addresses[node], port) for node in NODES]
-    assert balanced.balancer.listen(80, targets) == targets[:1]
-    heard = balanced.ask("outside", balanced.balancer.public, port=80, tcp=True)
-    assert told(heard) == answered(pod, balanced.addresses["outside"])
+    targets = [(everywhere.addresses[node], port) for node in NODES]
+    assert everywhere.balancer.listen(80, targets) == targets[:1]
+    heard = everywhere.ask("outside", everywhere.balancer.public, port=80, tcp=True)
+    assert told(heard) == answered(pod, everywhere.addresses["outside"])
 
 
 @pytest.mark.parametrize("pod", LOCAL_PODS)
-def test_load_balancer_to_sandboxes(balanced: Ground, pod: str) -> None:
+def test_load_balancer_to_sandboxes(everywhere: Ground, pod: str) -> None:
     """IP mode: straight to the sandbox on its own ENI and back by it, with the client's address or the balancer's."""
-    target = (balanced.addresses[pod], talk.PORT)
+    target = (everywhere.addresses[pod], talk.PORT)
     for keeps_client, seen_as in ((True, "outside"), (False, "nlb")):
-        assert balanced.balancer.listen(81, [target], keeps_client=keeps_client) == [target]
-        heard = balanced.ask("outside", balanced.balancer.public, port=81, tcp=True)
-        assert told(heard) == answered(pod, balanced.addresses[seen_as])
+        assert everywhere.balancer.listen(81, [target], keeps_client=keeps_client) == [target]
+        heard = everywhere.ask("outside", everywhere.balancer.public, port=81, tcp=True)
+        assert told(heard) == answered(pod, everywhere.addresses[seen_as])
 
 
 @pytest.mark.parametrize("pod", LOCAL_PODS)
