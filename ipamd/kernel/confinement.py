@@ -19,7 +19,7 @@ from itertools import starmap
 from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, uapi
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables, NftTable, OwnTables
-from ipamd.model.attachment import Attachment
+from ipamd.model.attachment import ALIAS_TAG, EGRESS_TAG, Attachment
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
@@ -27,6 +27,9 @@ from ipamd.settings import NetworkConfig
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 """Names of host veths of ours. A sandbox may give a link any name, and any alias: not each can be written into a rule."""
+
+OWN_TAGS = (f"{ALIAS_TAG} ", f"{EGRESS_TAG} ")
+"""How the aliases of links begin that we wired, or that were taken over with their neighbours."""
 
 NAMED_MAX = 3
 """Host veths that one sentence names."""
@@ -125,21 +128,24 @@ class Confinement:
 
     def _fix_neighbours(self, veths: Iterable[messages.Link]) -> None:
         """Make each sandbox's neighbour entry permanent before the answers that would keep it are dropped: those that
-        amazon-vpc-cni-k8s wired have none, and packets that are under way must find it. A later pass compares the recorded ones.
+        amazon-vpc-cni-k8s wired have none, and packets that are under way must find it. Ours have it since their ADD, so a start
+        does not ask for hundreds; a pass compares the recorded ones.
         """
-        ours = {link.index: link for link in veths}
+        theirs = {link.index: link for link in veths if not link.alias.startswith(OWN_TAGS)}
+        if not theirs:
+            return
         with self._host.netlink() as sock:
             routes = {
                 (one.index, one.destination)
                 for one in survey.routes_of(sock, family=IPV6)
-                if one.index in ours and one.destination is not None and one.is_to(one.destination) and one.via is None
+                if one.index in theirs and one.destination is not None and one.is_to(one.destination) and one.via is None
             }
-            for index, address in routes:
-                (asked,) = sock.request([messages.get_neighbour(index, address)])
-                entry = messages.read_neighbour(asked.replies[0]) if asked.replies else None
+            asked = sock.request([messages.get_neighbour(index, address) for index, address in routes])
+            for (index, address), outcome in zip(routes, asked, strict=True):
+                entry = messages.read_neighbour(outcome.replies[0]) if outcome.replies else None
                 if entry is not None and entry.is_permanent:
                     continue
-                if mac := checks.mac_inside(sock, ours[index]) or (entry.mac if entry else ""):
+                if mac := checks.mac_inside(sock, theirs[index]) or (entry.mac if entry else ""):
                     sock.request([messages.add_neighbour(index, address, mac=mac, step=f"fix the neighbour {address}")])
 
     def _look_at_veths(self) -> list[messages.Link]:

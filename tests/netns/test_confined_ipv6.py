@@ -13,6 +13,7 @@ from ipaddress import IPv6Address
 
 import pytest
 
+from ipamd.kernel import netlink, uapi
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.model.attachment import pod_veth_name
@@ -329,6 +330,21 @@ class Traffic:
         """End it."""
         self._is_over.set()
         self._thread.join()
+
+
+def test_a_start_asks_for_the_neighbours_of_others_only(world, monkeypatch):
+    """In one send, however many there are: of what we wired every ADD made them, and hundreds would hold up the first one."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    for number in range(3):
+        world.wiring.wire(world.spec(world.space(), number=10 + number))
+    theirs = [Theirs(world, number) for number in (5, 6)]
+    sent, request = [], netlink.NetlinkSocket.request
+    monkeypatch.setattr(netlink.NetlinkSocket, "request", lambda self, batch: sent.append(batch) or request(self, batch))
+    world.hostnet.confine_sandboxes()
+    asked = [[one.step for one in batch] for batch in sent if any(one.kind == uapi.RTM_GETNEIGH for one in batch)]
+    assert [sorted(batch) for batch in asked] == [sorted(f"look at neighbour {one.address}" for one in theirs)]
+    assert all(world.host.ip(f"neigh show {one.address} dev {one.veth}")[0]["state"] == ["PERMANENT"] for one in theirs)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
