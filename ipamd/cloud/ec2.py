@@ -226,7 +226,7 @@ class BotoEc2(Ec2Calls, Ec2):
 
     def assign_prefixes(self, eni_id: EniId, *, count: int) -> frozenset[IpNetwork]:
         def read(item: Any) -> IpNetwork:
-            return self._family.network(item if isinstance(item, str) else item[self._word])
+            return self._family.prefix(item if isinstance(item, str) else item[self._word])
 
         wanted, key, api = {f"{self._word}Count": count}, f"Assigned{self._word}es", f"Assign{self._noun}"
         return self._assign(eni_id, counted(count, "prefix"), wanted, key=key, read=read, api=api)

@@ -357,7 +357,7 @@ def read_eni(mac: MacAddress, read: Read, settled: tuple[EniId, int] | None, fam
             eni_id=settled[0],
             device_index=settled[1],
             addresses=frozenset(map(IPV4.address, addresses[:1] if family.is_sparse else addresses)),
-            prefixes=frozenset(map(family.network, (read(f"{path}/{family.prefixes_leaf}") or "").split())),
+            prefixes=frozenset(map(family.prefix, (read(f"{path}/{family.prefixes_leaf}") or "").split())),
         )
     except ValueError as exc:
         raise _malformed(path, exc) from exc

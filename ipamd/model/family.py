@@ -65,6 +65,13 @@ class Family:
     nft_address: str
     egress: Egress
 
+    def prefix(self, text: str) -> IpNetwork:
+        """Read a delegated prefix. Raises: ValueError, also if it has host bits or is of another length than EC2 delegates."""
+        found = self.network(text)
+        if found.prefixlen != self.prefix_length:
+            raise ValueError(f"{text} is no /{self.prefix_length}")
+        return found
+
 
 IPV4 = Family(
     number=2,

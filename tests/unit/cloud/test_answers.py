@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ipamd.cloud.answers import described_eni, described_enis
 from ipamd.model.errors import CloudError
+from ipamd.model.family import IPV4, IPV6, Family
 
 
 def interface(**changes: Any) -> dict[str, Any]:
@@ -101,6 +102,33 @@ def test_a_malformed_address_is_an_error() -> None:
     """An address that is none stops the reading of that ENI, typed."""
     with pytest.raises(CloudError, match="incomplete"):
         described_eni(interface(PrivateIpAddresses=[{"PrivateIpAddress": "10.0.0.300"}]))
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "is_one"),
+    [
+        (IPV6, "2001:db8:7:1:ffff::/80", True),
+        (IPV6, "2600:1f14:1:2:3::/80", True),
+        (IPV6, "2001:db8::/96", False),
+        (IPV6, "2001:db8::/64", False),
+        (IPV6, "2001:db8:1:2:3:1::/80", False),
+        (IPV6, "2001:db8::1", False),
+        (IPV6, "10.0.0.0/28", False),
+        (IPV4, "10.9.8.16/28", True),
+        (IPV4, "10.9.8.0/24", False),
+        (IPV4, "10.9.8.8/28", False),
+        (IPV4, "2001:db8::/80", False),
+    ],
+)
+def test_a_prefix_is_what_ec2_delegates(family: Family, text: str, is_one: bool) -> None:
+    """A /28 or a /80 without host bits; anything else in its place is no answer, and no memory is spent on its addresses."""
+    word = "Ipv6Prefix" if family is IPV6 else "Ipv4Prefix"
+    entry = interface(**{f"{word}es": [{word: text}]})
+    if is_one:
+        assert described_eni(entry, family).prefixes == {family.network(text)}
+        return
+    with pytest.raises(CloudError, match="incomplete"):
+        described_eni(entry, family)
 
 
 @pytest.mark.parametrize("interface_type", ["efa-only", "interface"])
