@@ -393,9 +393,11 @@ OF_IPV4 = frozenset(
         "AWS_EXTERNAL_SERVICE_CIDRS",
         "AWS_VPC_CNI_NODE_PORT_SUPPORT",
         "AWS_VPC_K8S_CNI_CONNMARK",
+        "ENABLE_V6_EGRESS",
     }
 )
-"""What means nothing with pods of IPv6: there is one /80, on the primary ENI, without SNAT, and no reply leaves by another ENI.
+"""What means nothing with pods of IPv6: there is one /80, on the primary ENI, without SNAT, and no reply leaves by another ENI; IPv6
+they have from the VPC.
 Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, StartNodeIPPoolManager; pkg/networkutils/network.go, SetupHostNetwork."""
 
 

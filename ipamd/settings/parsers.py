@@ -131,7 +131,10 @@ def parse_veth_prefix(text: str) -> str:
 
 def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
     """Accept a comma-separated list of IPv4 CIDRs. Raises: ValueError naming the bad one."""
-    cidrs = tuple(IPv4Network(part.strip(), strict=False) for part in text.split(",") if part.strip())
+    parts = [stripped for part in text.split(",") if (stripped := part.strip())]
+    if of_ipv6 := next((part for part in parts if ":" in part), ""):
+        raise ValueError(f"{of_ipv6} is of IPv6, and it takes IPv4 CIDRs only")
+    cidrs = tuple(IPv4Network(part, strict=False) for part in parts)
     if len(cidrs) > CIDRS_MAX:
         raise ValueError(f"must be {CIDRS_MAX} CIDRs at most")
     return cidrs

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import ipamd
 from ipamd.model.errors import SettingsError
-from ipamd.model.family import IPV6
+from ipamd.model.family import IPV4, IPV6
 from ipamd.settings import Settings, describe, load, without_meaning
 from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_tags, parse_url, parse_veth_prefix
 from tests.table import each_of
@@ -386,6 +386,24 @@ def test_derived() -> None:
 
 
 OF_IPV6 = {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true"}
+
+
+@pytest.mark.parametrize(
+    "name", ["VPC_IPAMD_EXTRA_SOURCE_CIDRS", "AWS_EXTERNAL_SERVICE_CIDRS", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"]
+)
+def test_a_cidr_of_ipv6_is_refused_in_words(name: str) -> None:
+    """Whoever sets one on a node of IPv6 reads that the setting takes none, not how many octets an address has."""
+    with pytest.raises(SettingsError, match="2001:db8::/32 is of IPv6, and it takes IPv4 CIDRs only"):
+        load(OF_IPV6 | {name: "10.0.0.0/8, 2001:db8::/32"})
+
+
+def test_what_pods_of_ipv6_have_from_the_vpc_is_no_egress() -> None:
+    """ENABLE_V6_EGRESS is for pods of IPv4: on a node of IPv6 it is named, and changes nothing; unset ENABLE_V4_EGRESS is on."""
+    settings = load(OF_IPV6 | {"ENABLE_V6_EGRESS": "true"})
+    assert settings.meaningless() == ("ENABLE_V6_EGRESS",)
+    assert settings.network.egress is IPV4
+    assert load(OF_IPV6 | {"ENABLE_V6_EGRESS": "true", "ENABLE_V4_EGRESS": "false"}).network.egress is None
+    assert load({"ENABLE_V6_EGRESS": "true", "ENABLE_V4_EGRESS": "false"}).network.egress is IPV6
 
 
 def test_a_pool_of_ipv6() -> None:

@@ -198,11 +198,19 @@ def test_policy_allows_exactly_the_calls_we_make() -> None:
 )
 @pytest.mark.parametrize(
     ("environment", "ipv6"),
-    [("", "1 0 1"), ("ENABLE_IPv6=false", "1 0 1"), ("ENABLE_IPv6=true", "2 1 0"), ("ENABLE_V6_EGRESS=true", "2 1 0")],
+    [
+        ("", "1 0 1"),
+        ("ENABLE_IPv6=false ENABLE_V6_EGRESS=F", "1 0 1"),
+        ("ENABLE_IPv6=true", "2 1 0"),
+        ("ENABLE_IPv6=1", "2 1 0"),
+        ("ENABLE_IPv6=false ENABLE_V6_EGRESS=True", "2 1 0"),
+        ("mount -t tmpfs none /proc/sys/net/ipv6; ENABLE_V6_EGRESS=true", "1 0 1"),
+    ],
 )
 def test_node_init(tmp_path: Path, environment: str, ipv6: str) -> None:
-    """In a namespace of its own: the sysctls are set, those of IPv6 where it is on, the plugin is put in place whole, and a second run
-    changes nothing."""
+    """In a namespace of its own: the sysctls are set, those of IPv6 where it is on and the kernel has it, the plugin is put in place
+    whole, and a second run changes nothing."""
+    before, _, environment = environment.rpartition("; ")
     plugin, target = tmp_path / "vpc-cni", tmp_path / "bin"
     plugin.write_text("#!/bin/sh\necho new\n")
     plugin.chmod(0o755)
@@ -221,12 +229,14 @@ def test_node_init(tmp_path: Path, environment: str, ipv6: str) -> None:
         for key in prim0/accept_ra=1 all/forwarding=0 all/disable_ipv6=1; do
             echo ${{key#*=}} >/proc/sys/net/ipv6/conf/${{key%=*}}
         done
+        {before or ":"}
         {environment} {MANIFESTS / "node-init"} {plugin} {target}
         {environment} {MANIFESTS / "node-init"} {plugin} {target}
+        {"umount /proc/sys/net/ipv6" if before else ":"}
         cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/prim0/rp_filter
         cd /proc/sys/net/ipv6/conf; cat prim0/accept_ra all/forwarding all/disable_ipv6
     """
-    done = subprocess.run(["unshare", "--net", "sh", "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(["unshare", "--net", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[-5:] == ["1", "2", *ipv6.split()]
     assert (target / "vpc-cni").read_text() == plugin.read_text()
