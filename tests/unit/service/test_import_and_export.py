@@ -16,7 +16,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
 from ipamd.model.errors import Defect, ForeignStateError, NotServingError, TakeoverError, WiringError
-from ipamd.model.family import IPV6
+from ipamd.model.family import IPV4, IPV6, Egress, IpAddress
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
@@ -25,14 +25,22 @@ from ipamd.report.audit import Severity, audit
 from ipamd.report.explain import explain
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.node import FakeNode
+from tests.families import family_for, in_both, network_of
+
+pytestmark = in_both("node")
 
 MAC = MacAddress("0a:58:00:00:00:01")
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> FakeNode:
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> FakeNode:
     """A node before its first start-up."""
-    return FakeNode(tmp_path)
+    return FakeNode(tmp_path, network=network_of(family_for(request)))
+
+
+def egress_of(node: FakeNode) -> Egress:
+    """What its pods may have of the other family."""
+    return (IPV4 if node.network.ipv6 else IPV6).egress
 
 
 @pytest.fixture
@@ -42,15 +50,17 @@ def theirs(node: FakeNode) -> FakeAwsNode:
     return node.aws_node
 
 
-def free_address(node: FakeNode, index: int = 0) -> IPv4Address:
-    """One of the ENI, whoever gives it."""
+def free_address(node: FakeNode, index: int = 0) -> IpAddress:
+    """One of the ENI, whoever gives it; of a /80 from the first one on."""
     (eni,) = node.ec2.enis.values()
+    for prefix in eni.prefixes:
+        return prefix[index]
     return sorted(eni.secondary_addresses)[index]
 
 
 def wire_theirs(
     node: FakeNode, theirs: FakeAwsNode, name: str, index: int, *, is_told: bool = True, is_listed: bool = True
-) -> IPv4Address:
+) -> IpAddress:
     """A pod of the other software: `pod-<name>` with sandbox `name`, as `FakeRuntime.run` names it."""
     address = free_address(node, index)
     veth = pod_veth_name("default", f"pod-{name}", prefix="eni")
@@ -65,7 +75,7 @@ def wire_theirs(
     return address
 
 
-def rows(node: FakeNode) -> dict[AttachmentKey, IPv4Address]:
+def rows(node: FakeNode) -> dict[AttachmentKey, IpAddress]:
     """Who is recorded with what."""
     return {one.key: one.address for one in node.datastore.attachments()}
 
@@ -103,7 +113,7 @@ def test_a_pod_comes_over_with_its_link_for_egress(warm: FakeNode, theirs: FakeA
     """Recorded from the first moment, so that nobody else is given its address; its plugin may have lost the route to it."""
     address = wire_theirs(warm, theirs, "a", 0)
     wire_theirs(warm, theirs, "b", 1)
-    other = IPV6.egress.first + 7
+    other = egress_of(warm).first + 7
     warm.wiring.seconds = {pod_veth_name("default", "pod-a", prefix="eni"): other if witness == "its route" else None}
     theirs.egress_told = {"a": other}
     start_over(warm, theirs)
@@ -124,7 +134,7 @@ def test_a_pod_comes_over_with_its_link_for_egress(warm: FakeNode, theirs: FakeA
 def test_a_pod_whose_link_for_egress_refuses_comes_over_whole_later(warm: FakeNode, theirs: FakeAwsNode, refused: str) -> None:
     """Not by halves: nothing of it is changed, a condition names it, and the next list tries again. Meanwhile its chain stays."""
     wire_theirs(warm, theirs, "a", 0)
-    veth, other = pod_veth_name("default", "pod-a", prefix="eni"), IPV6.egress.first
+    veth, other = pod_veth_name("default", "pod-a", prefix="eni"), egress_of(warm).first
     warm.wiring.seconds = {veth: other}
     warm.wiring.fail[refused] = [WiringError("busy")]
     start_over(warm, theirs)
@@ -165,7 +175,7 @@ def test_a_whole_datastore_takes_none_of_its_pods_for_a_dead_add(warm: FakeNode,
 def test_a_crash_between_stamp_and_record_is_repeated(warm: FakeNode, theirs: FakeAwsNode, point: str, left_count: int) -> None:
     """The alias is there, the row is not: the next start adopts both pods, also without the file, and with their links for egress."""
     wanted = {warm.key(name): wire_theirs(warm, theirs, name, index) for index, name in enumerate("ab")}
-    others = {veth: IPV6.egress.first + number for number, veth in enumerate(sorted(warm.wiring.foreign))}
+    others = {veth: egress_of(warm).first + number for number, veth in enumerate(sorted(warm.wiring.foreign))}
     warm.wiring.seconds = dict(others)
     warm.crash(keep_datastore=False)
 
