@@ -13,7 +13,7 @@ cannot() { echo "cluster: $1" >&2; exit 1; }
 
 pins=$PWD/tools/cluster
 toolchain=$(python3 -c 'import json; print(json.load(open("tools/reference_plugins/plugins.json"))["go"])')
-from=$(cat "$0" "$pins"/*/go.mod "$pins"/*/go.sum "$pins"/*/*.go | sha256sum | cut -d ' ' -f 1)
+from=$(cat tools/cluster.sh "$pins"/*/go.mod "$pins"/*/go.sum "$pins"/*/*.go | sha256sum | cut -d ' ' -f 1)
 from+=" $toolchain"
 [ "$(cat "$output/BUILT-FROM" 2>/dev/null)" = "$from" ] && exit 0
 command -v go >/dev/null || cannot "no Go here, which fetches and builds Kubernetes (any release from 1.21 fetches the pinned one)"
