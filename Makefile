@@ -127,7 +127,7 @@ cluster: image ## Kubernetes of Go modules on two lab nodes, vpc-ipamd by its ch
 	@PYTHON=$(PYTHON) tools/setup.sh helm
 	tools/cluster.sh build/cluster
 	tools/image_before.sh build/cluster-before $(BEFORE) || rm -rf build/cluster-before
-	$(BIN)/python -m lab.cluster
+	timeout -k 30 2400 $(BIN)/python -m lab.cluster
 
 bench: plugin-if-possible ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench
