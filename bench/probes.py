@@ -10,7 +10,7 @@ import time
 import urllib.request
 
 PAGES = (
-    ("127.0.0.1:61677/readyz", 10.0),
+    ("127.0.0.1:61677/readyz", 30.0),
     ("127.0.0.1:61677/healthz", 20.0),
     ("127.0.0.1:61678/metrics", 30.0),
 )

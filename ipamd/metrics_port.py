@@ -343,9 +343,9 @@ PORT_MAX = 65535
 CONNECT_S = 0.5
 """Ours: a listener's queue takes a connection at once, or is full."""
 
-START_S = 8.0
-"""For which a probe's answer may wait since the start. Ours: kubelet reports each probe that fails as a Warning event, and waits 10 s
-for an answer (manifests/base/daemonset.yaml); a start takes a second or two."""
+START_S = 20.0
+"""For which a probe's answer may wait since the start. Ours: kubelet reports each probe that fails as a Warning event, and waits 30 s
+for an answer (manifests/base/daemonset.yaml); a start takes a second or two, on a node short of CPU ten."""
 
 LISTENING_AGE_S = 0.5
 """Questions within it share an answer. Ours: a connection to the CNI socket costs the daemon 0.2 ms, and every pod may ask beside the

@@ -163,9 +163,9 @@ def test_a_roll_is_noticed_within_seconds_and_a_waiting_successor_is_spared() ->
     startup, readiness = container()["startupProbe"], container()["readinessProbe"]
     assert startup["periodSeconds"] == 1
     assert startup["initialDelaySeconds"] <= 2
-    assert readiness["periodSeconds"] <= 10
+    assert readiness["periodSeconds"] <= 30
     assert "initialDelaySeconds" not in readiness
-    assert min(startup["timeoutSeconds"], readiness["timeoutSeconds"]) > START_S
+    assert startup["timeoutSeconds"] > START_S
     assert startup["periodSeconds"] * startup["failureThreshold"] >= 2 * LOCK_WAIT_S
     assert pod()["terminationGracePeriodSeconds"] < LOCK_WAIT_S
 
