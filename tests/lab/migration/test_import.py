@@ -15,6 +15,7 @@ pytestmark = pytest.mark.privileged
 COUNT = 50
 
 
+@pytest.mark.slow
 @EACH_FAMILY
 def test_fifty_pods_come_over_and_go_one_by_one(family: Family) -> None:
     """Row 12 and its acceptance: 50 addresses kept, no packet lost, each DEL cleans the other's wiring, and what is for egress too."""
