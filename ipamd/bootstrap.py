@@ -38,6 +38,7 @@ from ipamd.migration.handover import OtherDaemon
 from ipamd.migration.importing import ImportService
 from ipamd.model.eni import EniTags
 from ipamd.model.family import IPV4, IPV6
+from ipamd.model.pool import Refusal
 from ipamd.model.record import dataclass
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
@@ -229,7 +230,14 @@ class App:
             thaw=self.operator.thaw,
             export=self.export.export,
             keep=self.export.undo,
+            retry=self._retry,
         )
+
+    def _retry(self) -> list[tuple[str, Refusal]]:
+        """Have EC2 asked now for what it refused. From any thread."""
+        ended = self.pool.subnets.limits.retry()
+        self.pool.resyncs.changed.set()
+        return ended
 
     def _sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
@@ -261,6 +269,7 @@ class App:
             freezings=context.freeze.in_force,
             subnets=lambda: pool.subnets.views(node_info.identity()),
             given_twice=self.other_daemon.given_twice,
+            cut_off=lambda: self.host_network.odd.names,
             limits_of=from_table,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
             version=__version__,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from ipamd.bootstrap import App
-from ipamd.core.agenda import NODE, soonest_s
+from ipamd.core.agenda import EC2, NODE, soonest_s
 from ipamd.core.health import Phase
 from ipamd.core.loop import Loop
 from ipamd.eni.resync import EniSyncResult, ResyncReason
@@ -128,7 +128,7 @@ class CloudLoop:
         self._agenda.clear(FIRST, LIMITS)
         unknown = ""
         if limits.source == UNKNOWN:
-            self._agenda.put(LIMITS, in_s=LIMITS_RETRY_S)
+            self._agenda.put(LIMITS, in_s=LIMITS_RETRY_S, schedule=EC2)
             unknown = f"limits: those of {limits.instance_type} are not known, a safe default is used"
         self._health.report("limits", unknown)
 

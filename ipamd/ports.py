@@ -80,6 +80,11 @@ class Ec2(Protocol):
         `tags`: at least one; the value "" stands for any. Empty is not evidence by itself (I11).
         """
 
+    def find_address(self, address: IpAddress, *, subnet_id: SubnetId | None = None) -> tuple[DescribedEni, ...]:
+        """ENIs of the node's VPC, by ID, that have an address as one of their own; in a subnet also those that have its prefix (one
+        paginated call). Empty is not evidence by itself (I11).
+        """
+
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         """Wait until EC2 shows an ENI as attached, and return its description. CloudError if it does not within a bound."""
 

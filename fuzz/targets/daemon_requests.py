@@ -121,7 +121,7 @@ def introspection(random: Random) -> bytes:
     times = {name: random.choice(("", "", "2026-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "2h")) for name in ("since", "at")}
     good = random.choice((
         introspection_pb2.GetHistoryRequest(subject=subject, limit=random.choice((0, 1, 5, 1 << 31)), **times),
-        introspection_pb2.ExplainRequest(subject=subject, **times),
+        introspection_pb2.ExplainRequest(subject=subject, since=times["since"], at=times["at"], find=random.random() < 0.5),
         introspection_pb2.AuditRequest(skip_ec2=random.random() < 0.5),
     )).SerializeToString()  # fmt: skip
     return mutated(random, good) if random.random() < 0.3 else good

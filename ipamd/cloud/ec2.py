@@ -33,7 +33,7 @@ from ipamd.model.call_report import Outcome
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError
-from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
+from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 from ipamd.model.words import counted
@@ -98,6 +98,12 @@ class BotoEc2(Ec2Calls, Ec2):
         if any_value := [key for key, value in tags.items() if not value]:
             (wanted["tag-key"],) = any_value
         return self._search("no instance", {**wanted, "status": "available"})
+
+    def find_address(self, address: IpAddress, *, subnet_id: SubnetId | None = None) -> tuple[DescribedEni, ...]:
+        # EC2 has no filter for what a prefix covers.
+        name = "addresses.private-ip-address" if family_of(address) is IPV4 else "ipv6-addresses.ipv6-address"
+        found = self._search(f"address {address}", {"subnet-id": subnet_id} if subnet_id else {name: str(address)})
+        return tuple(eni for eni in found if not subnet_id or any(address in prefix for prefix in eni.prefixes))
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
         return described_eni(self._one("DescribeNetworkInterfaces", "NetworkInterfaces", eni_id), self._family)

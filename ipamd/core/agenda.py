@@ -55,12 +55,17 @@ places of ENIs, and come and go with pods (https://docs.aws.amazon.com/AWSEC2/la
 makes and deletes an ENI, six calls."""
 
 
+OF_EC2 = (EC2, ROOM, DENIED, LIMIT)
+"""The schedules of what EC2 refused."""
+
+
 @dataclass(slots=True)
 class _Pause:
     began_s: float
     length_s: float
     urgent_s: float
     failure_count: int = 0
+    schedule: Schedule | None = None
 
 
 class Agenda:
@@ -79,13 +84,16 @@ class Agenda:
             before = self._pauses.get(key)
             count = 1 if before is None else before.failure_count + 1
             pause_s = schedule.pause_s(count)
-            self._pauses[key] = _Pause(self._clock.monotonic(), pause_s, schedule.urgent_s, count)
+            self._pauses[key] = _Pause(self._clock.monotonic(), pause_s, schedule.urgent_s, count, schedule)
             return pause_s
 
-    def put(self, key: Key, *, in_s: float) -> None:
-        """It is due after so many seconds, whatever was before. A failure then begins with its schedule's first pause."""
+    def put(self, key: Key, *, in_s: float, schedule: Schedule | None = None) -> None:
+        """It is due after so many seconds, whatever was before. A failure then begins with its schedule's first pause.
+
+        `schedule`: the one of what failed, where the time is another.
+        """
         with self._lock:
-            self._pauses[key] = _Pause(self._clock.monotonic(), in_s, float("inf"))
+            self._pauses[key] = _Pause(self._clock.monotonic(), in_s, float("inf"), schedule=schedule)
 
     def is_due(self, key: Key) -> bool:
         """Whether no pause runs."""
@@ -110,6 +118,12 @@ class Agenda:
         with self._lock:
             if key in self._pauses:
                 self._pauses[key].failure_count = 0
+
+    def of_ec2(self) -> dict[Key, float]:
+        """What is put off because EC2 refused it, and the seconds left."""
+        with self._lock:
+            found = [key for key, pause in self._pauses.items() if pause.schedule in OF_EC2]
+        return {key: left_s for key in found if (left_s := self.left_s(key))}
 
     def keys(self, *what: Hashable) -> tuple[Key, ...]:
         """What was put off and not cleared, of the keys that begin with these words; a pause may be over."""

@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from ipamd.core.deadline import Deadline
 from ipamd.model.errors import Defect, IpamError, NotServingError, PluginNotAvailableError, defect_of
-from ipamd.model.record import dataclass
+from ipamd.model.record import dataclass, replace
 from ipamd.model.words import printable
 from ipamd.ports import Clock
 
@@ -78,12 +78,21 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """What is not as it should be, in one sentence, and since when its subject has had one."""
+
+    text: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """The last thing that went wrong."""
+    """The last thing that went wrong; `resolved_at`: when it went well again, None if it has not been seen to."""
 
     at: datetime
     what: str
     message: str
+    resolved_at: datetime | None = None
 
 
 class Stage:
@@ -113,7 +122,7 @@ class Health:
         self.phase = Phase.STARTING
         self.awaits_first_address = False
         self._stages: dict[str, Stage | None] = dict.fromkeys(stages)
-        self._conditions: dict[str, str] = {}
+        self._conditions: dict[str, Condition] = {}
         self._last_error: ErrorReport | None = None
         self._is_ready = False
         self._next_turn_s = -math.inf
@@ -188,9 +197,10 @@ class Health:
         """
         sentence = printable(problem)
         with self._changed:
-            before = self._conditions.pop(subject, "")
+            known = self._conditions.pop(subject, None)
+            before = known.text if known else ""
             if sentence:
-                self._conditions[subject] = sentence
+                self._conditions[subject] = Condition(sentence, known.since if known else self._clock.now())
             self._changed.notify_all()  # also of a success that changes nothing: a start may wait for it
         if sentence and sentence != before:
             if error is not None:
@@ -199,8 +209,10 @@ class Health:
             log.warning(
                 "condition subject=%s text=%s", subject, sentence, exc_info=None if isinstance(error, IpamError) else error
             )
-        elif before and not sentence:
-            log.info("condition ended subject=%s text=%s", subject, before)
+        elif not sentence:
+            self.resolve(subject)
+            if before:
+                log.info("condition ended subject=%s text=%s", subject, before)
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
         """Sleep until `is_done`, asked after each change of phase or stage and each report, or time is up. Returns: whether it is."""
@@ -211,6 +223,12 @@ class Health:
         """Remember the last error for people, and count it if it shows a defect of ours."""
         self.count_defects(defect_of(error), 1)
         self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
+
+    def resolve(self, what: str) -> None:
+        """What went wrong has gone well: the last error says so if it was of this, or of this verb. Costs a comparison."""
+        last = self._last_error
+        if last is not None and last.resolved_at is None and f"{last.what} ".startswith(f"{what} "):
+            self._last_error = replace(last, resolved_at=self._clock.now())
 
     def count_defects(self, defect: Defect | None, count: int) -> None:
         """Count what must never happen; None is nothing."""
@@ -250,6 +268,10 @@ class Health:
 
     def conditions_by_subject(self) -> dict[str, str]:
         """Subject of each degraded condition -> its sentence."""
+        return {subject: one.text for subject, one in self.conditions_since().items()}
+
+    def conditions_since(self) -> dict[str, Condition]:
+        """Subject of each degraded condition -> its sentence, and since when."""
         with self._changed:  # a sentence that is replaced is away for a moment
             return self._conditions.copy()
 

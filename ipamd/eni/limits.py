@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Collection
 
 from ipamd.core.agenda import DENIED, EC2, LIMIT, ROOM, Schedule, soonest_s
+from ipamd.core.agenda import Key as AgendaKey
 from ipamd.core.context import ServiceContext
 from ipamd.model.errors import (
     CloudDeniedError,
@@ -169,6 +170,7 @@ class Limits:
         """`draw`: 0.0 to 1.0; 1 more than that is this node's `part` of the time for which what nobody waits for is put off."""
         self._clock = context.clock
         self._agenda = context.agenda
+        self._demand = context.demand
         self._ec2 = ec2
         self.part = 1.0 + draw()
         self._limits: dict[Key, _Limit] = {}
@@ -245,6 +247,22 @@ class Limits:
         """Every refusal of growth that is in force, for people; that spare ones yield is none."""
         found = (self.refusal(key) for key in list(self._limits) if key[-1] != "spare" and key[0] != "release")
         return [one for one in found if one is not None]
+
+    def retry(self) -> list[tuple[str, Refusal]]:
+        """Ask now for everything that EC2 refused, growth or not: a person has seen to the cause. From any thread.
+
+        What is known of room and caps is asked for again as after a pause, and spare ones yield as before; all calls are within the
+        budget. Returns: what was put off, why, and the seconds that were left.
+        """
+        put_off = {key: left_s for key, left_s in self._agenda.of_ec2().items() if key[-1] != "spare"}
+        refused: dict[AgendaKey, Refusal] = {
+            ("limit", *key): one for key in list(self._limits) if (one := self.refusal(key)) is not None
+        }
+        self._agenda.clear(*put_off)
+        log.info("EC2 is asked now for what it refused count=%d", len(put_off))
+        self._demand.trigger()
+        default = Refusal("EC2 refused it, or did not answer")
+        return [(" ".join(map(str, key)), replace(refused.get(key, default), left_s=left_s)) for key, left_s in put_off.items()]
 
     def next_retry_s(self) -> float | None:
         """Seconds until the first of them ends, or until nothing yields any more; None if there is none."""

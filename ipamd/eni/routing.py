@@ -84,6 +84,7 @@ class EniRouting(Service):
                     raise
             if self._mark(eni.eni_id, host_ready=True):
                 self._demand.announce_supply()
+            self._health.resolve(f"host routing of {eni.eni_id}")
         except IpamError as error:
             problem = log_text(error)
             log.warning("host routing is not in place eni=%s error=%s", eni.eni_id, problem)

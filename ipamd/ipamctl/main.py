@@ -22,6 +22,7 @@ VERBS: dict[str, Verb] = {
     "capacity": pool.CAPACITY,
     "config": around.CONFIG,
     "plan": pool.PLAN,
+    "retry": pool.RETRY,
     "probe": around.PROBE,
     "bundle": around.BUNDLE,
     "page": around.PAGE,

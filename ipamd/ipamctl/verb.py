@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, NamedTuple
 
-from ipamd.model.words import printable
+from ipamd.model.words import fitting, printable
 
 EXIT_ATTENTION = 1
 EXIT_USAGE = 2
@@ -146,12 +146,23 @@ SUBJECT = (
 """The arguments of verbs about one address, pod or sandbox, now or in the past."""
 
 
-# Tables for people: plain text, columns as wide as their content, nothing cut off.
+# Tables for people: plain text, columns as wide as their content, which is shortened where one row would push all others apart; the
+# other formats have it whole.
 
 
 STATES = ("assigned", "reserved", "cooling", "quarantined", "free")
 """Address states in the order of PoolCounts.__str__: one order everywhere."""
 
+
+CELL_MAX = 72
+"""Characters of a name in a cell. Ours: a container ID and its interface have 69; a pod's namespace and name may have 507."""
+
+WORDS_MAX = 240
+"""Characters of words in a cell. Ours: what differs in an audit has 150."""
+
+LINE_MAX = 800
+"""Characters of a sentence, the last cell of a row included. Ours: the longest with cause, counts and next step have less, and EC2's
+encoded words of a denial have 10,000."""
 
 Columns = Mapping[str, str | Callable[[Answer], object]]
 """By its head what a cell of a column holds: a format that names fields of the row, or a function of it."""
@@ -166,7 +177,8 @@ def table(rows: Iterable[Answer], columns: Columns, *, empty: str = "") -> str:
     lines = [list(columns)]
     for row in rows:
         cells = (cell.format_map(row) if isinstance(cell, str) else str(cell(row)) for cell in columns.values())
-        lines.append([cell or empty for cell in cells])
+        *inner, last = (cell or empty for cell in cells)
+        lines.append([*(fitting(cell, WORDS_MAX if " " in cell else CELL_MAX) for cell in inner), fitting(last, LINE_MAX)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 

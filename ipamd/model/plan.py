@@ -30,7 +30,7 @@ from ipamd.model.placement import (
 from ipamd.model.pool import SHORT_S, Action, Allocate, Blocked, CreateEni, PoolSettings, PoolSnapshot, Refusal
 from ipamd.model.record import dataclass, replace
 from ipamd.model.release import exchange, excluded_actions, release_actions, why_kept
-from ipamd.model.words import counted
+from ipamd.model.words import counted, of_limit
 
 # `WARM_TARGET=auto`: the warm target that follows measured demand. Pure; ADR 0032 has the reasons.
 #
@@ -172,11 +172,10 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal | 
 def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
     limits, foreign, hidden = snapshot.limits, snapshot.unmanaged_eni_count, len(snapshot.refused_device_indexes)
     others = [f"{foreign} that are not ours to use"] * bool(foreign) + [f"{hidden} that EC2 has and does not show"] * bool(hidden)
-    count = f"{len(snapshot.enis) + foreign + hidden}" + (f" (with {' and '.join(others)})" if others else "")
-    reason = (
-        f"all {count} of {eni_limit(limits, settings)} ENIs that {limits.instance_type} may have are attached "
-        f"and their {limits.slots_per_eni} slots each are taken"
-    )
+    count, limit = len(snapshot.enis) + foreign + hidden, eni_limit(limits, settings)
+    named = f" (with {' and '.join(others)})" if others else ""
+    every = f"all {count}{named} of {limit} ENIs" if count <= limit else f"all {of_limit(count, limit, 'ENI')}{named}"
+    reason = f"{every} that {limits.instance_type} may have are attached and their {limits.slots_per_eni} slots each are taken"
     excluded = sum(eni.is_excluded for eni in snapshot.enis)
     if excluded:
         reason += f", but for {excluded} that get no new pods (`ipamctl enis` says why)"

@@ -45,6 +45,21 @@ def first_of(sentences: Sequence[str], most: int) -> str:
     return "; ".join([*sentences[:most], *([f"and {more} more"] if more > 0 else [])])
 
 
+def fitting(text: str, most: int) -> str:
+    """Return a text of `most` characters at most: of a longer one the beginning and the end, which is where advice stands."""
+    if len(text) <= most:
+        return text
+    head = (most - 3) * 2 // 3
+    return f"{text[:head].rstrip()}...{text[len(text) - (most - 3 - head) :].lstrip()}"
+
+
+def of_limit(count: int, limit: int, noun: str) -> str:
+    """Say how many there are of how many there may be, also when there are more: a limit may fall below what is there."""
+    if count <= limit:
+        return f"{count} of {counted(limit, noun)}"
+    return f"{counted(count, noun)} ({count - limit} above the limit of {limit})"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless it is 1; `noun` is the singular and may have several words."""
     if count == 1:

@@ -6,6 +6,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class RetryRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RetryReply(_message.Message):
+    __slots__ = ("ended",)
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    ended: _containers.RepeatedCompositeFieldContainer[Obstacle]
+    def __init__(self, ended: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ...) -> None: ...
+
 class ExportRequest(_message.Message):
     __slots__ = ("undo",)
     UNDO_FIELD_NUMBER: _ClassVar[int]
@@ -27,7 +37,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusReply(_message.Message):
-    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings")
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings", "conditions", "cut_off_count")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +58,8 @@ class GetStatusReply(_message.Message):
     SUBNETS_FIELD_NUMBER: _ClassVar[int]
     FREEZINGS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    CUT_OFF_COUNT_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     alive: bool
@@ -68,7 +80,23 @@ class GetStatusReply(_message.Message):
     subnets: _containers.RepeatedCompositeFieldContainer[Subnet]
     freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
     settings: SettingsState
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ...) -> None: ...
+    conditions: _containers.RepeatedCompositeFieldContainer[Condition]
+    cut_off_count: int
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ...) -> None: ...
+
+class Condition(_message.Message):
+    __slots__ = ("subject", "since", "text", "next", "page")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    since: str
+    text: str
+    next: str
+    page: str
+    def __init__(self, subject: _Optional[str] = ..., since: _Optional[str] = ..., text: _Optional[str] = ..., next: _Optional[str] = ..., page: _Optional[str] = ...) -> None: ...
 
 class SettingsState(_message.Message):
     __slots__ = ("generation", "file", "needs_restart", "valid")
@@ -251,14 +279,16 @@ class Cloud(_message.Message):
     def __init__(self, reachable: _Optional[bool] = ..., call_count: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class LastError(_message.Message):
-    __slots__ = ("at", "what", "message")
+    __slots__ = ("at", "what", "message", "resolved_at")
     AT_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RESOLVED_AT_FIELD_NUMBER: _ClassVar[int]
     at: str
     what: str
     message: str
-    def __init__(self, at: _Optional[str] = ..., what: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    resolved_at: str
+    def __init__(self, at: _Optional[str] = ..., what: _Optional[str] = ..., message: _Optional[str] = ..., resolved_at: _Optional[str] = ...) -> None: ...
 
 class ListEnisRequest(_message.Message):
     __slots__ = ()
@@ -453,14 +483,16 @@ class Finding(_message.Message):
     def __init__(self, severity: _Optional[str] = ..., subject: _Optional[str] = ..., what: _Optional[str] = ..., next: _Optional[str] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
-    __slots__ = ("subject", "since", "at")
+    __slots__ = ("subject", "since", "at", "find")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
+    FIND_FIELD_NUMBER: _ClassVar[int]
     subject: str
     since: str
     at: str
-    def __init__(self, subject: _Optional[str] = ..., since: _Optional[str] = ..., at: _Optional[str] = ...) -> None: ...
+    find: bool
+    def __init__(self, subject: _Optional[str] = ..., since: _Optional[str] = ..., at: _Optional[str] = ..., find: _Optional[bool] = ...) -> None: ...
 
 class ExplainReply(_message.Message):
     __slots__ = ("subject", "sentences", "history", "notes", "source")

@@ -367,6 +367,7 @@ class PoolMaintainer(Service):
         self._refused.clear(FAULT)
         if not self._refused.in_force() and not self._provisioner.has_open_intents():
             self._health.report("ec2", "")
+            self._health.resolve("pool")
 
     def _note_failure(self, error: IpamError, *, is_urgent: bool) -> None:
         self._health.record_error("pool", error)

@@ -31,17 +31,18 @@ class Explanation:
     past: HistoryAnswer
 
 
-def explain(sources: Sources, question: HistoryQuestion) -> Explanation:
+def explain(sources: Sources, question: HistoryQuestion, *, find: bool = False) -> Explanation:
     """Explain an address, a pod (`namespace/name` or name), or a sandbox by its container ID or the unique beginning of it.
 
-    With `question.at` the sentences tell of that instant, and nothing of the present.
-    Raises: InvalidRequestError if the subject is unknown, or fits more than one sandbox or pod.
+    With `question.at` the sentences tell of that instant, and nothing of the present. `find`: ask EC2 who has what is not this node's.
+    Raises: CloudError if EC2 does not say; InvalidRequestError if the subject is unknown, or fits more than one sandbox or pod.
     """
     subject, past = question.subject, ask(sources, question)
     if question.at is not None:
         return Explanation(subject, tuple(map(str, past.tenures)), past)
     try:
-        sentences = _explain_address(sources, ip_address(subject))
+        address = ip_address(subject)
+        sentences = _explain_address(sources, address) or _explain_foreign(sources, address, find=find)
     except ValueError:
         sentences = _explain_sandbox(sources, subject)
     sentences += [f"{one} (I1, I20)" for one in sources.given_twice() if _is_about(one, Subject(subject))]
@@ -66,6 +67,28 @@ def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
     sentences += _what_next(sources, row)
     owner = sources.datastore.attachment(row.owner) if row.owner else None
     return sentences + (_explain_attachment(sources, owner) if owner else [])
+
+
+def _explain_foreign(sources: Sources, address: IpAddress, *, find: bool) -> list[str]:
+    """Say that an address is not of this node, and whose it is if EC2 is to be asked. Raises: CloudError."""
+    sentences = [f"{address} is not of this node: no ENI of it has it now, and no sandbox on it"]
+    if not find:
+        return [
+            *sentences,
+            "`--find` asks EC2 which ENI and instance have it; its log lines: docs/troubleshooting.md#who-had-this-address",
+        ]
+    subnet = next((eni.subnet_id for eni in sources.datastore.enis() if address in eni.subnet_cidr), None)
+    found = sources.ec2.find_address(address)
+    if not found and subnet is not None:  # one of a prefix, which EC2 finds by its subnet only
+        found = sources.ec2.find_address(address, subnet_id=subnet)
+    for eni in found:
+        owner = f"instance {eni.instance_id}" if eni.instance_id else f"no instance ({eni.status})"
+        sentences.append(
+            f"EC2 has it on {eni.eni_id} in {eni.subnet_id}, attached to {owner}; description: {eni.description or '-'}"
+        )
+    nobody = "EC2 shows it on no ENI of this VPC"
+    beyond = "" if subnet is not None else "; of a prefix of a subnet that this node is not in, EC2 does not tell it"
+    return sentences if found else [*sentences, nobody + beyond]
 
 
 def _explain_egress(sources: Sources, address: IpAddress) -> list[str]:

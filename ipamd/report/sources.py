@@ -6,7 +6,7 @@ changes something; of the ports (wiring, host network, EC2, history) a report ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import Protocol
 
 from ipamd.core.deadline import KeyLocks
@@ -71,7 +71,8 @@ class Sources:
     `quarantined` (for which sandboxes an address is quarantined); `runtime_view` then returns None. `frozen` tells which ENIs give
     nothing although they are attached, and why, `freezings` what freezes the pool. `recent`: what our own calls to EC2 changed in the
     last minutes. `dying_count` counts host veths marked and not yet deleted. `given_twice`: what amazon-vpc-cni-k8s gave besides, by
-    its file. `limits_of` looks a type up in the built-in table; with custom networking the primary ENI may carry no pods.
+    its file. `cut_off`: sandboxes, by `container_id/ifname`, whose wiring could not be repaired. `limits_of` looks a type up in the
+    built-in table; with custom networking the primary ENI may carry no pods.
     """
 
     clock: Clock
@@ -100,6 +101,7 @@ class Sources:
     freezings: Callable[[], tuple[Freezing, ...]]
     subnets: Callable[[], tuple[SubnetView, ...]]
     given_twice: Callable[[], tuple[GivenTwice, ...]]
+    cut_off: Callable[[], Set[str]]
     limits_of: Callable[[str], InstanceLimits | None]
     primary_carries_pods: bool
     version: str

@@ -1,41 +1,109 @@
-"""One sentence that answers: can this node run pods now, and if not, why, and what comes next?
+"""What is amiss on this node: one line that answers whether it can run pods now, and each condition once, with what to do.
 
-`ipamctl status` prints it first. What blocks a start is told before what is only missing, and a refusal of a call that is still
+`ipamctl status` prints the line first. What blocks a start is told before what is only missing, and a refusal of a call that is still
 being retried before everything else, because it is the newest word.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 from ipamd.core.health import Phase, StageReport, StageState
 from ipamd.model.pool import assignable_count
-from ipamd.model.record import dataclass
-from ipamd.model.words import MANY, counted
+from ipamd.model.record import dataclass, field
+from ipamd.model.words import MANY, counted, first_of
 from ipamd.report.sources import Sources
 
 POOL = "pool"
 """Subject of the condition of a node that was ready and has no address to give. It is derived, so it can never be stale."""
 
-STEPS = {
-    "start": "restart the daemon; if it stops again, report it with its log",
-    "export": "take vpc-ipamd off this node, then let aws-node come; or keep the node: `ipamctl export --undo`",
-    "aws-node": "it is looked at again by itself, every second",
-    "spool": "it is tried again by itself; see the spool's directory and the log",
-    "kernel": "it is tried again by itself; see `ipamctl audit` and the log",
-    "host-routing": "it is tried again by itself; see the log",
-    "plugins": "do what the message says; the files are watched, no restart is needed",
-    "conflist": "mount a writable CNI configuration directory; it is tried again by itself",
-}
-"""Conditions that stop a start, with what to do, in the order of the start."""
+MOST = 120
+"""Characters of the line. Ours: what a terminal, a chat and a page's title show whole."""
 
-EC2_NEXT = "do what the message says; EC2 is asked again by itself, and `ipamctl status` shows each refusal"
+_REFUSAL = re.compile(r"EC2 (\w+) failed(?: for .*?)?: (\w+).*", re.S)
+"""As `ipamd/cloud/errors.py` words it."""
+
+NAMES_MAX = 40
+"""Of them for the names of conditions besides the pool's. Ours: three or four words."""
+
+LACKS = "docs/troubleshooting.md#lacks-lines-of-ipamctl-status"
+NO_ADDRESS = "docs/troubleshooting.md#a-pod-does-not-start-code-11-try-again-later"
+BY_HAND = "docs/troubleshooting.md#an-eni-was-detached-by-hand"
+MIGRATION = "docs/migration.md"
+BY_ITSELF = "it is tried again by itself"
+ASK_EC2 = "do what it says, then `ipamctl retry`, or wait"
 CRI_NEXT = "start the container runtime, or set CRI_SOCKET; it is asked again by itself"
+
+STEPS = {
+    "start": ("restart the daemon; if it stops again, report it with its log", LACKS),
+    "export": ("take vpc-ipamd off this node, then let aws-node come; or keep the node: `ipamctl export --undo`", MIGRATION),
+    "aws-node": ("remove its DaemonSet from this node; it is looked at again every second", MIGRATION),
+    "spool": (f"{BY_ITSELF}; see the spool's directory and the log", LACKS),
+    "kernel": (f"{BY_ITSELF}; see `ipamctl audit` and the log", LACKS),
+    "host-routing": (f"{BY_ITSELF}; see the log", LACKS),
+    "plugins": ("do what it says; the files are watched, no restart is needed", LACKS),
+    "conflist": (f"mount a writable CNI configuration directory; {BY_ITSELF}", LACKS),
+}
+"""Conditions that stop a start, with what to do and its page, in the order of the start."""
+
+ADVICE = STEPS | {
+    "ec2": (ASK_EC2, NO_ADDRESS),
+    POOL: (ASK_EC2, NO_ADDRESS),
+    "first address": ("it becomes ready with the first address; do what it says, then `ipamctl retry`", NO_ADDRESS),
+    "giving back": (ASK_EC2, LACKS),
+    "security groups": (ASK_EC2, LACKS),
+    "connection tracking": ("allow what it names; it is tried with each new ENI", LACKS),
+    "subnets": (ASK_EC2, "docs/subnets.md"),
+    "cri": (CRI_NEXT, LACKS),
+    "ec2 answer": ("compare with the EC2 console; nothing is concluded from it", BY_HAND),
+    "ec2 differences": (f"{BY_ITSELF}; if it stays: `ipamctl audit`", BY_HAND),
+    "ec2 process": (f"{BY_ITSELF}; if it lasts: the log, and the OOM killer", LACKS),
+    "frozen eni": ("`ipamctl audit` names its pods: attach the ENI again, or delete them", BY_HAND),
+    "frozen": ("`ipamctl thaw` if an operator froze it; every other cause ends by itself", "docs/pool.md#frozen"),
+    "other hands": ("find out who changes ENIs; EC2 is asked which of the two is right", BY_HAND),
+    "lost addresses": ("`ipamctl audit` names their pods: delete them", BY_HAND),
+    "mass loss": ("compare with the EC2 console; nothing is freed meanwhile", BY_HAND),
+    "history": ("free or mount the disk, or set VPC_IPAMD_HISTORY_DIR=off; ADD and DEL go on", LACKS),
+    "settings": ("correct the settings file, or restart the daemon where it says so", "docs/settings.md#the-settings-file"),
+    "fight": ("find out what undoes the repair", "docs/troubleshooting.md#something-undoes-repairs"),
+    "foreign links": ("delete pods that should not have a second link", "docs/host.md#links-of-others"),
+    "other conflist": ("remove that file, or let it sort behind ours", "docs/host.md"),
+    "confinement": ("do what it says: sandboxes may send forged packets meanwhile", LACKS),
+    "node routing": (f"do what it says; {BY_ITSELF} every 30 s", "docs/host.md"),
+    "egress": ("do what it says, or turn the egress off", "docs/ipv6.md"),
+    "duplicates": ("delete the sandbox that should not have the address", LACKS),
+    "given twice": ("delete one pod of each pair, and remove the DaemonSet aws-node", MIGRATION),
+    "aws-node chains": (BY_ITSELF, MIGRATION),
+    "import": ("delete the pods of these links", MIGRATION),
+    "cni-backend": ("see that nobody else has the socket, and that its directory is mounted", MIGRATION),
+    "quarantine": (BY_ITSELF, "docs/troubleshooting.md#addresses-are-quarantined"),
+    "spooled DELs": (BY_ITSELF, "docs/troubleshooting.md#dels-stay-in-the-spool"),
+    "prefixes": ("use a Nitro type, or unset ENABLE_PREFIX_DELEGATION", "docs/prefixes.md"),
+    "limits": ("allow ec2:DescribeInstanceTypes, then `ipamctl retry`", LACKS),
+    "unplaced": ("delete the pod if EC2 took its address away", LACKS),
+}
+"""What to do about each other condition, by its subject or how that begins, and the page that says more; `advice` has the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A condition as people get it."""
+
+    subject: str
+    since: datetime | None
+    text: str
+    next: str
+    page: str
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the verdict depends on. `conditions` by subject; `refusal`: the last of an EC2 call that is being retried, or ""."""
+    """What the verdict depends on. `conditions` by subject; `refusal`: the last of an EC2 call that is being retried, or "".
+
+    `since`: of each condition, if that is known. `cut_off_count`: sandboxes without network.
+    """
 
     is_ready: bool
     phase: Phase
@@ -43,52 +111,104 @@ class Facts:
     conditions: Mapping[str, str]
     stages: tuple[StageReport, ...] = ()
     refusal: str = ""
+    since: Mapping[str, datetime] = field(default_factory=dict)
+    cut_off_count: int = 0
 
 
 def facts(sources: Sources) -> Facts:
-    """Read everything that the verdict depends on, from memory. Cost: the number of ENIs."""
-    health = sources.health
-    is_ready, count = health.is_ready, assignable_count(sources.datastore.stock())
-    conditions = health.conditions_by_subject()
+    """Read everything that the verdict depends on, from memory. Cost: the number of ENIs and attachments."""
+    health, datastore, now = sources.health, sources.datastore, sources.clock.now()
+    is_ready, count = health.is_ready, assignable_count(datastore.stock())
+    known = health.conditions_since()
+    conditions, since = {name: one.text for name, one in known.items()}, {name: one.since for name, one in known.items()}
     if is_ready and not count:
         conditions[POOL] = f"pool: no address is assignable: {sources.demand.status().cause}"
-    refusals = [call.last_refusal for call in sources.ec2.calls_under_way() if call.last_refusal]
-    return Facts(is_ready, health.phase, count, conditions, tuple(health.stages()), refusals[-1] if refusals else "")
+        since[POOL] = max((row.since for row in datastore.addresses()), default=now)  # no row has changed since it became so
+    refused = [call for call in sources.ec2.calls_under_way() if call.last_refusal]
+    if refused and not is_ready:
+        conditions["ec2"] = f"EC2: {refused[-1].last_refusal}"
+        since.setdefault("ec2", now - timedelta(seconds=refused[-1].age_s))
+    return Facts(
+        is_ready,
+        health.phase,
+        count,
+        conditions,
+        tuple(health.stages()),
+        refused[-1].last_refusal if refused else "",
+        since,
+        len(_cut_off(sources)),
+    )
+
+
+def _cut_off(sources: Sources) -> set[str]:
+    """The sandboxes that have no network, as far as that is known already."""
+    frozen, lost = sources.frozen(), {row.address for row in sources.datastore.addresses() if row.is_lost}
+    rows = {str(one.key): one for one in sources.datastore.attachments()}
+    return {key for key, one in rows.items() if one.eni_id in frozen or one.address in lost} | (sources.cut_off() & rows.keys())
+
+
+def told(known: Facts) -> list[Told]:
+    """Every condition once, what stops the start first. Concurrency: pure."""
+    order = [*STEPS, "ec2", "first address", POOL]
+    ranked = sorted(known.conditions, key=lambda name: (order.index(name) if name in order else len(order), name))
+    refusal = known.conditions.get("ec2", "").removeprefix("EC2: ").partition("; ")[0]
+    found = []
+    for name in ranked:
+        text, _, own_step = known.conditions[name].partition("; next: ")
+        if refusal and name in (POOL, "first address"):
+            text = text.replace(refusal, "see EC2")  # the cause is a condition itself: told once
+        step, page = advice(name)
+        found.append(Told(name, known.since.get(name), text, own_step or step, page))
+    return found
+
+
+def advice(subject: str) -> tuple[str, str]:
+    """What to do about a condition, and the page that says more."""
+    words = [subject, *(one for one in ADVICE if subject.startswith(f"{one}-" if one == "frozen eni" else f"{one} "))]
+    return next((ADVICE[one] for one in words if one in ADVICE), (f"{BY_ITSELF}; if it stays, report it with the log", LACKS))
 
 
 def verdict(known: Facts) -> str:
-    """Say in one line whether this node can run pods now. Concurrency: pure."""
+    """Say in one line of MOST characters whether this node can run pods now. Concurrency: pure."""
     if not known.is_ready:
         cause, next_step = _not_ready(known)
-        return f"NOT READY: {cause}; next: {next_step}"
-    conditions = dict(known.conditions)
+        line = f"NOT READY: {cause}"
+        whole = f"{line}; next: {next_step}"
+        return whole if len(whole) <= MOST else _brief(line, MOST)
+    others = sorted(set(known.conditions) - {POOL})
     count = known.assignable_count
     supply = "a /80 has more addresses than this node can use" if count >= MANY else f"{counted(count, 'address')} can be given"
-    supply = conditions.pop(POOL, supply)
-    if not known.conditions:
-        return f"ready: {supply}"
-    refusal = conditions.get("ec2", "").removeprefix("EC2: ").partition("; ")[0]
-    if refusal and refusal in supply:
-        del conditions["ec2"]  # the supply's cause: told once
-    others = sorted(conditions.values())
-    return f"ready, with {counted(len(known.conditions), 'condition')}: {'; '.join([supply, *others])}"
+    supply = known.conditions.get(POOL, supply)
+    head = f"ready, but {counted(known.cut_off_count, 'pod')} without network" if known.cut_off_count else "ready"
+    if known.conditions:
+        head += f", with {counted(len(known.conditions), 'condition')}"
+    named = next(text for most in range(len(others), -1, -1) if len(text := first_of(others, most)) <= NAMES_MAX)
+    named = f"; {named}" if named else ""
+    return f"{head}: {_brief(supply, MOST - len(head) - len(named) - 2)}{named}"
+
+
+def _brief(text: str, most: int) -> str:
+    """Shorten a sentence: of a refusal of EC2 the code is told before all else, with the call if both have room."""
+    for form in (r"EC2 \1: \2", r"\2"):
+        if len(text) > most and len(shorter := _REFUSAL.sub(form, text)) <= most:
+            text = shorter
+    return text if len(text) <= most else f"{text[: most - 3].rstrip()}..."
 
 
 def _not_ready(known: Facts) -> tuple[str, str]:
     """The cause and the next step."""
-    conditions = known.conditions
+    conditions = {one.subject: one for one in told(known)}
     if known.phase is Phase.DRAINING:
         return "vpc-ipamd is shutting down", "its successor takes over; start it if none comes"
-    for subject, next_step in STEPS.items():
+    for subject in STEPS:
         if subject in conditions:
-            return conditions[subject], next_step
+            return conditions[subject].text, conditions[subject].next
     cri_state = next((stage.state for stage in known.stages if stage.name == "cri"), StageState.PENDING)
     if known.phase is not Phase.SERVING and cri_state is StageState.DEGRADED and "cri" in conditions:
-        return conditions["cri"], CRI_NEXT
+        return conditions["cri"].text, CRI_NEXT
     if known.refusal or "ec2" in conditions:
-        return known.refusal or conditions["ec2"].removeprefix("EC2: "), EC2_NEXT
+        return known.refusal or conditions["ec2"].text.removeprefix("EC2: "), ASK_EC2
     if "first address" in conditions:
-        cause, _, next_step = conditions["first address"].partition("; next: ")
-        return cause, next_step or "it becomes ready with the first address; `ipamctl status`, line *loop*"
+        return conditions["first address"].text, conditions["first address"].next
     running = [f"{stage.name} for {stage.elapsed_ms / 1000:.1f} s" for stage in known.stages if stage.state is StageState.RUNNING]
     return f"{known.phase}, at work on {', '.join(running) or 'nothing'}", "wait; `ipamctl status` shows the stages"

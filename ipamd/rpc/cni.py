@@ -112,6 +112,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             result = self._carry_out(request, deadline, steps)
             is_starting = request.verb == "STATUS" and self._health.is_starting
             reply = cni_pb2.ExecReply(protocol=protocol, result=result, is_starting=is_starting)
+            self._health.resolve(request.verb)
         except Exception as error:  # top of an RPC: everything becomes a CNI error
             reply = cni_pb2.ExecReply(
                 protocol=PROTOCOL_MAX,

@@ -1,14 +1,15 @@
 """The introspection servicer: one method per RPC, each turning what `Sources` knows into a reply.
 
-`Freeze` and `Thaw` change whether the pool is frozen; everything else changes nothing. `GetHistory` reads the ledger and
-the history on disk, `Explain` these and the kernel, `Audit` the kernel, the runtime and EC2; all other answers come from memory.
+`Freeze` and `Thaw` change whether the pool is frozen, `Retry` when EC2 is asked, `Export` gives the node back.
+`GetHistory` reads the ledger and the history on disk, `Explain` these and the kernel (or EC2), `Audit` the kernel, the runtime
+and EC2; all other answers come from memory.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,11 +18,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from ipamd.answers import answer, capacity_reply, history_limit, history_reply, question_of
 from ipamd.model.address import Address
-from ipamd.model.errors import InvalidRequestError, NotServingError
+from ipamd.model.eni import EniState
+from ipamd.model.errors import CloudError, InvalidRequestError, NotServingError, log_text
 from ipamd.model.history import HistoryAnswer, HistoryQuestion
 from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.placement import eni_limit
-from ipamd.model.pool import Action, Allocate, PoolSettings
+from ipamd.model.pool import Action, Allocate, PoolSettings, Refusal
 from ipamd.model.record import dataclass
 from ipamd.model.redaction import without_secrets
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
@@ -31,7 +33,7 @@ from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from ipamd.report.past import ask, latest
 from ipamd.report.sources import Sources
-from ipamd.report.verdict import facts, verdict
+from ipamd.report.verdict import facts, told, verdict
 from ipamd.report.what_if import WhatIf, capacity, what_if
 from ipamd.settings import ConfigLine, describe
 from ipamd.settings.current import INVALID_SETTINGS
@@ -66,6 +68,8 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
 def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerContext) -> Any:
     try:
         return getattr(servicer, name)(request)
+    except CloudError as error:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, log_text(error))
     except InvalidRequestError as error:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
     except NotServingError as error:
@@ -77,7 +81,7 @@ class IntrospectionServicer:
     """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError.
 
     `freeze` and `thaw` say what went wrong, "" if nothing did. `export` gives the node back to amazon-vpc-cni-k8s, `keep` keeps it
-    after all; each returns what `ExportReply` holds.
+    after all; each returns what `ExportReply` holds. `retry` has EC2 asked now for what it refused; returns what was put off, and why.
     """
 
     sources: Sources
@@ -85,6 +89,7 @@ class IntrospectionServicer:
     thaw: Callable[[], str]
     export: Callable[[], object]
     keep: Callable[[], object]
+    retry: Callable[[], Sequence[tuple[str, Refusal]]]
 
     def GetStatus(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
         """Report phase, start-up stages, pool, runtime, EC2, last error."""
@@ -101,6 +106,7 @@ class IntrospectionServicer:
             pool=self._pool(known.assignable_count),
             runtime=answer(pb.Runtime, sources.runtime_view() or CRI_OFF, sources.runtime() or NO_RUNTIME),
             lacks=sorted(known.conditions.values()),
+            conditions=told(known),
             spooled_count=sources.spool.pending_count(),
             dying_count=sources.dying_count(),
             verdict=verdict(known),
@@ -176,7 +182,7 @@ class IntrospectionServicer:
 
     def Explain(self, request: pb.ExplainRequest) -> pb.ExplainReply:
         """Explain why an address or a sandbox is as it is."""
-        explained = explain(self.sources, question_of(request, limit=EXPLAIN_LIMIT))
+        explained = explain(self.sources, question_of(request, limit=EXPLAIN_LIMIT), find=request.find)
         return answer(pb.ExplainReply, explained, explained.past, history=explained.past.records, source=FROM_DAEMON)
 
     def Freeze(self, request: pb.FreezeRequest) -> pb.FreezeReply:
@@ -192,6 +198,10 @@ class IntrospectionServicer:
     def Export(self, request: pb.ExportRequest) -> pb.ExportReply:
         """Give the node back to amazon-vpc-cni-k8s, or keep it after all."""
         return answer(pb.ExportReply, self.keep() if request.undo else self.export())
+
+    def Retry(self, _: pb.RetryRequest) -> pb.RetryReply:
+        """Have EC2 asked now for what it refused."""
+        return pb.RetryReply(ended=[answer(pb.Obstacle, why, subject=what, next=why.next_step) for what, why in self.retry()])
 
     def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:
         """Tell what the pool would do now, also under other settings or on another type. Nothing is changed."""
@@ -214,7 +224,8 @@ class IntrospectionServicer:
             status,
             **{f"{state}_count": getattr(counts, state) for state in (*COUNTED, "total", "lost")},
             assignable_count=assignable_count,
-            eni_count=len(sources.datastore.enis()),
+            # Not what has gone, whose row its sandboxes keep.
+            eni_count=sum(eni.state is not EniState.DETACHING for eni in sources.datastore.enis()),
             eni_limit=eni_limit(limits, sources.pool.settings) if limits else 0,
             slots_per_eni=limits.slots_per_eni if limits else 0,
             last_cycle=status.sentence,

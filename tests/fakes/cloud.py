@@ -133,6 +133,17 @@ class FakeEc2:
         ]
         return tuple(sorted(found, key=lambda eni: eni.eni_id))
 
+    def find_address(self, address: IpAddress, *, subnet_id: SubnetId | None = None) -> tuple[DescribedEni, ...]:
+        """See the port."""
+        self._call("find_address")
+
+        def has_it(eni: DescribedEni) -> bool:
+            if subnet_id:
+                return eni.subnet_id == subnet_id and any(address in prefix for prefix in eni.prefixes)
+            return address in {eni.primary_address, *eni.secondary_addresses}
+
+        return tuple(sorted(filter(has_it, self.enis.values()), key=lambda eni: eni.eni_id))
+
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
         """See the port."""
         return self.describe_eni(eni_id)

@@ -126,6 +126,17 @@ def test_a_prefix_of_ipv6_is_told_in_words(tmp_path: Path) -> None:
     assert "CONSOLE" not in console, console
 
 
+def test_pods_without_network_are_red(browser: Browser, page: Shown) -> None:
+    """A node that is ready and has five pods cut off is no yellow one; each condition says since when and what to do."""
+    assert re.search(r'class="verdict good"', browser.dom()[0])
+    page.node.app.pool.enis.routing.freeze(page.node.datastore.attachments()[0].eni_id, was_there=True)
+    page.port.answers._made = (-1e9, b"")
+    dom, console = browser.dom()
+    assert re.search(r'class="verdict bad"[^>]*>ready, but \d+ pods? without network', dom)
+    assert re.search(r"<li>ENI [^<]* gives no address[^<]*<small>since [^<]*ipamctl audit[^<]*docs/troubleshooting.md#", dom)
+    assert "CONSOLE" not in console, console
+
+
 def test_names_from_outside_stay_text(browser: Browser, page: Shown) -> None:
     """A pod whose name is a script and a broken image: neither becomes an element, nothing runs, nothing is fetched."""
     add_named(page.node, "evil", HOSTILE)

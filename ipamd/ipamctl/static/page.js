@@ -31,8 +31,12 @@ function usable(count) { return count < MANY ? count : "a /80"; }
 function showVerdict(status) {
   setText("node", status.instance_id + ", version " + status.version + ", " + status.phase);
   setText("verdict", status.verdict);
-  byId("verdict").className = "verdict " + (!status.ready ? "bad" : status.lacks.length ? "warn" : "good");
-  byId("lacks").replaceChildren(...status.lacks.map((sentence) => make("li", sentence)));
+  byId("verdict").className = "verdict " + (!status.ready || status.cut_off_count ? "bad" : status.lacks.length ? "warn" : "good");
+  byId("lacks").replaceChildren(...status.conditions.map((one) => {
+    const made = make("li", one.text);
+    made.append(make("small", (one.since ? "since " + clock(one.since) + "; " : "") + one.next + "; see " + one.page));
+    return made;
+  }));
 }
 
 function tile(value, name) {
@@ -45,7 +49,8 @@ function showPool(status) {
   const pool = status.pool;
   byId("counts").replaceChildren(
     tile(usable(pool.assignable_count), "can be given"), tile(pool.assigned_count, "assigned"), tile(pool.cooling_count, "cooling"),
-    tile(usable(pool.total_count), "addresses"), tile(pool.excess_count, "in excess"), tile(pool.eni_count + " of " + pool.eni_limit, "ENIs"));
+    tile(usable(pool.total_count), "addresses"), tile(pool.excess_count, "in excess"),
+    tile(pool.eni_count > pool.eni_limit ? pool.eni_count : pool.eni_count + " of " + pool.eni_limit, "ENIs"));
   const targets = pool.targets.filter((one) => one.defined).map((one) => one.name + "=" + one.value).join(", ");
   const rows = [["target", targets || "none"], ["auto", pool.auto], ["now", pool.last_cycle], ["excess kept", pool.kept],
     ["EC2", status.cloud.detail], ["runtime", status.runtime.detail]];
@@ -55,7 +60,8 @@ function showPool(status) {
   }
   for (const one of status.busy) rows.push(["busy", one.operation + " of " + one.container_id + " for " + one.age_s.toFixed(1) + " s"]);
   if (status.spooled_count) rows.push(["spooled", plural(status.spooled_count, "DEL")]);
-  if (status.last_error) rows.push(["last error", status.last_error.at + " " + status.last_error.what + ": " + status.last_error.message]);
+  const last = status.last_error;
+  if (last) rows.push(["last error", (last.resolved_at ? "resolved at " + clock(last.resolved_at) + ": " : "") + last.at + " " + last.what + ": " + last.message]);
   byId("pool").replaceChildren(...rows.filter((row) => row[1]).flatMap((row) => [make("dt", row[0]), make("dd", row[1])]));
 }
 

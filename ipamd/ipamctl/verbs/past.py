@@ -95,7 +95,10 @@ EXPLAIN = Verb(
     render=render_explain,
     rpc="Explain",
     make=_explain,
-    arguments=SUBJECT,
+    arguments=(
+        *SUBJECT,
+        argument("--find", action="store_true", help="ask EC2 which ENI and instance have an address that this node has not"),
+    ),
     needs_attention=lambda answer: not (answer["sentences"] or answer["history"]),
 )
 
@@ -110,7 +113,7 @@ def ask_or_read(daemon: Ask, rpc: str, arguments: argparse.Namespace, *, limit: 
     """
     fields: dict[str, object] = {"subject": arguments.subject, "since": arguments.since or "", "at": arguments.at or ""}
     try:
-        return daemon(rpc, **fields, **({"limit": limit} if rpc == "GetHistory" else {}))
+        return daemon(rpc, **fields, **({"limit": limit} if rpc == "GetHistory" else {"find": arguments.find}))
     except AwayError as away:
         from ipamd.answers import history_reply, question_of
         from ipamd.history import read

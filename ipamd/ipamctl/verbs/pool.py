@@ -1,12 +1,12 @@
-"""The verbs about the pool: plan, capacity, freeze, thaw."""
+"""The verbs about the pool: plan, retry, capacity, freeze, thaw."""
 
 from __future__ import annotations
 
 import argparse
 
-from ipamd.ipamctl.verb import Answer, Ask, Columns, UsageError, Verb, argument, table
+from ipamd.ipamctl.verb import LINE_MAX, Answer, Ask, Columns, UsageError, Verb, argument, table
 from ipamd.ipamctl.verbs.present import targets
-from ipamd.model.words import counted, pool_size, usable
+from ipamd.model.words import counted, fitting, of_limit, pool_size, usable
 
 
 def render_plan(answer: Answer) -> str:
@@ -20,7 +20,7 @@ def render_plan(answer: Answer) -> str:
         f"short     of {counted(answer['deficit_count'], 'address')}; {answer['excess_count']} in excess",
         f"pool      {pool_size(answer['total_count'])}: {answer['in_use_count']} in use, {answer['cooling_count']} cooling, "
         f"{usable(answer['free_count'])} free; {counted(answer['waiting_count'], 'ADD')} waiting",
-        f"limits    {answer['instance_type']}: {answer['eni_count']} of {counted(answer['eni_limit'], 'ENI')} attached, "
+        f"limits    {answer['instance_type']}: {of_limit(answer['eni_count'], answer['eni_limit'], 'ENI')} attached, "
         f"{counted(answer['slots_per_eni'], 'slot')} each",
         f"targets   {targets(answer)}",
     ]
@@ -59,6 +59,23 @@ PLAN = Verb(
         argument("--instance-type", metavar="TYPE", default="", help="plan with the limits of this instance type"),
     ),
 )
+
+
+# `ipamctl retry`: what EC2 refused is asked for now, after IAM, a subnet or a quota was mended.
+
+
+def render_retry(answer: Answer) -> str:
+    """Write what was put off, and for how long it would have been."""
+    lines = [
+        f"asked now  {one['subject']}: {fitting(one['reason'], LINE_MAX)} ({one['left_s']:.0f} s were left)"
+        for one in answer["ended"]
+    ]
+    return "\n".join(
+        [*(lines or ["nothing was put off: EC2 is asked as usual"]), "next       `ipamctl status` shows what EC2 says"]
+    )
+
+
+RETRY = Verb(help="ask EC2 now for what it refused: after IAM, a subnet or a quota was mended", render=render_retry, rpc="Retry")
 
 
 # `ipamctl capacity`: how many pods this node, or an instance type, can hold in each mode, and what limits it.

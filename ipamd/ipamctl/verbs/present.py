@@ -4,24 +4,56 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from ipamd.ipamctl.verb import STATES, Answer, Ask, AwayError, Verb, argument, table
-from ipamd.model.words import CLOUD_NOT_ASKED, counted, pool_size, rfc3339, usable
+from ipamd.ipamctl.verb import CELL_MAX, LINE_MAX, STATES, Answer, Ask, AwayError, Verb, argument, table
+from ipamd.model.words import CLOUD_NOT_ASKED, counted, fitting, of_limit, pool_size, rfc3339, usable
+
+REPEATED_MIN = 30
+"""Characters of a text that is not told twice on a screen. Ours: a sentence, not a word."""
 
 
 def render_status(answer: Answer) -> str:
-    """Write the verdict, then one topic per line, and the start-up stages as a table."""
+    """Write the verdict, then each condition with what to do, then one topic per line, and the start-up stages as a table."""
+    lines = [answer["verdict"], ""] if answer["verdict"] else []  # a daemon of an earlier release says none
+    lines += _conditions(answer)
+    told = [one["text"] for one in answer.get("conditions", ())]
+    rest = [_once(line, told) for line in _topics(answer)]
+    return "\n".join([*lines, *rest])
+
+
+def _conditions(answer: Answer) -> list[str]:
+    """Each condition once, with since when, what to do and its page; of a daemon of an earlier release the sentence alone."""
+    lines = []
+    for one in answer.get("conditions") or [{"text": text} for text in answer["lacks"]]:
+        lines.append(f"lacks    {fitting(one['text'], LINE_MAX)}")
+        if "next" in one:
+            since = f"since {one['since']}; " if one["since"] else ""
+            lines.append(f"         {since}{fitting(one['next'], LINE_MAX)}; see {one['page']}")
+    return [*lines, ""] if lines else []
+
+
+def _once(line: str, told: Sequence[str]) -> str:
+    """Leave out of a line what a condition has told already."""
+    for text in told:
+        for core in (text, text.partition(": ")[2], text.partition(": ")[2].partition("; ")[0]):
+            if len(core) >= REPEATED_MIN and core in line:
+                line = line.replace(core, "(told above)")
+    return fitting(line, LINE_MAX) if "\n" not in line else line
+
+
+def _topics(answer: Answer) -> list[str]:
+    """One topic per line, and the start-up stages."""
     pool, cloud = answer["pool"], answer["cloud"]
     readiness = "ready" if answer["ready"] else "not ready"
     reach = f"{_reach(cloud)}, {counted(int(cloud['call_count']), 'call')}; {cloud['detail']}"
-    lines = [answer["verdict"], ""] if answer["verdict"] else []  # a daemon of an earlier release says none
-    lines += [
+    stages = table(answer["stages"], {"STAGE": "{name}", "STATE": "{state}", "MS": "{elapsed_ms:.1f}", "DETAIL": "{detail}"})
+    lines = [
         f"vpc-ipamd {answer['version']} on {answer['instance_id'] or 'an unknown instance'}: {answer['phase']}, {readiness}, "
         f"up {answer['uptime_s']:.0f} s",
         "",
-        table(answer["stages"], {"STAGE": "{name}", "STATE": "{state}", "MS": "{elapsed_ms:.1f}", "DETAIL": "{detail}"}),
+        *stages.splitlines(),
         "",
         f"pool     {_pool(pool)}",
         f"targets  {targets(pool)}",
@@ -48,10 +80,14 @@ def render_status(answer: Answer) -> str:
         use = f"not used: {subnet['why_not']}" if subnet["why_not"] else "used for new ENIs"
         lines.append(f"subnet   {subnet['subnet_id']} with {counted(int(subnet['free_count']), 'free address')}, {use}")
     lines += [f"link     {sentence}" for sentence in answer.get("confinement", {}).get("foreign_links", ())]
-    lines += [f"lacks    {sentence}" for sentence in answer["lacks"]]
-    last = answer.get("last_error")
-    lines.append(f"last error  {last['at']} {last['what']}: {last['message']}" if last else "last error  none since start")
-    return "\n".join(lines)
+    return [*lines, f"last error  {_last_error(answer.get('last_error'))}"]
+
+
+def _last_error(last: Answer | None) -> str:
+    if not last:
+        return "none since start"
+    resolved = f"resolved at {last['resolved_at']}: " if last.get("resolved_at") else ""
+    return f"{resolved}{last['at']} {last['what']}: {last['message']}"
 
 
 def targets(answer: Answer) -> str:
@@ -66,8 +102,8 @@ def _reach(answer: Answer) -> str:
 def _pool(pool: Answer) -> str:
     states = _states(pool)
     states += f", {pool['lost_count']} lost" if pool["lost_count"] else ""
-    enis = f"{pool['eni_count']} of {counted(pool['eni_limit'], 'ENI')} with {counted(pool['slots_per_eni'], 'slot')} each"
-    return f"{pool_size(pool['total_count'])}: {states}; {enis}"
+    enis = of_limit(pool["eni_count"], pool["eni_limit"], "ENI")
+    return f"{pool_size(pool['total_count'])}: {states}; {enis} with {counted(pool['slots_per_eni'], 'slot')} each"
 
 
 def _states(pool: Answer) -> str:
@@ -236,7 +272,7 @@ def _look(daemon: Ask) -> dict[str, dict[str, str]]:
     attachments = {}
     for row in rows:
         sandbox, lost = f"{row['container_id']}/{row['ifname']}", f", lost since {row['lost_since']}" if row["lost_since"] else ""
-        attachments[sandbox] = f"{row['address']} {row['sandbox_name'] or '-'} {sandbox}{lost}"
+        attachments[sandbox] = f"{row['address']} {fitting(row['sandbox_name'] or '-', CELL_MAX)} {sandbox}{lost}"
     return {
         "daemon": {"": f"vpc-ipamd {status['version']} answers, {status['phase']}"},
         "verdict": {"": status["verdict"]},
@@ -249,7 +285,7 @@ def _look(daemon: Ask) -> dict[str, dict[str, str]]:
 
 WATCH = Verb(
     help="changes of verdict, pool and attachments, a line each, until Ctrl-C",
-    render=lambda answer: f"{answer['at']}  {answer['what']:<10}  {answer['text']}",
+    render=lambda answer: f"{answer['at']}  {answer['what']:<10}  {fitting(answer['text'], LINE_MAX)}",
     make=_watch,
     arguments=(
         argument(

@@ -41,7 +41,8 @@ def assert_not_ready_because(made: Rig, *words: str) -> None:
     answer = status(made)
     assert not answer["ready"]
     assert answer["verdict"].startswith("NOT READY: ")
-    assert "; next: " in answer["verdict"]
+    assert len(answer["verdict"]) <= 120
+    assert all(one["since"] and one["next"] and one["page"] for one in answer["conditions"])
     assert not conflist(made).exists()
     told = made.driver.ipamctl("status")
     assert (told.returncode, told.stdout.splitlines()[0].startswith("NOT READY: ")) == (1, True)

@@ -32,6 +32,7 @@ def test_the_state_is_what_ipamctl_gets(page: Shown) -> None:
     assert (status, headers["content-type"]) == (200, "application/json")
     assert state["status"]["pool"]["assigned_count"] == 2
     assert state["status"]["verdict"]
+    assert state["status"]["cut_off_count"] == 0
     assert [eni["assigned_count"] for eni in state["enis"]] == [2, 0]
     assert [one["container_id"] for one in state["attachments"]] == ["b", "a"]
     assigned = [(one["container_id"], one["pod"]) for one in state["events"] if one["event"] == "assigned"]

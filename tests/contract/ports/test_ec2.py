@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 
 import pytest
 
@@ -204,3 +205,18 @@ def test_calls_are_reported_by_api(cloud: Cloud) -> None:
     assert report.buckets[-1] == 1
     assert report.left_count > 0
     assert report.rate_per_s > 0
+
+
+def test_an_address_is_found_with_its_eni_and_instance(cloud: Cloud) -> None:
+    """A primary one, a secondary one, and by its subnet one of a prefix; nobody's is found nowhere."""
+    eni_id = cloud.attached()
+    eni = cloud.ec2.describe_eni(eni_id)
+    (secondary,) = sorted(cloud.ec2.assign_addresses(eni_id, count=1))
+    (prefix,) = cloud.ec2.assign_prefixes(eni_id, count=1)
+    assert eni.primary_address is not None
+    for address in (eni.primary_address, secondary):
+        assert [(one.eni_id, one.instance_id) for one in cloud.ec2.find_address(address)] == [(eni_id, cloud.instance_id)]
+    inside = prefix.network_address + 3
+    assert cloud.ec2.find_address(inside) == ()
+    assert [one.eni_id for one in cloud.ec2.find_address(inside, subnet_id=eni.subnet_id)] == [eni_id]
+    assert cloud.ec2.find_address(IPv4Address("192.0.2.1"), subnet_id=eni.subnet_id) == ()

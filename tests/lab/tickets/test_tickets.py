@@ -121,13 +121,20 @@ def test_who_had_this_address() -> None:
     ],
 )
 def test_ec2_refuses(code: str, quoted: tuple[str, ...]) -> None:
-    """The pool cannot grow, and says why; pods that run answer, and a new one gets the address that is there."""
+    """The pool cannot grow, and says why; pods that run answer, and a new one gets the address that is there. Once the cause is mended
+    the page's second command has the pool grow at once, and the status says that it is over."""
     with growing(AssignPrivateIpAddresses=code, CreateNetworkInterface=code) as made, talk.Servers() as servers:
         told(made, NO_ADDRESS, *quoted, status=None)
         for name, address in made.attachments().items():
             servers.add(name, made.node.netns_path(f"/run/netns/{name}"), address=address)
         serve(made, servers, "meanwhile")
         assert answering(made) == ["meanwhile", "pod-0", "pod-1"]
+        made.lab.faults.clear()
+        status, text = ask(made, section(NO_ADDRESS).commands[1])
+        assert (status, "asked now" in text) == (0, code != "RequestLimitExceeded"), text  # throttling ends by itself
+        if code != "RequestLimitExceeded":
+            wait_until(lambda: made.pool()["free_count"] == 2, what="the pool has grown")
+            wait_until(lambda: "last error  resolved" in ask(made, section(NO_ADDRESS).commands[0])[1], what="it is over")
 
 
 def test_a_crash_loop() -> None:

@@ -224,3 +224,58 @@ def test_config_has_the_same_fields_with_and_without_a_daemon(capsys: pytest.Cap
     assert ipamctl.main(["--socket", str(tmp_path / "none"), "config", "-o", "json"]) == 0
     (first, *_) = json.loads(capsys.readouterr().out)["settings"]
     assert list(first) == [field.name for field in pb.Setting.DESCRIPTOR.fields]
+
+
+REFUSAL = (
+    "EC2 AssignPrivateIpAddresses failed for eni-0abc: UnauthorizedOperation: You are not authorized to perform this operation"
+)
+
+
+def test_a_sentence_stands_once_on_the_screen() -> None:
+    """With since when, what to do and its page; the lines that repeat it point at it, in every form in which they do."""
+    condition = {
+        "subject": "ec2",
+        "since": "2026-11-25T10:00:00.000Z",
+        "text": f"EC2: {REFUSAL}; allow it",
+        "next": "do what it says",
+        "page": "docs/iam.md",
+    }
+    last = {"at": "2026-11-25T10:00:00.000Z", "what": "pool", "message": f"{REFUSAL}; allow it", "resolved_at": ""}
+    stages = [{"name": "ec2", "state": "degraded", "elapsed_ms": 1.0, "detail": REFUSAL}]
+    pool = answer()["pool"] | {"last_cycle": f"short of 1 address, and cannot grow: {REFUSAL} (next try in 600 s)"}
+    cloud = {"reachable": True, "call_count": 2, "detail": f"refused 2 times, last: {REFUSAL}"}
+    text = STATUS.render(answer(conditions=[condition], lacks=["x"], last_error=last, stages=stages, pool=pool, cloud=cloud))
+    assert text.count(REFUSAL) == 1
+    assert text.splitlines()[2:4] == [
+        f"lacks    EC2: {REFUSAL}; allow it",
+        "         since 2026-11-25T10:00:00.000Z; do what it says; see docs/iam.md",
+    ]
+    assert "(next try in 600 s)" in text
+
+
+def test_a_corrected_error_says_so() -> None:
+    """It is the last one that there was, and no longer one."""
+    last = {"at": "2026-11-25T10:00:00.000Z", "what": "pool", "message": "no", "resolved_at": "2026-11-25T11:00:00.000Z"}
+    line = STATUS.render(answer(last_error=last)).splitlines()[-1]
+    assert line == "last error  resolved at 2026-11-25T11:00:00.000Z: 2026-11-25T10:00:00.000Z pool: no"
+
+
+def test_more_enis_than_there_may_be_are_no_part_of_them() -> None:
+    """MAX_ENI was lowered, or one is leaving: it is said how many are above."""
+    pool = answer()["pool"] | {"eni_count": 4, "eni_limit": 3}
+    assert "; 4 ENIs (1 above the limit of 3) with 1 slot each" in lines_of(pool=pool)["pool"]
+
+
+@pytest.mark.parametrize("length", [200, 507, 100_000])
+def test_one_long_text_does_not_push_the_other_rows_apart(length: int) -> None:
+    """The beginning and the end of it are shown; every row stays as wide as a screen can be, and columns stay columns."""
+    name = "namespace/" + "p" * (length - 20) + "-x7k2p"
+    row = {"container_id": "c" * 64, "address": "10.0.0.5", "ifname": "eth0", "sandbox_name": "default/web", "eni_id": "eni-1"}
+    row |= {"host_veth": "eni1", "created_at": "2026-11-25T10:00:00.000Z", "origin": "add", "lost_since": ""}
+    lines = ATTACHMENTS.render({"attachments": [row, row | {"sandbox_name": name}]}).splitlines()
+    assert max(map(len, lines)) < 300
+    assert lines[1].index("eni-1") == lines[2].index("eni-1")
+    assert "namespace/ppp" in lines[2]
+    assert "-x7k2p " in lines[2]
+    status = STATUS.render(answer(lacks=[name], last_error={"at": "t", "what": name, "message": name}, verdict=name[:120]))
+    assert max(map(len, status.splitlines())) < 1000

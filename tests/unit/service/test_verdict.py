@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
 import pytest
 
-from ipamd.core.health import Phase, StageReport, StageState
+from ipamd.core.health import Health, Phase, StageReport, StageState
 from ipamd.model.cloud import CallUnderWay
-from ipamd.report.verdict import Facts, facts, verdict
+from ipamd.model.errors import CloudError
+from ipamd.report.verdict import ADVICE, MOST, Facts, advice, facts, told, verdict
+from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
+
+ROOT = Path(__file__).parents[3]
 
 DENIED = "EC2 DescribeNetworkInterfaces failed for i-1: UnauthorizedOperation: no; allow ec2:DescribeNetworkInterfaces"
 THROTTLED = "EC2 DescribeNetworkInterfaces failed for i-1: RequestLimitExceeded: slow down; if it lasts, ask for a higher limit"
@@ -24,9 +32,64 @@ def said(
     conditions: dict[str, str] | None = None,
     stages: tuple[StageReport, ...] = (),
     refusal: str = "",
+    cut_off: int = 0,
 ) -> str:
     """The verdict in a situation."""
-    return verdict(Facts(is_ready, phase, count, conditions or {}, stages, refusal))
+    return verdict(Facts(is_ready, phase, count, conditions or {}, stages, refusal, cut_off_count=cut_off))
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize(
+    "pool", [{}, EMPTY, {"pool": f"pool: no address is assignable: {FULL * 9}"}], ids=["free", "empty", "long"]
+)
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 40])
+@pytest.mark.parametrize("cut_off", [0, 1, 100_000])
+def test_the_line_is_short_whatever_is_amiss(is_ready: bool, pool: dict[str, str], count: int, cut_off: int) -> None:
+    """MOST characters, however many conditions there are and however long their words."""
+    many = {f"fight link eni-0123456789abcdef{number}": "fight: " + "x" * 5000 for number in range(count)}
+    for phase in Phase:
+        line = said(
+            is_ready=is_ready, phase=phase, conditions=many | pool, refusal=DENIED * 9, cut_off=cut_off, stages=RESTORING * 9
+        )
+        assert len(line) <= MOST
+
+
+def test_each_condition_is_told_once_with_since_what_to_do_and_a_page_that_there_is() -> None:
+    """A cause that is a condition itself is told by that; advice of its own comes before the table's."""
+    since = datetime(2026, 11, 25, 10, tzinfo=UTC)
+    known = {"ec2": f"EC2: {FULL}; use a larger subnet", "other": "other: x; next: call somebody"} | EMPTY
+    found = told(Facts(True, Phase.SERVING, 0, known, since={"ec2": since}))
+    assert [one.subject for one in found] == ["ec2", "pool", "other"]
+    assert sum(FULL in one.text for one in found) == 1
+    assert (found[0].since, found[1].since, found[2].next) == (since, None, "call somebody")
+    for subject in [*ADVICE, "frozen eni-1", "fight link x", "whatever"]:
+        step, page = advice(subject)
+        file, _, anchor = page.partition("#")
+        text = (ROOT / file).read_text()
+        assert step
+        assert not anchor or anchor in {anchor_of(line) for line in text.splitlines() if line.startswith("#")}, page
+
+
+def anchor_of(heading: str) -> str:
+    """As GitHub makes it of a heading."""
+    return re.sub(r"[^a-z0-9 -]", "", heading.lstrip("# ").lower()).replace(" ", "-")
+
+
+def test_an_error_that_was_corrected_says_so() -> None:
+    """Of a condition that ended, of a verb that has succeeded since, and of an ENI's routing; another's success says nothing."""
+    clock = FakeClock()
+    health = Health(clock, ())
+    for what, other in (("ec2", "pool"), ("ADD 0123456789abc", "DEL"), ("host routing of eni-1", "host routing of eni-10")):
+        health.record_error(what, CloudError("no"))
+        clock.advance(5)
+        health.resolve(other)
+        last = health.last_error()
+        assert last is not None
+        assert last.resolved_at is None
+        health.report(what.partition(" 0")[0], "")
+        last = health.last_error()
+        assert last is not None
+        assert last.resolved_at == clock.now()
 
 
 @pytest.mark.parametrize(
@@ -36,18 +99,26 @@ def said(
         (said(is_ready=True, count=1), "ready: 1 address can be given"),
         (
             said(is_ready=True, count=3, conditions={"cri": "CRI: it is silent", "a": "a: b"}),
-            "ready, with 2 conditions: 3 addresses can be given; CRI: it is silent; a: b",
+            "ready, with 2 conditions: 3 addresses can be given; a; cri",
         ),
-        (said(is_ready=True, conditions=EMPTY), f"ready, with 1 condition: pool: no address is assignable: {FULL}"),
+        (
+            said(is_ready=True, conditions=EMPTY),
+            "ready, with 1 condition: pool: no address is assignable: EC2 AssignPrivateIpAddresses: InsufficientFreeAddressesInSubnet",
+        ),
         # EC2's refusal is a condition of its own, and the cause of the empty pool: it is told once
         (
             said(is_ready=True, conditions=EMPTY | {"ec2": f"EC2: {FULL}; use a larger subnet"}),
-            f"ready, with 2 conditions: pool: no address is assignable: {FULL}",
+            "ready, with 2 conditions: pool: no address is assignable: InsufficientFreeAddressesInSubnet; ec2",
+        ),
+        (said(is_ready=True, count=3, cut_off=5), "ready, but 5 pods without network: 3 addresses can be given"),
+        (
+            said(is_ready=True, count=3, cut_off=1, conditions={"frozen eni-1": "x"}),
+            "ready, but 1 pod without network, with 1 condition: 3 addresses can be given; frozen eni-1",
         ),
     ],
 )
 def test_a_ready_node_says_what_it_can_give_and_what_it_lacks(line: str, expected: str) -> None:
-    """Counts with their nouns, and every condition."""
+    """Counts with their nouns, the conditions by name, and pods without network before all else."""
     assert line == expected
 
 
@@ -72,9 +143,27 @@ def test_a_ready_node_says_what_it_can_give_and_what_it_lacks(line: str, expecte
 )
 def test_a_node_that_is_not_ready_says_why_and_what_comes_next(line: str, cause: str) -> None:
     """What blocks the start comes first; a refusal of a call that is being retried is the newest word about EC2."""
-    assert line.startswith(f"NOT READY: {cause}; next: ")
-    assert line.rpartition("; next: ")[2] != ""
+    whole = f"NOT READY: {cause}"
+    assert line.partition("; next: ")[0] in {
+        whole,
+        whole.partition(" failed")[0] + ": " + whole.rpartition("i-1: ")[2].partition(":")[0],
+    }
     assert "\n" not in line
+
+
+def test_sandboxes_without_network_are_counted_once(node: FakeNode) -> None:
+    """On an ENI whose link is gone, with an address that EC2 does not show, or that could not be repaired; of what is gone none."""
+    node.health.mark_ready()
+    for name in ("a", "b"):
+        node.add(name)
+    sources = node.app.introspection.sources
+    assert facts(sources).cut_off_count == 0
+    key = str(node.datastore.attachments()[0].key)
+    node.app.host_network.odd.report(key, CloudError("no way"))
+    node.app.host_network.odd.report("c/eth0", CloudError("gone"))
+    assert facts(sources).cut_off_count == 1
+    node.app.pool.enis.routing.freeze(node.datastore.attachments()[0].eni_id)
+    assert verdict(facts(sources)).startswith("ready, but 2 pods without network, with 3 conditions: ")
 
 
 def test_the_facts_come_from_memory_and_an_empty_pool_is_a_condition_that_ends_by_itself(node: FakeNode) -> None:
