@@ -1,16 +1,18 @@
 """`ipamd datastore`: show the level of the datastore's file, and take it back for an earlier release.
 
-For the operator who goes back further than one release (docs/datastore.md, "The datastore's schema"). Works only while no daemon
-has the file: SQLite's lock says so.
+For the operator who goes back further than one release (docs/datastore.md, "The datastore's schema"). The level is shown beside a
+daemon too; taking it back works only while none has the file: SQLite's lock says so.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ipamd.datastore.disk import Disk
 from ipamd.datastore.migrations import LEVEL, LEVEL_OF_FILES_WITHOUT_ONE, STEPS, downgrade, level_of
@@ -43,7 +45,17 @@ def main(arguments: Sequence[str]) -> int:
 def _run(path: Path, verb: str, to: int) -> str:
     if not path.is_file():
         raise DatastoreError(f"there is no datastore at {path}", details="an earlier release starts with an empty one")
-    disk = Disk(path, lock_wait_s=0.0)
+    if verb == "level":  # of a copy: a daemon that runs holds the file, and changes its level at its start only
+        with TemporaryDirectory() as copy:
+            for end in ("", "-wal"):
+                if Path(f"{path}{end}").is_file():
+                    shutil.copyfile(f"{path}{end}", f"{copy}/{path.name}{end}")
+            return _told(Path(copy) / path.name, path, verb, to)
+    return _told(path, path, verb, to)
+
+
+def _told(file: Path, path: Path, verb: str, to: int) -> str:
+    disk = Disk(file, lock_wait_s=0.0)
     try:
         if verb == "downgrade":
             before = downgrade(disk, to=to)

@@ -326,3 +326,15 @@ def test_the_command_is_the_daemons(path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{path} was of level {LEVEL} and is of level 2\n"
     assert level(path) == [("2",)]
+
+
+def test_the_level_is_shown_beside_a_living_daemon(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also what is only in its WAL; taking it back needs the file alone, and says who may have it."""
+    opened = open_at(path)
+    try:
+        assert command.main(["--file", str(path), "level"]) == 0
+        assert f"{path} is of level {LEVEL}" in capsys.readouterr().out
+        assert command.main(["--file", str(path), "downgrade", "--to", "1"]) == command.EXIT_REFUSED
+        assert "is another ipamd running?" in capsys.readouterr().err
+    finally:
+        opened.datastore.close()
