@@ -11,6 +11,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,23 @@ def difference(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSI
         return "was missing"
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}", details="mount the CNI configuration directory") from error
+
+
+SUFFIXES = (".conf", ".conflist", ".json")
+"""Of files that runtimes read, the first one by name alone. Source: github.com/containernetworking/cni, libcni/conf.go (ConfFiles)."""
+
+
+def sorts_before(path: Path) -> str:
+    """The first file that a runtime takes instead of ours; "" if there is none. What it cannot read it passes over, and so do we."""
+    with suppress(OSError):
+        for name in sorted(os.listdir(path.parent)):  # noqa: PTH208  # names are what is sorted
+            if name >= path.name:
+                break
+            with suppress(OSError, ValueError, RecursionError):
+                found = json.loads(content_of(str(path.with_name(name)))) if name.endswith(SUFFIXES) else None
+                if isinstance(found, dict) and (found.get("type") or found.get("plugins")):
+                    return str(path.with_name(name))
+    return ""
 
 
 def write(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> Path:
@@ -220,6 +238,11 @@ class ConflistKeeper(FollowedFile):
             log.warning("conflist repaired=%s", repaired)
             self._record_all([repaired])
         self._others.take()
+        first = sorts_before(self._config.conflist_path)
+        sentence = (
+            f"other conflist: {first} sorts before {self._config.conflist_path.name}: the runtime calls its plugin for new pods"
+        )
+        self._health.report("other conflist", first and sentence)
 
     def _ask(self, hindrance: str) -> bool:
         """Ask those whose files changed; one that is lacking is a condition. Returns: whether other versions are to be offered."""

@@ -16,7 +16,7 @@ from ipamd.core.clock import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import conflist
 from ipamd.host import files as file_follower
-from ipamd.host.conflist import ConflistKeeper
+from ipamd.host.conflist import ConflistKeeper, sorts_before
 from ipamd.host.files import FileFollowers
 from ipamd.host.plugins import Bundle
 from ipamd.host.repair_backoff import FIGHT_REPAIRS, Fights
@@ -264,3 +264,23 @@ def test_a_damaged_image_does_not_keep_the_disk_busy(running: Kept, monkeypatch:
     wait_until(lambda: bool(copied), what="the first try")
     time.sleep(1.0)  # ten looks, if each woke the next
     assert copied == ["loopback"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "is_first"),
+    [
+        ("00-other.conf", b'{"type": "bridge"}', True),
+        ("00-other.conflist", b'{"plugins": [{"type": "bridge"}]}', True),
+        ("00-other.json", b'{"type": "bridge"}', True),
+        ("99-other.conf", b'{"type": "bridge"}', False),
+        ("00-other.conf.bak", b'{"type": "bridge"}', False),
+        ("00-other.conf", b"no json", False),
+        ("00-other.conflist", b'{"plugins": []}', False),
+    ],
+)
+def test_a_file_that_the_runtime_takes_first_is_found(tmp_path: Path, name: str, content: bytes, is_first: bool) -> None:
+    """By name, as runtimes choose; a FIFO beside it hangs nobody."""
+    ours = tmp_path / "10-vpc-ipamd.conflist"
+    os.mkfifo(tmp_path / "00-a.conf")
+    (tmp_path / name).write_bytes(content)
+    assert sorts_before(ours) == (str(tmp_path / name) if is_first else "")
