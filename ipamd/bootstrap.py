@@ -236,6 +236,7 @@ class App:
     def _retry(self) -> list[tuple[str, Refusal]]:
         """Have EC2 asked now for what it refused. From any thread."""
         ended = self.pool.subnets.limits.retry()
+        self.context.demand.trigger()
         self.pool.resyncs.changed.set()
         return ended
 

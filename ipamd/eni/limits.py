@@ -170,7 +170,6 @@ class Limits:
         """`draw`: 0.0 to 1.0; 1 more than that is this node's `part` of the time for which what nobody waits for is put off."""
         self._clock = context.clock
         self._agenda = context.agenda
-        self._demand = context.demand
         self._ec2 = ec2
         self.part = 1.0 + draw()
         self._limits: dict[Key, _Limit] = {}
@@ -260,7 +259,6 @@ class Limits:
         }
         self._agenda.clear(*put_off)
         log.info("EC2 is asked now for what it refused count=%d", len(put_off))
-        self._demand.trigger()
         default = Refusal("EC2 refused it, or did not answer")
         return [(" ".join(map(str, key)), replace(refused.get(key, default), left_s=left_s)) for key, left_s in put_off.items()]
 
