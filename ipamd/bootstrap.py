@@ -16,7 +16,7 @@ from ipamd.cloud.limits import from_table
 from ipamd.core.agenda import Agenda
 from ipamd.core.context import ServiceContext
 from ipamd.core.deadline import KeyLocks
-from ipamd.core.demand import Demand
+from ipamd.core.demand import Demand, delay
 from ipamd.core.freeze import Freeze
 from ipamd.core.refused_adds import RefusedAdds
 from ipamd.eni.book import EniBook, remember_released
@@ -129,6 +129,7 @@ class App:
             cooldown=cooldown,
             mtu=lambda: current.now.network.sandbox_mtu,
             egress=lambda: adapters.hostnet.egress()[0],
+            delay=lambda: delay(adapters.ec2, context.clock),
             waiting_limit=max(current.now.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
             veth_names=VethNames(context, cooldown=cooldown, runtime=runtime, prefix=prefix, is_by_pod=is_by_pod),
             pod_names=VethNames(context, cooldown=cooldown, runtime=runtime, prefix=prefix, is_by_pod=True),
@@ -214,7 +215,7 @@ class App:
             released=lambda: self.pool.provisioner.steps.counts,
             metadata=self.cloud.difference,
             metadata_requests=adapters.metadata.request_count,
-            cut_off=lambda: len(self.host_network.odd.names),
+            cut_off=self.host_network.cut_off_count,
         )
         self.metrics.watch(sources, counts)
         self.cni = CniServicer(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +18,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from ipamd.core.demand import delay
 from ipamd.core.health import READY, Phase, StageState
 from ipamd.eni.external_changes import MetadataDifference
 from ipamd.eni.resync import Found, ResyncReason
@@ -88,6 +91,16 @@ def all_of(keys: Iterable[K], values: Mapping[K, int]) -> Mapping[Any, float]:
 RELEASED_KINDS = ("addresses", "prefixes", "enis")
 """Labels of `ipamd_released_total`: single addresses, /28s and whole ENIs, whose addresses are not counted again."""
 
+CONDITIONS = re.compile(
+    "start|export|aws-node chains|aws-node|given twice|import|cni-backend|spool|kernel|host-routing|plugins|conflist|first address|"
+    "served mark|pool|frozen eni|frozen|ec2 answer|ec2 differences|ec2 process|ec2|another look|mass loss|lost addresses|other hands|"
+    "limits|giving back|subnets|security groups|connection tracking|prefixes|unplaced|duplicates|node routing|confinement|"
+    "foreign links|egress|repair of sandboxes|removal of links|removal of rules|fight|cri|reaping|quarantine|spooled dels|history|"
+    "settings restart|settings reload|settings|metrics port|health port|recovery|cloud|links|cooldown|events|runtime|ports|"
+    "maintenance|files|host network|drain hook"
+)
+"""Labels of `ipamd_condition_subjects`: how the subjects begin; some end with an object's name. Whatever else comes is `other`."""
+
 EGRESS_STATES = ("in use", "cooling", "free")
 
 OF_REST = f"; what is free of a /80 counts as {MANY}"
@@ -115,6 +128,12 @@ RECONCILED: Mapping[str, Found] = {
 """Label of `awscni_reconcile_count` -> what it counts. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, reconcileCnt."""
 
 
+def _subject(subject: str) -> str:
+    """The word of CONDITIONS for a condition's subject."""
+    found = CONDITIONS.match(subject.lower())
+    return found[0] if found else OTHER
+
+
 class Families(Collector):
     """Reads memory; made once. `served`: requests of a verb since the start."""
 
@@ -138,6 +157,8 @@ class Families(Collector):
         text = "1 when ADD is served and the conflist is in place; never before the first address of a boot"
         yield "ipamd_ready", text, "", int(health.is_ready)
         yield "ipamd_conditions", "Lines `lacks` of `ipamctl status`", "", len(known.conditions)
+        text = "Lines `lacks` of `ipamctl status`, by subject"
+        yield "ipamd_condition_subjects", text, "subject", Counter(map(_subject, known.conditions))
         yield "ipamd_assignable_addresses", f"Free addresses that an ADD could have now{OF_REST}", "", known.assignable_count
         held = sources.locks.held()
         yield "ipamd_operations_in_progress", "Sandboxes with an operation in progress", "", len(held)
@@ -168,6 +189,11 @@ class Families(Collector):
         sources, counts = self._sources, self._sources.datastore.counts()
         frozen = all_of(FreezeCause, {one.cause: 1 for one in sources.freezings()})
         yield "ipamd_pool_frozen", "1 for each reason why the pool makes no ENI and releases nothing", "reason", frozen
+        kind = sources.demand.status().kind
+        kind = delay(self._counts.ec2, sources.clock) if kind is Blocked.GROWING else kind
+        blocked = all_of(Blocked, {kind: 1})
+        text = "1 for what keeps the pool from growing now; `growing`: nothing"
+        yield "ipamd_pool_blocked", text, "cause", blocked
         yield "ipamd_addresses", f"Addresses by state{OF_REST}", "state", {state: getattr(counts, state) for state in STATES}
         yield "ipamd_held_addresses", "Free addresses that are given to nobody for now", "", counts.held
         text = "Free addresses above the target, in whole units of what the target counts"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from ipamd.metric_families import Counts, Families
@@ -33,6 +33,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # of /proc/self, at each scrape
         self._requests = Counter("ipamd_requests", "CNI requests answered", ("verb", "code"), registry=self.registry)
         self._latency = Histogram(
             "ipamd_request_duration_ms",

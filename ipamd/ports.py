@@ -331,6 +331,10 @@ class HostNetwork(Protocol):
     def dropped_packets(self) -> Mapping[str, int]:
         """How many packets of sandboxes were dropped, by reason, at the last look. From memory."""
 
+    def filtered(self) -> frozenset[str]:
+        """Whose packets other software on the node drops, at the last look: addresses, host veths, NODE for all that is forwarded.
+        From memory."""
+
     def foreign_links(self) -> Sequence[ForeignLink]:
         """Links of the host that are not ours and lead into a sandbox's namespace, at the last look. From memory."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
+import yaml
 from prometheus_client import Metric
 
 from ipamd.eni.external_changes import MetadataDifference
@@ -13,7 +16,9 @@ from ipamd.metrics import Metrics
 from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
 from ipamd.ports import Ec2
 from ipamd.report.sources import Sources
-from tools.metrics_words import ALERTS, METRICS_HEAD, NOT_HERE, OF_THEIRS, THE_SAME, ZERO
+from tools.metrics_words import ALERTS_HEAD, ALERTS_TAIL, METRICS_HEAD, NOT_HERE, OF_THEIRS, THE_SAME, ZERO
+
+RULES = Path(__file__).resolve().parents[1] / "manifests" / "monitoring" / "rules.yaml"
 
 SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}
 """What the library appends to the name of a family of this type."""
@@ -31,7 +36,19 @@ def metrics_page() -> str:
         f"## Names of amazon-vpc-cni-k8s that are not here\n\nOf its {len(OF_THEIRS) + len(NOT_HERE)} metrics "
         f"{len(OF_THEIRS)} are above. The others:\n\n| Its name | Why not, and what to look at |\n|---|---|\n{missing}\n"
     )
-    return f"{METRICS_HEAD}\n{ALERTS}\n{ZERO}\n{head}" + "\n".join(rows) + f"\n\n{theirs}"
+    return f"{METRICS_HEAD}\n{_alerts()}\n{ZERO}\n{head}" + "\n".join(rows) + f"\n\n{theirs}"
+
+
+def _alerts() -> str:
+    """A heading for each alert, which its annotation `runbook` names: what it means, what to do."""
+    (group,) = yaml.safe_load(RULES.read_text())["spec"]["groups"]
+    return f"{ALERTS_HEAD}\n{''.join(map(_alert, group['rules']))}{ALERTS_TAIL}"
+
+
+def _alert(rule: Mapping[str, Any]) -> str:
+    what = rule["annotations"]
+    text = re.sub(r"docs/([\w.]+md)(#[\w-]+)?", r"[\1](\1\2)", what["description"])
+    return f"### {rule['alert']}\n\n{what['summary']}. {text.removesuffix('.')}.\n\n"
 
 
 def documented() -> Iterator[Metric]:
@@ -112,6 +129,9 @@ class _Silent:
     def call_reports(self) -> Mapping[str, CallReport]:
         statuses = {ANSWERED: StatusReport(0, 0.0), "RequestLimitExceeded": StatusReport(0, 0.0)}
         return {"DescribeNetworkInterfaces": CallReport(statuses=statuses)}
+
+    def throttling(self) -> None:
+        """It never throttled."""
 
     def calls_under_way(self) -> tuple[()]:
         return ()

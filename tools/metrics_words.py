@@ -1,4 +1,4 @@
-"""What `docs/metrics.md` says beside the table of metrics: the head, what to alert on, and amazon-vpc-cni-k8s beside it.
+"""What `docs/metrics.md` says beside the table of metrics: the head, and amazon-vpc-cni-k8s beside it.
 
 Written by hand; `tests/unit/docs/test_metrics_page.py` checks that no metric is missing.
 """
@@ -23,37 +23,15 @@ Everything is read from memory, twice a second at most; a figure that is not kno
 `ipamd_cri_` metrics appear once the daemon follows the runtime.
 """
 
-ALERTS = """\
-## What to alert on
+ALERTS_HEAD = """\
+## Alerts
 
-Nobody has run vpc-ipamd in production yet: the limits follow from the daemon's own periods. Adjust them.
+Of `manifests/monitoring/rules.yaml`. `make test-all` runs each, unscaled, on metrics of lab nodes in trouble, under load and at rest
+(`tests/recordings/`). Nobody has run vpc-ipamd in production yet.
+"""
 
-| Alert when | Means | Look at |
-|---|---|---|
-| `up == 0`, or `absent(ipamd_ready)` | the daemon is down: new pods are refused, DELs are kept on disk | the pod, its log, its exit status: [troubleshooting](troubleshooting.md#the-daemon-ends-by-itself) |
-| `ipamd_ready == 0` for 2 min | it runs but does not serve ADD, had no address to give since the boot, or could not write the conflist | the first line of `ipamctl status` |
-| `ipamd_assignable_addresses == 0` for 10 min | the pool of this node is empty: new pods wait or are refused | the first line of `ipamctl status` |
-| `ipamd_addresses{state="lost"} > 0` | EC2 does not show addresses that sandboxes have: they have no network | `ipamctl audit` names the sandboxes |
-| `rate(awscni_no_available_ip_addresses[5m]) > 0` | ADDs are refused because no address is free | the message in the pod's events: [code 11](troubleshooting.md#a-pod-does-not-start-code-11-try-again-later) |
-| `ipamd_source_checked == 0` for 2 min, without `VPC_IPAMD_EXTRA_SOURCE_CIDRS` | sandboxes may send with addresses that are not theirs | `ipamctl status`, *lacks*; `ipamctl audit` |
-| `ipamd_spooled_deletes > 0` for 2 min | DELs wait on disk although the daemon answers | its log: [the spool](troubleshooting.md#dels-stay-in-the-spool) |
-| `ipamd_oldest_operation_age_s > 60` | an ADD, DEL or CHECK is stuck and holds the lock of its sandbox | `ipamctl status`, line *busy*; the log |
-| `ipamd_addresses{state="quarantined"} > 0` for 90 min | addresses are wired, no source can say for which sandbox, and the quarantine does not end | `ipamctl explain ADDRESS`: [quarantine](troubleshooting.md#addresses-are-quarantined) |
-| `rate(ipamd_metrics_refused_connections_total[5m]) > 1` for 5 min | somebody floods this port or holds connections to it; ADD and DEL go on, scrapes may be slow | `ss -tn sport = :61678` on the node names the addresses |
-| `increase(ipamd_repairs_total[10m]) >= 3` for 30 min | something on the node undoes what the daemon repairs: pods lose traffic again and again | `ipamctl status`, line `fight:`: [fights](troubleshooting.md#something-undoes-repairs) |
-| `ipamd_given_twice_addresses > 0` | amazon-vpc-cni-k8s was started beside us and gave addresses that pods of ours have | `ipamctl audit` names both pods of each: [given twice](troubleshooting.md#lacks-lines-of-ipamctl-status) |
-| `increase(ipamd_defects_total[1h]) > 0` | vpc-ipamd met what must never happen; what was asked for was refused and nothing was changed | report it, with the log of that hour and `ipamctl audit` |
-| `increase(ipamd_ec2_attempts_total{outcome="denied"}[30m]) > 0` | the node's role may not do what the pool needs | the log, and [the policy](../manifests/iam-policy.json) |
-| `rate(ipamd_ec2_attempts_total{outcome="throttled"}[10m]) > 0.05` for 15 min | EC2 throttles the account: new pods wait longer on every node | `ipamd_ec2_budget_rate_per_s`; who else calls EC2 in this account |
-| `ipamd_subnet_room_addresses < 16` | no subnet of this zone has room for a /28 or a few pods more | [subnets](subnets.md) |
-| `ipamd_egress_addresses{state="free"} < 16` | the node's range for egress is nearly used up: the next pods are refused | [egress](troubleshooting.md#egress-is-used-up) |
-| `ipamd_metadata_difference_age_s > 7200` | instance metadata has shown other addresses than the record for two hours, and EC2 does not say so | `ipamctl status`, *lacks*, `other hands:` |
-| `awscni_assigned_ip_addresses / awscni_ip_max > 0.9` for 30 min | the node is nearly full: the next pods will not fit | `ipamctl capacity` |
-| `ipamd_settings_valid == 0` for 5 min | the settings file is wrong, and the settings before it are kept | `ipamctl status`, *lacks* names every problem |
-| `ipamd_cri_reachable == 0` for 5 min | the container runtime does not answer: sandboxes without a DEL are not freed | `ipamctl status`, *lacks* |
-
-`awscni_assigned_ip_addresses / awscni_ip_max` is how full a node is, in every mode; `awscni_ip_max` does not know MAX_PODS. On an idle node
-`rate(awscni_ec2api_req_count[1h])` is 0.
+ALERTS_TAIL = """\
+A full node (`awscni_assigned_ip_addresses / awscni_ip_max`, which does not know MAX_PODS) is no alert while no further pod is wanted.
 """
 
 ZERO = """\
@@ -68,11 +46,6 @@ is a defect of vpc-ipamd.
 | `invariant-refused` | a request or a loop ended because a constraint or the table of states refused its change (I1 to I9); nothing was changed |
 | `unexpected-error` | a request or a loop ended in an error that is none of those that we know |
 | `datastore-differs` | `ipamctl audit` found that memory and disk differ; counted by each audit |
-
-These can be above 0 without a defect of ours, and should not stay there: `ipamd_given_twice_addresses` (two daemons on one node),
-`ipamd_addresses{state="lost"}` and
-`awscni_force_removed_ips` (somebody took an address that a pod has), `ipamd_addresses{state="quarantined"}`, `ipamd_conditions`,
-`ipamd_metadata_differences`, `ipamd_ec2_held_back_total`.
 """
 
 THE_SAME = "the same"
@@ -82,34 +55,34 @@ OF_THEIRS: Mapping[str, str] = {
     "awscni_assigned_ip_addresses": THE_SAME,
     "awscni_assigned_ip_per_eni": "the same; a series ends when its ENI goes",
     "awscni_aws_api_error_count": "the same for EC2; errors of instance metadata are not in it",
-    "awscni_aws_api_latency_ms": "the same, per attempt instead of per call with its repetitions; no quantiles, as there",
+    "awscni_aws_api_latency_ms": "the same, per attempt; no quantiles",
     "awscni_connmark_backend": "the same; here it is always nftables",
     "awscni_del_ip_req_count": "the same; the reason is always PodDeleted",
-    "awscni_ec2api_error_count": "the same, per attempt instead of per call with its repetitions",
-    "awscni_ec2api_req_count": "the same, per attempt instead of per call with its repetitions",
+    "awscni_ec2api_error_count": "the same, per call",
+    "awscni_ec2api_req_count": "the same, per call",
     "awscni_eni_allocated": THE_SAME,
     "awscni_eni_max": THE_SAME,
-    "awscni_force_removed_enis": "the same event; here the sandboxes keep their addresses as lost, and nothing is removed",
-    "awscni_force_removed_ips": "the same event; here the sandbox keeps its address as lost, and nothing is removed",
-    "awscni_ip_max": "the same number on a node of one kind of addresses; right with both kinds too",
+    "awscni_force_removed_enis": "nothing is kept; here addresses stay, as lost",
+    "awscni_force_removed_ips": "nothing is kept; here they stay, as lost",
+    "awscni_ip_max": "the same with one kind of addresses",
     "awscni_ipamd_node_initialization_duration_seconds": "the same; a start that fails shows no sample",
     "awscni_ipamd_startup_duration_seconds": "the same; `with_api_server` is always false, a start that fails shows no sample",
     "awscni_no_available_ip_addresses": THE_SAME,
-    "awscni_reconcile_count": "the same; counted at a look at EC2, which other hands cause, instead of every minute",
+    "awscni_reconcile_count": "the same, every minute",
     "awscni_total_ip_addresses": THE_SAME,
     "awscni_total_ipv4_prefixes": THE_SAME,
 }
 """Metrics under a name of amazon-vpc-cni-k8s, and whether they mean the same."""
 
 NOT_HERE: Mapping[str, str] = {
-    "awscni_assigned_ip_per_cidr": "with single addresses every address is a label there (/32); `ipamctl attachments` tells the same",
-    "awscni_aws_utils_error_count": "its label names functions of its own code; `ipamd_ec2_attempts_total` has the outcomes",
-    "awscni_build_info": "labels say the version of Go and of another program: `ipamd_build_info`",
-    "awscni_connmark_reconcile_total": "marks are repaired with the rest of the host: `ipamd_repairs_total`",
-    "awscni_ipamd_action_inprogress": "its label names functions of its own code: `ipamd_operations_in_progress`, `ipamd_ec2_calls_in_progress`",
-    "awscni_ipamd_error_count": "its label names functions of its own code: `ipamd_refusals_total`, `ipamd_conditions`, `ipamd_defects_total`",
+    "awscni_assigned_ip_per_cidr": "an address is a label: `ipamctl attachments`",
+    "awscni_aws_utils_error_count": "functions of its own code: `ipamd_ec2_attempts_total`",
+    "awscni_build_info": "Go's version: `ipamd_build_info`",
+    "awscni_connmark_reconcile_total": "`ipamd_repairs_total`",
+    "awscni_ipamd_action_inprogress": "functions of its own code: `ipamd_operations_in_progress`, `ipamd_ec2_calls_in_progress`",
+    "awscni_ipamd_error_count": "functions of its own code: `ipamd_refusals_total`, `ipamd_conditions`, `ipamd_defects_total`",
     "awscni_pod_eni_error_count": "security groups for pods are not supported",
-    "awscni_unrecovered_checkpoint_entries": "nothing recorded is given up at a start: it is lost or quarantined, `ipamd_addresses`",
+    "awscni_unrecovered_checkpoint_entries": "nothing recorded is given up: `ipamd_addresses`, lost or quarantined",
 }
 """Metrics of amazon-vpc-cni-k8s that a scrape does not have here, and what to look at instead.
 

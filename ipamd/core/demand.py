@@ -9,6 +9,10 @@ import threading
 
 from ipamd.model.pool import Blocked
 from ipamd.model.record import dataclass
+from ipamd.ports import Clock, Ec2
+
+THROTTLED_S = 60.0
+"""After a throttled answer whatever is late is late because of it. Ours: as long as an ADD waits at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,13 @@ class PoolStatus:
         """Why there is no address now, with the next step if one is known: for people."""
         cause = self.blocked_by or self.sentence
         return f"{cause}; next: {self.next_step}" if self.next_step else cause
+
+
+def delay(ec2: Ec2, clock: Clock) -> Blocked:
+    """What delays a pool that is not kept from growing: EC2 throttles the calls that are being repeated, or growing takes its time."""
+    throttling = ec2.throttling()
+    is_throttled = throttling is not None and clock.monotonic() - throttling[1] < THROTTLED_S
+    return Blocked.THROTTLED if is_throttled else Blocked.GROWING
 
 
 class Demand:

@@ -38,12 +38,14 @@ from ipamd.model.errors import (
 from ipamd.model.intent import Assign, Create, Delete, Intent, IntentKind, Unassign, Why
 from ipamd.model.pool import (
     Allocate,
+    Blocked,
     CreateEni,
     Growth,
     GrowthState,
     PendingEni,
     Release,
     ReleaseAddresses,
+    blocked_by,
 )
 from ipamd.model.record import dataclass, replace
 from ipamd.ports import Ec2
@@ -244,7 +246,9 @@ class EniProvisioner(Service):
                 address_count += operation.supply_count
         errors = [error for error in self._failed.values() if error is not None]
         why = f"EC2 is asked what became of the last call, which failed: {log_text(errors[-1])}" if errors else ""
-        return replace(known, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count, pending=why)
+        kind = blocked_by(errors[-1]) if errors else Blocked.GROWING
+        known = replace(known, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count)
+        return replace(known, pending=why, pending_kind=kind)
 
     def _resume(self, intent: Intent) -> None:
         self._set_up(self.steps.run(intent, identity=self._identity()))

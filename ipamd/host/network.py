@@ -31,6 +31,7 @@ from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
     INSIDE_IS_LEFT,
+    NODE,
     NOT_REPAIRED,
     ChangeKind,
     HostChange,
@@ -255,6 +256,11 @@ class HostNetworkReconciler(Service):
         # Of the last survey without a fault: that mark, the passes since, and what was compared.
         self._in_order: tuple[object, int, object] | None = None
         self.fights = Fights(clock=context.clock, health=context.health, agenda=context.agenda)
+
+    def cut_off_count(self) -> int:
+        """Sandboxes that packets do not reach or leave: all of them, if what is forwarded is dropped. From any thread."""
+        filtered = self._hostnet.filtered()
+        return self._datastore.counts().assigned if NODE in filtered else len(self.odd.names) + len(filtered)
 
     def confine(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""

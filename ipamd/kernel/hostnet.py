@@ -87,6 +87,7 @@ class KernelHostNetwork(HostNetwork):
         self._link_wait_s = link_wait_s
         self._looker = HostLooker(veth_prefix=config.veth_prefix, family=config.family)
         self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=ruleset.families(config, attachments()))
+        self._filtered = frozenset[str]()
         self._primary_name = ""  # of the primary ENI's link, from the last look
         self._egress: tuple[Family, IpAddress | None] | None = None  # and the node's own address of that family
         self._lock = threading.Lock()
@@ -158,6 +159,9 @@ class KernelHostNetwork(HostNetwork):
 
     def dropped_packets(self) -> Mapping[str, int]:
         return self._confinement.dropped
+
+    def filtered(self) -> frozenset[str]:
+        return self._filtered
 
     def foreign_links(self) -> Sequence[ForeignLink]:
         return self._confinement.foreign
@@ -248,7 +252,9 @@ class KernelHostNetwork(HostNetwork):
                 except WiringError as exc:
                     sentences.append(f"{eni.eni_id} {NOT_REPAIRED}: {exc}")
             repaired, refusals = self._repair_node(look, identity, addresses, held)
-            left = [*self._foreign(look, identity, secondary, addresses), *self._of_others(addresses)]
+            others = self._of_others(addresses)
+            self._filtered = frozenset(one.subject for one in others if one.is_cut)
+            left = [*self._foreign(look, identity, secondary, addresses), *others]
         return [*sentences, *repaired, *(f"{NOT_REPAIRED}: {one}" for one in [*refusals, *left])]
 
     def _secondary(self, enis: Iterable[Eni]) -> list[Eni]:

@@ -516,7 +516,8 @@ class OtherSoftware:
             self._known = None if now is None else (looked_at, found)
         else:
             found = self._known[1]
-        found = [one for one in found if one.subject == NODE or _address(one.subject) in addresses]
+        names = (NODE, self._veth_prefix)
+        found = [one for one in found if one.subject.startswith(names) or _address(one.subject) in addresses]
         return [*found, *(one for family in families for one in self._in_legacy(primary_link, family))]
 
     def _in_nft(self, chains: Sequence[Chain], primary_link: str, families: Container[str]) -> Iterator[RoutingDifference]:
@@ -538,7 +539,7 @@ class OtherSoftware:
                     if chain.hook.endswith("gress") and one.scope is Scope.ALL:
                         who = who or "its link"
                     if who and one.verdict is Verdict.DROP and one.scope is not Scope.PART:
-                        subject = one.address or NODE
+                        subject = one.address or (who if who.startswith(self._veth_prefix) else NODE)
                         yield RoutingDifference(subject, f"{what} drops packets of {who}", False, show)
         if any((chain.family, chain.table) == LEFT_TABLE for chain in chains):
             what = f"nftables table {' '.join(LEFT_TABLE)} of amazon-vpc-cni-k8s marks connections besides ours"

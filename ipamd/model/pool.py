@@ -331,8 +331,8 @@ class GrowthState:
     addresses or /28s that a new ENI may come with, likewise.
 
     `pending_enis`, `pending_slots`: creations and allocations whose outcome is not known; the latter may bring
-    `pending_address_count`, and slots that are filled with what is recorded elsewhere count too. `pending`: why it is not known.
-    `host`: why the host's routing of an attached ENI is not in place;
+    `pending_address_count`, and slots that are filled with what is recorded elsewhere count too. `pending`: why it is not known,
+    `pending_kind`: in one word. `host`: why the host's routing of an attached ENI is not in place;
     `has_stuck_eni`: it has failed for so long that its addresses are no supply.
 
     `demand`: what was measured of it. `is_spare_eni_settling`: an ADD took an address too lately for a spare ENI.
@@ -352,6 +352,7 @@ class GrowthState:
     pending_slots: Mapping[EniId, int] = field(default_factory=dict)
     pending_address_count: int = 0
     pending: str = ""
+    pending_kind: Blocked = Blocked.GROWING
     host: Refusal | None = None
     has_stuck_eni: bool = False
     is_spare_eni_settling: bool = False

@@ -176,6 +176,7 @@ class AttachService(Service):
         cooldown: Cooldown,
         mtu: Callable[[], int],
         egress: Callable[[], Family | None],
+        delay: Callable[[], Blocked],
         waiting_limit: int,
         veth_names: VethNames,
         pod_names: VethNames,
@@ -185,6 +186,7 @@ class AttachService(Service):
         Args:
             mtu: of a new sandbox, in bytes.
             egress: the other family of which a new sandbox gets an address, by a second link.
+            delay: what delays a pool that can grow.
             waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
             pod_names: always by pod, for a caller that wires the sandbox itself and names the link so.
         """
@@ -192,6 +194,7 @@ class AttachService(Service):
         self._cooldown = cooldown
         self._mtu = mtu
         self._egress = egress
+        self._delay = delay
         self._waiting_limit = waiting_limit
         self._veth_names = veth_names
         self._pod_names = pod_names
@@ -324,8 +327,9 @@ class AttachService(Service):
 
     def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None) -> PoolEmptyError:
         """The cause that the pool published, and a next step that helps against it (I14)."""
-        self._pool_empty[status.kind] += 1
-        cause = status.blocked_by or status.sentence
+        kind = self._delay() if status.kind is Blocked.GROWING else status.kind
+        self._pool_empty[kind] += 1
+        cause = status.blocked_by or (status.sentence + ", and EC2 throttles it" * (kind is Blocked.THROTTLED))
         step = status.next_step or ("" if cooled_s is not None else "retry; `ipamctl status` shows the pool loop")
         if cooled_s is not None:
             step = f"an address has cooled in {cooled_s:.0f} s: retry then" + (f"; or {step}" if step else "")

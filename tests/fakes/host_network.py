@@ -45,6 +45,7 @@ class FakeHostNetwork:
         self.is_table_lost = False
         self.table_count = 0
         self.left_chains = ""
+        self.filters = frozenset[str]()
         self.left_egress: Collection[str] | None = ()
         self.led_astray: set[IpAddress] = set()
         self.asked: list[IpAddress] = []
@@ -88,6 +89,10 @@ class FakeHostNetwork:
     def dropped_packets(self) -> Mapping[str, int]:
         """See the port: what a test put into `dropped`."""
         return self.dropped
+
+    def filtered(self) -> frozenset[str]:
+        """See the port: what a test put there."""
+        return self.filters
 
     def foreign_links(self) -> Sequence[ForeignLink]:
         """See the port: there are none."""

@@ -1,8 +1,10 @@
-"""Alerts and dashboard tried with Debian's Prometheus: its checker, its unit tests, and a lab run that it scrapes itself."""
+"""Alerts and dashboard tried with Debian's Prometheus: its checker, its unit tests on recordings, and a lab run that it
+scrapes itself."""
 
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 from collections.abc import Iterator
@@ -14,62 +16,13 @@ import yaml
 
 from lab.lab import missing_requirements
 from tests.heavy.tools import needs
+from tests.recordings.expected import EXPECTED, EXTENDED_S, MADE_UP, alerts
+from tests.recordings.series import SERIES, Recording, extended, read
+from tests.recordings.trial import Fired, run, run_series, without_scrapes
 from tests.rig import Rig, rig, wait_until
 from tests.unit.manifests import monitoring
 
 pytestmark = [needs("promtool", "prometheus", root=True)]
-
-FIRING: dict[str, dict[str, str]] = {
-    "VpcIpamdDown": {'up{job="kube-system/vpc-ipamd",instance="n"}': "0x120", 'ipamd_ready{instance="m"}': "1x120"},
-    "VpcIpamdNotReady": {"ipamd_ready": "0x120"},
-    "VpcIpamdPoolEmpty": {"ipamd_assignable_addresses": "0x120"},
-    "VpcIpamdAddressesLost": {'ipamd_addresses{state="lost"}': "1x120"},
-    "VpcIpamdAddsRefused": {"awscni_no_available_ip_addresses": "0+1x120"},
-    "VpcIpamdSourcesUnchecked": {"ipamd_source_checked": "0x120"},
-    "VpcIpamdSpoolStays": {"ipamd_spooled_deletes": "3x120"},
-    "VpcIpamdOperationStuck": {"ipamd_oldest_operation_age_s": "0+60x120"},
-    "VpcIpamdQuarantineStays": {'ipamd_addresses{state="quarantined"}': "2x120"},
-    "VpcIpamdMetricsPortFlooded": {'ipamd_metrics_refused_connections_total{reason="open"}': "0+120x120"},
-    "VpcIpamdFight": {'ipamd_repairs_total{object="rule"}': "0+1x120"},
-    "VpcIpamdGivenTwice": {"ipamd_given_twice_addresses": "1x120"},
-    "VpcIpamdDefect": {'ipamd_defects_total{what="duplicate-address"}': "0+1x120"},
-    "VpcIpamdEcTwoDenies": {'ipamd_ec2_attempts_total{outcome="denied"}': "0+1x120"},
-    "VpcIpamdEcTwoThrottles": {'ipamd_ec2_attempts_total{outcome="throttled"}': "0+60x120"},
-    "VpcIpamdSubnetsFull": {"ipamd_subnet_room_addresses": "15x120"},
-    "VpcIpamdEgressNearlyUsedUp": {'ipamd_egress_addresses{state="free"}': "15x120"},
-    "VpcIpamdMetadataDiffers": {"ipamd_metadata_difference_age_s": "0+120x120"},
-    "VpcIpamdNodeNearlyFull": {"awscni_assigned_ip_addresses": "28x120", "awscni_ip_max": "29x120"},
-    "VpcIpamdSettingsRefused": {"ipamd_settings_valid": "0x120"},
-    "VpcIpamdRuntimeUnreachable": {"ipamd_cri_reachable": "0x120"},
-}
-"""Alert -> series in promtool's notation, one sample a minute, by which it fires before two hours have passed."""
-
-HEALTHY = {
-    'up{job="kube-system/vpc-ipamd"}': "1x120",
-    "ipamd_ready": "1x120",
-    "ipamd_assignable_addresses": "9x120",
-    'ipamd_addresses{state="lost"}': "0x120",
-    'ipamd_addresses{state="quarantined"}': "0x120",
-    "awscni_no_available_ip_addresses": "7x120",
-    "ipamd_source_checked": "1x120",
-    "ipamd_spooled_deletes": "0 5 0x118",
-    "ipamd_oldest_operation_age_s": "0 59 0x118",
-    'ipamd_metrics_refused_connections_total{reason="open"}': "4x120",
-    'ipamd_repairs_total{object="rule"}': "0 1 1x118",
-    "ipamd_given_twice_addresses": "0x120",
-    'ipamd_defects_total{what="duplicate-address"}': "0x120",
-    'ipamd_ec2_attempts_total{outcome="denied"}': "0x120",
-    'ipamd_ec2_attempts_total{outcome="throttled"}': "0 20 20x118",
-    "ipamd_subnet_room_addresses": "16x120",
-    'ipamd_egress_addresses{state="free"}': "16x120",
-    'ipamd_egress_addresses{state="cooling"}': "0x120",
-    "ipamd_metadata_difference_age_s": "0+60x110 0x10",
-    "awscni_assigned_ip_addresses": "26x120",
-    "awscni_ip_max": "29x120",
-    "ipamd_settings_valid": "1x60 0x3 1x57",
-    "ipamd_cri_reachable": "1x60 0x3 1x57",
-}
-"""A node with which nothing is wrong for longer than it may be."""
 
 
 def _rules_file(folder: Path) -> Path:
@@ -82,31 +35,6 @@ def _promtool(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=120, check=False)
 
 
-def _unit_test(folder: Path, series: dict[str, str], firing: set[str]) -> subprocess.CompletedProcess[str]:
-    """Run promtool's unit test: of all alerts, exactly these fire after two hours."""
-    _rules_file(folder)
-    expected = [
-        {
-            "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
-            "eval_time": "119m",
-            "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(firing)],
-        }
-    ]
-    test = {
-        "rule_files": ["rules.yaml"],
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                "promql_expr_test": expected,
-            }
-        ],
-    }
-    (folder / "test.yaml").write_text(yaml.safe_dump(test))
-    return _promtool("test", "rules", str(folder / "test.yaml"))
-
-
 def test_promtool_checks_the_rules(tmp_path: Path) -> None:
     """Expressions and templates can be parsed."""
     done = _promtool("check", "rules", str(_rules_file(tmp_path)))
@@ -114,36 +42,65 @@ def test_promtool_checks_the_rules(tmp_path: Path) -> None:
     assert f"{len(monitoring.rules())} rules found" in done.stdout
 
 
-def test_every_alert_is_tried() -> None:
-    """A new one gets its series above."""
-    assert set(FIRING) == {rule["alert"] for rule in monitoring.rules()}
+def _tried(recording: Recording, folder: Path) -> Fired:
+    """What fires, once as recorded and once with its steady state repeated; nothing may stop and begin again."""
+    found, longer = run(recording, folder), run(extended(recording, until_s=EXTENDED_S), folder)
+    assert found.alerts <= longer.alerts
+    assert found.again == longer.again == frozenset(), "it flaps"
+    return longer
 
 
-@pytest.mark.parametrize("alert", sorted(FIRING))
-def test_it_fires(alert: str, tmp_path: Path) -> None:
-    """With its own series only, and no other alert with it; the daemon's presence is given."""
-    series = {"ipamd_ready": "1x120"} | FIRING[alert]
-    done = _unit_test(tmp_path, series, {alert})
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_exactly_the_expected_alerts_fire(name: str, tmp_path: Path) -> None:
+    """On a lab node's real trouble, load or rest, with windows and `for:` unscaled; each begins once, and stays."""
+    assert _tried(read(SERIES / f"{name}.json.gz"), tmp_path).alerts == alerts(name)
 
 
-def test_nothing_fires_on_a_healthy_node(tmp_path: Path) -> None:
-    """What passes within its time alerts nobody."""
-    done = _unit_test(tmp_path, HEALTHY, set())
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_missed_scrapes_change_no_alert(name: str, tmp_path: Path) -> None:
+    """A Prometheus that was away for up to three scrapes at a time, as often as every twelfth: nothing fires for it, nothing stops."""
+    recording = extended(read(SERIES / f"{name}.json.gz"), until_s=EXTENDED_S)
+    rng = random.Random(name)
+    missed = {at + more for at in range(4, recording.count - 4) if rng.random() < 1 / 24 for more in range(rng.randint(1, 3))}
+    found = run(without_scrapes(recording, missed), tmp_path)
+    assert (found.alerts, found.again) == (alerts(name), frozenset())
+
+
+@pytest.mark.parametrize("name", ["idle", "packed", "churn"])
+def test_a_node_that_goes_raises_nothing_of_its_own(name: str, tmp_path: Path) -> None:
+    """Its target and all its series end; other nodes are still there."""
+    recording = read(SERIES / f"{name}.json.gz")
+    longer = extended(recording, until_s=EXTENDED_S)
+    gone = without_scrapes(longer, range(recording.count, longer.count))
+    other = {'ipamd_ready{node="node-b"}': f"1x{longer.count}"}
+    assert run(gone, tmp_path, beside=other).alerts == frozenset()
+
+
+@pytest.mark.parametrize("alert", sorted(MADE_UP))
+def test_what_no_lab_node_shows_fires_on_its_own_series(alert: str, tmp_path: Path) -> None:
+    """And no other alert with it."""
+    series = {"ipamd_ready": "1x120", **MADE_UP[alert]}
+    assert run_series(series, tmp_path).alerts == {f"VpcIpamd{alert}"}
 
 
 def test_a_missing_daemon_alerts_without_any_series(tmp_path: Path) -> None:
     """Nothing is scraped at all."""
-    done = _unit_test(tmp_path, {"unrelated": "1x120"}, {"VpcIpamdDown"})
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert run_series({"unrelated": "1x120"}, tmp_path).alerts == {"VpcIpamdDown"}
+
+
+def test_the_judge_sees_an_alert_that_begins_again(tmp_path: Path) -> None:
+    """Five minutes not ready, five minutes ready, and so on."""
+    found = run_series({"ipamd_ready": " ".join(["0x4 1x4"] * 12)}, tmp_path)
+    assert found.alerts == found.again == {"VpcIpamdNotReady"}
 
 
 ADDRESS = "127.0.0.1:9090"
 CONFIG = {
     "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
     "rule_files": ["/run/prometheus/rules.yaml"],
-    "scrape_configs": [{"job_name": "kube-system/vpc-ipamd", "static_configs": [{"targets": ["127.0.0.1:61678"]}]}],
+    "scrape_configs": [
+        {"job_name": "kube-system/vpc-ipamd", "static_configs": [{"targets": ["127.0.0.1:61678"], "labels": {"node": "node-a"}}]}
+    ],
 }
 
 

@@ -227,7 +227,8 @@ METRIC = r"\b(?:awscni|ipamd)_[a-z0-9_]+\b"
 def test_every_metric_is_on_the_page() -> None:
     """Each metric that the code names has one row, under the name that a scrape has."""
     kinds = r"counter|counter \(untyped\)|gauge|histogram|summary"
-    rows = re.findall(rf"^\| `([\w]+)` \| (?:{kinds}) \|", gen_docs.metrics_page(), re.M)
+    found = re.findall(rf"^\| `([\w]+)` \| (?:{kinds}) \|", gen_docs.metrics_page(), re.M)
+    rows = [name for name in found if not name.startswith("process_")]  # the library names them
     assert len(rows) == len(set(rows))
     sources = [ROOT / "ipamd" / "metrics.py", ROOT / "ipamd" / "metric_families.py"]
     named = set(re.findall(rf'"({METRIC})"', "".join(path.read_text() for path in sources)))

@@ -11,7 +11,7 @@ import yaml
 from tests.unit.manifests.manifest import MANIFESTS
 
 FOLDER = MANIFESTS / "monitoring"
-METRIC = re.compile(r"\b(?:ipamd|awscni)_[a-z0-9_]+\b|\bup\b")
+METRIC = re.compile(r"\b(?:ipamd|awscni|process)_[a-z0-9_]+\b|\bup\b")
 
 
 def groups() -> list[dict[str, Any]]:
@@ -34,7 +34,7 @@ def dashboard() -> dict[str, Any]:
 def dashboard_expressions() -> list[str]:
     """The expressions of all panels, with every node chosen."""
     targets = [target for panel in dashboard()["panels"] for target in panel["targets"]]
-    return [target["expr"].replace("$instance", ".*") for target in targets]
+    return [target["expr"].replace("$node", ".*").replace("$__rate_interval", "5m") for target in targets]
 
 
 def metrics_of(expression: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Alerts and dashboard read metrics that the daemon has, and say the same as docs/metrics.md. promtool tries them in tests/heavy."""
+"""Alerts and dashboard read metrics that the daemon has, and each alert has its runbook. tests/heavy runs them on recordings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.manifests import monitoring
 from tests.unit.manifests.manifest import ROOT, container, daemonset, environment, init_container
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
-KNOWN = set(re.findall(r"^\| `((?:ipamd|awscni)_\w+)` \|", PAGE, re.M))
+KNOWN = set(re.findall(r"^\| `((?:ipamd|awscni|process)_\w+)` \|", PAGE, re.M))
 """Names in a scrape: the page is generated from the registry (tests/unit/docs)."""
 
 LABEL = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -25,45 +25,28 @@ RULE = {
     "properties": {
         "alert": {"type": "string", "pattern": "^VpcIpamd[A-Za-z]+$"},
         "expr": {"type": "string"},
-        "for": {"type": "string", "pattern": "^[0-9]+m$"},
+        "for": {"type": "string", "pattern": "^[0-9]+[mh]$"},
         "labels": {**LABEL, "required": ["severity"]},
-        "annotations": {**LABEL, "required": ["summary", "description"]},
+        "annotations": {**LABEL, "required": ["summary", "description", "runbook"]},
     },
 }
 
 
-def _rows() -> dict[frozenset[str], str]:
-    """The table of alerts on the page: metrics of the row's expressions -> the row's first column."""
-    table = PAGE[PAGE.index("## What to alert on") + 1 :].partition("\n## ")[0].partition("\n### ")[0]
-    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
-    return {_key(cell): cell for cell in cells}
-
-
-def _key(text: str) -> frozenset[str]:
-    """What is asked for, states included: two alerts read `ipamd_addresses`."""
-    return frozenset(re.findall(r"\b(?:ipamd|awscni)_\w+(?:\{[^}]*\})?|\bup\b", text))
-
-
-def _in_minutes(cell: str) -> str | None:
-    found = re.search(r"for (\d+) min", cell)
-    return f"{found[1]}m" if found else None
-
-
 @pytest.mark.parametrize("rule", monitoring.rules(), ids=lambda rule: rule["alert"])
-def test_each_alert_is_a_row_of_the_page(rule: dict[str, Any]) -> None:
-    """The same metrics, the same limit, the same duration; nothing alerts that the page does not explain."""
+def test_each_alert_has_its_heading(rule: dict[str, Any]) -> None:
+    """Its runbook is a place of its own, which says what it means and what to do."""
     assert [error.message for error in Draft202012Validator(RULE).iter_errors(rule)] == []
-    cell = _rows()[_key(rule["expr"])]
-    if "up" not in monitoring.metrics_of(rule["expr"]):  # the page leaves out its selector and its patience
-        assert rule["expr"] in re.findall(r"`([^`]+)`", cell)
-        assert rule.get("for") == _in_minutes(cell)
+    assert rule["annotations"]["runbook"] == f"docs/metrics.md#{rule['alert'].lower()}"
+    told = PAGE.partition(f"\n### {rule['alert']}\n")[2].partition("\n#")[0]
+    assert told.strip().startswith(rule["annotations"]["summary"])
+    assert len(told.split()) > len(rule["annotations"]["summary"].split()) + 3
 
 
-def test_each_row_of_the_page_is_an_alert() -> None:
-    """What the page says to alert on has a rule, and only one."""
-    in_rules = [_key(rule["expr"]) for rule in monitoring.rules()]
-    assert len(in_rules) == len(set(in_rules))
-    assert set(in_rules) == set(_rows())
+def test_each_heading_is_an_alert() -> None:
+    """No words are left of an alert that is gone, and none has its name twice."""
+    names = [rule["alert"] for rule in monitoring.rules()]
+    assert re.findall(r"^### (VpcIpamd\w+)$", PAGE, re.M) == names
+    assert len(set(names)) == len(names)
 
 
 def test_the_metrics_exist() -> None:
@@ -74,12 +57,13 @@ def test_the_metrics_exist() -> None:
     assert used <= KNOWN
 
 
-def test_runbooks_exist() -> None:
-    """Each alert that names a place in a page names one that there is."""
+def test_what_alerts_name_exists() -> None:
+    """Each place in a page that an alert names, as its runbook or in its words."""
     for rule in monitoring.rules():
-        page, _, anchor = rule["annotations"].get("runbook", "docs/metrics.md#all-of-them").partition("#")
-        headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.M)
-        assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, rule["alert"]
+        for page, anchor in re.findall(r"(docs/[\w.]+\.md)#?([\w-]*)", " ".join(rule["annotations"].values())):
+            headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.M)
+            anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert not anchor or anchor in anchors, f"{rule['alert']}: {page}#{anchor}"
 
 
 def test_the_dashboard_is_whole() -> None:
@@ -88,7 +72,18 @@ def test_the_dashboard_is_whole() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
     assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
-    assert {one["name"] for one in monitoring.dashboard()["templating"]["list"]} == {"datasource", "instance"}
+    assert {one["name"] for one in monitoring.dashboard()["templating"]["list"]} == {"datasource", "node"}
+
+
+def test_the_dashboard_is_by_node() -> None:
+    """A node keeps its name when its daemon's pod or its address changes; the fleet is ranked, and shown as a distribution."""
+    expressions = monitoring.dashboard_expressions()
+    assert not [one for one in expressions if re.search(r"\binstance\b|\bpod\b", one)]
+    kinds = [panel["type"] for panel in monitoring.dashboard()["panels"]]
+    assert kinds.count("heatmap") >= 2
+    assert sum(one.startswith(("topk(10, ", "bottomk(10, ")) for one in expressions) >= 4
+    wanted = {"ipamd_ec2_attempts_total", "ipamd_subnet_room_addresses", "process_start_time_seconds", "ipamd_build_info"}
+    assert wanted <= {name for one in expressions for name in monitoring.metrics_of(one)}
 
 
 def scraped(endpoint: dict[str, Any], *, name: str, ip: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -13,8 +14,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ipamd.core.deadline import Deadline
+from ipamd.core.demand import THROTTLED_S
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudDeniedError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
+from ipamd.model.errors import CloudDeniedError, CloudError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
+from ipamd.model.kernel import NODE
 from ipamd.model.pool import PoolSettings
 from ipamd.pb import cni_pb2
 from ipamd.report.audit import audit
@@ -77,6 +80,74 @@ def test_a_refused_add_tells_what_keeps_the_pool_from_growing(
             break
     found = {one["cause"]: value(node, "ipamd_no_address_total", **one) for one in series(node)["ipamd_no_address_total"]}
     assert {word: count for word, count in found.items() if count} == {cause: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("throttled_before_s", "pending", "cause", "words"),
+    [
+        (0.0, None, "throttled", "EC2 throttles it"),
+        (THROTTLED_S, None, "growing", "cause: "),
+        (THROTTLED_S, CloudError("no answer"), "error", "EC2 is asked what became of the last call"),
+    ],
+)
+def test_an_add_that_ec2_delayed_says_so(
+    made: list[FakeNode], tmp_path: Path, throttled_before_s: float, pending: CloudError | None, cause: str, words: str
+) -> None:
+    """Nothing keeps the pool from growing, but its calls are repeated or unanswered, and the caller's time is up."""
+    node = start(made, tmp_path, settings=PoolSettings(warm_ip_target=1))
+    while node.datastore.counts().free:
+        node.add(f"pod-{node.datastore.counts().assigned}")
+    if pending is not None:
+        node.ec2.lose["assign_addresses"] = [pending]
+        node.ec2.fail["describe_enis"] = [pending] * 9
+        node.pool.cycle()
+    last_s = node.clock.monotonic() - throttled_before_s
+    node.ec2.throttled = (last_s, last_s)
+    assert value(node, "ipamd_pool_blocked", cause=cause) == 1
+    with pytest.raises(PoolEmptyError, match=words):
+        node.add("late", deadline_s=1.0)
+    assert value(node, "ipamd_no_address_total", cause=cause) == 1
+
+
+def test_all_are_cut_off_by_a_filter_of_what_is_forwarded(node: FakeNode) -> None:
+    """Else those that a filter names, beside those whose packets go astray."""
+    run_sandboxes(node, "a", "b", "c")
+    assert value(node, "ipamd_cut_off_sandboxes") == 0
+    node.hostnet.filters = frozenset({"10.0.0.9"})
+    assert value(node, "ipamd_cut_off_sandboxes") == 1
+    node.hostnet.filters = frozenset({NODE, "10.0.0.9"})
+    assert value(node, "ipamd_cut_off_sandboxes") == 3
+
+
+@pytest.mark.parametrize(
+    ("subject", "label"),
+    [
+        ("security groups", "security groups"),
+        ("frozen eni-0abc", "frozen eni"),
+        ("fight route 10.0.0.1", "fight"),
+        ("new", "other"),
+    ],
+)
+def test_conditions_are_told_by_subject(node: FakeNode, subject: str, label: str) -> None:
+    """A word of a closed list, without the object's name, as long as the condition lasts."""
+    node.health.report(subject, "something is wrong")
+    assert value(node, "ipamd_condition_subjects", subject=label) == 1
+    node.health.report(subject, "")
+    assert value(node, "ipamd_condition_subjects", subject=label) is None
+
+
+def test_the_process_is_told_as_prometheus_has_it(node: FakeNode) -> None:
+    """CPU, memory, descriptors and start of this process, by the names that every dashboard knows."""
+    names = {one for one in series(node) if one.startswith("process_")}
+    assert names >= {
+        "process_cpu_seconds_total",
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "process_start_time_seconds",
+    }
+    started = value(node, "process_start_time_seconds")
+    assert started is not None
+    assert 0 < time.time() - started < 86400
 
 
 def test_refused_requests_are_counted_by_kind(node: FakeNode) -> None:

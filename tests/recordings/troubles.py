@@ -1,0 +1,641 @@
+"""What is recorded: quiet nodes, loads, and each trouble of docs/troubleshooting.md, made on a lab node.
+
+A function gets a node that is ready with its first pods, makes its trouble, and scrapes on until the trouble is steady.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from lab.fabric.errors import FabricError
+from lab.fabric.netns import run_inside
+from lab.vpc.family import IPV6
+from tests.patience import PATIENCE_S
+from tests.recordings.stage import PORT, Stage
+
+THROTTLED, DENIED, SUBNET = "RequestLimitExceeded", "UnauthorizedOperation", "InsufficientFreeAddressesInSubnet"
+GROWTH = ("AssignPrivateIpAddresses", "CreateNetworkInterface")
+SMALL = {"WARM_IP_TARGET": "2", "MINIMUM_IP_TARGET": "3"}
+CALM, TROUBLED, STEADY = 4, 20, 8
+"""Scrapes before a trouble, with it, and how many of the last ones are its steady state."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One recording to be made. `env` to `seed`: of `stage`. `is_later`: recorded when the rules stood."""
+
+    name: str
+    what: str
+    play: Callable[[Stage], None]
+    env: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
+    steady: int = STEADY
+    speed: int = 1
+    interval_s: int = 15
+    start: bool = True
+    seed: int = 1
+    is_later: bool = False
+
+
+SCENARIOS: list[Scenario] = []
+
+
+def scenario(**how: object) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
+    """Record a function under its name; its docstring says what was done."""
+
+    def add(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
+        SCENARIOS.append(Scenario(play.__name__.replace("_", "-"), play.__doc__ or "", play, **how))  # type: ignore[arg-type]
+        return play
+
+    return add
+
+
+# Quiet nodes and loads.
+
+
+@scenario()
+def idle(at: Stage) -> None:
+    """Quiet: five pods, and nothing happens."""
+    at.fill(5)
+    at.watch(CALM + TROUBLED)
+
+
+@scenario()
+def packed(at: Stage) -> None:
+    """Quiet: every address of the node has a pod, and no pod more is wanted."""
+    at.fill(27)
+    at.watch(CALM + TROUBLED)
+
+
+@scenario(env={"MAX_PODS": "10"})
+def packed_to_max_pods(at: Stage) -> None:
+    """Quiet: MAX_PODS pods, so that the pool is at its cap."""
+    at.fill(10)
+    at.watch(CALM + TROUBLED)
+
+
+@scenario()
+def churn(at: Stage) -> None:
+    """Load: about every three seconds a pod ends and another starts."""
+    at.fill(10)
+    at.watch(CALM + TROUBLED, load=at.churn(3.0, low=8))
+
+
+@scenario(options={"attach_delay_s": 6.0})
+def burst(at: Stage) -> None:
+    """Load: twenty pods at once on a new node, whose ENIs take six seconds to attach."""
+    at.watch(2)
+    at.want(20)
+    at.watch(CALM + TROUBLED, load=at.retry)
+
+
+@scenario(steady=4)
+def rolls(at: Stage) -> None:
+    """Load: a release is rolled out, and two more soon after; each is a new pod of the DaemonSet."""
+    at.fill(8)
+    load = at.churn(6.0, low=5)
+    at.watch(6, load=load)
+    for _ in range(3):
+        assert at.rig.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
+        at.rig.start()
+        at.pod_number += 1
+        at.watch(6, load=load)
+
+
+@scenario(env=SMALL)
+def throttled_for_a_minute(at: Stage) -> None:
+    """Load: EC2 throttles everything for a minute while the pool grows."""
+    at.fill(3)
+    at.watch(CALM)
+    at.refuse("*", code=THROTTLED)
+    at.want(4)
+    at.watch(4, load=at.retry)
+    at.refuse("*")
+    at.watch(TROUBLED, load=at.retry)
+
+
+@scenario(env={"MAX_PODS": "10"})
+def refused_once(at: Stage) -> None:
+    """Load: a full node is asked for one pod more, once."""
+    at.fill(10)
+    at.watch(CALM)
+    at.add()
+    at.watch(TROUBLED)
+
+
+@scenario()
+def too_many_addresses(at: Stage) -> None:
+    """Load: twenty pods end, and their addresses stay for a while."""
+    at.fill(22)
+    at.watch(CALM)
+    for _ in range(20):
+        at.remove()
+    at.watch(TROUBLED)
+
+
+@scenario(env={"VPC_IPAMD_SETTINGS_FILE": "/run/settings/file"}, start=False)
+def target_changed(at: Stage) -> None:
+    """Load: a target is changed in the settings file."""
+    at.rig.node.write_file("/run/settings/file", b"WARM_IP_TARGET=2\n")
+    at.rig.start()
+    at.watch(CALM)
+    at.rig.node.write_file("/run/settings/file", b"WARM_IP_TARGET=5\nVPC_IPAMD_RELOAD_SPREAD=0\n")
+    at.watch(TROUBLED)
+
+
+@scenario()
+def repaired(at: Stage) -> None:
+    """Load: a pod's route is deleted once, and nftables flushed once; both are repaired."""
+    at.fill(4)
+    at.watch(CALM)
+    at.shell(f"ip route del {next(iter(at.rig.attachments().values()))}/32")
+    at.watch(2)
+    at.shell("nft flush ruleset")
+    at.watch(TROUBLED)
+
+
+# Troubles with addresses.
+
+
+@scenario(env={"MAX_PODS": "10"})
+def more_than_max_pods(at: Stage) -> None:
+    """Ten pods are the most (MAX_PODS), and the kubelet wants fourteen."""
+    at.fill(10)
+    at.watch(CALM)
+    at.want(4)
+    at.watch(TROUBLED, load=at.retry)
+
+
+@scenario()
+def more_than_the_node(at: Stage) -> None:
+    """All addresses that the instance may have are taken, and the kubelet wants four pods more."""
+    at.fill(27)
+    at.watch(CALM)
+    at.want(4)
+    at.watch(TROUBLED, load=at.retry)
+
+
+@scenario(env=SMALL)
+def subnet_full(at: Stage) -> None:
+    """The subnet has no free address, and pods are wanted."""
+    at.fill(2)
+    at.watch(CALM)
+    at.rig.lab.faults.apply({"subnets": {"*": {"leave": 0}}})
+    at.want(6)
+    at.watch(TROUBLED, load=at.retry)
+
+
+@scenario(env=SMALL, steady=16)
+def throttled(at: Stage) -> None:
+    """EC2 throttles every call, and pods are wanted."""
+    at.fill(2)
+    at.watch(CALM)
+    at.refuse("*", code=THROTTLED)
+    at.want(6)
+    at.watch(2 * TROUBLED, load=at.retry)
+
+
+@scenario(env=SMALL, speed=20, steady=0)
+def denied(at: Stage) -> None:
+    """IAM denies what the pool grows by, and pods are wanted; accelerated twentyfold."""
+    at.fill(2)
+    at.watch(CALM)
+    at.refuse(*GROWTH, code=DENIED)
+    at.want(3)
+    at.watch(400, load=at.retry)
+
+
+@scenario(start=False)
+def denied_at_start(at: Stage) -> None:
+    """IAM denies the first call of a start."""
+    at.refuse("DescribeNetworkInterfaces", code=DENIED)
+    at.rig.start(wait=False)
+    at.watch(CALM + TROUBLED)
+
+
+@scenario(env={"WARM_ENI_TARGET": "1"})
+def denied_groups(at: Stage) -> None:
+    """EC2 denies to change an ENI's security groups, which somebody changed at the primary one."""
+    at.fill(12)
+    at.watch(CALM)
+    at.refuse("ModifyNetworkInterfaceAttribute", code=DENIED)
+    hands, instance = at.rig.lab.vpc.hands, at.rig.node.instance_id
+    primary = next(eni for eni in at.rig.lab.vpc.enis_of(instance) if eni.attachment and eni.attachment.device_index == 0)
+    hands.change_groups(primary.eni_id, ("sg-other",))
+    at.watch(TROUBLED, load=at.churn(10.0, low=10))
+
+
+@scenario(env=SMALL)
+def ec2_silent(at: Stage) -> None:
+    """EC2 answers no call, and pods are wanted."""
+    at.fill(2)
+    at.watch(CALM)
+    at.refuse("*", hang=True)
+    at.want(6)
+    at.watch(TROUBLED, load=at.retry)
+
+
+@scenario(env=SMALL)
+def ec2_slow(at: Stage) -> None:
+    """Load: EC2 takes eight seconds for each call, and pods come and go in sixes; the pool has soon what they need."""
+    at.fill(6)
+    at.watch(CALM)
+    at.refuse("*", latency_s=8)
+    for _ in range(TROUBLED // 2):
+        for _ in range(len(at.running)):
+            at.remove()
+        at.want(6)
+        at.watch(2, load=at.retry)
+
+
+# Troubles with the daemon.
+
+
+@scenario(start=False)
+def wrong_setting(at: Stage) -> None:
+    """A wrong setting: the daemon ends at once, whenever it is started."""
+    at.rig.start()
+    at.watch(CALM)
+    at.rig.kill()
+    for _ in range(TROUBLED):
+        at.rig.start(wait=False, env={"WARM_IP_TARGET": "many"})
+        assert at.rig.daemon is not None
+        assert at.rig.daemon.wait(PATIENCE_S) == 2
+        at.watch(1)
+
+
+@scenario(steady=14)
+def crash_loop(at: Stage) -> None:
+    """The daemon is killed every 50 s, as by a lack of memory, and started again."""
+    at.fill(6)
+    at.watch(CALM)
+    for turn in range(2 * TROUBLED):
+        if turn % 3 == 0:
+            at.rig.restart()
+        at.watch(1)
+
+
+@scenario()
+def stopped(at: Stage) -> None:
+    """The daemon's process is stopped: it holds its sockets, and answers nobody."""
+    at.fill(4)
+    at.watch(CALM)
+    assert at.rig.daemon is not None
+    at.rig.daemon.send_signal(signal.SIGSTOP)
+    at.watch(TROUBLED // 2)
+    at.rig.daemon.send_signal(signal.SIGCONT)
+
+
+@scenario(env={"VPC_IPAMD_SETTINGS_FILE": "/run/settings/file"}, start=False)
+def settings_wrong(at: Stage) -> None:
+    """The settings file is wrong."""
+    at.rig.node.write_file("/run/settings/file", b"WARM_IP_TARGET=2\n")
+    at.rig.start()
+    at.watch(CALM)
+    at.rig.node.write_file("/run/settings/file", b"WARM_IP_TARGET=many\n")
+    at.watch(TROUBLED)
+
+
+@scenario(start=False)
+def disk_full(at: Stage) -> None:
+    """The run directory's disk is full, and pods come and go."""
+    at.shell("mkdir -m 700 -p /run/vpc-ipamd && mount -t tmpfs -o size=3m,mode=700 none /run/vpc-ipamd")
+    at.rig.start()
+    at.fill(4)
+    at.watch(CALM)
+    at.shell("dd if=/dev/zero of=/run/vpc-ipamd/filler bs=4k count=1000 2>/dev/null || true")
+    at.want(12)
+    at.watch(TROUBLED, load=at.retry)
+
+
+@scenario()
+def runtime_gone(at: Stage) -> None:
+    """The container runtime is gone."""
+    at.fill(4)
+    at.watch(CALM)
+    at.runtime.close()
+    at.watch(TROUBLED)
+
+
+@scenario()
+def frozen(at: Stage) -> None:
+    """An operator froze the pool, and forgot it."""
+    at.fill(4)
+    at.watch(CALM)
+    assert at.rig.driver.ipamctl("freeze").returncode == 0
+    at.watch(TROUBLED)
+
+
+@scenario()
+def flooded(at: Stage) -> None:
+    """Two hundred connections are held open to the metrics port, and renewed."""
+    at.fill(4)
+    at.watch(CALM)
+    with ExitStack() as held:
+
+        def connect() -> None:
+            for _ in range(40):
+                with suppress(OSError, FabricError):
+                    one = partial(socket.create_connection, ("127.0.0.1", PORT), timeout=1.0)
+                    held.enter_context(run_inside(at.rig.node.netns_path(), one))
+
+        at.watch(TROUBLED, load=connect)
+
+
+@scenario(env={"CRI_SOCKET": "off"})
+def quarantined(at: Stage) -> None:
+    """The datastore was lost, and no runtime can say whose the wired addresses are."""
+    at.fill(4)
+    at.watch(CALM)
+    at.rig.kill()
+    at.rig.driver.lose_datastore()
+    at.rig.start()
+    at.watch(TROUBLED)
+
+
+# Troubles with others on the node, and at EC2.
+
+
+@scenario(steady=0, speed=10)
+def fight(at: Stage) -> None:
+    """Something deletes a pod's route every five seconds."""
+    at.fill(4)
+    at.watch(CALM)
+    address = next(iter(at.rig.attachments().values()))
+
+    def fight_it() -> None:
+        at.rig.node.run(["ip", "route", "del", f"{address}/32"], check=False)
+
+    at.watch(500, load=fight_it)
+
+
+@scenario()
+def firewall(at: Stage) -> None:
+    """A firewall drops all that is forwarded."""
+    at.fill(4)
+    at.watch(CALM)
+    at.shell(
+        "nft add table inet filter; nft add chain inet filter forward '{ type filter hook forward priority 0; policy drop; }'"
+    )
+    at.watch(TROUBLED)
+
+
+@scenario()
+def conflist_refused(at: Stage) -> None:
+    """The CNI configuration directory cannot be written, and the conflist is gone."""
+    at.fill(4)
+    at.watch(CALM)
+    at.shell("mount -t tmpfs -o ro none /etc/cni/net.d")
+    at.watch(TROUBLED)
+
+
+@scenario()
+def plugin_gone(at: Stage) -> None:
+    """A plugin that sandboxes need is deleted."""
+    at.fill(4)
+    at.watch(CALM)
+    at.shell("rm /opt/cni/bin/loopback")
+    at.watch(TROUBLED)
+
+
+@scenario()
+def eni_detached(at: Stage) -> None:
+    """Somebody detached a secondary ENI with three pods."""
+    at.fill(12)
+    at.watch(CALM)
+    used = set(at.rig.attachments().values())
+    enis = at.rig.lab.vpc.enis_of(at.rig.node.instance_id)
+    gone = next(eni for eni in enis if eni.attachment and eni.attachment.device_index and set(eni.secondary_addresses) & used)
+    at.rig.lab.vpc.hands.detach(gone.eni_id)
+    at.watch(TROUBLED)
+
+
+@scenario(env=SMALL)
+def metadata_differs(at: Stage) -> None:
+    """Somebody assigned an address, which instance metadata shows and EC2 does not."""
+    at.fill(2)
+    at.watch(CALM)
+    at.refuse("DescribeNetworkInterfaces", lag_s=86400)
+    (primary,) = at.rig.lab.vpc.enis_of(at.rig.node.instance_id)
+    at.rig.lab.vpc.hands.assign(primary.eni_id)
+    at.watch(TROUBLED)
+
+
+@scenario()
+def given_twice(at: Stage) -> None:
+    """Amazon-vpc-cni-k8s was started beside us, and gave addresses that pods have."""
+    at.fill(4)
+    at.watch(CALM)
+    taken = list(at.rig.attachments().values())[:2]
+    allocations = [
+        {"networkName": "aws-cni", "containerID": f"{number:064x}", "ifName": "eth0", "ipv4": str(address), "metadata": {}}
+        for number, address in enumerate(taken)
+    ]
+    document = {"version": "vpc-cni-ipam/1", "allocations": allocations}
+    at.rig.node.write_file("/var/run/aws-node/ipam.json".replace("/var/run", "/run"), json.dumps(document).encode())
+    for _ in range(TROUBLED):
+        at.watch(1)
+        if not at.rig.driver.is_running:  # it ends, to take over what the other gave
+            at.rig.start(wait=False)
+
+
+# Recorded after the rules were written, with other loads, other numbers and other seeds: no limit was chosen by these.
+
+later = partial(scenario, is_later=True, seed=2)
+PREFIXES = {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"}
+
+
+@later(options={"family": IPV6}, interval_s=30)
+def idle_ipv6(at: Stage) -> None:
+    """Quiet: a node of IPv6 with eight pods."""
+    at.fill(8)
+    at.watch(14)
+
+
+@later(env=PREFIXES | {"MAX_PODS": "40"}, interval_s=30)
+def packed_prefixes(at: Stage) -> None:
+    """Quiet: forty pods in /28s, which is MAX_PODS."""
+    at.fill(40)
+    at.watch(14)
+
+
+@later(env={"WARM_IP_TARGET": "10"}, steady=16)
+def jobs(at: Stage) -> None:
+    """Load: eight pods come at once every two minutes, and go a minute later."""
+    at.fill(5)
+    for _ in range(3):
+        at.want(8)
+        at.watch(4, load=at.retry)
+        for _ in range(min(8, len(at.running))):
+            at.remove()
+        at.watch(4, load=at.retry)
+
+
+@later(env={"WARM_IP_TARGET": "8"}, steady=16)
+def busy(at: Stage) -> None:
+    """A pod ends and another starts every second, which is more than the warm target is for: one ADD in twenty waits for EC2."""
+    at.fill(6)
+    at.watch(20, load=at.churn(1.0, low=4))
+
+
+@later(env=PREFIXES)
+def killed_once(at: Stage) -> None:
+    """Load: the daemon is killed once, under churn, and starts again."""
+    at.fill(6)
+    load = at.churn(4.0, low=4)
+    at.watch(8, load=load)
+    at.rig.restart()
+    at.watch(14, load=load)
+
+
+@later(steady=16)
+def runtime_restarts(at: Stage) -> None:
+    """The runtime is restarted every two minutes, and away for half a minute each time."""
+    at.fill(5)
+    at.watch(2)
+    for _ in range(3):
+        at.runtime.close()
+        at.watch(2)
+        at.runtime.start()
+        at.watch(6)
+
+
+@later(options={"attach_delay_s": 20.0})
+def slow_growth(at: Stage) -> None:
+    """Load: five new nodes' worth of ENIs: attaching takes twenty seconds, and pods come in threes."""
+    for _ in range(7):
+        at.want(3)
+        at.watch(1, load=at.retry)
+    at.watch(14, load=at.retry)
+
+
+@later(env={"WARM_IP_TARGET": "1"})
+def throttled_by_others(at: Stage) -> None:
+    """EC2 takes a call in fifty seconds and throttles the others, and pods come and go."""
+    at.fill(3)
+    at.watch(CALM)
+    at.refuse("*", throttle={"rate_per_s": 0.02, "burst": 1})
+    at.want(14)
+    at.watch(36, load=at.retry)
+
+
+@later(env={"WARM_ENI_TARGET": "0"}, speed=10, steady=0)
+def denied_assign(at: Stage) -> None:
+    """IAM denies AssignPrivateIpAddresses alone, and a pod is wanted; accelerated tenfold."""
+    at.fill(2)
+    at.watch(CALM)
+    at.refuse("AssignPrivateIpAddresses", "CreateNetworkInterface", "AttachNetworkInterface", code=DENIED)
+    at.want(10)
+    at.watch(360, load=at.retry)
+
+
+@later(env=SMALL)
+def quota(at: Stage) -> None:
+    """The account's quota of ENIs is used up, and pods are wanted."""
+    at.fill(7)
+    at.watch(CALM)
+    at.rig.lab.faults.apply({"interface_quota": 1})
+    at.want(7)
+    at.watch(TROUBLED, load=at.retry)
+
+
+@later()
+def subnet_nearly_full(at: Stage) -> None:
+    """Ten addresses are left in the subnet; this node has what it needs."""
+    at.rig.lab.faults.apply({"subnets": {"*": {"leave": 10}}})
+    at.fill(11)
+    at.watch(CALM + TROUBLED)
+
+
+@later()
+def one_pod_filtered(at: Stage) -> None:
+    """A rule of somebody's firewall drops the packets of one pod."""
+    at.fill(6)
+    at.watch(CALM)
+    address = sorted(at.rig.attachments().values(), key=int)[0]
+    at.shell(
+        "nft add table inet mine; nft add chain inet mine out '{ type filter hook forward priority 10; }';"
+        f" nft add rule inet mine out ip saddr {address} drop"
+    )
+    at.watch(TROUBLED)
+
+
+@later(steady=0, speed=4)
+def fight_for_a_rule(at: Stage) -> None:
+    """Something deletes a rule of ours every eight seconds; accelerated fourfold."""
+    at.fill(12)
+    at.watch(CALM)
+    at.watch(280, load=lambda: at.rig.node.run(["ip", "rule", "del", "pref", "1024"], check=False))
+
+
+@later(steady=16)
+def slow_crash_loop(at: Stage) -> None:
+    """The daemon ends every two minutes, and starts again."""
+    at.fill(4)
+    at.watch(CALM)
+    for _ in range(4):
+        at.rig.restart()
+        at.watch(8, load=at.retry)
+
+
+@later(env={"WARM_ENI_TARGET": "0"})
+def eni_deleted(at: Stage) -> None:
+    """A secondary ENI with pods was detached and deleted by hand."""
+    at.fill(14)
+    at.watch(CALM)
+    used = set(at.rig.attachments().values())
+    enis = at.rig.lab.vpc.enis_of(at.rig.node.instance_id)
+    gone = next(eni for eni in enis if eni.attachment and eni.attachment.device_index and set(eni.secondary_addresses) & used)
+    at.rig.lab.vpc.hands.detach(gone.eni_id)
+    at.watch(2)
+    at.rig.lab.vpc.hands.delete(gone.eni_id)
+    at.watch(TROUBLED, load=at.churn(20.0, low=13))
+
+
+@later(env={"WARM_IP_TARGET": "9"}, steady=0)
+def throttled_at_rest(at: Stage) -> None:
+    """EC2 throttles everything while no pod is wanted, and the pool is short of its target; its pauses still double."""
+    at.fill(2)
+    at.watch(CALM)
+    at.refuse("*", code=THROTTLED)
+    at.fill(5)
+    at.watch(TROUBLED)
+
+
+# Recorded last, because the limit of throttling was changed by throttled_by_others.
+
+
+@later(env={"WARM_IP_TARGET": "3"}, seed=3)
+def throttled_for_five_minutes(at: Stage) -> None:
+    """EC2 throttles everything for five minutes, in which pods are wanted, and serves them then."""
+    at.fill(3)
+    at.watch(CALM)
+    at.refuse("*", code=THROTTLED)
+    at.want(6)
+    at.watch(20, load=at.retry)
+    at.refuse("*")
+    at.watch(16, load=at.retry)
+
+
+@later(env={"WARM_IP_TARGET": "4", "MINIMUM_IP_TARGET": "6"}, interval_s=30, steady=16, seed=3)
+def throttled_for_long(at: Stage) -> None:
+    """EC2 throttles what a pool grows by, and two pods are wanted."""
+    at.fill(6)
+    at.watch(CALM)
+    at.refuse(*GROWTH, code=THROTTLED)
+    at.want(7)
+    at.watch(20, load=at.retry)
+
+
+def by_name(names: list[str]) -> list[Scenario]:
+    """Those of these names; all without names. Raises: SystemExit for an unknown name."""
+    known = {one.name: one for one in SCENARIOS}
+    if unknown := set(names) - set(known):
+        raise SystemExit(f"no such recording: {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
+    return [known[name] for name in names] or SCENARIOS
