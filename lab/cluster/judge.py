@@ -82,6 +82,20 @@ def daemon_rows(node: Node) -> dict[str, str] | None:
     return {row["container_id"]: row["address"] for row in answer["attachments"]}
 
 
+def cooling(cluster: Cluster) -> str:
+    """Which daemons still have addresses that cool, or do not answer; "" if none."""
+    found = []
+    for name, node in cluster.nodes.items():
+        try:
+            with Client(f"{node.root}{DEFAULT_RUN_DIR}/ipamd.sock") as client:
+                count = client.ask("GetStatus")["pool"]["cooling_count"]
+        except (AwayError, RefusedError) as error:
+            found.append(f"{name}: {error}")
+        else:
+            found += [f"{name}: {count} addresses cool"] if count else []
+    return "; ".join(found)
+
+
 def audit(cluster: Cluster, node: str) -> str:
     """What `ipamctl audit` in the daemon's own container, called through the kubelet, finds; "" if nothing."""
     try:

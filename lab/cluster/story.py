@@ -69,6 +69,9 @@ class Story:
         except LabError as error:
             self._report.check(name, False, str(error))
             return False
+        except Exception as error:  # noqa: BLE001  # top of a step: the later ones and the report must come
+            self._report.check(name, False, f"{type(error).__name__}: {error}")
+            return False
         return True
 
     def _pods_run(self) -> None:
@@ -83,6 +86,8 @@ class Story:
         self._api.create(objects.collection("services"), objects.service(ECHO))
         spent = cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
         cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
+        # A service is there when both kube-proxies have heard of it, which nothing announces.
+        self._api.wait(self._service_problem, what="served by kube-proxy", timeout_s=START_TIMEOUT_S)
         nodes = sorted({pod["spec"]["nodeName"] for pod in cluster.pods(ECHO)})
         self._report.check(
             "pods run on both nodes", nodes == [*WORKERS], f"{REPLICAS} pods on {', '.join(nodes)} in {spent:.1f} s"
@@ -143,6 +148,8 @@ class Story:
             self._api.delete(path)
         self._api.wait(self._left, what="rid of them", timeout_s=CROWD_TIMEOUT_S)
         self._report.check("nothing is left of them", True, judge.settle(cluster))
+        # They had nearly all addresses of the nodes: until these have cooled, a pod waits for one, daemon or not.
+        self._api.wait(lambda: judge.cooling(cluster), what="cooled", timeout_s=START_TIMEOUT_S)
 
     def _rolls(self) -> None:
         with self._churned("rolls"):
