@@ -12,8 +12,8 @@ from collections import Counter
 import pytest
 
 from ipamd.kernel.other_software import LegacyTables, OtherSoftware
-from ipamd.model.family import IPV4, IPV6
-from ipamd.model.kernel import NOT_REPAIRED
+from ipamd.model.family import IPV4, IPV6, read_address
+from ipamd.model.kernel import NODE, NOT_REPAIRED
 from ipamd.report.audit import _of_routing
 from tests.netns.test_host_network import udp_peer
 
@@ -177,6 +177,7 @@ def test_status_and_audit_name_it(world):
     world.host.sh("iptables-nft -P FORWARD DROP")
     (said,) = world.hostnet.reconcile(identity=world.identity(), enis=[])
     assert NOT_REPAIRED in said
+    assert world.hostnet.filtered() == {NODE}
     assert "iptables-nft -t filter -I FORWARD -i eni+ -j ACCEPT" in said
     (difference,) = world.hostnet.differences(identity=world.identity(), enis=[])
     assert (difference.is_repaired, difference.is_cut) == (False, True)
@@ -184,7 +185,20 @@ def test_status_and_audit_name_it(world):
     assert finding.next == f"it is not ours; to mend it: {difference.mend}"
     mend(world, said)
     assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
+    assert world.hostnet.filtered() == frozenset()
     assert world.hostnet.differences(identity=world.identity(), enis=[]) == []
+
+
+def test_whose_packets_are_dropped(world):
+    """One address or one host veth is told for itself, and not as if all that is forwarded were dropped."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    world.host.sh(
+        "nft add table inet mine; nft add chain inet mine out '{ type filter hook forward priority 10; }';"
+        " nft add rule inet mine out ip saddr 10.0.0.20 drop; nft add rule inet mine out iifname eni0123456789a drop"
+    )
+    world.hostnet.reconcile(identity=world.identity(), enis=[], addresses=[read_address("10.0.0.20")])
+    assert world.hostnet.filtered() == {"10.0.0.20", "eni0123456789a"}
 
 
 def test_faults_of_the_host_are_differences(world):

@@ -364,7 +364,7 @@ def quarantined(at: Stage) -> None:
 
 @scenario(steady=0, speed=10)
 def fight(at: Stage) -> None:
-    """Something deletes a pod's route every five seconds."""
+    """Something deletes a pod's route about every second; accelerated tenfold."""
     at.fill(4)
     at.watch(CALM)
     address = next(iter(at.rig.attachments().values()))
@@ -568,7 +568,7 @@ def one_pod_filtered(at: Stage) -> None:
 
 @later(steady=0, speed=4)
 def fight_for_a_rule(at: Stage) -> None:
-    """Something deletes a rule of ours every eight seconds; accelerated fourfold."""
+    """Something deletes a rule of ours about every second; accelerated fourfold."""
     at.fill(12)
     at.watch(CALM)
     at.watch(280, load=lambda: at.rig.node.run(["ip", "rule", "del", "pref", "1024"], check=False))
