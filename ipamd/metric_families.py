@@ -94,6 +94,7 @@ RELEASED_KINDS = ("addresses", "prefixes", "enis")
 CONDITIONS = re.compile(
     "start|export|aws-node chains|aws-node|given twice|import|cni-backend|spool|kernel|host-routing|plugins|conflist|first address|"
     "served mark|pool|frozen eni|frozen|ec2 answer|ec2 differences|ec2 process|ec2|another look|mass loss|lost addresses|other hands|"
+    "other conflist|"
     "limits|giving back|subnets|security groups|connection tracking|prefixes|unplaced|duplicates|node routing|confinement|"
     "foreign links|egress|repair of sandboxes|removal of links|removal of rules|fight|cri|reaping|quarantine|spooled dels|history|"
     "settings restart|settings reload|settings|metrics port|health port|recovery|cloud|links|cooldown|events|runtime|ports|"

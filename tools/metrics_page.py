@@ -48,7 +48,7 @@ def _alerts() -> str:
 def _alert(rule: Mapping[str, Any]) -> str:
     what = rule["annotations"]
     text = re.sub(r"docs/([\w.]+md)(#[\w-]+)?", r"[\1](\1\2)", what["description"])
-    return f"### {rule['alert']}\n\n{what['summary']}. {text.removesuffix('.')}.\n\n"
+    return f"### {rule['alert']}\n\n{what['summary']}. {text}{'' if text.endswith(('.', '?')) else '.'}\n\n"
 
 
 def documented() -> Iterator[Metric]:

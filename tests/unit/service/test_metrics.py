@@ -13,8 +13,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+import ipamd
 from ipamd.core.deadline import Deadline
 from ipamd.core.demand import THROTTLED_S
+from ipamd.metric_families import CONDITIONS
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
 from ipamd.model.kernel import NODE
@@ -134,6 +136,15 @@ def test_conditions_are_told_by_subject(node: FakeNode, subject: str, label: str
     assert value(node, "ipamd_condition_subjects", subject=label) == 1
     node.health.report(subject, "")
     assert value(node, "ipamd_condition_subjects", subject=label) is None
+
+
+def test_every_subject_of_a_condition_is_in_the_list() -> None:
+    """Whatever the daemon reports, by its literal name, that of its loop, or that of its work."""
+    text = "".join(path.read_text() for path in (Path(ipamd.__file__).parent).rglob("*.py"))
+    named = r'\.report\(\s*"([^"{]+)"|Loop\("([^"]+)"|OddObjects\([^)]*work="([^"]+)"|^(?:CONDITION|TWICE|RESTART) = "([^"]+)"'
+    subjects = {word for found in re.findall(named, text, re.M) for word in found if word}
+    assert len(subjects) > 40
+    assert {one for one in subjects if not CONDITIONS.match(one.lower())} == set()
 
 
 def test_the_process_is_told_as_prometheus_has_it(node: FakeNode) -> None:
