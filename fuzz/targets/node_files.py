@@ -33,6 +33,7 @@ from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.aws_node import parse_checkpoint, render_checkpoint
 from ipamd.model.cniresult import parse_versions
 from ipamd.model.errors import IpamError, WiringError
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.kernel import HostChange, RoutingDifference
 from ipamd.model.words import printable
 from ipamd.pb import cni_pb2
@@ -228,7 +229,7 @@ class NodeFiles(Target):
         nft.run = lambda *_args, **_named: content.decode("utf-8", "replace")  # type: ignore[method-assign]
         host = SimpleNamespace(netfilter=lambda: (_ for _ in ()).throw(WiringError("no kernel here")))
         others = other_software.OtherSoftware(cast("Any", host), nft, veth_prefix=NetworkConfig().veth_prefix)
-        others._legacy = cast("Any", SimpleNamespace(read=list))
+        others._legacy = cast("Any", {family.nft: SimpleNamespace(read=list) for family in (IPV4, IPV6)})
         found: list[RoutingDifference] = others.find("eth0")
         for one in found:
             _printed(f"{one.what} {one.mend}")

@@ -22,7 +22,7 @@ from tests.netns import packets
 from tests.netns.conftest import FIRST, NODE6, ROUTER, VPC6
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.privileged, pytest.mark.parametrize("family", [IPV6], ids=["ipv6"])]
+pytestmark = [pytest.mark.privileged, pytest.mark.slow, pytest.mark.parametrize("family", [IPV6], ids=["ipv6"])]
 
 NODE, PREFIX = str(NODE6), IPV6.network((FIRST[IPV6], 80))
 OWN, OTHER, FREE = (str(FIRST[IPV6] + number) for number in (5, 6, 0x77))

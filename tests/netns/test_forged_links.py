@@ -13,7 +13,7 @@ from tests.netns.conftest import EACH_FAMILY
 from tests.netns.test_repair_at_once import node as live_node  # noqa: F401  # a fixture
 from tests.netns.test_repair_at_once import until
 
-pytestmark = [pytest.mark.privileged, EACH_FAMILY]
+pytestmark = [pytest.mark.privileged, pytest.mark.slow, EACH_FAMILY]
 
 FORMS = ("alias", "name and alias", "name and MAC", "name, alias and MAC")
 """Of the link that was deleted: what the new one has of it."""

@@ -27,7 +27,7 @@ from tests.loops import running
 from tests.netns.conftest import EACH_FAMILY, SECONDARY_MAC
 from tests.patience import PATIENCE_S
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, pytest.mark.slow]
 
 
 class LiveNode(FakeNode):

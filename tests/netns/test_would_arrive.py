@@ -18,7 +18,7 @@ from ipamd.model.kernel import OWN_TABLE
 from tests.netns.conftest import EACH_FAMILY, ROUTER
 from tests.netns.test_own_inside import KernelNode
 
-pytestmark = [pytest.mark.privileged, EACH_FAMILY]
+pytestmark = [pytest.mark.privileged, pytest.mark.slow, EACH_FAMILY]
 
 ASTRAY = {
     "a rule ahead": ("ip rule add prio 100 lookup 77; ip route add blackhole default table 77", "ip rule del prio 100"),

@@ -163,7 +163,11 @@ def test_introspection_answers_for_people_and_programs(family: Family) -> None:
             assert isinstance(json.loads(text), dict)
         assert str(address) in ctl("attachments")[1]
         assert "assigned" in ctl("history", str(address))[1]
-        assert ctl("explain", "fd00:99::" if family is IPV6 else "10.99.99.99")[0] == 4
+        foreign = "fd00:99::" if family is IPV6 else "10.99.99.99"
+        code, table, _ = ctl("explain", foreign)
+        assert code == 0
+        assert f"{foreign} is not of this node" in table
+        assert ctl("explain", "nobody")[0] == 4
         made.kill()
         code, _, stderr = ctl("status")
         assert code == 3

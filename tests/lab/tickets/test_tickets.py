@@ -293,6 +293,12 @@ def test_the_new_release() -> None:
         told(made, "Is the new release healthy", "ready")
 
 
+def test_egress_is_used_up() -> None:
+    """What limits a node with egress is told, the range among it."""
+    with rig(env={"ENABLE_V6_EGRESS": "true"}) as made:
+        told(made, "Egress is used up", "LIMITED BY")
+
+
 def test_every_question_was_asked() -> None:
     """No section without a test, and no command that was not run."""
     assert set(PAGE) - ASKED == set()
