@@ -75,7 +75,7 @@ def _explain_foreign(sources: Sources, address: IpAddress, *, find: bool) -> lis
     if not find:
         return [
             *sentences,
-            "`--find` asks EC2 which ENI and instance have it; who had it is told on that node: docs/troubleshooting.md#who-had-this-address",
+            "`--find` asks EC2 whose it is; who had it is told on that node: docs/troubleshooting.md#who-had-this-address",
         ]
     subnet = next((eni.subnet_id for eni in sources.datastore.enis() if address in eni.subnet_cidr), None)
     found = sources.ec2.find_address(address)
