@@ -12,7 +12,7 @@ from lab.demo.context import EVERY_NODE, PODS_PER_NODE, DemoContext, brief
 from lab.demo.node import DemoNode
 from lab.errors import LabError
 from lab.node.kernel_view import read_kernel
-from lab.vpc.family import pool_of
+from lab.vpc.family import IPV6, pool_of
 
 ALL_REMOVED = "all sandboxes are removed"
 NOTHING_LEFT = {name: f"{name}: no rule, route, veth or row is left" for name in EVERY_NODE}
@@ -30,7 +30,7 @@ GONE_WITHIN_S = 5.0  # ours, because: I4 allows a second for the veth; a busy ma
 COOLDOWN_S = 30.0  # the daemon's default, IP_COOLDOWN_PERIOD
 GIVEN_BACK_WITHIN_S = 30.0  # ours, because: EC2 detaches an ENI in some seconds, and two go one after the other
 COOLED_WITHIN_S = COOLDOWN_S + 15.0 + GIVEN_BACK_WITHIN_S
-QUIET_S = 2.0  # ours, because: EC2 calls in flight are over by then
+QUIET_S = 5.0  # an ENI that is detached is deleted 3 s later (ipamd/eni/steps.py)
 QUIET_WITHIN_S = 20.0
 IDLE_S = 5.0
 POLL_S = 0.1
@@ -207,6 +207,7 @@ def _disagreements(context: DemoContext, node: DemoNode) -> list[str]:
     problems = []
     for eni in node.daemon.ipamctl_json("enis")["enis"]:
         count = sum(eni[f"{state}_count"] for state in ("free", "reserved", "assigned", "cooling", "quarantined"))
+        count = min(count, len(eni["prefixes"])) if node.daemon.family is IPV6 else count  # a /80 has more than are counted
         ours[eni["eni_id"]] = (eni["device_index"], eni["mac"], eni["primary_address"], eni["prefixes"], count)
         if eni["assigned_count"] or eni["reserved_count"]:
             problems.append(f"{node.name}: {eni['eni_id']} has {eni['assigned_count']} assigned addresses")
