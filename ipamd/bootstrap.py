@@ -215,7 +215,6 @@ class App:
             released=lambda: self.pool.provisioner.steps.counts,
             metadata=self.cloud.difference,
             metadata_requests=adapters.metadata.request_count,
-            cut_off=self.host_network.cut_off_count,
         )
         self.metrics.watch(sources, counts)
         self.cni = CniServicer(
@@ -271,7 +270,7 @@ class App:
             freezings=context.freeze.in_force,
             subnets=lambda: pool.subnets.views(node_info.identity()),
             given_twice=self.other_daemon.given_twice,
-            cut_off=lambda: self.host_network.odd.names,
+            cut_off=self.host_network.cut_off,
             limits_of=from_table,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
             version=__version__,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -34,7 +33,7 @@ from ipamd.model.record import dataclass
 from ipamd.model.words import MANY
 from ipamd.ports import Ec2
 from ipamd.report.sources import Sources
-from ipamd.report.verdict import facts
+from ipamd.report.verdict import facts, kind_of
 from ipamd.settings.current import INVALID_SETTINGS
 
 # What services count since the start, as one value for the families; and how a family is made.
@@ -60,7 +59,6 @@ class Counts:
     released: Callable[[], Mapping[str, int]]
     metadata: Callable[[], MetadataDifference]
     metadata_requests: Callable[[], int]
-    cut_off: Callable[[], int]
 
 
 Values = Mapping[Any, float] | float | None
@@ -91,17 +89,6 @@ def all_of(keys: Iterable[K], values: Mapping[K, int]) -> Mapping[Any, float]:
 RELEASED_KINDS = ("addresses", "prefixes", "enis")
 """Labels of `ipamd_released_total`: single addresses, /28s and whole ENIs, whose addresses are not counted again."""
 
-CONDITIONS = re.compile(
-    "start|export|aws-node chains|aws-node|given twice|import|cni-backend|spool|kernel|host-routing|plugins|conflist|first address|"
-    "served mark|pool|frozen eni|frozen|ec2 answer|ec2 differences|ec2 process|ec2|another look|mass loss|lost addresses|other hands|"
-    "other conflist|"
-    "limits|giving back|subnets|security groups|connection tracking|prefixes|unplaced|duplicates|node routing|confinement|"
-    "foreign links|egress|repair of sandboxes|removal of links|removal of rules|fight|cri|reaping|quarantine|spooled dels|history|"
-    "settings restart|settings reload|settings|metrics port|health port|recovery|cloud|links|cooldown|events|runtime|ports|"
-    "maintenance|files|host network|drain hook"
-)
-"""Labels of `ipamd_condition_subjects`: how the subjects begin; some end with an object's name. Whatever else comes is `other`."""
-
 EGRESS_STATES = ("in use", "cooling", "free")
 
 OF_REST = f"; what is free of a /80 counts as {MANY}"
@@ -129,12 +116,6 @@ RECONCILED: Mapping[str, Found] = {
 """Label of `awscni_reconcile_count` -> what it counts. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, reconcileCnt."""
 
 
-def _subject(subject: str) -> str:
-    """The word of CONDITIONS for a condition's subject."""
-    found = CONDITIONS.match(subject.lower())
-    return found[0] if found else OTHER
-
-
 class Families(Collector):
     """Reads memory; made once. `served`: requests of a verb since the start."""
 
@@ -159,7 +140,7 @@ class Families(Collector):
         yield "ipamd_ready", text, "", int(health.is_ready)
         yield "ipamd_conditions", "Lines `lacks` of `ipamctl status`", "", len(known.conditions)
         text = "Lines `lacks` of `ipamctl status`, by subject"
-        yield "ipamd_condition_subjects", text, "subject", Counter(map(_subject, known.conditions))
+        yield "ipamd_condition_subjects", text, "subject", Counter(kind_of(one) or OTHER for one in known.conditions)
         yield "ipamd_assignable_addresses", f"Free addresses that an ADD could have now{OF_REST}", "", known.assignable_count
         held = sources.locks.held()
         yield "ipamd_operations_in_progress", "Sandboxes with an operation in progress", "", len(held)
@@ -173,7 +154,7 @@ class Families(Collector):
         text = "1 while no sandbox can send with a source that is not its own; 0 with VPC_IPAMD_EXTRA_SOURCE_CIDRS"
         yield "ipamd_source_checked", text, "", int(sources.hostnet.is_source_checked())
         text = "Sandboxes that packets do not reach or leave"
-        yield "ipamd_cut_off_sandboxes", text, "", self._counts.cut_off()
+        yield "ipamd_cut_off_sandboxes", text, "", len(sources.cut_off())
         generation = sources.settings.generation
         text = "Generation of the settings in force: 1 at the start, one more with each change that was accepted"
         yield "ipamd_settings_generation", text, "", int(generation.number)

@@ -65,7 +65,6 @@ def documented() -> Iterator[Metric]:
             released=dict,
             metadata=lambda: MetadataDifference(0, 0.0, None),
             metadata_requests=lambda: 0,
-            cut_off=lambda: 0,
         ),
     )
     metrics.request_done("ADD", code=0, total_ms=1.0, steps_ms={"wire": 1.0})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -307,7 +306,7 @@ class Health:
                 self._changed.wait(min(left_s, LOOK_S))
                 has_waited = True
             if has_waited:
-                now = time.monotonic()
+                now = self._clock.monotonic()
                 turn, self._next_turn_s = max(now, self._next_turn_s), max(now, self._next_turn_s) + TURN_S
                 self._changed.wait_for(lambda: self.phase is Phase.DRAINING, min(turn - now, TURNS_S, deadline.remaining_s()))
         self.require_add_service()

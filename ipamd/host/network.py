@@ -257,10 +257,12 @@ class HostNetworkReconciler(Service):
         self._in_order: tuple[object, int, object] | None = None
         self.fights = Fights(clock=context.clock, health=context.health, agenda=context.agenda)
 
-    def cut_off_count(self) -> int:
-        """Sandboxes that packets do not reach or leave: all of them, if what is forwarded is dropped. From any thread."""
-        filtered = self._hostnet.filtered()
-        return self._datastore.counts().assigned if NODE in filtered else len(self.odd.names) + len(filtered)
+    def cut_off(self) -> frozenset[str]:
+        """Sandboxes that packets do not reach or leave, by key: all of them, if what is forwarded is dropped. From any thread."""
+        if not (filtered := self._hostnet.filtered()):
+            return self.odd.names
+        rows = self._datastore.attachments()
+        return self.odd.names.union(str(one.key) for one in rows if filtered & {NODE, str(one.address), one.host_veth})
 
     def confine(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""

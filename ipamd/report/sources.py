@@ -71,8 +71,8 @@ class Sources:
     `quarantined` (for which sandboxes an address is quarantined); `runtime_view` then returns None. `frozen` tells which ENIs give
     nothing although they are attached, and why, `freezings` what freezes the pool. `recent`: what our own calls to EC2 changed in the
     last minutes. `dying_count` counts host veths marked and not yet deleted. `given_twice`: what amazon-vpc-cni-k8s gave besides, by
-    its file. `cut_off`: sandboxes, by `container_id/ifname`, whose wiring could not be repaired. `limits_of` looks a type up in the
-    built-in table; with custom networking the primary ENI may carry no pods.
+    its file. `cut_off`: sandboxes, by `container_id/ifname`, whose wiring could not be repaired or that a filter cuts off. `limits_of`
+    looks a type up in the built-in table; with custom networking the primary ENI may carry no pods.
     """
 
     clock: Clock

@@ -7,7 +7,7 @@ being retried before everything else, because it is the newest word.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from ipamd.core.health import Phase, StageReport, StageState
@@ -84,7 +84,25 @@ ADVICE = STEPS | {
     "limits": ("allow ec2:DescribeInstanceTypes, then `ipamctl retry`", LACKS),
     "unplaced": ("delete the pod if EC2 took its address away", LACKS),
 }
-"""What to do about each other condition, by its subject or how that begins, and the page that says more; `advice` has the rest."""
+"""What to do about each other condition, by how its subject begins, and the page that says more; `advice` has the rest."""
+
+SUBJECTS = frozenset(map(str.lower, ADVICE)) | {
+    *(
+        "another look",
+        "cloud",
+        "cooldown",
+        "drain hook",
+        "events",
+        "files",
+        "health port",
+        "host network",
+        "links",
+        "maintenance",
+    ),
+    *("metrics port", "ports", "reaping", "recovery", "removal of links", "removal of rules", "repair of sandboxes", "runtime"),
+    *("served mark", "settings reload", "settings restart"),
+}
+"""How the subjects of conditions begin: the labels of `ipamd_condition_subjects`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +182,12 @@ def told(known: Facts) -> list[Told]:
 
 def advice(subject: str) -> tuple[str, str]:
     """What to do about a condition, and the page that says more."""
-    words = [subject, *(one for one in ADVICE if subject.startswith(f"{one}-" if one == "frozen eni" else f"{one} "))]
-    return next((ADVICE[one] for one in words if one in ADVICE), (f"{BY_ITSELF}; if it stays, report it with the log", LACKS))
+    return ADVICE.get(kind_of(subject, ADVICE), (f"{BY_ITSELF}; if it stays, report it with the log", LACKS))
+
+
+def kind_of(subject: str, known: Iterable[str] = SUBJECTS) -> str:
+    """The longest of the words with which a condition's subject begins, in any case; "" if it begins with none of them."""
+    return max((one for one in known if subject.lower().startswith(one.lower())), key=len, default="")
 
 
 def verdict(known: Facts) -> str:

@@ -16,13 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 import ipamd
 from ipamd.core.deadline import Deadline
 from ipamd.core.demand import THROTTLED_S
-from ipamd.metric_families import CONDITIONS
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
 from ipamd.model.kernel import NODE
 from ipamd.model.pool import PoolSettings
 from ipamd.pb import cni_pb2
+from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.audit import audit
+from ipamd.report.verdict import kind_of
 from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
@@ -112,13 +113,14 @@ def test_an_add_that_ec2_delayed_says_so(
 
 
 def test_all_are_cut_off_by_a_filter_of_what_is_forwarded(node: FakeNode) -> None:
-    """Else those that a filter names, beside those whose packets go astray."""
+    """Else the sandboxes that a filter names by address or link; status and the metric count the same ones."""
     run_sandboxes(node, "a", "b", "c")
-    assert value(node, "ipamd_cut_off_sandboxes") == 0
-    node.hostnet.filters = frozenset({"10.0.0.9"})
-    assert value(node, "ipamd_cut_off_sandboxes") == 1
-    node.hostnet.filters = frozenset({NODE, "10.0.0.9"})
-    assert value(node, "ipamd_cut_off_sandboxes") == 3
+    first, second, _ = node.datastore.attachments()
+    named = frozenset({str(first.address), first.host_veth, second.host_veth, "10.99.0.9"})
+    for filters, count in ((frozenset[str](), 0), (named, 2), (frozenset({NODE, *named}), 3)):
+        node.hostnet.filters = filters
+        status = node.app.introspection.GetStatus(pb.GetStatusRequest())
+        assert (value(node, "ipamd_cut_off_sandboxes"), status.cut_off_count) == (count, count)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_every_subject_of_a_condition_is_in_the_list() -> None:
     named = r'\.report\(\s*"([^"{]+)"|Loop\("([^"]+)"|OddObjects\([^)]*work="([^"]+)"|^(?:CONDITION|TWICE|RESTART) = "([^"]+)"'
     subjects = {word for found in re.findall(named, text, re.M) for word in found if word}
     assert len(subjects) > 40
-    assert {one for one in subjects if not CONDITIONS.match(one.lower())} == set()
+    assert {one for one in subjects if not kind_of(one)} == set()
 
 
 def test_the_process_is_told_as_prometheus_has_it(node: FakeNode) -> None:
