@@ -68,9 +68,11 @@ class KernelSurvey:
         return named
 
     def egress_of(self, key: AttachmentKey) -> HostVeth | None:
-        """The second link of a sandbox, if the route of its address leads to it: a sandbox may forge the link, but no route."""
+        """The second link of a sandbox, if a route of its address leads to it: a sandbox may forge the link, but no route, and others
+        may have deleted one of both."""
         ours = (one for one in self._named[key, True] if not one.is_dying)
-        return next((one for one in ours if one.address and self.routes.get(one.address) == one.name), None)
+        tables = (self.routes, self.own_routes)
+        return next((one for one in ours if one.address and any(each.get(one.address) == one.name for each in tables)), None)
 
     def tables_from_prefix(self, address: IpAddress) -> tuple[int, ...]:
         """Tables of the rules 1536 for the prefix that contains an address."""

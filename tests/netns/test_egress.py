@@ -333,6 +333,17 @@ def test_a_kept_alias_tells_both(make_world):
         assert (found.address, found.alias) == (spec.other_address, encode_alias(spec.key, spec.other_address, tag=EGRESS_TAG))
 
 
+@pytest.mark.parametrize("table", ["main", "113213"])
+def test_one_of_both_routes_is_evidence_enough(make_world, table):
+    """Somebody deletes a route to an address for egress, and the datastore is lost: the sandbox is found with it all the same."""
+    node = Node(make_world)
+    spec = node.specs[0]
+    node.host.sh(f"ip {DASH[node.family]} route del {spec.other_address} table {table}")
+    found = node.wiring.survey().egress_of(spec.key)
+    assert found is not None
+    assert found.address == spec.other_address
+
+
 def test_a_forged_second_link_is_no_evidence(make_world):
     """A sandbox can make a link with any alias on the node, but no route: what it claims is not taken for an address of egress."""
     node = Node(make_world)
