@@ -21,8 +21,8 @@ from lab.vpc.family import IPV6
 
 READY_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 100.0
-"""Ours: above the longest pause of the pool after an error, 60 s (ipamd/pool/maintainer.py), and above a turn of metadata, 60 to 75 s after
-a start that EC2 told late (ipamd/eni/external_changes.py)."""
+"""Ours: above the longest pause of the pool after an error, 60 s (ipamd/pool/maintainer.py), and above a turn of metadata, 60 to 75 s
+after a start that EC2 told late (ipamd/eni/external_changes.py)."""
 
 UNKNOWN_ENI = "unknown to the datastore"
 """The audit's words (ipamd/report/audit.py) for an ENI that is neither recorded nor covered by an open intent."""
