@@ -86,7 +86,8 @@ class EniFacts:
     """What is known of one ENI beside its row.
 
     `own`: what calls of ours changed, the ENI itself or addresses of it. `reading`: what metadata shows.
-    `shown_at`: EC2 shows it attached there, and it is not recorded; `mac`: the one by which metadata has shown such an ENI.
+    `shown_at`: EC2 shows it attached there, and it is not recorded; `is_bare`: without an IPv4 address; `mac`: the one by which
+    metadata has shown such an ENI.
     `elsewhere`: what EC2 has on it and other ENIs have on record, an address for each slot that is taken so.
     `is_absent`: EC2 was found not to show it any more. `is_leaked`: EC2 showed it detached once, made by us and known to nobody.
     `link`: what the kernel says, None if nothing is amiss; `is_unplugged`: it was in use when it was frozen, so somebody took it away.
@@ -98,6 +99,7 @@ class EniFacts:
     own: Mapping[CloudKey, OwnChange] = field(default_factory=dict)
     reading: Reading | None = None
     shown_at: Place | None = None
+    is_bare: bool = False
     mac: MacAddress | None = None
     elsewhere: frozenset[IpAddress] = frozenset()
     is_absent: bool = False

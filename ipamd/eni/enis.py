@@ -310,6 +310,7 @@ class EniService(Service):
         if not eni.is_readable:
             why = f"{UNREADABLE}: {eni.problem}" if eni.problem else f"has no IPv4 address ({eni.interface_type})"
             outcome.foreign.append(f"ENI {eni.eni_id or '(no ID)'} {why}")
+            self.book.observe(eni.eni_id, is_bare=not eni.problem)
             return False
         if eni.attachment_status != "attached":
             if known is not None and eni.attachment_status in LEAVING:

@@ -176,15 +176,18 @@ class CloudReconciler(Service):
         readings, places = self._book.readings(), self._book.shown()
         if not readings:
             return
+        late = set()
         for reading in readings.values():
             if reading.shown is not None and reading.shown.eni_id in places:
                 self._book.observe(reading.shown.eni_id, mac=reading.mac)
+                if reading.shown.addresses and self._book.of(reading.shown.eni_id).is_bare:
+                    late.add(reading.shown.eni_id)  # EC2 showed it without the address that it has: not left alone for good
         snapshot = self._datastore.snapshot()
         is_growing = any(not intent.is_settled for intent in self._datastore.open_intents())
         in_list, in_enis = differences(
             snapshot,
             {mac: one.shown for mac, one in readings.items()},
-            left_alone={eni_id: self._book.of(eni_id).mac for eni_id in places},
+            left_alone={eni_id: self._book.of(eni_id).mac for eni_id in places if eni_id not in late},
             recent=Recent(self._book.added(), self._book.removed(), is_growing=is_growing),
         )
         before, since_s = self._differing

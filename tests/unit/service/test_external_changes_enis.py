@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from ipamd.eni.resync import ResyncReason
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.ids import EniId, MacAddress
+from tests.fakes.metadata import metadata_eni
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import TURN_MAX_S, described, pass_time
 from tests.unit.service.external_changes import SECOND, settled_node
@@ -71,4 +73,27 @@ def test_an_eni_without_ipv4_is_asked_about_at_most_once(node: FakeNode) -> None
     for _ in range(90):
         pass_time(node, TURN_MAX_S)
     assert described(node) - before == 1
+    assert node.health.conditions() == []
+
+
+@pytest.mark.parametrize(("is_behind", "turns"), [(False, 1), (True, 60)])
+def test_an_eni_whose_primary_address_ec2_shows_late_is_recorded(node: FakeNode, is_behind: bool, turns: int) -> None:
+    """A comparison, as of a start, shows it bare; metadata shows its address, so EC2 is asked, and each hour while it lags."""
+    node.metadata.freeze()
+    made = attach_by_hand(node, "eni-hand", primary_address=None, tags={"node.k8s.amazonaws.com/no_manage": "true"})
+    node.app.pool.resyncs.request(ResyncReason.OTHER, "the start's")
+    pass_time(node, TURN_MAX_S)
+    assert node.datastore.eni(made.eni_id) is None
+    late = replace(made, primary_address=IPv4Address("10.0.6.10"))
+    node.metadata.frozen = node.metadata.shown() | {made.mac: metadata_eni(late)}
+    before = described(node)
+    if is_behind:
+        for _ in range(5):
+            pass_time(node, TURN_MAX_S)
+        assert described(node) - before == 1
+        assert "eni-hand" in "; ".join(node.health.conditions())
+    node.ec2.enis[made.eni_id], node.metadata.frozen = late, None
+    for _ in range(turns):
+        pass_time(node, TURN_MAX_S)
+    assert node.datastore.eni(made.eni_id) is not None
     assert node.health.conditions() == []
