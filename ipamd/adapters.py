@@ -121,7 +121,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
     history = _history(settings, opened, boot_id=boot_id, clock=clock)
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock, family=family)
-    node_info = NodeInfo(metadata, clock=clock)
+    node_info = NodeInfo(metadata, datastore=opened.datastore, clock=clock)
     client = Ec2Child(settings.cloud, region=node_info.region, process=ec2_process, report=partial(health.report, "ec2 process"))
     return Adapters(
         clock=clock,

@@ -8,13 +8,14 @@ groups.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.errors import CloudError, log_text
+from ipamd.model.errors import CloudError, DatastoreError, log_text
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.model.words import CLOUD_NOT_ASKED, printable
-from ipamd.ports import Clock, Metadata
+from ipamd.ports import Clock, Datastore, Metadata
 
 SILENCE_S = 30.0
 """How long the last known identity is used without asking again after metadata did not answer. Ours: a try takes up to 8 s."""
@@ -25,11 +26,12 @@ log = logging.getLogger(__name__)
 class NodeInfo:
     """Safe from any thread without a lock: each fact is one value, replaced whole."""
 
-    def __init__(self, metadata: Metadata, *, clock: Clock) -> None:
+    def __init__(self, metadata: Metadata, *, datastore: Datastore, clock: Clock) -> None:
         self._metadata = metadata
+        self._datastore = datastore
         self._clock = clock
         self._refresh_deadline = clock.monotonic()
-        self._identity: InstanceIdentity | None = None
+        self._identity = datastore.identity()
         self._runtime: RuntimeInfo | None = None
         self._cloud = False, CLOUD_NOT_ASKED
 
@@ -40,6 +42,9 @@ class NodeInfo:
             # An ENI has at least one group: an empty list is metadata that has not caught up, and no ENI can be created with it.
             identity = replace(identity, security_group_ids=known.security_group_ids)
         self._identity = identity
+        if identity != self._datastore.identity():
+            with suppress(DatastoreError), self._datastore.transaction() as uow:  # a disk that refuses is told by what needs it
+                uow.record_identity(identity)
         return identity
 
     def refresh_identity(self) -> InstanceIdentity:
@@ -62,7 +67,7 @@ class NodeInfo:
             return known
 
     def identity(self) -> InstanceIdentity | None:
-        """Who this node is; None until instance metadata has answered."""
+        """Who this node is, as instance metadata last said since the boot; None if it never answered."""
         return self._identity
 
     def runtime(self) -> RuntimeInfo | None:

@@ -103,7 +103,7 @@ class FleetNode:
         )
         self._cooldown = Cooldown(self._context, period_s=lambda: float(settings.pool.cooldown_s))
         metadata = cast("Metadata", host)
-        self._node_info = NodeInfo(metadata, clock=self._world)
+        self._node_info = NodeInfo(metadata, datastore=self._datastore, clock=self._world)
         self._ec2 = VirtualEc2(model, index)
         adapters = Adapters(
             clock=self._world,

@@ -19,6 +19,7 @@ from ipamd.datastore.buckets import PoolIndex
 from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState, of_rest
 from ipamd.model.attachment import Attachment
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import EgressEmptyError, InvariantError, PoolEmptyError
 from ipamd.model.family import Family, IpAddress, IpNetwork
@@ -72,6 +73,7 @@ class View:
         self.tombstones = Overlay(rows.tombstones)
         self.intents = Overlay(rows.intents)
         self.doubts = rows.doubts
+        self.identity = rows.identity
         self.claimed: set[IpAddress] = set()
 
     def address(self, address: IpAddress) -> Address | None:
@@ -208,10 +210,14 @@ class MemoryState:
                     self._pool.slots.pop(eni_id, None)
             for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents):
                 changed.commit()
-            if view.doubts is not self.rows.doubts:
-                self.rows = replace(self.rows, doubts=view.doubts)
+            if view.doubts is not self.rows.doubts or view.identity is not self.rows.identity:
+                self.rows = replace(self.rows, doubts=view.doubts, identity=view.identity)
             if view.intents.changes:
                 self._hold()
+
+    def identity(self) -> InstanceIdentity | None:
+        """What instance metadata last said of the node, in this process or one before it since the boot; None if it never did."""
+        return self.rows.identity
 
     def eni(self, eni_id: EniId) -> Eni | None:
         """Find one ENI."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -27,6 +28,7 @@ from ipamd.datastore import schema
 from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.family import IPV4, IPV6, read_address, read_network
 from ipamd.model.ids import AttachmentKey
@@ -157,8 +159,23 @@ def read_snapshot(connection: Connection) -> Snapshot:
     for row in rows(schema.doubt):
         absences, subject = getattr(found.doubts, row.pop("answers")), row.pop("subject")
         absences[subject] = Absence(**row)
-    cursor = connection.execute(select(schema.meta.c.value).where(schema.meta.c.name == schema.CURSOR)).scalar_one_or_none()
-    return replace(found, cursor=int(cursor or 0))
+    meta = {row.name: row.value for row in connection.execute(select(schema.meta))}
+    return replace(found, cursor=int(meta.get(schema.CURSOR, 0)), identity=_read_identity(meta.get(schema.IDENTITY, "")))
+
+
+def spell_identity(identity: InstanceIdentity) -> str:
+    """Spell who the node is."""
+    return json.dumps(asdict(identity), default=str, sort_keys=True)
+
+
+def _read_identity(text: str) -> InstanceIdentity | None:
+    """None if nothing is written, or nothing that this release understands: instance metadata says it again."""
+    with suppress(ValueError, TypeError, LookupError):
+        row = json.loads(text)
+        row |= {"vpc_cidrs": tuple(map(IPv4Network, row["vpc_cidrs"])), "subnet_cidr": IPv4Network(row["subnet_cidr"])}
+        row |= {"primary_address": IPv4Address(row["primary_address"]), "security_group_ids": tuple(row["security_group_ids"])}
+        return InstanceIdentity(**row)
+    return None
 
 
 def key_params(key: AttachmentKey | None, *, nobody: str | None = "") -> Params:

@@ -93,6 +93,9 @@ CURSOR = "cursor"
 """Row in `meta` of IPv6: the place in its /80 of the address that was given last. At random when the file is made: a lost file must
 not give again soon what cools (I8)."""
 
+IDENTITY = "identity"
+"""Row in `meta`: what instance metadata last said of the node, as JSON: for a start at which it is silent, in the same boot."""
+
 SCHEMA_LEVEL = "schema_level"
 """Row in `meta`: how many of the steps in `migrations` the file has gone through."""
 

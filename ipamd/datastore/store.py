@@ -95,7 +95,7 @@ class Ledger:
         """Append rows within the open transaction."""
         self._disk.write(_INSERT, entries, subject="writing the ledger")
         self._unpruned_count += len(entries)
-        if self._unpruned_count >= PRUNE_EVERY:
+        if entries and self._unpruned_count >= PRUNE_EVERY:
             newest = self._disk.execute(_NEWEST, subject="pruning the ledger").scalar_one()
             self._disk.execute(_PRUNE, {"last": newest - self._limit}, subject="pruning the ledger")
             self._unpruned_count = 0

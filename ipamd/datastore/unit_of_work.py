@@ -16,7 +16,7 @@ from ipamd.datastore.rows import Params, address_params, key_params
 from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
-from ipamd.model.cloud import all_addresses
+from ipamd.model.cloud import InstanceIdentity, all_addresses
 from ipamd.model.cniresult import renamed_result
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, UnknownAttachmentError
@@ -280,6 +280,13 @@ class UnitOfWork:
         mark: Params = {"name": schema.RESTORED_AT, "value": self._now}
         self._disk.write(sql.UPSERT_META, mark, subject="marking the restore")
         self._log(LedgerEvent.RESTORED, detail=detail)
+
+    @change
+    def record_identity(self, identity: InstanceIdentity) -> None:
+        """Record what instance metadata said of the node."""
+        said: Params = {"name": schema.IDENTITY, "value": sql.spell_identity(identity)}
+        self._disk.write(sql.UPSERT_META, said, subject="recording the node's identity")
+        self.view.identity = identity
 
     @change
     def record_event(

@@ -10,6 +10,7 @@ from datetime import datetime
 from ipamd.model.absence import Doubts
 from ipamd.model.address import Address
 from ipamd.model.attachment import Attachment
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, EniId
@@ -32,6 +33,7 @@ class Snapshot:
     """Everything by identity, in no order.
 
     `tombstones` says when DEL was done for a key; `intents` are the open ones. `cursor`: place in its /80 of what was given last.
+    `identity`: what instance metadata last said of the node; None if it never did.
     """
 
     enis: dict[EniId, Eni]
@@ -41,11 +43,12 @@ class Snapshot:
     intents: dict[str, Intent]
     doubts: Doubts = field(default_factory=Doubts)
     cursor: int = field(default=0, compare=False)
+    identity: InstanceIdentity | None = field(default=None, compare=False)
 
     def copy(self) -> Snapshot:
         """The same rows in dictionaries of its own."""
         tables = dict(self.enis), dict(self.addresses), dict(self.attachments), dict(self.tombstones), dict(self.intents)
-        return Snapshot(*tables, self.doubts, self.cursor)
+        return Snapshot(*tables, self.doubts, self.cursor, self.identity)
 
 
 def eni_place(eni: Eni) -> tuple[int, int, EniId]:

@@ -93,7 +93,7 @@ class FakeNode:
             clock=self.clock,
             held=lambda: held(self.opened.datastore, self.clock),
         )
-        self.node_info = NodeInfo(self.metadata, clock=self.clock)
+        self.node_info = NodeInfo(self.metadata, datastore=self.opened.datastore, clock=self.clock)
         adapters = Adapters(
             clock=self.clock,
             health=Health(self.clock, ("datastore",)),
