@@ -19,6 +19,8 @@
     I8  an address is with EC2 for as long as it cools: two rounds. (ExpectedState checks early reuse, at once.)
     I9  an ENI of ours that nobody detached by hand is attached to nothing: LOOSE_S after the last cloud fault ended, with the
         daemon ready; LEAKED_S, if its intent died with a datastore.
+    I19 on a node with a policy agent a living sandbox's host veth has no filter, and the agent has not taken it away itself; or it
+        has one whose name the agent was told to forget, so that no policy reaches it: two rounds.
     I13 a node calls EC2 more than CALLS_MOST times in a minute, and CALLS_A_START more for each further start of its daemon: at once.
 
 What other hands took (lab/chaos/book.py) is excused from I1 across nodes, I6, I7, I8 and an answer to ping, for the sandboxes that
@@ -54,6 +56,7 @@ from lab.chaos.tolerances import (
     WIRED_S,
 )
 from lab.node.kernel_view import VETH_PREFIX, KernelView, Veth
+from lab.node.policy_agent import PolicyView
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,8 @@ class Checker:
         if veth is None or veth.address != record.address:
             yield _Claim("I2", subject, f"it lives, and its host veth is {'gone' if veth is None else veth.address}")
             return
+        if seen.policy is not None:
+            yield from _policed(subject, veth, seen.policy)
         damaged_at = state.damaged.get(record.address)
         patience = _Patience(damaged_at, state.ready_since)
         yield from _with_egress(record, seen, patience, is_demanded=state.has_egress)
@@ -333,6 +338,17 @@ def _with_egress(record: PodRecord, seen: NodeObservation, patience: _Patience, 
         yield _Claim("I2", subject, f"it lives, and its host veth for egress is {'gone' if veth is None else veth.address}")
     elif seen.kernel.host_routes.get(record.egress) != veth.name:
         yield from patience.claim("I2", subject, "its route for egress does not lead to its veth", WIRED_S)
+
+
+def _policed(subject: str, veth: Veth, view: PolicyView) -> Iterable[_Claim]:
+    """Its ADD was answered with success, so that its filter was attached: by the agent's own record, and by the kernel."""
+    found = view.links.get(veth.name)
+    if found is None or found.ifindex in view.removed:
+        return  # the link goes just now; or the agent has forgotten it
+    if not found.is_whole:
+        yield _Claim("I19", subject, f"it lives, and nothing filters {veth.name}")
+    elif found.ifindex in view.stale:
+        yield _Claim("I19", subject, f"it lives, and the policy agent was told to forget what filters {veth.name}")
 
 
 def _strays(name: str, kernel: KernelView, ready_since: float) -> Iterable[_Claim]:

@@ -38,6 +38,9 @@ LATER_S = 3 * 3600.0
 REAP_TIMEOUT_S = 60.0
 REUSABLE_MARGIN_S = 10.0
 REPAIR_TIMEOUT_S = 50.0
+FORGOTTEN_S = 60.0
+"""Ours: a turn of maintenance every 5 s, and pauses of at most 30 s after an agent that was away (ipamd/policy/hook.py)."""
+
 QUIET_S = 10.0
 """Longer than the pauses between two ENIs that are released, and than a call takes."""
 
@@ -64,6 +67,8 @@ class FinalChecks:
         """
         for node in self._nodes:
             node.queue(lambda: None).result()  # what was queued is done
+            if node.agent is not None:
+                node.agent.calm()
             if node.wait_ready(READY_TIMEOUT_S):
                 self._demand_known_enis(node)
         for future in [node.queue(lambda node=node: node.kill_daemon(down_s=0)) for node in self._nodes]:  # type: ignore[misc]
@@ -88,6 +93,7 @@ class FinalChecks:
             self._demand_clean_kernel(node)
             self._demand_no_findings(node)
             self._demand_same_as_ec2(node)
+            self._demand_forgotten(node)
         for problem in (*self._lab.fabric.problems, *map(repr, self._lab.vpc.listener_errors)):
             self._history.say(f"the lab itself is not sound: {problem}", counted="lab error")
         return facts
@@ -155,6 +161,12 @@ class FinalChecks:
             self._tell("I4", node, f"left in the kernel: {leftovers()}")
         if not self._wait(lambda: has_nft_tables(node.lab_node, node.daemon.family, node.daemon.egress), REPAIR_TIMEOUT_S):
             self._tell("repair", node, "one of its nftables tables is missing")
+
+    def _demand_forgotten(self, node: ChaosNode) -> None:
+        """The policy agent remembers nobody: of a name that it keeps a second sandbox would run unfiltered."""
+        agent = node.agent
+        if agent is not None and not self._wait(lambda: not agent.names(), FORGOTTEN_S):
+            self._tell("I19", node, f"the policy agent remembers names that nobody has: {sorted(agent.names())}")
 
     def _demand_no_findings(self, node: ChaosNode) -> None:
         """What other hands did a moment before the end is a difference until the daemon has looked twice."""

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from lab.chaos.agent import ChaosAgent
 from lab.chaos.checker import NodeState
 from lab.chaos.expected_state import ExpectedState
 from lab.chaos.history import History
@@ -23,6 +25,7 @@ from lab.node.node import Node
 from lab.node.process import NodeProcess
 
 MODULE = "lab.chaos.skewed_daemon"
+POLICY_MODE = "NETWORK_POLICY_ENFORCING_MODE"
 DRAIN_MARGIN_S = 15.0
 DAMAGE_KEPT_S = 150.0
 RESTART_PAUSE_S = 0.3
@@ -36,6 +39,7 @@ class ChaosNode:
         self.name = lab_node.name
         settings = {"VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(env)
         self.daemon = Daemon(lab_node, region=region, settings=settings, module=MODULE)
+        self.agent = ChaosAgent(lab_node, history=history) if POLICY_MODE in settings else None
         self._watched = WatchedDaemon(self.daemon, history=history, on_unasked_end=self._queue_restart)
         self._expected = expected
         self._history = history
@@ -48,13 +52,17 @@ class ChaosNode:
         self._closed = threading.Event()
 
     def open(self) -> None:
-        """Install the plugin, start the daemon and watch it."""
+        """Install the plugin, start the daemon and watch it; its policy agent too, if it has one."""
         self._watched.open()
+        if self.agent is not None:
+            self.agent.open()
 
     def close(self) -> None:
         """Let the worker finish and end the watcher."""
         self._worker.shutdown(wait=True, cancel_futures=True)
         self._closed.set()
+        if self.agent is not None:
+            self.agent.close()
         self._watched.close()
 
     def queue(self, action: Callable[[], None]) -> Future[None]:
@@ -142,6 +150,11 @@ class ChaosNode:
     def pass_time(self, seconds: float) -> None:
         """Let time pass on both clocks of the daemon: `seconds` in all since the run began, never less than before."""
         self.lab_node.write_file(str(PASSED_PATH), str(seconds).encode())
+
+    def disturb_agent(self, deed: Mapping[str, Any]) -> None:
+        """Do something to the policy agent; nothing happens where there is none."""
+        if self.agent is not None:
+            self.agent.disturb(deed)
 
     def wait_ready(self, timeout_s: float) -> bool:
         """Wait until the watcher has seen the daemon ready. Returns: False at the deadline."""

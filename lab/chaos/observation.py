@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
+from lab.chaos.agent import ChaosAgent
 from lab.chaos.expected_state import PodRecord
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import enter_netns
 from lab.node.kernel_view import KernelView, read_kernel
 from lab.node.node import Node
+from lab.node.policy_agent import PolicyView
 from lab.vpc.family import IPV6, Family, family_of, other
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
@@ -24,15 +26,19 @@ GLOBAL_SCOPE = "00"  # in /proc/net/if_inet6; link-local is 20
 @dataclass(frozen=True)
 class NodeObservation:
     """What one node looked like. `rows`: container ID -> address, None when the daemon did not answer. `inside`, `inside_egress`:
-    container ID -> the address that the sandbox itself has on eth0, and on its second link ("" for none)."""
+    container ID -> the address that the sandbox itself has on eth0, and on its second link ("" for none). `policy` None: the node has
+    no policy agent."""
 
     kernel: KernelView = field(default_factory=KernelView)
     rows: Mapping[str, str] | None = None
     inside: Mapping[str, str] = field(default_factory=dict)
     inside_egress: Mapping[str, str] = field(default_factory=dict)
+    policy: PolicyView | None = None
 
 
-def observe(node: Node, records: Iterable[PodRecord], rows: Mapping[str, str] | None) -> NodeObservation:
+def observe(
+    node: Node, records: Iterable[PodRecord], rows: Mapping[str, str] | None, *, agent: ChaosAgent | None = None
+) -> NodeObservation:
     """Look at a node now; `records` are the sandboxes whose inside is looked at.
 
     Raises: FabricError if the node's namespace cannot be looked at.
@@ -44,6 +50,7 @@ def observe(node: Node, records: Iterable[PodRecord], rows: Mapping[str, str] | 
         rows=rows,
         inside={key: own for key, (own, _) in inside.items()},
         inside_egress={key: egress for key, (_, egress) in inside.items()},
+        policy=agent.view() if agent is not None else None,
     )
 
 

@@ -151,7 +151,7 @@ class Observer:
     def _observe(self, node: ChaosNode, before: ExpectedSnapshot) -> NodeObservation:
         records = [record for record in before.pods.values() if record.node == node.name and record.is_wanted]
         is_ready = node.state().ready_since is not None
-        return observe(node.lab_node, records, node.daemon.rows() if is_ready else None)
+        return observe(node.lab_node, records, node.daemon.rows() if is_ready else None, agent=node.agent)
 
     def _cloud(self) -> tuple[Homes, frozenset[str], frozenset[str]]:
         names = {node.lab_node.instance_id: node.name for node in self._nodes}

@@ -20,6 +20,7 @@ from lab.vpc.family import IPV6
 
 NODES = ("node-a", "node-b")
 IPV6_NODE = "node-c"
+POLICY_NODE = "node-p"
 COOLDOWN_S = 5
 """Ours: short enough that addresses come round again and again within a run; the default of 30 s would hide reuse."""
 
@@ -55,6 +56,7 @@ class Kind(StrEnum):
     DELETE_WIRING = "delete-wiring"
     STEP_CLOCK = "step-clock"
     OTHER_HANDS = "other-hands"
+    DISTURB_AGENT = "disturb-agent"
 
 
 WEIGHTS: Mapping[Kind, float] = {
@@ -69,6 +71,19 @@ WEIGHTS: Mapping[Kind, float] = {
     Kind.OTHER_HANDS: 3,
 }
 """Ours; each seed multiplies every weight by 0.5 to 2, so that seeds differ in kind and not only in order."""
+
+POLICY_WEIGHTS: Mapping[Kind, float] = {
+    kind: weight
+    for kind, weight in {**WEIGHTS, Kind.DISTURB_AGENT: 8.0}.items()
+    if kind not in (Kind.CLOUD_FAULT, Kind.OTHER_HANDS)
+}
+"""The cloud's faults are all nodes', and drawn already."""
+
+POLICY_PODS = 6
+"""Ours: names that come again and again, and of replicas, so that a name has a predecessor and programs are shared."""
+
+POLICY_FAILPOINTS = ("policy.", "attach.", "detach.", "adopt.", "restore.")
+"""How failpoints begin that a kill between the agent and us can hit, or what comes of it; no other node arms those of the first."""
 
 
 CALM_KINDS = frozenset({Kind.OTHER_HANDS, Kind.DELETE_WIRING, Kind.STEP_CLOCK})
@@ -101,6 +116,7 @@ class _Draw:
     fault: Callable[[Random], dict[str, Any]]
     hands: Mapping[str, float]
     wiring: Sequence[str]
+    weights: Mapping[Kind, float]
 
 
 @dataclass(frozen=True)
@@ -134,12 +150,13 @@ class Plan:
         return cls(int(raw["seed"]), float(raw["duration_s"]), raw["env"], events, raw.get("cloud", {}))
 
 
-def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: bool = True) -> Plan:
+def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: bool = True, policy: bool = False) -> Plan:
     """Draw a run.
 
     Args:
         ipv6: whether a third node has IPv6, and the second one egress of IPv6 with some seeds. It has dice of its own: what happens to
             the two nodes of a seed is the same without it.
+        policy: whether one more node has a policy agent. It has dice of its own too.
         minutes: above 0; how long events come. Settling and the last audit take longer.
         failpoints: n >= 1 names, in any order.
     Returns: events ascending in time; the same arguments give the same plan.
@@ -149,7 +166,7 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: boo
     events: list[Event] = []
     for node in NODES:
         events += _pods(Random(rng.random()), node, duration_s)
-    names = sorted(set(failpoints))
+    names = sorted(name for name in set(failpoints) if not name.startswith(POLICY_FAILPOINTS[0]))
     events += _nemesis_events(Random(rng.random()), duration_s, names, _IPV4_DRAW)
     env = {node: _env(rng) for node in NODES}
     cloud = standing_conditions(Random(rng.random()))
@@ -159,6 +176,12 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: boo
         events += _nemesis_events(Random(own.random()), duration_s, names, _IPV6_DRAW)
         env[IPV6_NODE] = _ipv6_env(own)
         env[NODES[-1]] = env[NODES[-1]] | {"ENABLE_V6_EGRESS": own.choice(("true", "false"))}
+    if policy:
+        own = Random(f"{seed} {POLICY_NODE}")
+        events += _pods_of_few_names(Random(own.random()), POLICY_NODE, duration_s)
+        near = sorted(name for name in set(failpoints) if name.startswith(POLICY_FAILPOINTS))
+        events += _nemesis_events(Random(own.random()), duration_s, near, _POLICY_DRAW)
+        env[POLICY_NODE] = _env(own) | {"VPC_IPAMD_POD_VETH_NAMES": "true", "NETWORK_POLICY_ENFORCING_MODE": "standard"}
     return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)), cloud)
 
 
@@ -206,9 +229,22 @@ def _pods(rng: Random, node: str, duration_s: float, *, gap_s: float = POD_GAP_S
     return events
 
 
+def _pods_of_few_names(rng: Random, node: str, duration_s: float) -> list[Event]:
+    """The same of replicas and stateful sets: each name is run and removed in turn."""
+    events: list[Event] = []
+    running: set[str] = set()
+    at_s = 0.0
+    while (at_s := at_s + rng.expovariate(1 / (2 * POD_GAP_S))) < duration_s:
+        pod = f"{rng.choice(('web', 'db'))}-{rng.randrange(POLICY_PODS)}"
+        kind = Kind.REMOVE_POD if pod in running else Kind.RUN_POD
+        running ^= {pod}
+        events.append(Event(round(at_s, 2), kind, node, {"pod": pod}))
+    return events
+
+
 def _nemesis_events(rng: Random, duration_s: float, failpoints: Sequence[str], draw: _Draw) -> list[Event]:
     names_rng = Random(rng.random())  # its own: a new failpoint changes no other event of a seed
-    weights = {kind: weight * rng.uniform(0.5, 2) for kind, weight in WEIGHTS.items()}
+    weights = {kind: weight * rng.uniform(0.5, 2) for kind, weight in draw.weights.items()}
     events: list[Event] = []
     unused: list[str] = []
     at_s = 3.0
@@ -243,6 +279,14 @@ def _wiring(rng: Random, _: list[str], draw: _Draw) -> dict[str, Any]:
     return {"what": rng.choice(draw.wiring), "pick": round(rng.random(), 4)}
 
 
+AGENT_DEEDS = ("kill", "restart", "upgrade", "forget", "slow", "silence", "refuse", "refuse-delete")
+
+
+def _agent(rng: Random, _: list[str], __: _Draw) -> dict[str, Any]:
+    """What is done to the agent, and for how long; how slow it is, in seconds: as often as not slower than anybody waits for it."""
+    return {"what": rng.choice(AGENT_DEEDS), "for_s": round(rng.uniform(0.5, 8), 2), "slow_s": round(rng.uniform(0.2, 4), 2)}
+
+
 _ARGUMENTS: Mapping[Kind, Callable[[Random, list[str], _Draw], dict[str, Any]]] = {
     Kind.KILL_DAEMON: _down,
     Kind.STOP_DAEMON: _down,
@@ -253,7 +297,9 @@ _ARGUMENTS: Mapping[Kind, Callable[[Random, list[str], _Draw], dict[str, Any]]] 
     Kind.DELETE_WIRING: _wiring,
     Kind.OTHER_HANDS: lambda rng, _, draw: other_hands(rng, draw.hands),
     Kind.STEP_CLOCK: lambda rng, _, __: {"offset_s": rng.choice(CLOCK_STEPS_S)},
+    Kind.DISTURB_AGENT: _agent,
 }
 
-_IPV4_DRAW = _Draw(NODES, NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route", "nft"))
-_IPV6_DRAW = _Draw((IPV6_NODE,), 2 * NEMESIS_GAP_S, ipv6_fault, IPV6_HANDS, ("to-rule", "route", "egress-route", "nft"))
+_IPV4_DRAW = _Draw(NODES, NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route", "nft"), WEIGHTS)
+_IPV6_DRAW = _Draw((IPV6_NODE,), 2 * NEMESIS_GAP_S, ipv6_fault, IPV6_HANDS, ("to-rule", "route", "egress-route", "nft"), WEIGHTS)
+_POLICY_DRAW = _Draw((POLICY_NODE,), 2 * NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route"), POLICY_WEIGHTS)

@@ -204,6 +204,9 @@ class _Run:
         if event.kind is Kind.OTHER_HANDS:
             self._hands.do(event.node, event.args or {})  # at once: hands do not wait for a daemon that is down
             return
+        if event.kind is Kind.DISTURB_AGENT:
+            self._nodes[event.node].disturb_agent(event.args or {})
+            return
         node, kubelet = self._nodes[event.node], self._kubelets[event.node]
         if event.kind is Kind.RUN_POD:
             kubelet.run_pod(event.arg("pod"))

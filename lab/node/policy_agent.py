@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,29 @@ class Entry:
 
 @dataclass(frozen=True)
 class Filtered:
-    """The programs that hang on a link, by direction; empty for a pod that nothing filters."""
+    """The programs that hang on a link, by direction; 0 for none. `ifindex` tells a link from an earlier one of its name."""
 
     ingress: int = 0
     egress: int = 0
+    ifindex: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether both directions are filtered."""
         return bool(self.ingress and self.egress)
+
+
+@dataclass(frozen=True)
+class PolicyView:
+    """What filters a node's pods. `links`: every pod's link, by the kernel. By the agent's own record, indices of links:
+
+    `removed`: it took the filter away itself, and hung up no other. `stale`: it was told to forget the name that it had filtered
+    there, so that no policy reaches the programs any more, though the link may still have them.
+    """
+
+    links: Mapping[str, Filtered] = field(default_factory=dict)
+    removed: frozenset[int] = frozenset()
+    stale: frozenset[int] = frozenset()
 
 
 class PolicyAgent:
@@ -157,16 +171,21 @@ class PolicyAgent:
                 known.discard(entry.pod)
         return frozenset(known)
 
+    def view(self) -> PolicyView:
+        """What filters this node's pods now; the kernel is read before the record."""
+        links = self.links()
+        return _judged(links, self.record())
+
     def filtered(self, link: str) -> Filtered:
         """What filters a link, by the kernel."""
-        return self.filtered_links().get(link, Filtered())
+        return self.links().get(link, Filtered())
 
-    def filtered_links(self) -> dict[str, Filtered]:
-        """The same of every link that has a filter."""
-        found = self.node.netns.call(lambda: tc.filtered_links(VETH_PREFIXES))
+    def links(self) -> dict[str, Filtered]:
+        """The same of every pod's link."""
+        found = self.node.netns.call(lambda: tc.links(VETH_PREFIXES))
         return {
-            link: Filtered(**{direction: hung.get(hook, 0) for direction, hook in HOOKS.items()})
-            for link, (_, hung) in found.items()
+            link: Filtered(**{direction: hung.get(hook, 0) for direction, hook in HOOKS.items()}, ifindex=ifindex)
+            for link, (ifindex, hung) in found.items()
         }
 
     def _await_started(self, seen: int) -> None:
@@ -181,3 +200,22 @@ class PolicyAgent:
 def _entry(line: dict[str, Any]) -> Entry:
     known = {name: line.pop(name) for name in ("did", "at_monotonic_s", "pod", "link", "ifindex", "program") if name in line}
     return Entry(**known, rest=line)
+
+
+def _judged(links: Mapping[str, Filtered], record: Iterable[Entry]) -> PolicyView:
+    removed: set[int] = set()
+    stale: set[int] = set()
+    ours: dict[int, int] = {}  # link -> program, as the present process hung it up
+    for entry in record:
+        match entry.did:
+            case "started":
+                ours.clear()  # of what it forgot it takes programs away too early by itself
+            case "removed":
+                removed.add(entry.ifindex)
+            case "attached" | "attached again":
+                removed.discard(entry.ifindex)
+                stale.discard(entry.ifindex)
+                ours[entry.ifindex] = entry.program
+            case "deleted" if entry.rest.get("is_unpinned"):
+                stale |= {ifindex for ifindex, program in ours.items() if program == entry.program}
+    return PolicyView(links, frozenset(removed), frozenset(stale))

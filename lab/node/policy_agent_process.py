@@ -133,11 +133,12 @@ class Memory:
                 _unpin(identifier)
                 for fd in (*loaded.programs.values(), *loaded.maps.values()) if loaded is not None else ():
                     os.close(fd)
-            self._record("deleted" if program is not None else "not known", pod=pod, is_unpinned=is_last)
+            did = "deleted" if program is not None else "not known"
+            self._record(did, pod=pod, program=program or 0, is_unpinned=is_last)
 
     def remove_all(self, *, reattaches: bool, gap_s: float) -> None:
         """What a new version does at its start: remove every filter, and hang up new programs after a gap, or never."""
-        found = tc.filtered_links(VETH_PREFIXES)
+        found = {link: (ifindex, hung) for link, (ifindex, hung) in tc.links(VETH_PREFIXES).items() if hung}
         identifiers = {loaded.key: identifier for identifier, loaded in self._loaded.items()}
         for link, (ifindex, hung) in found.items():
             tc.delete_qdisc(ifindex)

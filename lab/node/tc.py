@@ -91,10 +91,10 @@ def filters(ifindex: int) -> list[Filter]:
     return [found for hook in Hook for found in _filters(ifindex, hook)]
 
 
-def filtered_links(prefixes: tuple[str, ...]) -> dict[str, tuple[int, dict[Hook, int]]]:
-    """Links of these names that have filters: name -> index, and the program on each hook."""
-    found = {link: (ifindex, filters(ifindex)) for ifindex, link in socket.if_nameindex() if link.startswith(prefixes)}
-    return {link: (ifindex, {one.hook: one.program_id for one in hung}) for link, (ifindex, hung) in found.items() if hung}
+def links(prefixes: tuple[str, ...]) -> dict[str, tuple[int, dict[Hook, int]]]:
+    """Links whose names begin so: name -> index, and the program on each hook that has one."""
+    named = [(link, ifindex) for ifindex, link in socket.if_nameindex() if link.startswith(prefixes)]
+    return {link: (ifindex, {one.hook: one.program_id for one in filters(ifindex)}) for link, ifindex in named}
 
 
 def _filters(ifindex: int, hook: Hook) -> Iterator[Filter]:

@@ -24,8 +24,10 @@ from lab.chaos.tolerances import (
     STRAY_S,
 )
 from lab.node.kernel_view import KernelView, Route, Rule, Veth
+from lab.node.policy_agent import Filtered, PolicyView
 from tests.lab.chaos.checker_rounds import EMPTY, POD, READY, SEEN, VETH, A, B, E, F, broken, lasting, of_family, round_
 
+FILTERED = Filtered(ingress=1, egress=2, ifindex=4)
 GONE = replace(POD, removing_at_s=50.0, removed_at_s=51.0)
 
 
@@ -56,6 +58,16 @@ WRONG: dict[str, tuple[str, float, Callable[[float], Round]]] = {
     "a living sandbox has no row": ("I2", ROW_S, lambda at: round_(at, seen=replace(SEEN, rows={}))),
     "a living sandbox does not answer": ("I2", SILENT_S, lambda at: round_(at, silent=frozenset({A}))),
     "a living sandbox has no route": ("I2", 3, lambda at: round_(at, seen=with_kernel(SEEN, routes=()))),
+    "nothing filters a sandbox": (
+        "I19",
+        TWO_LOOKS,
+        lambda at: round_(at, seen=replace(SEEN, policy=PolicyView({"eni1": Filtered(1)}))),
+    ),
+    "no policy reaches what filters a sandbox": (
+        "I19",
+        TWO_LOOKS,
+        lambda at: round_(at, seen=replace(SEEN, policy=PolicyView({"eni1": FILTERED}, stale=frozenset({4})))),
+    ),
     "a living sandbox has no rule": ("I2", 3, lambda at: round_(at, seen=with_kernel(SEEN, rules=()))),
     "damage is not repaired": (
         "I2",
@@ -185,6 +197,18 @@ def test_what_lasts_shorter_than_its_tolerance_is_not_a_violation(name: str) -> 
     _, lasted_s, make = WRONG[name]
     passing = [make(100.0 + second) for second in range(int(lasted_s))]
     assert broken(*passing, *(round_(100.0 + lasted_s + second) for second in range(3))) == []
+
+
+def test_what_the_policy_agent_forgot_itself_is_no_violation() -> None:
+    """It took its filter from that link; of an earlier link of the name, or of one that has its filter, that says nothing."""
+    for view in (
+        PolicyView({"eni1": FILTERED}, removed=frozenset({3}), stale=frozenset({3})),
+        PolicyView({"eni1": Filtered(ifindex=4)}, removed=frozenset({4})),
+        PolicyView({}),
+    ):
+        assert lasting(lambda at, view=view: round_(at, seen=replace(SEEN, policy=view)), 5) == []  # type: ignore[misc]
+    another = PolicyView({"eni1": Filtered(ifindex=4)}, removed=frozenset({3}))
+    assert lasting(lambda at: round_(at, seen=replace(SEEN, policy=another)), 5) == ["I19"]
 
 
 def test_a_wiring_that_is_gone_is_found_at_the_second_look() -> None:

@@ -7,7 +7,19 @@ from collections import Counter
 
 from lab.chaos.lies import HANDS, IPV6_LIES, LIES
 from lab.chaos.nemesis import IPV6_FAULTS
-from lab.chaos.plan import CALM_KINDS, IPV6_NODE, NODES, WEIGHTS, Event, Kind, Plan, make_plan
+from lab.chaos.plan import (
+    AGENT_DEEDS,
+    CALM_KINDS,
+    IPV6_NODE,
+    NODES,
+    POLICY_NODE,
+    POLICY_WEIGHTS,
+    WEIGHTS,
+    Event,
+    Kind,
+    Plan,
+    make_plan,
+)
 from lab.chaos.seeds import variety
 from lab.chaos.shrink import shrink
 from lab.vpc.family import IPV4, IPV6, egress_by, family_by
@@ -32,6 +44,22 @@ def test_a_node_with_ipv6_changes_nothing_for_the_two_others() -> None:
     assert with_it.nodes == (*NODES, IPV6_NODE)
     for node in NODES:
         assert {**with_it.env[node], "ENABLE_V6_EGRESS": ""} == {**without.env[node], "ENABLE_V6_EGRESS": ""}
+
+
+def test_a_node_with_a_policy_agent_changes_nothing_for_the_others() -> None:
+    """Nor does a new failpoint of the agent's; on its node names come again, and everything is done to the agent."""
+    with_it = make_plan(7, minutes=30, failpoints=[*NAMES, "policy.owed"], policy=True)
+    assert [event for event in with_it.events if event.node != POLICY_NODE] == list(
+        make_plan(7, minutes=30, failpoints=NAMES).events
+    )
+    own = [event for event in with_it.events if event.node == POLICY_NODE]
+    assert {event.arg("what") for event in own if event.kind is Kind.DISTURB_AGENT} == set(AGENT_DEEDS)
+    assert {event.arg("name") for event in own if event.kind is Kind.ARM_FAILPOINT} == {
+        "attach.wired",
+        "detach.committed",
+        "policy.owed",
+    }
+    assert max(Counter(event.arg("pod") for event in own if event.kind is Kind.RUN_POD).values()) > 5
 
 
 def test_plans_differ_in_who_has_egress() -> None:
@@ -70,11 +98,12 @@ def test_events_are_in_order_and_within_the_run() -> None:
 
 def test_a_long_plan_has_every_kind_of_event_on_each_node() -> None:
     """No kind of event is forgotten by a table."""
-    events = make_plan(1, minutes=60, failpoints=NAMES).events
+    events = make_plan(1, minutes=60, failpoints=NAMES, policy=True).events
     assert {event.kind for event in events} == set(Kind)
     for node in (*NODES, IPV6_NODE):
-        assert {event.kind for event in events if event.node == node} == set(Kind) - {Kind.CLOUD_FAULT}
-    assert set(WEIGHTS) | {Kind.RUN_POD, Kind.REMOVE_POD} == set(Kind)
+        assert {event.kind for event in events if event.node == node} == set(Kind) - {Kind.CLOUD_FAULT, Kind.DISTURB_AGENT}
+    assert {event.kind for event in events if event.node == POLICY_NODE} == {*POLICY_WEIGHTS, Kind.RUN_POD, Kind.REMOVE_POD}
+    assert set(WEIGHTS) | set(POLICY_WEIGHTS) | {Kind.RUN_POD, Kind.REMOVE_POD} == set(Kind)
 
 
 def test_nothing_is_killed_in_the_calm_that_other_hands_need() -> None:
@@ -93,9 +122,9 @@ def test_every_failpoint_has_its_turn() -> None:
 
 def test_a_pod_is_removed_after_it_was_run_and_once() -> None:
     """The kubelet's part of a plan makes sense."""
-    for node in (*NODES, IPV6_NODE):
+    for node in (*NODES, IPV6_NODE, POLICY_NODE):
         seen: set[str] = set()
-        for event in make_plan(4, minutes=10, failpoints=NAMES).events:
+        for event in make_plan(4, minutes=10, failpoints=NAMES, policy=True).events:
             if event.node == node and event.kind is Kind.RUN_POD:
                 assert event.arg("pod") not in seen
                 seen.add(event.arg("pod"))

@@ -173,6 +173,8 @@ def test_a_late_delete_takes_what_the_new_sandbox_uses(scene: Scene) -> None:
     assert scene.delete("late-0")
     assert scene.is_filtered("late-0")
     assert not scene.agent.policy_comes("default", "late-0", passes=True)
+    view = scene.agent.view()
+    assert view.links[host_veth("default", "late-0", prefix="eni")].ifindex in view.stale
     assert not scene.is_heard("late-0")
 
 
@@ -186,6 +188,7 @@ def test_replicas_share_programs_until_the_last_one_goes(scene: Scene) -> None:
     assert scene.is_pinned("rep-1")
     assert scene.agent.policy_comes("default", "rep-1", passes=True)
     assert scene.is_heard("rep-1")
+    assert scene.agent.view().links[host_veth("default", "rep-1", prefix="eni")].ifindex not in scene.agent.view().stale
     assert scene.delete("rep-1")
     assert not scene.is_pinned("rep-1")
 
@@ -206,7 +209,9 @@ def test_what_a_start_finds_and_what_it_forgets(scene: Scene) -> None:
     assert scene.agent.filtered(link).is_whole
     assert scene.agent.filtered(link) != program
     scene.agent.restart(how="forgetful")
-    assert not scene.agent.filtered(link).is_whole
+    view = scene.agent.view()
+    assert not view.links[link].is_whole
+    assert view.links[link].ifindex in view.removed
     assert link in [entry.link for entry in scene.agent.record() if entry.did == "removed"]
     assert not scene.is_pinned("start-0")
 
