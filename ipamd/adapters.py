@@ -70,8 +70,8 @@ class Adapters:
     """The outside world behind its ports, and the datastore as it was found.
 
     `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
-    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_writer` writes the
-    history; None if none is kept. `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so they were
+    served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_writer` writes it,
+    and logs who gets an address. `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so they were
     set aside.
     """
 
@@ -118,10 +118,10 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
             _set_aside_overtaken(path, clock)
         opened = open_datastore(path, boot_id=boot_id, clock=clock, family=family, failpoint=failpoint)
         stage.detail = opened.report.detail
-    history = _history(settings, opened, boot_id=boot_id, clock=clock)
     host = HostNetns()
     metadata = ImdsMetadata(settings.cloud, clock=clock, family=family)
     node_info = NodeInfo(metadata, datastore=opened.datastore, clock=clock)
+    history = _history(settings, opened, boot_id=boot_id, clock=clock, node_info=node_info)
     client = Ec2Child(settings.cloud, region=node_info.region, process=ec2_process, report=partial(health.report, "ec2 process"))
     return Adapters(
         clock=clock,
@@ -140,7 +140,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
         boot_id=boot_id,
         aws_node=aws_node,
         is_overtaken=is_overtaken,
-        history=history or NoHistory(),
+        history=history,
         history_writer=history,
     )
 
@@ -173,19 +173,18 @@ def _set_aside_overtaken(path: Path, clock: Clock) -> None:
     log.warning("amazon-vpc-cni-k8s has run here since our last change: the rows are made anew former=%s", former)
 
 
-def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock) -> HistoryWriter | None:
+def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, node_info: NodeInfo) -> HistoryWriter:
     """The history that the settings ask for; it touches no disk yet."""
     daemon = settings.daemon
-    if daemon.history_dir == HISTORY_OFF:
-        return None
-
     return HistoryWriter(
-        Path(daemon.history_dir),
+        None if daemon.history_dir == HISTORY_OFF else Path(daemon.history_dir),
         days=daemon.history_days,
         bytes_max=daemon.history_bytes,
         boot=boot_of(boot_id, clock),
         clock=clock,
         held=lambda: held(opened.datastore, clock),
+        ledger=opened.datastore.read_since,
+        node=lambda: identity.instance_id if (identity := node_info.identity()) else "",
     )
 
 

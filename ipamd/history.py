@@ -4,6 +4,9 @@ What a crash loses is bounded: `PAUSE_S` of records if the process dies, `SYNC_S
 read-only or gone is a condition and nothing else: records wait in memory, the oldest are dropped first, and the file says how many.
 A write that fails leaves no half line: the file is cut back. A line torn by a crash is ended before the next is written.
 
+The same thread logs each assignment and each release, one line each with the same keys, for those who collect the logs of a fleet
+(docs/troubleshooting.md, "Who had this address"): also where no history is kept or the disk refuses.
+
 Read by the daemon, and by `ipamctl` when the daemon is away: light to import, no grpc, no SQLAlchemy.
 """
 
@@ -18,16 +21,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ipamd.model.errors import IpamError, log_text
-from ipamd.model.history import MARKS, HistoryEvent, HistoryRecord, Recorded, Subject
-from ipamd.model.record import dataclass
+from ipamd.model.errors import DatastoreError, IpamError, log_text
+from ipamd.model.history import BEGINS, ENDS, MARKS, HistoryEvent, HistoryRecord, LedgerEvent, Recorded, Subject
+from ipamd.model.record import dataclass, replace
 from ipamd.model.words import printable, rfc3339
-from ipamd.ports import Clock
+from ipamd.ports import Clock, NoHistory
 from ipamd.settings.settings_file import opened
 
 PAUSE_S = 0.2
@@ -41,6 +45,9 @@ TIDY_S = 3600.0
 
 REFUSED_MAX_S = 30.0
 """Longest pause after the disk refused. Ours: a disk that is full stays so for longer."""
+
+TAIL_BYTES = 64 << 10
+"""Of the newest segment: what a start reads of it, 230 records. Ours: only after a burst it reads all of it."""
 
 PENDING_MAX = 20_000
 """Records that wait for the disk. Ours: about 10 MB, hours of churn."""
@@ -216,7 +223,7 @@ NAME_MAX = 520
 NUMBER_MAX = 2**31 - 1
 """Of counts and codes: what proto's int32 holds."""
 
-_TEXTS = ("address", "container_id", "ifname", "eni_id", "pod")
+_TEXTS = ("address", "container_id", "ifname", "eni_id", "pod", "other_address")
 
 
 def encode(record: HistoryRecord) -> bytes:
@@ -356,10 +363,11 @@ def _left_out(segments: Sequence[Segment]) -> dict[Segment, str]:
     return found
 
 
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines; a file that is removed in between has none. Raises: OSError."""
+def _lines(path: Path, *, start: int = 0) -> Iterator[bytes]:
+    """Yield the lines from a byte on; a file that is removed in between has none. Raises: OSError."""
     try:
         with opened(path, flags=os.O_NOFOLLOW) as file:
+            file.seek(start)
             while line := file.readline(LINE_BYTES_MAX):
                 yield line
     except FileNotFoundError:
@@ -407,25 +415,34 @@ class HistoryWriter:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Path | None,
         *,
         days: int,
         bytes_max: int,
         boot: Boot,
         clock: Clock,
         held: Callable[[], Iterable[HistoryRecord]],
+        node: Callable[[], str],
+        ledger: Callable[[datetime], Recorded],
     ) -> None:
         """Touch nothing yet.
 
         Args:
+            directory: None: nothing is kept, and assignments and releases are logged all the same.
             days, bytes_max: how much is kept.
             held: who has which address now; written at the head of each segment, so that none depends on an older one.
+            node: the ID of this instance; "" while it is not known, and what is to be logged waits for it.
+            ledger: this boot's rows since an instant: what the process before was killed over is logged after all.
         """
         self._directory = directory
         self._boot = boot
         self._clock = clock
         self._held = held
+        self._node = node
+        self._ledger = ledger
+        self._began_at = clock.now()
         self._pending: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
+        self._unlogged: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
         self._lock = threading.Lock()  # of `_pending` and `_dropped_count`: `note` waits for no disk
         self._writing = threading.Lock()  # `close` does not wait for the loop's end
         self.noted = threading.Event()
@@ -435,19 +452,25 @@ class HistoryWriter:
         self._unsynced_since_s: float | None = None
         shares = {"refused": bytes_max // REFUSED_SHARE, "history": bytes_max - bytes_max // REFUSED_SHARE}
         heads = {"refused": bytes, "history": self._head}
-        self._appenders = {kind: Appender(directory, kind, days=days, bytes_max=shares[kind], head=heads[kind]) for kind in KINDS}
+        self._appenders = {
+            kind: Appender(directory, kind, days=days, bytes_max=shares[kind], head=heads[kind]) for kind in KINDS if directory
+        }
 
     def enqueue(self, records: Sequence[HistoryRecord]) -> None:
         """Take records; a fraction of a microsecond each."""
         if not records:
             return
         with self._lock:
-            self._dropped_count += max(len(self._pending) + len(records) - PENDING_MAX, 0)
-            self._pending.extend(records)
+            self._unlogged.extend(one for one in records if one.event in BEGINS or one.event in ENDS)
+            if self._directory:
+                self._dropped_count += max(len(self._pending) + len(records) - PENDING_MAX, 0)
+                self._pending.extend(records)
         self.noted.set()
 
     def read(self, subject: str) -> Recorded:
         """Read memory first: what moves to the disk meanwhile is found there too, and told once."""
+        if self._directory is None:
+            return NoHistory().read(subject)
         wanted = Subject(subject)
         with self._lock:
             waiting, dropped, problem = tuple(self._pending), self._dropped_count, self._problem
@@ -458,17 +481,17 @@ class HistoryWriter:
 
     def read_since(self, since: datetime) -> Recorded:
         """See the port."""
-        return read_since(self._directory, since)
+        return read_since(self._directory, since) if self._directory else NoHistory().read_since(since)
 
     def turn(self) -> float:
-        """Write what waits. Returns: seconds until something is due; at idle an hour. Raises: IpamError; the records wait."""
+        """Log and write what waits. Returns: seconds until something is due, an hour if idle. Raises: IpamError; records wait."""
         try:
             wait_s = self.write()
         except OSError as error:
             self._problem = f"nothing can be written in {self._directory} ({error.strerror or error}); ADD and DEL go on"
             raise IpamError(self._problem) from error
         self._problem = ""
-        return wait_s
+        return min(wait_s, SYNC_S) if self._unlogged else wait_s
 
     def close(self) -> None:
         """Write what is left, and release the files. A disk that refuses loses it.
@@ -480,6 +503,7 @@ class HistoryWriter:
         except OSError as error:
             log.warning("history: what was left could not be written directory=%s error=%s", self._directory, log_text(error))
         with self._writing:
+            self._log_tenures(self._node())
             for appender in self._appenders.values():
                 appender.close()
 
@@ -489,30 +513,72 @@ class HistoryWriter:
         Returns: seconds until something is due though nothing comes. Raises: OSError if the disk refuses; the records wait.
         """
         with self._writing:
-            now_s, history = self._clock.now().timestamp(), self._appenders["history"]
-            if not self._boot_is_marked:
-                segments = listed(self._directory, KINDS[0])
-                newest = decode(next(_lines(segments[-1].path), b"")) if segments and segments[-1].is_file else None
-                if newest is None or newest.detail != self._boot.boot_id:
-                    # The mark of a boot that has no segment ends every tenure that a reboot left open.
-                    history.begin(now_s=now_s)
-                    self._is_written()
-            self._boot_is_marked = True
-            self._write_pending(now_s)
-            if history.is_old(now_s=now_s):
-                history.begin(now_s=now_s)
-                self._is_written()
-            for appender in self._appenders.values():
-                appender.prune(now_s=now_s)
-            if self._unsynced_since_s is None:
-                return TIDY_S
-            wait_s = self._unsynced_since_s + SYNC_S - self._clock.monotonic()
-            if wait_s > 0:
-                return wait_s
-            for appender in self._appenders.values():
-                appender.sync()
-            self._unsynced_since_s = None
+            try:
+                return TIDY_S if self._directory is None else self._write(self._directory)
+            finally:
+                if node := self._node():
+                    self._log_tenures(node)
+
+    def _write(self, directory: Path) -> float:
+        now_s, history = self._clock.now().timestamp(), self._appenders["history"]
+        if not self._boot_is_marked:
+            self._catch_up(directory, now_s)
+        self._boot_is_marked = True
+        self._write_pending(now_s)
+        if history.is_old(now_s=now_s):
+            history.begin(now_s=now_s)
+            self._is_written()
+        for appender in self._appenders.values():
+            appender.prune(now_s=now_s)
+        if self._unsynced_since_s is None:
             return TIDY_S
+        wait_s = self._unsynced_since_s + SYNC_S - self._clock.monotonic()
+        if wait_s > 0:
+            return wait_s
+        for appender in self._appenders.values():
+            appender.sync()
+        self._unsynced_since_s = None
+        return TIDY_S
+
+    def _catch_up(self, directory: Path, now_s: float) -> None:
+        """Begin a segment if none is of this boot: its mark ends every tenure that the boot before left open; these ends are logged.
+
+        In the same boot what the process before committed, and was killed over before it was written, is taken from the ledger.
+        """
+        history = self._appenders["history"]
+        segments = [one for one in listed(directory, KINDS[0])[-2:] if one.is_file and one.size < 3 * history.segment_bytes]
+        mark = next((decode(next(_lines(one.path), b"")) for one in segments[-1:]), None)
+        if mark is None or mark.detail != self._boot.boot_id:
+            left = _WhoHas(segments[-1:]).running
+            history.begin(now_s=now_s)
+            self._is_written()
+            self._unlogged.extendleft(_ended(one, HistoryRecord(self._boot.at, HistoryEvent.BOOTED)) for one in left.values())
+        elif self._missed(_WhoHas(segments[-1:], bytes_max=TAIL_BYTES)):
+            self.enqueue(self._missed(_WhoHas(segments)))
+
+    def _missed(self, written: _WhoHas) -> list[HistoryRecord]:
+        """What the ledger has of the process before, and what was written lately has not."""
+        found: list[HistoryRecord] = []
+        with suppress(DatastoreError):  # whoever asks the ledger is told
+            for row in self._ledger(written.last_at - timedelta(seconds=SYNC_S)).records:
+                if row.at < self._began_at and _identity(row.as_kept()) not in written.seen:
+                    found += written.follow(replace(row, pod=row.detail if row.event == LedgerEvent.ASSIGNED else ""))
+        return found
+
+    def _log_tenures(self, node: str) -> None:
+        """One line for each assignment and each release, in their order."""
+        while self._unlogged:
+            one = self._unlogged.popleft()
+            line = {"event": one.event, "node": node, "address": one.address, "other_address": one.other_address}
+            line |= {"eni": one.eni_id, "pod": one.pod, "container": one.container_id, "ifname": one.ifname}
+            line["from"] = rfc3339(one.since or one.at)
+            if one.event in ENDS or one.event == HistoryEvent.BOOTED:
+                line |= {"until": rfc3339(one.at), "reason": one.detail}
+            safe = {key: printable(value, most=DETAIL_MAX) for key, value in line.items()}
+            if "until" in line:
+                log.info("address released", safe)
+            else:
+                log.info("address assigned", safe)
 
     def _is_written(self) -> None:
         if self._unsynced_since_s is None:
@@ -543,6 +609,39 @@ class HistoryWriter:
         """The first lines of a segment: the boot, and who has what."""
         mark = HistoryRecord(self._clock.now(), HistoryEvent.BOOTED, detail=self._boot.boot_id, since=self._boot.at)
         return b"".join(map(encode, (mark, *self._held())))
+
+
+def _identity(record: HistoryRecord) -> tuple[object, ...]:
+    return record.at, record.event, record.address, record.container_id
+
+
+def _ended(begun: HistoryRecord, end: HistoryRecord) -> HistoryRecord:
+    return replace(begun, at=end.at, event=end.event, detail=end.detail, since=begun.since or begun.at)
+
+
+class _WhoHas:
+    """Who has which address at the end of segments, of which the last bytes are read; `seen`: the latest records."""
+
+    def __init__(self, segments: Sequence[Segment], *, bytes_max: int = READ_BYTES_MAX) -> None:
+        self.running: dict[str, HistoryRecord] = {}
+        self.seen: deque[tuple[object, ...]] = deque(maxlen=LATEST_MAX)
+        self.last_at = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+        for segment in segments:
+            for record in filter(None, map(decode, _lines(segment.path, start=max(segment.size - bytes_max, 0)))):
+                self.follow(record)
+                self.seen.append(_identity(record))
+                self.last_at = max(self.last_at, record.at)
+
+    def follow(self, record: HistoryRecord) -> list[HistoryRecord]:
+        """Take the next record. Returns: an assignment, or a release with what is known of its beginning."""
+        if record.event == HistoryEvent.BOOTED:
+            self.running = {}  # who has what is told anew behind it
+        elif record.event in BEGINS:
+            self.running[record.address] = record
+            return [record]
+        elif record.event in ENDS:
+            return [_ended(self.running.pop(record.address, record), record)]
+        return []
 
 
 def _batches(records: Iterable[HistoryRecord], bytes_max: int) -> Iterator[tuple[list[HistoryRecord], bytes]]:

@@ -50,7 +50,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """The keys of a message and what is left of it without; of a request's line the whole dictionary, whose parts are bounded."""
+    """The keys of a message and what is left of it without; of a line with one dictionary all of it, whose parts are bounded."""
     if isinstance(record.args, Mapping) or not (keys := KEYS.findall(str(record.msg))):
         return record.args if isinstance(record.args, Mapping) else {}
     told = {key: printable(form % (value,), most=MESSAGE_MAX) for (key, form), value in zip(keys, record.args or (), strict=True)}

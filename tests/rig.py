@@ -151,16 +151,17 @@ class Rig:
         *,
         netns: str | None = None,
         ifname: str = "eth0",
+        pod: str = "",
         version: str = "1.0.0",
         conf: Mapping[str, Any] | None = None,
         raw_conf: bytes | None = None,
         timeout_s: float = 70.0,
     ) -> CniReply:
-        """Execute the plugin as a runtime does. `netns` None: the sandbox's own by name; "" for none."""
+        """Execute the plugin as a runtime does. `netns` None: the sandbox's own by name; "" for none. `pod`: its name, or the ID."""
         document = {"cniVersion": version, "name": NETWORK, "type": "vpc-cni"} | dict(conf or {})
         done = self.node.run(
             [PLUGIN_PATH],
-            env=_environment(verb, container_id, netns=netns, ifname=ifname),
+            env=_environment(verb, container_id, netns=netns, ifname=ifname, pod=pod),
             stdin_bytes=raw_conf if raw_conf is not None else json.dumps(document).encode(),
             timeout_s=timeout_s,
             check=False,
@@ -271,7 +272,9 @@ class Rig:
         return status is not None and status["dying_count"] == 0
 
 
-def _environment(verb: str, container_id: str, *, netns: str | None = None, ifname: str = "eth0") -> dict[str, str]:
+def _environment(
+    verb: str, container_id: str, *, netns: str | None = None, ifname: str = "eth0", pod: str = ""
+) -> dict[str, str]:
     """What a runtime gives the plugin; `netns` None: the sandbox's own by name; "" for none."""
     env = {
         "CNI_COMMAND": verb,
@@ -279,7 +282,7 @@ def _environment(verb: str, container_id: str, *, netns: str | None = None, ifna
         "CNI_NETNS": f"/run/netns/{container_id}" if netns is None else netns,
         "CNI_IFNAME": ifname,
         "CNI_PATH": "/opt/cni/bin",
-        "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={container_id}",
+        "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod or container_id}",
     }
     return {name: value for name, value in env.items() if value}
 

@@ -98,13 +98,14 @@ class UnitOfWork:
         if about is not None:
             address, eni_id, key = about.address, about.eni_id, about.owner
             of = of or (self.view.attachments.get(key) if key else None)
-        pod, since = "", None
+        pod, since, other = "", None, ""
         if of is not None:
-            key, pod, since = of.key, of.sandbox_name, of.created_at
+            key, pod, since, other = of.key, of.sandbox_name, of.created_at, str(of.other_address or "")
         row = key_params(key) | {"at": at or self._now, "event": event.value, "address": str(address or ""), "eni_id": eni_id}
         self.ledger_rows.append({**row, "detail": detail})
         if event not in UNKEPT:
-            self.recorded.append(HistoryRecord(**row, detail="" if detail == pod else detail, pod=pod, since=since))
+            told = "" if detail == pod else detail
+            self.recorded.append(HistoryRecord(**row, detail=told, pod=pod, since=since, other_address=other))
 
     def _cooling(self, cooldown: timedelta | None) -> dict[str, Any]:
         """When a cooldown ends, on both clocks: the wall clock may be stepped while no daemon runs (I8)."""

@@ -67,7 +67,7 @@ class HistoryRecord:
 
     `event` is a LedgerEvent, a HistoryEvent, or a word of a later release. `pod` is `namespace/name`. `since`: when that began which
     ends or is repeated here: the attachment that an `unassigned` ends or a `held` confirms, the first of `count` refusals, the boot.
-    `code`: the CNI code of a refusal.
+    `code`: the CNI code of a refusal. `other_address`: of the other family, which the same sandbox has for egress.
     """
 
     at: datetime
@@ -81,6 +81,7 @@ class HistoryRecord:
     since: datetime | None = None
     count: int = 1
     code: int = 0
+    other_address: str = ""
 
     def as_kept(self) -> HistoryRecord:
         """The same with times in milliseconds, which is what the file keeps. Not at once: ADD and DEL make records."""

@@ -38,6 +38,7 @@ def held(datastore: Datastore, clock: Clock) -> tuple[HistoryRecord, ...]:
             eni_id=one.eni_id,
             pod=one.sandbox_name,
             since=one.created_at,
+            other_address=str(one.other_address or ""),
         )
         for one in datastore.attachments()
     )

@@ -193,8 +193,8 @@ class GcService(Service):
         if judgement.verdict is Verdict.KEEP:
             self._judge.record_kept(attachment.key, judgement)
             return False
-        self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason="GC")
-        log.info("GC freed sandbox=%s reasons=%s", attachment.key, "; ".join(judgement.reasons))
+        reason = f"GC: {'; '.join(judgement.reasons)}"
+        self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason=reason)
         return True
 
     def _listed(self, attachments: tuple[Attachment, ...]) -> frozenset[str]:

@@ -73,7 +73,6 @@ class QuarantineService(Service):
                 raise
             return "its DEL was done"
         self._failpoint("adopt.adopted")
-        log.info("adopted: kernel and runtime agree sandbox=%s address=%s", veth.key, veth.address)
         return ""
 
     def remember_unplaced(self, veth: HostVeth) -> None:

@@ -346,7 +346,6 @@ class RuntimeReconciler(Service):
             event=LedgerEvent.REAPED,
         )
         self._failpoint("reap.done")
-        log.info("reaped sandbox=%s address=%s reason=%s", attachment.key, attachment.address, detail)
         return True
 
     def present_judgement(self, attachment: Attachment) -> tuple[Evidence, Judgement]:

@@ -28,7 +28,7 @@ from ipamd.report.past import held
 from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from tests.fakes.aws_node import FakeAwsNode
 from tests.fakes.clock import FakeClock
-from tests.fakes.cloud import IDENTITY, FakeEc2
+from tests.fakes.cloud import IDENTITY, INSTANCE, FakeEc2
 from tests.fakes.host_network import FakeHostNetwork
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.metadata import FakeMetadata
@@ -92,6 +92,8 @@ class FakeNode:
             boot=Boot(BOOT_ID, self.clock.now()),
             clock=self.clock,
             held=lambda: held(self.opened.datastore, self.clock),
+            node=lambda: INSTANCE,
+            ledger=lambda since: self.opened.datastore.read_since(since),
         )
         self.node_info = NodeInfo(self.metadata, datastore=self.opened.datastore, clock=self.clock)
         adapters = Adapters(

@@ -1,4 +1,7 @@
-"""Record lab nodes: `python -m tests.recordings [--at-once N] [NAME ...]`, as root; about six minutes for each."""
+"""Record lab nodes: `python -m tests.recordings [--at-once N] [NAME ...]`, as root; about six minutes for each.
+
+`assignments` is no series of metrics but lines of the log.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.recordings import assignments
 from tests.recordings.series import write
 from tests.recordings.stage import recording, stage
 from tests.recordings.troubles import Scenario, by_name
@@ -32,6 +36,11 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--at-once", type=int, default=6, metavar="N")
     options = parser.parse_args()
+    if assignments.NAME in options.names or not options.names:
+        sys.stdout.write(f"{assignments.record()}\n")
+        options.names = [name for name in options.names if name != assignments.NAME]
+        if not options.names and len(sys.argv) > 1:
+            return 0
     with ThreadPoolExecutor(max_workers=options.at_once) as workers:
         lines = []
         for line in workers.map(record, by_name(options.names)):

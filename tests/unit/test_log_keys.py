@@ -14,6 +14,9 @@ FIELDS = {"at", "level", "logger", "message", "exception"}
 """What each line has already."""
 
 
+OF_ONE_DICTIONARY = {"request", "address assigned", "address released"}
+
+
 def calls(source: str) -> Iterator[ast.Call]:
     """Calls of the module's logger."""
     for node in ast.walk(ast.parse(source)):
@@ -31,8 +34,8 @@ def fault(call: ast.Call) -> str:
     keys = [key for key, _ in KEYS.findall(message.value)]
     if "%" in KEYS.sub("", message.value):
         return "a value has no key"
-    if message.value == "request":  # its one value is a dictionary
-        return "" if len(values) == 1 else "a request has one dictionary"
+    if message.value in OF_ONE_DICTIONARY:
+        return "" if len(values) == 1 else "its one value is a dictionary"
     if len(keys) != len(values):
         return f"{len(keys)} keys and {len(values)} values"
     return "" if len({*keys, *FIELDS}) == len(keys) + len(FIELDS) else "a key is there twice"

@@ -21,7 +21,7 @@ from ipamd.core.agenda import Schedule
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
 from ipamd.history import Boot, HistoryWriter, decode, encode, listed, read, read_since
-from ipamd.model.history import HistoryQuestion, HistoryRecord, answer
+from ipamd.model.history import HistoryQuestion, HistoryRecord, Recorded, answer
 from tests.fakes.clock import FakeClock
 from tests.loops import running
 from tests.rig import wait_until
@@ -37,6 +37,7 @@ class Disk:
         self.directory = directory
         self.clock = FakeClock()
         self.held: list[HistoryRecord] = []
+        self.node = "i-1"
         self.start()
 
     def start(self, boot_id: str = "one", *, days: int = 7) -> HistoryWriter:
@@ -48,6 +49,8 @@ class Disk:
             boot=Boot(boot_id, self.clock.now()),
             clock=self.clock,
             held=lambda: self.held,
+            node=lambda: self.node,
+            ledger=lambda _: Recorded(),
         )
         return self.writer
 
