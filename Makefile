@@ -16,9 +16,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests wait for daemons, deadlines and cooldowns four fifths of their time, so six workers keep two cores busy.
 WORKERS ?= 6
 
-# Files whose tests look at fewer cases without VPC_IPAMD_HEAVY, or at none
+# Files whose tests look at fewer cases without VPC_IPAMD_HEAVY, or which leave the processor to few
 HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test_probe_cleanup.py tests/lab/chaos/test_run.py \
            tests/contract/plugin/test_plugin_onefile.py::test_two_builds_give_the_same_bytes
+# Folders without a test that is marked heavy, and what the line above has
+NOT_HEAVY := tests/unit tests/contract/plugin tests/heavy tests/lab/chaos/test_run.py
 
 # of `make chaos` and `make fuzz`
 SEED ?= 1
@@ -94,6 +96,7 @@ test: plugin-if-possible ## everything: checks, then all tests
 test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test`: image, manifests, and the plugin on arm64 under QEMU
 	VPC_CNI_ARM64=1 $(PYTEST) -n $(WORKERS) tests/contract/plugin -k arm64
 	VPC_IPAMD_HEAVY=1 $(PYTEST) -n 2 --dist loadfile tests/heavy $(HEAVIER)
+	VPC_IPAMD_HEAVY=1 $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m heavy tests $(NOT_HEAVY:%=--ignore=%)
 
 heavy: setup
 	@PYTHON=$(PYTHON) tools/setup.sh heavy

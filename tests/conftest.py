@@ -33,8 +33,15 @@ NEEDS_NETWORK = missing_requirements(containerd=False)
 NEEDS_CONTAINERD = missing_requirements(containerd=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs root, tools or a container runtime that are not here; put files with slow tests first."""
+IS_HEAVY = os.environ.get("VPC_IPAMD_HEAVY") == "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what is heavy to `make test-all`; skip what needs root, tools or a container runtime that are not here; put files with
+    slow tests first."""
+    if not IS_HEAVY and (left := [item for item in items if item.get_closest_marker("heavy")]):
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker("heavy")]
     for item in items:
         reason = NEEDS_CONTAINERD if item.get_closest_marker("containerd") else NEEDS_NETWORK
         if reason and (item.get_closest_marker("privileged") or item.get_closest_marker("containerd")):

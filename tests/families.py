@@ -6,14 +6,21 @@ Elsewhere the fixture's node is one of IPv4.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.settings import NetworkConfig
 from lab.vpc import family as lab_family
 
+HEAVY_IPV6 = (lab_family.IPV4, pytest.param(lab_family.IPV6, marks=pytest.mark.heavy))
+"""Both, the second one in `make test-all` only: for what takes seconds and whose steps are the same ones in either."""
+
 EACH_FAMILY = pytest.mark.parametrize("family", lab_family.FAMILIES, ids=lambda family: family.nft)
 """For a test that makes a node of the lab itself, of the `family` that it takes."""
+
+EACH_FAMILY_HEAVY_IPV6 = pytest.mark.parametrize("family", HEAVY_IPV6, ids=lambda family: family.nft)
 
 
 def in_both(fixture: str) -> pytest.MarkDecorator:
@@ -21,9 +28,9 @@ def in_both(fixture: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(fixture, [IPV4, IPV6], indirect=True, ids=lambda family: family.nft)
 
 
-def in_both_of_lab(fixture: str) -> pytest.MarkDecorator:
-    """The same with a node of the lab."""
-    return pytest.mark.parametrize(fixture, lab_family.FAMILIES, indirect=True, ids=lambda family: family.nft)
+def in_both_of_lab(fixture: str, families: Iterable[object] = lab_family.FAMILIES) -> pytest.MarkDecorator:
+    """The same with a node of the lab. Args: families: these, or `HEAVY_IPV6`."""
+    return pytest.mark.parametrize(fixture, families, indirect=True, ids=lambda family: family.nft)
 
 
 def family_for(request: pytest.FixtureRequest) -> Family:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.families import in_both_of_lab, lab_family_for
+from tests.families import HEAVY_IPV6, in_both_of_lab, lab_family_for
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
@@ -29,7 +29,7 @@ def lose_datastore(made: Rig) -> None:
     made.node.run(["/bin/sh", "-c", "rm -f /run/vpc-ipamd/state.db*"])
 
 
-@in_both_of_lab("made")
+@in_both_of_lab("made", HEAVY_IPV6)
 def test_a_deleted_datastore_is_rebuilt(made: Rig) -> None:
     """Every live sandbox keeps its address, and none of these is given to a new one (I1, I2); within 10 s."""
     before = made.attachments()
@@ -46,7 +46,7 @@ def test_a_deleted_datastore_is_rebuilt(made: Rig) -> None:
     made.assert_sound(expected=0)
 
 
-@in_both_of_lab("made")
+@in_both_of_lab("made", HEAVY_IPV6)
 def test_a_crash_in_the_middle_of_adopting_is_repeated_whole(made: Rig) -> None:
     """Killed after the first of three was adopted: the half-made datastore does not pass for a whole one (I2)."""
     before = made.attachments()

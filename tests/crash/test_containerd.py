@@ -59,7 +59,9 @@ def live_sandboxes(made: Rig) -> set[str]:
     return {sandbox.sandbox_id for sandbox in made.node.cri.list() if sandbox.is_ready}
 
 
-@pytest.mark.parametrize("with_daemon", [False, True], ids=["runtime", "runtime-and-daemon"])
+@pytest.mark.parametrize(
+    "with_daemon", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["runtime", "runtime-and-daemon"]
+)
 @pytest.mark.parametrize("point", ADD_POINTS)
 def test_the_runtime_dies_in_its_add(made: Rig, point: str, with_daemon: bool) -> None:
     """The sandbox is never heard of again: live ones keep their addresses, new ones get others, nothing is doubled (I1, I2)."""
@@ -76,7 +78,9 @@ def test_the_runtime_dies_in_its_add(made: Rig, point: str, with_daemon: bool) -
     remove_all(made)
 
 
-@pytest.mark.parametrize("with_daemon", [False, True], ids=["runtime", "runtime-and-daemon"])
+@pytest.mark.parametrize(
+    "with_daemon", [False, pytest.param(True, marks=pytest.mark.heavy)], ids=["runtime", "runtime-and-daemon"]
+)
 @pytest.mark.parametrize("point", DEL_POINTS)
 def test_the_runtime_dies_in_its_del(made: Rig, point: str, with_daemon: bool) -> None:
     """The runtime comes back and asks again: the DEL succeeds, and nothing of the sandbox is left (I3, I4)."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lab.vpc.family import IPV6
-from tests.families import in_both_of_lab, lab_family_for
+from tests.families import HEAVY_IPV6, in_both_of_lab, lab_family_for
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 
@@ -27,7 +27,7 @@ def made(request: pytest.FixtureRequest) -> Iterator[Rig]:
         one.assert_sound(expected=0)
 
 
-@in_both_of_lab("made")
+@in_both_of_lab("made", HEAVY_IPV6)
 def test_a_full_disk_refuses_add_whole_and_heals(made: Rig) -> None:
     """No space: ADD gets a typed error and leaves nothing; with space again it works without a restart (I5)."""
     assert made.add("before").ok
@@ -52,7 +52,7 @@ def test_a_full_disk_refuses_add_whole_and_heals(made: Rig) -> None:
     made.assert_sound(expected=0)
 
 
-@in_both_of_lab("made")
+@in_both_of_lab("made", HEAVY_IPV6)
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -125,7 +125,7 @@ def test_a_stale_socket_is_replaced_and_a_file_is_refused(made: Rig) -> None:
     made.start()
 
 
-@in_both_of_lab("made")
+@in_both_of_lab("made", HEAVY_IPV6)
 def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
     """With an intact datastore DEL is served at once and ADD from confirmed addresses; it says what it lacks (I12)."""
     assert made.add("old").ok
@@ -149,7 +149,7 @@ def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
     made.restart()
 
 
-@in_both_of_lab("made")
+@in_both_of_lab("made", HEAVY_IPV6)
 def test_a_datastore_deleted_under_a_running_daemon(made: Rig) -> None:
     """The file is gone while we serve: the process ends by itself and its successor guesses nothing (I1)."""
     address = made.add("survivor").any_address

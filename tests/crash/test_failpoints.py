@@ -36,6 +36,10 @@ EGRESS_CASES = [(IPV6, name) for name in WITH_EGRESS] + [
 ]
 """In IPv6 all, which has egress unless it is turned off; in IPv4, where all run without it, what the kernel does by the family."""
 
+ALWAYS = [(IPV6, "attach.wired"), (IPV6, "cooling.swept"), (IPV6, "restore.veth-settled"), (IPV4, "kernel.name-and")]
+"""The first link is there without the second, both are half gone, both are taken over, one netlink batch of two: `make test-all` has
+the others, and every seed with egress (`tests/property/graph`) dies at some of them."""
+
 FAILPOINT_COUNT = 50
 """Said once, so that a walk that finds too few fails instead of proving nothing."""
 
@@ -64,7 +68,11 @@ def test_a_crash_here_loses_doubles_and_leaves_nothing(lab: Lab, name: str) -> N
 
 @pytest.mark.privileged
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "name"), EGRESS_CASES, ids=lambda one: one if isinstance(one, str) else one.nft)
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [pytest.param(*one, marks=[] if one in ALWAYS else pytest.mark.heavy) for one in EGRESS_CASES],
+    ids=lambda one: one if isinstance(one, str) else one.nft,
+)
 def test_a_crash_here_with_egress(lab: Lab, family: Family, name: str) -> None:
     """The same with a second link: it, its route and its address go or stay with the first (I1, I4, I5, I8)."""
     die_at(lab, name, env={**SCENARIOS[name].env, **family.settings, "ENABLE_V6_EGRESS": "true"}, node=f"{family.nft}-")

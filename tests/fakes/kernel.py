@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from ipamd.model.attachment import IMPORTED_TAG, NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
 from ipamd.model.eni import MAIN_TABLE
@@ -12,6 +13,8 @@ from ipamd.model.errors import IpamError, KernelDumpError, NetnsError, WiringErr
 from ipamd.model.family import Family, IpAddress
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey, Repaired, RepairedObject, RepairKind
+
+_decoded = lru_cache(4096)(decode_alias)  # each look at the kernel asks for all
 
 
 class FakeWiring:
@@ -193,7 +196,7 @@ class FakeWiring:
                 address: (table,) for address, table in self.rules.items() if table != MAIN_TABLE
             }
             for index, (name, alias, address, is_dying) in enumerate(live + dead, start=1):
-                key = decode_alias(alias)
+                key = _decoded(alias)
                 spec = self.wired.get(name)
                 mac = (spec.others_mac or "") if spec is not None else ""
                 veths.append(

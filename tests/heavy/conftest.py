@@ -1,11 +1,10 @@
-"""Skips everything here unless VPC_IPAMD_HEAVY=1, and names the tool that a test lacks.
+"""Everything here is heavy: `make test` leaves it out; a test names the tool that it lacks.
 
 A file says what it needs with `pytestmark = needs("buildah", ...)` (tests/heavy/tools.py).
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,9 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder as skipped where they are not asked for."""
-    if os.environ.get("VPC_IPAMD_HEAVY") == "1":
-        return
-    skipped = pytest.mark.skip(reason="heavy tools: `make test-all` runs it (VPC_IPAMD_HEAVY=1)")
+    """Mark the tests of this folder."""
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(skipped)
+            item.add_marker(pytest.mark.heavy)

@@ -27,10 +27,7 @@ IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 BROWSER_S = 120
 """For one page. Ours: seconds on an idle machine."""
 
-pytestmark = [
-    pytest.mark.skipif(os.environ.get("VPC_IPAMD_HEAVY") != "1", reason="VPC_IPAMD_HEAVY is not 1: `make test-all` sets it"),
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: `tools/setup.sh heavy` installs it"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: `tools/setup.sh heavy` installs it")
 
 
 class Browser:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.families import in_both_of_lab, lab_family_for
+from tests.families import HEAVY_IPV6, in_both_of_lab, lab_family_for
 from tests.rig import Rig, rig, wait_until
 from tests.stories.plugin_stub import plugin_that_skips
 
@@ -51,7 +51,7 @@ def test_a_del_without_namespace_frees_the_address(made: Rig) -> None:
     play(made, "a", "b", "c")
 
 
-@in_both_of_lab("made")
+@in_both_of_lab("made", HEAVY_IPV6)
 def test_addresses_leak_when_a_del_without_namespace_is_skipped(made: Rig) -> None:
     """With v1.10.2's shortcut in front of the plugin the same three pods keep three addresses."""
     with (

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.families import in_both_of_lab, lab_family_for
+from tests.families import HEAVY_IPV6, in_both_of_lab, lab_family_for
 from tests.rig import Rig, rig
 from tests.stories.plugin_stub import plugin_that_skips
 
@@ -54,7 +54,7 @@ def test_a_del_without_the_daemon_is_carried_out_when_it_is_back(made: Rig) -> N
     play(made, "a", "b", "c")
 
 
-@in_both_of_lab("made")
+@in_both_of_lab("made", HEAVY_IPV6)
 def test_addresses_leak_without_the_spool(made: Rig) -> None:
     """With the cure of amazon-vpc-cni-k8s in its place, success and forget, three dead pods keep their addresses."""
     with (

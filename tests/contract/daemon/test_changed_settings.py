@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from lab.vpc.family import Family
-from tests.families import EACH_FAMILY
+from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.rig import Rig, rig
 
 pytestmark = pytest.mark.privileged
@@ -27,7 +27,7 @@ def host_veth(reply_body: dict[str, object] | None) -> str:
     return str(interfaces[0]["name"])
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_prefix_mark_mtu_and_snat(family: Family) -> None:
     """Pods of before answer, take CHECK and DEL; new ones have the new prefix and MTU."""
     with rig(family=family) as made:
@@ -56,7 +56,7 @@ def test_prefix_mark_mtu_and_snat(family: Family) -> None:
         made.assert_sound(expected=0)
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_names_by_pod(family: Family) -> None:
     """New sandboxes have the name that policy agents compute, and a daemon without the setting serves them as well."""
     with rig(family=family) as made:

@@ -16,7 +16,7 @@ import pytest
 
 from lab.node.node import REPOSITORY
 from lab.vpc.family import Family
-from tests.families import EACH_FAMILY
+from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 
@@ -43,7 +43,7 @@ def reboot(made: Rig) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_who_had_it_before_the_reboot(family: Family) -> None:
     """ADD, DEL, ADD, kill -9, /run lost, start: each owner is told, while the daemon is dead and once it runs again."""
     with rig(family=family) as made:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from lab.vpc.family import Family
-from tests.families import EACH_FAMILY
+from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.rig import rig
 
 pytestmark = pytest.mark.privileged
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_two_hundred_mixed_operations_double_and_leave_nothing(family: Family) -> None:
     """200 concurrent ADDs and DELs from many processes: no address has two owners at one time, nothing is left (I1, I4)."""
     with rig(family=family, instance_type="m5.xlarge", env={"MINIMUM_IP_TARGET": "56"}) as made:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from lab.vpc.family import Family
-from tests.families import EACH_FAMILY
+from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.patience import PATIENCE_S
 from tests.rig import CniReply, rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_a_stuck_add_is_visible_and_its_del_waits_for_it(family: Family) -> None:
     """ADD hangs between wiring and commit: other sandboxes go on, its age is shown, its DEL comes after it (I4)."""
     with rig(family=family) as made:
@@ -47,7 +47,7 @@ def test_a_stuck_add_is_visible_and_its_del_waits_for_it(family: Family) -> None
         made.assert_sound(expected=1)
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_callers_that_leave_and_come_back_are_counted(family: Family) -> None:
     """A plugin killed while it waits: the ADD is rolled back or kept for the same sandbox; the retry gets one address (I1)."""
     with rig(family=family) as made:

@@ -14,7 +14,7 @@ import pytest
 
 from lab.node.node import REPOSITORY
 from lab.vpc.family import IPV6, Family
-from tests.families import EACH_FAMILY
+from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.patience import PATIENCE_S
 from tests.rig import RUN_DIR, CniReply, rig, wait_until
 
@@ -31,7 +31,7 @@ def test_socket_and_directory_are_for_root_only() -> None:
         assert stat.S_IMODE(socket.st_mode) == 0o600
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_a_successor_waits_for_the_end_of_the_first(family: Family) -> None:
     """Two daemons never share a node: the second waits, serves nobody and disturbs nothing, until the first is gone (row 11)."""
     with rig(family=family) as made:
@@ -85,7 +85,7 @@ def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: l
         assert "Traceback" not in done.stderr
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_sigterm_finishes_and_goes(family: Family) -> None:
     """By default nothing is waited for: the daemon is gone at once, the conflist stays, and its successor has every sandbox."""
     with rig(family=family) as made:
@@ -101,7 +101,7 @@ def test_sigterm_finishes_and_goes(family: Family) -> None:
         made.assert_sound(expected=0)
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_a_drain_leaves_adds_to_the_successor_and_serves_dels(family: Family) -> None:
     """With VPC_IPAMD_DRAIN: DEL is served, ADD waits in the plugin, a second SIGTERM ends the process; then the ADD succeeds."""
     with rig(family=family, env={"VPC_IPAMD_DRAIN": "60"}) as made:
@@ -133,7 +133,7 @@ def test_an_idle_daemon_asks_ec2_nothing() -> None:
         assert len(made.lab.vpc.calls()) == before
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_introspection_answers_for_people_and_programs(family: Family) -> None:
     """Every command of ipamctl prints a table and JSON, and says with status 3 when the daemon is away."""
     with rig(family=family) as made:

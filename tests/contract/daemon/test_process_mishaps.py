@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.vpc.family import Family
-from tests.families import EACH_FAMILY
+from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
@@ -22,7 +22,7 @@ def host_veth_count(made: Rig) -> int:
     return sum("vpc-ipamd/1" in line or "alias" in line for line in listed.splitlines())
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_a_del_during_the_drain_takes_its_veth_along(family: Family) -> None:
     """The last DELs of a daemon leave no link behind for a successor that may never come (I4)."""
     with rig(family=family, env={"VPC_IPAMD_DRAIN": "30"}) as made:

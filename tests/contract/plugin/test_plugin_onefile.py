@@ -166,7 +166,7 @@ def test_both_runtimes_give_the_same_document(onefile_plugin, interpreted, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("VPC_IPAMD_HEAVY") != "1", reason="VPC_IPAMD_HEAVY is not 1: `make test-all` sets it")
+@pytest.mark.heavy
 def test_two_builds_give_the_same_bytes(onefile_plugin, tmp_path):
     """Nothing of the time, the folder or an earlier build is in the file: anybody can check which sources it was made of."""
     environment = {**os.environ, "OBJECTS": str(tmp_path / "objects")}

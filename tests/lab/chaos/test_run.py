@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -17,7 +16,7 @@ which is too long here (docs/adr/0017-absence-at-ec2-needs-two-answers.md). Long
 
 @pytest.mark.privileged
 @pytest.mark.containerd
-@pytest.mark.skipif(os.environ.get("VPC_IPAMD_HEAVY") != "1", reason="VPC_IPAMD_HEAVY is not 1: `make test-all` sets it")
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_two_minutes_of_chaos_break_no_invariant() -> None:
     """I1-I9 hold under kills, a cloud that fails and lies, other hands and clock steps, seen from outside; then nothing is left."""

@@ -13,7 +13,7 @@ from lab.vpc.family import IPV4, IPV6, Family, pool_of
 from lab.vpc.model import Address
 from tests import aws_node
 from tests.aws_node import Pod
-from tests.families import EACH_FAMILY
+from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.lab.migration.conftest import Migrated, migrated
 from tests.rig import Rig, wait_until
 from tests.task_pages import Runner, commands
@@ -51,7 +51,7 @@ def undo(rig: Rig) -> None:
 
 
 @pytest.mark.slow
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_there_and_back_and_there_again(family: Family) -> None:
     """Row 12: pods of both daemons live through three changes of hands, each with its address, and with what it has for egress."""
     with migrated(4, start=True, family=family) as node:

@@ -6,7 +6,7 @@ import pytest
 
 from lab.vpc.family import Family
 from tests import aws_node
-from tests.families import EACH_FAMILY
+from tests.families import EACH_FAMILY_HEAVY_IPV6
 from tests.lab.migration.conftest import assert_killed, migrated
 from tests.rig import wait_until
 
@@ -16,7 +16,7 @@ COUNT = 50
 
 
 @pytest.mark.slow
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_fifty_pods_come_over_and_go_one_by_one(family: Family) -> None:
     """Row 12 and its acceptance: 50 addresses kept, no packet lost, each DEL cleans the other's wiring, and what is for egress too."""
     with migrated(COUNT, instance_type="m5.4xlarge", family=family) as node:

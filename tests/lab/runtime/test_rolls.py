@@ -14,7 +14,7 @@ from tests.rig import wait_until
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
 
 
-@pytest.mark.parametrize("version", ["1.7", "2"])
+@pytest.mark.parametrize("version", [pytest.param("1.7", marks=pytest.mark.heavy), "2"])
 def test_restarts_under_load_change_no_condition(version: str) -> None:
     """One SIGTERM, one kill -9; eight restarts are in tests/heavy/test_rolls_on_containerd.py."""
     assert_not_noticed(version, rolls=2)

@@ -21,7 +21,7 @@ from tests.lab.migration.conftest import LOOPBACK
 from tests.rig import Rig, rig, wait_until
 from tests.task_pages import IN_POD, Runner, commands, filled, sections
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, pytest.mark.heavy]
 
 KUBECTL = 'kubectl() { while [ "$1" != -- ]; do shift; done; shift; "$@"; }; '
 FOLLOWING = ("ip -timestamp monitor", "nft monitor")

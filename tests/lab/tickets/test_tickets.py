@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 from tests.task_pages import Runner, Section, commands, sections
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, pytest.mark.heavy]
 
 TROUBLES = commands("troubleshooting.md", Runner.TROUBLED)
 PAGE = {heading: section for heading, section in sections("troubleshooting.md").items() if set(section.commands) & set(TROUBLES)}

@@ -1,4 +1,4 @@
-"""As `test_seeds.py`, with as many seeds again: a file of its own, so that another worker plays them."""
+"""As `test_seeds.py`, with more seeds: a file of its own, so that another worker plays them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import pytest
 
 from tests.property.graph.scenario import assert_sound
 
-PER_TEST = 3
+PER_TEST, HEAVY_FROM = 3, 34
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("first", range(22, 43, PER_TEST))
+@pytest.mark.parametrize(
+    "first", [pytest.param(first, marks=pytest.mark.heavy if first >= HEAVY_FROM else ()) for first in range(22, 43, PER_TEST)]
+)
 def test_nothing_is_lost_doubled_or_leaked(first: int) -> None:
     """Whatever happens."""
     assert_sound(first, PER_TEST)

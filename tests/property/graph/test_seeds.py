@@ -1,4 +1,4 @@
-"""The shipped graph under everything at once. `test_more_seeds.py` plays as many again, `make randomised SEEDS=1-2000` more."""
+"""The shipped graph under everything at once. `test_more_seeds.py` plays others, `make randomised SEEDS=1-2000` more."""
 
 from __future__ import annotations
 
