@@ -211,7 +211,7 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     log.info("alive after start took_s=%.3f datastore=%s", health.uptime_s(), app.adapters.opened.report.detail)
     ports.start("metrics port")  # before the start-up: who sees us ready may ask every port
     ports.loop.start()
-    life = Lifecycle(app, end=signals.fail)
+    life = Lifecycle(app, end=signals.fail, server=server)
     threading.Thread(target=_start_up, args=[life], name="start-up", daemon=True).start()
     reason = signals.wait(reload=life.reload.ask)
     drain_s = current.now.daemon.drain_s

@@ -31,6 +31,7 @@ from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ready_marks import FirstAddress, ServedMark
 from ipamd.reload import SettingsReload
+from ipamd.rpc.server import UnixServer
 
 WORTH_REPEATING = (DatastoreError, SettingsError)
 """Not retryable errors after which a repeated step may still succeed: DEL or EC2's answer changed a row that the step was using,
@@ -55,12 +56,12 @@ log = logging.getLogger(__name__)
 class Lifecycle:
     """One life of the daemon. `run` is a thread body; `stop` ends its waits and its loops. `files` and `reload`: for SIGHUP."""
 
-    def __init__(self, app: App, *, end: Callable[[str], None]) -> None:
-        """`end` exits the process, for a reason that only a restart can repair."""
+    def __init__(self, app: App, *, end: Callable[[str], None], server: UnixServer | None = None) -> None:
+        """`end` exits the process, for a reason that only a restart can repair. `server` has our plugin's socket."""
         self._app = app
+        self._servers = {"socket": server, "cni-backend": app.cni_backend}
         context, daemon = app.context, app.settings.daemon
-        self._health = context.health
-        self._stopped = threading.Event()
+        self._health, self._stopped = context.health, threading.Event()
         run_dir, boot_id = daemon.run_dir, current_boot_id()
         self._served_mark = ServedMark(run_dir, boot_id=boot_id, health=self._health)
         self._handover = Handover(
@@ -84,6 +85,7 @@ class Lifecycle:
             leave_mark=self._served_mark.leave,
             replay=self._replay_spool,
             look=self._handover.look,
+            keep=self._keep_sockets,
             rest=app.adapters.ec2.rest,
             end=end,
         )
@@ -92,14 +94,13 @@ class Lifecycle:
         self._files = FileFollowers(health=self._health, clock=context.clock, agenda=context.agenda)
         self.reload = SettingsReload(app.current, health=self._health, wake=self._files.loop.wake)
         self._drain_hook = DrainHookFile(context.freeze, path=daemon.freeze_path)
-        host_network = app.host_network
         self._conflist = ConflistKeeper(
             app.settings,
             runtime=app.adapters.node_info.runtime,
             clock=context.clock,
-            fights=host_network.fights,
+            fights=app.host_network.fights,
             health=self._health,
-            note=host_network.record_repair,
+            note=app.host_network.record_repair,
             is_stopped=self._stopped.is_set,
             others=Others(self._take_others, app.settings.takeover.directories),
         )
@@ -133,6 +134,20 @@ class Lifecycle:
                 )
             )
         return first, serving, last
+
+    def _keep_sockets(self) -> None:
+        for subject, server in self._servers.items():
+            if server is None:
+                continue
+            try:
+                mended = server.keep()
+            except (SettingsError, OSError) as error:
+                self._health.report(subject, f"{subject}: nobody reaches us: {log_text(error)}", error=error)
+                continue
+            if mended:
+                log.warning("a socket is served anew socket=%s reason=%s", server.path, mended)
+                self._health.record_error(subject, SettingsError(f"{server.path} is served anew: {mended}"))
+            self._health.report(subject, "")
 
     def run(self) -> None:
         """Go from alive to ready; a permanent error is recorded, and the daemon keeps serving DEL."""

@@ -1,5 +1,5 @@
-"""Periodic work: look for another daemon, say that we serve, replay the spool, see that the datastore's file is still ours, drop old
-tombstones.
+"""Periodic work: see that our sockets are there, look for another daemon, say that we serve, replay the spool, see that the
+datastore's file is still ours, drop old tombstones.
 
 A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). If the
 datastore's file was deleted while in use, nothing written to it survives a restart; if the disk failed so that not even a rollback
@@ -42,12 +42,14 @@ class Maintenance(Service):
         leave_mark: Callable[[], None],
         replay: Callable[[], None],
         look: Callable[[], object],
+        keep: Callable[[], None],
         rest: Callable[..., None],
         end: Callable[[str], None],
     ) -> None:
-        """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `rest`
-        lets go of what asks EC2 and is idle, or has it ready; `end` exits the process, with the reason."""
+        """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `keep` sees
+        that our sockets are there; `rest` lets go of what asks EC2 and is idle, or has it ready; `end` exits the process, with why."""
         super().__init__(context)
+        self._keep = keep
         self._look = look
         self._spool = spool
         self._leave_mark = leave_mark
@@ -64,6 +66,7 @@ class Maintenance(Service):
             log.error("the process exits; its next start reads the datastore again, or rebuilds it reason=%s", lost)
             self._end(lost)
             return INTERVAL_S
+        self._keep()
         self._look()
         self._leave_mark()
         counts = self._datastore.counts()

@@ -145,5 +145,5 @@ class CniBackendServer(UnixServer):
             max_connections=MAX_RPCS + SPARE_CONNECTIONS,
             max_request_bytes=MAX_REQUEST_BYTES,
             advice="remove the DaemonSet aws-node from this node, or change VPC_IPAMD_CNI_BACKEND_SOCKET",
+            add=lambda server: cni_backend_pb2_grpc.add_CNIBackendServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
         )
-        cni_backend_pb2_grpc.add_CNIBackendServicer_to_server(servicer, self.grpc)  # type: ignore[no-untyped-call]  # generated

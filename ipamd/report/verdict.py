@@ -78,6 +78,7 @@ ADVICE = STEPS | {
     "aws-node chains": (BY_ITSELF, MIGRATION),
     "import": ("delete the pods of these links", MIGRATION),
     "cni-backend": ("see that nobody else has the socket, and that its directory is mounted", MIGRATION),
+    "socket": ("free its place: no ADD or DEL reaches the daemon meanwhile", LACKS),
     "quarantine": (BY_ITSELF, "docs/troubleshooting.md#addresses-are-quarantined"),
     "spooled DELs": (BY_ITSELF, "docs/troubleshooting.md#dels-stay-in-the-spool"),
     "prefixes": ("use a Nitro type, or unset ENABLE_PREFIX_DELEGATION", "docs/prefixes.md"),

@@ -51,6 +51,9 @@ CONNECTION_AGE_MS, CONNECTION_GRACE_MS = 120_000, 120_000
 """A connection takes no new request after the first, and is cut after both. Ours: above all deadlines of plugins and `ipamctl` (60 s).
 A peer that announces a request and never sends it holds one of our threads until then."""
 
+SOCKET_MODE = 0o600
+"""Root's alone."""
+
 PRIVATE_NAME = ".ipamd"
 """Of the directory beside the socket's place in which it is until it takes it. Ours: with its socket it is shorter than `ipamd.sock`,
 because a socket's path has 107 bytes at most (unix(7))."""
@@ -93,14 +96,30 @@ class RpcThreads(ThreadPoolExecutor):
 
 
 class UnixServer:
-    """A server whose services are added to `grpc`. `stop` from any thread, also if it was never started."""
+    """A server on a socket. `stop` from any thread, also if it was never started; `keep` from one thread."""
 
-    def __init__(self, path: Path, *, max_rpcs: int, max_connections: int, max_request_bytes: int, advice: str) -> None:
-        """`advice` is the operator's next step where the path cannot be used."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_rpcs: int,
+        max_connections: int,
+        max_request_bytes: int,
+        advice: str,
+        add: Callable[[grpc.Server], object],
+    ) -> None:
+        """`advice` is the operator's next step where the path cannot be used; `add` adds the services."""
         self.path = path
         self._advice = advice
+        self._add = add
+        self._bounds = max_rpcs, max_connections, max_request_bytes
         self._own: tuple[int, int] | None = None
-        self.grpc = grpc.server(
+        self._is_stopped = False
+        self.grpc = self._made()
+
+    def _made(self) -> grpc.Server:
+        max_rpcs, max_connections, max_request_bytes = self._bounds
+        made = grpc.server(
             RpcThreads(max_rpcs, "rpc"),
             interceptors=[UnreadableRequests()],
             maximum_concurrent_rpcs=max_rpcs,
@@ -116,6 +135,8 @@ class UnixServer:
                 ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
             ],
         )
+        self._add(made)
+        return made
 
     def start(self) -> None:
         """Listen; a dead socket at the path is replaced, a live one never.
@@ -135,8 +156,41 @@ class UnixServer:
             raise SettingsError(f"cannot listen on {self.path}", details=f"{error}; {self._advice}") from error
         self.grpc.start()
 
+    def keep(self) -> str:
+        """See that callers reach us: a socket that could not be made, was removed or replaced is made; owner and mode are put back.
+
+        What was asked by the old one is answered. Returns: what was wrong and is mended, "" for nothing.
+        Raises: SettingsError if somebody else listens there, or the path cannot be used; OSError if it is removed just now.
+        """
+        if self._is_stopped:
+            return ""
+        present = _inode(self.path)
+        if present is None or present != self._own:
+            was_served = self._own is not None
+            self._serve_anew()
+            return "it was not served" if not was_served else "it was replaced" if present else "it was removed"
+        status = self.path.lstat()
+        if (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), SOCKET_MODE):
+            return ""
+        os.chown(self.path, os.geteuid(), -1, follow_symlinks=False)
+        self.path.chmod(SOCKET_MODE)
+        return f"it was user {status.st_uid}'s with mode {stat.S_IMODE(status.st_mode):04o}"
+
+    def _serve_anew(self) -> None:
+        """gRPC listens nowhere else once it has started, so another server takes the place."""
+        self._make_room()
+        former, self.grpc = self.grpc, self._made()
+        try:
+            self.start()
+        except SettingsError:
+            failed, self.grpc = self.grpc, former
+            failed.stop(None)
+            raise
+        former.stop(CONNECTION_GRACE_MS / 1000)
+
     def stop(self, grace_s: float) -> None:
         """Take no request any more; those in progress have `grace_s` to finish. A socket at the path is removed if it is ours."""
+        self._is_stopped = True
         if self._own is not None and _inode(self.path) == self._own:
             self.path.unlink(missing_ok=True)
         self.grpc.stop(grace_s).wait(grace_s + 1.0)
@@ -177,7 +231,7 @@ class UnixServer:
         scratch.unlink(missing_ok=True)
         try:
             self.grpc.add_insecure_port(f"unix:{scratch}")
-            scratch.chmod(0o600)
+            scratch.chmod(SOCKET_MODE)
             os.link(scratch, self.path)
             self._own = _inode(self.path)
         finally:
@@ -334,16 +388,20 @@ class RpcServer(UnixServer):
 
     def __init__(self, *, run_dir: Path, cni: CniServicer, introspection: object, max_concurrent_rpcs: int) -> None:
         """`introspection`: has a method for each RPC."""
+
+        def add(server: grpc.Server) -> None:
+            cni_pb2_grpc.add_CniServicer_to_server(cni, server)  # type: ignore[no-untyped-call]  # generated code
+            server.add_generic_rpc_handlers((handler(introspection),))
+
         super().__init__(
             run_dir / SOCKET_NAME,
             max_rpcs=max_concurrent_rpcs + SPARE_THREADS,
             max_connections=max_concurrent_rpcs + SPARE_CONNECTIONS,
             max_request_bytes=MAX_REQUEST_BYTES,
             advice="set VPC_IPAMD_RUN_DIR to a directory that nobody else uses",
+            add=add,
         )
-        cni_pb2_grpc.add_CniServicer_to_server(cni, self.grpc)  # type: ignore[no-untyped-call]  # generated code
-        self.grpc.add_generic_rpc_handlers((handler(introspection),))
 
     def _is_live(self) -> bool:
-        """Nobody listens: we have the lock, and a predecessor that was killed may still be closing its socket."""
-        return False
+        """Nobody listens at the start: we have the lock, and a predecessor that was killed may still be closing its socket."""
+        return self._own is not None and super()._is_live()

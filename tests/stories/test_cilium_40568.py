@@ -100,6 +100,7 @@ def play_spooled(node: FakeNode) -> None:
         replay=lambda: replay(node) and None,
         rest=lambda **_: None,
         look=lambda: True,
+        keep=lambda: None,
         end=pytest.fail,
     )
     assert INTERVAL_S == 5

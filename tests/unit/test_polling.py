@@ -11,7 +11,7 @@ from ipamd import daemon
 os.environ |= {"VPC_IPAMD_MAX_RPCS": "no number"}
 assert daemon.main() == daemon.EXIT_SETTINGS
 from ipamd.rpc.server import UnixServer
-server = UnixServer(Path(sys.argv[1]), max_rpcs=2, max_connections=2, max_request_bytes=100, advice="")
+server = UnixServer(Path(sys.argv[1]), max_rpcs=2, max_connections=2, max_request_bytes=100, advice="", add=lambda _: None)
 server.start()
 open_now = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{name}")]
 print("anon_inode:[eventfd]" in open_now, "anon_inode:[eventpoll]" in open_now)

@@ -20,6 +20,7 @@ def test_what_asks_ec2_is_ready_before_an_add_waits_for_it(node: FakeNode, free:
         replay=lambda: None,
         rest=lambda *, is_wanted: wanted.append(is_wanted),
         look=lambda: True,
+        keep=lambda: None,
         end=lambda _: None,
     )
     while node.datastore.counts().free > free:
@@ -39,6 +40,7 @@ def test_old_tombstones_go_and_young_ones_stay(node: FakeNode) -> None:
         replay=lambda: ended.append("replayed"),
         rest=lambda **_: None,
         look=lambda: True,
+        keep=lambda: None,
         end=ended.append,
     )
     node.delete("old")
