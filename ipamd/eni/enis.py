@@ -83,7 +83,8 @@ class EniService(Service):
         self._cooldown = cooldown
         self._resyncs = resyncs
         self._on_quarantined = on_quarantined
-        self._warm_deadline = math.inf if is_datastore_lost else -math.inf
+        # The clock counts from the boot, which ended sandboxes without a DEL: a cooldown later their addresses have cooled.
+        self._warm_deadline = math.inf if is_datastore_lost else cooldown.period.total_seconds()
         self._hold(self._evidence.doubted())
 
     def resync_due(self) -> None:
@@ -195,9 +196,9 @@ class EniService(Service):
         is_new = eni is not None and self._datastore.eni(eni_id) is None
         if is_new:
             self.book.record_own([eni_id], on=eni_id, is_added=True)
-        may_be_warm = not is_new and len(new) > asked_count and self._may_be_warm()
+        cooldown = self._left_of_cooldown() if not is_new and len(new) > asked_count else None
         outcome = EniSyncResult()
-        self._store(eni_id, addresses, prefixes, outcome, eni=eni, wired=self.wired_addresses(), may_be_warm=may_be_warm)
+        self._store(eni_id, addresses, prefixes, outcome, eni=eni, wired=self.wired_addresses(), cooldown=cooldown)
         self._demand.announce_supply()
         return outcome
 
@@ -322,8 +323,8 @@ class EniService(Service):
             self._record_groups(eni)
             now = self.eni_of(eni, identity)
             there = self._without_released(eni)
-            is_warm = self._may_be_warm()
-            self._store(eni.eni_id, there.secondary_addresses, there.prefixes, outcome, eni=now, wired=wired, may_be_warm=is_warm)
+            left = self._left_of_cooldown()
+            self._store(eni.eni_id, there.secondary_addresses, there.prefixes, outcome, eni=now, wired=wired, cooldown=left)
         except (CloudError, InvariantError) as error:
             log.error("not recorded as EC2 shows it eni=%s error=%s", eni.eni_id, log_text(error))
             outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
@@ -351,10 +352,11 @@ class EniService(Service):
             prefixes=frozenset(prefix for prefix in described.prefixes if members(prefix)[0] not in gone),
         )
 
-    def _may_be_warm(self) -> bool:
-        """Whether what EC2 only shows, and is new to us, may have been released less than a cooldown ago, before our datastore was
-        lost (I8). What a call of ours has just been given was not."""
-        return self._clock.monotonic() < self._warm_deadline
+    def _left_of_cooldown(self) -> timedelta | None:
+        """How long what EC2 only shows, and is new to us, may still be warm: released before the boot, or before our datastore was
+        lost (I8); None: it is not. What a call of ours has just been given was not."""
+        left_s = self._warm_deadline - self._clock.monotonic()
+        return min(self._cooldown.period, timedelta(seconds=min(left_s, 1e6))) if left_s > 0 else None
 
     def _record_groups(self, described: DescribedEni) -> None:
         """An answer without groups is ignored: an ENI always has one (I11)."""
@@ -370,12 +372,11 @@ class EniService(Service):
         *,
         eni: Eni | None,
         wired: Collection[IpAddress],
-        may_be_warm: bool,
+        cooldown: timedelta | None,
     ) -> None:
         """Store addresses of an ENI, and the ENI itself if it is given: new ones become free, lost ones heal.
 
-        `wired`: what the kernel has wired. `may_be_warm`: new to us, but perhaps given and released before our datastore was lost;
-        then they cool first (I8).
+        `wired`: what the kernel has wired. `cooldown`: how long those cool that are new to us; None: not (I8).
         Raises: InvariantError if the ENI is not recorded, or itself contradicts a record; WiringError, KernelDumpError. Nothing of it
             is stored then.
         """
@@ -397,11 +398,10 @@ class EniService(Service):
                 uow.put_eni(eni)
                 self.book.observe(eni_id, elsewhere=frozenset())  # all that is on it is looked at
             if eni is None or eni.managed:
-                cooldown = self._cooldown.period if may_be_warm else None
                 is_wired = self._admit(uow, eni_id, batches, outcome, wired=wired, cooldown=cooldown)
         if is_wired:
             self._on_quarantined()
-        if may_be_warm:
+        if cooldown is not None:
             self._cooldown.resume(())
 
     def _serving(self, eni: Eni, prefixes: Collection[IpNetwork], wired: Collection[IpAddress]) -> list[IpNetwork]:

@@ -6,13 +6,13 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from lab.cluster import programs
 from lab.cluster.cluster import ARCHIVE, Cluster, Release
 from lab.cluster.report import Report
-from lab.cluster.story import Story
+from lab.cluster.story import STEPS, Story
 from lab.cluster.watcher import Watcher
 from lab.errors import LabError
 from lab.node.node import REPOSITORY
@@ -26,13 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run all; returns the exit status: 0 all holds, 1 something does not, 2 no cluster could be built."""
     parser = argparse.ArgumentParser(prog="python -m lab.cluster", description="Kubernetes on two lab nodes, with vpc-ipamd.")
     parser.add_argument("--output", type=Path, default=BUILD / "cluster.json")
+    parser.add_argument("--only", nargs="+", choices=STEPS, default=(), metavar="STEP", help=f"of: {', '.join(STEPS)}")
     options = parser.parse_args(argv)
     report = Report()
     logs = options.output.with_suffix(".logs")
     shutil.rmtree(logs, ignore_errors=True)
     try:
         with Cluster() as cluster:
-            _play(cluster, report, logs)
+            _play(cluster, report, logs, options.only)
     except LabError as error:
         print(f"cluster: {error}", file=sys.stderr)
         report.check("a cluster can be built", False, str(error))
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_FAILED if failed or not report.is_good else 0
 
 
-def _play(cluster: Cluster, report: Report, logs: Path) -> None:
+def _play(cluster: Cluster, report: Report, logs: Path, only: Collection[str]) -> None:
     now = Release(REPOSITORY / "manifests" / "chart", "now")
     before = Release(BEFORE / "chart", "before") if (BEFORE / "COMMIT").exists() else None
     version = json.loads(cluster.kubectl("version", "--output", "json"))["serverVersion"]["gitVersion"]
@@ -59,7 +60,7 @@ def _play(cluster: Cluster, report: Report, logs: Path) -> None:
     cluster.install(now)
     watcher = Watcher(cluster.api, cluster.nodes)
     try:
-        Story(cluster, watcher, report, now=now, before=before).run()
+        Story(cluster, watcher, report, now=now, before=before).run(only)
     finally:
         watcher.close()
         if not report.is_good:

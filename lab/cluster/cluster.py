@@ -89,7 +89,7 @@ class Cluster:
 
     def install(self, release: Release) -> None:
         """`helm upgrade --install`; returns when helm does, which does not wait for pods. Raises: NodeError with helm's words."""
-        environment = [{"name": name, "value": value} for name, value in self._towards_the_lab().items()]
+        environment = [{"name": name, "value": value} for name, value in self.towards_the_lab().items()]
         own = {"image": {"repository": RELEASE, "tag": release.tag}, "clusterName": "lab"}
         more = [*environment, *release.values.get("extraEnv", ())]
         self.control.node.write_file(VALUES, json.dumps(own | dict(release.values) | {"extraEnv": more}).encode())
@@ -100,9 +100,10 @@ class Cluster:
         access = ["--namespace", NAMESPACE, "--kubeconfig", f"{FOLDER}/admin.conf"]
         return self._run([str(programs.HELM), *words, *access], timeout_s=HELM_TIMEOUT_S)
 
-    def kubectl(self, *words: str, timeout_s: float = KUBECTL_TIMEOUT_S) -> str:
-        """Run kubectl as the administrator; its output. Raises: NodeError with its words."""
-        return self._run([programs.program("kubectl"), "--kubeconfig", f"{FOLDER}/admin.conf", *words], timeout_s=timeout_s)
+    def kubectl(self, *words: str, timeout_s: float = KUBECTL_TIMEOUT_S, check: bool = True) -> str:
+        """Run kubectl as the administrator; its output. Raises: NodeError with its words if it fails, and `check` is true."""
+        argv = [programs.program("kubectl"), "--kubeconfig", f"{FOLDER}/admin.conf", *words]
+        return self._run(argv, timeout_s=timeout_s, check=check)
 
     def wait_nodes_ready(self, timeout_s: float = READY_TIMEOUT_S) -> float:
         """Wait until every worker's condition Ready is true. Returns: seconds."""
@@ -137,6 +138,16 @@ class Cluster:
         label = "app.kubernetes.io%2Fname%3Dvpc-ipamd"
         return self.api.items(f"{objects.collection('pods', namespace=NAMESPACE)}?labelSelector={label}")
 
+    def reboot(self, name: str, *, forget: Sequence[str] = ()) -> None:
+        """Cut a worker's power and boot it; returns when its programs run. Args: forget: as in `Worker.reboot`."""
+        enis = self.lab.vpc.enis_of(self.lab.vpc.instance(name).instance_id)
+        self.workers[name].reboot(self.control, enis, forget=forget)
+
+    def towards_the_lab(self) -> dict[str, str]:
+        """What points the daemon's AWS client to the lab."""
+        environment = next(iter(self.nodes.values())).daemon_environment(self.lab.vpc.region)
+        return {name: value for name, value in environment.items() if name.startswith("AWS_")}
+
     def ended(self) -> list[str]:
         """The workers' programs that ended by themselves."""
         return [name for worker in self.workers.values() for name in worker.ended()]
@@ -147,7 +158,9 @@ class Cluster:
             target = folder / node.name
             target.mkdir(parents=True, exist_ok=True)
             for log in (*Path(node.root + "/var/log").glob("*.log"), *Path(node.root + "/var/log/pods").glob("*/*/*.log")):
-                if log.name.partition(".")[0] in (*programs.NAMES, "containerd") or "vpc-ipamd" in str(log):
+                if log.name.partition(".")[0] in (*programs.NAMES, "containerd") or any(
+                    one in str(log) for one in ("vpc-ipamd", "aws-node")
+                ):
                     name = "-".join(log.parts[-3:]) if "pods" in log.parts else log.name
                     (target / name).write_bytes(log.read_bytes())
 
@@ -170,13 +183,8 @@ class Cluster:
             worker.start_proxy(self._proxy_mode)
         self.api.create("/api/v1/namespaces", {"metadata": {"name": objects.NAMESPACE}})
 
-    def _towards_the_lab(self) -> dict[str, str]:
-        """What points the daemon's AWS client to the lab."""
-        environment = next(iter(self.nodes.values())).daemon_environment(self.lab.vpc.region)
-        return {name: value for name, value in environment.items() if name.startswith("AWS_")}
-
-    def _run(self, argv: Sequence[str], *, timeout_s: float) -> str:
-        return self.control.node.run(argv, timeout_s=timeout_s, env={"HOME": "/run"}).stdout
+    def _run(self, argv: Sequence[str], *, timeout_s: float, check: bool = True) -> str:
+        return self.control.node.run(argv, timeout_s=timeout_s, check=check, env={"HOME": "/run"}).stdout
 
     def _unready_nodes(self) -> str:
         found = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 
 from ipamd.ipamctl.client import DEFAULT_RUN_DIR, Client
 from ipamd.ipamctl.verb import AwayError, RefusedError
@@ -22,8 +23,11 @@ def settle(cluster: Cluster) -> str:
     return f"sandboxes: {', '.join(counts)}; containerd, API server, daemon, audit and EC2 agree, all addresses answer"
 
 
-def disagreements(cluster: Cluster) -> list[str]:
-    """One sentence for each; none if all agree, no address is had twice, and each answers."""
+def disagreements(cluster: Cluster, *, others: Mapping[str, Callable[[], dict[str, str]]] | None = None) -> list[str]:
+    """One sentence for each; none if all agree, no address is had twice, and each answers.
+
+    Args: others: nodes that another software runs, with what it has: container ID -> address.
+    """
     found = []
     everywhere: Counter[str] = Counter()
     pods = cluster.api.items("/api/v1/pods")
@@ -41,7 +45,8 @@ def disagreements(cluster: Cluster) -> list[str]:
             found.append(
                 f"{name}: the API server has {sorted(told - set(here.values()))} more, {sorted(set(here.values()) - told)} less"
             )
-        rows = daemon_rows(node)
+        other = (others or {}).get(name)
+        rows = daemon_rows(node) if other is None else other()
         if rows != here:
             differing = {key for key in here.keys() | (rows or {}).keys() if here.get(key) != (rows or {}).get(key)}
             found.append(
@@ -56,7 +61,7 @@ def disagreements(cluster: Cluster) -> list[str]:
         foreign = [one for one in here.values() if one not in owned and not any(str(p.network_address) == one for p in prefixes)]
         if foreign:
             found.append(f"{name}: EC2 has not given {foreign} to it")
-        if problem := audit(cluster, name):
+        if other is None and (problem := audit(cluster, name)):
             found.append(f"{name}: {problem}")
     found += [f"{address} is had {count} times" for address, count in everywhere.items() if count > 1]
     if not found:

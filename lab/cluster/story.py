@@ -4,25 +4,43 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from lab.cluster import judge, objects, pods_api, programs
-from lab.cluster.api import Object
 from lab.cluster.churn import CONTROL_GROUP, Churn
-from lab.cluster.cluster import CONTROL, IMAGE, NAMESPACE, RELEASE, WORKERS, Cluster, Release
-from lab.cluster.errors import ClusterError
+from lab.cluster.cluster import IMAGE, NAMESPACE, RELEASE, WORKERS, Cluster, Release
 from lab.cluster.http import get
+from lab.cluster.migration import Migration
+from lab.cluster.reboot import Reboot
 from lab.cluster.report import Report, spread
+from lab.cluster.trial import ECHO, NAME, REPLICAS, START_TIMEOUT_S, Trial, containers_ready
 from lab.cluster.watcher import Seen, Watcher
 from lab.errors import LabError
 
-ECHO, CROWD = "echo", "crowd"
-REPLICAS, CROWD_SIZE, ROLLS = 4, 100, 20
-STARVED_ROLLS, HOGS = 4, 2
+CROWD = "crowd"
+CROWD_SIZE, ROLLS = 100, 20
+HOGS = 2
 AFTER_ABSENCE_S = 2.0
-START_TIMEOUT_S, CROWD_TIMEOUT_S = 120.0, 300.0
-NAME = f"{ECHO}.{objects.NAMESPACE}.svc.cluster.local"
+CROWD_TIMEOUT_S = 300.0
+STEPS = (
+    "answers",
+    "services",
+    "dns",
+    "judged",
+    "pods-api",
+    "crowd",
+    "rolls",
+    "kill",
+    "crash-loop",
+    "drain",
+    "reboot",
+    "iptables",
+    "other-release",
+    "migration",
+    "short-of-cpu",
+)
+"""Names of the steps after the first, in order."""
 
 
 class Story:
@@ -35,32 +53,42 @@ class Story:
         self._watcher = watcher
         self._report = report
         self._now, self._before = now, before
+        self._trial = Trial(cluster)
 
-    def run(self) -> None:
-        """All steps; a step that fails is a failed verdict, and the next begins. If pods cannot run at all, none does."""
+    def run(self, only: Collection[str] = ()) -> None:
+        """All steps, or the first and those of `only`; a step that fails is a failed verdict, and the next begins.
+
+        If pods cannot run at all, no other step does.
+        """
         if not self._step("pods run", self._pods_run):
             return
-        steps: list[tuple[str, Callable[[], None]]] = [
-            ("pods answer each other", self._pods_answer),
-            ("services of kube-proxy, nftables", self._services),
-            ("cluster DNS", self._dns),
-            ("addresses, judged from outside", self._judged),
-            ("the kubelet's pods API", self._pods_api),
-            (f"{CROWD_SIZE} pods", self._crowd),
-            (f"{ROLLS} restarts under churn", self._rolls),
-            ("kill -9", self._kill),
-            ("crash loop and roll-back", self._crash_loop),
-            ("drain", self._drain),
-            ("services of kube-proxy, iptables", self._iptables),
-            ("the commit before", self._other_release),
-            (f"{STARVED_ROLLS} restarts on nodes short of CPU", self._starved_rolls),
-        ]
-        for name, step in steps:
-            self._step(name, step)
+        for name, step in self._steps().items():
+            if not only or name in only:
+                self._step(name, step)
         programs = self._cluster.ended()
         self._report.check(
             "no program of the nodes ended by itself", not programs, ", ".join(programs) or "kubelet, kube-proxy, containerd"
         )
+
+    def _steps(self) -> dict[str, Callable[[], None]]:
+        steps = (
+            self._pods_answer,
+            self._services,
+            self._dns,
+            self._judged,
+            self._pods_api,
+            self._crowd,
+            self._rolls,
+            self._kill,
+            self._crash_loop,
+            self._drain,
+            Reboot(self._trial, self._report).run,
+            self._iptables,
+            self._other_release,
+            Migration(self._trial, self._report, now=self._now).run,
+            self._starved_rolls,
+        )
+        return dict(zip(STEPS, steps, strict=True))
 
     def _step(self, name: str, step: Callable[[], None]) -> bool:
         self._watcher.begin()
@@ -87,41 +115,34 @@ class Story:
         spent = cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
         cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
         # A service is there when both kube-proxies have heard of it, which nothing announces.
-        self._api.wait(self._service_problem, what="served by kube-proxy", timeout_s=START_TIMEOUT_S)
+        self._api.wait(self._trial.service_problem, what="served by kube-proxy", timeout_s=START_TIMEOUT_S)
         nodes = sorted({pod["spec"]["nodeName"] for pod in cluster.pods(ECHO)})
         self._report.check(
             "pods run on both nodes", nodes == [*WORKERS], f"{REPLICAS} pods on {', '.join(nodes)} in {spent:.1f} s"
         )
 
     def _pods_answer(self) -> None:
-        pods = self._cluster.pods(ECHO)
-        wrong = []
-        for asker in pods:
-            for target in pods:
-                said = self._ask(asker, target["status"]["podIP"], objects.PORT)
-                heard = said.get("heard", {})
-                if (heard.get("pod"), heard.get("seen")) != (target["metadata"]["name"], asker["status"]["podIP"]):
-                    wrong.append(f"{asker['metadata']['name']} to {target['metadata']['name']}: {said}")
-        detail = f"{len(pods) ** 2} pairs, each seen with its own address" if not wrong else "; ".join(wrong[:3])
+        wrong = self._trial.mispaired()
+        detail = f"{REPLICAS**2} pairs, each seen with its own address" if not wrong else "; ".join(wrong[:3])
         self._report.check("pods answer each other, within and across nodes", not wrong, detail)
 
     def _services(self, mode: str = "nftables") -> None:
         spec = self._api.get(f"{objects.collection('services')}/{ECHO}")["spec"]
-        by_address = self._reached(spec["clusterIP"], 80)
+        by_address = self._trial.reached(spec["clusterIP"], 80)
         self._report.check(f"a cluster address reaches pods of both nodes, {mode}", *_on_both(by_address))
         for name, worker in self._cluster.workers.items():
-            answers = [get(self._control, worker.address, objects.NODE_PORT, "/") for _ in range(12)]
+            answers = [get(self._trial.control, worker.address, objects.NODE_PORT, "/") for _ in range(12)]
             heard = {json.loads(answer)["node"] for answer in answers if answer is not None}
             ok = None not in answers and len(heard) == len(WORKERS)
             self._report.check(
                 f"node port of {name} reaches pods of both nodes, {mode}", ok, f"12 questions, {', '.join(sorted(heard))}"
             )
-        inside = self._reached(self._cluster.workers[WORKERS[0]].address, objects.NODE_PORT)
+        inside = self._trial.reached(self._cluster.workers[WORKERS[0]].address, objects.NODE_PORT)
         self._report.check(f"a node port answers pods too, {mode}", *_on_both(inside))
 
     def _dns(self) -> None:
         for name in (NAME, ECHO):
-            self._report.check(f"pods find {name} by cluster DNS", *_on_both(self._reached(name, 80)))
+            self._report.check(f"pods find {name} by cluster DNS", *_on_both(self._trial.reached(name, 80)))
 
     def _judged(self) -> None:
         self._report.check("all parties agree on addresses", True, judge.settle(self._cluster))
@@ -146,7 +167,7 @@ class Story:
             self._report.check("all parties agree with them", True, judge.settle(cluster))
         finally:
             self._api.delete(path)
-        self._api.wait(self._left, what="rid of them", timeout_s=CROWD_TIMEOUT_S)
+        self._api.wait(self._trial.left, what="rid of them", timeout_s=CROWD_TIMEOUT_S)
         self._report.check("nothing is left of them", True, judge.settle(cluster))
         # They had nearly all addresses of the nodes: until these have cooled, a pod waits for one, daemon or not.
         self._api.wait(lambda: judge.cooling(cluster), what="cooled", timeout_s=START_TIMEOUT_S)
@@ -163,7 +184,7 @@ class Story:
         ]
         try:
             with self._churned("short of CPU"):
-                for number in range(STARVED_ROLLS):
+                for number in range(ROLLS):
                     self._restart(WORKERS[number % len(WORKERS)])
         finally:
             for hog in hogs:
@@ -180,10 +201,7 @@ class Story:
         bad = {"hotReload": False, "settings": {"WARM_ENI_TARGET": "several"}}
         cluster.install(Release(self._now.chart, self._now.tag, bad))
         self._api.wait(self._crashing, what="in a crash loop", timeout_s=START_TIMEOUT_S)
-        wrong = [pod["metadata"]["name"] for pod in cluster.pods(ECHO) if "heard" not in self._ask(pod, NAME, 80)]
-        self._report.check(
-            "pods go on while a daemon loops", not wrong, f"{REPLICAS} pods ask by name" if not wrong else str(wrong)
-        )
+        self._report.check("pods go on while a daemon loops", *self._trial.asked_by_name())
         cluster.helm("rollback", RELEASE)
         spent = cluster.wait_rolled_out("daemonsets", RELEASE, namespace=NAMESPACE)
         self._report.check("helm rollback mends a crash loop", True, f"{spent:.1f} s; {judge.settle(cluster)}")
@@ -195,25 +213,25 @@ class Story:
             cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
             cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
             left = judge.sandboxes(cluster.nodes[node])
-            wrong = [pod["metadata"]["name"] for pod in cluster.pods(ECHO) if "heard" not in self._ask(pod, NAME, 80)]
+            wrong = self._trial.deaf()
             detail = f"{len(left)} sandboxes on {node}; {judge.settle(cluster)}"
             self._report.check("a drained node is empty, and pods go on elsewhere", not left and not wrong, detail)
         finally:
             cluster.kubectl("uncordon", node)
-        self._respread()
+        self._trial.respread()
         self._report.check("the node takes pods again", True, judge.settle(cluster))
 
     def _iptables(self) -> None:
         for worker in self._cluster.workers.values():
             worker.start_proxy("iptables")
         try:
-            self._api.wait(self._service_problem, what="served by iptables", timeout_s=START_TIMEOUT_S)
+            self._api.wait(self._trial.service_problem, what="served by iptables", timeout_s=START_TIMEOUT_S)
             self._services("iptables")
             self._report.check("all parties agree in iptables mode", True, judge.settle(self._cluster))
         finally:
             for worker in self._cluster.workers.values():
                 worker.start_proxy("nftables")
-        self._api.wait(self._service_problem, what="served by nftables again", timeout_s=START_TIMEOUT_S)
+        self._api.wait(self._trial.service_problem, what="served by nftables again", timeout_s=START_TIMEOUT_S)
 
     def _other_release(self) -> None:
         """Back to the commit before, and on again: each way both releases stand in the cluster for a while, under churn."""
@@ -230,10 +248,7 @@ class Story:
             self._report.check(f"{title}: both nodes run it", tags == [f"{RELEASE}:{release.tag}"], ", ".join(tags))
 
     def _mixed(self, title: str, node: str) -> None:
-        wrong = [pod["metadata"]["name"] for pod in self._cluster.pods(ECHO) if "heard" not in self._ask(pod, NAME, 80)]
-        self._report.check(
-            f"{title}: pods answer once {node} has it", not wrong, f"{REPLICAS} pods ask by name" if not wrong else str(wrong)
-        )
+        self._report.check(f"{title}: pods answer once {node} has it", *self._trial.asked_by_name())
 
     @contextmanager
     def _churned(self, title: str) -> Iterator[None]:
@@ -244,7 +259,7 @@ class Story:
             yield
         finally:
             churn.close()
-        self._api.wait(self._left, what="rid of the churn's pods", timeout_s=START_TIMEOUT_S)
+        self._api.wait(self._trial.left, what="rid of the churn's pods", timeout_s=START_TIMEOUT_S)
         seen = self._watcher.seen
         if churn.problems:
             self._report.check(f"{title}: the API server takes the churn", False, "; ".join(churn.problems[:3]))
@@ -280,44 +295,32 @@ class Story:
 
     def _restart(self, node: str) -> None:
         """Delete the daemon's pod of a node, as a roll does, and wait for the next."""
-        old = self._daemon_pod(node)
+        old = self._trial.daemon_pod(node)
         name = old["metadata"]["name"]
         self._api.delete(f"{objects.collection('pods', namespace=NAMESPACE)}/{name}")
 
         def problem() -> str:
             pods = [one for one in self._cluster.daemon_pods() if one["spec"].get("nodeName") == node]
-            fresh = [one for one in pods if one["metadata"]["uid"] != old["metadata"]["uid"] and _is_ready(one)]
+            fresh = [one for one in pods if one["metadata"]["uid"] != old["metadata"]["uid"] and containers_ready(one)]
             return "" if fresh and len(pods) == 1 else f"{len(pods)} daemon pods on {node}, none new and ready"
 
         self._api.wait(problem, what=f"restarted on {node}", timeout_s=START_TIMEOUT_S)
 
     def _kill_daemon(self, node: str) -> None:
-        container = self._daemon_pod(node)["status"]["containerStatuses"][0]
+        container = self._trial.daemon_pod(node)["status"]["containerStatuses"][0]
         count, task = container["restartCount"], container["containerID"].partition("//")[2]
         self._cluster.workers[node].kill_container(task, signal.SIGKILL)
 
         def problem() -> str:
-            now = self._daemon_pod(node)
+            now = self._trial.daemon_pod(node)
             states = now["status"]["containerStatuses"][0]
             return (
                 ""
-                if states["restartCount"] > count and _is_ready(now)
+                if states["restartCount"] > count and containers_ready(now)
                 else f"{states['restartCount'] - count} restarts on {node}"
             )
 
         self._api.wait(problem, what=f"back after kill -9 on {node}", timeout_s=START_TIMEOUT_S)
-
-    def _daemon_pod(self, node: str) -> Object:
-        for pod in self._cluster.daemon_pods():
-            if pod["spec"].get("nodeName") == node and "deletionTimestamp" not in pod["metadata"]:
-                return pod
-        raise ClusterError(f"{node} has no pod of vpc-ipamd")
-
-    def _respread(self) -> None:
-        """Have the Deployments' pods on both nodes again."""
-        for name, namespace in ((ECHO, objects.NAMESPACE), ("coredns", NAMESPACE)):
-            self._cluster.kubectl("rollout", "restart", f"deployment/{name}", "--namespace", namespace)
-            self._cluster.wait_rolled_out("deployments", name, namespace=namespace, timeout_s=START_TIMEOUT_S)
 
     def _crashing(self) -> str:
         for pod in self._cluster.daemon_pods():
@@ -325,40 +328,6 @@ class Story:
                 if container["restartCount"] >= 2:
                     return ""
         return "no daemon has been restarted twice"
-
-    def _left(self) -> str:
-        others = [pod["metadata"]["name"] for pod in self._cluster.pods() if pod["metadata"].get("labels", {}).get("app") != ECHO]
-        return f"{len(others)} pods are left" if others else ""
-
-    def _service_problem(self) -> str:
-        pods = self._cluster.pods(ECHO)
-        return "" if pods and all("heard" in self._ask(pod, NAME, 80) for pod in pods) else "a pod gets no answer"
-
-    @property
-    def _control(self) -> str:
-        return self._cluster.lab.node(CONTROL).netns_path()
-
-    def _ask(self, pod: Object, host: str, port: int) -> Object:
-        """Have a pod ask somewhere; what it says of it, with `heard` if there was an answer."""
-        address = pod["status"].get("podIP", "")
-        answer = get(self._control, address, objects.PORT, f"/?host={host}&port={port}") if address else None
-        said: Object = json.loads(answer) if answer is not None else {"error": f"{pod['metadata']['name']} does not answer"}
-        return said
-
-    def _reached(self, host: str, port: int) -> dict[str, set[str]]:
-        """Which nodes' pods each pod reaches there, in eight questions, by the asking pod's node; {"": ...} says what failed."""
-        found: dict[str, set[str]] = {}
-        for pod in self._cluster.pods(ECHO):
-            for _ in range(8):
-                said = self._ask(pod, host, port)
-                node = pod["spec"]["nodeName"] if "heard" in said else ""
-                found.setdefault(node, set()).add(said["heard"]["node"] if node else str(said))
-        return found
-
-
-def _is_ready(pod: Object) -> bool:
-    statuses = pod["status"].get("containerStatuses", [])
-    return bool(statuses) and all(one["ready"] for one in statuses) and "deletionTimestamp" not in pod["metadata"]
 
 
 def _on_both(reached: dict[str, set[str]]) -> tuple[bool, str]:

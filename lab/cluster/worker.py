@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lab.cluster import programs
 from lab.cluster.control_plane import DNS_SERVICE, FOLDER, ControlPlane
+from lab.node import reboot
 from lab.node.containerd import SOCKET
 from lab.node.node import Node
 from lab.node.process import NodeProcess
+from lab.vpc.model import Eni
 
 KERNEL_SETTINGS = {
     "vm/overcommit_memory": 1,
@@ -43,16 +45,32 @@ class Worker:
         self.kubelet: NodeProcess | None = None
         self.proxy: NodeProcess | None = None
         self._max_pods = max_pods
+        self._directories = str(programs.CONTAINERD)
+        self._proxy_mode = ""
 
     def prepare(self, control: ControlPlane) -> None:
         """Start containerd 2 and write what kubelet and kube-proxy read."""
-        self.node.start_containerd(str(programs.CONTAINERD))
+        self.node.start_containerd(self._directories)
         control.join(self.node)
         for path, value in KERNEL_SETTINGS.items():
             own = f"/run/kernel-settings/{path}"
             self.node.write_file(own, f"{value}\n".encode())
             self.node.run(["mount", "--bind", own, f"/proc/sys/{path}"])
         self.node.write_file(f"{FOLDER}/kubelet.json", json.dumps(self._kubelet_config()).encode())
+
+    def reboot(self, control: ControlPlane, enis: Iterable[Eni], *, forget: Sequence[str] = ()) -> None:
+        """Cut the power, and start all programs anew. The pods are the kubelet's then, as after any boot.
+
+        Args: enis: the node's; forget: files that the next boot does not find either, as patterns of the shell.
+        """
+        self.kubelet = self.proxy = None
+        reboot.reboot(self.node, enis, containerd=str(programs.CONTAINERD))
+        if forget:
+            self.node.run(["/bin/sh", "-c", f"rm -rf {' '.join(forget)}"])
+        self._directories = f"{reboot.PROGRAMS}:{programs.CONTAINERD}"
+        self.prepare(control)
+        self.start_kubelet()
+        self.start_proxy(self._proxy_mode)
 
     def load_image(self, archive: Path, *, reference: str = "") -> None:
         """Put an image into containerd's store, as if it had been pulled.
@@ -83,6 +101,7 @@ class Worker:
             programs.end(self.proxy)
             self.node.run([programs.program("kube-proxy"), "--cleanup"])
         self.node.write_file(f"{FOLDER}/kube-proxy.json", json.dumps(self._proxy_config(mode)).encode())
+        self._proxy_mode = mode
         self.proxy = programs.start(self.node, "kube-proxy", [f"--config={FOLDER}/kube-proxy.json"])
 
     def ended(self) -> list[str]:

@@ -85,7 +85,7 @@ def start(spawner: Spawner, *, root: str, write_file: Callable[[str, bytes, int]
     Args:
         root: the node's root as this process sees it (`/proc/PID/root`).
         write_file: writes a file in the node (path, content, mode).
-        directory: where another containerd, its shim and ctr are, to be found before the machine's; not below /run.
+        directory: where another containerd, its shim and ctr are, to be found before the machine's; or several, with colons between.
     Raises: NodeError with the end of containerd's log.
     """
     loopback = plugin_binary("loopback")

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 class FakeClock:
     """Starts at a fixed point; `advance` moves both clocks, `step_wall` only the wall clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, since_boot_s: float = 1000.0) -> None:
         self._now = datetime(2026, 1, 1, tzinfo=UTC)
-        self._monotonic = 1000.0
+        self._monotonic = since_boot_s
 
     def now(self) -> datetime:
         """Aware UTC."""

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from lab.cluster import objects, programs
+from ipamd.model.aws_node import agent_pod
+from ipamd.model.ids import ContainerId
+from ipamd.model.sandbox import Sandbox, SandboxState
+from lab.cluster import migration, objects, programs
+from lab.cluster.cluster import Release
+from lab.cluster.reboot import too_early
 from lab.cluster.report import Report, spread
 from lab.cluster.watcher import PodTime, Seen, Watcher
 from lab.node.node import REPOSITORY
+from tests.task_pages import ROOT, Runner, commands
 
 PINS = REPOSITORY / "tools" / "cluster"
 
@@ -148,3 +154,26 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "PROGRAMS", REPOSITORY / "build" / "not-there")
     assert "build/not-there/kubelet" in programs.missing()
     assert programs.missing().endswith("`make cluster` builds them")
+
+
+def test_too_early() -> None:
+    """An address that is given again within the cooldown is named with how soon; one that never is, or later, is not."""
+    freed_at = {"10.0.0.1": 100.0, "10.0.0.2": 100.0, "10.0.0.3": 100.0}
+    assert too_early(freed_at, {"10.0.0.1": 108.5, "10.0.0.2": 130.0, "10.0.0.9": 101.0}) == ["10.0.0.1 after 8.5 s"]
+
+
+def test_the_commands_of_a_migration_are_those_of_its_page() -> None:
+    """In its order; the tables for egress stay, because pods of ours do."""
+    page = [command for command in commands("migration.md", Runner.NODE) if "vpc-ipamd-egress" not in command]
+    assert [" ".join(words) for words in migration.COMMANDS] == page
+
+
+def test_the_stand_in_is_kept_off_nodes_with_our_label() -> None:
+    """As docs/install.md has aws-node patched, and ours selects; its pod is named as the other's."""
+    made = migration.other_daemon({"AWS_REGION": "us-west-2"}, Release(Path("chart"), "now"))
+    spec = made["spec"]["template"]["spec"]
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": "vpc-ipamd", "operator": "DoesNotExist"}]
+    assert (ROOT / "docs" / "install.md").read_text().count('{"key": "vpc-ipamd", "operator": "DoesNotExist"}') == 1
+    pod = Sandbox(ContainerId("1"), SandboxState.READY, "kube-system", f"{made['metadata']['name']}-x7k2p")
+    assert agent_pod([pod]) == "kube-system/aws-node-x7k2p"

@@ -1,4 +1,4 @@
-"""After an import and after a lost datastore: what EC2 gives us from then on is free at once, and no more is asked for than is wanted.
+"""After an import, a boot and a lost datastore: what EC2 gives us from then on is free at once, and no more is asked for than is wanted.
 
 What EC2 only shows may have been a sandbox's a moment before: that cools first (I8). What a call of ours has just been given was not.
 """
@@ -20,6 +20,7 @@ from ipamd.model.errors import CloudError
 from ipamd.model.ids import MacAddress
 from ipamd.model.pool import PoolSettings
 from tests.fakes.aws_node import OURS, SAVED
+from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import COOLDOWN_S, FakeNode
 
@@ -118,6 +119,34 @@ def test_what_was_there_before_cools_once(tmp_path: Path, settings: PoolSettings
         node.pool.run_once()
     assert changing_count(node) == calls, "what has cooled is supply"
     node.datastore.close()
+
+
+@pytest.mark.parametrize("settings", [BY_PREFIX, BY_ADDRESS], ids=["by prefix", "by address"])
+def test_what_was_there_before_a_boot_cools_until_a_cooldown_after_it(tmp_path: Path, settings: PoolSettings) -> None:
+    """I8: a reboot empties the run directory and ends sandboxes without a DEL, so nobody knows what was in use until then. Once the
+    boot is a cooldown ago all of it has cooled, and so is what a call brings meanwhile.
+    """
+    last = made(tmp_path / "last", settings)
+    last.datastore.close()
+    shown = allocated(last)
+    clock = FakeClock(since_boot_s=COOLDOWN_S - 12.0)
+    node = FakeNode(tmp_path / "next", settings=settings, ec2=last.ec2, clock=clock)
+    node.bring_up()
+    before = {row.address for row in node.datastore.addresses(state=AddressState.COOLING)}
+    assert len(before) == shown[0] + 16 * shown[1]
+    given = node.add("meanwhile").address
+    assert given not in before
+    node.clock.advance(11.0)
+    node.cooldown.release_cooled()
+    assert node.datastore.counts().cooling == len(before)
+    node.clock.advance(1.0)
+    node.cooldown.release_cooled()
+    assert node.datastore.counts().cooling == 0
+    node.datastore.close()
+    later = FakeNode(tmp_path / "later", settings=settings, ec2=last.ec2, clock=FakeClock(since_boot_s=COOLDOWN_S))
+    later.bring_up()
+    assert later.datastore.counts().cooling == 0
+    later.datastore.close()
 
 
 def test_a_new_eni_brings_addresses_that_are_free_at_once(tmp_path: Path) -> None:
