@@ -19,8 +19,8 @@ WORKERS ?= 6
 # Files whose tests look at fewer cases without VPC_IPAMD_HEAVY, or which leave the processor to few
 HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test_probe_cleanup.py tests/lab/chaos/test_run.py \
            tests/contract/plugin/test_plugin_onefile.py::test_two_builds_give_the_same_bytes
-# Folders without a test that is marked heavy, and what the line above has
-NOT_HEAVY := tests/unit tests/contract/plugin tests/heavy tests/lab/chaos/test_run.py
+# What has no test marked heavy but those that the line above has
+NOT_HEAVY := tests/contract/plugin tests/heavy tests/lab/chaos/test_run.py
 
 # of `make chaos` and `make fuzz`
 SEED ?= 1

@@ -67,12 +67,20 @@ class CniReply:
         return ip_interface(self.body["ips"][0]["address"]).ip
 
 
+LONG_PAUSE_S = 0.1
+"""Ours: what lasts longer than this is not missed."""
+
+
 def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S, pause_s: float = 0.02) -> float:
-    """Look until a thing is so, bounded, with a pause between two looks; returns how many seconds it took."""
+    """Look until a thing is so, bounded; returns how many seconds it took.
+
+    The pause between two looks grows with what was waited for, up to `LONG_PAUSE_S`: looks are most of what a test of a daemon costs.
+    """
     began = time.monotonic()
     while not is_so():
-        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
-        time.sleep(pause_s)
+        waited_s = time.monotonic() - began
+        assert waited_s < timeout_s, f"not within {timeout_s} s: {what}"
+        time.sleep(max(pause_s, min(waited_s / 8, LONG_PAUSE_S)))
     return time.monotonic() - began
 
 

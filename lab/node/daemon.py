@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -144,6 +145,10 @@ class Daemon:
         except (AwayError, RefusedError):
             return None
 
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(f"{self.run_dir}/ipamd.sock") == 0
+
     def status(self) -> dict[str, Any] | None:
         """What the daemon says of itself; None while it does not answer."""
         return self.ask(lambda client: client.ask("GetStatus"))
@@ -159,7 +164,7 @@ class Daemon:
             return "the daemon was not started"
         if (code := self.process.poll()) is not None:
             return f"the daemon ended with exit status {code}"
-        status = self.status()
+        status = self.status() if self._listens() else None  # a connection of gRPC for each look would cost more than the start
         if status is None:
             return "the daemon does not answer yet"
         if status["ready"]:

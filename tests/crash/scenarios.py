@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from lab.vpc.limits import InstanceLimits
 from tests.rig import CniReply, Rig, wait_until
+
+LIMITS = {"small": InstanceLimits((3,), 4), "t3.nano": InstanceLimits((2,), 2)}
+PER_ENI = 3
+"""Addresses for sandboxes on each of three ENIs: few sandboxes fill a node. Hosts are of the other type."""
 
 
 def nothing(_rig: Rig) -> None:
@@ -140,7 +145,7 @@ def allow_mark(rig: Rig) -> None:
 
 
 def provoke_growth(rig: Rig) -> None:
-    """A sandbox takes the first of nine addresses: another ENI is wanted."""
+    """A sandbox takes the first of an ENI's addresses: another ENI is wanted."""
     rig.add("victim")
 
 
@@ -149,7 +154,7 @@ def after_growth(rig: Rig) -> None:
     if "victim" not in rig.attachments():
         assert add_again(rig).ok
     # For a minute EC2 may not know yet an ENI that it has made, so one that was deleted before the crash is asked for so long.
-    wait_until(lambda: rig.pool()["total_count"] == 18, what="two full ENIs", timeout_s=90)
+    wait_until(lambda: rig.pool()["total_count"] == 2 * PER_ENI, what="two full ENIs", timeout_s=90)
     enis = [eni for eni in rig.lab.vpc.enis() if eni.description == f"aws-K8S-{rig.node.instance_id}"]
     assert len(enis) == 1, f"I9: {len(enis)} ENIs of ours, one is needed"
 
@@ -182,7 +187,7 @@ def after_release(rig: Rig) -> None:
     assert len(ours) + 1 == rig.pool()["eni_count"], "I9: what is left at EC2 is known"
 
 
-RELEASED_COUNT = 18
+RELEASED_COUNT = 2 * PER_ENI
 RELEASE = Scenario(
     nothing,
     prepare=prepare_release,

@@ -19,7 +19,7 @@ import ipamd.sandbox
 from lab.lab import IPV6_CIDR, Lab
 from lab.vpc.family import IPV4, IPV6, Family
 from lab.vpc.state import Vpc
-from tests.crash.scenarios import ELSEWHERE, IPV6_GROWTH, SCENARIOS, Scenario
+from tests.crash.scenarios import ELSEWHERE, IPV6_GROWTH, LIMITS, SCENARIOS, Scenario
 from tests.rig import Rig, wait_until
 
 KERNEL = {"kernel.create-veth", "kernel.name-and", "kernel.raise-eth0"}
@@ -48,7 +48,12 @@ FAILPOINT_COUNT = 50
 def lab() -> Iterator[Lab]:
     """One VPC with both families; every crash happens on a node of its own in it."""
     with Lab(
-        name=f"crash-{time.monotonic_ns()}", nodes=[], hosts=["host-a"], containerd=False, vpc=Vpc(ipv6_cidr=IPV6_CIDR)
+        name=f"crash-{time.monotonic_ns()}",
+        nodes=[],
+        hosts=["host-a"],
+        instance_type="small",
+        containerd=False,
+        vpc=Vpc(ipv6_cidr=IPV6_CIDR, limits=LIMITS),
     ) as made:
         yield made
 

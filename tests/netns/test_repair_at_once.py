@@ -25,7 +25,7 @@ from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.loops import running
 from tests.netns.conftest import EACH_FAMILY, SECONDARY_MAC
-from tests.patience import PATIENCE_S
+from tests.rig import wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.slow]
 
@@ -70,14 +70,6 @@ class _Anywhere:
         self.key = node.key
 
 
-def until(what, is_so):
-    """Wait for what must come."""
-    give_up = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < give_up, what
-        time.sleep(0.02)
-
-
 def dumps_from_now_on(monkeypatch):
     """The steps of the dumps that this thread asks the kernel for: those that follow the host may ask at any moment."""
     real, made, asker = NetlinkSocket._dump_once, [], threading.get_ident()
@@ -103,19 +95,23 @@ def node(world, tmp_path, monkeypatch):
     """A node with two pods, of IPv4 one of each ENI: `pods`, the primary one's first."""
     monkeypatch.setattr(host_network, "RECONCILE_INTERVAL_S", 1e6)
     monkeypatch.setattr(host_network, "FIRST_RECONCILE_S", 1e6)
+    # Nobody else has the links' own addresses, and looking for another one would take a second of each test.
+    world.host.sh("sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0")
     world.fabric()
     world.host.sh("sysctl -qw net.ipv4.conf.all.promote_secondaries=0 net.ipv4.conf.eth0.promote_secondaries=0")
     made = LiveNode(tmp_path, world)
     try:
         every = [made.attach(f"pod{number}") for number in range(4)]
         pods = {one.eni_id: one for one in reversed(every)}
-        until("addresses are the links' own", lambda: "tentative" not in world.host.sh("ip -6 addr"))
+        wait_until(lambda: "tentative" not in world.host.sh("ip -6 addr"), what="addresses are the links' own")
         made.pods = every[:2] if len(pods) == 1 else [pods[eni.eni_id] for eni in made.datastore.enis()]
         made.host_reconciler.mark(host_network.Scope.EVERYTHING)
         # Here ENIs are veths: our tables follow the links of others.
         last = "eth1" if world.family is IPV4 else "eth0"
-        until("links known", lambda: made.passes and last in world.host.sh("nft list set ip vpc-ipamd-confine elsewhere"))
-        until("quiet", lambda: made.host_reconciler._triggers.wait_s() is None)
+        wait_until(
+            lambda: made.passes and last in world.host.sh("nft list set ip vpc-ipamd-confine elsewhere"), what="links known"
+        )
+        wait_until(lambda: made.host_reconciler._triggers.wait_s() is None, what="quiet")
         made.passes.clear()
         yield made
     finally:
@@ -203,8 +199,8 @@ def test_is_repaired_without_the_clock(node, family, command, kind):
     before = state(host)
     count = node.host_reconciler.fights.counts().get(kind, 0)
     host.sh(node.world.words(command.format(pod=first.address, pod1=second.address, veth=first.host_veth)))
-    until("repaired", lambda: node.host_reconciler.fights.counts().get(kind, 0) > count)
-    until("as before", lambda: state(host) == before)
+    wait_until(lambda: node.host_reconciler.fights.counts().get(kind, 0) > count, what="repaired")
+    wait_until(lambda: state(host) == before, what="as before")
     assert node.health.conditions() == []
 
 
@@ -212,7 +208,7 @@ def test_the_nodes_own_address_survives_the_removal_of_a_pods(node):
     """A pod's address that is the first of its subnet on eth0 goes without the node's own one, which is a secondary address then."""
     host, pod = node.world.host, node.pods[0].address
     host.sh(f"ip addr flush dev eth0; ip addr add {pod}/24 dev eth0; ip addr add 10.0.0.10/24 dev eth0")
-    until("removed", lambda: str(pod) not in host.sh("ip -o addr show dev eth0"))
+    wait_until(lambda: str(pod) not in host.sh("ip -o addr show dev eth0"), what="removed")
     assert "10.0.0.10/24" in host.sh("ip -o addr show dev eth0")
 
 
@@ -221,11 +217,11 @@ def test_what_is_not_ours_is_named_with_the_command(node):
     host, pod = node.world.host, node.pods[0].address
     host.sh(f"ip addr add {pod}/32 dev lo; ip link set eth1 up; ip route replace default via 10.0.0.1 dev eth1 onlink")
     commands = [f"ip address del {pod}/32 dev lo", "ip route del default dev eth1"]
-    until("named", lambda: all(one in "; ".join(node.health.conditions()) for one in commands))
+    wait_until(lambda: all(one in "; ".join(node.health.conditions()) for one in commands), what="named")
     remedies = "; ".join(finding.next for finding in audit(node.app.introspection.sources).findings)
     assert all(one in remedies for one in commands), remedies
     host.sh(f"ip addr del {pod}/32 dev lo; ip route del default dev eth1")
-    until("over", lambda: node.health.conditions() == [])
+    wait_until(lambda: node.health.conditions() == [], what="over")
 
 
 @EACH_FAMILY
@@ -236,9 +232,9 @@ def test_a_rule_ahead_of_ours_is_named_at_once(node, rule):
     """Row 3: whether it names a sandbox or leads all of them away; undone, nothing is left of it."""
     pod, ip = node.pods[0], f"ip {node.world.dash}"
     node.world.host.sh(f"{ip} rule add prio 100 {rule.format(pod=pod.address)}")
-    until("named", lambda: str(pod.key) in "; ".join(node.health.conditions()))
+    wait_until(lambda: str(pod.key) in "; ".join(node.health.conditions()), what="named")
     node.world.host.sh(f"{ip} rule del prio 100")
-    until("over", lambda: node.health.conditions() == [])
+    wait_until(lambda: node.health.conditions() == [], what="over")
 
 
 @EACH_FAMILY
@@ -249,7 +245,7 @@ def test_a_veth_that_was_taken_is_taken_back_at_once(node, what):
     host.sh("ip link add br0 address 02:00:00:00:00:99 type bridge")
     before = host.snapshot()
     host.sh(f"ip link {what.format(veth=pod.host_veth)}")
-    until("repaired", lambda: RepairKind.LINK in node.host_reconciler.fights.counts() and host.snapshot() == before)
+    wait_until(lambda: RepairKind.LINK in node.host_reconciler.fights.counts() and host.snapshot() == before, what="repaired")
 
 
 @EACH_FAMILY
@@ -261,10 +257,10 @@ def test_our_own_changes_make_no_pass(node):
         time.sleep(0.5)
         return len(node.passes) == before and node.host_reconciler._triggers.wait_s() is None
 
-    until("no pass for what the test itself made", is_quiet)
+    wait_until(is_quiet, what="no pass for what the test itself made")
     node.passes.clear()
     node.world.host.sh(node.world.words("ip rule del prio 513"))
-    until("repaired", lambda: node.host_reconciler.fights.counts().get(RepairKind.RULE))
+    wait_until(lambda: node.host_reconciler.fights.counts().get(RepairKind.RULE), what="repaired")
     time.sleep(0.5)
     assert len(node.passes) == 1
     for number in range(10, 12):
@@ -280,7 +276,7 @@ def test_our_own_change_of_nftables_makes_no_listing(node, monkeypatch):
     listed, run = [], node.world.nft.run
     monkeypatch.setattr(node.world.nft, "run", lambda *args, **named: (listed.append(args), run(*args, **named))[1])
     node.world.host.sh("nft delete table ip vpc-ipamd")
-    until("repaired", lambda: node.host_reconciler.fights.counts().get(RepairKind.NFT))
+    wait_until(lambda: node.host_reconciler.fights.counts().get(RepairKind.NFT), what="repaired")
     listed.clear()
     time.sleep(0.5)
     assert listed == []
@@ -295,10 +291,10 @@ def test_a_veth_that_somebody_deletes_is_heard(node):
         time.sleep(0.3)
         return reconciler._last_announced is before
 
-    until("silent", is_silent)
+    wait_until(is_silent, what="silent")
     before = reconciler._last_announced
     node.world.host.sh(f"ip link del {node.pods[0].host_veth}")
-    until("heard", lambda: reconciler._last_announced is not before)
+    wait_until(lambda: reconciler._last_announced is not before, what="heard")
 
 
 @pytest.mark.parametrize("table", ["ip vpc-ipamd", "ip vpc-ipamd-confine"])
@@ -311,13 +307,13 @@ def test_a_table_is_back_at_once_beside_software_that_changes_nftables_without_p
     monkeypatch.setattr(node.world.nft, "run", lambda *args, **named: (listed.append(args), run(*args, **named))[1])
     before = node.world.host.sh(f"nft -s list table {table}")
     with other_software(node.world.host):
-        until("the start is over", lambda: len(announced) > 10)
+        wait_until(lambda: len(announced) > 10, what="the start is over")
         listed.clear()
-        until("a while of changes", lambda: len(announced) > 50)
+        wait_until(lambda: len(announced) > 50, what="a while of changes")
         assert not listed, "what others change costs no listing"
         count, since = node.host_reconciler.fights.counts().get(RepairKind.NFT, 0), len(announced)
         node.world.host.sh(f"nft flush table {table}")
-        until("repaired", lambda: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) > count)
+        wait_until(lambda: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) > count, what="repaired")
         assert len(announced) - since < 10
     assert node.world.host.sh(f"nft -s list table {table}") == before
 
@@ -342,10 +338,10 @@ def test_whatever_of_a_table_is_spoilt_is_back_at_once(node, table, spoils):
     node.cloud_reconciler.links._on_change = lambda change: (announced.append(change), real(change))
     before = node.world.host.sh(f"nft -s list table {table}")
     with other_software(node.world.host):
-        until("the start is over", lambda: len(announced) > 10)
+        wait_until(lambda: len(announced) > 10, what="the start is over")
         since = len(announced)
         node.world.host.sh(f"nft '{spoils.format(table=table)}'")
-        until("as before", lambda: node.world.host.sh(f"nft -s list table {table}") == before)
+        wait_until(lambda: node.world.host.sh(f"nft -s list table {table}") == before, what="as before")
         assert len(announced) - since < 10
 
 
@@ -359,8 +355,8 @@ def test_lost_notifications_make_one_pass(node, monkeypatch):
     for _ in range(6):
         node.world.host.sh(f"printf '{flood}' | ip -batch -; ip rule del prio 513 || true")
     resume.set()
-    until("a pass", lambda: len(node.passes) > before)
-    until("repaired", lambda: "lookup 113213" in node.world.host.sh("ip rule"))
+    wait_until(lambda: len(node.passes) > before, what="a pass")
+    wait_until(lambda: "lookup 113213" in node.world.host.sh("ip rule"), what="repaired")
 
 
 def test_a_fight_is_named_and_backs_off(node):
@@ -368,23 +364,23 @@ def test_a_fight_is_named_and_backs_off(node):
     host, pod = node.world.host, node.pods[0]
     for count in range(1, 4):
         host.sh(f"ip route del {pod.address}")
-        until("repaired", lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.ROUTE, 0) == count)
-    until("told", node.health.conditions)
+        wait_until(lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.ROUTE, 0) == count, what="repaired")
+    wait_until(node.health.conditions, what="told")
     (fight,) = node.health.conditions()
     assert f"route of {pod.address} was repaired 3 times" in fight
     host.sh(f"ip route del {pod.address}")
     host.sh(f"ip link set {pod.host_veth} mtu 1400")  # another object of the same pod: not held back
-    until("MTU", lambda: node.host_reconciler.fights.counts().get(RepairKind.LINK))
+    wait_until(lambda: node.host_reconciler.fights.counts().get(RepairKind.LINK), what="MTU")
     assert str(pod.address) not in host.sh("ip route")
-    until("after the pause", lambda: str(pod.address) in host.sh("ip route"))
+    wait_until(lambda: str(pod.address) in host.sh("ip route"), what="after the pause")
 
 
 def test_who_changed_nftables_is_told(node):
     """The kernel names the process that ended a transaction of nftables; a fight over our table repeats it."""
     for count in range(1, 4):
         node.world.host.sh("nft delete table ip vpc-ipamd")
-        until("repaired", lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) == count)
-    until("told", node.health.conditions)
+        wait_until(lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) == count, what="repaired")
+    wait_until(node.health.conditions, what="told")
     (fight,) = node.health.conditions()
     assert "nftables was changed before, probably by nft (process " in fight
     assert fight.count("(process ") == 1, "not us, whose repairs change it too"

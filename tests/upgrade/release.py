@@ -26,7 +26,7 @@ KILL_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Release:
-    """One version: the folder that its modules are imported from, its plugin, and where its daemons keep their bytecode."""
+    """One version: the folder that its modules are imported from, its plugin, and where all versions keep their bytecode."""
 
     name: str
     folder: Path
@@ -52,7 +52,7 @@ class Release:
     def _with_plugin(cls, name: str, folder: Path, directory: Path) -> Release:
         plugin = directory / f"vpc-cni-{name}"
         _run_module(folder, "cni_plugin.build", "--python", "/usr/bin/python3", "--output", str(plugin))
-        return cls(name, folder, plugin, directory / f"bytecode-{name}")
+        return cls(name, folder, plugin, directory / "bytecode")
 
     def install_plugin(self, made: Rig) -> None:
         """Put this version's plugin in the place of the other's."""
@@ -63,6 +63,8 @@ class Release:
         env = made.node.daemon_environment(made.lab.vpc.region) | made.env
         # With -m the working directory comes first on the path, before the editable install of the checkout.
         env |= {"PYTHONPATH": str(self.folder), "PYTHONPYCACHEPREFIX": str(self.bytecode), "VPC_IPAMD_FAILPOINT": failpoint}
+        for path in self._bytecode_of_ipamd():
+            path.unlink()
         argv = ["/bin/sh", "-c", f'exec "$@" >>{LOG} 2>&1', "sh", sys.executable, "-m", "ipamd.daemon"]
         daemon = Daemon(self, made, made.node.spawn(argv, env=env, cwd=str(self.folder)))
         wait_until(daemon.is_ready, what=f"the daemon of {self.name} is ready", timeout_s=START_TIMEOUT_S)
@@ -70,9 +72,11 @@ class Release:
         return daemon
 
     def imported_from(self) -> set[Path]:
-        """Folders that this version's daemons imported `ipamd` from: the interpreter keeps bytecode under the path of its source."""
-        found = self.bytecode.glob("**/ipamd/__init__.*.pyc")
-        return {Path("/") / path.relative_to(self.bytecode).parents[1] for path in found}
+        """Folders that the last daemon imported `ipamd` from: the interpreter keeps bytecode under the path of its source."""
+        return {Path("/") / path.relative_to(self.bytecode).parents[1] for path in self._bytecode_of_ipamd()}
+
+    def _bytecode_of_ipamd(self) -> list[Path]:
+        return list(self.bytecode.glob("**/ipamd/__init__.*.pyc"))
 
 
 class Daemon:

@@ -45,7 +45,7 @@ def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def live(folder: Path, path: Path, number: int, *removed: str) -> dict[str, Any]:
     """Have one version use the file as a daemon does; see `datastore_life.py`."""
     outcome = "intact" if path.exists() else "created"
-    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"PYTHONPATH": str(folder)}
     argv = [sys.executable, str(LIFE), str(path), str(number), *removed]
     done = subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

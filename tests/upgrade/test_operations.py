@@ -113,7 +113,7 @@ def test_operations_are_written_in_the_form_of_before(given: dict[str, tuple[Pat
 
 def live(folder: Path, act: str, place: Path) -> Told:
     """Have one version give or take."""
-    env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"PYTHONPATH": str(folder)}
     argv = [sys.executable, str(LIFE), act, str(place)]
     done = subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,10 @@ MISSING = "; ".join(filter(None, map(lacks_commit, BEFORE.values())))
 pytestmark = [pytest.mark.privileged, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
-@pytest.fixture(scope="module", params=BEFORE.values(), ids=BEFORE.keys())
+OLDER, LAST = BEFORE.values()
+
+
+@pytest.fixture(scope="module", params=[pytest.param(OLDER, marks=pytest.mark.heavy), LAST], ids=BEFORE.keys())
 def releases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
     """Two versions by name."""
     directory = tmp_path_factory.mktemp("releases")

@@ -42,6 +42,7 @@ def wait_lacks(node: Migrated, words: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_daemon_that_restarts_beside_ours_is_not_taken_for_one_that_has_gone() -> None:
     """Ours waits; the other crashes, is away, comes back and crashes again: no ADD, and its conflist stays, until it is away for a
     minute. It left its socket behind, and once its sandbox alone tells that it is about to come back (I20).

@@ -15,7 +15,10 @@ pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
 PORTMAPS = {"Debian's 1.1.1": Path("/usr/lib/cni/portmap"), "the image's": REPOSITORY / "build" / "reference-plugins" / "portmap"}
 
 
-@pytest.mark.parametrize(("name", "version"), [("Debian's 1.1.1", "2"), ("the image's", "2"), ("the image's", "1.6")])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("Debian's 1.1.1", "2"), ("the image's", "2"), pytest.param("the image's", "1.6", marks=pytest.mark.heavy)],
+)
 def test_the_node_is_ready_and_pods_run(name: str, version: str) -> None:
     """Debian's portmap does not speak 1.1.0: called in it, containerd 2.1 calls the node NotReady, "missing containerID"."""
     portmap = PORTMAPS[name]

@@ -99,7 +99,7 @@ def test_events_that_others_take_are_counted_as_missed(followed: Rig) -> None:
     followed.assert_sound(expected=0)
 
 
-@pytest.mark.parametrize("version", ["1.6", "1.7"])
+@pytest.mark.parametrize("version", [pytest.param("1.6", marks=pytest.mark.heavy), "1.7"])
 def test_a_restart_of_the_runtime_costs_nothing(version: str) -> None:
     """It is known to be away, known to be back within seconds, events are on again, and nothing was freed (I11).
 

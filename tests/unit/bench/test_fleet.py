@@ -170,6 +170,7 @@ def test_an_add_that_waits_counts_once_and_one_that_is_refused_each_time() -> No
     assert theirs.unserved > theirs.pods
 
 
+@pytest.mark.heavy
 def test_nodes_that_are_done_leave_the_calls_to_others() -> None:
     """250 nodes a minute, whose ADDs need five of six Attach calls: the slowest hundredth waits little longer than in a perfect queue.
     It was twice as long while a throttled node asked for its spare ENI again after a minute."""
