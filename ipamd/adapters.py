@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from ipamd import failpoints
-from ipamd.cloud import network_file
 from ipamd.cloud.child import Ec2Child, Process
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
@@ -22,10 +21,10 @@ from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.migration.aws_node import FileAwsNode
-from ipamd.model.errors import DatastoreError
+from ipamd.model.errors import DatastoreError, SettingsError
 from ipamd.model.family import IpNetwork
 from ipamd.model.record import dataclass, field
-from ipamd.model.subnets import CustomNetwork
+from ipamd.model.subnets import CustomNetwork, parse
 from ipamd.node_info import NodeInfo
 from ipamd.ports import (
     AwsNode,
@@ -37,14 +36,16 @@ from ipamd.ports import (
     HostNetwork,
     Metadata,
     NoHistory,
+    PolicyAgent,
     Runtime,
     Wiring,
     no_failpoint,
 )
 from ipamd.report.past import held
 from ipamd.runtime.cri import CriRuntime
-from ipamd.settings import CurrentSettings, Settings
+from ipamd.settings import CurrentSettings, Settings, SubnetsConfig
 from ipamd.settings.fields import HISTORY_OFF
+from ipamd.settings.settings_file import SIZE_MAX, content_of
 
 STAGES = (
     "datastore",
@@ -72,7 +73,7 @@ class Adapters:
     `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
     served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_writer` writes it,
     and logs who gets an address. `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so they were
-    set aside.
+    set aside. `policy_agent`: None if no setting asks for it.
     """
 
     clock: Clock
@@ -93,6 +94,12 @@ class Adapters:
     is_overtaken: bool = False
     history: History = field(default_factory=NoHistory)
     history_writer: HistoryWriter | None = None
+    policy_agent: PolicyAgent | None = None
+
+    @property
+    def is_datastore_lost(self) -> bool:
+        """Rows of this boot were lost: there was a daemon, and it left none that can be relied on."""
+        return self.has_run_before and not self.opened.report.is_intact
 
 
 def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Process | None = None) -> Adapters:
@@ -102,7 +109,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
     Raises: DatastoreError, SettingsError.
     """
     settings, family = current.now, current.now.network.family
-    custom_network = network_file.load(settings.subnets)
+    custom_network = load_network(settings.subnets)
     clock = SystemClock()
     failpoint = failpoints.from_environment(settings.daemon.run_dir)
     health = Health(clock, STAGES)
@@ -142,7 +149,39 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
         is_overtaken=is_overtaken,
         history=history,
         history_writer=history,
+        policy_agent=_policy_agent(settings),
     )
+
+
+def _policy_agent(settings: Settings) -> PolicyAgent | None:
+    if not settings.policy.is_on:
+        return None
+    from ipamd.policy.agent import GrpcPolicyAgent
+
+    return GrpcPolicyAgent(socket=settings.policy.agent_socket)
+
+
+def load_network(config: SubnetsConfig) -> CustomNetwork | None:
+    """Read the file of custom networking if that is on: `ipamd/model/subnets.py` says what is in it.
+
+    Returns: None if it is off.
+
+    Raises: SettingsError naming every problem; a node without its file would put pods into the wrong subnet.
+    """
+    if not config.custom_networking:
+        return None
+    path = config.network_file
+    try:
+        content = content_of(str(path))
+        if len(content) > SIZE_MAX:  # what is cut may end within a character
+            raise SettingsError(f"{path} is larger than {SIZE_MAX} bytes")
+        text = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG is true, and {path} cannot be read: {error}",
+            details="mount the file there or set VPC_IPAMD_NETWORK_FILE; `ipamctl convert-eniconfig` makes it of ENIConfig objects",
+        ) from error
+    return parse(text, source=str(path))
 
 
 def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint, datastore: Datastore) -> KernelWiring:

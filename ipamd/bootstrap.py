@@ -8,7 +8,9 @@ at once (docs/life.md, Start).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipamd import __version__
 from ipamd.adapters import Adapters
@@ -55,6 +57,9 @@ from ipamd.sandbox.runtime import RuntimeReconciler
 from ipamd.sandbox.startup import SpooledDeletes, StartupReconciler
 from ipamd.settings import CurrentSettings, Settings
 
+if TYPE_CHECKING:
+    from ipamd.policy.hook import PolicyHook
+
 DEL_SHARE = 4
 """One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
 
@@ -73,7 +78,8 @@ class PoolServices:
 class App:
     """Everything that the life of the process handles, made over the adapters room by room. Makes no I/O and starts no thread.
 
-    `runtime` is None if CRI is off, `cni_backend` if the plugin of amazon-vpc-cni-k8s is not served.
+    `runtime` is None if CRI is off, `cni_backend` if neither the plugin of amazon-vpc-cni-k8s nor its policy agent is served, `policy`
+    if that agent is not asked.
     """
 
     def __init__(self, adapters: Adapters, current: CurrentSettings) -> None:
@@ -94,6 +100,7 @@ class App:
         self.refused = RefusedAdds(history=adapters.history, clock=adapters.clock)
         self.metrics = Metrics()
         self.cooldown = Cooldown(context, period_s=lambda: float(current.now.pool.cooldown_s))
+        self.policy = self._policy()
         self._serve_sandboxes()
         self.pool = compose_pool(
             context,
@@ -111,32 +118,24 @@ class App:
         """The settings in force now."""
         return self.current.now
 
+    def _policy(self) -> PolicyHook | None:
+        """Who asks the network policy agent; nothing of it is imported unless a setting wants it."""
+        agent, settings = self.adapters.policy_agent, self.current.now
+        if agent is None:
+            return None
+        from ipamd.policy.hook import PolicyHook
+
+        is_unsure = self.adapters.is_datastore_lost or self.context.datastore.snapshot().was_lost
+        return PolicyHook(
+            self.context, agent=agent, mode=settings.policy.mode, prefix=settings.network.veth_prefix, is_unsure=is_unsure
+        )
+
     def _serve_sandboxes(self) -> None:
         """The verbs, and who looks after sandboxes for which no verb comes."""
         context, cooldown, adapters, current = self.context, self.cooldown, self.adapters, self.current
-        network, runtime = current.now.network, adapters.runtime
-        prefix, is_by_pod = network.veth_prefix, network.pod_veth_names
-        judge = SandboxJudge(context)
-        detach = DetachService(
-            context,
-            cooldown=cooldown,
-            veth_prefix=prefix,
-            is_source_checked=adapters.hostnet.is_source_checked,
-            is_named_by_pod=is_by_pod,
-        )
-        attach = AttachService(
-            context,
-            cooldown=cooldown,
-            mtu=lambda: current.now.network.sandbox_mtu,
-            egress=lambda: adapters.hostnet.egress()[0],
-            delay=lambda: delay(adapters.ec2, context.clock),
-            waiting_limit=max(current.now.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
-            veth_names=VethNames(context, cooldown=cooldown, runtime=runtime, prefix=prefix, is_by_pod=is_by_pod),
-            pod_names=VethNames(context, cooldown=cooldown, runtime=runtime, prefix=prefix, is_by_pod=True),
-        )
-        check = CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity)
-        self.sandbox = SandboxServices(attach, detach, check, GcService(context, runtime=runtime, judge=judge, detach=detach))
-        self.spooled_deletes = SpooledDeletes(context, spool=adapters.spool, detach=detach)
+        runtime, judge, prefix = adapters.runtime, SandboxJudge(context), current.now.network.veth_prefix
+        self.sandbox = self._verbs(judge)
+        self.spooled_deletes = SpooledDeletes(context, spool=adapters.spool, detach=self.sandbox.detach)
         self.other_daemon = OtherDaemon(context, aws_node=adapters.aws_node)
         egress = IPV4 if current.now.network.family is IPV6 else IPV6
         self.imported = ImportService(context, aws_node=adapters.aws_node, other=self.other_daemon, prefix=prefix, egress=egress)
@@ -146,7 +145,7 @@ class App:
             self.runtime = RuntimeReconciler(
                 context,
                 runtime=runtime,
-                detach=detach,
+                detach=self.sandbox.detach,
                 quarantine=self.quarantine,
                 imported=self.imported,
                 learned=adapters.node_info.set_runtime,
@@ -158,7 +157,34 @@ class App:
             quarantine=self.quarantine,
             imported=self.imported,
             is_datastore_intact=adapters.opened.report.is_intact,
+            is_datastore_lost=adapters.is_datastore_lost,
         )
+
+    def _verbs(self, judge: SandboxJudge) -> SandboxServices:
+        context, cooldown, adapters, current = self.context, self.cooldown, self.adapters, self.current
+        runtime, prefix, is_by_pod = adapters.runtime, current.now.network.veth_prefix, current.now.network.pod_veth_names
+        names = partial(VethNames, context, cooldown=cooldown, runtime=runtime, prefix=prefix)
+        detach = DetachService(
+            context,
+            cooldown=cooldown,
+            veth_prefix=prefix,
+            is_source_checked=adapters.hostnet.is_source_checked,
+            is_named_by_pod=is_by_pod,
+            policy=self.policy,
+        )
+        attach = AttachService(
+            context,
+            cooldown=cooldown,
+            mtu=lambda: current.now.network.sandbox_mtu,
+            egress=lambda: adapters.hostnet.egress()[0],
+            delay=lambda: delay(adapters.ec2, context.clock),
+            waiting_limit=max(current.now.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
+            veth_names=names(is_by_pod=is_by_pod),
+            pod_names=names(is_by_pod=True),
+            policy=self.policy,
+        )
+        check = CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity)
+        return SandboxServices(attach, detach, check, GcService(context, runtime=runtime, judge=judge, detach=detach))
 
     def _follow_others(self) -> None:
         """What others change on the node and at EC2, and the node's way from and to amazon-vpc-cni-k8s."""
@@ -191,16 +217,36 @@ class App:
         self.operator = OperatorFreeze(
             context.freeze, run_dir=settings.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock
         )
-        self.cni_backend: CniBackendServer | None = None
-        if path := settings.takeover.cni_backend_socket:
+        self.cni_backend = self._serve_others()
+
+    def _serve_others(self) -> CniBackendServer | None:
+        """What the plugin and the policy agent of amazon-vpc-cni-k8s ask its daemon, on one socket; None if neither is wanted."""
+        takeover, policy = self.current.now.takeover, self.current.now.policy
+        if not (takeover.cni_backend_socket or self.policy):
+            return None
+        servicer, others = None, []
+        if takeover.cni_backend_socket:
             servicer = CniBackendServicer(
                 self.sandbox,
-                datastore=context.datastore,
-                clock=context.clock,
+                datastore=self.context.datastore,
+                clock=self.context.clock,
                 uses_external_snat=lambda: self.current.now.network.external_snat,
+                policy_mode=policy.mode if self.policy else "",
                 refused=self.refused.record_refusal,
             )
-            self.cni_backend = CniBackendServer(servicer, path=Path(path))
+        if self.policy:
+            from ipamd.policy.agent import ConfigServicer
+
+            questions = ConfigServicer(
+                mode=policy.mode,
+                family=self.current.now.network.family,
+                identity=self.adapters.node_info.identity,
+                metadata=self.adapters.metadata,
+                health=self.context.health,
+                clock=self.context.clock,
+            )
+            others = [questions.add_to]
+        return CniBackendServer(servicer, path=Path(takeover.questions_socket), others=others)
 
     def _report(self) -> None:
         """What reads: the services on the socket, and the metrics."""
@@ -270,6 +316,7 @@ class App:
             freezings=context.freeze.in_force,
             subnets=lambda: pool.subnets.views(node_info.identity()),
             given_twice=self.other_daemon.given_twice,
+            owed=self.policy.due if self.policy else dict,
             cut_off=self.host_network.cut_off,
             limits_of=from_table,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
@@ -312,7 +359,7 @@ def compose_pool(
         identity=identity,
         exclusion=subnets.exclusion,
         on_quarantined=list_soon,
-        is_datastore_lost=adapters.has_run_before and not is_intact,
+        is_datastore_lost=adapters.is_datastore_lost,
         family=settings.network.family,
     )
     provisioner = EniProvisioner(

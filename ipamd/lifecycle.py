@@ -58,9 +58,8 @@ class Lifecycle:
 
     def __init__(self, app: App, *, end: Callable[[str], None], server: UnixServer | None = None) -> None:
         """`end` exits the process, for a reason that only a restart can repair. `server` has our plugin's socket."""
-        self._app = app
+        self._app, context, daemon = app, app.context, app.settings.daemon
         self._servers = {"socket": server, "cni-backend": app.cni_backend}
-        context, daemon = app.context, app.settings.daemon
         self._health, self._stopped = context.health, threading.Event()
         run_dir, boot_id = daemon.run_dir, current_boot_id()
         self._served_mark = ServedMark(run_dir, boot_id=boot_id, health=self._health)
@@ -86,6 +85,7 @@ class Lifecycle:
             replay=self._replay_spool,
             look=self._handover.look,
             keep=self._keep_sockets,
+            settle=app.policy.settle if app.policy else lambda: None,
             rest=app.adapters.ec2.rest,
             end=end,
         )

@@ -148,6 +148,8 @@ class Families(Collector):
         yield "ipamd_oldest_operation_age_s", "Age of the longest-running operation", "", oldest
         yield "ipamd_waiting_adds", "ADDs that wait for an address now", "", sources.demand.waiting()[0]
         yield "ipamd_spooled_deletes", "DELs waiting in the spool", "", sources.spool.pending_count()
+        text = "Names of pods that are gone and that the network policy agent may know"
+        yield "ipamd_owed_policy_names", text, "", len(sources.owed())
         yield "ipamd_dying_links", "Host veths marked and not yet deleted", "", sources.dying_count()
         if (runtime := sources.runtime_view()) is not None:
             yield "ipamd_cri_reachable", "1 when the last list was complete", "", int(runtime.reachable)

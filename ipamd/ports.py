@@ -20,7 +20,7 @@ from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.family import Family, IpAddress, IpNetwork
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryRecord, Recorded
-from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId
+from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, PodName, SubnetId
 from ipamd.model.kernel import ForeignLink, HostChange, HostVeth, KernelSurvey, LinkEvent, RepairedObject, RoutingDifference
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.subnets import DescribedSubnet
@@ -170,8 +170,26 @@ class Metadata(Protocol):
         is known.
         """
 
+    def ipv6_address(self) -> str:
+        """The primary ENI's own IPv6 address; "" if it has none. One request, one attempt. Raises: CloudError."""
+
     def request_count(self) -> int:
         """HTTP requests made since the start, unanswered ones included: whoever has a budget of them reads it here."""
+
+
+# Network policy.
+
+
+class PolicyAgent(Protocol):
+    """aws-network-policy-agent on this node. It knows pods by name alone, remembers each until it is told to forget it, and attaches
+    no filter for a name that it remembers. Both methods raise PolicyAgentSilentError, PolicyAgentRefusedError.
+    """
+
+    def enforce(self, pod: PodName, *, mode: str, timeout_s: float) -> None:
+        """Have filters attached to the host veth that is named by the pod. Waits for an agent that is away."""
+
+    def forget(self, pod: PodName, *, timeout_s: float, is_patient: bool) -> None:
+        """Have a name forgotten; one that it does not know is fine. `is_patient`: wait for an agent that is away."""
 
 
 # The kernel: the wiring of sandboxes, and the host's routing.

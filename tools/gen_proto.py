@@ -16,7 +16,10 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "ipamd" / "pb"
-SOURCES = ("vpc_ipamd/v1/cni.proto", "vpc_ipamd/v1/introspection.proto", "runtime/v1/cri.proto", "aws_node/cni_backend.proto")
+SOURCES = (
+    *("vpc_ipamd/v1/cni.proto", "vpc_ipamd/v1/introspection.proto", "runtime/v1/cri.proto"),
+    *("aws_node/cni_backend.proto", "aws_node/network_policy.proto"),
+)
 
 
 WITHOUT_STUBS = frozenset({"introspection_pb2_grpc.py"})

@@ -19,7 +19,7 @@ from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated, noise
 from fuzz.target import Case, Target, Violation, blob
 from ipamd import history
-from ipamd.cloud import network_file
+from ipamd.adapters import load_network
 from ipamd.core.freeze import Freeze
 from ipamd.datastore.spool import Spool
 from ipamd.host import conflist, plugins
@@ -145,7 +145,7 @@ class NodeFiles(Target):
 
     def _network(self, path: Path, _: bytes) -> None:
         try:
-            network_file.load(SubnetsConfig(custom_networking=True, network_file=path))
+            load_network(SubnetsConfig(custom_networking=True, network_file=path))
         except IpamError as error:
             _printed(error.message + error.details)
 
@@ -222,7 +222,7 @@ class NodeFiles(Target):
         _printed(out.getvalue() + err.getvalue())
         if status == 0:
             path.write_text(out.getvalue())
-            network_file.load(SubnetsConfig(custom_networking=True, network_file=path))
+            load_network(SubnetsConfig(custom_networking=True, network_file=path))
 
     def _nftables(self, _: Path, content: bytes) -> None:
         nft = Nftables(cast("Any", None))

@@ -142,6 +142,10 @@ class ImdsMetadata(Metadata):
             self._life_cycle = self._life_cycle or (read(LIFE_CYCLE) or "").strip()
             return read_notices(read) if self._life_cycle == SPOT else {}
 
+    def ipv6_address(self) -> str:
+        """See the port."""
+        return (self.read(IPV6_PATH) or "").strip()
+
     def request_count(self) -> int:
         return self._count
 
@@ -292,6 +296,7 @@ def _identity(text: Callable[[str], str]) -> InstanceIdentity:
 
 
 LIFE_CYCLE = "meta-data/instance-life-cycle"
+IPV6_PATH = "meta-data/ipv6"
 SPOT = "spot"
 INTERRUPTION = "meta-data/spot/instance-action"
 REBALANCE = "meta-data/events/recommendations/rebalance"

@@ -13,17 +13,18 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Generic, TypeVar
 
 from ipamd.datastore.buckets import PoolIndex
-from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState, of_rest
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import EgressEmptyError, InvariantError, PoolEmptyError
+from ipamd.model.evidence import Doubts
 from ipamd.model.family import Family, IpAddress, IpNetwork
-from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.ids import AttachmentKey, EniId, PodName
 from ipamd.model.intent import Intent, leaving_addresses
 from ipamd.model.pool import PoolCounts, Stock
 from ipamd.model.release import Draining
@@ -72,6 +73,7 @@ class View:
         self.attachments = Overlay(rows.attachments)
         self.tombstones = Overlay(rows.tombstones)
         self.intents = Overlay(rows.intents)
+        self.owed = Overlay(rows.owed)
         self.doubts = rows.doubts
         self.identity = rows.identity
         self.claimed: set[IpAddress] = set()
@@ -208,7 +210,7 @@ class MemoryState:
             for eni_id, eni in view.enis.changes.items():
                 if eni is None:
                     self._pool.slots.pop(eni_id, None)
-            for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents):
+            for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents, view.owed):
                 changed.commit()
             if view.doubts is not self.rows.doubts or view.identity is not self.rows.identity:
                 self.rows = replace(self.rows, doubts=view.doubts, identity=view.identity)
@@ -274,6 +276,11 @@ class MemoryState:
         with self._lock:
             found = list(self.rows.intents.values())
         return tuple(sorted(found, key=lambda intent: (intent.opened_at, intent.intent_id)))
+
+    def owed(self) -> dict[PodName, datetime]:
+        """Since when the network policy agent may know which pod's name."""
+        with self._lock:
+            return self.rows.owed.copy()
 
     def snapshot(self) -> Snapshot:
         """Copy everything at one moment, for readers to whom two reads must not contradict each other; reserved addresses show as

@@ -105,6 +105,13 @@ STEPS = (
             "ALTER TABLE address DROP COLUMN other_address",
         ),
     ),
+    Step(
+        7,
+        "pods whose names the network policy agent may know",
+        # The release before asks no agent, and leaves the rows as they are: the next one that does tells it to forget them.
+        forward=(schema.create_statement(schema.owed),),
+        backward=("DROP TABLE owed",),
+    ),
 )
 """Oldest first, without a gap. Once released a step is never changed: files have gone through it."""
 

@@ -23,7 +23,6 @@ from sqlalchemy import insert, select
 from ipamd import __version__
 from ipamd.datastore import rows as sql
 from ipamd.datastore import schema
-from ipamd.datastore.audit import contradictions
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.migrations import DOWNGRADE_COMMAND, take_all, upgrade
 from ipamd.datastore.spool import sync_directory
@@ -32,7 +31,7 @@ from ipamd.model.errors import DatastoreError, InvariantError, SchemaVersionErro
 from ipamd.model.family import IPV4, Family
 from ipamd.model.history import LedgerEvent
 from ipamd.model.record import dataclass, replace
-from ipamd.model.snapshot import Snapshot
+from ipamd.model.snapshot import Snapshot, contradictions
 from ipamd.model.words import counted, first_of
 from ipamd.ports import Clock, Failpoint, no_failpoint
 

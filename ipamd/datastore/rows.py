@@ -25,13 +25,13 @@ from sqlalchemy import Connection, Delete, Insert, Table, Update, bindparam, del
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from ipamd.datastore import schema
-from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, EniState
+from ipamd.model.evidence import Absence, Doubts
 from ipamd.model.family import IPV4, IPV6, read_address, read_network
-from ipamd.model.ids import AttachmentKey
+from ipamd.model.ids import AttachmentKey, PodName
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.snapshot import Snapshot, Tombstone
 
@@ -60,6 +60,7 @@ INSERT_INTENT, UPSERT_INTENT, DELETE_INTENT = insert(schema.intent), _upsert(sch
 INSERT_ATTACHMENT, UPSERT_ATTACHMENT = insert(schema.attachment), _upsert(schema.attachment)
 DELETE_ATTACHMENT = _delete(schema.attachment)
 INSERT_LOST, DELETE_LOST = insert(schema.lost), _delete(schema.lost)
+INSERT_OWED, DELETE_OWED = insert(schema.owed), _delete(schema.owed)
 INSERT_DOUBT, DELETE_DOUBTS = insert(schema.doubt), delete(schema.doubt)
 
 INSERT_PREFIX = sqlite_insert(schema.prefix).on_conflict_do_nothing()
@@ -159,8 +160,12 @@ def read_snapshot(connection: Connection) -> Snapshot:
     for row in rows(schema.doubt):
         absences, subject = getattr(found.doubts, row.pop("answers")), row.pop("subject")
         absences[subject] = Absence(**row)
+    for row in rows(schema.owed):
+        since = row.pop("since")
+        found.owed[PodName(**row)] = since
     meta = {row.name: row.value for row in connection.execute(select(schema.meta))}
-    return replace(found, cursor=int(meta.get(schema.CURSOR, 0)), identity=_read_identity(meta.get(schema.IDENTITY, "")))
+    cursor, known = int(meta.get(schema.CURSOR, 0)), _read_identity(meta.get(schema.IDENTITY, ""))
+    return replace(found, cursor=cursor, identity=known, was_lost=schema.LOST_AT in meta)
 
 
 def spell_identity(identity: InstanceIdentity) -> str:

@@ -86,6 +86,9 @@ def create_statement(of: Table | Index, *, family: Family = IPV4) -> str:
 RESTORED_AT = "restored_at"
 """Row in `meta`: when a restore from kernel and runtime last finished; a file without it may know less than the kernel."""
 
+LOST_AT = "lost_at"
+"""Row in `meta`: when rows of this boot were lost, so that the network policy agent may know names that no row tells."""
+
 FAMILY = "family"
 """Row in `meta`: nftables' word for the family of the pool, one for the life of the file; without it, IPv4."""
 
@@ -196,6 +199,9 @@ doubt = _table(
     _integer("look_count"),
 )
 """ENIs and addresses that EC2 did not show lately, so that a restart neither gives them nor starts counting anew; since level 4."""
+
+owed = _table("owed", _text("namespace", primary_key=True), _text("pod", primary_key=True), _text("since"))
+"""Pods whose names the network policy agent may know; since level 7."""
 
 tombstone = _table(
     "tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"), _later("at_monotonic_s")

@@ -16,14 +16,13 @@ from typing import Any
 from sqlalchemy import Row, bindparam, delete, func, insert, or_, select
 
 from ipamd.datastore import schema
-from ipamd.datastore.audit import contradictions, differences
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.memory_state import MemoryState
 from ipamd.datastore.rows import Params, read_snapshot, read_time, time_text
 from ipamd.datastore.unit_of_work import UnitOfWork
 from ipamd.model.errors import DatastoreError
 from ipamd.model.history import HistoryRecord, LedgerEvent, Recorded, Subject
-from ipamd.model.snapshot import Snapshot
+from ipamd.model.snapshot import Snapshot, contradictions, differences
 from ipamd.ports import Clock, Failpoint, History, NoHistory, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")

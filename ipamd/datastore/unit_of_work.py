@@ -13,16 +13,16 @@ from ipamd.datastore import schema
 from ipamd.datastore.disk import Disk
 from ipamd.datastore.memory_state import MemoryState, View
 from ipamd.datastore.rows import Params, address_params, key_params
-from ipamd.model.absence import Doubts
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import InstanceIdentity, all_addresses
 from ipamd.model.cniresult import renamed_result
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, UnknownAttachmentError
+from ipamd.model.evidence import Doubts
 from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.history import UNKEPT, HistoryRecord, LedgerEvent
-from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.ids import AttachmentKey, EniId, PodName
 from ipamd.model.intent import Intent, IntentKind, named
 from ipamd.model.snapshot import Tombstone
 from ipamd.ports import Clock
@@ -276,10 +276,30 @@ class UnitOfWork:
         self._log(LedgerEvent.INTENT_CLOSED, eni_id=intent.eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
 
     @change
-    def mark_restored(self, *, detail: str) -> None:
-        """Record that kernel and runtime were read completely: from now on this datastore knows every sandbox."""
-        mark: Params = {"name": schema.RESTORED_AT, "value": self._now}
-        self._disk.write(sql.UPSERT_META, mark, subject="marking the restore")
+    def owe(self, pod: PodName) -> None:
+        """The network policy agent may know a pod's name from now on. Repeatable; writes no ledger row."""
+        if self.view.owed.get(pod) is None:
+            row: Params = {"namespace": pod.namespace, "pod": pod.pod, "since": self._now}
+            self._disk.write(sql.INSERT_OWED, row, subject=f"recording that the policy agent may know {pod}")
+            self.view.owed.changes[pod] = self._now
+
+    @change
+    def forget_owed(self, pod: PodName) -> None:
+        """The network policy agent confirmed that it does not know a pod's name. One that is not owed is fine."""
+        if self.view.owed.get(pod) is not None:
+            row: Params = {"namespace": pod.namespace, "pod": pod.pod}
+            self._disk.write(sql.DELETE_OWED, row, subject=f"recording that the policy agent forgot {pod}")
+            self.view.owed.changes[pod] = None
+
+    @change
+    def mark_restored(self, *, detail: str, was_lost: bool = False) -> None:
+        """Record that kernel and runtime were read completely: from now on this datastore knows every sandbox.
+
+        `was_lost`: rows of this boot were lost before; that is remembered, because no source tells what else they knew.
+        """
+        for name in (schema.RESTORED_AT, *([schema.LOST_AT] if was_lost else [])):
+            mark: Params = {"name": name, "value": self._now}
+            self._disk.write(sql.UPSERT_META, mark, subject="marking the restore")
         self._log(LedgerEvent.RESTORED, detail=detail)
 
     @change

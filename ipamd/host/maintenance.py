@@ -1,5 +1,5 @@
-"""Periodic work: see that our sockets are there, look for another daemon, say that we serve, replay the spool, see that the
-datastore's file is still ours, drop old tombstones.
+"""Periodic work: see that our sockets are there, look for another daemon, say that we serve, replay the spool, have the policy agent
+forget, see that the datastore's file is still ours, drop old tombstones.
 
 A plugin also spools a DEL when the daemon was too slow to answer, so the spool is read while the daemon serves (I3). If the
 datastore's file was deleted while in use, nothing written to it survives a restart; if the disk failed so that not even a rollback
@@ -45,15 +45,18 @@ class Maintenance(Service):
         keep: Callable[[], None],
         rest: Callable[..., None],
         end: Callable[[str], None],
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         """`leave_mark` says that ADD is served; `replay` carries out the spooled DELs; `look` looks for another daemon; `keep` sees
-        that our sockets are there; `rest` lets go of what asks EC2 and is idle, or has it ready; `end` exits the process, with why."""
+        that our sockets are there; `rest` lets go of what asks EC2 and is idle, or has it ready; `end` exits the process, with why;
+        `settle` has the policy agent forget what it is owed."""
         super().__init__(context)
         self._keep = keep
         self._look = look
         self._spool = spool
         self._leave_mark = leave_mark
         self._replay = replay
+        self._settle = settle
         self._rest = rest
         self._end = end
         self.loop = Loop("maintenance", self.turn, health=context.health, clock=context.clock)
@@ -74,6 +77,7 @@ class Maintenance(Service):
         self._rest(is_wanted=is_dry)  # the next ADD will wait for EC2
         if self._spool.pending_count():
             self._replay()
+        self._settle()
         if self._agenda.is_due(TOMBSTONES):
             self._agenda.put(TOMBSTONES, in_s=TOMBSTONE_INTERVAL_S)
             with self._datastore.transaction() as uow:

@@ -8,7 +8,7 @@ network could ask there. Source: amazon-vpc-cni-k8s pull request 3739; cmd/route
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,13 +53,16 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         datastore: Datastore,
         clock: Clock,
         uses_external_snat: Callable[[], bool],
+        policy_mode: str = "",
         refused: Callable[[RefusedAdd], None],
     ) -> None:
-        """`uses_external_snat` reads the setting of the moment; `refused` is told every ADD that the plugin gets an error for."""
+        """`uses_external_snat` reads the setting of the moment; `refused` is told every ADD that the plugin gets an error for.
+        `policy_mode`: with one the plugin asks the policy agent, after an ADD; "" if nobody is to."""
         self._services = services
         self._datastore = datastore
         self._clock = clock
         self._uses_external_snat = uses_external_snat
+        self._policy_mode = policy_mode
         self._refused = refused
 
     def AddNetwork(self, request: pb.AddNetworkRequest, context: grpc.ServicerContext) -> pb.AddNetworkReply:
@@ -71,7 +74,7 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
 
         attachment = self._done("ADD", request, context, attach)
         eni = self._datastore.eni(attachment.eni_id)
-        reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat())
+        reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat(), NetworkPolicyMode=self._policy_mode)
         reply.IPAllocationMetadata.add(
             IPv4Addr=str(attachment.address),
             DeviceNumber=eni.device_index if eni is not None else 0,
@@ -136,14 +139,24 @@ def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
 
 
 class CniBackendServer(UnixServer):
-    """The socket. Started once the other daemon is away."""
+    """The socket where its daemon listened. Started once that is away."""
 
-    def __init__(self, servicer: CniBackendServicer, *, path: Path) -> None:
+    def __init__(
+        self, servicer: CniBackendServicer | None, *, path: Path, others: Iterable[Callable[[grpc.Server], object]] = ()
+    ) -> None:
+        """`servicer` None: its plugin is not served. `others` add what is served besides, as what its policy agent asks."""
+
+        def add(server: grpc.Server) -> None:
+            if servicer is not None:
+                cni_backend_pb2_grpc.add_CNIBackendServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]  # generated
+            for other in others:
+                other(server)
+
         super().__init__(
             path,
             max_rpcs=MAX_RPCS,
             max_connections=MAX_RPCS + SPARE_CONNECTIONS,
             max_request_bytes=MAX_REQUEST_BYTES,
             advice="remove the DaemonSet aws-node from this node, or change VPC_IPAMD_CNI_BACKEND_SOCKET",
-            add=lambda server: cni_backend_pb2_grpc.add_CNIBackendServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
+            add=add,
         )

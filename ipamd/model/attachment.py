@@ -18,7 +18,7 @@ from typing import Any
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IpAddress, IpNetwork, family_of
-from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress, parse_key
+from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, parse_key
 from ipamd.model.record import dataclass, field
 
 VETH_HASH_LENGTH = 11
@@ -190,6 +190,15 @@ def host_veths(one: Attachment | WiringSpec) -> tuple[str, ...]:
     if one.other_address is None:
         return (one.host_veth,)
     return one.host_veth, egress_veth_name(one.key, prefix=one.host_veth[:-VETH_HASH_LENGTH])
+
+
+POD_IFNAME = "eth0"
+"""The interface whose host veth carries the pod's name: what kubelet calls the pod's own. Others are named by their key."""
+
+
+def name_key(host_veth: str) -> AttachmentKey:
+    """What is held while a pod's host veth name goes from one of its sandboxes to the next (`ipamd/core/deadline.py`)."""
+    return AttachmentKey(ContainerId(host_veth), IfName(POD_IFNAME))
 
 
 def pod_veth_name(pod_namespace: str, pod_name: str, *, prefix: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from ipamd.model.attachment import Attachment, pod_veth_name
+from ipamd.model.attachment import POD_IFNAME, Attachment, pod_veth_name
 from ipamd.model.cniresult import others_mac
 from ipamd.model.errors import ForeignStateError, IpamError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress
@@ -278,10 +278,6 @@ def _number(entry: Mapping[str, Any], name: str, where: str) -> int:
 #
 # Its daemon gives again what is not in the file, and keeps what is: an entry with a pod's name for as long as there is a link of
 # that name, another one until its DEL (docs/adr/0038).
-
-
-POD_IFNAME = "eth0"
-"""The interface of a pod by whose link its daemon knows the pod."""
 
 
 def wanted_name(attachment: Attachment, *, prefix: str) -> str:

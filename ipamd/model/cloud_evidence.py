@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from ipamd.model.absence import Absence, Absences, Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.eni import Eni, EniState
+from ipamd.model.evidence import Absence, Absences, Doubts
 from ipamd.model.family import IpAddress, read_address, stand_in
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.record import dataclass, field

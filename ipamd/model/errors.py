@@ -11,6 +11,8 @@
     |  +- DeadlineError                11  yes    the caller's deadline passed; rolled back
     |  +- BusyError                    11  yes    too many requests, or this key is busy
     |  +- VethNameTakenError           11  yes    the pod's earlier sandbox has the link's name still
+    |  +- PolicyAgentSilentError       11  yes    the network policy agent does not answer
+    |  +- PolicyAgentRefusedError      11  yes    it answered, and refused
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
     +- AttachmentConflictError        101  no     ADD for a key attached by another request
     +- TombstonedError                102  no     ADD after DEL of the same key (I4)
@@ -119,6 +121,14 @@ class BusyError(TryAgainError):
 
 class VethNameTakenError(TryAgainError):
     """Host veths are named by pod, and the pod's earlier sandbox has the name still (docs/adr/0024)."""
+
+
+class PolicyAgentSilentError(TryAgainError):
+    """The network policy agent did not answer in time, or nobody listens at its socket."""
+
+
+class PolicyAgentRefusedError(TryAgainError):
+    """The network policy agent answered that it did not do what it was asked."""
 
 
 class PluginNotAvailableError(IpamError):

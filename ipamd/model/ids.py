@@ -42,6 +42,17 @@ class AttachmentKey:
         return f"{self.container_id}/{self.ifname}"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class PodName:
+    """What the network policy agent knows a pod by; nothing else here does (`ipamd/policy/`)."""
+
+    namespace: str
+    pod: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}"
+
+
 def parse_container_id(text: str) -> ContainerId:
     """Check a container ID by the CNI specification.
 

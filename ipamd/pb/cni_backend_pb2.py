@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61ws_node/cni_backend.proto\x12\x03rpc\"\xb1\x01\n\x11\x41\x64\x64NetworkRequest\x12\x14\n\x0cK8S_POD_NAME\x18\x01 \x01(\t\x12\x19\n\x11K8S_POD_NAMESPACE\x18\x02 \x01(\t\x12\r\n\x05Netns\x18\x04 \x01(\t\x12\x0e\n\x06IfName\x18\x05 \x01(\t\x12\x13\n\x0bNetworkName\x18\x06 \x01(\t\x12\x13\n\x0b\x43ontainerID\x18\x07 \x01(\t\x12\"\n\x1aRequiresMultiNICAttachment\x18\t \x01(\x08\"T\n\x14IPAllocationMetadata\x12\x10\n\x08IPv4Addr\x18\x01 \x01(\t\x12\x14\n\x0c\x44\x65viceNumber\x18\x03 \x01(\x05\x12\x14\n\x0cRouteTableId\x18\x04 \x01(\x05\"t\n\x0f\x41\x64\x64NetworkReply\x12\x0f\n\x07Success\x18\x01 \x01(\x08\x12\x37\n\x14IPAllocationMetadata\x18\x02 \x03(\x0b\x32\x19.rpc.IPAllocationMetadata\x12\x17\n\x0fUseExternalSNAT\x18\x05 \x01(\x08\"H\n\x11\x44\x65lNetworkRequest\x12\x0e\n\x06Reason\x18\x05 \x01(\t\x12\x0e\n\x06IfName\x18\x06 \x01(\t\x12\x13\n\x0b\x43ontainerID\x18\x08 \x01(\t\"\"\n\x0f\x44\x65lNetworkReply\x12\x0f\n\x07Success\x18\x01 \x01(\x08\x32\x84\x01\n\nCNIBackend\x12:\n\nAddNetwork\x12\x16.rpc.AddNetworkRequest\x1a\x14.rpc.AddNetworkReply\x12:\n\nDelNetwork\x12\x16.rpc.DelNetworkRequest\x1a\x14.rpc.DelNetworkReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61ws_node/cni_backend.proto\x12\x03rpc\"\xb1\x01\n\x11\x41\x64\x64NetworkRequest\x12\x14\n\x0cK8S_POD_NAME\x18\x01 \x01(\t\x12\x19\n\x11K8S_POD_NAMESPACE\x18\x02 \x01(\t\x12\r\n\x05Netns\x18\x04 \x01(\t\x12\x0e\n\x06IfName\x18\x05 \x01(\t\x12\x13\n\x0bNetworkName\x18\x06 \x01(\t\x12\x13\n\x0b\x43ontainerID\x18\x07 \x01(\t\x12\"\n\x1aRequiresMultiNICAttachment\x18\t \x01(\x08\"T\n\x14IPAllocationMetadata\x12\x10\n\x08IPv4Addr\x18\x01 \x01(\t\x12\x14\n\x0c\x44\x65viceNumber\x18\x03 \x01(\x05\x12\x14\n\x0cRouteTableId\x18\x04 \x01(\x05\"\x8f\x01\n\x0f\x41\x64\x64NetworkReply\x12\x0f\n\x07Success\x18\x01 \x01(\x08\x12\x37\n\x14IPAllocationMetadata\x18\x02 \x03(\x0b\x32\x19.rpc.IPAllocationMetadata\x12\x17\n\x0fUseExternalSNAT\x18\x05 \x01(\x08\x12\x19\n\x11NetworkPolicyMode\x18\r \x01(\t\"H\n\x11\x44\x65lNetworkRequest\x12\x0e\n\x06Reason\x18\x05 \x01(\t\x12\x0e\n\x06IfName\x18\x06 \x01(\t\x12\x13\n\x0b\x43ontainerID\x18\x08 \x01(\t\"\"\n\x0f\x44\x65lNetworkReply\x12\x0f\n\x07Success\x18\x01 \x01(\x08\x32\x84\x01\n\nCNIBackend\x12:\n\nAddNetwork\x12\x16.rpc.AddNetworkRequest\x1a\x14.rpc.AddNetworkReply\x12:\n\nDelNetwork\x12\x16.rpc.DelNetworkRequest\x1a\x14.rpc.DelNetworkReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADDNETWORKREQUEST']._serialized_end=213
   _globals['_IPALLOCATIONMETADATA']._serialized_start=215
   _globals['_IPALLOCATIONMETADATA']._serialized_end=299
-  _globals['_ADDNETWORKREPLY']._serialized_start=301
-  _globals['_ADDNETWORKREPLY']._serialized_end=417
-  _globals['_DELNETWORKREQUEST']._serialized_start=419
-  _globals['_DELNETWORKREQUEST']._serialized_end=491
-  _globals['_DELNETWORKREPLY']._serialized_start=493
-  _globals['_DELNETWORKREPLY']._serialized_end=527
-  _globals['_CNIBACKEND']._serialized_start=530
-  _globals['_CNIBACKEND']._serialized_end=662
+  _globals['_ADDNETWORKREPLY']._serialized_start=302
+  _globals['_ADDNETWORKREPLY']._serialized_end=445
+  _globals['_DELNETWORKREQUEST']._serialized_start=447
+  _globals['_DELNETWORKREQUEST']._serialized_end=519
+  _globals['_DELNETWORKREPLY']._serialized_start=521
+  _globals['_DELNETWORKREPLY']._serialized_end=555
+  _globals['_CNIBACKEND']._serialized_start=558
+  _globals['_CNIBACKEND']._serialized_end=690
 # @@protoc_insertion_point(module_scope)

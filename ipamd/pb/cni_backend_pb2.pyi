@@ -35,14 +35,16 @@ class IPAllocationMetadata(_message.Message):
     def __init__(self, IPv4Addr: _Optional[str] = ..., DeviceNumber: _Optional[int] = ..., RouteTableId: _Optional[int] = ...) -> None: ...
 
 class AddNetworkReply(_message.Message):
-    __slots__ = ("Success", "IPAllocationMetadata", "UseExternalSNAT")
+    __slots__ = ("Success", "IPAllocationMetadata", "UseExternalSNAT", "NetworkPolicyMode")
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     IPALLOCATIONMETADATA_FIELD_NUMBER: _ClassVar[int]
     USEEXTERNALSNAT_FIELD_NUMBER: _ClassVar[int]
+    NETWORKPOLICYMODE_FIELD_NUMBER: _ClassVar[int]
     Success: bool
     IPAllocationMetadata: _containers.RepeatedCompositeFieldContainer[IPAllocationMetadata]
     UseExternalSNAT: bool
-    def __init__(self, Success: _Optional[bool] = ..., IPAllocationMetadata: _Optional[_Iterable[_Union[IPAllocationMetadata, _Mapping]]] = ..., UseExternalSNAT: _Optional[bool] = ...) -> None: ...
+    NetworkPolicyMode: str
+    def __init__(self, Success: _Optional[bool] = ..., IPAllocationMetadata: _Optional[_Iterable[_Union[IPAllocationMetadata, _Mapping]]] = ..., UseExternalSNAT: _Optional[bool] = ..., NetworkPolicyMode: _Optional[str] = ...) -> None: ...
 
 class DelNetworkRequest(_message.Message):
     __slots__ = ("Reason", "IfName", "ContainerID")

@@ -37,7 +37,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusReply(_message.Message):
-    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings", "conditions", "cut_off_count")
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings", "conditions", "cut_off_count", "policy_mode", "owed_count")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,8 @@ class GetStatusReply(_message.Message):
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     CUT_OFF_COUNT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
+    OWED_COUNT_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     alive: bool
@@ -82,7 +84,9 @@ class GetStatusReply(_message.Message):
     settings: SettingsState
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     cut_off_count: int
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ...) -> None: ...
+    policy_mode: str
+    owed_count: int
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ..., policy_mode: _Optional[str] = ..., owed_count: _Optional[int] = ...) -> None: ...
 
 class Condition(_message.Message):
     __slots__ = ("subject", "since", "text", "next", "page")

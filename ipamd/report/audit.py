@@ -116,6 +116,7 @@ def _of_routing(difference: RoutingDifference, sandboxes: Counter[EniId]) -> Fin
 
 
 FOREIGN = "left alone: if no second CNI made it, the sandbox did, by NET_ADMIN; `ip -d link show` shows it"
+OWED = "the agent is told to forget it, within 5 s or once it answers; an ADD of that name tells it first"
 NEXT_GIVEN_TWICE = "delete one of the two pods, and remove its DaemonSet aws-node from this node"
 
 T = TypeVar("T")
@@ -146,6 +147,12 @@ def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
     sources.health.count_defects(Defect.DATASTORE, len(findings))
     findings += [
         Finding(Severity.VIOLATION, str(one.ours.address), f"{one} (I1, I20)", NEXT_GIVEN_TWICE) for one in sources.given_twice()
+    ]
+    findings += [
+        Finding(
+            Severity.PENDING, str(pod), f"the network policy agent may know it since {rfc3339(since)}, no sandbox has it", OWED
+        )
+        for pod, since in sources.owed().items()
     ]
     findings += lost_addresses(before) + primary_addresses(before)
     findings += _kernel(sources, before, silent)

@@ -46,6 +46,11 @@ def explain(sources: Sources, question: HistoryQuestion, *, find: bool = False) 
     except ValueError:
         sentences = _explain_sandbox(sources, subject)
     sentences += [f"{one} (I1, I20)" for one in sources.given_twice() if _is_about(one, Subject(subject))]
+    sentences += [
+        f"the network policy agent may know {pod} since {rfc3339(since)}, and no sandbox has it: it is told to forget it"
+        for pod, since in sources.owed().items()
+        if Subject(subject).names_pod(str(pod))
+    ]
     sentences += [refusal(record) for record in past.records if record.event == HistoryEvent.REFUSED]
     if not sentences and not past.records:
         raise InvalidRequestError(f"{subject} is not known", details=f"no address, pod or sandbox; {'; '.join(past.notes)}")

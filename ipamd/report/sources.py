@@ -7,6 +7,7 @@ changes something; of the ports (wiring, host network, EC2, history) a report ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Set
+from datetime import datetime
 from typing import Protocol
 
 from ipamd.core.deadline import KeyLocks
@@ -21,7 +22,7 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.evidence import Evidence, Judgement
 from ipamd.model.family import IpAddress
 from ipamd.model.freeze import Freezing
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, PodName
 from ipamd.model.plan import AutoTarget
 from ipamd.model.pool import PoolSettings, PoolSnapshot
 from ipamd.model.record import dataclass
@@ -71,8 +72,9 @@ class Sources:
     `quarantined` (for which sandboxes an address is quarantined); `runtime_view` then returns None. `frozen` tells which ENIs give
     nothing although they are attached, and why, `freezings` what freezes the pool. `recent`: what our own calls to EC2 changed in the
     last minutes. `dying_count` counts host veths marked and not yet deleted. `given_twice`: what amazon-vpc-cni-k8s gave besides, by
-    its file. `cut_off`: sandboxes, by `container_id/ifname`, whose wiring could not be repaired or that a filter cuts off. `limits_of`
-    looks a type up in the built-in table; with custom networking the primary ENI may carry no pods.
+    its file. `owed`: names of pods that are gone and that the network policy agent may know, since when. `cut_off`: sandboxes, by
+    `container_id/ifname`, whose wiring could not be repaired or that a filter cuts off. `limits_of` looks a type up in the built-in
+    table; with custom networking the primary ENI may carry no pods.
     """
 
     clock: Clock
@@ -101,6 +103,7 @@ class Sources:
     freezings: Callable[[], tuple[Freezing, ...]]
     subnets: Callable[[], tuple[SubnetView, ...]]
     given_twice: Callable[[], tuple[GivenTwice, ...]]
+    owed: Callable[[], Mapping[PodName, datetime]]
     cut_off: Callable[[], Set[str]]
     limits_of: Callable[[str], InstanceLimits | None]
     primary_carries_pods: bool

@@ -28,6 +28,7 @@ _REFUSAL = re.compile(r"EC2 (\w+) failed(?: for .*?)?: (\w+).*", re.S)
 NAMES_MAX = 40
 """Of them for the names of conditions besides the pool's. Ours: three or four words."""
 
+POLICY = "docs/policy.md"
 LACKS = "docs/troubleshooting.md#lacks-lines-of-ipamctl-status"
 NO_ADDRESS = "docs/troubleshooting.md#a-pod-does-not-start-code-11-try-again-later"
 BY_HAND = "docs/troubleshooting.md#an-eni-was-detached-by-hand"
@@ -57,6 +58,8 @@ ADVICE = STEPS | {
     "connection tracking": ("allow what it names; it is tried with each new ENI", LACKS),
     "subnets": (ASK_EC2, "docs/subnets.md"),
     "cri": (CRI_NEXT, LACKS),
+    "policy agent": ("do what it says: no pod starts meanwhile, because it would run without a filter", POLICY),
+    "owed policy": ("look at the agent's log; a new pod of such a name is refused until the agent has forgotten it", POLICY),
     "ec2 answer": ("compare with the EC2 console; nothing is concluded from it", BY_HAND),
     "ec2 differences": (f"{BY_ITSELF}; if it stays: `ipamctl audit`", BY_HAND),
     "ec2 process": (f"{BY_ITSELF}; if it lasts: the log, and the OOM killer", LACKS),

@@ -125,6 +125,8 @@ class IntrospectionServicer:
                 foreign_links=map(str, sources.hostnet.foreign_links()),
             ),
             subnets=sources.subnets(),
+            policy_mode=generation.settings.policy.mode,
+            owed_count=len(sources.owed()),
             cloud=sources.cloud(),
             last_error=health.last_error(),
         )

@@ -1,7 +1,8 @@
 """Give a sandbox an address and wire it. All or nothing, on any failure or client cancellation (I1, I4, I5).
 
-Order of effects: reserve in memory, wire in the kernel, one transaction, reply. Before the transaction nothing is promised; after any
-failure the wiring is undone and the address cools. No EC2 call is made here (I12): an empty pool wakes the pool maintainer.
+Order of effects: reserve in memory, wire in the kernel, have the policy agent filter the link if a setting wants it, one transaction,
+reply. Before the transaction nothing is promised; after any failure the wiring is undone and the address cools. No EC2 call is made
+here (I12): an empty pool wakes the pool maintainer.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.demand import PoolStatus
 from ipamd.model.address import Address
 from ipamd.model.attachment import (
+    POD_IFNAME,
     Attachment,
     AttachRequest,
     NetnsIdentity,
     Wired,
     WiringSpec,
     fingerprint,
+    name_key,
     pod_veth_name,
     veth_name,
 )
@@ -43,11 +47,14 @@ from ipamd.model.errors import (
     log_text,
 )
 from ipamd.model.family import Family
-from ipamd.model.ids import AttachmentKey, ContainerId, MacAddress
+from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.pool import Blocked
 from ipamd.model.sandbox import SandboxState
 from ipamd.ports import HostNetwork, Runtime
 from ipamd.sandbox.cooldown import Cooldown
+
+if TYPE_CHECKING:
+    from ipamd.policy.hook import PolicyHook
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +65,6 @@ log = logging.getLogger(__name__)
 # to the link of that name. Two sandboxes of one pod cannot both have it, and a name of another form would escape policy; so the
 # name goes from a predecessor that is not ready any more to its successor, and otherwise the ADD is refused and retried
 # (docs/adr/0024).
-
-
-POD_IFNAME = "eth0"
-"""The interface whose host veth carries the pod's name: what kubelet calls the pod's own. Others are named by their key."""
 
 
 class VethNames(Service):
@@ -88,7 +91,7 @@ class VethNames(Service):
             yield veth_name(key, prefix=self._prefix)
             return
         name = pod_veth_name(names.pod_namespace, names.pod_name, prefix=self._prefix)
-        with self._locks.hold(AttachmentKey(ContainerId(name), key.ifname), "NAME", deadline):
+        with self._locks.hold(name_key(name), "NAME", deadline):
             self._free(name, key, deadline)
             yield name
 
@@ -180,6 +183,7 @@ class AttachService(Service):
         waiting_limit: int,
         veth_names: VethNames,
         pod_names: VethNames,
+        policy: PolicyHook | None = None,
     ) -> None:
         """Keep what ADD needs.
 
@@ -189,6 +193,7 @@ class AttachService(Service):
             delay: what delays a pool that can grow.
             waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
             pod_names: always by pod, for a caller that wires the sandbox itself and names the link so.
+            policy: asks the network policy agent; None if no setting wants it.
         """
         super().__init__(context)
         self._cooldown = cooldown
@@ -198,6 +203,7 @@ class AttachService(Service):
         self._waiting_limit = waiting_limit
         self._veth_names = veth_names
         self._pod_names = pod_names
+        self._policy = policy
         self.replayed_count = 0
         self._pool_empty: Counter[Blocked] = Counter()
         self._places = threading.BoundedSemaphore(waiting_limit)
@@ -211,7 +217,8 @@ class AttachService(Service):
 
         Returns: the attachment; for a repeated request (a runtime repeats after a timeout) the stored one, at once.
         Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, VethNameTakenError, PoolEmptyError,
-            EgressEmptyError, WiringError, DeadlineError, DatastoreError. After any of them nothing of this request remains.
+            EgressEmptyError, WiringError, PolicyAgentSilentError, PolicyAgentRefusedError, DeadlineError, DatastoreError. After any of
+            them nothing of this request remains, but that the policy agent may know the pod's name.
         """
         if not self._places.acquire(blocking=False):
             raise BusyError(f"{self._waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL")
@@ -278,6 +285,7 @@ class AttachService(Service):
                             details="the sandbox is gone; retry",
                         )
             self._failpoint("attach.wired")
+            self._filter(request, deadline, steps)
             with steps.step("commit"):
                 attachment = self._attachment(request, spec, reserved, wired)
                 deadline.check(f"attaching sandbox {key}")
@@ -290,6 +298,11 @@ class AttachService(Service):
         self._failpoint("attach.committed")
         self._demand.take()
         return attachment
+
+    def _filter(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> None:
+        if self._policy is not None:
+            with steps.step("policy"):
+                self._policy.enforce(request, deadline)
 
     def _reserve(self, key: AttachmentKey, deadline: Deadline, *, egress: Family | None) -> Address:
         """Take a free address; while none is free, wait as long as the pool may still grow and the caller has time."""

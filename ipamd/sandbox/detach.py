@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
@@ -25,6 +26,9 @@ from ipamd.model.record import dataclass
 from ipamd.ports import Runtime
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.judge import SandboxJudge
+
+if TYPE_CHECKING:
+    from ipamd.policy.hook import PolicyHook
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +48,16 @@ class DetachService(Service):
         veth_prefix: str,
         is_source_checked: Callable[[], bool],
         is_named_by_pod: bool = False,
+        policy: PolicyHook | None = None,
     ) -> None:
-        """`is_named_by_pod`: a DEL does not tell the pod's name, so a link without a row is searched for by its alias."""
+        """`is_named_by_pod`: a DEL does not tell the pod's name, so a link without a row is searched for by its alias. `policy` notes
+        what the network policy agent is to forget: maintenance tells it, so that no DEL waits."""
         super().__init__(context)
         self._cooldown = cooldown
         self._veth_prefix = veth_prefix
         self._is_named_by_pod = is_named_by_pod
         self._is_source_checked = is_source_checked
+        self._policy = policy
 
     def detach_sandbox(
         self,
@@ -83,6 +90,8 @@ class DetachService(Service):
             self._failpoint("detach.retired")
             with steps.step("commit"), self._datastore.transaction() as uow:
                 uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
+                if self._policy is not None:
+                    self._policy.owe(uow, known)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
             self._cooldown.start(known.address, dying_veth=host_veth)

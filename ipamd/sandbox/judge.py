@@ -10,11 +10,20 @@ import threading
 from collections.abc import Collection, Iterable
 
 from ipamd.core.context import Service, ServiceContext
-from ipamd.model.absence import Absences
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, Origin, is_imported_alias
 from ipamd.model.errors import IpamError, NetnsError
-from ipamd.model.evidence import REAP_MIN_ABSENT_LOOKS, REAP_MIN_AGE_S, Evidence, Judgement, Presence, Record, Verdict, judge
+from ipamd.model.evidence import (
+    REAP_MIN_ABSENT_LOOKS,
+    REAP_MIN_AGE_S,
+    Absences,
+    Evidence,
+    Judgement,
+    Presence,
+    Record,
+    Verdict,
+    judge,
+)
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey

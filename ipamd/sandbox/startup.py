@@ -70,7 +70,9 @@ class StartupReconciler(Service):
         quarantine: QuarantineService,
         imported: Import,
         is_datastore_intact: bool,
+        is_datastore_lost: bool,
     ) -> None:
+        """`is_datastore_lost`: rows of this boot were lost, which is more than that there are none."""
         super().__init__(context)
         self._cooldown = cooldown
         self._runtime = runtime
@@ -78,6 +80,7 @@ class StartupReconciler(Service):
         self._quarantine_service = quarantine
         self._imported = imported
         self._is_datastore_intact = is_datastore_intact
+        self._is_datastore_lost = is_datastore_lost
 
     def reconcile_kernel(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> StartupOutcome:
         """Resolve every veth, route and rule of ours against the datastore.
@@ -126,7 +129,7 @@ class StartupReconciler(Service):
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             # What stays unresolved is quarantined, or has no row: neither passes for "no ADD was promised" at the next start.
             with self._datastore.transaction() as uow:
-                uow.mark_restored(detail=str(outcome))
+                uow.mark_restored(detail=str(outcome), was_lost=self._is_datastore_lost)
         return outcome
 
     def _resolve_veth(self, veth: HostVeth) -> None:

@@ -6,6 +6,7 @@ from ipamd.settings.current import Generation as Generation
 from ipamd.settings.fields import CloudConfig as CloudConfig
 from ipamd.settings.fields import DaemonConfig as DaemonConfig
 from ipamd.settings.fields import NetworkConfig as NetworkConfig
+from ipamd.settings.fields import PolicyConfig as PolicyConfig
 from ipamd.settings.fields import PoolConfig as PoolConfig
 from ipamd.settings.fields import RuntimeConfig as RuntimeConfig
 from ipamd.settings.fields import Settings as Settings

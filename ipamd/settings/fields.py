@@ -62,6 +62,9 @@ live = partial(setting, is_live=True)
 CONFLIST_NAME = "10-aws.conflist"
 """Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go."""
 
+AWS_NODE_SOCKET = "/var/run/aws-node/ipamd.sock"
+"""Source: amazon-vpc-cni-k8s pull request 3739."""
+
 
 @dataclass(frozen=True)
 class TakeoverConfig:
@@ -76,7 +79,7 @@ class TakeoverConfig:
     daemon_socket: str = setting(
         "VPC_IPAMD_AWS_NODE_SOCKET",
         or_off(parse_socket),
-        "/var/run/aws-node/ipamd.sock",
+        AWS_NODE_SOCKET,
         "Its daemon's socket: while that or 127.0.0.1:50051 accepts connections we give no address; 'off': not looked at.",
     )
     conflist: str = setting(
@@ -97,6 +100,11 @@ class TakeoverConfig:
         "",
         "Serve its plugin on this Unix socket, as its daemon did; empty: not served (docs/migration.md).",
     )
+
+    @property
+    def questions_socket(self) -> str:
+        """Where its policy agent asks its daemon: where the plugin is served, or else where that daemon listens."""
+        return self.cni_backend_socket or (AWS_NODE_SOCKET if self.daemon_socket == "off" else self.daemon_socket)
 
     @property
     def directories(self) -> tuple[Path, ...]:
@@ -187,6 +195,29 @@ class NetworkConfig:
     def sandbox_mtu(self) -> int:
         """POD_MTU, or the ENIs' MTU when it is not set."""
         return self.pod_mtu or self.eni_mtu
+
+
+POLICY_OFF = "none"
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """Network policy (docs/policy.md)."""
+
+    mode: str = setting(
+        "NETWORK_POLICY_ENFORCING_MODE",
+        choice("standard", "strict", POLICY_OFF),
+        POLICY_OFF,
+        "Have aws-network-policy-agent filter each new pod: standard, strict or none.",
+    )
+    agent_socket: str = setting(
+        "VPC_IPAMD_POLICY_AGENT_SOCKET", parse_socket, "/var/run/aws-node/npa.sock", "Where that agent listens."
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the agent is asked at all."""
+        return self.mode != POLICY_OFF
 
 
 @dataclass(frozen=True)
@@ -407,6 +438,7 @@ class Settings:
 
     pool: PoolConfig = PoolConfig()
     network: NetworkConfig = NetworkConfig()
+    policy: PolicyConfig = PolicyConfig()
     subnets: SubnetsConfig = SubnetsConfig()
     cloud: CloudConfig = CloudConfig()
     runtime: RuntimeConfig = RuntimeConfig()

@@ -29,6 +29,9 @@ FILE = "VPC_IPAMD_SETTINGS_FILE"
 SHOWN_MAX = 200
 """Characters of a wrong value that are quoted. Ours."""
 
+POLICY_VETH_PREFIX = "eni"
+"""Source: aws-network-policy-agent pkg/ebpf/bpf_client.go, POD_VETH_PREFIX."""
+
 EVERY_HOST = {"", "0.0.0.0"}  # noqa: S104  # compared, not listened on
 
 IPV6_MTU_LEAST = 1280
@@ -105,6 +108,7 @@ def contradictions(settings: Settings) -> list[str]:
             problems.append(
                 f"ENABLE_{name.upper()}_PLUGIN=true: VPC_IPAMD_CHAINED_PLUGINS chains {name} too; it must not run twice"
             )
+    problems += _without_policy(settings, is_bandwidth_chained="bandwidth" in chained or settings.daemon.bandwidth)
     ours = settings.daemon.conflist_path
     if os.path.normpath(ours) == os.path.normpath(settings.takeover.conflist_beside(ours)):
         problems.append(
@@ -120,6 +124,25 @@ def contradictions(settings: Settings) -> list[str]:
         problems.append(f"POD_MTU or AWS_VPC_ENI_MTU={settings.network.sandbox_mtu}: IPv6 needs {IPV6_MTU_LEAST} bytes at least")
     if settings.network.sandbox_mtu > settings.network.eni_mtu:
         problems.append(f"POD_MTU={settings.network.pod_mtu}: must not exceed AWS_VPC_ENI_MTU ({settings.network.eni_mtu})")
+    return problems
+
+
+def _without_policy(settings: Settings, *, is_bandwidth_chained: bool) -> list[str]:
+    """Why the policy agent could filter no pod of this node, or not each; one sentence for each cause."""
+    if not settings.policy.is_on:
+        return []
+    problems, asked = [], f"NETWORK_POLICY_ENFORCING_MODE={settings.policy.mode}"
+    if not settings.network.pod_veth_names:
+        step = "set VPC_IPAMD_POD_VETH_NAMES=true, or remove it"
+        problems.append(f"{asked}: the policy agent knows a pod's link by the name that amazon-vpc-cni-k8s gives: {step}")
+    if settings.network.veth_prefix != POLICY_VETH_PREFIX:
+        step = f"AWS_VPC_K8S_CNI_VETHPREFIX must be {POLICY_VETH_PREFIX}"
+        problems.append(f"{asked}: the policy agent knows links by names that begin with {POLICY_VETH_PREFIX}: {step}")
+    if is_bandwidth_chained:
+        step = "remove ENABLE_BANDWIDTH_PLUGIN, or the plugin from VPC_IPAMD_CHAINED_PLUGINS"
+        problems.append(
+            f"{asked}: of a link's qdiscs the policy agent's (clsact) and the bandwidth plugin's exclude each other: {step}"
+        )
     return problems
 
 

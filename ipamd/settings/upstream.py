@@ -90,6 +90,11 @@ UPSTREAM: tuple[Row, ...] = (
         "with the file of VPC_IPAMD_NETWORK_FILE, which `ipamctl convert-eniconfig` makes of ENIConfig objects; without it the daemon "
         "does not start",
     ),
+    Row(
+        "NETWORK_POLICY_ENFORCING_MODE",
+        Fate.HONOURED,
+        "with what docs/policy.md says; otherwise the daemon does not start",
+    ),
     _refused(
         "DISABLE_POD_V6",
         "pods of IPv4 get no IPv6 address without ENABLE_V6_EGRESS, and what they send by IPv6 is dropped anyway; to turn it off "
@@ -109,11 +114,6 @@ UPSTREAM: tuple[Row, ...] = (
     ),
     _refused(
         "ENABLE_IMDS_ONLY_MODE", "EC2 is asked for every change: use `ipamctl freeze` or VPC_IPAMD_FREEZE_FILE to make none"
-    ),
-    _refused(
-        "NETWORK_POLICY_ENFORCING_MODE",
-        "no pod is held back until its policy is in force: remove it, or run a policy agent that denies by itself (docs/host.md)",
-        harmless=("standard", "none"),
     ),
     _refused(
         "ANNOTATE_POD_IP",

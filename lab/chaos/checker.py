@@ -19,7 +19,7 @@
     I8  an address is with EC2 for as long as it cools: two rounds. (ExpectedState checks early reuse, at once.)
     I9  an ENI of ours that nobody detached by hand is attached to nothing: LOOSE_S after the last cloud fault ended, with the
         daemon ready; LEAKED_S, if its intent died with a datastore.
-    I19 on a node with a policy agent a living sandbox's host veth has no filter, and the agent has not taken it away itself; or it
+    I21 on a node with a policy agent a living sandbox's host veth has no filter, and the agent has not taken it away itself; or it
         has one whose name the agent was told to forget, so that no policy reaches it: two rounds.
     I13 a node calls EC2 more than CALLS_MOST times in a minute, and CALLS_A_START more for each further start of its daemon: at once.
 
@@ -346,9 +346,9 @@ def _policed(subject: str, veth: Veth, view: PolicyView) -> Iterable[_Claim]:
     if found is None or found.ifindex in view.removed:
         return  # the link goes just now; or the agent has forgotten it
     if not found.is_whole:
-        yield _Claim("I19", subject, f"it lives, and nothing filters {veth.name}")
+        yield _Claim("I21", subject, f"it lives, and nothing filters {veth.name}")
     elif found.ifindex in view.stale:
-        yield _Claim("I19", subject, f"it lives, and the policy agent was told to forget what filters {veth.name}")
+        yield _Claim("I21", subject, f"it lives, and the policy agent was told to forget what filters {veth.name}")
 
 
 def _strays(name: str, kernel: KernelView, ready_since: float) -> Iterable[_Claim]:

@@ -166,7 +166,7 @@ class FinalChecks:
         """The policy agent remembers nobody: of a name that it keeps a second sandbox would run unfiltered."""
         agent = node.agent
         if agent is not None and not self._wait(lambda: not agent.names(), FORGOTTEN_S):
-            self._tell("I19", node, f"the policy agent remembers names that nobody has: {sorted(agent.names())}")
+            self._tell("I21", node, f"the policy agent remembers names that nobody has: {sorted(agent.names())}")
 
     def _demand_no_findings(self, node: ChaosNode) -> None:
         """What other hands did a moment before the end is a difference until the daemon has looked twice."""

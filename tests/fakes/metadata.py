@@ -30,6 +30,7 @@ class FakeMetadata:
         self.call_count = 0
         self.attached = attached
         self.frozen: dict[MacAddress, MetadataEni] | None = None
+        self.own_ipv6 = ""
         self.announced: dict[FreezeCause, str] = {}
         self._requests = 0
         self._read: set[MacAddress] = set()
@@ -49,6 +50,13 @@ class FakeMetadata:
     def freeze(self) -> None:
         """Show from now on what it shows now."""
         self.frozen = dict(self.shown())
+
+    def ipv6_address(self) -> str:
+        """See the port."""
+        self._requests += 1
+        if self.fail:
+            raise self.fail.pop(0)
+        return self.own_ipv6
 
     def list_interfaces(self) -> frozenset[MacAddress]:
         """See the port."""

@@ -26,12 +26,14 @@ from ipamd.node_info import NodeInfo
 from ipamd.ports import Failpoint, no_failpoint
 from ipamd.report.past import held
 from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
+from ipamd.settings.fields import POLICY_OFF
 from tests.fakes.aws_node import FakeAwsNode
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, INSTANCE, FakeEc2
 from tests.fakes.host_network import FakeHostNetwork
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.metadata import FakeMetadata
+from tests.fakes.policy_agent import FakePolicyAgent
 from tests.fakes.runtime import FakeRuntime
 
 BOOT_ID = "11111111-2222-3333-4444-555555555555"
@@ -54,8 +56,9 @@ class FakeNode:
         custom_network: CustomNetwork | None = None,
         clock: FakeClock | None = None,
         shipped: Settings = SETTINGS,
+        policy_mode: str = POLICY_OFF,
     ) -> None:
-        self.run_dir, self.shipped = run_dir, shipped
+        self.run_dir, self.shipped, self.policy_mode = run_dir, shipped, policy_mode
         self.history_dir = run_dir / "history"
         """On the host's disk: it outlives `crash` and `reboot`. Nothing is written before `history.write()`."""
         self.network = network or NetworkConfig()
@@ -70,6 +73,7 @@ class FakeNode:
         self.metadata = FakeMetadata(self.ec2.attached)
         self.runtime = FakeRuntime()
         self.aws_node = FakeAwsNode(self.clock)
+        self.policy_agent = FakePolicyAgent(self.clock)
         self.has_run_before = False
         self.failpoint: Failpoint = no_failpoint
         self.start()
@@ -112,8 +116,10 @@ class FakeNode:
             failpoint=self._reached,
             history=self.history,
             aws_node=self.aws_node,
+            policy_agent=self.policy_agent if self.policy_mode != POLICY_OFF else None,
         )
-        self.current = CurrentSettings(replace(self.shipped, network=self.network, subnets=self.subnets_config))
+        policy = replace(self.shipped.policy, mode=self.policy_mode)
+        self.current = CurrentSettings(replace(self.shipped, network=self.network, subnets=self.subnets_config, policy=policy))
         self.app = App(self.connected(adapters), self.current)
         self._name_parts()
 

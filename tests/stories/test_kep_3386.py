@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from ipamd.model.absence import Absences
 from ipamd.model.attachment import Attachment
+from ipamd.model.evidence import Absences
 from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
 from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, MissedEventDetector, RuntimeReconciler
 from tests.fakes.node import FakeNode

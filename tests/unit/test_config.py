@@ -164,6 +164,8 @@ GOOD = {
     "AWS_VPC_K8S_CNI_CONNMARK": ("0x1040", 0x1040),
     "VPC_IPAMD_FOREIGN_LINKS": ("Drop", "drop"),
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ("10.99.0.0/16", (IPv4Network("10.99.0.0/16"),)),
+    "NETWORK_POLICY_ENFORCING_MODE": ("None", "none"),
+    "VPC_IPAMD_POLICY_AGENT_SOCKET": ("/run/npa.sock", "/run/npa.sock"),
     "ENABLE_SUBNET_DISCOVERY": ("false", False),
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ("true", True),
     "VPC_IPAMD_NETWORK_FILE": ("/tmp/z", Path("/tmp/z")),
@@ -314,6 +316,8 @@ BAD = {
     ],
     "VPC_IPAMD_FOREIGN_LINKS": ["allow", "1"],
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ["10.1.0.0/33", "any"],
+    "NETWORK_POLICY_ENFORCING_MODE": ["true", "permissive", " strict"],
+    "VPC_IPAMD_POLICY_AGENT_SOCKET": [*FILES, "off", "/" + "x" * 107],
     "ENABLE_SUBNET_DISCOVERY": ["yes"],
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ["yes"],
     "ADDITIONAL_ENI_TAGS": [
@@ -432,6 +436,29 @@ def test_what_pods_of_ipv6_cannot_have(environment: dict[str, str]) -> None:
     """Both families or none, custom networking, and an MTU that IPv6 does not work with."""
     with pytest.raises(SettingsError, match="1 setting"):
         load(environment)
+
+
+POLICY = {"NETWORK_POLICY_ENFORCING_MODE": "Strict", "VPC_IPAMD_POD_VETH_NAMES": "true"}
+
+
+@each_of(
+    [
+        ({"VPC_IPAMD_POD_VETH_NAMES": ""}, "set VPC_IPAMD_POD_VETH_NAMES=true, or remove it"),
+        ({"AWS_VPC_K8S_CNI_VETHPREFIX": "veth"}, "AWS_VPC_K8S_CNI_VETHPREFIX must be eni"),
+        ({"ENABLE_BANDWIDTH_PLUGIN": "true"}, "remove ENABLE_BANDWIDTH_PLUGIN, or the plugin"),
+        ({"VPC_IPAMD_CHAINED_PLUGINS": '[{"type": "tuning"}, {"type": "bandwidth"}]'}, "exclude each other"),
+    ]
+)
+def test_what_the_policy_agent_cannot_work_with(environment: dict[str, str], words: str) -> None:
+    """Links without its names, and the bandwidth plugin, are refused with what to do, in both modes; without a mode they are not."""
+    assert load(POLICY).policy.mode == "strict"
+    for mode in ("standard", "STRICT"):
+        with pytest.raises(SettingsError, match="1 setting") as refusal:
+            load(POLICY | environment | {"NETWORK_POLICY_ENFORCING_MODE": mode})
+        assert refusal.value.details.startswith(f"NETWORK_POLICY_ENFORCING_MODE={mode.lower()}: ")
+        assert words in refusal.value.details
+    for off in ("", "none", "None"):
+        assert not load(POLICY | environment | {"NETWORK_POLICY_ENFORCING_MODE": off}).policy.is_on
 
 
 def test_describe() -> None:

@@ -45,7 +45,7 @@ POOLS = 1
 """Of requests, which make their own threads: `ipamd/rpc/server.py`."""
 
 CEILINGS = {
-    "code tokens of ipamd and cni_plugin": 256_000,
+    "code tokens of ipamd and cni_plugin": 260_000,
     "files of ipamd": 182,
     "maps and sets of ENIs, places and addresses outside the datastore": 1,
     "mutable fields of the classes in eni, pool and host": 47,

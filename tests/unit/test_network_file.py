@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.cloud.network_file import load
+from ipamd.adapters import load_network as load
 from ipamd.model.errors import SettingsError
 from ipamd.settings import SubnetsConfig
 from ipamd.settings.settings_file import SIZE_MAX

@@ -66,6 +66,9 @@ def _topics(answer: Answer) -> list[str]:
     ]
     if "settings" in answer:  # as below
         lines.append(f"settings {_settings(answer['settings'])}")
+    if answer.get("policy_mode", "none") != "none":  # as below
+        owed = f"{counted(answer['owed_count'], 'name')} of pods that are gone it may know still"
+        lines.append(f"policy   {answer['policy_mode']}: the agent is asked for each new pod; {owed}")
     if "confinement" in answer:  # a daemon of an earlier release says none
         lines.append(f"source   {_confinement(answer['confinement'])}")
     lines += [

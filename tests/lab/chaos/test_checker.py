@@ -59,12 +59,12 @@ WRONG: dict[str, tuple[str, float, Callable[[float], Round]]] = {
     "a living sandbox does not answer": ("I2", SILENT_S, lambda at: round_(at, silent=frozenset({A}))),
     "a living sandbox has no route": ("I2", 3, lambda at: round_(at, seen=with_kernel(SEEN, routes=()))),
     "nothing filters a sandbox": (
-        "I19",
+        "I21",
         TWO_LOOKS,
         lambda at: round_(at, seen=replace(SEEN, policy=PolicyView({"eni1": Filtered(1)}))),
     ),
     "no policy reaches what filters a sandbox": (
-        "I19",
+        "I21",
         TWO_LOOKS,
         lambda at: round_(at, seen=replace(SEEN, policy=PolicyView({"eni1": FILTERED}, stale=frozenset({4})))),
     ),
@@ -208,7 +208,7 @@ def test_what_the_policy_agent_forgot_itself_is_no_violation() -> None:
     ):
         assert lasting(lambda at, view=view: round_(at, seen=replace(SEEN, policy=view)), 5) == []  # type: ignore[misc]
     another = PolicyView({"eni1": Filtered(ifindex=4)}, removed=frozenset({3}))
-    assert lasting(lambda at: round_(at, seen=replace(SEEN, policy=another)), 5) == ["I19"]
+    assert lasting(lambda at: round_(at, seen=replace(SEEN, policy=another)), 5) == ["I21"]
 
 
 def test_a_wiring_that_is_gone_is_found_at_the_second_look() -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from ipamd.datastore.open import KEPT_COUNT, OpenOutcome, OpenReport, current_boot_id
 from ipamd.datastore.schema import SCHEMA_VERSION
-from ipamd.model.absence import Absence, Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, SchemaVersionError
+from ipamd.model.evidence import Absence, Doubts
 from ipamd.model.intent import Intent, IntentKind
 from tests.unit.datastore.support import (
     START,

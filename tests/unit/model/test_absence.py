@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.model.absence import Absences
+from ipamd.model.evidence import Absences
 
 GAP_S = 10.0
 

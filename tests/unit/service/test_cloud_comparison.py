@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.absence import Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.cloud_evidence import LOOK_GAP_S, RECENT_S
+from ipamd.model.evidence import Doubts
 from ipamd.model.ids import EniId
 from ipamd.model.pool import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY

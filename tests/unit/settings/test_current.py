@@ -76,14 +76,23 @@ def test_what_contradicts_itself_until_a_restart_is_refused(monkeypatch: pytest.
 FAMILIES = ("ENABLE_IPv4", "ENABLE_IPv6")
 """Changed together: pods have one."""
 
+POLICY = "NETWORK_POLICY_ENFORCING_MODE"
+"""Anything but its default needs VPC_IPAMD_POD_VETH_NAMES too."""
 
-@pytest.mark.parametrize("name", [name for name in GOOD if name not in FAMILIES])
+
+@pytest.mark.parametrize("name", [name for name in GOOD if name not in (*FAMILIES, POLICY)])
 def test_every_setting_is_taken_or_named(name: str) -> None:
     """No change of any setting is lost in silence."""
     current = CurrentSettings(Settings())
     change = current.offer(load({name: GOOD[name][0]}))
     assert change.taken + change.needs_restart == (name,)
     assert current.generation.number == 2
+
+
+def test_the_policy_waits_for_a_restart() -> None:
+    """With the names of links that it needs."""
+    change = CurrentSettings(Settings()).offer(load({POLICY: "Strict", "VPC_IPAMD_POD_VETH_NAMES": "true"}))
+    assert (change.taken, change.needs_restart) == ((), ("VPC_IPAMD_POD_VETH_NAMES", POLICY))
 
 
 def test_the_family_waits_for_a_restart() -> None:

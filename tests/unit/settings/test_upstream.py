@@ -68,7 +68,7 @@ def test_no_name_of_theirs_is_ours_by_accident() -> None:
 @pytest.mark.parametrize("row", [row for row in (*UPSTREAM, *FORMER) if row.fate is Fate.REFUSED], ids=lambda row: row.name)
 def test_refused(row: Row) -> None:
     """What asks for something is refused with what to do instead; what asks for nothing is accepted in silence."""
-    asking = {"NETWORK_POLICY_ENFORCING_MODE": "strict"}.get(row.name, "false" if "true" in row.harmless else "true")
+    asking = "false" if "true" in row.harmless else "true"
     for value in (asking, "junk"):
         with pytest.raises(SettingsError) as refusal:
             load({row.name: value})
@@ -92,8 +92,11 @@ def test_without_meaning(row: Row) -> None:
 
 
 def test_the_manifest_of_amazon_vpc_cni_k8s_carries_over() -> None:
-    """Its environment starts this daemon, and one line names what means nothing."""
-    settings = load(MANIFEST)
+    """Its environment starts this daemon, once links have the names that its policy agent knows; one line names what means nothing."""
+    with pytest.raises(SettingsError, match=r"1 setting.*VPC_IPAMD_POD_VETH_NAMES=true, or remove it"):
+        load(MANIFEST)
+    settings = load(MANIFEST | {"VPC_IPAMD_POD_VETH_NAMES": "true"})
+    assert settings.policy.mode == "standard"
     assert (settings.cloud.cluster_name, settings.pool.warm_prefix_target) == ("blue", 1)
     line = without_meaning(MANIFEST)
     assert "\n" not in line
