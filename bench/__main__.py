@@ -30,6 +30,7 @@ from bench import (
     memory,
     packets,
     plugin,
+    policy,
     pool_life,
     restart,
     rolls,
@@ -68,6 +69,7 @@ GROUPS = {
     "scale": ("scale",),
     "rolls": ("roll_",),
     "pool": ("pool",),
+    "policy": ("add_policy",),
     "packets": ("packet", "connect"),
     "families": ("ipv6_", "add_ipv6", "del_ipv6", "add_egress", "del_egress"),
 }
@@ -100,6 +102,7 @@ class Run:
         self._try("rolls", lambda: rolls.measure(self.scale))
         self._try("pool", pool_life.measure)
         self._try("packets", packets.measure)
+        self._try("policy", lambda: policy.measure(self.scale))
         self._try("families", lambda: families.measure(self.scale))
 
     def _warm(self) -> None:

@@ -87,6 +87,7 @@ BUDGETS: Mapping[str, Budget] = {
     "ipv6_restart_first_del": Budget("value", 0.7),
     "ipv6_restart_first_add": Budget("value", 0.8),
     "ipv6_prefix_memory": Budget("ratio", 1),
+    "add_policy": Budget("excess", 2),
     "roll_status_failures": Budget("value", 0),
     "roll_add_failures": Budget("value", 0),
     "roll_add_max": Budget("excess", 1),

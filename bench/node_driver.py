@@ -27,12 +27,13 @@ RETRY_S = 0.1
 POLL_S = 0.001
 
 
-def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str) -> dict[str, Any]:
+def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str, names_pods: bool = False) -> dict[str, Any]:
     """Do ADD and DEL with each plugin in turn, `rounds` times, each with a namespace of its own.
 
     Args:
         plugins: path of an executable -> kind of CONFIGS. Who begins changes from round to round.
         settle_s: pause after every operation, so that background work of one is not in the other's time.
+        names_pods: say a pod's name with each, its container ID.
     Returns: path -> {"ADD": ms list, "DEL": ms list, "ids": container IDs}.
     """
     found: dict[str, Any] = {path: {"ADD": [], "DEL": [], "ids": []} for path in plugins}
@@ -44,7 +45,8 @@ def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str) -
             turn = number % len(each)
             for verb in ("ADD", "DEL"):
                 for path, container_id in each[turn:] + each[:turn]:
-                    found[path][verb].append(_timed(partial(_run_one, verb, path, plugins[path], container_id)))
+                    call = partial(_run_all, verb, path, plugins[path], [container_id], names_pods=names_pods)
+                    found[path][verb].append(_timed(call))
                     time.sleep(settle_s)
             for path, container_id in each:
                 found[path]["ids"].append(container_id)
@@ -120,8 +122,8 @@ def _run_one(verb: str, path: str, kind: str, container_id: str) -> None:
     _run_all(verb, path, kind, [container_id])
 
 
-def _run_all(verb: str, path: str, kind: str, container_ids: Sequence[str]) -> None:
-    running = {_spawn(verb, path, kind, container_id): container_id for container_id in container_ids}
+def _run_all(verb: str, path: str, kind: str, container_ids: Sequence[str], *, names_pods: bool = False) -> None:
+    running = {_spawn(verb, path, kind, one, pod=one if names_pods else ""): one for one in container_ids}
     failed = []
     while running:
         pid, status = os.waitpid(-1, 0)
@@ -132,7 +134,7 @@ def _run_all(verb: str, path: str, kind: str, container_ids: Sequence[str]) -> N
         raise PluginFailed("; ".join(failed[:3]))
 
 
-def _spawn(verb: str, path: str, kind: str, container_id: str) -> int:
+def _spawn(verb: str, path: str, kind: str, container_id: str, *, pod: str = "") -> int:
     environment = {
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
         "CNI_COMMAND": verb,
@@ -140,7 +142,7 @@ def _spawn(verb: str, path: str, kind: str, container_id: str) -> int:
         "CNI_NETNS": str(netns_path(container_id)),
         "CNI_IFNAME": IFNAME,
         "CNI_PATH": "/usr/lib/cni",
-    }
+    } | ({"CNI_ARGS": f"K8S_POD_NAMESPACE=bench;K8S_POD_NAME={pod}"} if pod else {})
     output = str(FOLDER / f"{container_id}.out")
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, str(FOLDER / f"{kind}.conf"), os.O_RDONLY, 0),

@@ -177,13 +177,13 @@ class Rig:
         body = json.loads(done.stdout) if done.stdout.strip() else None
         return CniReply(done.returncode, body)
 
-    def lose_add(self, container_id: str) -> None:
+    def lose_add(self, container_id: str, *, pod: str = "") -> None:
         """An ADD whose daemon dies under it: it waits for the next one, and its runtime gives up before."""
         reader, writer = os.pipe()
         os.write(writer, json.dumps({"cniVersion": "1.0.0", "name": NETWORK, "type": "vpc-cni"}).encode())
         os.close(writer)
         try:
-            plugin = self.node.spawn([PLUGIN_PATH], env=_environment("ADD", container_id), stdin=reader)
+            plugin = self.node.spawn([PLUGIN_PATH], env=_environment("ADD", container_id, pod=pod), stdin=reader)
         finally:
             os.close(reader)
         try:

@@ -37,7 +37,7 @@ restart of the daemon a second; the machine must be busy and not late."""
 
 CALM_EVERY_S, CALM_S = 300.0, 120.0
 """At the end of every five minutes two in which nothing is killed and the cloud does not fail: only then can a daemon notice by
-itself what other hands did, which takes up to 90 s (lab/chaos/book.py)."""
+itself what other hands did, which takes up to 90 s (lab/chaos/book.py). Nodes that hands leave alone have none."""
 
 CLOCK_STEPS_S = (-3600, -600, -90, 45, 600, 3600)
 
@@ -74,7 +74,7 @@ WEIGHTS: Mapping[Kind, float] = {
 
 POLICY_WEIGHTS: Mapping[Kind, float] = {
     kind: weight
-    for kind, weight in {**WEIGHTS, Kind.DISTURB_AGENT: 8.0}.items()
+    for kind, weight in {**WEIGHTS, Kind.DISTURB_AGENT: 14.0}.items()
     if kind not in (Kind.CLOUD_FAULT, Kind.OTHER_HANDS)
 }
 """The cloud's faults are all nodes', and drawn already."""
@@ -249,7 +249,7 @@ def _nemesis_events(rng: Random, duration_s: float, failpoints: Sequence[str], d
     unused: list[str] = []
     at_s = 3.0
     while (at_s := at_s + rng.expovariate(1 / draw.gap_s)) < duration_s:
-        is_calm = at_s % CALM_EVERY_S > CALM_EVERY_S - CALM_S
+        is_calm = Kind.OTHER_HANDS in weights and at_s % CALM_EVERY_S > CALM_EVERY_S - CALM_S
         drawn = {kind: weight for kind, weight in weights.items() if kind in CALM_KINDS or not is_calm}
         kind = rng.choices(list(drawn), list(drawn.values()))[0]
         if kind is Kind.ARM_FAILPOINT and not unused:
@@ -302,4 +302,4 @@ _ARGUMENTS: Mapping[Kind, Callable[[Random, list[str], _Draw], dict[str, Any]]] 
 
 _IPV4_DRAW = _Draw(NODES, NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route", "nft"), WEIGHTS)
 _IPV6_DRAW = _Draw((IPV6_NODE,), 2 * NEMESIS_GAP_S, ipv6_fault, IPV6_HANDS, ("to-rule", "route", "egress-route", "nft"), WEIGHTS)
-_POLICY_DRAW = _Draw((POLICY_NODE,), 2 * NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route"), POLICY_WEIGHTS)
+_POLICY_DRAW = _Draw((POLICY_NODE,), NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route"), POLICY_WEIGHTS)

@@ -79,6 +79,7 @@ class PolicyAgent:
         self.process: NodeProcess | None = None
         self._family = family
         self._orders: dict[str, Any] = {}
+        self._seen = 0
 
     def start(self, *, how: str = "again", gap_s: float = 0.0, wait_s: float = 30.0, wait: bool = True) -> None:
         """Start it.
@@ -87,18 +88,27 @@ class PolicyAgent:
             how: "again": names are forgotten, filters and pins are found. "upgraded": it removes every filter, and hangs up new ones
                 `gap_s` later. "forgetful": it removes every filter and pin.
             wait_s: how long it waits for the daemon's socket before it exits.
-            wait: return when it serves.
+            wait: return when it serves, as `wait_started` does.
         Raises: NodeError if it runs already, or does not serve.
         """
         if self.is_running:
             raise NodeError(f"a policy agent runs on {self.node.name} already")
-        seen = len(self.record())
+        self._seen = len(self.record())
         options = [f"--start={how}", f"--gap-s={gap_s}", f"--wait-s={wait_s}", *(["--ipv6"] if self._family is IPV6 else [])]
         with Path(self.node.root + LOG).open("ab") as log:
             argv = [sys.executable, "-m", MODULE, *options]
             self.process = self.node.spawn(argv, cwd=str(REPOSITORY), stdout=log, stderr=log)
         if wait:
-            self._await_started(seen)
+            self.wait_started()
+
+    def wait_started(self) -> None:
+        """Return when the process that was started last serves. Raises: NodeError with what it did and the end of its log."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not any(entry.did == "started" for entry in self.record()[self._seen :]):
+            if not self.is_running or time.monotonic() > deadline:
+                log = Path(self.node.root + LOG).read_text(encoding="utf-8")[-2000:]
+                raise NodeError(f"{self.node.name}: the policy agent does not serve: {self.record()[self._seen :]}\n{log}")
+            time.sleep(POLL_S)
 
     @property
     def is_running(self) -> bool:
@@ -187,14 +197,6 @@ class PolicyAgent:
             link: Filtered(**{direction: hung.get(hook, 0) for direction, hook in HOOKS.items()}, ifindex=ifindex)
             for link, (ifindex, hung) in found.items()
         }
-
-    def _await_started(self, seen: int) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not any(entry.did == "started" for entry in self.record()[seen:]):
-            if not self.is_running or time.monotonic() > deadline:
-                log = Path(self.node.root + LOG).read_text(encoding="utf-8")[-2000:]
-                raise NodeError(f"{self.node.name}: the policy agent does not serve: {self.record()[seen:]}\n{log}")
-            time.sleep(POLL_S)
 
 
 def _entry(line: dict[str, Any]) -> Entry:

@@ -18,10 +18,12 @@ which is too long here (docs/adr/0017-absence-at-ec2-needs-two-answers.md). Long
 @pytest.mark.containerd
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
-def test_two_minutes_of_chaos_break_no_invariant() -> None:
-    """I1-I9 hold under kills, a cloud that fails and lies, other hands and clock steps, seen from outside; then nothing is left."""
+@pytest.mark.parametrize("options", [[], ["--without-ipv6", "--policy"]], ids=["ipv6", "policy"])
+def test_two_minutes_of_chaos_break_no_invariant(options: list[str]) -> None:
+    """I1-I9, I21 hold under kills, a cloud that fails and lies, other hands, clock steps and a policy agent that is disturbed, seen
+    from outside; then nothing is left."""
     output = BUILD / "chaos.json"
-    status = main(["--seed", str(SEED), "--minutes", str(MINUTES), "--output", str(output), "--quiet"])
+    status = main(["--seed", str(SEED), "--minutes", str(MINUTES), "--output", str(output), "--quiet", *options])
     report = json.loads(output.read_text())
     assert (status, report["violations"], report["lab_error_count"]) == (0, [], 0)
     assert report["operations"]["pod run"] > 30

@@ -134,7 +134,8 @@ def test_budgets_are_those_that_were_promised():
     for verb in ("del", "add"):
         assert BUDGETS[f"ipv6_restart_first_{verb}"] == BUDGETS[f"restart_first_{verb}"], "with 700 sandboxes of IPv6 as with 110"
     assert BUDGETS["ipv6_prefix_memory"] == Budget("ratio", 1)
-    assert len(BUDGETS) == 49
+    assert BUDGETS["add_policy"] == Budget("excess", 2)
+    assert len(BUDGETS) == 50
 
 
 def test_only_takes_figures_and_measurements():

@@ -1,4 +1,4 @@
-"""After an import, a boot and a lost datastore: what EC2 gives us from then on is free at once, and no more is asked for than is wanted.
+"""After an import, a boot and a lost datastore: what EC2 gives us then is free at once, and no more is asked for than is wanted.
 
 What EC2 only shows may have been a sandbox's a moment before: that cools first (I8). What a call of ours has just been given was not.
 """

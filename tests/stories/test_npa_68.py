@@ -1,0 +1,69 @@
+"""aws-network-policy-agent #68 (2023, open): with the bandwidth plugin in the chain, pods under network policy do not start.
+
+The agent hangs its programs on a clsact qdisc of the pod's host veth, the plugin limits a pod's rate by an ingress qdisc of the same
+link. A link has one of the two: whoever comes second is refused with "Exclusivity flag on, cannot modify", so the first pod with the
+annotation, or the first pod under policy, fails and is tried again for ever.
+
+What prevents it here: settings that ask for both are refused at start, with the two that contradict each other
+(`ipamd/settings/loading.py`, I15). No pod of such a node is begun.
+
+Bound: 0 s: the daemon does not start.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ipamd.model.errors import SettingsError
+from ipamd.settings import load, loading
+from lab.fabric.netns import Netns
+from lab.node import tc
+
+pytestmark = pytest.mark.privileged
+
+ENVIRONMENT = {
+    "NETWORK_POLICY_ENFORCING_MODE": "strict",
+    "VPC_IPAMD_POD_VETH_NAMES": "true",
+    "ENABLE_BANDWIDTH_PLUGIN": "true",
+}
+
+
+@pytest.fixture
+def host() -> Iterator[Netns]:
+    """A node with the host veth of one pod."""
+    made = Netns.new("npa-68")
+    made.ip(["link add eni0 type veth peer name pod0"])
+    yield made
+    made.close()
+
+
+def play(host: Netns) -> None:
+    """The node's daemon starts, and its first pod with a rate is chained: the agent's qdisc, then the plugin's."""
+    assert load(ENVIRONMENT).policy.is_on
+
+    def chain() -> None:
+        ifindex = socket.if_nametoindex("eni0")
+        tc.add_clsact(ifindex)
+        tc.add_ingress(ifindex)
+
+    host.call(chain)
+
+
+def test_both_are_refused_at_start(host: Netns) -> None:
+    """The sentence names both, and what to do."""
+    with pytest.raises(SettingsError) as caught:
+        play(host)
+    said = caught.value.details
+    assert "NETWORK_POLICY_ENFORCING_MODE=strict" in said
+    assert "ENABLE_BANDWIDTH_PLUGIN" in said
+    assert "exclude each other" in said
+
+
+def test_the_pod_fails_where_that_is_missing(host: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel refuses the second one."""
+    monkeypatch.setattr(loading, "contradictions", lambda _settings: [])
+    with pytest.raises(OSError, match="Exclusivity flag on"):
+        play(host)
