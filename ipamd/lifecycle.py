@@ -145,8 +145,8 @@ class Lifecycle:
                 self._health.report(subject, f"{subject}: nobody reaches us: {log_text(error)}", error=error)
                 continue
             if mended:
-                log.warning("a socket is served anew socket=%s reason=%s", server.path, mended)
-                self._health.record_error(subject, SettingsError(f"{server.path} is served anew: {mended}"))
+                log.warning("a socket was mended socket=%s reason=%s", server.path, mended)
+                self._health.record_error(subject, SettingsError(f"{server.path} was mended: {mended}"))
             self._health.report(subject, "")
 
     def run(self) -> None:

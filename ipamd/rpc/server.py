@@ -169,12 +169,7 @@ class UnixServer:
             was_served = self._own is not None
             self._serve_anew()
             return "it was not served" if not was_served else "it was replaced" if present else "it was removed"
-        status = self.path.lstat()
-        if (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), SOCKET_MODE):
-            return ""
-        os.chown(self.path, os.geteuid(), -1, follow_symlinks=False)
-        self.path.chmod(SOCKET_MODE)
-        return f"it was user {status.st_uid}'s with mode {stat.S_IMODE(status.st_mode):04o}"
+        return _made_private(self.path, SOCKET_MODE)
 
     def _serve_anew(self) -> None:
         """gRPC listens nowhere else once it has started, so another server takes the place."""
@@ -237,6 +232,18 @@ class UnixServer:
         finally:
             scratch.unlink(missing_ok=True)
             private.rmdir()
+
+
+def _made_private(path: Path, mode: int) -> str:
+    """Put owner and mode of what is ours back. Returns: what they were, "" if they were right. Raises: OSError, SettingsError."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise SettingsError(f"{path} is a link", details="the plugin follows none: put the directory back")
+    if (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), mode):
+        return ""
+    os.chown(path, os.geteuid(), -1, follow_symlinks=False)
+    path.chmod(mode)
+    return f"{path} was user {status.st_uid}'s with mode {stat.S_IMODE(status.st_mode):04o}"
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
@@ -306,6 +313,7 @@ def _tolerant(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
 
 SOCKET_NAME = "ipamd.sock"
 LOCK_NAME = "ipamd.lock"
+RUN_DIR_MODE = 0o700
 
 LOCK_WAIT_S = 30.0
 """For a predecessor's end. Ours: more than the pod's terminationGracePeriodSeconds; after `kubectl delete --force` the new pod starts
@@ -333,7 +341,7 @@ def prepare_run_dir(run_dir: Path) -> None:
     Raises: SettingsError if it is not a directory that we own and nobody else uses, or cannot be made.
     """
     try:
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        run_dir.mkdir(mode=RUN_DIR_MODE, parents=True, exist_ok=True)
     except OSError as error:
         details = "a file is in its place, or its parent cannot be written: make room, or set VPC_IPAMD_RUN_DIR"
         raise SettingsError(f"cannot make the run directory {run_dir}: {error.strerror}", details=details) from error
@@ -350,7 +358,7 @@ def prepare_run_dir(run_dir: Path) -> None:
         )
         raise SettingsError(f"{run_dir} is somebody else's directory", details=details)
     try:
-        run_dir.chmod(0o700)
+        run_dir.chmod(RUN_DIR_MODE)
     except OSError as error:
         raise SettingsError(f"cannot keep others out of {run_dir}: {error.strerror}", details="mount it writable") from error
 
@@ -401,6 +409,10 @@ class RpcServer(UnixServer):
             advice="set VPC_IPAMD_RUN_DIR to a directory that nobody else uses",
             add=add,
         )
+
+    def keep(self) -> str:
+        """The run directory's owner and mode are put back, too: the plugin trusts no other."""
+        return super().keep() or _made_private(self.path.parent, RUN_DIR_MODE)
 
     def _is_live(self) -> bool:
         """Nobody listens at the start: we have the lock, and a predecessor that was killed may still be closing its socket."""

@@ -16,7 +16,7 @@ import yaml
 
 from lab.lab import missing_requirements
 from tests.heavy.tools import needs
-from tests.recordings.expected import EXPECTED, EXTENDED_S, MADE_UP, alerts
+from tests.recordings.expected import EXPECTED, EXTENDED_S, alerts
 from tests.recordings.series import SERIES, Recording, extended, read
 from tests.recordings.trial import Fired, run, run_series, without_scrapes
 from tests.rig import Rig, rig, wait_until
@@ -74,13 +74,6 @@ def test_a_node_that_goes_raises_nothing_of_its_own(name: str, tmp_path: Path) -
     gone = without_scrapes(longer, range(recording.count, longer.count))
     other = {'ipamd_ready{node="node-b"}': f"1x{longer.count}"}
     assert run(gone, tmp_path, beside=other).alerts == frozenset()
-
-
-@pytest.mark.parametrize("alert", sorted(MADE_UP))
-def test_what_no_lab_node_shows_fires_on_its_own_series(alert: str, tmp_path: Path) -> None:
-    """And no other alert with it."""
-    series = {"ipamd_ready": "1x120", **MADE_UP[alert]}
-    assert run_series(series, tmp_path).alerts == {f"VpcIpamd{alert}"}
 
 
 def test_a_missing_daemon_alerts_without_any_series(tmp_path: Path) -> None:

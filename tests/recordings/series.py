@@ -127,7 +127,7 @@ def _grows(name: str) -> bool:
     family = name.partition("{")[0]
     return bool(
         re.search(
-            r"_(total|count|sum|bucket)$|^ipamd_metadata_difference_age_s$|^awscni_(no_available|aws_api_|force_|ec2api_|reconcile)",
+            r"_(total|count|sum|bucket)$|^ipamd_metadata_difference_age_s$|^ipamd_oldest_operation_age_s$|^awscni_(no_available|aws_api_|force_|ec2api_|reconcile)",
             family,
         )
     )

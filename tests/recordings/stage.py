@@ -127,6 +127,23 @@ class Stage:
         self.runtime.stop_pod(sandbox)
         return self.rig.delete(sandbox).ok
 
+    def end(self, count: int) -> None:
+        """End so many pods at once; returns at once."""
+        for _ in range(count):
+            self._workers.submit(self.remove)
+
+    def come_and_go(self, count: int) -> None:
+        """So many pods come and go, some at a time, without a scrape. Returns when all are gone."""
+        list(self._workers.map(self._pass, range(count)))
+        self._next_s = max(self._next_s, time.monotonic())
+
+    def _pass(self, number: int) -> None:
+        name = f"passer-{number}-{len(self.up)}"
+        assert self.rig.add(name).ok
+        self.runtime.run_pod(name, name)
+        self.runtime.stop_pod(name)
+        assert self.rig.delete(name).ok
+
     def fill(self, count: int) -> None:
         """Start so many pods, one after the other."""
         for _ in range(count):

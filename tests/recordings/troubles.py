@@ -633,6 +633,80 @@ def throttled_for_long(at: Stage) -> None:
     at.watch(20, load=at.retry)
 
 
+# Recorded for alerts that had been tried on made-up series until then; the rules stood.
+
+
+@later(env={"VPC_IPAMD_EXTRA_SOURCE_CIDRS": "192.0.2.0/24"}, seed=4)
+def extra_sources(at: Stage) -> None:
+    """Pods may send with further addresses, as an operator set it."""
+    at.fill(7)
+    at.watch(CALM + TROUBLED, load=at.churn(15.0, low=5))
+
+
+@later(seed=4)
+def confinement_taken(at: Stage) -> None:
+    """A program puts a table of its own, which only it may change, in the place of the one that confines pods."""
+    at.fill(5)
+    at.watch(CALM)
+    table = "delete table ip vpc-ipamd-confine; add table ip vpc-ipamd-confine { flags owner; }"
+    holder = at.rig.node.spawn(["/bin/sh", "-c", f"(echo '{table}'; sleep 900) | nft -i"])
+    try:
+        at.watch(TROUBLED)
+    finally:
+        holder.kill()
+        holder.wait(PATIENCE_S)
+
+
+@later(start=False, seed=4)
+def spool_stays(at: Stage) -> None:
+    """Two pods end while the daemon is stopped for a while, and the run directory's disk is full when it goes on."""
+    at.shell("mkdir -m 700 -p /run/vpc-ipamd && mount -t tmpfs -o size=3m,mode=700 none /run/vpc-ipamd")
+    at.rig.start()
+    at.fill(6)
+    at.watch(CALM)
+    assert at.rig.daemon is not None
+    at.rig.daemon.send_signal(signal.SIGSTOP)
+    at.end(2)
+    at.watch(4)
+    at.shell("dd if=/dev/zero of=/run/vpc-ipamd/filler bs=4k count=1000 2>/dev/null || true")
+    at.rig.daemon.send_signal(signal.SIGCONT)
+    at.watch(TROUBLED)
+
+
+@later(env={"VPC_IPAMD_FAILPOINT": "attach.wired:4=pause"}, speed=10, seed=4)
+def operation_stuck(at: Stage) -> None:
+    """A failpoint holds an ADD for a minute, which is ten of the daemon: accelerated tenfold."""
+    at.fill(3)
+    at.watch(CALM)
+    at.want(1)
+    at.watch(30)
+
+
+@later(options={"family": IPV6}, env={"IP_COOLDOWN_PERIOD": "86400"}, seed=4)
+def egress_nearly_used_up(at: Stage) -> None:
+    """A node of IPv6 on which a thousand pods came and went, each with an address for egress that still cools."""
+    at.fill(8)
+    at.come_and_go(975)
+    at.watch(CALM)
+    at.come_and_go(35)
+    at.watch(TROUBLED)
+
+
+@later(seed=4)
+def two_links_with_one_address(at: Stage) -> None:
+    """Somebody made a second link with the name, mark and route of a pod's, and the daemon starts anew."""
+    at.fill(5)
+    at.watch(CALM)
+    address = sorted(at.rig.attachments().values(), key=int)[0]
+    at.shell(
+        f"link=$(ip -o route show {address} | sed 's/.* dev \\([^ ]*\\).*/\\1/');"
+        " mark=$(cat /sys/class/net/$link/ifalias | sed 's/pod-/copy-/');"
+        ' ip link add eni0123456789a type veth peer name copy; ip link set eni0123456789a up alias "$mark"; ip link set copy up'
+    )
+    at.rig.restart()
+    at.watch(TROUBLED)
+
+
 def by_name(names: list[str]) -> list[Scenario]:
     """Those of these names; all without names. Raises: SystemExit for an unknown name."""
     known = {one.name: one for one in SCENARIOS}

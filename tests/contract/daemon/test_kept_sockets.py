@@ -116,6 +116,31 @@ def test_its_mode_and_its_owner_are_put_back(served: Served, mode: int, owner: i
     assert served.answers()
 
 
+@pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o755, 1000)])
+def test_so_are_those_of_the_run_directory(tmp_path: Path, mode: int, owner: int) -> None:
+    """The plugin sends nothing into one that others may write."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives directories away")
+    tmp_path.chmod(0o700)
+    made = Served(tmp_path)
+    try:
+        assert made.server.keep() == ""
+        os.chown(tmp_path, owner, -1)
+        tmp_path.chmod(mode)
+        assert f"user {owner}'s with mode {mode:04o}" in made.server.keep()
+        assert (tmp_path.stat().st_uid, tmp_path.stat().st_mode & 0o7777) == (0, 0o700)
+        moved = tmp_path.rename(tmp_path.with_name("moved"))
+        moved.chmod(0o755)
+        tmp_path.symlink_to(moved)
+        with pytest.raises(SettingsError, match="is a link"):
+            made.server.keep()
+        assert moved.stat().st_mode & 0o7777 == 0o755, "whose it is, is not known"
+        tmp_path.unlink()
+        moved.rename(tmp_path)
+    finally:
+        made.close()
+
+
 def test_what_was_asked_before_is_answered(tmp_path: Path) -> None:
     """An ADD that is at work while its socket goes."""
     asked, go_on = threading.Event(), threading.Event()
@@ -172,7 +197,7 @@ def test_a_daemon_whose_socket_is_removed_is_reached_again() -> None:
         assert made.add("meanwhile").ok, "the plugin waits for it"
         status = made.status()
         assert status is not None
-        assert "is served anew: it was removed" in status["last_error"]["message"]
+        assert "was mended: it was removed" in status["last_error"]["message"]
         assert status["last_error"]["resolved_at"]
         assert status["lacks"] == ["CRI is off: nothing is reaped"]
         path.unlink()
