@@ -66,16 +66,19 @@ class Healing:
 
     def _is_mass_loss(self, node: ChaosNode) -> bool:
         """Whether EC2 has less than half of the ENIs that the daemon knows, or of the addresses of the node's sandboxes: as we know
-        them, or as the daemon does, to whom a sandbox counts until its DEL."""
+        them, or as the daemon does, to whom a sandbox counts until its DEL; or of those that sandboxes had when hands took something
+        last: what our own calls have added since is not missed for minutes, and so counts for nobody."""
         enis = self._lab.vpc.enis_of(node.lab_node.instance_id)
         pools = [network for eni in enis for network in pool_networks(eni, node.daemon.family)]
         wanted = {record.address for record in self._expected.wanted(node.name)}
         answer = node.daemon.ask(lambda client: client.ask("ListEnis")) or {}
         known = {eni["eni_id"] for eni in answer.get("enis", [])}
         held = set((node.daemon.rows() or {}).values())
+        taken_at_s = [at_s for (name, _), at_s in self._expected.book.takes().since_s.items() if name == node.name]
+        before = {one.address for one in self._expected.wanted(node.name) if one.created_at_s <= max(taken_at_s, default=0.0)}
         lacking = (
             (known - {eni.eni_id for eni in enis}, known),
-            *(([one for one in of if not any(ip_address(one) in pool for pool in pools)], of) for of in (wanted, held)),
+            *(([one for one in of if not any(ip_address(one) in pool for pool in pools)], of) for of in (wanted, held, before)),
         )
         return any(is_most(gone, of) for gone, of in lacking)
 
