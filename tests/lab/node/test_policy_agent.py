@@ -18,7 +18,7 @@ from lab.lab import Lab
 from lab.node import tc
 from lab.node.node import Node
 from lab.node.policy_agent import PolicyAgent
-from lab.node.policy_agent_process import CONFIG_SOCKET, PROGRAMS, SOCKET, host_veth, pod_identifier
+from lab.node.policy_agent_process import CONFIG_SOCKET, PROGRAMS, SOCKET, host_veth, pod_identifier, program_pin
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
@@ -118,11 +118,17 @@ def scene() -> Iterator[Scene]:
 
 @pytest.mark.parametrize(
     ("pod", "namespace", "identifier"),
-    [("web-7d9f-abcde", "default", "web-7d9f@default"), ("single", "a", "single@a"), ("a.b-0", "c", "a_b@c")],
+    [
+        ("web-7d9f-abcde", "default", "web-7d9f@default"),
+        ("single", "a", "single@a"),
+        ("job-29301-xyz", "batch", "job-29301@batch"),
+        ("a.b-0", "c", "a_b@c"),
+    ],
 )
 def test_replicas_have_one_identifier(pod: str, namespace: str, identifier: str) -> None:
-    """The name without its last part, and the namespace."""
+    """The name without its last part, and the namespace; by that their programs are pinned."""
     assert pod_identifier(namespace, pod) == identifier
+    assert program_pin(identifier, "ingress") == f"/sys/fs/bpf/globals/aws/programs/{identifier}_handle_ingress"
 
 
 def test_without_a_valid_mode_it_ends() -> None:
