@@ -14,7 +14,7 @@ from lab.chaos.book import MASS_LOSS_S, is_most, notice_s
 from lab.chaos.expected_state import ExpectedState, Violation
 from lab.chaos.hands import pool_of
 from lab.chaos.history import History
-from lab.chaos.node import ChaosNode
+from lab.chaos.node import ADDRESSES_PER_ENI, ChaosNode
 from lab.chaos.tolerances import REPAIR_S
 from lab.lab import Lab
 from lab.vpc.family import FAMILIES, IPV6
@@ -132,6 +132,11 @@ def prefix_difference(lab: Lab, node: ChaosNode) -> str:
     known = {prefix for eni in answer["enis"] for prefix in eni["prefixes"]}
     first, *_ = lab.vpc.enis_of(node.lab_node.instance_id)
     there = set(pool_of(first, IPV6))
+    if not there and len(first.ipv6_addresses) >= ADDRESSES_PER_ENI:
+        # Other hands filled the ENI and took the /80s: nobody can have one, and the daemon has to say so.
+        refused = f"{first.eni_id} takes no /80"
+        said = node.daemon.status()
+        return "" if refused in str(said) else f"nothing tells that {refused}: {said}"
     return "" if known & there else f"EC2 has {sorted(there)} on the primary ENI, the daemon knows {sorted(known)}"
 
 

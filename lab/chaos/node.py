@@ -25,6 +25,9 @@ from lab.node.node import Node
 from lab.node.process import NodeProcess
 
 MODULE = "lab.chaos.skewed_daemon"
+ADDRESSES_PER_ENI = 4
+"""Of each family. Ours: with few of them ENIs are made and attached throughout a run."""
+
 POLICY_MODE = "NETWORK_POLICY_ENFORCING_MODE"
 DRAIN_MARGIN_S = 15.0
 DAMAGE_KEPT_S = 150.0

@@ -19,7 +19,7 @@ from lab.chaos.healing import Healing
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
 from lab.chaos.lies import DESCRIBE_LIES, SLOTS
-from lab.chaos.node import ChaosNode
+from lab.chaos.node import ADDRESSES_PER_ENI, ChaosNode
 from lab.chaos.observer import Observer
 from lab.chaos.plan import IPV6_NODE, Event, Kind, Plan
 from lab.chaos.report import Report
@@ -38,7 +38,7 @@ FAILPOINT_WAIT_S = 6.0  # ours: an armed daemon has this long to reach its point
 LOG_LINES = 400
 COOLDOWN = "IP_COOLDOWN_PERIOD"
 TYPE = "m5.large"
-LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((60,), 4, shared_slots=SLOTS)}
+LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((60,), ADDRESSES_PER_ENI, shared_slots=SLOTS)}
 """Ours: many ENIs of three addresses instead of three of nine, so that ENIs are made and attached throughout a run."""
 
 

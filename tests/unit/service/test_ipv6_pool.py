@@ -16,6 +16,7 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
+    EniLimitError,
     PoolEmptyError,
     SubnetExhaustedError,
     WiringError,
@@ -24,6 +25,7 @@ from ipamd.model.family import IPV6
 from ipamd.model.history import HistoryQuestion
 from ipamd.model.pool import Blocked
 from ipamd.model.words import MANY
+from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.explain import explain
 from ipamd.settings import NetworkConfig, PoolConfig, Settings
 from tests.fakes.cloud import IDENTITY, LIMITS, PRIMARY, SUBNET, FakeEc2
@@ -193,6 +195,17 @@ def test_a_refusal_explains_itself(tmp_path: Path, error: CloudError, kind: Bloc
     node.clock.advance(3600)
     node.pool.run_once()
     node.add("c2")
+
+
+def test_an_eni_that_others_filled_is_named(tmp_path: Path) -> None:
+    """Single addresses take its slots: ADD and status say which ENI has none for a /80."""
+    node = node_of(tmp_path)
+    node.ec2.fail[ASSIGNED] = [EniLimitError("no slot is left", code="PrivateIpAddressLimitExceeded")] * 9
+    node.bring_up()
+    with pytest.raises(PoolEmptyError, match=f"{PRIMARY} takes no /80"):
+        node.add("c1", deadline_s=0.5)
+    assert node.attacher.pool_empty_counts()[Blocked.ENI_LIMIT] == 1
+    assert f"{PRIMARY} takes no /80" in str(node.app.introspection.GetStatus(pb.GetStatusRequest()))
 
 
 def test_an_excluded_primary_eni(tmp_path: Path) -> None:
