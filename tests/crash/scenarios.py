@@ -267,6 +267,8 @@ def after_growth_unblocked(rig: Rig) -> None:
 
 
 ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("policy.owed", "policy.enforced", "policy.due", "policy.forgotten"), "tests/crash/test_policy.py"),
+    "policy.forgotten-first": "tests/unit/service/test_policy.py",
     "adopt.adopted": "tests/crash/test_adoption.py",
     "adopt.leftover-removed": "tests/crash/test_simulated.py",
     "adopt.settled": "tests/crash/test_simulated.py",
@@ -282,4 +284,5 @@ ELSEWHERE: dict[str, str] = {
     "reap.done": "tests/crash/test_simulated.py",
     "rename.recorded": "tests/crash/test_simulated.py",
 }
-"""Failpoints that need a runtime, another software, more minutes than a test may last, or answers in an order of our choosing."""
+"""Failpoints that need a runtime, a policy agent, another software, more minutes than a test may last, or answers in an order of our
+choosing."""

@@ -15,6 +15,7 @@ import pytest
 import ipamd.datastore
 import ipamd.eni
 import ipamd.migration
+import ipamd.policy
 import ipamd.sandbox
 from lab.lab import IPV6_CIDR, Lab
 from lab.vpc.family import IPV4, IPV6, Family
@@ -40,7 +41,7 @@ ALWAYS = [(IPV6, "attach.wired"), (IPV6, "cooling.swept"), (IPV6, "restore.veth-
 """The first link is there without the second, both are half gone, both are taken over, one netlink batch of two: `make test-all` has
 the others, and every seed with egress (`tests/property/graph`) dies at some of them."""
 
-FAILPOINT_COUNT = 50
+FAILPOINT_COUNT = 55
 """Said once, so that a walk that finds too few fails instead of proving nothing."""
 
 
@@ -129,7 +130,7 @@ def die_at(lab: Lab, name: str, *, env: Mapping[str, str], node: str = "", scena
 def test_every_failpoint_is_covered() -> None:
     """A failpoint that no test dies at proves nothing."""
     declared = set(KERNEL)
-    for package in (ipamd.sandbox, ipamd.eni, ipamd.migration, ipamd.datastore):
+    for package in (ipamd.sandbox, ipamd.policy, ipamd.eni, ipamd.migration, ipamd.datastore):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):  # rooms within rooms too
             declared |= set(getattr(importlib.import_module(found.name), "FAILPOINTS", ()))
     assert len(declared) == FAILPOINT_COUNT

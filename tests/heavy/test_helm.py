@@ -117,6 +117,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
         "clusterName": "prod",
         "runtime": {"socket": "/run/crio/crio.sock"},
         "portmap": "false",
+        "networkPolicy": "strict",
         "settings": {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"},
         "network": NETWORK,
         "nodeMatchExpressions": [{"key": "vpc-ipamd", "operator": "Exists"}],
@@ -135,6 +136,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert settings.runtime.cri_socket == "/run/crio/crio.sock"
     assert settings.pool.prefix_delegation
     assert settings.subnets.custom_networking
+    assert (settings.policy.mode, settings.network.pod_veth_names) == ("strict", True)
     assert _variables(daemonset)["CLUSTER_NAME"] == "prod"
     assert _variables(daemonset)["ENABLE_PORTMAP_PLUGIN"] == "false"
     assert "/run/containerd" not in json.dumps(pod)

@@ -19,14 +19,17 @@ import pytest
 from ipamd.datastore import command
 from ipamd.datastore.store import Datastore
 from ipamd.model.address import AddressState
+from ipamd.model.ids import PodName
 from tests.unit.datastore.support import COOLDOWN, FakeClock, a_key, attach, crashed_copy, fill, ip, open_at
 from tests.upgrade.release import git, lacks_commit
 
 BEFORE = {
+    "without what the policy agent is owed": "00f24a7faac614bf7b34255b1c791028df006d03",
     "with intents as dictionaries": "face7a9c9b7c7aaea68e17a472484c406f35470e",
     "with the modules in their old places": "e29f757b27966b64f798296f5dffe5932b015292",
     "before schema steps": "564f88ad1a9d8d1098c2e5e8799272a2b9972b71",
 }
+OWED = {PodName("default", "web-0"), PodName("default", "web-1")}
 LIFE = Path(__file__).with_name("datastore_life.py")
 
 
@@ -61,7 +64,7 @@ def lost_ones(store: Datastore) -> dict[str, AddressState]:
 
 
 def filled(path: Path) -> Datastore:
-    """A store of this code with an address lost under its sandbox, two lost while cooling, and three free ones."""
+    """A store of this code with an address lost under its sandbox, two lost while cooling, three free ones, and two names owed."""
     store = open_at(path, clock=FakeClock()).datastore
     fill(store, addresses=6)
     for number in (1, 2, 3):
@@ -71,6 +74,8 @@ def filled(path: Path) -> Datastore:
             unit.unassign(a_key(number), cooldown=COOLDOWN, reason="DEL")
         for last in (100, 101, 102):
             unit.lose(ip(f"10.0.0.{last}"), reason="not shown")
+        for name in OWED:
+            unit.owe(name)
     return store
 
 
@@ -94,6 +99,7 @@ def test_one_release_back_and_forth(before: Path, tmp_path: Path, ends: str) -> 
     assert again.report.is_sound
     assert lost_ones(again.datastore) == {"10.0.0.100": AddressState.ASSIGNED, "10.0.0.102": AddressState.COOLING}
     assert again.datastore.is_tombstoned(a_key(7))
+    assert again.datastore.owed().keys() == OWED, "it asks no agent: the next one that does tells it"
     attach(again.datastore, a_key(8))
     assert again.datastore.audit() == []
     again.datastore.close()
@@ -128,4 +134,5 @@ def test_downgrade(before: Path, tmp_path: Path) -> None:
     again = open_at(path)
     assert again.report.is_sound
     assert lost_ones(again.datastore) == {}
+    assert again.datastore.owed() == {}
     again.datastore.close()

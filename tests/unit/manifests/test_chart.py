@@ -40,6 +40,7 @@ def test_the_defaults_are_valid() -> None:
     "values",
     [
         {"clusterName": "prod", "sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"}},
+        {"networkPolicy": "strict"},
         {"settings": {"ENABLE_PREFIX_DELEGATION": "true"}, "runtime": {"socket": "/run/crio/crio.sock"}},
         {"settings": {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true", "ENABLE_V4_EGRESS": "true"}},
         {"network": {"zones": {"us-west-2a": {"subnet": "subnet-0a1b"}}, "primaryEniCarriesPods": False}},
@@ -62,6 +63,8 @@ def test_good_values(values: dict[str, Any]) -> None:
     "values",
     [
         {"clustername": "prod"},
+        {"networkPolicy": "none"},
+        {"settings": {"NETWORK_POLICY_ENFORCING_MODE": "strict"}},
         {"image": {"digest": "latest"}},
         {"settings": {"WARM_ENI_TARGET": 1}},
         {"settings": {"CRI_SOCKET": "/run/x/y.sock"}},
