@@ -42,9 +42,14 @@ def test_owed_until_it_is_forgotten(path: Path, store: Datastore, clock: FakeClo
 
 def test_nothing_is_owed_of_a_unit_that_fails(store: Datastore) -> None:
     """Neither in memory nor on disk."""
-    with pytest.raises(DatastoreError, match="refused"), store.transaction() as unit:
-        unit.owe(WEB)
-        raise DatastoreError("refused")
+
+    def refused() -> None:
+        with store.transaction() as unit:
+            unit.owe(WEB)
+            raise DatastoreError("refused")
+
+    with pytest.raises(DatastoreError, match="refused"):
+        refused()
     assert store.owed() == {}
     assert store.audit() == []
 
