@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lab.chaos.history import History
@@ -55,6 +56,10 @@ class ChaosAgent:
     def view(self) -> PolicyView:
         """What filters the node's pods."""
         return self._agent.view()
+
+    def save_record(self, path: Path) -> None:
+        """Write what it did, an entry a line."""
+        path.write_text("".join(f"{entry}\n" for entry in self._agent.record()), encoding="utf-8")
 
     def names(self) -> frozenset[str]:
         """The pods that it remembers."""

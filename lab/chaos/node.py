@@ -169,10 +169,12 @@ class ChaosNode:
         return True
 
     def save_logs(self, directory: Path, *, lines: int) -> None:
-        """Write the ends of the daemon's and of containerd's log."""
+        """Write the ends of the daemon's and of containerd's log, and what a policy agent did."""
         (directory / f"{self.name}.ipamd.log").write_text(self.daemon.log_tail(20 * lines), encoding="utf-8")
         runtime = self.lab_node.run(["tail", "-n", str(lines), containerd.LOG], check=False).stdout
         (directory / f"{self.name}.containerd.log").write_text(runtime, encoding="utf-8")
+        if self.agent is not None:
+            self.agent.save_record(directory / f"{self.name}.policy-agent.log")
 
     def _note_runtime(self, *, is_up: bool) -> None:
         with self._lock:

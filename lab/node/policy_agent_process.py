@@ -26,9 +26,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,16 +171,48 @@ class Memory:
         return self._loaded[identifier]
 
 
+class Turns:
+    """One request about an identifier at a time, in the order in which they came, whether somebody still waits for the answer or not.
+
+    Source: podIdentifierLock of the real one, a mutex of Go, which hands itself over to whoever waits longest.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queues: dict[str, deque[object]] = defaultdict(deque)
+
+    @contextmanager
+    def turn(self, identifier: str) -> Iterator[None]:
+        """Wait for the block's turn."""
+        ticket = object()
+        with self._changed:
+            queue = self._queues[identifier]
+            queue.append(ticket)
+            self._changed.wait_for(lambda: queue[0] is ticket)
+        try:
+            yield
+        finally:
+            with self._changed:
+                queue.popleft()
+                self._changed.notify_all()
+
+
 class Server:
-    """Answers `rpc.NPBackend`. `orders` says how, each time anew."""
+    """Answers `rpc.NPBackend`. The orders say how, each time anew."""
 
     def __init__(self, memory: Memory, *, record: Callable[..., None]) -> None:
         self._memory = memory
         self._record = record
+        self._turns = Turns()
 
     def enforce(self, request: Mapping[int, Any], context: grpc.ServicerContext) -> bool:
         """EnforceNpToPod."""
-        orders, name, namespace = _orders(), str(request.get(1, "")), str(request.get(2, ""))
+        name, namespace = str(request.get(1, "")), str(request.get(2, ""))
+        with self._turns.turn(pod_identifier(namespace, name)):
+            return self._enforce(namespace, name, request, context)
+
+    def _enforce(self, namespace: str, name: str, request: Mapping[int, Any], context: grpc.ServicerContext) -> bool:
+        orders = _orders()
         time.sleep(float(orders.get("slow_s", 0)))
         if orders.get("refuses") or str(request.get(3, "")) not in MODES:
             self._record("refused", pod=f"{namespace}/{name}", request={str(key): value for key, value in request.items()})
@@ -194,12 +227,14 @@ class Server:
 
     def delete(self, request: Mapping[int, Any], _: grpc.ServicerContext) -> bool:
         """DeletePodNp."""
-        orders = _orders()
-        time.sleep(float(orders.get("slow_s", 0)))
-        if orders.get("refuses_delete"):
-            return False
-        self._memory.delete(str(request.get(2, "")), str(request.get(1, "")))
-        return True
+        name, namespace = str(request.get(1, "")), str(request.get(2, ""))
+        with self._turns.turn(pod_identifier(namespace, name)):
+            orders = _orders()
+            time.sleep(float(orders.get("slow_s", 0)))
+            if orders.get("refuses_delete"):
+                return False
+            self._memory.delete(namespace, name)
+            return True
 
     def listen(self) -> grpc.Server:
         """Serve on the agent's socket."""
