@@ -71,7 +71,7 @@ class FirstAddress(Service):
             if count or attached:
                 self._health.report(CONDITION, "")
                 return f"{counted(count, 'address')} can be given, {counted(attached, 'sandbox')} attached"
-            sentence = f"{CONDITION}: none can be given since the node's boot, so the node is not ready: {status.cause}"
+            sentence = f"{CONDITION}: none can be given since the node's boot, so the node is not ready: {status.cause()}"
             self._health.report(CONDITION, sentence)
             self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=LOOK_S)
         raise NotServingError("vpc-ipamd is shutting down")

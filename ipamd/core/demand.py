@@ -14,6 +14,9 @@ from ipamd.ports import Clock, Ec2
 THROTTLED_S = 60.0
 """After a throttled answer whatever is late is late because of it. Ours: as long as an ADD waits at most."""
 
+WAIT = "wait: what pods wait for is asked for again and again; if it lasts, ask AWS for a higher limit, or lower the warm targets"
+"""What to do while EC2 throttles."""
+
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
@@ -33,11 +36,16 @@ class PoolStatus:
     kept: str = ""
     kind: Blocked = Blocked.GROWING
 
-    @property
-    def cause(self) -> str:
-        """Why there is no address now, with the next step if one is known: for people."""
-        cause = self.blocked_by or self.sentence
-        return f"{cause}; next: {self.next_step}" if self.next_step else cause
+    def shortage(self, delayed_by: Blocked = Blocked.GROWING) -> str:
+        """Why there is no address now; `delayed_by`: see `delay`."""
+        throttled = "EC2 throttles it: " if delayed_by is Blocked.THROTTLED else ""
+        return self.blocked_by or f"{throttled}{self.sentence}"
+
+    def cause(self, delayed_by: Blocked = Blocked.GROWING) -> str:
+        """The same with the next step if one is known: for people."""
+        is_throttled = delayed_by is Blocked.THROTTLED and not self.blocked_by
+        step = self.next_step or (WAIT if is_throttled else "")
+        return f"{self.shortage(delayed_by)}; next: {step}" if step else self.shortage(delayed_by)
 
 
 def delay(ec2: Ec2, clock: Clock) -> Blocked:

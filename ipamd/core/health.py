@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from ipamd.core.deadline import Deadline
-from ipamd.model.errors import Defect, IpamError, NotServingError, PluginNotAvailableError, defect_of
+from ipamd.model.errors import DatastoreError, Defect, IpamError, NotServingError, PluginNotAvailableError, defect_of, log_text
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import printable
 from ipamd.ports import Clock
@@ -27,6 +27,9 @@ NotReady (containerd pull request 11135), and a restart takes a second or two.""
 
 START = "start"
 """Subject of the condition of a start that has stopped for good (`ipamd/lifecycle.py`)."""
+
+DATASTORE = "datastore"
+"""Subject of the condition of a disk that refuses changes, until one goes through: no ADD and no DEL succeeds meanwhile."""
 
 REPLY_MARGIN_S = 0.5
 """Of an ADD's deadline, for its refusal. Ours."""
@@ -222,6 +225,10 @@ class Health:
         """Remember the last error for people, and count it if it shows a defect of ours."""
         self.count_defects(defect_of(error), 1)
         self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
+
+    def report_refused_change(self, error: DatastoreError) -> None:
+        """The datastore's disk refuses changes."""
+        self.report(DATASTORE, f"{DATASTORE}: ADD and DEL fail: {log_text(error)}")
 
     def resolve(self, what: str) -> None:
         """What went wrong has gone well: the last error says so if it was of this, or of this verb. Costs a comparison."""

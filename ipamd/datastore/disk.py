@@ -30,7 +30,7 @@ ADVICE = {
     "SQLITE_FULL": "the file system of the run directory is full: free space there",
     "SQLITE_READONLY": "the file system of the run directory is read-only: remount it",
     "SQLITE_IOERR": "the file system of the run directory reports errors: look at the kernel log",
-    "SQLITE_CANTOPEN": "the file cannot be opened or created: look at the run directory's permissions",
+    "SQLITE_CANTOPEN": "the file cannot be opened or created: look at the run directory's permissions and room (`df`, `df -i`)",
     "SQLITE_BUSY": "another process has the file open: is another ipamd running?",
     "SQLITE_CORRUPT": "the file is damaged: restart ipamd, which sets it aside and rebuilds from the kernel and CRI",
     "SQLITE_NOTADB": "the file is damaged: restart ipamd, which sets it aside and rebuilds from the kernel and CRI",

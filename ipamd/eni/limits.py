@@ -364,7 +364,8 @@ class Limits:
         began_s, last_s = throttling
         pause_s = self.part * min(max(YIELD_SHARE * (last_s - began_s), YIELD_S[kind]), YIELD_MAX_S)
         left_s = last_s + pause_s - self._clock.monotonic()
-        return Refusal(YIELDS, left_s=left_s, kind=Blocked.THROTTLED) if left_s > 0 else None
+        step = "wait, or start the pod: what an ADD waits for is asked for at once"
+        return Refusal(YIELDS, step, left_s=left_s, kind=Blocked.THROTTLED) if left_s > 0 else None
 
 
 def refused_because(error: BaseException) -> str:

@@ -184,6 +184,7 @@ class ConflistKeeper(FollowedFile):
         self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir, monotonic=clock.monotonic)
         self._directory = PluginDirectory(
             config.cni_bin_dir,
+            own=PLUGIN_TYPE,
             chained=tuple(str(plugin["type"]) for plugin in render(config)["plugins"][1:]),
             bundled=lambda: self._bundle.names,
             needs_loopback=self._needs_loopback,

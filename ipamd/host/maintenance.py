@@ -14,7 +14,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ipamd.core.context import Service, ServiceContext
+from ipamd.core.health import DATASTORE
 from ipamd.core.loop import Loop
+from ipamd.model.errors import DatastoreError
+from ipamd.model.history import LedgerEvent
 from ipamd.ports import Spool
 
 INTERVAL_S = 5.0
@@ -72,6 +75,8 @@ class Maintenance(Service):
         self._keep()
         self._look()
         self._leave_mark()
+        if DATASTORE in self._health.conditions_by_subject():
+            self._try_datastore()
         counts = self._datastore.counts()
         is_dry = counts.free <= counts.held and not self._demand.status().blocked_by
         self._rest(is_wanted=is_dry)  # the next ADD will wait for EC2
@@ -85,3 +90,13 @@ class Maintenance(Service):
             if count:
                 log.info("tombstones dropped count=%d age=%s", count, TOMBSTONE_AGE)
         return INTERVAL_S
+
+    def _try_datastore(self) -> None:
+        """See whether a disk that refused takes a change again; pods may be long in coming."""
+        try:
+            with self._datastore.transaction() as uow:
+                uow.record_event(LedgerEvent.REPAIRED, detail="the datastore's disk refused, and takes changes again")
+        except DatastoreError as error:
+            self._health.report_refused_change(error)
+        else:
+            self._health.report(DATASTORE, "")

@@ -296,10 +296,11 @@ def _read(descriptor: int, deadline_monotonic_s: float) -> bytes | None:
     return None
 
 
-# What the plugins beside ours speak, asked again only when a file changed.
+# What the plugins of a sandbox speak, asked again only when a file changed. Ours limits nothing.
 #
-# A plugin is *needed* if a sandbox cannot be made without it: what the conflist chains, and `loopback`, which containerd runs for each
-# sandbox in CNI 0.3.1, whatever the conflist says (github.com/containerd/go-cni, opts.go, WithLoNetwork). CRI-O needs no `loopback`.
+# A plugin is *needed* if a sandbox cannot be made without it: ours, what the conflist chains, and `loopback`, which containerd runs
+# for each sandbox in CNI 0.3.1, whatever the conflist says (github.com/containerd/go-cni, opts.go, WithLoNetwork). CRI-O needs no
+# `loopback`.
 
 
 LOOPBACK = "loopback"
@@ -339,14 +340,17 @@ class PluginDirectory:
         self,
         directory: Path,
         *,
+        own: str,
         chained: tuple[str, ...],
         bundled: Callable[[], frozenset[str]],
         needs_loopback: Callable[[], bool],
         clock: Clock,
         ask: Callable[[Path], tuple[str, ...]] = ask_versions,
     ) -> None:
-        """Args: chained: types behind ours, in the conflist's order; bundled: names that come with us; ask: asks one plugin."""
+        """Args: own: our plugin's name; chained: types behind it, in the conflist's order; bundled: names that come with us and
+        are put in place; ask: asks one plugin."""
         self._directory = directory
+        self._own = own
         self._chained = tuple(dict.fromkeys(chained))
         self._bundled = bundled
         self._needs_loopback = needs_loopback
@@ -360,7 +364,7 @@ class PluginDirectory:
         Raises: PluginLackingError that names all that is lacking, each with what to do.
         """
         needs_loopback = self._needs_loopback()
-        needed = dict.fromkeys([*([LOOPBACK] if needs_loopback else []), *self._chained])
+        needed = dict.fromkeys([self._own, *([LOOPBACK] if needs_loopback else []), *self._chained])
         answers = {name: self._answer(name, hindrance) for name in needed}
         problems = [answer.problem for answer in answers.values() if answer.problem]
         if needs_loopback and not answers[LOOPBACK].problem and LOOPBACK_VERSION not in answers[LOOPBACK].versions:
@@ -405,6 +409,8 @@ class PluginDirectory:
             return ": something removes it whenever it is put in place; it is tried again"
         if name in self._bundled():
             return f" and could not be put in place ({hindrance}): mount the directory so that it can be written"
+        if name == self._own:
+            return ", and no pod can be made without it: restart the daemon's pod, whose init container puts it there"
         if name == LOOPBACK or hindrance:
             return f": put it there, of release 1.9 or later{f' ({hindrance})' if hindrance else ''}"
         return ": put it there, or do not chain it"

@@ -343,7 +343,8 @@ class KernelHostNetwork(HostNetwork):
     ) -> list[RoutingDifference]:
         macs = [eni.mac for eni in secondary]
         with self._host.netlink() as sock:
-            return routing.foreign_differences(sock, look, primary=identity.primary_mac, secondary=macs, addresses=addresses)
+            family = self._config.family
+            return routing.foreign_differences(sock, look, identity=identity, secondary=macs, addresses=addresses, family=family)
 
     def _repair_node(
         self,

@@ -317,7 +317,8 @@ def rest_repairs(look: HostLook, prefixes: Collection[IpNetwork]) -> Iterator[Re
 # EC2 shows every address of an ENI to software on the host, and amazon-ec2-net-utils or systemd-networkd may configure them all. An
 # address that is local on the host never reaches its sandbox. On the link of an ENI an address of the pool is wrong by construction
 # and removed; the ENI's own primary address is right. On any other link somebody put it there on purpose: it is named, with the
-# command that removes it. The same holds for a default route of main through a secondary ENI, which is not ours either.
+# command that removes it. The same holds for a default route of main through a secondary ENI, or none, and for a rule to main that is
+# gone: they are not ours either.
 
 
 def pod_address_repairs(
@@ -334,16 +335,19 @@ def foreign_differences(
     sock: NetlinkSocket,
     look: HostLook,
     *,
-    primary: MacAddress,
+    identity: InstanceIdentity,
     secondary: Iterable[MacAddress],
     addresses: Container[IpAddress],
+    family: Family,
 ) -> list[RoutingDifference]:
-    """Find addresses of the pool on links of no ENI, and main's default route if it leads through a secondary ENI.
+    """Find addresses of the pool on links of no ENI, a table main that is not asked, and its default route if it is missing or
+    leads through a secondary ENI.
 
     Raises: WiringError.
     """
+    primary = look.links.get(identity.primary_mac)
     others = [look.links[mac].index for mac in secondary if mac in look.links]
-    enis = others + ([look.links[primary].index] if primary in look.links else [])
+    enis = others + ([primary.index] if primary else [])
     found = []
     for one in look.addresses:
         if one.address in addresses and one.index not in enis:
@@ -358,7 +362,15 @@ def foreign_differences(
             mend = f"ip rule del prio {rule.priority}"
             found.append(RoutingDifference(NODE, "a rule ahead of ours refuses packets", False, mend))
     defaults = [one for one in look.routes if one.table == uapi.RT_TABLE_MAIN and one.destination is None and one.length == 0]
+    plain = (uapi.RT_TABLE_MAIN, 0, None, None)  # neither our rules for a mark nor those for a destination
+    if not any((one.table, one.mask, one.source, one.destination) == plain for one in look.rules):
+        # As `ip rule flush` leaves it. The kernel made that rule at boot, and nobody makes it again.
+        command = f"{'ip' if family is IPV4 else 'ip -6'} rule add prio 32766 lookup main"
+        found.append(RoutingDifference(NODE, "no rule leads to table main: node and sandboxes reach nothing", False, command))
     best = min(defaults, key=lambda one: one.metric, default=None)
+    if best is None and primary and family is IPV4:  # of IPv6 routers announce it
+        command = f"ip route add default via {gateway(identity.subnet_cidr)} dev {primary.name}"
+        found.append(RoutingDifference(NODE, "the node's default route is missing", False, command))
     if best is not None and best.index in others:
         name = _name(sock, best.index)
         what = f"the node's default route leads through {name}, a secondary ENI"

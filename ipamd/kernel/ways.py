@@ -91,9 +91,9 @@ def _of_one(
         if route is None or (route.index, route.route_type) != (packet.by.index, uapi.RTN_UNICAST):
             says = f"goes by table {route.table}" if route else f"is refused, {outcome.cause}"
             what = f"a packet of {spec.address} does not go by {packet.by.name}: `{packet}` {says}"
-            mend = "remove the rule or route that does it: `ip rule`"
+            ip = "ip" if spec.address.version == 4 else "ip -6"
+            mend = f"remove the rule or route that does it, unless rule 32766 to main is missing: `{ip} rule`"
             if outcome.errno == errno.ENETUNREACH:
-                ip = f"ip -{spec.address.version}"
                 mend = f"bring back the node's default route, or its rule 32766 to main: `{ip} route`, `{ip} rule`"
             yield RoutingDifference(subject, what, False, mend)
             return

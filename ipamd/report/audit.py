@@ -6,8 +6,7 @@ is in progress and needs no action. The crash tests end with this audit; operato
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
@@ -31,7 +30,7 @@ from ipamd.model.kernel import (
 )
 from ipamd.model.record import dataclass, replace
 from ipamd.model.snapshot import Snapshot
-from ipamd.model.words import counted, rfc3339
+from ipamd.model.words import counted, first_of, rfc3339
 from ipamd.ports import Datastore
 from ipamd.report.sources import Sources
 
@@ -62,6 +61,9 @@ class Finding:
 
 REPAIR = "the host network reconciler repairs it at once, or within 30 s"
 SET_UP = "set up now, or by the host network reconciler within 30 s; if it stays, see the daemon's log"
+NAMED_MAX = 20
+"""Of the pods on an ENI. Ours: those of most types' ENIs."""
+
 LINK = "look at the ENI in EC2: detached by hand? Delete the pods on it; the pool grows elsewhere"
 
 
@@ -84,7 +86,9 @@ def _host(sources: Sources, silent: list[str], told: Collection[str]) -> list[Fi
     if differences is None:
         return []
     unready = {eni_id for eni_id, eni in attached.items() if not eni.host_ready and eni_id not in frozen}
-    sandboxes = Counter(attachment.eni_id for attachment in snapshot.attachments.values())
+    sandboxes: dict[EniId, list[str]] = {}
+    for one in snapshot.attachments.values():
+        sandboxes.setdefault(one.eni_id, []).append(one.sandbox_name or str(one.key))
     found = [
         _of_routing(each, sandboxes)
         for each in differences
@@ -92,7 +96,7 @@ def _host(sources: Sources, silent: list[str], told: Collection[str]) -> list[Fi
     ]
     for eni_id in attached.keys() & frozen.keys():
         what = f"frozen, it gives no address to new sandboxes: {frozen[eni_id]}"
-        what += f"; {counted(sandboxes[eni_id], 'sandbox')} on it" if sandboxes[eni_id] else ""
+        what += f"; {counted(len(sandboxes[eni_id]), 'sandbox')} on it" if eni_id in sandboxes else ""
         over = "it is used again once that is over, or forgotten once EC2 confirms it"
         found.append(Finding(Severity.DIFFERENCE, eni_id, what, over))
     found += [
@@ -103,15 +107,15 @@ def _host(sources: Sources, silent: list[str], told: Collection[str]) -> list[Fi
     return found + [Finding(Severity.PENDING, eni_id, what, SET_UP) for eni_id in unready]
 
 
-def _of_routing(difference: RoutingDifference, sandboxes: Counter[EniId]) -> Finding:
+def _of_routing(difference: RoutingDifference, sandboxes: Mapping[EniId, list[str]]) -> Finding:
     if difference.is_repaired:
         return Finding(Severity.DIFFERENCE, difference.subject, difference.what, REPAIR)
     if difference.mend:
         return Finding(Severity.DIFFERENCE, difference.subject, difference.what, f"it is not ours; to mend it: {difference.mend}")
-    count = sandboxes[EniId(difference.subject)]
-    if not count:
+    on_it = sandboxes.get(EniId(difference.subject))
+    if not on_it:
         return Finding(Severity.DIFFERENCE, difference.subject, difference.what, "look at the daemon's log")
-    what = f"{difference.what}: {counted(count, 'sandbox')} on it without network"
+    what = f"{difference.what}: {counted(len(on_it), 'sandbox')} on it without network: {first_of(sorted(on_it), NAMED_MAX)}"
     return Finding(Severity.VIOLATION, difference.subject, what, LINK)
 
 
@@ -353,11 +357,13 @@ def _ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]
         return []
     on_eni = {address: eni.eni_id for eni in enis if eni.is_readable for address in addresses_on(eni)}
     unreadable = {eni.eni_id for eni in enis if not eni.is_readable}
-    found = []
+    found, attached = [], {eni.eni_id for eni in enis}
     for row in before.addresses.values():
         now, other_id = after.addresses.get(row.address), on_eni.get(stand_in(row.address) or row.address, "")
         if row.is_lost or other_id == row.eni_id or row.eni_id in unreadable or now is None or now.eni_id != row.eni_id:
             continue
+        if not other_id and row.eni_id not in attached:
+            continue  # its ENI is told of
         what = f"{row.state} on {row.eni_id}; EC2's answer has it on {other_id or 'no ENI of this node'}"
         if row.address in recent or row.eni_id in recent:
             lags = "our own call changed it minutes ago: EC2's answer lags"

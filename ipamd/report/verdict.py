@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from ipamd.core.health import Phase, StageReport, StageState
+from ipamd.core.demand import delay
+from ipamd.core.health import DATASTORE, Phase, StageReport, StageState
 from ipamd.model.pool import assignable_count
 from ipamd.model.record import dataclass, field
 from ipamd.model.words import MANY, counted, first_of
@@ -18,6 +19,9 @@ from ipamd.report.sources import Sources
 
 POOL = "pool"
 """Subject of the condition of a node that was ready and has no address to give. It is derived, so it can never be stale."""
+
+NO_NEW_PODS = (DATASTORE, "plugins", "other conflist", POOL)
+"""Conditions of a ready node with which no new pod starts: the line tells the first of them, not how many addresses there are."""
 
 MOST = 120
 """Characters of the line. Ours: what a terminal, a chat and a page's title show whole."""
@@ -28,6 +32,7 @@ _REFUSAL = re.compile(r"EC2 (\w+) failed(?: for .*?)?: (\w+).*", re.S)
 NAMES_MAX = 40
 """Of them for the names of conditions besides the pool's. Ours: three or four words."""
 
+CODES = "docs/troubleshooting.md#other-codes"
 POLICY = "docs/policy.md"
 LACKS = "docs/troubleshooting.md#lacks-lines-of-ipamctl-status"
 NO_ADDRESS = "docs/troubleshooting.md#a-pod-does-not-start-code-11-try-again-later"
@@ -50,6 +55,8 @@ STEPS = {
 """Conditions that stop a start, with what to do and its page, in the order of the start."""
 
 ADVICE = STEPS | {
+    DATASTORE: ("free or mend the run directory's disk (`df`, `df -i`); it is tried every 5 s", CODES),
+    "served mark": ("free or mend the run directory's disk (`df`, `df -i`); it is tried every 5 s", CODES),
     "ec2": (ASK_EC2, NO_ADDRESS),
     POOL: (ASK_EC2, NO_ADDRESS),
     "first address": ("it becomes ready with the first address; do what it says, then `ipamctl retry`", NO_ADDRESS),
@@ -104,7 +111,7 @@ SUBJECTS = frozenset(map(str.lower, ADVICE)) | {
         "maintenance",
     ),
     *("metrics port", "ports", "reaping", "recovery", "removal of links", "removal of rules", "repair of sandboxes", "runtime"),
-    *("served mark", "settings reload", "settings restart"),
+    *("settings reload", "settings restart"),
 }
 """How the subjects of conditions begin: the labels of `ipamd_condition_subjects`."""
 
@@ -144,7 +151,7 @@ def facts(sources: Sources) -> Facts:
     known = health.conditions_since()
     conditions, since = {name: one.text for name, one in known.items()}, {name: one.since for name, one in known.items()}
     if is_ready and not count:
-        conditions[POOL] = f"pool: no address is assignable: {sources.demand.status().cause}"
+        conditions[POOL] = f"pool: no address is assignable: {sources.demand.status().cause(delay(sources.ec2, sources.clock))}"
         since[POOL] = max((row.since for row in datastore.addresses()), default=now)  # no row has changed since it became so
     refused = [call for call in sources.ec2.calls_under_way() if call.last_refusal]
     if refused and not is_ready:
@@ -171,7 +178,7 @@ def _cut_off(sources: Sources) -> set[str]:
 
 def told(known: Facts) -> list[Told]:
     """Every condition once, what stops the start first. Concurrency: pure."""
-    order = [*STEPS, "ec2", "first address", POOL]
+    order = [DATASTORE, *STEPS, "ec2", "first address", POOL]
     ranked = sorted(known.conditions, key=lambda name: (order.index(name) if name in order else len(order), name))
     refusal = known.conditions.get("ec2", "").removeprefix("EC2: ").partition("; ")[0]
     found = []
@@ -201,10 +208,11 @@ def verdict(known: Facts) -> str:
         line = f"NOT READY: {cause}"
         whole = f"{line}; next: {next_step}"
         return whole if len(whole) <= MOST else _brief(line, MOST)
-    others = sorted(set(known.conditions) - {POOL})
+    stopped_by = next((one for one in NO_NEW_PODS if one in known.conditions), "")
+    others = sorted(set(known.conditions) - {stopped_by})
     count = known.assignable_count
     supply = "a /80 has more addresses than this node can use" if count >= MANY else f"{counted(count, 'address')} can be given"
-    supply = known.conditions.get(POOL, supply)
+    supply = known.conditions.get(stopped_by, supply)
     head = f"ready, but {counted(known.cut_off_count, 'pod')} without network" if known.cut_off_count else "ready"
     if known.conditions:
         head += f", with {counted(len(known.conditions), 'condition')}"

@@ -23,6 +23,7 @@ from ipamd.metrics import Metrics
 from ipamd.model.attachment import AttachRequest, SandboxNames
 from ipamd.model.cniresult import convert_result, require_supported, require_valid, require_verb
 from ipamd.model.errors import (
+    DatastoreError,
     IncompatibleVersionError,
     InvalidConfigError,
     InvalidRequestError,
@@ -120,6 +121,8 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             )
             verb_text, cause = request.verb[:VERB_MAX], cause_of(error)
             self._health.record_error(f"{verb_text} {request.container_id[:13]}", error)
+            if type(error) is DatastoreError:  # not a defect of ours: those are kinds of it
+                self._health.report_refused_change(error)
             if not isinstance(error, IpamError):
                 container_id = request.container_id[:CONTAINER_ID_MAX]
                 log.error("an unexpected error verb=%s container=%s", verb_text, container_id, exc_info=error)

@@ -342,7 +342,7 @@ class AttachService(Service):
         """The cause that the pool published, and a next step that helps against it (I14)."""
         kind = self._delay() if status.kind is Blocked.GROWING else status.kind
         self._pool_empty[kind] += 1
-        cause = status.blocked_by or (status.sentence + ", and EC2 throttles it" * (kind is Blocked.THROTTLED))
+        cause = status.shortage(kind)
         step = status.next_step or ("" if cooled_s is not None else "retry; `ipamctl status` shows the pool loop")
         if cooled_s is not None:
             step = f"an address has cooled in {cooled_s:.0f} s: retry then" + (f"; or {step}" if step else "")

@@ -220,7 +220,7 @@ def test_what_is_not_ours_is_named_with_the_command(node):
     wait_until(lambda: all(one in "; ".join(node.health.conditions()) for one in commands), what="named")
     remedies = "; ".join(finding.next for finding in audit(node.app.introspection.sources).findings)
     assert all(one in remedies for one in commands), remedies
-    host.sh(f"ip addr del {pod}/32 dev lo; ip route del default dev eth1")
+    host.sh(f"ip addr del {pod}/32 dev lo; ip route replace default via 10.0.0.1 dev eth0")
     wait_until(lambda: node.health.conditions() == [], what="over")
 
 

@@ -145,9 +145,11 @@ def test_what_leads_packets_away_is_named(node, what):
     assert (node.audited(), node.check(), condition(node)) == ((), "", "")
     if what in FOR_IPV4 and node.world.family is IPV6:
         pytest.skip("no mark is ours in IPv6, and links do not forward by themselves")
-    if what in FOR_IPV6 and node.world.family is IPV4:
-        pytest.skip("a node of IPv4 without one has its subnet, and so have its sandboxes")
+    is_for_the_node = (
+        what in FOR_IPV6 and node.world.family is IPV4
+    )  # without a default route it has its subnet, as its sandboxes
     does, undoes = (node.world.words(one.format(ip=ip, veth=veth)) for one in ASTRAY[what])
+    undoes = "ip route add default via 10.0.0.1 dev eth0" if is_for_the_node else undoes
     node.world.host.sh(does)
     found = node.audited()
     assert found
@@ -156,10 +158,16 @@ def test_what_leads_packets_away_is_named(node, what):
         assert "nft " in found[0].next
         assert "table ip" in found[0].what or "chain i" in found[0].what
         assert found[0].what in node.health.conditions_by_subject()["node routing"]
+    elif is_for_the_node:
+        assert any(undoes in one.next for one in found), (undoes, found)
+        assert condition(node) == ""
+        assert undoes in node.health.conditions_by_subject()["node routing"]
     elif undoes:
         assert any(re.search(r"ip (-6 )?[ra]", one.next) for one in found), found
         assert str(ip) in condition(node)
         assert len(node.host_reconciler.odd.names) == 1
+    if "gone" in what:
+        assert f"to mend it: {undoes}" in node.health.conditions_by_subject()["node routing"]
     if undoes:
         node.world.host.sh(undoes)
     node.host_reconciler.run_due(is_by_clock=True)

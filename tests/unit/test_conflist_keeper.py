@@ -35,6 +35,7 @@ class Kept:
     def __init__(self, folder: Path, clock: FakeClock | SystemClock, *, has_portmap: bool = False) -> None:
         self.bin = folder / "bin"
         self.bin.mkdir()
+        put(self.bin / conflist.PLUGIN_TYPE, OLD)
         self.config = DaemonConfig(
             conflist_path=folder / "net.d" / "10-x.conflist",
             cni_bin_dir=self.bin,
@@ -197,18 +198,25 @@ def test_a_plugin_that_is_held_open_by_its_installer_is_asked_when_it_is_closed(
     assert offered(kept) == ["0.3.1", "0.4.0", "1.0.0"]
 
 
-def test_a_plugin_that_goes_is_a_condition_and_the_conflist_stays(tmp_path: Path) -> None:
-    """DEL needs the file. The condition names the plugin, and ends when it is back."""
+@pytest.mark.parametrize(
+    ("name", "what_to_do"),
+    [
+        ("portmap", ": put it there, or do not chain it"),
+        ("vpc-cni", ", and no pod can be made without it: restart the daemon's pod, whose init container puts it there"),
+    ],
+)
+def test_a_plugin_that_goes_is_a_condition_and_the_conflist_stays(tmp_path: Path, name: str, what_to_do: str) -> None:
+    """DEL needs the file. The condition names the plugin, ours among them, and ends when it is back."""
     kept = Kept(tmp_path, FakeClock(), has_portmap=True)
     put(kept.bin / "portmap", OLD)
     kept.keeper.look()
     before = kept.path.read_bytes()
-    (kept.bin / "portmap").unlink()
+    (kept.bin / name).unlink()
     kept.keeper.look()
     assert kept.path.read_bytes() == before
     (told,) = kept.health.conditions()
-    assert told == f"plugins: {kept.bin / 'portmap'} is missing: put it there, or do not chain it"
-    put(kept.bin / "portmap", OLD)
+    assert told == f"plugins: {kept.bin / name} is missing{what_to_do}"
+    put(kept.bin / name, OLD)
     kept.keeper.look()
     assert kept.health.conditions() == []
 

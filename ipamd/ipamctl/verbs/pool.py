@@ -70,9 +70,8 @@ def render_retry(answer: Answer) -> str:
         f"asked now  {one['subject']}: {fitting(one['reason'], LINE_MAX)} ({one['left_s']:.0f} s were left)"
         for one in answer["ended"]
     ]
-    return "\n".join(
-        [*(lines or ["nothing was put off: EC2 is asked as usual"]), "next       `ipamctl status` shows what EC2 says"]
-    )
+    none = "nothing was put off: EC2 is asked as usual; while it throttles, only for what pods wait for"
+    return "\n".join([*(lines or [none]), "next       `ipamctl status` shows what EC2 says"])
 
 
 RETRY = Verb(help="ask EC2 now for what it refused: after IAM, a subnet or a quota was mended", render=render_retry, rpc="Retry")

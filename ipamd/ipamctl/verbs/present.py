@@ -209,7 +209,8 @@ def render_audit(answer: Answer) -> str:
     """Write silent sources first, then one row per finding, worst first."""
     lines = [f"silent: {sentence}" for sentence in answer["silent"]]
     if not answer["findings"]:
-        return "\n".join([*lines, f"{counted(answer['address_count'], 'address')} compared: the sources agree"])
+        agree = "the sources that answered agree" if answer["silent"] else "the sources agree"
+        return "\n".join([*lines, f"{counted(answer['address_count'], 'address')} compared: {agree}"])
     columns = {"SEVERITY": "{severity}", "SUBJECT": "{subject}", "WHAT DIFFERS": "{what}", "NEXT": "{next}"}
     return "\n".join([*lines, table(answer["findings"], columns)])
 

@@ -23,8 +23,10 @@ class Asked:
         self.clock = FakeClock()
         self.runs: Counter[str] = Counter()
         self.needs_loopback = True
+        self.put("vpc-cni", SUPPORTED_VERSIONS)
         self.directory = PluginDirectory(
             folder,
+            own="vpc-cni",
             chained=chained,
             bundled=lambda: bundled,
             needs_loopback=lambda: self.needs_loopback,
@@ -72,7 +74,7 @@ def test_a_file_is_asked_once(asked: Asked) -> None:
         asked.directory.look()
     asked.put("portmap", SUPPORTED_VERSIONS)
     assert asked.directory.look() == Spoken(SUPPORTED_VERSIONS)
-    assert asked.runs == {"loopback": 1, "portmap": 2}
+    assert asked.runs == {"vpc-cni": 1, "loopback": 1, "portmap": 2}
 
 
 def test_a_mode_that_changed_is_noticed(asked: Asked) -> None:
@@ -97,9 +99,11 @@ def test_one_that_refuses_is_asked_again_after_a_while(asked: Asked) -> None:
 
 def test_all_that_is_lacking_is_named_at_once(asked: Asked) -> None:
     """Each with what to do."""
-    (asked.folder / "loopback").unlink()
+    for name in ("vpc-cni", "loopback"):
+        (asked.folder / name).unlink()
     asked.put("portmap", ())
     told = asked.lacking()
+    assert f"{asked.folder / 'vpc-cni'} is missing, and no pod can be made without it: restart the daemon's pod" in told
     assert f"{asked.folder / 'loopback'} is missing: put it there" in told
     assert f"{asked.folder / 'portmap'} refused" in told
 
@@ -150,11 +154,11 @@ def test_a_chain_without_a_common_version(tmp_path: Path) -> None:
 
 
 def test_nothing_chained(tmp_path: Path) -> None:
-    """Nothing is asked, and everything is offered."""
+    """Only ours is asked, and everything is offered."""
     made = Asked(tmp_path, chained=())
     made.needs_loopback = False
     assert made.directory.look() == Spoken(SUPPORTED_VERSIONS)
-    assert made.runs == {}
+    assert made.runs == {"vpc-cni": 1}
 
 
 def test_what_cannot_be_looked_at_is_told(tmp_path: Path) -> None:

@@ -50,14 +50,19 @@ def test_a_sound_node_has_no_findings(node: FakeNode) -> None:
 
 
 def test_an_eni_detached_by_hand_is_a_violation_while_sandboxes_are_on_it(node: FakeNode) -> None:
-    """Its link is gone: said in one look, with the number of sandboxes that have no network, and without EC2."""
+    """Its link is gone: said in one look, with the sandboxes that have no network, and without EC2; EC2's answer adds the ENI, and not
+    each of its addresses."""
     eni_id = secondary(node)
     eni = node.datastore.eni(eni_id)
     assert eni is not None
     node.hostnet.unplugged.add(eni.mac)
     (found,) = about(audit(node, ask_ec2=False), eni_id)
     assert found.severity is Severity.VIOLATION
-    assert found.what == f"its link with MAC {eni.mac} is missing: 1 sandbox on it without network"
+    (name,) = (one.sandbox_name or str(one.key) for one in node.datastore.attachments() if one.eni_id == eni_id)
+    assert found.what == f"its link with MAC {eni.mac} is missing: 1 sandbox on it without network: {name}"
+    del node.ec2.enis[eni_id]
+    told = [one.subject for one in audit(node).findings]
+    assert told == [eni_id, eni_id]
     for attachment in node.datastore.attachments():
         node.delete(attachment.key.container_id)
     assert [found.severity for found in about(audit(node, ask_ec2=False), eni_id)] == [Severity.DIFFERENCE]

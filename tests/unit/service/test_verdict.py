@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.demand import PoolStatus
 from ipamd.core.health import Health, Phase, StageReport, StageState
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.errors import CloudError
@@ -105,6 +106,10 @@ def test_an_error_that_was_corrected_says_so() -> None:
             said(is_ready=True, conditions=EMPTY),
             "ready, with 1 condition: pool: no address is assignable: EC2 AssignPrivateIpAddresses: InsufficientFreeAddressesInSubnet",
         ),
+        (
+            said(is_ready=True, count=3, conditions={"plugins": "plugins: /opt/cni/bin/vpc-cni is missing", "cri": "CRI: away"}),
+            "ready, with 2 conditions: plugins: /opt/cni/bin/vpc-cni is missing; cri",
+        ),
         # EC2's refusal is a condition of its own, and the cause of the empty pool: it is told once
         (
             said(is_ready=True, conditions=EMPTY | {"ec2": f"EC2: {FULL}; use a larger subnet"}),
@@ -181,6 +186,11 @@ def test_the_facts_come_from_memory_and_an_empty_pool_is_a_condition_that_ends_b
     assert (empty.assignable_count, empty.is_ready) == (0, True)
     assert empty.conditions["pool"].startswith("pool: no address is assignable: all 3 of 3 ENIs")
     node.health.require_status()
+    node.app.context.demand.publish(PoolStatus(sentence="short of 1 address"))
+    node.ec2.throttled = (node.clock.monotonic(),) * 2
+    (delayed,) = told(facts(sources))
+    assert delayed.text == "pool: no address is assignable: EC2 throttles it: short of 1 address"
+    assert "retry" not in delayed.next
     calls = sum(node.ec2.calls.values())
     node.delete("s0")
     node.cool()
