@@ -169,9 +169,11 @@ class Handover:
         if self._backend is not None:  # a setting asks to listen where the other daemon did; a refusal is a condition
             try:
                 self._backend.start()
-                log.info("the plugin of amazon-vpc-cni-k8s is served socket=%s", self._backend.path)
+                log.info("what the daemon of amazon-vpc-cni-k8s is asked is answered socket=%s", self._backend.path)
             except SettingsError as error:
-                self._health.report("cni-backend", f"cni-backend: the other's plugin is not served: {error}", error=error)
+                self._health.report(
+                    "cni-backend", f"cni-backend: who asks the other's daemon is not answered: {error}", error=error
+                )
         return True
 
     def finish(self) -> None:

@@ -44,6 +44,7 @@ class Backend:
             datastore=self.node.datastore,
             clock=self.node.clock,
             uses_external_snat=lambda: self.uses_external_snat,
+            policy_mode="strict",
             refused=self.refused.append,
         )
         self.server = CniBackendServer(self.servicer, path=folder / "theirs.sock")
@@ -63,6 +64,15 @@ def add(backend: Backend, **changed: object) -> Any:
     with grpc.insecure_channel(f"unix:{backend.server.path}") as channel:
         stub = cni_backend_pb2_grpc.CNIBackendStub(channel)  # type: ignore[no-untyped-call]  # generated code
         return stub.AddNetwork(pb.AddNetworkRequest(**{**REQUEST, **changed}), timeout=20)
+
+
+def test_its_plugin_asks_the_policy_agent(backend: Backend) -> None:
+    """The link is its to make, so the filter is its to ask for; at a DEL the agent is told by us alone, and later."""
+    assert add(backend).NetworkPolicyMode == "strict"
+    with grpc.insecure_channel(f"unix:{backend.server.path}") as channel:
+        stub = cni_backend_pb2_grpc.CNIBackendStub(channel)  # type: ignore[no-untyped-call]  # generated code
+        reply = stub.DelNetwork(pb.DelNetworkRequest(ContainerID=REQUEST["ContainerID"], IfName="eth0"), timeout=20)
+    assert reply == pb.DelNetworkReply(Success=True)
 
 
 def test_external_snat_is_the_setting_of_the_moment(backend: Backend) -> None:
