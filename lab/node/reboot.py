@@ -21,7 +21,6 @@ from lab.vpc.model import Eni
 PROGRAMS = "/run/booted"
 """A directory with a containerd and a runc of this boot; after `reboot` only."""
 
-UPTIME_S = 5.0  # ours: what a boot has taken when containerd starts
 CUT_TIMEOUT_S = 60.0
 BOOT_ID = "/run/.lab/boot-id"
 
@@ -63,12 +62,13 @@ ip rule add from all lookup default pref 32767
 nft flush ruleset
 cat /proc/sys/kernel/random/uuid >"$2"
 mount --bind "$2" /proc/sys/kernel/random/boot_id
+sleep 1 # a time namespace counts from whole seconds, and no boot begins before the last one has ended
 """
 """Each process is ended by its ID in the node's own PID namespace. `$1`: the node's name, which no other namespace has; `$2`:
 BOOT_ID."""
 
 CONTAINERD = """#!/bin/sh
-exec unshare --time --monotonic={offset_s} --boottime={offset_s} {containerd} "$@"
+exec unshare --time --monotonic=-{monotonic_s} --boottime=-{boottime_s} {containerd} "$@"
 """
 RUNC = """#!/bin/sh
 previous=
@@ -101,15 +101,21 @@ def reboot(node: Node, enis: Iterable[Eni], *, containerd: str) -> None:
     done = node.run(["/bin/sh", "-c", CUT, "cut", node.name, BOOT_ID], timeout_s=CUT_TIMEOUT_S, check=False)
     if done.returncode:
         raise NodeError(f"node {node.name} did not reboot: {done.stdout}{done.stderr}")
+    clocks = boot_clocks(containerd=f"{containerd}/containerd")
     amazon_linux.boot(node.netns)
     for eni in enis:
         amazon_linux.follow(node.netns, [port.interface_name(eni)])
         if port.is_primary(eni):
             node.netns.ip(port.dhcp_lines(eni))
-    offset_s = round(UPTIME_S - time.clock_gettime(time.CLOCK_BOOTTIME))
     for name, text in (
-        ("containerd", CONTAINERD.format(offset_s=offset_s, containerd=f"{containerd}/containerd")),
+        ("containerd", clocks),
         ("runc", RUNC.format(programs=PROGRAMS, runc=runc)),
         ("boot-id", HOOK.format(boot_id=BOOT_ID)),
     ):
         node.write_file(f"{PROGRAMS}/{name}", text.encode(), 0o755)
+
+
+def boot_clocks(*, containerd: str) -> str:
+    """A script that starts a program with clocks that count from now. Args: containerd: the program."""
+    monotonic_s, boottime_s = (int(time.clock_gettime(clock)) for clock in (time.CLOCK_MONOTONIC, time.CLOCK_BOOTTIME))
+    return CONTAINERD.format(monotonic_s=monotonic_s, boottime_s=boottime_s, containerd=containerd)
