@@ -217,6 +217,7 @@ def test_an_eni_detached_by_hand() -> None:
         assert {"without network", "has it and no network", "kubectl delete pod"} <= page.quoted
         status, text = ask(made, page.commands[1])
         assert (status, f"{len(on_it)} sandboxes on it without network" in text) == (1, True), text
+        assert all(f"default/{name}" in text for name in on_it), "named at once, before EC2 has confirmed it"
 
         def named() -> list[str]:
             lines = ask(made, page.commands[1])[1].splitlines()

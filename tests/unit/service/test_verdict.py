@@ -110,6 +110,10 @@ def test_an_error_that_was_corrected_says_so() -> None:
             said(is_ready=True, count=3, conditions={"plugins": "plugins: /opt/cni/bin/vpc-cni is missing", "cri": "CRI: away"}),
             "ready, with 2 conditions: plugins: /opt/cni/bin/vpc-cni is missing; cri",
         ),
+        (
+            said(is_ready=True, count=3, conditions={"policy agent": "policy agent: it does not answer"}),
+            "ready, with 1 condition: policy agent: it does not answer",
+        ),
         # EC2's refusal is a condition of its own, and the cause of the empty pool: it is told once
         (
             said(is_ready=True, conditions=EMPTY | {"ec2": f"EC2: {FULL}; use a larger subnet"}),
