@@ -82,7 +82,7 @@ class Space:
 
     def call(self, function, *args, **named):
         """Run a function inside."""
-        return self._thread.submit(function, *args, **named).result(timeout=30)
+        return self._thread.submit(function, *args, **named).result(timeout=90)
 
     def submit(self, function, *args):
         """Start a function inside."""

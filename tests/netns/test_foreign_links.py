@@ -24,8 +24,8 @@ from tests.netns import packets
 from tests.netns.confined import NODE, PRIMARY, SECONDARY, VPC, WORLD, Node
 from tests.netns.test_own_inside import KernelNode
 from tests.netns.test_repair_at_once import node as live_node  # noqa: F401  # a fixture
-from tests.netns.test_repair_at_once import until
 from tests.netns.test_would_arrive import refuses
+from tests.rig import wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -77,7 +77,9 @@ def arrived(node, mac, sources, *, kind="veth", inside="inner0", sender=None, ta
 
 def wait_for_addresses(space):
     """Duplicate address detection is over for every link that is up: each has its link-local address."""
-    until("link-local addresses", lambda: "fe80" in (shown := space.sh("ip -6 addr show up")) and "tentative" not in shown)
+    wait_until(
+        lambda: "fe80" in (shown := space.sh("ip -6 addr show up")) and "tentative" not in shown, what="link-local addresses"
+    )
 
 
 def condition(node):
@@ -113,7 +115,7 @@ def test_a_sandbox_that_makes_one_on_the_host_is_noticed_at_once(live_node):  # 
     host = f"/proc/{os.getpid()}/fd/{live_node.world.host.fd}"
     space.sh(f"ip link add name inner0 type veth peer name evil0 netns {host} && ip link set inner0 up")
     live_node.world.host.sh("ip link set evil0 up")
-    until("named", lambda: f"evil0 leads into {pod.key}" in condition(live_node))
+    wait_until(lambda: f"evil0 leads into {pod.key}" in condition(live_node), what="named")
     space.sh("ip link del inner0")
 
 
@@ -348,8 +350,9 @@ def test_no_other_link_that_it_makes_tells_the_node_a_router(world, kind):
     mac = world.host.ip("link show to0")[0]["address"]
 
     def advertise():
-        until(
-            "link-local address", lambda: "fe80" in (shown := world.host.sh("ip -6 addr show to0")) and "tentative" not in shown
+        wait_until(
+            lambda: "fe80" in (shown := world.host.sh("ip -6 addr show to0")) and "tentative" not in shown,
+            what="link-local address",
         )
         if kind == "a bridge":
             packets.send(intruder, "inner0", [packets.router_advertisement()] * 3, to=mac, kind=packets.ETH_P_IPV6)
@@ -432,13 +435,13 @@ def test_links_that_come_and_go_make_no_pass(live_node):  # noqa: F811  # the fi
         if number == 1:  # what the start announced is over
             live_node.passes.clear()
         space.sh(f"ip link add inner0 type veth peer name evil{number} netns {host.path} && ip link set inner0 up")
-        until("in the set", lambda name=f'"evil{number}"': name in numbers_of(host))
-        until("named", lambda name=f"evil{number}": name in condition(live_node))
+        wait_until(lambda name=f'"evil{number}"': name in numbers_of(host), what="in the set")
+        wait_until(lambda name=f"evil{number}": name in condition(live_node), what="named")
         space.sh("ip link del inner0")
-        until("not named", lambda: not condition(live_node))
-        until("out of the set", lambda: "elements" not in numbers_of(host))
+        wait_until(lambda: not condition(live_node), what="not named")
+        wait_until(lambda: "elements" not in numbers_of(host), what="out of the set")
     assert live_node.passes == []
-    until("verified", live_node.hostnet.is_source_checked)
+    wait_until(live_node.hostnet.is_source_checked, what="verified")
 
 
 def delete_on_the_host(sandbox, name):
@@ -469,7 +472,7 @@ def test_a_sandbox_that_loses_its_veth_to_another_is_named(live_node):  # noqa: 
         live_node.host_reconciler.reconcile(is_by_clock=True)
         return str(lost.key) in live_node.health.conditions_by_subject().get("repair of sandboxes", "")
 
-    until("named", is_named)
+    wait_until(is_named, what="named")
     findings = audit(live_node.app.introspection.sources, ask_ec2=False).findings
     assert any(one.subject == str(lost.address) and "is gone" in one.what for one in findings)
     assert live_node.datastore.attachment(lost.key) == lost, "its address is given to nobody"

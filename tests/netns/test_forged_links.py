@@ -11,7 +11,7 @@ from ipamd.model.family import IPV6
 from ipamd.report.audit import audit
 from tests.netns.conftest import EACH_FAMILY
 from tests.netns.test_repair_at_once import node as live_node  # noqa: F401  # a fixture
-from tests.netns.test_repair_at_once import until
+from tests.rig import wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.slow, EACH_FAMILY]
 
@@ -101,7 +101,7 @@ def test_what_a_second_link_says_changes_no_record(live_node, claim, name):  # n
         node.host_reconciler.reconcile()
         return f"{name} leads into {own.key}" in node.health.conditions_by_subject().get("foreign links", "")
 
-    until("named", is_named)
+    wait_until(is_named, what="named")
     assert any(one.subject == name and str(own.key) in one.what for one in findings(node))
     restart(node)
     node.host_reconciler.reconcile()
