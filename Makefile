@@ -13,8 +13,8 @@ PYTEST := $(BIN)/python -m pytest
 # Thousands of processes start here: none compiles what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests wait for daemons, deadlines and cooldowns four fifths of their time, so six workers keep two cores busy.
-WORKERS ?= 6
+# Tests wait for daemons, deadlines and cooldowns four fifths of their time, so eight workers keep two cores busy.
+WORKERS ?= 8
 
 # Files whose tests look at fewer cases without VPC_IPAMD_HEAVY, or which leave the processor to few
 HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test_probe_cleanup.py tests/lab/chaos/test_run.py \
@@ -41,9 +41,13 @@ help: ## list the commands
 setup: $(STAMP) ## install what is missing: Debian packages, the virtual environment, generated data
 	@$(if $(IS_NEW),,PYTHON=$(PYTHON) tools/setup.sh packages)
 
-$(STAMP): setup.cfg pyproject.toml tools/setup.sh
-	@PYTHON=$(PYTHON) tools/setup.sh packages venv
+$(STAMP): setup.cfg pyproject.toml tools/setup.sh | debian-packages
+	@PYTHON=$(PYTHON) tools/setup.sh beside venv
 	touch $(STAMP) # $(eval IS_NEW := yes)
+
+.PHONY: debian-packages
+debian-packages:
+	@tools/setup.sh debian_packages
 
 plugin: setup build/vpc-cni ## build/vpc-cni: the plugin as one static file for this machine
 
@@ -51,13 +55,16 @@ plugin-arm64: setup ## build/vpc-cni-arm64: the same for arm64; installs Debian'
 	@tools/setup.sh arm64
 	$(MAKE) --no-print-directory build/vpc-cni-arm64
 
-build/vpc-cni: $(PLUGIN_SOURCES) tools/build_plugin.sh tools/fetch_micropython.sh | setup
+build/vpc-cni: $(PLUGIN_SOURCES) tools/build_plugin.sh tools/fetch_micropython.sh | debian-packages
 	@tools/build_plugin.sh $@
 
 build/vpc-cni-arm64: $(PLUGIN_SOURCES) tools/build_plugin.sh tools/fetch_micropython.sh | setup
 	@tools/build_plugin.sh $@ arm64
 
-plugin-if-possible: setup
+plugin-if-possible: setup plugin-alone
+
+.PHONY: plugin-alone
+plugin-alone: debian-packages
 	@$(MAKE) --no-print-directory build/vpc-cni || echo "make: the lab's nodes get the interpreted plugin instead" >&2
 
 fmt: $(STAMP) ## format the code
@@ -86,7 +93,9 @@ proto-check: $(STAMP) ## is ipamd/pb what proto/ says?
 unit: $(STAMP) ## tests that need neither root nor a runtime
 	$(PYTEST) tests/unit tests/property
 
-test: plugin-if-possible ## everything: checks, then all tests
+test: ## everything: checks, then all tests
+	# The compiler of the plugin and pip side by side: each has a core.
+	$(MAKE) --no-print-directory -j2 setup plugin-alone
 	# Beside the checks: pytest compiles each file once, not once in each worker.
 	$(PYTEST) --collect-only -qq tests >/dev/null & collected=$$!
 	$(MAKE) --no-print-directory lint type imports docstrings proto-check

@@ -30,6 +30,7 @@ find build/micropython -maxdepth 1 -name "$target-*" ! -path "*-$key" -exec rm -
 export MICROPY_GIT_TAG=source MICROPY_GIT_HASH=debian SOURCE_DATE_EPOCH=0 PYTHONDONTWRITEBYTECODE=1 LC_ALL=C
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+export MAKEFLAGS=-j$(nproc)
 { make -C "$top/mpy-cross" PYTHON=python3 &&
   make -C "$port" TOP="$top" BUILD="$objects" PYTHON=python3 CC="$compiler" STRIP="$strip" SIZE="$size"
 } >"$log" 2>&1 || { tail -n 20 "$log" >&2; echo "build_plugin: the build failed" >&2; exit 1; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data),
-# `containerd17` (two further containerds for some tests) and `reference_plugins` (both go with `packages`), `arm64` (a cross compiler
+# `containerd17` (two further containerds for some tests) and `reference_plugins` (both are `beside`, and go with `packages`), `arm64` (a cross compiler
 # and QEMU, for the plugin), `image` (what `make image` needs), `lock`, `machine` (the arm64 machine of `make test-arm64`), `manifests`
 # (kubectl, helm and kustomize, none of them installed), `helm` (alone, for `make cluster`), `heavy` (all of these, Chromium and
 # Prometheus: `make test-all`).
@@ -28,6 +28,10 @@ helm_version=v3.19.0 kustomize_version=v5.7.1
 
 packages() {
     debian_packages
+    beside
+}
+
+beside() {
     containerd17
     reference_plugins
 }
@@ -162,7 +166,8 @@ venv() {
         "$python" -m venv .venv
     fi
     echo "setup: installing Python packages"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat --editable '.[test]'
+    # Python compiles what is imported, a third of it, and then only.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --config-settings editable_mode=compat --editable '.[test]'
     lab_command
     .venv/bin/python -m ipamd.cloud.trim_model
 }

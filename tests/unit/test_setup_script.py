@@ -58,7 +58,7 @@ def test_each_command_asks_for_its_parts(target: str, parts: set[str]) -> None:
     """Beside those of `make setup`."""
     done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     asked = {word for line in re.findall(r"tools/setup\.sh ([a-z_ 0-9]+)", done.stdout) for word in line.split()}
-    assert asked - {"packages", "venv"} == parts
+    assert asked - {"packages", "debian_packages", "beside", "venv"} == parts
 
 
 def test_what_was_installed_is_written_down(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_an_idle_process_that_is_lost_costs_no_call(
 ) -> None:
     """Nothing was sent through it, so even what is made once is made, by another one."""
     assert world.ask() == 1
-    monkeypatch.setattr(child, "START_S", 5.0)
+    monkeypatch.setattr(child, "START_S", 15.0)
     first = world.pid
     os.kill(first, number)
     assert world.assign() == 3

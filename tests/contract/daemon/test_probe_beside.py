@@ -21,6 +21,7 @@ def probe(made: Rig) -> dict[str, Any]:
         cwd=str(REPOSITORY),
         env=made.driver.environment,
         check=False,
+        timeout_s=120,
     )
     assert done.stdout, done.stderr
     return dict(json.loads(done.stdout))
@@ -30,7 +31,7 @@ def test_a_probe_beside_the_daemon_leaves_pool_and_sandboxes_alone() -> None:
     """Every assumption holds here, links included; the daemon gives none of the probe's addresses, and nothing is left (I2, I9)."""
     with rig(instance_type="m5.xlarge", attach_delay_s=0.5, env={"MAX_ENI": "2"}) as made:
         assert made.add("a").ok
-        wait_until(lambda: made.pool()["total_count"] == 28, what="both ENIs are full", timeout_s=30)
+        wait_until(lambda: made.pool()["total_count"] == 28, what="both ENIs are full", timeout_s=60)
         before = set(made.lab.vpc.world.enis)
         report = probe(made)
         others = {check["name"]: check["verdict"] for check in report["checks"] if check["verdict"] != "holds"}
