@@ -21,7 +21,7 @@ from lab.chaos.kubelet import Kubelet
 from lab.chaos.lies import DESCRIBE_LIES, SLOTS
 from lab.chaos.node import ADDRESSES_PER_ENI, ChaosNode
 from lab.chaos.observer import Observer
-from lab.chaos.plan import IPV6_NODE, Event, Kind, Plan
+from lab.chaos.plan import Event, Kind, Plan
 from lab.chaos.report import Report
 from lab.lab import IPV6_CIDR, Lab
 from lab.node.errors import NodeError
@@ -74,7 +74,7 @@ def play(plan: Plan, options: Options) -> Report:
                     limits=LIMITS,
                     delays=Delays(attach_s=ATTACH_DELAY_S),
                     seed=plan.seed,
-                    ipv6_cidr=IPV6_CIDR if IPV6_NODE in plan.nodes else "",
+                    ipv6_cidr=IPV6_CIDR,  # without a node of it too: other hands attach ENIs that have nothing else
                 ),
             )
         )
