@@ -16,6 +16,8 @@ from lab.chaos.expected_state import ExpectedState, PodRecord, Violation
 from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
 from lab.chaos.observation import look_inside
+from lab.chaos.plan import COOLDOWN_S
+from lab.chaos.tolerances import COOLDOWN_MARGIN_S
 from lab.fabric.errors import FabricError
 from lab.node.errors import SandboxError
 from lab.node.kernel_view import read_kernel
@@ -132,12 +134,12 @@ class Kubelet:
                 self._clear_away(pod)
                 return
             self._expected.on_removing(record.sandbox_id)
-            served_since = time.monotonic()
+            served_since = began_s = time.monotonic()
             while not self._ended.is_set():
                 try:
                     ready_since = self._node.state().ready_since
                     self._node.lab_node.cri.stop(record.sandbox_id)
-                    self._demand_gone(record, ready_since)
+                    self._demand_gone(record, ready_since, began_s)
                     self._node.lab_node.cri.remove(record.sandbox_id)
                     break
                 except SandboxError as error:
@@ -158,8 +160,9 @@ class Kubelet:
                 self._records.pop(pod, None)
             self._history.note("removed", node=record.node, counted="pod removed", pod=pod, address=record.address)
 
-    def _demand_gone(self, record: PodRecord, ready_since: float | None) -> None:
-        """Demand that neither route nor rule is left when DEL is answered (I4), unless the DEL may have been spooled."""
+    def _demand_gone(self, record: PodRecord, ready_since: float | None, began_s: float) -> None:
+        """Demand that neither route nor rule is left when DEL is answered (I4), unless the DEL may have been spooled, or its reply came
+        so late that another sandbox may have the address."""
         try:
             kernel = read_kernel(self._node.lab_node)
         except FabricError as error:
@@ -174,7 +177,8 @@ class Kubelet:
             )
             if record.address in addresses or record.egress in addresses
         ]
-        status = self._node.daemon.status() if left else None
+        may_be_given = time.monotonic() - began_s > COOLDOWN_S - COOLDOWN_MARGIN_S
+        status = self._node.daemon.status() if left and not may_be_given else None
         was_there = ready_since is not None and self._node.state().ready_since == ready_since
         if status is not None and was_there and not status["spooled_count"]:
             what = f"left at the reply of its DEL: {', '.join(left)}"
