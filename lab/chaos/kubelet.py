@@ -161,8 +161,8 @@ class Kubelet:
             self._history.note("removed", node=record.node, counted="pod removed", pod=pod, address=record.address)
 
     def _demand_gone(self, record: PodRecord, ready_since: float | None, began_s: float) -> None:
-        """Demand that neither route nor rule is left when DEL is answered (I4), unless the DEL may have been spooled, or its reply came
-        so late that another sandbox may have the address."""
+        """Demand that neither route nor rule is left when DEL is answered (I4), unless the DEL may have been spooled, or its reply
+        came so late that another sandbox may have the address."""
         try:
             kernel = read_kernel(self._node.lab_node)
         except FabricError as error:
