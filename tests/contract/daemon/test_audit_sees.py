@@ -77,4 +77,4 @@ def test_a_link_that_is_gone_is_a_violation(two_enis: Rig) -> None:
     two_enis.node.run(["ip", "link", "del", link])
     found = [(severity, what) for severity, subject, what in findings(two_enis) if subject == eni_id and "missing" in what]
     assert [severity for severity, _ in found] == ["violation"]
-    assert found[0][1].endswith("on it without network")
+    assert "on it without network" in found[0][1]
