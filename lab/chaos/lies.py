@@ -151,6 +151,9 @@ IPV6_LIES: Mapping[str, Callable[[Random], dict[str, Any]]] = {
 }
 """What a node with IPv6 meets besides; AmazonEKS_CNI_Policy lacks that action."""
 
+DENIALS = frozenset({"iam-condition", "iam-denied", "iam-denied-ipv6"})
+"""Those that a person mends, who then runs `ipamctl retry`: what is denied is asked for after ten minutes and later by itself."""
+
 DESCRIBE_LIES = frozenset(
     {
         "describe-empty",

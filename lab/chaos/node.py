@@ -60,6 +60,10 @@ class ChaosNode:
         if self.agent is not None:
             self.agent.open()
 
+    def retry(self) -> None:
+        """Have the daemon ask EC2 now for what it refused, if it serves: one that starts asks anyway."""
+        self.daemon.ask(lambda client: client.ask("Retry"))
+
     def close(self) -> None:
         """Let the worker finish and end the watcher."""
         self._worker.shutdown(wait=True, cancel_futures=True)

@@ -18,7 +18,7 @@ from lab.chaos.hands import OtherHands
 from lab.chaos.healing import Healing
 from lab.chaos.history import History
 from lab.chaos.kubelet import Kubelet
-from lab.chaos.lies import DESCRIBE_LIES, SLOTS
+from lab.chaos.lies import DENIALS, DESCRIBE_LIES, SLOTS
 from lab.chaos.node import ADDRESSES_PER_ENI, ChaosNode
 from lab.chaos.observer import Observer
 from lab.chaos.plan import Event, Kind, Plan
@@ -220,6 +220,9 @@ class _Run:
         self._lie(event, -1)
         self._history.note(f"fault {event.arg('name')} ended")
         self._faults_in_force -= 1
+        if event.arg("name") in DENIALS:
+            for node in self._nodes.values():
+                node.queue(node.retry)
         if not self._faults_in_force:
             self.observer.faults_are(in_force=False)
 
