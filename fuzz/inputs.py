@@ -19,7 +19,6 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "cni_plugin/_cni.py": ("plugin_input", "plugin_process", "plugin_peer", "plugin_peer_process", "hpack", "json", "envelope"),
     "ipamd/cloud/bounded_http.py": ("ec2_answers", "metadata_answers"),
     "ipamd/cloud/metadata.py": ("metadata_answers",),
-    "ipamd/cloud/network_file.py": ("node_files",),
     "ipamd/datastore/spool.py": ("node_files",),
     "ipamd/history.py": ("node_files",),
     "ipamd/host/conflist.py": ("node_files",),
@@ -48,6 +47,7 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
 WITHOUT: Mapping[str, str] = {
     "cni_plugin/build.py": "our own sources, at build time",
     "cni_plugin/spool.py": "a comment",
+    "ipamd/adapters.py": "custom networking's file, read by `settings_file.py` and understood by `subnets.py`",
     "ipamd/cloud/child.py": "a process of ours; what EC2 answers it comes through the client (`ec2_answers`)",
     "ipamd/cloud/trim_model.py": "the image's own data",
     "ipamd/daemon.py": "signals through a pipe of the process",
@@ -62,7 +62,9 @@ WITHOUT: Mapping[str, str] = {
     "ipamd/kernel/netns.py": "opened for its namespace, and not read",
     "ipamd/kernel/other_software.py": "the kernel's binary tables; nftables' JSON comes through `nft.py`",
     "ipamd/kernel/routing.py": "numbers of the kernel's sysctls",
+    "ipamd/lifecycle.py": "sees that the sockets are there",
     "ipamd/model/intent.py": "rows of our own datastore",
+    "ipamd/policy/agent.py": "one flag from a socket that only root can make, of 64 KiB at most (`tests/contract/policy`)",
     "ipamd/ready_marks.py": "compared with one line",
     "ipamd/reload.py": "compared with what was read before; read by `settings_file.py`",
 }

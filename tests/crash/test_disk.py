@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lab.node.plugin import PLUGIN_PATH
 from lab.vpc.family import IPV6
 from tests.families import HEAVY_IPV6, in_both_of_lab, lab_family_for
 from tests.patience import PATIENCE_S
@@ -132,8 +133,9 @@ def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
     made.kill()
     made.lab.faults.apply({"unreachable": {"ec2": "refuse", "imds": "refuse"}})
     try:
-        # A runtime is expected, so is a plugin that it needs: Debian has it there.
-        made.start(env={"CRI_SOCKET": "/run/nowhere.sock", "VPC_IPAMD_CNI_BIN_DIR": "/usr/lib/cni"})
+        # A runtime is expected, so is a plugin that it needs, besides ours: Debian has it.
+        made.node.run(["/bin/sh", "-c", f"mkdir /run/cni && ln -s {PLUGIN_PATH} /usr/lib/cni/loopback /run/cni/"])
+        made.start(env={"CRI_SOCKET": "/run/nowhere.sock", "VPC_IPAMD_CNI_BIN_DIR": "/run/cni"})
         assert made.cni("DEL", "old").ok
         added = made.add("new")
         assert added.ok, added.body
