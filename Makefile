@@ -18,6 +18,7 @@ WORKERS ?= 8
 
 # Files whose tests look at fewer cases without VPC_IPAMD_HEAVY, or which leave the processor to few
 HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test_probe_cleanup.py tests/lab/chaos/test_run.py \
+           tests/property/test_datastore_machine.py \
            tests/contract/plugin/test_plugin_onefile.py::test_two_builds_give_the_same_bytes
 # What has no test marked heavy but those that the line above has
 NOT_HEAVY := tests/contract/plugin tests/heavy tests/lab/chaos/test_run.py

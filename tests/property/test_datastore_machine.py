@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -445,6 +446,9 @@ class SparseDatastoreMachine(DatastoreMachine):
     pool = POOL_6
 
 
+EXAMPLES = 90 if os.environ.get("VPC_IPAMD_HEAVY") else 30
+"""Other ones in each run."""
+
 TestDatastoreMachine = DatastoreMachine.TestCase
 TestSparseDatastoreMachine = SparseDatastoreMachine.TestCase
-TestDatastoreMachine.settings = TestSparseDatastoreMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestDatastoreMachine.settings = TestSparseDatastoreMachine.settings = settings(max_examples=EXAMPLES, stateful_step_count=40)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.property.graph.scenario import assert_sound
 
-HEAVY_FROM = 34
+HEAVY_FROM = 33
 
 pytestmark = pytest.mark.slow
 
