@@ -68,7 +68,8 @@ class Served:
 
     def call(self, request: bytes = b"", *, metadata: tuple[tuple[str, str], ...] = ()) -> grpc.StatusCode:
         """Make one call with these bytes; returns how it ended."""
-        with grpc.insecure_channel(f"unix:{self.path}") as channel:
+        # Of its own: a connection that another call could not make is tried again only after a pause.
+        with grpc.insecure_channel(f"unix:{self.path}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             try:
                 channel.unary_unary(self.method)(request, timeout=PATIENCE_S, metadata=metadata)  # type: ignore[call-arg]  # as bytes
             except grpc.RpcError as error:
