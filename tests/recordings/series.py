@@ -110,7 +110,10 @@ def extended(recording: Recording, *, until_s: int) -> Recording:
     period, more = recording.steady, max(until_s // recording.interval_s - recording.count, 0)
     if not period or not more:
         return recording
-    grown = {name: values + _repeated(values, period, more, _grows(name)) for name, values in recording.series.items()}
+    grown = {
+        name: values + _repeated(values, period, more, _grows(name) or _is_stuck(name, values[-period:]))
+        for name, values in recording.series.items()
+    }
     up, pods = recording.up, recording.pods
     return Recording(
         **{
@@ -127,10 +130,16 @@ def _grows(name: str) -> bool:
     family = name.partition("{")[0]
     return bool(
         re.search(
-            r"_(total|count|sum|bucket)$|^ipamd_metadata_difference_age_s$|^ipamd_oldest_operation_age_s$|^awscni_(no_available|aws_api_|force_|ec2api_|reconcile)",
+            r"_(total|count|sum|bucket)$|^ipamd_metadata_difference_age_s$|^awscni_(no_available|aws_api_|force_|ec2api_|reconcile)",
             family,
         )
     )
+
+
+def _is_stuck(name: str, steady: list[Value]) -> bool:
+    """Whether the oldest operation is the same one all the time: its age goes on; where they follow each other it comes again."""
+    known = [value for value in steady if value is not None]
+    return name.startswith("ipamd_oldest_operation_age_s") and all(after > before for before, after in pairwise(known))
 
 
 def _repeated(values: list[Value], period: int, more: int, grows: bool) -> list[Value]:

@@ -17,6 +17,7 @@ which is too long here (docs/adr/0017-absence-at-ec2-needs-two-answers.md). Long
 @pytest.mark.privileged
 @pytest.mark.containerd
 @pytest.mark.heavy
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [[], ["--without-ipv6", "--policy"]], ids=["ipv6", "policy"])
 def test_two_minutes_of_chaos_break_no_invariant(options: list[str]) -> None:
