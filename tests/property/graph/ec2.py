@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv6Address
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import INSTANCE_TAG, InstanceLimits
@@ -16,6 +16,8 @@ from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from tests.fakes.cloud import INSTANCE, PRIMARY, SUBNET, FakeEc2
 from tests.property.graph.world import World
+
+T = TypeVar("T")
 
 CHANGES = frozenset(
     (
@@ -266,11 +268,11 @@ class RoughEc2(FakeEc2):
         """Somebody assigns more addresses to an ENI of ours."""
         eni = self.enis[eni_id]
         if self.family.is_sparse:
-            given_prefixes = self._take_prefixes(1)
+            given_prefixes = self._take_for_others(self._take_prefixes, 1)
             self.added |= set(map(slot, (prefix[0] for prefix in given_prefixes)))
             self.enis[eni_id] = replace(eni, prefixes=eni.prefixes | given_prefixes, has_ipv6=True)
         elif len(eni.secondary_addresses) + len(eni.prefixes) + count <= self.limits.slots_per_eni and self.left_count >= count:
-            given = frozenset(self._take_for_others(count))
+            given = frozenset(self._take_for_others(self._take, count))
             self.added |= given
             self.enis[eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses | given)
 
@@ -286,7 +288,7 @@ class RoughEc2(FakeEc2):
             eni_id,
             type(self.enis[PRIMARY].mac)(f"06:00:00:00:00:{self.foreign_count:02x}"),
             SUBNET,
-            self._take_for_others(1).pop(),
+            self._take_for_others(self._take, 1).pop(),
             status="in-use",
             attachment_id=f"attach-{eni_id}",
             attachment_status="attached",
@@ -299,7 +301,7 @@ class RoughEc2(FakeEc2):
     def give_to_others(self, count: int) -> None:
         """Somebody else in the subnet gets what was freed last."""
         if self.left_count > count:
-            self._take_for_others(count)
+            self._take_for_others(self._take, count)
 
     # Answers.
 
@@ -437,10 +439,10 @@ class RoughEc2(FakeEc2):
         self._came(given)
         return given
 
-    def _take_for_others(self, count: int) -> list[IPv4Address]:
+    def _take_for_others(self, take: Callable[[int], T], count: int) -> T:
         """Wherever others put them: we have not been told."""
         taken, got = dict(self.taken), self._got
-        given = self._take(count)
+        given = take(count)
         self.taken, self._got = taken, got
         return given
 
