@@ -152,7 +152,8 @@ class EniProvisioner(Service):
         now_s, taken_count = self._clock.monotonic(), self._usable_count() - self._datastore.counts().free
         if not count or now_s - self._ramp.began_s > RAMP_MAX_S:
             self._ramp = _Ramp(now_s, taken_count)
-        self._ramp.wanted_count = max(self._ramp.wanted_count, count + taken_count - self._ramp.taken_count)
+        # Sandboxes whose address others took count no more: that takes nothing from what is short.
+        self._ramp.wanted_count = max(self._ramp.wanted_count, count + max(taken_count - self._ramp.taken_count, 0))
 
     def release(self, action: Release) -> bool:
         """Release what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.

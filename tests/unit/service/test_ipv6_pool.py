@@ -352,3 +352,21 @@ def test_what_is_told_of_the_rest(tmp_path: Path) -> None:
         assert "it is never given: of a /80 the first and the last are left out" in told(end)
     assert told(prefix[-1] + 1).startswith(f"{prefix[-1] + 1} is not of this node")
     node.assert_sound()
+
+
+def test_a_prefix_that_was_taken_from_many_is_replaced_at_once(tmp_path: Path) -> None:
+    """What its sandboxes had counts no more, and takes nothing from what is wanted (I18)."""
+    node = node_of(tmp_path)
+    node.bring_up()
+    for number in range(5):
+        node.add(f"c{number}")
+    node.pool.run_once()  # nothing is wanted
+    node.ec2.enis[PRIMARY] = replace(node.ec2.enis[PRIMARY], prefixes=frozenset())
+    result = node.enis.sync_with_ec2(IDENTITY)
+    while result.again_s is not None:
+        node.clock.advance(result.again_s)
+        node.pool.run_once()
+        result = node.enis.sync_with_ec2(IDENTITY)
+    node.pool.run_once()
+    assert len(node.ec2.enis[PRIMARY].prefixes) == 1
+    node.add("next")
