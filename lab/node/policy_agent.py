@@ -127,9 +127,13 @@ class PolicyAgent:
         self.start(how=how, gap_s=gap_s)
 
     def fall_silent(self) -> None:
-        """Stop it: it takes connections, and answers nothing until `speak`."""
-        if self.process is not None:
-            self.process.send_signal(signal.SIGSTOP)
+        """Stop it: it takes connections, and answers nothing until `speak`. Returns when none of its threads runs any more."""
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGSTOP)
+        threads, deadline = Path(f"/proc/{self.process.pid}/task"), time.monotonic() + END_TIMEOUT_S
+        while self.is_running and not all(_is_stopped(one) for one in threads.iterdir()) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
     def speak(self) -> None:
         """Let it go on."""
@@ -221,3 +225,8 @@ def _judged(links: Mapping[str, Filtered], record: Iterable[Entry]) -> PolicyVie
             case "deleted" if entry.rest.get("is_unpinned"):
                 stale |= {ifindex for ifindex, program in ours.items() if program == entry.program}
     return PolicyView(links, frozenset(removed), frozenset(stale))
+
+
+def _is_stopped(thread: Path) -> bool:
+    """The state follows the name, which is in brackets and may have any sign. Source: proc(5), /proc/pid/stat."""
+    return (thread / "stat").read_text().rpartition(") ")[2][:1] in ("T", "t")

@@ -79,7 +79,8 @@ class Scene:
         request = (
             b"".join(bytes([8 * n + 2, len(text)]) + text.encode() for n, text in enumerate(fields, 1) if text) + b"\x20\x01"
         )
-        with grpc.insecure_channel(f"unix:{self.node.root}{SOCKET}") as channel:
+        # Of its own: a connection that another call could not make is tried again only after a pause.
+        with grpc.insecure_channel(f"unix:{self.node.root}{SOCKET}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             answer: bytes = channel.unary_unary(f"/rpc.NPBackend/{method}")(request, timeout=timeout_s)
         return answer == b"\x08\x01"
 
