@@ -12,8 +12,9 @@ from datetime import datetime
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Protocol
 
-from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
+from ipamd.model.attachment import AttachRequest, NetnsIdentity, Wired, WiringSpec
 from ipamd.model.aws_node import Allocation, ImportResult, Sign
+from ipamd.model.branch import Branch, PodFacts
 from ipamd.model.call_report import CallReport
 from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
 from ipamd.model.eni import Eni, InstanceLimits
@@ -192,6 +193,22 @@ class PolicyAgent(Protocol):
         """Have a name forgotten; one that it does not know is fine. `is_patient`: wait for an agent that is away."""
 
 
+# Security groups for pods.
+
+
+class PodFactsSource(Protocol):
+    """Who tells whether a pod must have a branch ENI, and which: the annotations that the runtime hands over, or kubelet."""
+
+    def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
+        """What is known of the pod now. A source that does not answer says so in `why`, and leaves `is_wanted` None (I11)."""
+
+    def wait(self, request: AttachRequest, *, timeout_s: float) -> None:
+        """Return when the facts may have changed, at the latest after `timeout_s`; at once if this source never tells."""
+
+    def close(self) -> None:
+        """End what is held open; a wait ends."""
+
+
 # The kernel: the wiring of sandboxes, and the host's routing.
 
 
@@ -219,6 +236,7 @@ class Wiring(Protocol):
         is_source_checked: bool = False,
         key: AttachmentKey | None = None,
         second: WiringSpec | None = None,
+        branch: Branch | None = None,
     ) -> HostVeth | None:
         """Drop route and rules, take the link down and put it into the dying group (DEL). Absent parts are fine.
 
@@ -226,6 +244,7 @@ class Wiring(Protocol):
             None if there was none.
         `is_source_checked`: the host drops what comes from a source that is not routed back (`HostNetwork.is_source_checked`), so
         the link may stay up until the sweep, if no route of the address is left. `second`: that for egress, which goes the same way.
+        `branch`: the VLAN link goes the same way too, if its alias has this address, and so do the rules that lead to its table.
         """
 
     def veth(self, name: str) -> HostVeth | None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
 
+from ipamd.model.branch import Branch
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IpAddress, IpNetwork, family_of
@@ -32,6 +33,10 @@ IMPORTED_TAG = "vpc-ipamd/1-imported"
 """Of a sandbox that amazon-vpc-cni-k8s wired: its MACs are not derived from its key (docs/adr/0037)."""
 EGRESS_TAG = "vpc-ipamd-egress/1"
 """Of a sandbox's second link, with its address for egress. Earlier releases take it for no identity, so they leave the link alone."""
+
+BRANCH_TAG = "vpc-ipamd-branch/1"
+"""Of a sandbox with a branch ENI, whose address is not of the pool; the VLAN link's alias says the rest (`branch.py`). Earlier
+releases take it for no identity."""
 
 
 class Origin(StrEnum):
@@ -53,7 +58,8 @@ class NetnsIdentity:
 class Attachment:
     """The owner of one pool address, with the answer to its CNI ADD.
 
-    `address` alone is of the pool; `other_address`: of the other family, from its range for egress, or None.
+    `address` alone is of the pool; `other_address`: of the other family, from its range for egress, or None. `branch`: of a sandbox
+    whose address is that of a branch ENI (`eni_id`), which the pool does not know; None of all others.
     `fingerprint` identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
     `result` is the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
     """
@@ -74,6 +80,7 @@ class Attachment:
     pod_name: str = ""
     pod_uid: str = ""
     other_address: IpAddress | None = None
+    branch: Branch | None = None
 
     @property
     def sandbox_name(self) -> str:
@@ -89,7 +96,8 @@ class WiringSpec:
     `others_mac`: of a sandbox that amazon-vpc-cni-k8s wired, the host veth's MAC, "" where it is not known; else None.
     `prefix`: the delegated prefix of the address, whose from-rule serves all its sandboxes; None: it has a rule of its own.
     `other_address`: what it has for egress, by a second link, or None. That link has a spec of its own (`is_egress`), so that what
-    wires and compares links does so for both.
+    wires and compares links does so for both. `branch`: of a sandbox that is led to a branch ENI, `eni_id`, by a VLAN link on the
+    link of the trunk ENI, whose MAC is `trunk_mac` ("" where it need not be made any more).
     """
 
     key: AttachmentKey
@@ -102,6 +110,9 @@ class WiringSpec:
     prefix: IpNetwork | None = None
     other_address: IpAddress | None = None
     is_egress: bool = False
+    branch: Branch | None = None
+    eni_id: EniId = EniId("")
+    trunk_mac: MacAddress = MacAddress("")
 
     @property
     def links(self) -> tuple[WiringSpec, ...]:
@@ -140,6 +151,8 @@ class WiringSpec:
         """The host veth's ifalias."""
         if self.is_egress:
             return encode_alias(self.key, self.address, tag=EGRESS_TAG)
+        if self.branch:
+            return encode_alias(self.key, self.address, tag=BRANCH_TAG)
         return encode_alias(self.key, self.address, tag=IMPORTED_TAG if self.is_imported else ALIAS_TAG)
 
     @property
@@ -268,6 +281,7 @@ class AttachRequest:
     """One ADD (or CHECK). `config_digest` identifies the network configuration, byte for byte.
 
     `is_wired_by_caller`: by the plugin of amazon-vpc-cni-k8s, which wires the sandbox after the reply.
+    `annotations`: the pod's, as they were when this sandbox was begun, if the runtime hands them over; else None.
     """
 
     key: AttachmentKey
@@ -278,6 +292,7 @@ class AttachRequest:
     names: SandboxNames = field(default_factory=SandboxNames)
     prev_result: JsonObject | None = None
     is_wired_by_caller: bool = False
+    annotations: Mapping[str, str] | None = None
 
 
 def fingerprint(request: AttachRequest, identity: NetnsIdentity) -> str:

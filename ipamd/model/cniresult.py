@@ -181,6 +181,8 @@ def recorded_spec(attachment: Attachment, *, netns: str = "") -> WiringSpec:
         mtu=wired_mtu(attachment.result, attachment.host_veth),
         others_mac=others_mac(attachment),
         other_address=attachment.other_address,
+        branch=attachment.branch,
+        eni_id=attachment.eni_id,
     )
 
 

@@ -13,6 +13,9 @@
     |  +- VethNameTakenError           11  yes    the pod's earlier sandbox has the link's name still
     |  +- PolicyAgentSilentError       11  yes    the network policy agent does not answer
     |  +- PolicyAgentRefusedError      11  yes    it answered, and refused
+    |  +- PodFactsError                11  yes    nobody tells whether the pod wants a branch ENI (I19)
+    |  +- BranchPendingError           11  yes    the control plane has not given the pod its branch ENI yet
+    |  +- BranchAnnotationError        11  yes    what it was given cannot be: a stranger may have written it
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
     +- AttachmentConflictError        101  no     ADD for a key attached by another request
     +- TombstonedError                102  no     ADD after DEL of the same key (I4)
@@ -129,6 +132,18 @@ class PolicyAgentSilentError(TryAgainError):
 
 class PolicyAgentRefusedError(TryAgainError):
     """The network policy agent answered that it did not do what it was asked."""
+
+
+class PodFactsError(TryAgainError):
+    """No source tells whether a pod must have security groups of its own, so it gets no address (I19)."""
+
+
+class BranchPendingError(TryAgainError):
+    """The pod must have a branch ENI, and the control plane has not named it, or its trunk is not there yet."""
+
+
+class BranchAnnotationError(TryAgainError):
+    """What the pod's annotation says of its branch ENI cannot be, or contradicts another sandbox or the pool."""
 
 
 class PluginNotAvailableError(IpamError):

@@ -9,16 +9,17 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ipamd.model.attachment import WiringSpec
+from ipamd.model.branch import Branch
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.family import IpAddress, IpNetwork, family_of
-from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.record import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class HostVeth:
     """One host veth of ours: named with our prefix or carrying our alias. `key`/`address` come from the alias, or are None.
-    `is_egress`: it is a sandbox's second link, and the address that for egress.
+    `is_egress`: it is a sandbox's second link, and the address that for egress. `is_branch`: the address is a branch ENI's.
 
     `mac` is empty and `mtu` (bytes) 0 where they were not read. `kind` as the kernel names it: another kind is no veth of ours.
     `master`: index of a bridge or other link that takes its packets, or 0.
@@ -36,11 +37,33 @@ class HostVeth:
     kind: str = "veth"
     master: int = 0
     is_egress: bool = False
+    is_branch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VlanLink:
+    """A VLAN link of a branch ENI: one with our alias, or named as those of amazon-vpc-cni-k8s are. `parent`: index of the trunk's link.
+
+    `address`, `eni_id`, `gateway` and `is_strict` come from the alias; None or "" where it does not say.
+    """
+
+    name: str
+    ifindex: int
+    vlan: int
+    mac: str
+    alias: str
+    parent: int
+    is_dying: bool
+    is_up: bool
+    address: IpAddress | None = None
+    eni_id: EniId = EniId("")
+    branch: Branch | None = None
 
 
 @dataclass(frozen=True)
 class KernelSurvey:
-    """One survey of the host namespace. `veths`: of pool addresses; `egress`: the second links.
+    """One survey of the host namespace. `veths`: of pool addresses; `egress`: the second links; `branches`: host veths of sandboxes
+    with branch ENIs, and `vlans`: the links to these.
 
     `routes`: address/32 in the main table -> name of the host veth, or what else it leads through; `own_routes`: in `OWN_TABLE`.
     `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
@@ -57,6 +80,8 @@ class KernelSurvey:
     has_own_rule: bool = False
     from_prefixes: dict[IpNetwork, tuple[int, ...]] = field(default_factory=dict)
     egress: tuple[HostVeth, ...] = ()
+    branches: tuple[HostVeth, ...] = ()
+    vlans: tuple[VlanLink, ...] = ()
 
     @cached_property
     def _named(self) -> Mapping[tuple[str | AttachmentKey | None, bool], list[HostVeth]]:

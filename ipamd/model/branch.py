@@ -1,0 +1,206 @@
+"""Branch ENIs: what the control plane tells of the one that a pod gets, and what follows from it. Pure.
+
+A pod with security groups of its own does not get an address of the pool, but a branch ENI: amazon-vpc-resource-controller-k8s makes
+it on the node's trunk ENI and writes into the pod's annotation which one it is. The webhook that guards the annotation fails open
+(failurePolicy Ignore), so it is a stranger's text: a closed set of fields is read, each within its bounds. What the pool and other
+sandboxes have is compared where the datastore is at hand (`ipamd/branch/`). Source: amazon-vpc-cni-k8s pkg/ipamd/rpc_handler.go,
+AddNetwork; amazon-vpc-resource-controller-k8s pkg/provider/branch/trunk/trunk.go, ENIDetails.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from enum import StrEnum
+from typing import Any
+
+from ipamd.model.errors import BranchAnnotationError
+from ipamd.model.family import IPV4, Family, IpAddress, read_address
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.record import dataclass
+from ipamd.model.words import printable
+
+POD_ENI = "vpc.amazonaws.com/pod-eni"
+"""The annotation, and the resource that a container of such a pod limits. Source: amazon-vpc-resource-controller-k8s
+pkg/config/type.go."""
+
+MARK = "vpc-ipamd/pod-eni"
+"""The annotation by which our admission policy says whether a pod wants a branch ENI (manifests/pod-eni/)."""
+
+REQUIRED, NONE = "required", "none"
+"""The mark's values: every pod that was made under the policy has one of both."""
+
+CONFIG_SOURCE, FROM_API = "kubernetes.io/config.source", "api"
+"""Where kubelet has a pod from; a static pod's is a file or a URL, and no admission policy sees it. Source: kubernetes
+pkg/kubelet/types/pod_update.go."""
+
+TABLE_BASE = 100
+"""Route table of a branch: this and its VLAN ID. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go."""
+
+KERNELS_TABLES = range(253, 256)
+"""default, main and local. Source: linux/rtnetlink.h."""
+
+VLAN_MIN, VLAN_MAX = 1, 4094
+"""IEEE 802.1Q: 0 and 4095 are reserved. The controller gives 1 to 120 (trunk.go, MaxAllocatableVlanIds)."""
+
+LINK_PREFIX = "vlan.eth."
+"""Of a VLAN link's name. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, buildVlanLink."""
+
+STRICT_VETH_PREFIX = "vlan"
+"""Of a host veth in strict mode. Source: amazon-vpc-cni-k8s pkg/sgpp/utils.go, BuildHostVethNamePrefix."""
+
+IPV6_GATEWAY = read_address("fe80:ec2::1")
+"""Of every subnet. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, GetIPv6Gateway."""
+
+LINK_TAG = "vpc-ipamd-vlan/1"
+"""Of a VLAN link's alias."""
+
+ANNOTATION_MAX = 16 * 1024
+"""Characters of the annotation. Ours: the controller's has 300."""
+
+_ENI_ID = re.compile(r"eni-[0-9a-f]{4,17}")
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+
+
+class EnforcingMode(StrEnum):
+    """POD_SECURITY_GROUP_ENFORCING_MODE. Source: amazon-vpc-cni-k8s pkg/sgpp/constants.go."""
+
+    STRICT = "strict"
+    STANDARD = "standard"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """How a sandbox is led to its branch ENI, beside its address, its ENI and its route table.
+
+    `vlan`: the ID by which the trunk knows it. `mac`: the ENI's. `gateway`: of its subnet, resolved by ARP or neighbour discovery.
+    `is_strict`: all its packets pass the branch ENI, those of its own node too; it stays as it was when the sandbox was wired.
+    """
+
+    vlan: int
+    mac: MacAddress
+    gateway: IpAddress
+    is_strict: bool
+
+    @property
+    def link(self) -> str:
+        """Name of the VLAN link on the trunk's link."""
+        return f"{LINK_PREFIX}{self.vlan}"
+
+    @property
+    def route_table(self) -> int:
+        """Table that leads to the branch ENI; in strict mode to the sandbox too."""
+        return TABLE_BASE + self.vlan
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEni:
+    """What the annotation says of a pod's branch ENI: `address` is the pod's, in the family of the node's pool."""
+
+    eni_id: EniId
+    mac: MacAddress
+    address: IpAddress
+    vlan: int
+    gateway: IpAddress
+
+    def branch(self, mode: EnforcingMode) -> Branch:
+        """How it is wired in a mode."""
+        return Branch(vlan=self.vlan, mac=self.mac, gateway=self.gateway, is_strict=mode is EnforcingMode.STRICT)
+
+
+def parse_pod_eni(text: str, *, family: Family) -> BranchEni:
+    """Read the annotation: the first entry of its list counts; fields that we do not use are not looked at.
+
+    Names of fields are compared without case, as Go does. Raises: BranchAnnotationError, which names the field.
+    """
+    entry = _first_entry(text)
+    fields = {name.lower(): value for name, value in entry.items()}
+    vlan = fields.get("vlanid")
+    if type(vlan) is not int or not VLAN_MIN <= vlan <= VLAN_MAX:
+        raise _refusal("vlanId", vlan, f"a number from {VLAN_MIN} to {VLAN_MAX}")
+    if TABLE_BASE + vlan in KERNELS_TABLES:
+        raise _refusal("vlanId", vlan, f"none whose route table, {TABLE_BASE + vlan}, is the kernel's")
+    eni_id = fields.get("eniid")
+    if not isinstance(eni_id, str) or not _ENI_ID.fullmatch(eni_id):
+        raise _refusal("eniId", eni_id, "the ID of an ENI")
+    mac = fields.get("ifaddress")
+    mac = mac.lower() if isinstance(mac, str) else mac
+    if not isinstance(mac, str) or not _MAC.fullmatch(mac) or int(mac[:2], 16) & 1 or mac == "00:00:00:00:00:00":
+        raise _refusal("ifAddress", mac, "a unicast MAC address")
+    address, gateway = _address(fields, family)
+    return BranchEni(EniId(eni_id), MacAddress(mac), address, vlan, gateway)
+
+
+def _first_entry(text: str) -> dict[str, Any]:
+    if len(text) > ANNOTATION_MAX:
+        raise _refusal("length", len(text), f"at most {ANNOTATION_MAX} characters")
+    try:
+        entries = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _refusal("text", text, "JSON") from None
+    if not isinstance(entries, list) or not entries or not isinstance(entries[0], dict):
+        raise _refusal("text", text, "a list of objects, at least one")
+    return entries[0]
+
+
+def _address(fields: dict[str, Any], family: Family) -> tuple[IpAddress, IpAddress]:
+    """The pod's address and its gateway, of the pool's family."""
+    name, block = ("privateIp", "subnetCidr") if family is IPV4 else ("ipv6Addr", "subnetV6Cidr")
+    said, cidr = fields.get(name.lower()), fields.get(block.lower())
+    try:
+        if not (isinstance(said, str) and isinstance(cidr, str)):
+            raise ValueError
+        address, subnet = family.address(said), family.network(cidr)
+    except ValueError:
+        raise _refusal(f"{name} and {block}", f"{said} and {cidr}", "an address and its subnet") from None
+    gateway = subnet.network_address + 1 if family is IPV4 else IPV6_GATEWAY
+    if address not in subnet or subnet.num_addresses < 4:
+        raise _refusal(name, said, f"an address of {cidr}")
+    if address in (subnet.network_address, subnet.broadcast_address, gateway):
+        raise _refusal(name, said, f"one that a host of {cidr} may have")
+    if address.is_loopback or address.is_multicast or address.is_link_local or address.is_unspecified:
+        raise _refusal(name, said, "a unicast address of the VPC")
+    return address, gateway
+
+
+def _refusal(field: str, said: object, wanted: str) -> BranchAnnotationError:
+    return BranchAnnotationError(
+        f"annotation {POD_ENI}: {field} is {printable(str(said), most=80)!r}, not {wanted}",
+        details="amazon-vpc-resource-controller-k8s writes it; if somebody else did, delete the pod; see docs/security-groups.md",
+    )
+
+
+# What a pod wants: the sources, and the decision by them.
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What is known of a pod. `annotation`: that of the branch ENI, "" if the pod has none. `is_wanted`: whether it must have one;
+    None: nobody can tell. `why`: what tells it, or why nothing does, for people.
+    """
+
+    annotation: str = ""
+    is_wanted: bool | None = None
+    why: str = ""
+
+
+# The second copy of the identity, in the kernel: a lost datastore is rebuilt from it.
+
+
+def encode_link_alias(address: IpAddress, eni_id: EniId, branch: Branch) -> str:
+    """Encode for the VLAN link what the host veth's alias, which names sandbox and address, does not say."""
+    mode = EnforcingMode.STRICT if branch.is_strict else EnforcingMode.STANDARD
+    return f"{LINK_TAG} {address} {eni_id} {branch.gateway} {mode}"
+
+
+def decode_link_alias(alias: str, *, name: str, mac: str) -> tuple[IpAddress, EniId, Branch] | None:
+    """Decode it; `name` and `mac` are the link's. None if it is not ours or is damaged."""
+    parts, vlan = alias.split(" "), name.removeprefix(LINK_PREFIX)
+    if len(parts) != 5 or parts[0] != LINK_TAG or not vlan.isascii() or not vlan.isdigit() or not _ENI_ID.fullmatch(parts[2]):
+        return None
+    try:
+        address, gateway, mode = read_address(parts[1]), read_address(parts[3]), EnforcingMode(parts[4])
+    except ValueError:
+        return None
+    is_strict = mode is EnforcingMode.STRICT
+    return address, EniId(parts[2]), Branch(int(vlan), MacAddress(mac), gateway, is_strict)
