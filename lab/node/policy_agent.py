@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.node import bpf, tc
+from lab.fabric import bpf, tc
 from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY, Node
 from lab.node.policy_agent_process import HOOKS, ORDERS, RECORD, VETH_PREFIXES, map_pin, pod_identifier

@@ -36,7 +36,7 @@ from typing import Any
 
 import grpc
 
-from lab.node import bpf, tc
+from lab.fabric import bpf, tc
 
 SOCKET, CONFIG_SOCKET = "/run/aws-node/npa.sock", "/run/aws-node/ipamd.sock"
 RECORD, ORDERS = "/run/aws-node/npa-record.jsonl", "/run/aws-node/npa-orders.json"

@@ -20,7 +20,7 @@ import pytest
 from ipamd.model.errors import SettingsError
 from ipamd.settings import load, loading
 from lab.fabric.netns import Netns
-from lab.node import tc
+from lab.fabric import tc
 
 pytestmark = pytest.mark.privileged
 

@@ -15,7 +15,7 @@ import pytest
 
 from lab.fabric import talk
 from lab.lab import Lab
-from lab.node import tc
+from lab.fabric import tc
 from lab.node.node import Node
 from lab.node.policy_agent import PolicyAgent
 from lab.node.policy_agent_process import CONFIG_SOCKET, PROGRAMS, SOCKET, host_veth, pod_identifier, program_pin

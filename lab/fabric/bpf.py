@@ -1,7 +1,8 @@
 """eBPF programs and maps by bpf(2): load a filter with its state, pin both, find them again by their pins.
 
-The filter that the stand-in of the policy agent attaches (`lab/node/policy_agent_process.py`) and nothing else. A program here is
-real: the kernel verifies it, a tc hook runs it, and a packet that it drops is gone. Source: bpf(2), linux/bpf.h, linux/filter.h.
+The filter that the stand-in of the policy agent attaches (`lab/node/policy_agent_process.py`), the two halves of a VLAN link's
+stand-in (`vlan.py`), and nothing else. A program here is real: the kernel verifies it, a tc hook runs it, and a packet that it drops is
+gone. Source: bpf(2), linux/bpf.h, linux/filter.h.
 """
 
 from __future__ import annotations
@@ -41,7 +42,41 @@ def load_filter(state_map: int, *, protocol: int, name: str) -> int:
         name: at most 15 characters.
     Returns: a descriptor. Raises: OSError with the verifier's words.
     """
-    code = _assemble(state_map, protocol)
+    return _load(_assemble(state_map, protocol), name)
+
+
+def load_push(vlan: int, *, ifindex: int) -> int:
+    """Load a tc program that puts a VLAN ID on each frame and sends it out of a link. Returns: a descriptor. Raises: OSError."""
+    code = [
+        _ins(_MOV, 2, value=_SWAPPED_8021Q),
+        _ins(_MOV, 3, value=vlan),
+        _ins(_CALL, value=_VLAN_PUSH),
+        *_redirect(ifindex),
+    ]
+    return _load(b"".join(code), f"push{vlan}")
+
+
+def load_pop(vlan: int, *, ifindex: int) -> int:
+    """Load a tc program that takes a VLAN ID off the frames that have it, and sends them out of a link; others pass to the next filter.
+
+    Returns: a descriptor. Raises: OSError.
+    """
+    take = [_ins(_MOV_REG, 1, _CONTEXT), _ins(_CALL, value=_VLAN_POP), *_redirect(ifindex)]
+    code = [
+        _ins(_MOV_REG, _CONTEXT, 1),
+        _ins(_LOAD_WORD, 2, 1, at=_SKB_VLAN_PRESENT),
+        _ins(_EQUAL, 2, at=3 + len(take), value=0),
+        _ins(_LOAD_WORD, 3, 1, at=_SKB_VLAN_TCI),
+        _ins(_AND, 3, value=0xFFF),
+        _ins(_NOT_EQUAL, 3, at=len(take), value=vlan),
+        *take,
+        _ins(_MOV, 0, value=_PASS),
+        _ins(_EXIT),
+    ]
+    return _load(b"".join(code), f"pop{vlan}")
+
+
+def _load(code: bytes, name: str) -> int:
     text, licence, log = (ctypes.create_string_buffer(one) for one in (code, b"GPL", bytes(_LOG_BYTES)))
     pointers = ctypes.addressof(text), ctypes.addressof(licence)
     attr = struct.pack(
@@ -50,7 +85,7 @@ def load_filter(state_map: int, *, protocol: int, name: str) -> int:
     try:
         return _bpf(_PROG_LOAD, attr)
     except OSError as error:
-        raise OSError(error.errno, f"the kernel refuses the filter: {log.value.decode()[-600:]}") from None
+        raise OSError(error.errno, f"the kernel refuses the program: {log.value.decode()[-600:]}") from None
 
 
 def make_state_map(name: str) -> int:
@@ -102,8 +137,11 @@ def _bpf(command: int, attr: bytes) -> int:
 # linux/bpf_common.h, linux/bpf.h: operation codes, registers, helpers
 _MOV_REG, _MOV, _ADD, _LOAD_WORD, _STORE_WORD, _LOAD_BYTE, _MAP_FD = 0xBF, 0xB7, 0x07, 0x61, 0x62, 0x71, 0x18
 _EQUAL, _NOT_EQUAL, _LESS, _ABOVE, _CALL, _EXIT = 0x15, 0x55, 0xA5, 0x25, 0x85, 0x95
+_AND = 0x57
 _LOOKUP, _LOAD_BYTES = 1, 26  # helpers bpf_map_lookup_elem, bpf_skb_load_bytes
-_SKB_PROTOCOL = 16  # struct __sk_buff
+_VLAN_PUSH, _VLAN_POP, _REDIRECT_TO = 18, 19, 23  # helpers bpf_skb_vlan_push, bpf_skb_vlan_pop, bpf_redirect
+_SWAPPED_8021Q = 0x0081  # 0x8100 as on the wire, read by a little-endian machine
+_SKB_PROTOCOL, _SKB_VLAN_PRESENT, _SKB_VLAN_TCI = 16, 20, 24  # struct __sk_buff
 _IPV6, _ICMPV6, _NEXT_HEADER_AT, _ICMPV6_TYPE_AT = 0x86DD, 58, 14 + 6, 14 + 40
 _ROUTER_SOLICITATION, _REDIRECT = 133, 137  # RFC 4861
 _PASS, _DROP = -1, 2  # TC_ACT_UNSPEC: the next filter decides; TC_ACT_SHOT (linux/pkt_cls.h)
@@ -157,6 +195,10 @@ def _byte_at(offset: int) -> list[bytes]:
         _ins(_CALL, value=_LOAD_BYTES),
         _ins(_LOAD_BYTE, 1, _FRAME, at=-4),
     ]
+
+
+def _redirect(ifindex: int) -> list[bytes]:
+    return [_ins(_MOV, 1, value=ifindex), _ins(_MOV, 2, value=0), _ins(_CALL, value=_REDIRECT_TO), _ins(_EXIT)]
 
 
 def _ins(code: int, to: int = 0, source: int = 0, *, at: int = 0, value: int = 0) -> bytes:

@@ -72,17 +72,17 @@ def qdiscs(ifindex: int) -> list[str]:
     ]
 
 
-def add_filter(ifindex: int, hook: Hook, *, program: int, name: str) -> None:
-    """Hang a program on a link. Raises: FileExistsError if one hangs there already; OSError."""
+def add_filter(ifindex: int, hook: Hook, *, program: int, name: str, priority: int = _PRIORITY) -> None:
+    """Hang a program on a link. Raises: FileExistsError if one of this priority hangs there already; OSError."""
     options = _attribute(_BPF_FD, struct.pack("<I", program)) + _attribute(_BPF_NAME, name.encode() + b"\0")
     options += _attribute(_BPF_FLAGS, struct.pack("<I", _ACT_DIRECT))
-    body = _MESSAGE.pack(0, ifindex, _HANDLE, hook, _PRIORITY << 16 | _ALL_PROTOCOLS)
+    body = _MESSAGE.pack(0, ifindex, _HANDLE, hook, priority << 16 | _ALL_PROTOCOLS)
     _ask(_NEWTFILTER, _CREATE | _EXCL, body + _attribute(_KIND, b"bpf\0") + _attribute(_OPTIONS, options))
 
 
-def delete_filter(ifindex: int, hook: Hook) -> None:
+def delete_filter(ifindex: int, hook: Hook, *, priority: int = _PRIORITY) -> None:
     """Take the program of a hook away. Raises: OSError."""
-    body = _MESSAGE.pack(0, ifindex, _HANDLE, hook, _PRIORITY << 16 | _ALL_PROTOCOLS)
+    body = _MESSAGE.pack(0, ifindex, _HANDLE, hook, priority << 16 | _ALL_PROTOCOLS)
     _ask(_DELTFILTER, 0, body + _attribute(_KIND, b"bpf\0"))
 
 
