@@ -24,7 +24,7 @@ def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
         "description": eni.description,
         "ownerId": OWNER_ID,
         "requesterManaged": False,
-        "status": status or ("in-use" if eni.interface_type == "branch" else eni.status),
+        "status": status or eni.status,
         "macAddress": eni.mac,
         "privateIpAddress": eni.primary_address,
         "privateDnsName": _dns_name(vpc, eni.primary_address) if eni.primary_address else None,

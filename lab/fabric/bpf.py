@@ -1,8 +1,8 @@
 """eBPF programs and maps by bpf(2): load a filter with its state, pin both, find them again by their pins.
 
 The filter that the stand-in of the policy agent attaches (`lab/node/policy_agent_process.py`), the two halves of a VLAN link's
-stand-in (`vlan.py`), and nothing else. A program here is real: the kernel verifies it, a tc hook runs it, and a packet that it drops is
-gone. Source: bpf(2), linux/bpf.h, linux/filter.h.
+stand-in (`vlan.py`), and nothing else. A program here is real: the kernel verifies it, a tc hook runs it, and a packet that it drops
+is gone. Source: bpf(2), linux/bpf.h, linux/filter.h.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def load_push(vlan: int, *, ifindex: int) -> int:
 
 
 def load_pop(vlan: int, *, ifindex: int) -> int:
-    """Load a tc program that takes a VLAN ID off the frames that have it, and sends them out of a link; others pass to the next filter.
+    """Load a tc program that takes a VLAN ID off the frames that have it and sends them out of a link; others pass to the next filter.
 
     Returns: a descriptor. Raises: OSError.
     """

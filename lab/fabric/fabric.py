@@ -18,12 +18,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 
-from lab.fabric import port, source_check
+from lab.fabric import groups, port, source_check, vlan
 from lab.fabric.advertise import Advertiser
 from lab.fabric.errors import FabricError
+from lab.fabric.groups import Refusal
 from lab.fabric.netns import Netns
 from lab.fabric.source_check import Drop
-from lab.vpc.model import Address, AddressesChanged, Eni, EniAttached, EniDetached, Network, VpcEvent
+from lab.vpc.model import (
+    Address,
+    AddressesChanged,
+    AdmissionChanged,
+    Eni,
+    EniAttached,
+    EniDetached,
+    Network,
+    TrunkAssociation,
+    VpcEvent,
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +68,7 @@ class _State:
     netns_of: dict[str, Netns] = field(default_factory=dict)
     plugs: dict[str, _Plug] = field(default_factory=dict)
     wanted: dict[str, frozenset[Network]] = field(default_factory=dict)
+    admitted: dict[str, frozenset[Network] | None] = field(default_factory=dict)  # who may send to an ENI; None: everybody
     port_owner: dict[str, str] = field(default_factory=dict)  # port name -> ENI, also of ENIs long gone: drops outlive them
 
 
@@ -70,6 +82,7 @@ class Fabric:
         self._netns = Netns.new("fabric")
         self._netns.sysctl(ROUTER_SYSCTLS | (WITH_IPV6 if has_ipv6 else WITHOUT_IPV6))
         source_check.install(self._netns)
+        groups.install(self._netns)
         self._advertiser = Advertiser(self._netns) if has_ipv6 else None
 
     @property
@@ -125,6 +138,18 @@ class Fabric:
         """Count the refused packets of one source address over all ENIs."""
         return sum(drop.packet_count for drop in self.drops() if drop.source == source)
 
+    def refusals(self) -> list[Refusal]:
+        """Tell what security groups kept away since the start, by ENI and source address, ascending."""
+        counts = groups.refusal_counts(self._netns)
+        with self._changed:
+            owner = dict(self._state.port_owner)
+        found = [Refusal(owner.get(name, name), source, count) for (name, source), count in counts.items()]
+        return sorted(found, key=lambda one: (one.eni_id, one.source.version, int(one.source)))
+
+    def refused(self, eni_id: str, source: Address) -> int:
+        """Count the packets of one source that the groups of an ENI kept away."""
+        return sum(one.packet_count for one in self.refusals() if (one.eni_id, one.source) == (eni_id, source))
+
     def close(self) -> None:
         """Destroy the router and every wire; idempotent."""
         if self._advertiser is not None:
@@ -150,11 +175,19 @@ class Fabric:
                 present = self._state.plugs.get(eni_id)
                 if present is not None and present.told is not None:
                     self._tell(present)
+            case AdmissionChanged(eni_id=eni_id, sources=sources):
+                before = self._state.admitted.get(eni_id)
+                self._state.admitted[eni_id] = sources
+                groups.change(self._netns, port.port_name(eni_id), before=before, after=sources)
+                self._state.port_owner[port.port_name(eni_id)] = eni_id
 
     def _wire(self, plug: _Plug) -> None:
         node = self._state.netns_of.get(plug.instance_id)
         if node is None:
             return  # `connect` comes back to it
+        if plug.eni.association is not None:
+            self._wire_branch(plug, plug.eni.association)
+            return
         eni = plug.eni
         self._state.port_owner[port.port_name(eni.eni_id)] = eni.eni_id
         self._netns.ip(
@@ -174,6 +207,23 @@ class Fabric:
             self._advertiser.add(port.port_name(eni.eni_id))
             if port.is_primary(eni):
                 self._await_route(self._advertiser, eni, node)
+
+    def _wire_branch(self, plug: _Plug, bond: TrunkAssociation) -> None:
+        """A port of its own for a branch, on the trunk's; what the node makes of the tagged frames is the node's affair."""
+        trunk = self._state.plugs.get(bond.trunk_id)
+        if trunk is None or trunk.told is None:
+            return  # the trunk's own event comes first; its instance has no namespace
+        eni, name = plug.eni, port.port_name(plug.eni.eni_id)
+        self._state.port_owner[name] = eni.eni_id
+        self._netns.call(lambda: vlan.make(port.port_name(bond.trunk_id), name, bond.vlan, mtu=port.MTU))
+        has_ipv6 = self._advertiser is not None
+        self._netns.sysctl(port.port_sysctls(eni.eni_id))
+        own_gateway = f"addr replace {port.gateway(eni.subnet_cidr)}/32 dev lo"
+        self._netns.ip([own_gateway, *port.branch_lines(eni), *(port.ipv6_lines(eni) if has_ipv6 else ())])
+        plug.told = frozenset()
+        self._tell(plug)
+        if self._advertiser is not None:
+            self._advertiser.add(name)
 
     def _await_route(self, advertiser: Advertiser, eni: Eni, node: Netns) -> None:
         """Advertise until an instance has its default route, as one has that has booted: its link may not hear the first."""
@@ -206,8 +256,20 @@ class Fabric:
         if plug.told is None:
             return
         name = port.port_name(plug.eni.eni_id)
+        if plug.eni.interface_type == "trunk":
+            self._cut_branches(plug)
         source_check.change(self._netns, name, added=(), removed=plug.told)
         self._netns.ip([f"link del {name}"])
+        plug.told = None
+
+    def _cut_branches(self, trunk: _Plug) -> None:
+        """As the kernel does on both sides: the links on a trunk go with it."""
+        for plug in self._state.plugs.values():
+            if plug.eni.association is not None and plug.eni.association.trunk_id == trunk.eni.eni_id:
+                self._cut(plug)
+        node = self._state.netns_of.get(trunk.instance_id)
+        if node is not None:
+            node.call(lambda: vlan.lose_all(port.interface_name(trunk.eni)))
 
 
 def _networks(addresses: tuple[Address, ...], prefixes: tuple[Network, ...]) -> frozenset[Network]:

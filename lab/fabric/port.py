@@ -49,6 +49,15 @@ def create_lines(eni: Eni, *, node_netns_path: str) -> list[str]:
     ]
 
 
+def branch_lines(eni: Eni) -> list[str]:
+    """What makes a link on the trunk's port the port of a branch. The node's end is the node's own to make."""
+    port = port_name(eni.eni_id)
+    return [
+        f"link set {port} alias {eni.eni_id} up",
+        f"neigh replace {NEXT_HOP} lladdr {eni.mac} dev {port} nud permanent",
+    ]
+
+
 def ipv6_lines(eni: Eni) -> list[str]:
     """What the port needs for IPv6 besides: the router's address and the made-up next hop. Neighbour discovery does the rest."""
     port = port_name(eni.eni_id)

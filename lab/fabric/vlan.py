@@ -1,8 +1,8 @@
 """A stand-in of an 802.1Q link, for kernels without that module: a veth, and two eBPF programs that tag and untag its frames.
 
 The frames on the trunk are truly tagged, so a link of another ID hears nothing. One link of an ID stands on a trunk, as the kernel
-has it (EEXIST, whatever the second one's name). What the stand-in cannot do: its link does not go down with the trunk's, and does not go
-away with it (`lose_all` does that), and its kind is veth. Works in the network namespace of the calling thread.
+has it (EEXIST, whatever the second one's name). What the stand-in cannot do: its link does not go down with the trunk's, and does not
+go away with it (`lose_all` does that), and its kind is veth. Works in the network namespace of the calling thread.
 Source: net/8021q/vlan.c, bpf-helpers(7).
 """
 

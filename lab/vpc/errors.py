@@ -148,3 +148,8 @@ def invalid_combination(message: str) -> Ec2Error:
 def missing_parameter(name: str) -> Ec2Error:
     """Ask for a parameter that was left out."""
     return Ec2Error("MissingParameter", f"The request must contain the parameter {name}")
+
+
+def association_not_found(association_id: str) -> Ec2Error:
+    """Say that a branch is bound to no trunk by this ID. Source: amazon-vpc-resource-controller-k8s pkg/aws/errors."""
+    return Ec2Error("InvalidAssociationID.NotFound", f"The association ID '{association_id}' does not exist")

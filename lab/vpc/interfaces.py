@@ -82,6 +82,7 @@ class Interfaces:
         client_token: ClientToken | None = None,
         connection_tracking: Mapping[str, int] | None = None,
         ipv6: Ipv6Request | None = None,
+        interface_type: str = "interface",
     ) -> Eni:
         """Create an ENI, attached to nothing. `groups` have been checked by the caller."""
         with self._store.transaction("CreateNetworkInterface") as tx:
@@ -90,8 +91,8 @@ class Interfaces:
             if (made := self._made_before(tx.world, client_token)) is not None:
                 return made
             eni = self.create_in(tx, subnet_id, want, groups=groups, description=description, tags=tags, ipv6=ipv6)
-            if connection_tracking:
-                eni = replace(eni, connection_tracking=connection_tracking)
+            if connection_tracking or interface_type != eni.interface_type:
+                eni = replace(eni, connection_tracking=connection_tracking or {}, interface_type=interface_type)
                 tx.put_eni(eni)
             if client_token is not None:
                 self._tokens[client_token.token] = (client_token.fingerprint, eni)
@@ -174,7 +175,8 @@ class Interfaces:
     def delete(self, eni_id: str) -> None:
         """Delete an ENI that is attached to nothing."""
         with self._store.transaction("DeleteNetworkInterface") as tx:
-            if tx.world.eni(eni_id).attachment is not None:
+            eni = tx.world.eni(eni_id)
+            if eni.attachment is not None or tx.world.branches_of(eni_id):  # a branch may go while it is bound to its trunk
                 raise errors.interface_not_deletable(eni_id)
             tx.drop_eni(eni_id)
 

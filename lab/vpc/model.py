@@ -67,6 +67,27 @@ class Instance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SecurityGroup:
+    """Who may send to the ENIs that have this group: networks, and groups whose members' addresses may; None: everybody.
+
+    Answers to what an ENI asks for come through in any case, as groups are stateful. What an ENI sends its own groups do not judge.
+    """
+
+    group_id: str
+    name: str
+    sources: tuple[Network | str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrunkAssociation:
+    """The bond of a branch ENI to its trunk: which frames on the trunk's wire are the branch's."""
+
+    association_id: str
+    trunk_id: str
+    vlan: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class EniAttachment:
     """The bond of an ENI to an instance."""
 
@@ -104,11 +125,15 @@ class Eni:
     interface_type: str = "interface"
     ipv6_addresses: tuple[IPv6Address, ...] = ()
     ipv6_prefixes: tuple[IPv6Network, ...] = ()
+    association: TrunkAssociation | None = None
 
     @property
     def status(self) -> EniStatus:
-        """In use as soon as an attachment exists, as EC2 says it."""
-        return EniStatus.AVAILABLE if self.attachment is None else EniStatus.IN_USE
+        """In use as soon as an attachment or a bond to a trunk exists, as EC2 says it."""
+        is_bound = (
+            self.attachment is not None or self.interface_type == "branch"
+        )  # also one by other hands, whose trunk nobody knows
+        return EniStatus.IN_USE if is_bound else EniStatus.AVAILABLE
 
     @property
     def addresses(self) -> tuple[IPv4Address, ...]:
@@ -173,4 +198,12 @@ class AddressesChanged:
     prefixes: tuple[Network, ...]
 
 
-VpcEvent = EniAttached | EniDetached | AddressesChanged
+@dataclass(frozen=True)
+class AdmissionChanged:
+    """Who may send to an ENI from now on, by its security groups; None: everybody, as before the first of these events."""
+
+    eni_id: str
+    sources: frozenset[Network] | None
+
+
+VpcEvent = EniAttached | EniDetached | AddressesChanged | AdmissionChanged

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
@@ -26,9 +26,10 @@ from lab.vpc.ids import Ids
 from lab.vpc.interfaces import NO_DELAYS, Delays, Interfaces
 from lab.vpc.ipv6 import SUBNET_LENGTH, Ipv6Request
 from lab.vpc.limits import LIMITS, InstanceLimits
-from lab.vpc.model import AttachmentStatus, Eni, Instance, Subnet
+from lab.vpc.model import AttachmentStatus, Eni, Instance, Network, SecurityGroup, Subnet
 from lab.vpc.space import AddressChoice, Reservation
 from lab.vpc.store import Store
+from lab.vpc.trunks import Trunks
 from lab.vpc.views import Views
 from lab.vpc.world import Change, World
 
@@ -70,7 +71,6 @@ class Vpc:
         self.ids = Ids(Random(seed))
         self.vpc_id = self.ids.make("vpc")
         self.default_group_id = self.ids.make("sg")
-        self._groups = {self.default_group_id: "default"}
         self._log = CallLog()
         self._store = Store(clock=clock, rng=Random(seed + 1), choice=choice)
         self.interfaces = Interfaces(
@@ -82,6 +82,9 @@ class Vpc:
             wall_clock=self.wall_clock,
             seed=seed + 2,
         )
+        with self._store.transaction() as tx:
+            tx.put_group(SecurityGroup(group_id=self.default_group_id, name="default"))
+        self.trunks = Trunks(self._store, self.interfaces, ids=self.ids, limits=limits)
         self.hands = Hands(self._store, self.interfaces, group_id=self.default_group_id, retag=self.retag)
         self._crowding = Crowding(self._store)
         self._views = Views(self._store, self.faults, clock=clock)
@@ -165,16 +168,26 @@ class Vpc:
                     tx.drop_eni(eni.eni_id)
                 else:
                     tx.put_eni(replace(eni, attachment=None))
+                for branch in tx.world.branches_of(eni.eni_id):  # what the trunk's end leaves is the controller's to delete
+                    tx.put_eni(replace(branch, association=None, interface_type="interface"))
 
-    def add_security_group(self, name: str) -> str:
-        """Create a security group and return its ID; the lab checks existence only."""
+    def add_security_group(self, name: str, *, sources: Iterable[Network | str] | None = None) -> str:
+        """Create a security group and return its ID. `sources`: networks, and IDs of groups, who alone may send to its members."""
         group_id = self.ids.make("sg")
-        self._groups[group_id] = name
+        allowed = tuple(sources) if sources is not None else None
+        with self._store.transaction() as tx:
+            tx.put_group(SecurityGroup(group_id=group_id, name=name, sources=allowed))
         return group_id
+
+    def admit(self, group_id: str, sources: Iterable[Network | str] | None) -> None:
+        """Say anew who may send to the members of a group; None: everybody."""
+        with self._store.transaction() as tx:
+            tx.put_group(replace(tx.world.groups[group_id], sources=tuple(sources) if sources is not None else None))
 
     def group_name(self, group_id: str) -> str | None:
         """Return the name of a security group, None if there is none."""
-        return self._groups.get(group_id)
+        group = self.world.groups.get(group_id)
+        return group.name if group is not None else None
 
     def retag(self, resource_id: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> bool:
         """Replace the tags of an ENI, instance or subnet; False if there is no such resource."""

@@ -18,7 +18,17 @@ from ipaddress import IPv4Address, IPv4Network
 from random import Random
 
 from lab.vpc.dispatch import Dispatcher, Listener
-from lab.vpc.model import AddressesChanged, Eni, EniAttached, EniDetached, Instance, Subnet, VpcEvent
+from lab.vpc.model import (
+    AddressesChanged,
+    AdmissionChanged,
+    Eni,
+    EniAttached,
+    EniDetached,
+    Instance,
+    SecurityGroup,
+    Subnet,
+    VpcEvent,
+)
 from lab.vpc.space import AddressChoice, SubnetSpace
 from lab.vpc.world import Change, History, World
 
@@ -54,6 +64,10 @@ class Transaction:
     def put_subnet(self, subnet: Subnet) -> None:
         """Add or replace a subnet."""
         self.world = replace(self.world, subnets={**self.world.subnets, subnet.subnet_id: subnet})
+
+    def put_group(self, group: SecurityGroup) -> None:
+        """Add or replace a security group."""
+        self.world = replace(self.world, groups={**self.world.groups, group.group_id: group})
 
     def after(self, delay_s: float, action: Callable[[Transaction], None]) -> None:
         """Run `action` in a transaction of its own, `delay_s` from now (at once, but after this one, when 0)."""
@@ -187,7 +201,7 @@ def _events(before: World, after: World) -> list[VpcEvent]:
     events: list[VpcEvent] = []
     for key in dict.fromkeys([*before.enis, *after.enis]):
         old, new = before.enis.get(key), after.enis.get(key)
-        if old is new:
+        if old is new and _trunk(before, old) is _trunk(after, new):
             continue
         was = before.plugged_into(old) if old else None
         now = after.plugged_into(new) if new else None
@@ -201,4 +215,18 @@ def _events(before: World, after: World) -> list[VpcEvent]:
         if said != says:
             addresses, prefixes = (new.all_addresses, new.all_prefixes) if new else ((), ())
             events.append(AddressesChanged(key, now.name if now else None, addresses, prefixes))
-    return events
+    return [*events, *_admissions(before, after)]
+
+
+def _trunk(world: World, eni: Eni | None) -> Eni | None:
+    """The trunk of a branch: what happens to it happens to the branch."""
+    return world.enis.get(eni.association.trunk_id) if eni is not None and eni.association is not None else None
+
+
+def _admissions(before: World, after: World) -> list[AdmissionChanged]:
+    """Tell whose groups admit others than before; a group may name another's members, so every ENI is looked at."""
+    if all(group.sources is None for world in (before, after) for group in world.groups.values()):
+        return []
+    said = {key: before.admitted(eni) for key, eni in before.enis.items()}
+    says = {key: after.admitted(eni) for key, eni in after.enis.items()}
+    return [AdmissionChanged(key, says.get(key)) for key in dict.fromkeys([*said, *says]) if said.get(key) != says.get(key)]

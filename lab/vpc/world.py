@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 
 from lab.vpc import errors
-from lab.vpc.model import Eni, Instance, Subnet
+from lab.vpc.model import Eni, Instance, Network, SecurityGroup, Subnet
 from lab.vpc.space import BLOCK_SIZE, RESERVED_HEAD
 
 KEPT_S = 600.0  # ours, because: longer than any lag a test sets; older moments are forgotten
@@ -24,6 +25,7 @@ class World:
     subnets: Mapping[str, Subnet] = field(default_factory=dict)
     instances: Mapping[str, Instance] = field(default_factory=dict)
     enis: Mapping[str, Eni] = field(default_factory=dict)
+    groups: Mapping[str, SecurityGroup] = field(default_factory=dict)
 
     def subnet(self, subnet_id: str) -> Subnet:
         """Return one subnet or raise EC2's not-found."""
@@ -53,10 +55,35 @@ class World:
         return [eni for _, _, eni in sorted(mine, key=lambda item: item[:2])]
 
     def plugged_into(self, eni: Eni) -> Instance | None:
-        """Return the instance in which the interface is present now."""
+        """Return the instance in which the interface is present now; a branch's is its trunk's."""
+        if eni.association is not None:
+            trunk = self.enis.get(eni.association.trunk_id)
+            return self.plugged_into(trunk) if trunk is not None else None
         if eni.attachment is None or not eni.is_plugged:
             return None
         return self.instances[eni.attachment.instance_id]
+
+    def branches_of(self, trunk_id: str) -> list[Eni]:
+        """List the branch ENIs of a trunk, by VLAN ID."""
+        bound = [
+            (eni.association.vlan, eni) for eni in self.enis.values() if eni.association and eni.association.trunk_id == trunk_id
+        ]
+        return [eni for _, eni in sorted(bound, key=lambda item: item[0])]
+
+    def admitted(self, eni: Eni) -> frozenset[Network] | None:
+        """Say who may send to an ENI, by its groups; None: everybody."""
+        found: set[Network] = set()
+        for group_id in eni.security_groups:
+            group = self.groups.get(group_id)
+            if group is None or group.sources is None:
+                return None
+            for source in group.sources:
+                found |= self._members(source) if isinstance(source, str) else {source}
+        return frozenset(found)
+
+    def _members(self, group_id: str) -> set[Network]:
+        having = [eni for eni in self.enis.values() if group_id in eni.security_groups]
+        return {network for eni in having for network in (*map(ip_network, eni.all_addresses), *eni.all_prefixes)}
 
     def free_count(self, subnet: Subnet) -> int:
         """Count the free addresses of a subnet at this moment, as AvailableIpAddressCount does."""

@@ -19,8 +19,8 @@ import pytest
 
 from ipamd.model.errors import SettingsError
 from ipamd.settings import load, loading
-from lab.fabric.netns import Netns
 from lab.fabric import tc
+from lab.fabric.netns import Netns
 
 pytestmark = pytest.mark.privileged
 

@@ -13,9 +13,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from lab.fabric import talk
+from lab.fabric import talk, tc
 from lab.lab import Lab
-from lab.fabric import tc
 from lab.node.node import Node
 from lab.node.policy_agent import PolicyAgent
 from lab.node.policy_agent_process import CONFIG_SOCKET, PROGRAMS, SOCKET, host_veth, pod_identifier, program_pin

@@ -1,0 +1,90 @@
+"""Security groups as one nftables table for each family: only a source that its groups name begins a conversation with a guarded ENI.
+
+Judged where a packet leaves the router towards the ENI's port, so by the destination's groups alone. Stateful, as groups are: what
+belongs to a conversation that was let in, or that the ENI began, passes. What is refused is counted by (port, source) and dropped
+without an answer. A port that nobody guards admits everybody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from lab.fabric.netns import Netns
+from lab.fabric.port import in_order
+from lab.vpc.model import Address, Network
+
+TABLES = {4: "ip groups", 6: "ip6 groups"}
+RULESET = """
+table ip groups {
+  set guarded { type ifname; }
+  set admitted { typeof oifname . ip saddr; flags interval; }
+  set refused { type ifname . ipv4_addr; flags dynamic; counter; size 65536; }
+  chain arriving {
+    type filter hook forward priority filter; policy accept;
+    oifname != @guarded accept
+    ct state established,related accept
+    oifname . ip saddr @admitted accept
+    update @refused { oifname . ip saddr } counter drop
+  }
+}
+table ip6 groups {
+  set guarded { type ifname; }
+  set admitted { typeof oifname . ip6 saddr; flags interval; }
+  set refused { type ifname . ipv6_addr; flags dynamic; counter; size 65536; }
+  chain arriving {
+    type filter hook forward priority filter; policy accept;
+    oifname != @guarded accept
+    ct state established,related accept
+    oifname . ip6 saddr @admitted accept
+    update @refused { oifname . ip6 saddr } counter drop
+  }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Packets from `source` that the groups of `eni_id` kept away."""
+
+    eni_id: str
+    source: Address
+    packet_count: int
+
+
+def install(netns: Netns) -> None:
+    """Put the empty tables into the router's namespace: nobody is guarded yet."""
+    netns.tool(["nft", "-f", "-"], script=RULESET)
+
+
+def change(netns: Netns, port: str, *, before: frozenset[Network] | None, after: frozenset[Network] | None) -> None:
+    """Say who may send to a port, in one transaction; None: everybody."""
+    had, has = before or frozenset(), after or frozenset()
+    script = ""
+    for version, table in TABLES.items():
+        if (before is None) != (after is None):
+            script += f'{"add" if before is None else "delete"} element {table} guarded {{ "{port}" }}\n'
+        for verb, networks in (("delete", had - has), ("add", has - had)):
+            spans = ", ".join(f'"{port}" . {span}' for span in _spans(networks, version))
+            script += f"{verb} element {table} admitted {{ {spans} }}\n" if spans else ""
+    if script:
+        netns.tool(["nft", "-f", "-"], script=script)
+
+
+def refusal_counts(netns: Netns) -> dict[tuple[str, Address], int]:
+    """Read refused packets by (port name, source address)."""
+    return {key: count for table in TABLES.values() for key, count in _refused_of(netns, table)}
+
+
+def _refused_of(netns: Netns, table: str) -> list[tuple[tuple[str, Address], int]]:
+    document: dict[str, Any] = json.loads(netns.tool(["nft", "-j", "list", "set", *table.split(), "refused"]))
+    (found,) = (item["set"] for item in document["nftables"] if "set" in item)
+    counted = [element["elem"] for element in found.get("elem", [])]
+    return [((one["val"]["concat"][0], ip_address(one["val"]["concat"][1])), int(one["counter"]["packets"])) for one in counted]
+
+
+def _spans(networks: Iterable[Network], version: int) -> list[str]:
+    return [str(network) for network in in_order(networks) if network.version == version]
