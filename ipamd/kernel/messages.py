@@ -71,6 +71,24 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
     return Message(f"create veth {name} and {peer_name}", uapi.RTM_NEWLINK, _ADD, body)
 
 
+def create_vlan(name: str, *, vlan: int, parent: int, mac: str, group: int = 0) -> Message:
+    """Create an 802.1Q link on the link with index `parent`, whose MTU it takes; EEXIST if that has one with this ID, of any name.
+
+    It begins in a group. Source: the kernel's net/8021q/vlan_netlink.c.
+    """
+    data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.IFLA_VLAN_ID, struct.pack("=H", vlan)))
+    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+        (
+            text_attribute(uapi.IFLA_IFNAME, name),
+            _u32(uapi.IFLA_LINK, parent),
+            attribute(uapi.IFLA_ADDRESS, _mac(mac)),
+            _u32(uapi.IFLA_GROUP, group),
+            attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, uapi.VLAN_KIND) + data),
+        )
+    )
+    return Message(f"create vlan {name} on link {parent}", uapi.RTM_NEWLINK, _ADD, body)
+
+
 def get_link(which: str | int, *, netnsid: bytes = b"") -> Message:
     """Ask for one link by name or index, of the namespace with a number if one is given; none is fine, and has no reply."""
     index, name = (0, text_attribute(uapi.IFLA_IFNAME, which)) if isinstance(which, str) else (which, b"")
@@ -267,13 +285,16 @@ def add_rule(
     source: IpAddress | IpNetwork | None = None,
     destination: IpAddress | IpNetwork | None = None,
     mark: int = 0,
+    incoming: str = "",
+    protocol: int = 0,
     family: Family = IPV4,
 ) -> Message:
-    """Add a rule for a source, for a destination or for a mark, which is its own mask, or for every packet; present is fine.
+    """Add a rule for a source, for a destination, for a mark, which is its own mask, for the name of the link by which a packet comes,
+    or for every packet; present is fine.
 
-    `family`: of a rule that names no address.
+    `family`: of a rule that names no address. `protocol`: by its number, of a rule for it alone.
     """
-    body, words = _rule(priority, table, source, destination, mark, family)
+    body, words = _rule(priority, table, source, destination, mark, family, incoming, protocol)
     return Message(f"add rule {words}", uapi.RTM_NEWRULE, _ADD, body, PRESENT)
 
 
@@ -284,10 +305,12 @@ def delete_rule(
     source: IpAddress | IpNetwork | None = None,
     destination: IpAddress | IpNetwork | None = None,
     mark: int = 0,
+    incoming: str = "",
+    protocol: int = 0,
     family: Family = IPV4,
 ) -> Message:
-    """Remove one rule, selected as for `add_rule`; absent is fine."""
-    body, words = _rule(priority, table, source, destination, mark, family)
+    """Remove one rule, selected as for `add_rule`; absent is fine. `table` 0: whatever it looks up."""
+    body, words = _rule(priority, table, source, destination, mark, family, incoming, protocol)
     return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
 
 
@@ -341,6 +364,8 @@ def _rule(
     destination: IpAddress | IpNetwork | None,
     mark: int,
     family: Family,
+    incoming: str,
+    protocol: int,
 ) -> tuple[bytes, str]:
     """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
@@ -358,7 +383,13 @@ def _rule(
     if mark:
         body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
         words += f" fwmark {mark:#x}/{mark:#x}"
-    body += _u32(uapi.FRA_PRIORITY, priority) + _u32(uapi.FRA_TABLE, table)
+    if incoming:
+        body += text_attribute(uapi.FRA_IIFNAME, incoming)
+        words += f" iif {incoming}"
+    if protocol:
+        body += attribute(uapi.FRA_IP_PROTO, bytes([protocol]))
+        words += f" ipproto {protocol}"
+    body += _u32(uapi.FRA_PRIORITY, priority) + (_u32(uapi.FRA_TABLE, table) if table else b"")
     return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
 
 

@@ -18,7 +18,7 @@ from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import EGRESS_TAG, Attachment, decode_alias, host_veths
+from ipamd.model.attachment import BRANCH_TAG, EGRESS_TAG, Attachment, decode_alias, host_veths
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey
@@ -114,8 +114,11 @@ def seen(
         }
         for table in SANDBOX_TABLES
     )
-    first, second = (tuple(one for one in ours if one.is_egress is is_egress) for is_egress in (False, True))
-    return KernelSurvey(first, main, frozenset(to_rules), from_rules, is_whole, own, has_own_rule, from_prefixes, second)
+    first = tuple(one for one in ours if not (one.is_egress or one.is_branch))
+    second, branches = tuple(one for one in ours if one.is_egress), tuple(one for one in ours if one.is_branch)
+    return KernelSurvey(
+        first, main, frozenset(to_rules), from_rules, is_whole, own, has_own_rule, from_prefixes, second, branches=branches
+    )
 
 
 def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tuple[list[bytes], bool]:
@@ -237,8 +240,8 @@ def _agreed(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tupl
 
 def host_veth(link: messages.Link) -> HostVeth:
     """Make the value of one link; of whom it is stands in its alias."""
-    second = _identity(link.alias, EGRESS_TAG)
-    key, address = _identity(link.alias) or second or (None, None)
+    second, branch = _identity(link.alias, EGRESS_TAG), _identity(link.alias, BRANCH_TAG)
+    key, address = _identity(link.alias) or second or branch or (None, None)
     return HostVeth(
         name=link.name,
         ifindex=link.index,
@@ -252,6 +255,7 @@ def host_veth(link: messages.Link) -> HostVeth:
         kind=link.kind,
         master=link.master,
         is_egress=second is not None,
+        is_branch=branch is not None,
     )
 
 

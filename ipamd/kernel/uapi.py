@@ -110,6 +110,7 @@ IFLA_TARGET_NETNSID = 46
 IFLA_INFO_KIND = 1
 IFLA_INFO_DATA = 2
 VETH_INFO_PEER = 1
+IFLA_VLAN_ID = 1
 IFF_UP = 1
 IFLA_INET_CONF = 1
 IFLA_INET6_CONF = 2
@@ -141,10 +142,12 @@ NUD_PERMANENT = 0x80
 # linux/fib_rules.h
 FRA_DST = 1
 FRA_SRC = 2
+FRA_IIFNAME = 3
 FRA_PRIORITY = 6
 FRA_FWMARK = 10
 FRA_TABLE = 15
 FRA_FWMASK = 16
+FRA_IP_PROTO = 22
 FR_ACT_TO_TBL = 1
 FR_ACT_BLACKHOLE = 6
 
@@ -209,3 +212,4 @@ Ours: far from 0 (every other link) and from the small numbers that people use.
 """
 
 VETH_KIND = "veth"
+VLAN_KIND = "vlan"

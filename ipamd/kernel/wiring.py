@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ipamd.kernel import checks, devconf, messages, routing, survey, uapi
+from ipamd.kernel import branches, checks, devconf, messages, routing, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model import kernel as dataplane
@@ -37,6 +37,7 @@ from ipamd.model.attachment import (
     egress_veth_name,
     encode_alias,
 )
+from ipamd.model.branch import Branch
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
 from ipamd.model.ids import AttachmentKey
@@ -140,6 +141,7 @@ class KernelWiring(Wiring):
         is_source_checked: bool = False,
         key: AttachmentKey | None = None,
         second: WiringSpec | None = None,
+        branch: Branch | None = None,
     ) -> HostVeth | None:
         # A link that goes down waits for the kernel's RCU, and longer on a busy node. Otherwise there is no message
         # for the route: the kernel removes a link's routes with that, and a route through any other link is not this sandbox's.
@@ -150,6 +152,9 @@ class KernelWiring(Wiring):
             batch = sandbox_rules(messages.delete_rule, address, route_table)
             if found and (found.address not in {None, address} or (key and found.key != key)):
                 link = None
+            # A pod's next sandbox has the veth's name, and the same branch ENI unless its veth says otherwise.
+            if branch and (link or not found or found.address != address):
+                batch += branches.ending(host, branch, address=address, host_veth=host_veth)
             links = [] if link is None else [(link, address)]
             if second is not None and (other := self._own_veth(host, second.host_veth, key=second.key)):
                 links.append((other, second.address))

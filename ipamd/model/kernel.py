@@ -42,9 +42,9 @@ class HostVeth:
 
 @dataclass(frozen=True, slots=True)
 class VlanLink:
-    """A VLAN link of a branch ENI: one with our alias, or named as those of amazon-vpc-cni-k8s are. `parent`: index of the trunk's link.
+    """A VLAN link of a branch ENI: one with our alias, or named as those of amazon-vpc-cni-k8s are.
 
-    `address`, `eni_id`, `gateway` and `is_strict` come from the alias; None or "" where it does not say.
+    `parent`: index of the trunk's link. `address`, `eni_id`, `branch` come from the alias; None or "" where it does not say.
     """
 
     name: str
@@ -251,6 +251,12 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IpAddress, tuple[HostVeth,
 # here alone: `tests/unit/model/test_data_plane_numbers.py` names each compatible value, its source and what breaks without it.
 # Route tables are in `ipamd/model/eni.py`, names of host veths in `ipamd/model/attachment.py`, a sandbox's next hop in `family.py`.
 
+
+BRANCH_PRIORITY = 10
+"""`iif <VLAN link or host veth> lookup <table of the branch>`, in strict mode.
+
+Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, vlanRulePriority.
+"""
 
 TO_SANDBOX_PRIORITY = 512
 """`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority.

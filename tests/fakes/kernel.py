@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ipamd.model.attachment import IMPORTED_TAG, NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
+from ipamd.model.branch import Branch
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError, KernelDumpError, NetnsError, WiringError
 from ipamd.model.family import Family, IpAddress
@@ -31,6 +32,7 @@ class FakeWiring:
         self.seconds: dict[str, IpAddress | None] = {}
         self.taken_seconds: dict[AttachmentKey, IpAddress] = {}
         self.left_up: set[str] = set()
+        self.ended: list[Branch] = []
         self.is_former = False
         self.dying_aliases: dict[str, str] = {}
         self.fail: dict[str, list[IpamError]] = {}
@@ -80,8 +82,9 @@ class FakeWiring:
         is_source_checked: bool = False,
         key: AttachmentKey | None = None,
         second: WiringSpec | None = None,
+        branch: Branch | None = None,
     ) -> HostVeth | None:
-        """See the port; `left_up` has the dying links that may stay up."""
+        """See the port; `left_up` has the dying links that may stay up, `ended` the branches that no sandbox is led to any more."""
         self._maybe_fail("mark_for_deletion")
         found = self.veth(host_veth)
         with self.lock:
@@ -95,6 +98,7 @@ class FakeWiring:
                 self.routes.pop(second.address, None)
             self.routes.pop(address, None)
             self.rules.pop(address, None)
+            self.ended += [branch] if branch else []
             return found
 
     def veth(self, name: str) -> HostVeth | None:
