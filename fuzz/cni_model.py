@@ -16,7 +16,7 @@ from fuzz.target import Violation
 
 DEADLINE_MS = {"ADD": 60_000, "DEL": 30_000, "CHECK": 10_000, "GC": 60_000, "STATUS": 5_000, "VERSION": 5_000}
 SANDBOX_VERBS, NETNS_VERBS, CONFIG_VERBS = ("ADD", "DEL", "CHECK"), ("ADD", "CHECK"), ("ADD", "CHECK", "GC")
-CONFIG_BYTES_MAX = 1 << 20
+CONFIG_BYTES_MAX = 7 << 18
 DEFECT = "vpc-cni failed"
 """What the plugin says instead of a traceback; code 190."""
 

@@ -56,7 +56,7 @@ def standard_input(random: Random) -> bytes | list[tuple[bytes, int]]:
     part = random.choice(
         (b" ", b"{", b'"', b'\\"', b"[[", b'"a":', b'{"cniVersion":"1.0.0"}', b'"cniVersion"', b"\xff", b'{"a":"b"},')
     )
-    count = random.choice((1 << 20, (1 << 20) + 1, (1 << 20) - 30, 300_000)) // len(part)
+    count = random.choice((7 << 18, (7 << 18) + 1, (7 << 18) - 30, 300_000)) // len(part)
     return [
         (random.choice((b"{", b"", b'{"cniVersion":"1.0.0","x":"')), 1),
         (part, count),

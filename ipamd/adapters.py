@@ -36,6 +36,7 @@ from ipamd.ports import (
     HostNetwork,
     Metadata,
     NoHistory,
+    PodFactsSource,
     PolicyAgent,
     Runtime,
     Wiring,
@@ -44,7 +45,7 @@ from ipamd.ports import (
 from ipamd.report.past import held
 from ipamd.runtime.cri import CriRuntime
 from ipamd.settings import CurrentSettings, Settings, SubnetsConfig
-from ipamd.settings.fields import HISTORY_OFF
+from ipamd.settings.fields import FROM_KUBELET, HISTORY_OFF
 from ipamd.settings.settings_file import SIZE_MAX, content_of
 
 STAGES = (
@@ -73,7 +74,7 @@ class Adapters:
     `runtime` is None if CRI is off. `custom_network`: custom networking's file, None if it is off. `has_run_before`: a daemon has
     served this run directory since the machine booted. `boot_id`: of this boot, "" if it is not known. `history_writer` writes it,
     and logs who gets an address. `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so they were
-    set aside. `policy_agent`: None if no setting asks for it.
+    set aside. `policy_agent`, `pod_facts`: None if no setting asks for it.
     """
 
     clock: Clock
@@ -95,6 +96,7 @@ class Adapters:
     history: History = field(default_factory=NoHistory)
     history_writer: HistoryWriter | None = None
     policy_agent: PolicyAgent | None = None
+    pod_facts: PodFactsSource | None = None
 
     @property
     def is_datastore_lost(self) -> bool:
@@ -150,6 +152,7 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
         history=history,
         history_writer=history,
         policy_agent=_policy_agent(settings),
+        pod_facts=_pod_facts(settings, opened.datastore),
     )
 
 
@@ -159,6 +162,17 @@ def _policy_agent(settings: Settings) -> PolicyAgent | None:
     from ipamd.policy.agent import GrpcPolicyAgent
 
     return GrpcPolicyAgent(socket=settings.policy.agent_socket)
+
+
+def _pod_facts(settings: Settings, datastore: Datastore) -> PodFactsSource | None:
+    if settings.network.branch_mode is None:
+        return None
+    from ipamd.branch.facts import AnnotationFacts, KubeletFacts
+
+    facts = settings.pod_facts
+    if facts.source == FROM_KUBELET:
+        return KubeletFacts(socket=facts.kubelet_socket)
+    return AnnotationFacts(is_policy_known=lambda: facts.refuses_unmarked or datastore.are_pods_marked())
 
 
 def load_network(config: SubnetsConfig) -> CustomNetwork | None:

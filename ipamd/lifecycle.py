@@ -290,7 +290,7 @@ class Lifecycle:
 
     def _write_conflist(self) -> None:
         with self._health.stage("conflist") as stage:
-            stage.detail = str(conflist.write(self._app.settings.daemon, self._conflist.versions))
+            stage.detail = str(conflist.write(self._app.settings, self._conflist.versions))
             if said := self._take_others():
                 stage.detail += f"; {said}"
 

@@ -200,13 +200,13 @@ class PodFactsSource(Protocol):
     """Who tells whether a pod must have a branch ENI, and which: the annotations that the runtime hands over, or kubelet."""
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
-        """What is known of the pod now. A source that does not answer says so in `why`, and leaves `is_wanted` None (I11)."""
+        """What is known of the pod now. A source that does not answer within `timeout_s` says so (`Wish.UNKNOWN`); it never raises."""
 
-    def wait(self, request: AttachRequest, *, timeout_s: float) -> None:
-        """Return when the facts may have changed, at the latest after `timeout_s`; at once if this source never tells."""
+    def wait(self, *, timeout_s: float) -> bool:
+        """Wait until the facts may have changed, at most `timeout_s`. Returns: False, at once, if for this sandbox they never will."""
 
     def close(self) -> None:
-        """End what is held open; a wait ends."""
+        """End what is held open."""
 
 
 # The kernel: the wiring of sandboxes, and the host's routing.

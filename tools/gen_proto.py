@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "ipamd" / "pb"
 SOURCES = (
     *("vpc_ipamd/v1/cni.proto", "vpc_ipamd/v1/introspection.proto", "runtime/v1/cri.proto"),
-    *("aws_node/cni_backend.proto", "aws_node/network_policy.proto"),
+    *("aws_node/cni_backend.proto", "aws_node/network_policy.proto", "kubelet/v1alpha1/pods.proto"),
 )
 
 

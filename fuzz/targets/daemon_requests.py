@@ -65,7 +65,7 @@ class DaemonRequests(Target):
         if kind < 0.103:
             return EXEC, [
                 (b"\x3a\x80\x80\x40" if random.random() < 0.5 else b"\x0a\x01A", 1),
-                (b"{", random.choice((1 << 20, 3 << 20))),
+                (b"{", random.choice((7 << 18, 3 << 20))),
             ]
         data = envelope(random, name)
         return EXEC, mutated(random, data) if kind < 0.25 else data

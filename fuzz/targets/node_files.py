@@ -37,7 +37,7 @@ from ipamd.model.family import IPV4, IPV6
 from ipamd.model.kernel import HostChange, RoutingDifference
 from ipamd.model.words import printable
 from ipamd.pb import cni_pb2
-from ipamd.settings import DaemonConfig, NetworkConfig, SubnetsConfig, TakeoverConfig
+from ipamd.settings import DaemonConfig, NetworkConfig, Settings, SubnetsConfig, TakeoverConfig
 from ipamd.settings.loading import load
 from tests.fakes.clock import FakeClock
 
@@ -170,10 +170,10 @@ class NodeFiles(Target):
         render_checkpoint((), network_name=name)
 
     def _conflist(self, path: Path, _: bytes) -> None:
-        config = DaemonConfig(conflist_path=path)
-        conflist.difference(config)
-        conflist.write(config)
-        if conflist.difference(config):
+        settings = Settings(daemon=DaemonConfig(conflist_path=path))
+        conflist.difference(settings)
+        conflist.write(settings)
+        if conflist.difference(settings):
             raise Violation("written", "what was written is not what is there")
 
     def _history(self, path: Path, _: bytes) -> None:

@@ -76,6 +76,7 @@ class View:
         self.owed = Overlay(rows.owed)
         self.doubts = rows.doubts
         self.identity = rows.identity
+        self.are_pods_marked = rows.are_pods_marked
         self.claimed: set[IpAddress] = set()
 
     def address(self, address: IpAddress) -> Address | None:
@@ -212,14 +213,20 @@ class MemoryState:
                     self._pool.slots.pop(eni_id, None)
             for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents, view.owed):
                 changed.commit()
-            if view.doubts is not self.rows.doubts or view.identity is not self.rows.identity:
-                self.rows = replace(self.rows, doubts=view.doubts, identity=view.identity)
+            rows = self.rows
+            is_other = view.are_pods_marked is not rows.are_pods_marked or view.identity is not rows.identity
+            if is_other or view.doubts is not rows.doubts:
+                self.rows = replace(rows, doubts=view.doubts, identity=view.identity, are_pods_marked=view.are_pods_marked)
             if view.intents.changes:
                 self._hold()
 
     def identity(self) -> InstanceIdentity | None:
         """What instance metadata last said of the node, in this process or one before it since the boot; None if it never did."""
         return self.rows.identity
+
+    def are_pods_marked(self) -> bool:
+        """Whether a pod of this boot had the admission policy's mark."""
+        return self.rows.are_pods_marked
 
     def eni(self, eni_id: EniId) -> Eni | None:
         """Find one ENI."""

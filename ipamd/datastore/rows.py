@@ -165,7 +165,8 @@ def read_snapshot(connection: Connection) -> Snapshot:
         found.owed[PodName(**row)] = since
     meta = {row.name: row.value for row in connection.execute(select(schema.meta))}
     cursor, known = int(meta.get(schema.CURSOR, 0)), _read_identity(meta.get(schema.IDENTITY, ""))
-    return replace(found, cursor=cursor, identity=known, was_lost=schema.LOST_AT in meta)
+    are_marked = schema.MARKED_AT in meta
+    return replace(found, cursor=cursor, identity=known, was_lost=schema.LOST_AT in meta, are_pods_marked=are_marked)
 
 
 def spell_identity(identity: InstanceIdentity) -> str:

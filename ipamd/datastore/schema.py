@@ -99,6 +99,9 @@ not give again soon what cools (I8)."""
 IDENTITY = "identity"
 """Row in `meta`: what instance metadata last said of the node, as JSON: for a start at which it is silent, in the same boot."""
 
+MARKED_AT = "pods_marked_at"
+"""Row in `meta`: when the admission policy's mark was first seen on a pod; a pod without it is then older than the policy."""
+
 SCHEMA_LEVEL = "schema_level"
 """Row in `meta`: how many of the steps in `migrations` the file has gone through."""
 

@@ -25,7 +25,7 @@ from ipamd.pb import cni_pb2
 from ipamd.ports import Clock
 
 ENTRY_MAX_BYTES = 2 * 1024 * 1024
-"""Ours: most of an envelope is the network configuration, which runtimes keep far below 1 MiB."""
+"""Ours: most of an envelope is the network configuration, which has at most 1.75 MiB."""
 
 LOCK_WAIT_S = 5.0
 """Ours: a plugin holds the lock for one write and one fsync, some milliseconds."""

@@ -310,6 +310,13 @@ class UnitOfWork:
         self.view.identity = identity
 
     @change
+    def record_marked(self) -> None:
+        """Record that a pod had the admission policy's mark."""
+        mark: Params = {"name": schema.MARKED_AT, "value": self._now}
+        self._disk.write(sql.UPSERT_META, mark, subject="recording that pods are marked")
+        self.view.are_pods_marked = True
+
+    @change
     def record_event(
         self,
         event: LedgerEvent,

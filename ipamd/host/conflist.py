@@ -20,13 +20,15 @@ from ipamd.core.health import Health
 from ipamd.host.files import SETTLE_S, FollowedFile
 from ipamd.host.plugins import Bundle, PluginDirectory, Spoken
 from ipamd.host.repair_backoff import Fights
+from ipamd.model.branch import POD_ANNOTATIONS
 from ipamd.model.cniresult import SUPPORTED_VERSIONS, conflist_version
 from ipamd.model.errors import IpamError, PluginLackingError, SettingsError
 from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
 from ipamd.model.record import dataclass
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.ports import Clock
-from ipamd.settings import DaemonConfig, Settings
+from ipamd.settings import Settings
+from ipamd.settings.fields import FROM_ANNOTATIONS
 from ipamd.settings.settings_file import content_of
 
 log = logging.getLogger(__name__)
@@ -36,9 +38,14 @@ NETWORK_NAME = "vpc-ipamd"
 PLUGIN_TYPE = "vpc-cni"
 
 
-def render(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> dict[str, Any]:
-    """Build the conflist; `config` says which plugins are chained behind ours, `versions` (oldest first) what all of them speak."""
-    plugins: list[dict[str, Any]] = [{"type": PLUGIN_TYPE}]
+def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> dict[str, Any]:
+    """Build the conflist; the settings say which plugins are chained behind ours, `versions` (oldest first) what all of them speak.
+
+    The pod's annotations are asked for only where they are read: they may have 256 KiB, in every call.
+    """
+    config, ours = settings.daemon, {"type": PLUGIN_TYPE}
+    is_told = settings.network.branch_mode is not None and settings.pod_facts.source == FROM_ANNOTATIONS
+    plugins: list[dict[str, Any]] = [ours | {"capabilities": {POD_ANNOTATIONS: True}} if is_told else ours]
     if config.portmap:
         plugins.append({"type": "portmap", "snat": True, "capabilities": {"portMappings": True}})
     if config.bandwidth:
@@ -52,12 +59,12 @@ def render(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS)
     }
 
 
-def difference(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> str:
+def difference(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> str:
     """Say how the file differs from what `write` puts there; "" if it does not. Raises: SettingsError if it cannot be read."""
-    path = config.conflist_path
+    path = settings.daemon.conflist_path
     try:
         is_other = os.path.lexists(path) and not path.is_file()
-        return "had been changed" if is_other or content_of(str(path)) != _content(config, versions).encode() else ""
+        return "had been changed" if is_other or content_of(str(path)) != _content(settings, versions).encode() else ""
     except FileNotFoundError:
         return "was missing"
     except OSError as error:
@@ -81,13 +88,13 @@ def sorts_before(path: Path) -> str:
     return ""
 
 
-def write(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> Path:
+def write(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> Path:
     """Put the conflist in place atomically: a reader sees the whole old file or the whole new one.
 
     Returns: its path. Raises: SettingsError if the directory cannot be written.
     """
-    path = config.conflist_path
-    content = _content(config, versions)
+    path = settings.daemon.conflist_path
+    content = _content(settings, versions)
     scratch = path.with_name(f".{path.name}.tmp")
     try:
         if not path.is_symlink() and (path.is_file() or path.is_dir()) and content_of(str(path)) == content.encode():
@@ -106,8 +113,8 @@ def write(config: DaemonConfig, versions: tuple[str, ...] = SUPPORTED_VERSIONS) 
     return path
 
 
-def _content(config: DaemonConfig, versions: tuple[str, ...]) -> str:
-    return json.dumps(render(config, versions), indent=2) + "\n"
+def _content(settings: Settings, versions: tuple[str, ...]) -> str:
+    return json.dumps(render(settings, versions), indent=2) + "\n"
 
 
 # The plugins that sandboxes need beside ours: the start waits for them, and they are looked at as long as the daemon serves.
@@ -178,14 +185,14 @@ class ConflistKeeper(FollowedFile):
         """
         config = settings.daemon
         super().__init__(config.conflist_path.parent, config.cni_bin_dir, *others.directories, subject="conflist")
-        self._config = config
+        self._settings = settings
         self._is_asked = settings.runtime.cri_socket != "off"
         self._runtime = runtime
         self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir, monotonic=clock.monotonic)
         self._directory = PluginDirectory(
             config.cni_bin_dir,
             own=PLUGIN_TYPE,
-            chained=tuple(str(plugin["type"]) for plugin in render(config)["plugins"][1:]),
+            chained=tuple(str(plugin["type"]) for plugin in render(settings)["plugins"][1:]),
             bundled=lambda: self._bundle.names,
             needs_loopback=self._needs_loopback,
             clock=clock,
@@ -197,7 +204,8 @@ class ConflistKeeper(FollowedFile):
         self._others = others
         self._is_begun = False
         self._spoken: Spoken | None = None
-        self._thing = RepairedObject(RepairKind.CONFLIST, str(config.conflist_path))
+        self._path = config.conflist_path
+        self._thing = RepairedObject(RepairKind.CONFLIST, str(self._path))
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -230,19 +238,17 @@ class ConflistKeeper(FollowedFile):
         if not self._is_begun:
             return
         if is_changed and not self._is_stopped():
-            path = write(self._config, self.versions)
+            path = write(self._settings, self.versions)
             log.info("conflist path=%s versions=%s", path, ", ".join(self.versions))
-        found = difference(self._config, self.versions)
+        found = difference(self._settings, self.versions)
         if found and self._thing not in held and not self._is_stopped():  # stopped: an export may have removed it meanwhile
-            write(self._config, self.versions)
-            repaired = Repaired(f"{self._config.conflist_path} {found}: written again", self._thing)
+            write(self._settings, self.versions)
+            repaired = Repaired(f"{self._path} {found}: written again", self._thing)
             log.warning("conflist repaired=%s", repaired)
             self._record_all([repaired])
         self._others.take()
-        first = sorts_before(self._config.conflist_path)
-        sentence = (
-            f"other conflist: {first} sorts before {self._config.conflist_path.name}: the runtime calls its plugin for new pods"
-        )
+        first = sorts_before(self._path)
+        sentence = f"other conflist: {first} sorts before {self._path.name}: the runtime calls its plugin for new pods"
         self._health.report("other conflist", first and sentence)
 
     def _ask(self, hindrance: str) -> bool:

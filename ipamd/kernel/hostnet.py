@@ -388,7 +388,8 @@ class KernelHostNetwork(HostNetwork):
         self._primary_name = link.name
         _, *others = ruleset.families(self._config, self._attachments())
         self._egress = next(((family, self._own_address(identity, link, family)) for family in others), None)
-        sysctls = routing.wanted_sysctls((self._config.family, self.egress()[0]), link.name)
+        families = self._config.family, self.egress()[0]
+        sysctls = routing.wanted_sysctls(families, link.name, early_demux_disabled=self._config.early_demux_disabled)
         return (
             (NODE, routing.setting_repairs(link, devconf.PRIMARY_ENI)),
             (NODE, routing.sysctl_repairs(self._host, sysctls)),

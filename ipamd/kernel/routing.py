@@ -247,16 +247,24 @@ SYSCTL_ROOT = Path("/proc/sys")
 WANTED = {"net/ipv4/ip_forward": "1"}
 
 
-def wanted_sysctls(families: Container[Family | None], primary_link: str) -> Mapping[str, str]:
+EARLY_DEMUX_OFF = {"net/ipv4/tcp_early_demux": "0"}
+"""A segment that comes back by another link than its socket expects is routed like any other.
+Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams."""
+
+
+def wanted_sysctls(
+    families: Container[Family | None], primary_link: str, *, early_demux_disabled: bool = False
+) -> Mapping[str, str]:
     """What a node needs whose sandboxes speak these families, in the order in which it is set.
 
     The primary ENI accepts router advertisements also while it forwards, and is told so first: the kernel drops the default route that
     it had from them where it begins to forward without that. Source: the kernel's net/ipv6/addrconf.c, addrconf_fixup_forwarding.
     """
+    wanted = WANTED | EARLY_DEMUX_OFF if early_demux_disabled else WANTED
     if IPV6 not in families:
-        return WANTED
+        return wanted
     of_ipv6 = {"all/disable_ipv6": "0", "default/disable_ipv6": "0", f"{primary_link}/accept_ra": "2", "all/forwarding": "1"}
-    return WANTED | {f"net/ipv6/conf/{key}": value for key, value in of_ipv6.items()}
+    return wanted | {f"net/ipv6/conf/{key}": value for key, value in of_ipv6.items()}
 
 
 def sysctl_repairs(host: HostNetns, sysctls: Mapping[str, str]) -> Iterator[Repair]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -33,6 +34,12 @@ REQUIRED, NONE = "required", "none"
 CONFIG_SOURCE, FROM_API = "kubernetes.io/config.source", "api"
 """Where kubelet has a pod from; a static pod's is a file or a URL, and no admission policy sees it. Source: kubernetes
 pkg/kubelet/types/pod_update.go."""
+
+ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE)
+
+POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+"""Capability under which containerd (from 1.5) and CRI-O (from 1.29) hand over a pod's annotations, those of its first moment.
+Source: containerd pkg/cri/annotations/annotations.go; github.com/cri-o/cri-o pull request 7342."""
 
 TABLE_BASE = 100
 """Route table of a branch: this and its VLAN ID. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go."""
@@ -173,15 +180,98 @@ def _refusal(field: str, said: object, wanted: str) -> BranchAnnotationError:
 # What a pod wants: the sources, and the decision by them.
 
 
-@dataclass(frozen=True, slots=True)
-class PodFacts:
-    """What is known of a pod. `annotation`: that of the branch ENI, "" if the pod has none. `is_wanted`: whether it must have one;
-    None: nobody can tell. `why`: what tells it, or why nothing does, for people.
+class Wish(StrEnum):
+    """Whether a pod must have a branch ENI. `UNMARKED`: the admission policy's mark is not on it, and it may be that there is none;
+    `OLDER`: it is not on it though others have it; `UNKNOWN`: no source tells.
     """
 
+    YES = "yes"
+    NO = "no"
+    UNMARKED = "unmarked"
+    OLDER = "older"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What is known of a pod. `why`: what tells it, or why nothing does, for people. `annotation`: that of the branch ENI, "" if the
+    pod has none. `is_marked`: the admission policy saw this pod, so it has seen every pod that was made since.
+    """
+
+    wish: Wish
+    why: str
     annotation: str = ""
-    is_wanted: bool | None = None
-    why: str = ""
+    is_marked: bool = False
+
+
+def read_annotations(annotations: Mapping[str, str] | None, *, is_policy_known: bool) -> PodFacts:
+    """What the annotations tell that the runtime handed over with this sandbox; they do not change any more.
+
+    `is_policy_known`: the admission policy is there, so that every pod that was made since has its mark.
+
+    Which source a pod has is kubelet's word: it overwrites what the pod's author wrote (kubernetes pkg/kubelet/config/config.go).
+    """
+    if annotations is None:
+        return PodFacts(Wish.UNKNOWN, "the runtime hands over no annotations of the pod")
+    annotation, mark = annotations.get(POD_ENI, ""), annotations.get(MARK)
+    source = annotations.get(CONFIG_SOURCE, FROM_API)
+    if source != FROM_API:
+        return PodFacts(Wish.NO, f"kubelet has the pod from {printable(source, most=40)}, and not from the API", annotation)
+    if mark is None:
+        return PodFacts(Wish.OLDER if is_policy_known else Wish.UNMARKED, f"the pod has no annotation {MARK}", annotation)
+    wish = {REQUIRED: Wish.YES, NONE: Wish.NO}.get(mark, Wish.UNKNOWN)
+    said = f"annotation {MARK} is {printable(mark, most=40)!r}"
+    if wish is Wish.UNKNOWN:
+        return PodFacts(wish, f"{said}, neither {REQUIRED!r} nor {NONE!r}")
+    return PodFacts(wish, said, annotation, is_marked=True)
+
+
+class Way(StrEnum):
+    """What an ADD does: attach the branch ENI, take an address of the pool, wait until the control plane has named the branch ENI, or
+    fail."""
+
+    BRANCH = "branch"
+    POOL = "pool"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, why, and the next step of whoever reads the refusal. `condition`: what is lacking on this node, "" for nothing."""
+
+    way: Way
+    why: str
+    advice: str = ""
+    condition: str = ""
+
+
+NOBODY_MARKS = (
+    "nobody marks pods: which ones must have security groups of their own is not known before they have a branch ENI, so that one may "
+    "get an address of the pool; apply manifests/pod-eni, or set VPC_IPAMD_POD_FACTS=kubelet (docs/security-groups.md)"
+)
+"""Condition of a node where a pod without mark was given an address of the pool."""
+
+
+def decide(facts: PodFacts) -> Decision:
+    """What an ADD does by the facts (I19). An annotation is written for a pod that wants it: one on another pod is a stranger's."""
+    if facts.wish is Wish.UNKNOWN:
+        advice = "retry; while nobody tells whether a pod has security groups of its own it gets no address"
+        return Decision(Way.REFUSE, facts.why, advice)
+    if facts.wish is Wish.NO:
+        if not facts.annotation:
+            return Decision(Way.POOL, facts.why)
+        advice = f"somebody else than the controller wrote annotation {POD_ENI}: delete the pod, and make it without"
+        return Decision(Way.REFUSE, f"{facts.why}, and the pod is told a branch ENI all the same", advice)
+    if facts.annotation:
+        return Decision(Way.BRANCH, facts.why)
+    if facts.wish is Wish.YES:
+        return Decision(Way.WAIT, f"{facts.why}, and annotation {POD_ENI} is not there yet")
+    if facts.wish is Wish.OLDER:
+        return Decision(
+            Way.REFUSE, f"{facts.why}: it is older than the admission policy", "delete the pod once; its successor is marked"
+        )
+    return Decision(Way.POOL, facts.why, condition=NOBODY_MARKS)
 
 
 # The second copy of the identity, in the kernel: a lost datastore is rebuilt from it.

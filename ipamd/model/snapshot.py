@@ -36,7 +36,8 @@ class Snapshot:
 
     `tombstones` says when DEL was done for a key; `intents` are the open ones. `cursor`: place in its /80 of what was given last.
     `identity`: what instance metadata last said of the node; None if it never did. `owed`: since when the network policy agent may
-    know a pod's name. `was_lost`: rows of this boot were lost before these.
+    know a pod's name. `was_lost`: rows of this boot were lost before these. `are_pods_marked`: a pod of this boot had the admission
+    policy's mark.
     """
 
     enis: dict[EniId, Eni]
@@ -49,11 +50,13 @@ class Snapshot:
     identity: InstanceIdentity | None = field(default=None, compare=False)
     owed: dict[PodName, datetime] = field(default_factory=dict)
     was_lost: bool = field(default=False, compare=False)
+    are_pods_marked: bool = field(default=False, compare=False)
 
     def copy(self) -> Snapshot:
         """The same rows in dictionaries of its own."""
         tables = dict(self.enis), dict(self.addresses), dict(self.attachments), dict(self.tombstones), dict(self.intents)
-        return Snapshot(*tables, self.doubts, self.cursor, self.identity, dict(self.owed), self.was_lost)
+        facts = self.was_lost, self.are_pods_marked
+        return Snapshot(*tables, self.doubts, self.cursor, self.identity, dict(self.owed), *facts)
 
 
 def eni_place(eni: Eni) -> tuple[int, int, EniId]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from ipamd.core.health import Health, Phase
 from ipamd.core.refused_adds import RefusedAdd
 from ipamd.metrics import Metrics
 from ipamd.model.attachment import AttachRequest, SandboxNames
+from ipamd.model.branch import ANNOTATIONS_READ, POD_ANNOTATIONS
 from ipamd.model.cniresult import convert_result, require_supported, require_valid, require_verb
 from ipamd.model.errors import (
     DatastoreError,
@@ -208,8 +209,9 @@ PROTOCOL_MAX = 1
 VERSION_MAX = 40
 """Characters of a plugin's version that are quoted. Ours."""
 
-MAX_CONFIG_BYTES = 1024 * 1024
-"""Largest network configuration. Ours: a conflist entry with prevResult and runtimeConfig is a few KiB."""
+MAX_CONFIG_BYTES = 7 * 256 * 1024
+"""Largest network configuration. Kubernetes lets a pod have 256 KiB of annotations (apimachinery pkg/api/validation/objectmeta.go,
+TotalAnnotationSizeLimitB), which Go's JSON makes six times as large at most; the rest is ours: it has a few KiB."""
 
 NAME_MAX = 255
 """Characters of a network's name. Ours: it is part of file names in CNI's own plugins, and Linux' NAME_MAX bounds those."""
@@ -236,6 +238,7 @@ class NetworkConf:
     cni_version: str
     prev_result: dict[str, Any] | None
     valid_attachments: frozenset[AttachmentKey] | None
+    annotations: Mapping[str, str] | None
 
 
 def negotiate(request: cni_pb2.ExecRequest) -> int:
@@ -276,7 +279,7 @@ def decode_conf(raw: bytes) -> NetworkConf:
     if prev_result is not None:
         require_valid(prev_result)
     require_supported(version)
-    return NetworkConf(name, version, prev_result, _valid_attachments(conf))
+    return NetworkConf(name, version, prev_result, _valid_attachments(conf), _annotations(conf))
 
 
 def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
@@ -291,6 +294,7 @@ def decode_attach(request: cni_pb2.ExecRequest) -> AttachRequest:
         config_digest=hashlib.sha256(request.config).hexdigest(),
         names=decode_names(request.args),
         prev_result=conf.prev_result,
+        annotations=conf.annotations,
     )
 
 
@@ -355,6 +359,25 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:40]} does not fit into a number")
     return number
+
+
+def _annotations(conf: dict[str, Any]) -> Mapping[str, str] | None:
+    """The pod's annotations that we read, of a map that has 256 KiB and was written by anybody; None if the runtime hands over none.
+
+    null is what Go writes of a map that nothing was put into.
+    """
+    found = conf.get("runtimeConfig")
+    if found is not None and not isinstance(found, dict):
+        raise InvalidConfigError("runtimeConfig must be an object")
+    annotations = (found or {}).get(POD_ANNOTATIONS)
+    if annotations is None:
+        return None
+    if not isinstance(annotations, dict):
+        raise InvalidConfigError(f"{POD_ANNOTATIONS} must be an object")
+    read = {name: annotations[name] for name in ANNOTATIONS_READ if name in annotations}
+    if not all(isinstance(value, str) for value in read.values()):
+        raise InvalidConfigError(f"{POD_ANNOTATIONS}: {', '.join(sorted(read))} must be strings")
+    return read
 
 
 def _valid_attachments(conf: dict[str, Any]) -> frozenset[AttachmentKey] | None:

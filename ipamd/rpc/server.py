@@ -323,7 +323,7 @@ LOCK_POLL_S = 0.05
 """Ours: flock has no timeout, and this costs a start less than its interpreter does."""
 
 MAX_REQUEST_BYTES = 2 * 1024 * 1024
-"""Twice the largest network configuration. Ours."""
+"""More than the largest network configuration and what is sent with it. Ours."""
 
 NAMES_OF_OURS = frozenset({LOCK_NAME, "spool", "spool.lock", "hooks", "state.db", "freeze.json"})
 """What shows that a directory is a run directory: of a daemon, of a plugin before its first daemon, of an operator. Any other that has

@@ -16,6 +16,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from ipamd.model.branch import EnforcingMode
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.pool import PoolSettings
 from ipamd.model.record import dataclass, field, fields
@@ -178,6 +179,24 @@ class NetworkConfig:
         "confine",
         "By links of others into a sandbox (Multus), drop packets whose source is routed elsewhere, or all.",
     )
+    pod_eni: bool = setting(
+        "ENABLE_POD_ENI",
+        parse_bool,
+        False,
+        "Serve pods that have security groups of their own, by branch ENIs (docs/security-groups.md).",
+    )
+    pod_groups_mode: str = setting(
+        "POD_SECURITY_GROUP_ENFORCING_MODE",
+        choice(*EnforcingMode),
+        str(EnforcingMode.STRICT),
+        "strict: all packets of such a pod pass its branch ENI; standard: those of its own node do not.",
+    )
+    early_demux_disabled: bool = setting(
+        "DISABLE_TCP_EARLY_DEMUX",
+        parse_bool,
+        False,
+        "Turn off early demultiplexing of TCP on the node: kubelet's TCP probes reach pods in strict mode only without it.",
+    )
 
     @property
     def family(self) -> Family:
@@ -190,6 +209,11 @@ class NetworkConfig:
         if self.ipv6:
             return IPV4 if self.v4_egress else None
         return IPV6 if self.v6_egress else None
+
+    @property
+    def branch_mode(self) -> EnforcingMode | None:
+        """How pods with security groups of their own are wired; None: none are served."""
+        return EnforcingMode(self.pod_groups_mode) if self.pod_eni else None
 
     @property
     def sandbox_mtu(self) -> int:
@@ -218,6 +242,40 @@ class PolicyConfig:
     def is_on(self) -> bool:
         """Whether the agent is asked at all."""
         return self.mode != POLICY_OFF
+
+
+FROM_ANNOTATIONS, FROM_KUBELET = "annotations", "kubelet"
+
+REFUSE, LEARN = "refuse", "learn"
+
+
+@dataclass(frozen=True)
+class PodFactsConfig:
+    """Who tells whether a pod has security groups of its own (docs/security-groups.md)."""
+
+    source: str = setting(
+        "VPC_IPAMD_POD_FACTS",
+        choice(FROM_ANNOTATIONS, FROM_KUBELET),
+        FROM_ANNOTATIONS,
+        "annotations: those that the runtime hands over, with the mark of an admission policy; kubelet: its pods service (from 1.37).",
+    )
+    kubelet_socket: str = setting(
+        "VPC_IPAMD_KUBELET_PODS_SOCKET",
+        parse_socket,
+        "/var/lib/kubelet/pods-api/pods-api.sock",
+        "Where kubelet serves its pods to root.",
+    )
+    unmarked_pods: str = setting(
+        "VPC_IPAMD_UNMARKED_PODS",
+        choice(LEARN, REFUSE),
+        LEARN,
+        "Pods without the admission policy's mark get addresses of the pool, learn: until the boot's first marked pod; refuse: never.",
+    )
+
+    @property
+    def refuses_unmarked(self) -> bool:
+        """Whether a pod without mark is refused whatever was seen on others."""
+        return self.unmarked_pods == REFUSE
 
 
 @dataclass(frozen=True)
@@ -439,6 +497,7 @@ class Settings:
     pool: PoolConfig = PoolConfig()
     network: NetworkConfig = NetworkConfig()
     policy: PolicyConfig = PolicyConfig()
+    pod_facts: PodFactsConfig = PodFactsConfig()
     subnets: SubnetsConfig = SubnetsConfig()
     cloud: CloudConfig = CloudConfig()
     runtime: RuntimeConfig = RuntimeConfig()

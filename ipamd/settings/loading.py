@@ -20,7 +20,7 @@ from ipamd.model.record import dataclass
 from ipamd.model.redaction import without_secrets
 from ipamd.model.words import counted, printable
 from ipamd.settings import settings_file, upstream
-from ipamd.settings.fields import Settings
+from ipamd.settings.fields import FROM_ANNOTATIONS, REFUSE, Settings
 from ipamd.settings.parsers import choice, parse_region, parse_url, parsed
 from ipamd.settings.upstream import FORMER, UPSTREAM, Fate
 
@@ -109,6 +109,7 @@ def contradictions(settings: Settings) -> list[str]:
                 f"ENABLE_{name.upper()}_PLUGIN=true: VPC_IPAMD_CHAINED_PLUGINS chains {name} too; it must not run twice"
             )
     problems += _without_policy(settings, is_bandwidth_chained="bandwidth" in chained or settings.daemon.bandwidth)
+    problems += _without_branches(settings)
     ours = settings.daemon.conflist_path
     if os.path.normpath(ours) == os.path.normpath(settings.takeover.conflist_beside(ours)):
         problems.append(
@@ -143,6 +144,20 @@ def _without_policy(settings: Settings, *, is_bandwidth_chained: bool) -> list[s
         problems.append(
             f"{asked}: of a link's qdiscs the policy agent's (clsact) and the bandwidth plugin's exclude each other: {step}"
         )
+    return problems
+
+
+def _without_branches(settings: Settings) -> list[str]:
+    """Why pods with security groups of their own could not be served as asked; one sentence for each cause."""
+    facts, problems, asked = settings.pod_facts, [], "ENABLE_POD_ENI=true"
+    if settings.network.branch_mode is None:
+        return []
+    if settings.takeover.cni_backend_socket:
+        step = "remove VPC_IPAMD_CNI_BACKEND_SOCKET once the node's runtime calls vpc-cni, or this"
+        problems.append(f"{asked}: the plugin of amazon-vpc-cni-k8s hands over nothing that tells which pods want them: {step}")
+    if facts.unmarked_pods == REFUSE and facts.source != FROM_ANNOTATIONS:
+        step = f"remove it, or set VPC_IPAMD_POD_FACTS={FROM_ANNOTATIONS}"
+        problems.append(f"VPC_IPAMD_UNMARKED_PODS={REFUSE}: with VPC_IPAMD_POD_FACTS={facts.source} no mark is read: {step}")
     return problems
 
 

@@ -77,6 +77,8 @@ UPSTREAM: tuple[Row, ...] = (
             "POD_MTU",
             "AWS_VPC_K8S_CNI_VETHPREFIX",
             "ENABLE_BANDWIDTH_PLUGIN",
+            "POD_SECURITY_GROUP_ENFORCING_MODE",
+            "DISABLE_TCP_EARLY_DEMUX",
         )
     ),
     Row(
@@ -95,15 +97,11 @@ UPSTREAM: tuple[Row, ...] = (
         Fate.HONOURED,
         "with what docs/policy.md says; otherwise the daemon does not start",
     ),
+    Row("ENABLE_POD_ENI", Fate.HONOURED, "with what docs/security-groups.md says"),
     _refused(
         "DISABLE_POD_V6",
         "pods of IPv4 get no IPv6 address without ENABLE_V6_EGRESS, and what they send by IPv6 is dropped anyway; to turn it off "
         "inside them too, chain the tuning plugin with VPC_IPAMD_CHAINED_PLUGINS",
-    ),
-    _refused(
-        "ENABLE_POD_ENI",
-        "security groups for pods are not served: pods that need them run on nodes with amazon-vpc-cni-k8s; choose those by a node "
-        "selector, and remove it here",
     ),
     _refused(
         "ENABLE_MULTI_NIC", "one network card is managed: remove it; pods that need more run on nodes with amazon-vpc-cni-k8s"
@@ -138,11 +136,6 @@ UPSTREAM: tuple[Row, ...] = (
     ),
     *_without_meaning(
         "the custom network's file is by availability zone (docs/subnets.md)", "ENI_CONFIG_ANNOTATION_DEF", "ENI_CONFIG_LABEL_DEF"
-    ),
-    *_without_meaning(
-        "it belongs to security groups for pods, which are not served",
-        "POD_SECURITY_GROUP_ENFORCING_MODE",
-        "DISABLE_TCP_EARLY_DEMUX",
     ),
     *_without_meaning("ENIs are managed whether the node is schedulable or not", "AWS_MANAGE_ENIS_NON_SCHEDULABLE"),
     *_without_meaning(

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ipamd
+from ipamd.model.branch import EnforcingMode
 from ipamd.model.errors import SettingsError
 from ipamd.model.family import IPV4, IPV6
 from ipamd.settings import Settings, describe, load, without_meaning
@@ -165,6 +166,12 @@ GOOD = {
     "VPC_IPAMD_FOREIGN_LINKS": ("Drop", "drop"),
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ("10.99.0.0/16", (IPv4Network("10.99.0.0/16"),)),
     "NETWORK_POLICY_ENFORCING_MODE": ("None", "none"),
+    "ENABLE_POD_ENI": ("True", True),
+    "POD_SECURITY_GROUP_ENFORCING_MODE": ("Standard", "standard"),
+    "DISABLE_TCP_EARLY_DEMUX": ("1", True),
+    "VPC_IPAMD_POD_FACTS": ("Kubelet", "kubelet"),
+    "VPC_IPAMD_KUBELET_PODS_SOCKET": ("/run/kubelet/pods.sock", "/run/kubelet/pods.sock"),
+    "VPC_IPAMD_UNMARKED_PODS": ("REFUSE", "refuse"),
     "VPC_IPAMD_POLICY_AGENT_SOCKET": ("/run/npa.sock", "/run/npa.sock"),
     "ENABLE_SUBNET_DISCOVERY": ("false", False),
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ("true", True),
@@ -317,6 +324,12 @@ BAD = {
     "VPC_IPAMD_FOREIGN_LINKS": ["allow", "1"],
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ["10.1.0.0/33", "any"],
     "NETWORK_POLICY_ENFORCING_MODE": ["true", "permissive", " strict"],
+    "ENABLE_POD_ENI": ["yes", "strict"],
+    "POD_SECURITY_GROUP_ENFORCING_MODE": ["none", "true"],
+    "DISABLE_TCP_EARLY_DEMUX": ["no"],
+    "VPC_IPAMD_POD_FACTS": ["api", "annotations,kubelet"],
+    "VPC_IPAMD_KUBELET_PODS_SOCKET": ["kubelet.sock", "/" + "x" * 107],
+    "VPC_IPAMD_UNMARKED_PODS": ["true", "pool"],
     "VPC_IPAMD_POLICY_AGENT_SOCKET": [*FILES, "off", "/" + "x" * 107],
     "ENABLE_SUBNET_DISCOVERY": ["yes"],
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ["yes"],
@@ -461,6 +474,31 @@ def test_what_the_policy_agent_cannot_work_with(environment: dict[str, str], wor
         assert not load(POLICY | environment | {"NETWORK_POLICY_ENFORCING_MODE": off}).policy.is_on
 
 
+BRANCHES = {"ENABLE_POD_ENI": "true"}
+
+
+@each_of(
+    [
+        (
+            {"VPC_IPAMD_CNI_BACKEND_SOCKET": "/var/run/aws-node/ipamd.sock"},
+            "ENABLE_POD_ENI=true: the plugin of amazon-vpc-cni-k8s hands",
+        ),
+        (
+            {"VPC_IPAMD_UNMARKED_PODS": "refuse", "VPC_IPAMD_POD_FACTS": "kubelet"},
+            "VPC_IPAMD_UNMARKED_PODS=refuse: with VPC_IPAMD_POD",
+        ),
+    ]
+)
+def test_what_pods_with_groups_of_their_own_cannot_be_served_with(environment: dict[str, str], words: str) -> None:
+    """Another plugin's socket, which tells nothing of the pod, and marks that nobody reads; without the feature both mean nothing."""
+    with pytest.raises(SettingsError, match="1 setting") as refusal:
+        load(BRANCHES | environment)
+    assert refusal.value.details.startswith(words)
+    assert load(environment).network.branch_mode is None
+    assert load(BRANCHES).network.branch_mode is EnforcingMode.STRICT
+    assert load(BRANCHES | {"POD_SECURITY_GROUP_ENFORCING_MODE": "standard"}).network.branch_mode is EnforcingMode.STANDARD
+
+
 def test_describe() -> None:
     """Every setting is shown once with its value, default, origin and a sentence (`ipamctl config`)."""
     environment = {"ADDITIONAL_ENI_TAGS": '{"a": "1"}', "AWS_VPC_CNI_NODE_PORT_SUPPORT": "0", "MAX_ENI": "", "UNKNOWN": "1"}
@@ -487,7 +525,8 @@ def test_every_setting_is_read(name: str) -> None:
     """A setting that nothing outside ipamd/settings reads would be accepted and have no effect.
 
     Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `conflist` (`conflist_beside`),
-    `warm_target` (the planner's `warm_target_auto`); the two families and their egress (`family`, `egress`).
+    `warm_target` (the planner's `warm_target_auto`); the two families and their egress (`family`, `egress`); pods with security groups of
+    their own and how they are wired (`branch_mode`); what pods without mark get (`refuses_unmarked`).
     """
     field_name = _fields()[name].rpartition(".")[2]
     other = {
@@ -495,8 +534,10 @@ def test_every_setting_is_read(name: str) -> None:
         "freeze_file": "freeze_path",
         "warm_target": "warm_target_auto",
         "conflist": "conflist_beside",
+        "unmarked_pods": "refuses_unmarked",
         **dict.fromkeys(("ipv4", "ipv6"), "family"),
         **dict.fromkeys(("v4_egress", "v6_egress"), "egress"),
+        **dict.fromkeys(("pod_eni", "pod_groups_mode"), "branch_mode"),
     }
     through = other.get(field_name, field_name)
     assert through in _attributes_read(in_config=False), f"{name}: nothing in ipamd reads .{through}"

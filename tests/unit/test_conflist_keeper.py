@@ -42,12 +42,12 @@ class Kept:
             reference_plugins=folder / "image",
             portmap=has_portmap,
         )
-        self.path = conflist.write(self.config)
+        settings = Settings(runtime=RuntimeConfig(cri_socket="off"), daemon=self.config)
+        self.path = conflist.write(settings)
         self.wanted = self.path.read_bytes()
         self.health = Health(clock, ())
         self.fights = Fights(clock=clock, health=self.health, agenda=Agenda(clock))
         self.noted: list[str] = []
-        settings = Settings(runtime=RuntimeConfig(cri_socket="off"), daemon=self.config)
         self.keeper = ConflistKeeper(
             settings,
             runtime=lambda: None,
@@ -126,11 +126,11 @@ def test_a_file_in_order_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_is_no_file_is_replaced_and_never_waited_for(tmp_path: Path) -> None:
     """A pipe in the conflist's place, whose opening would block the thread for ever."""
-    config = DaemonConfig(conflist_path=tmp_path / "10-x.conflist")
-    os.mkfifo(config.conflist_path)
-    assert conflist.difference(config) == "had been changed"
-    conflist.write(config)
-    assert conflist.difference(config) == ""
+    settings = Settings(daemon=DaemonConfig(conflist_path=tmp_path / "10-x.conflist"))
+    os.mkfifo(settings.daemon.conflist_path)
+    assert conflist.difference(settings) == "had been changed"
+    conflist.write(settings)
+    assert conflist.difference(settings) == ""
 
 
 def test_another_writer_is_not_fought_for_ever(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ipamd.host.conflist import render
-from ipamd.settings import DaemonConfig
+from ipamd.settings import DaemonConfig, Settings
 from tests.families import in_both_of_lab
 from tests.rig import PLUGIN_PATH, CniReply, Rig
 
@@ -50,7 +50,7 @@ class Chain:
         if not (REFERENCE_PLUGINS / "tuning").exists():
             pytest.skip("the reference plugins are not installed (containernetworking-plugins)")
         self.rig, self.name = rig, name
-        self.plugins = render(DaemonConfig(**config))["plugins"]
+        self.plugins = render(Settings(daemon=DaemonConfig(**config)))["plugins"]
         self.runtime = dict(runtime or {})
         self.result: dict[str, Any] | None = None
         rig.node.make_netns(name)

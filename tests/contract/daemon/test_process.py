@@ -68,8 +68,8 @@ def test_a_successor_that_waits_can_be_ended() -> None:
         ({"AWS_EC2_METADATA_SERVICE_ENDPOINT": "ftp://x"}, ["AWS_EC2_METADATA_SERVICE_ENDPOINT"]),
         ({"VPC_IPAMD_PAGE_ADDRESS": "127.0.0.1:61676"}, ["VPC_IPAMD_PAGE_ADDRESS", "run `ipamctl page`"]),
         (
-            {"WARM_ENI_TARGETT": "1", "ENABLE_POD_ENI": "true", "ADDITIONAL_ENI_TAGS": "[" * 30000, "AWS_REGION": "us west"},
-            ["did you mean WARM_ENI_TARGET?", "ENABLE_POD_ENI=true: ", "nested too deeply", "AWS_REGION="],
+            {"WARM_ENI_TARGETT": "1", "ENABLE_MULTI_NIC": "true", "ADDITIONAL_ENI_TAGS": "[" * 30000, "AWS_REGION": "us west"},
+            ["did you mean WARM_ENI_TARGET?", "ENABLE_MULTI_NIC=true: ", "nested too deeply", "AWS_REGION="],
         ),
     ],
 )

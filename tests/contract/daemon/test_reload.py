@@ -65,12 +65,12 @@ def test_sighup_changes_a_target_and_a_wrong_file_keeps_it() -> None:
         said = settings(made)
         assert said == {"generation": 2, "file": FILE, "needs_restart": ["VPC_IPAMD_MAX_RPCS"], "valid": True, "lacks": [restart]}
 
-        file.reload("WARM_IP_TARGET=lots", "WARM_ENI_TARGETT=1", "ENABLE_POD_ENI=true")
+        file.reload("WARM_IP_TARGET=lots", "WARM_ENI_TARGETT=1", "ENABLE_MULTI_NIC=true")
         wait_until(lambda: not settings(made)["valid"], what="the wrong file is told")
         said = settings(made)
         assert said["generation"] == 2
         told = next(one for one in said["lacks"] if "generation 2 is kept: 3 setting(s) are wrong" in one)
-        assert all(part in told for part in ("'lots'", "did you mean WARM_ENI_TARGET?", "security groups for pods"))
+        assert all(part in told for part in ("'lots'", "did you mean WARM_ENI_TARGET?", "one network card"))
         assert {target["name"]: target["value"] for target in made.pool()["targets"]}["WARM_IP_TARGET"] == 7
         assert "generation 2 is kept" in made.driver.log_text()
         metrics = made.node.run(["curl", "-s", "http://127.0.0.1:61678/metrics"]).stdout

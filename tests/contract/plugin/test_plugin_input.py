@@ -102,10 +102,10 @@ def test_an_empty_configuration_is_refused(any_plugin, daemon, verb, config):
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "STATUS", "VERSION"])
 def test_standard_input_is_capped(any_plugin, daemon, verb):
-    """A configuration over 1 MiB gives code 7; one of exactly 1 MiB passes."""
-    any_plugin.run(verb, b" " * (1 << 20) + b"{").error(7)
+    """A configuration over 1.75 MiB gives code 7; one of exactly so much passes."""
+    any_plugin.run(verb, b" " * (7 << 18) + b"{").error(7)
     assert daemon.requests == []
-    assert any_plugin.run(verb, b"{" + b" " * ((1 << 20) - 2) + b"}").status == 0
+    assert any_plugin.run(verb, b"{" + b" " * ((7 << 18) - 2) + b"}").status == 0
 
 
 def write_for_ever(descriptor):

@@ -151,17 +151,23 @@ def test_reference_plugins_are_pinned() -> None:
 def test_conflist_is_what_the_daemon_writes() -> None:
     """manifests/conflist.json is for reading only: the daemon writes its own, and it is this one."""
     shown = json.loads((MANIFESTS / "conflist.json").read_text())
-    assert shown == conflist.render(load(environment()).daemon)
+    assert shown == conflist.render(load(environment()))
     Draft202012Validator.check_schema(schema("conflist"))
     Draft202012Validator(schema("conflist")).validate(shown)
 
 
 @pytest.mark.parametrize(
-    "variables", [{}, {"ENABLE_BANDWIDTH_PLUGIN": "true"}, {"ENABLE_PORTMAP_PLUGIN": "1", "ENABLE_BANDWIDTH_PLUGIN": "1"}]
+    "variables",
+    [
+        {},
+        {"ENABLE_BANDWIDTH_PLUGIN": "true"},
+        {"ENABLE_PORTMAP_PLUGIN": "1", "ENABLE_BANDWIDTH_PLUGIN": "1"},
+        {"ENABLE_POD_ENI": "true"},
+    ],
 )
 def test_every_conflist_is_valid(variables: dict[str, str]) -> None:
     """Whatever is chained, the list is one that the specification allows, ours comes first, and 1.0.0 is among the versions."""
-    made = conflist.render(load(variables).daemon)
+    made = conflist.render(load(variables))
     Draft202012Validator(schema("conflist")).validate(made)
     assert made["plugins"][0]["type"] == "vpc-cni"
     assert made["cniVersion"] in made["cniVersions"]

@@ -81,11 +81,11 @@ def test_the_conflist_is_not_written_through_a_link(tmp_path: Path) -> None:
     victim.write_text("untouched")
     target.parent.mkdir()
     (target.parent / f".{target.name}.tmp").symlink_to(victim)
-    config = load({"VPC_IPAMD_CONFLIST": str(target)}).daemon
-    conflist.write(config)
+    settings = load({"VPC_IPAMD_CONFLIST": str(target)})
+    conflist.write(settings)
     assert victim.read_text() == "untouched"
     assert not target.is_symlink()
-    assert json.loads(target.read_text()) == conflist.render(config)
+    assert json.loads(target.read_text()) == conflist.render(settings)
     assert target.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in target.parent.iterdir() if path.name.endswith(".conflist")] == [target.name]
 
@@ -95,7 +95,7 @@ def test_a_conflist_that_is_a_link_is_replaced(tmp_path: Path) -> None:
     victim, target = tmp_path / "victim", tmp_path / "10-vpc-ipamd.conflist"
     victim.write_text("untouched")
     target.symlink_to(victim)
-    conflist.write(load({"VPC_IPAMD_CONFLIST": str(target)}).daemon)
+    conflist.write(load({"VPC_IPAMD_CONFLIST": str(target)}))
     assert (victim.read_text(), target.is_symlink()) == ("untouched", False)
 
 
@@ -104,7 +104,7 @@ def test_a_conflist_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> Non
     target = tmp_path / "10-vpc-ipamd.conflist"
     target.mkdir()
     with pytest.raises(SettingsError, match="cannot write"):
-        conflist.write(load({"VPC_IPAMD_CONFLIST": str(target)}).daemon)
+        conflist.write(load({"VPC_IPAMD_CONFLIST": str(target)}))
     assert list(tmp_path.iterdir()) == [target]
 
 
