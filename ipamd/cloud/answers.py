@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from typing import Any
 
 from ipamd.model.cloud import DescribedEni
@@ -40,6 +40,7 @@ def described_eni(entry: Mapping[str, Any], family: Family = IPV4) -> DescribedE
             secondary_addresses=frozenset() if family.is_sparse else secondary,
             prefixes=frozenset(family.prefix(item["Ipv6Prefix" if family.is_sparse else "Ipv4Prefix"]) for item in prefixes),
             has_ipv6=any(of_ipv6.values()),
+            ipv6_addresses=frozenset(IPv6Address(item["Ipv6Address"]) for item in of_ipv6["Ipv6Addresses"]),
             status=entry.get("Status", "available"),
             interface_type=entry.get("InterfaceType", "interface"),
             description=entry.get("Description", ""),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any, TypeVar
 
@@ -86,6 +86,10 @@ class BotoEc2(Ec2Calls, Ec2):
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         enis = self._search(f"instance {instance_id}", {"attachment.instance-id": instance_id})
         return tuple(sorted(enis, key=lambda eni: (eni.device_index, eni.network_card)))
+
+    def find_enis(self, eni_ids: Collection[EniId]) -> tuple[DescribedEni, ...]:
+        # By a filter: a list of IDs is refused whole if one of them does not exist.
+        return self._search(counted(len(eni_ids), "ENI"), {"network-interface-id": sorted(eni_ids)})
 
     def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
         return self._search(f"the ENI of request {token}", {f"tag:{INTENT_TAG}": token})
@@ -304,8 +308,8 @@ class BotoEc2(Ec2Calls, Ec2):
         found: Mapping[str, Any] = entries[0]
         return found
 
-    def _search(self, subject: str, wanted: Mapping[str, str]) -> tuple[DescribedEni, ...]:
-        """Describe the ENIs that filters (name -> value) select, by ID; a page that fails fails the whole (I11).
+    def _search(self, subject: str, wanted: Mapping[str, str | Sequence[str]]) -> tuple[DescribedEni, ...]:
+        """Describe the ENIs that filters (name -> value, or any of several) select, by ID; a page that fails fails the whole (I11).
 
         With the VPC as a filter too: an account with many ENIs refuses a Describe that has neither a page size nor a filter by
         group, MAC, private DNS name or address, subnet or VPC; and pages without it cost calls (amazon-vpc-resource-controller-k8s
@@ -316,8 +320,10 @@ class BotoEc2(Ec2Calls, Ec2):
         entries = self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", subject, wanted, what="the ENIs of ")
         return tuple(sorted(described_enis(entries, self._family), key=lambda eni: eni.eni_id))
 
-    def _pages(self, api: str, key: str, subject: str, wanted: Mapping[str, str], *, what: str = "") -> list[Mapping[str, Any]]:
-        filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
+    def _pages(
+        self, api: str, key: str, subject: str, wanted: Mapping[str, str | Sequence[str]], *, what: str = ""
+    ) -> list[Mapping[str, Any]]:
+        filters = [{"Name": name, "Values": [one] if isinstance(one, str) else list(one)} for name, one in wanted.items()]
         params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
         entries: list[Mapping[str, Any]] = []
         for _ in range(PAGES_MAX):

@@ -90,6 +90,7 @@ class EniFacts:
     metadata has shown such an ENI.
     `elsewhere`: what EC2 has on it and other ENIs have on record, an address for each slot that is taken so.
     `is_absent`: EC2 was found not to show it any more. `is_leaked`: EC2 showed it detached once, made by us and known to nobody.
+    `trunk_mac`: it is a trunk ENI, attached, with this MAC.
     `link`: what the kernel says, None if nothing is amiss; `is_unplugged`: it was in use when it was frozen, so somebody took it away.
     `unready_since`: the host's routing of it has not been in place since then (monotonic);
     `unready_why`: what refused. `security_groups`: those that EC2 showed last; `connection_tracking`: timeouts that are set on the
@@ -105,6 +106,7 @@ class EniFacts:
     is_absent: bool = False
     is_leaked: bool = False
     is_unplugged: bool = False
+    trunk_mac: MacAddress | None = None
     link: MissingLink | None = None
     unready_since: float | None = None
     unready_why: str = ""
@@ -209,6 +211,15 @@ class EniBook(Service):
                 at = shown.get(eni_id, None if is_whole else facts.shown_at)
                 self._put(eni_id, replace(facts, shown_at=at, mac=facts.mac if at is not None else None))
         self._agenda.clear(*((PLACE, place) for place in {*shown.values(), *self._present()}))
+
+    def trunk(self) -> tuple[EniId, MacAddress] | None:
+        """The node's trunk ENI, while it is attached as far as EC2 has shown; None if there is none. From any thread."""
+        for eni_id, facts in self.all().items():
+            row = self._datastore.eni(eni_id)
+            is_there = facts.shown_at is not None if row is None else row.state is EniState.ATTACHED
+            if facts.trunk_mac is not None and is_there:
+                return eni_id, facts.trunk_mac
+        return None
 
     def filled(self) -> list[EniId]:
         """For each slot that EC2 has filled with what is on record elsewhere still, its ENI: no row of that tells of it."""

@@ -22,12 +22,13 @@ from ipamd.eni.book import EniBook, Place, remember_named
 from ipamd.eni.operations import OperationLog
 from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncScheduler, say_result
 from ipamd.eni.routing import EniRouting
+from ipamd.model.branch import ASK_FOR_TRUNK
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
-from ipamd.model.eni import Eni, EniState, is_created_by_us, is_managed
-from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
+from ipamd.model.eni import TRUNK, Eni, EniState, is_created_by_us, is_managed
+from ipamd.model.errors import BranchPendingError, CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.family import Family, IpAddress, IpNetwork, members, stand_in
-from ipamd.model.ids import EniId
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import Create
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
 from ipamd.model.words import counted
@@ -136,6 +137,15 @@ class EniService(Service):
         if outcome.added_count or outcome.healed_count or held - weighed.doubted:
             self._demand.announce_supply()
         return outcome
+
+    def trunk_mac(self) -> MacAddress:
+        """MAC of the node's trunk ENI, on whose link the VLAN links of branch ENIs are. From any thread, from memory.
+
+        Raises: BranchPendingError if none is attached.
+        """
+        if (found := self.book.trunk()) is None:
+            raise BranchPendingError("this node has no trunk ENI", details=f"the control plane attaches it; {ASK_FOR_TRUNK}")
+        return found[1]
 
     def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
         """Make the record of an attached ENI from what EC2 shows.
@@ -274,8 +284,11 @@ class EniService(Service):
         occupied: dict[EniId, Place] = {}
         leaving = {one.eni_id for one in self._datastore.open_intents() if one.is_leaving}
         for eni in described:
-            if eni.attachment_status == "attached":
-                outcome.eni_count += 1
+            is_attached = eni.attachment_status == "attached"
+            outcome.eni_count += is_attached
+            self.book.observe(
+                eni.eni_id, trunk_mac=eni.mac if eni.eni_id and is_attached and eni.interface_type == TRUNK else None
+            )
             if eni.eni_id in leaving | self.book.not_on(eni.eni_id):
                 continue  # we delete it, or have: EC2 lags
             if not self._record_one(eni, identity, wired, outcome):

@@ -62,6 +62,13 @@ IPV6_GATEWAY = read_address("fe80:ec2::1")
 LINK_TAG = "vpc-ipamd-vlan/1"
 """Of a VLAN link's alias."""
 
+TRUNK_LABEL = "vpc.amazonaws.com/has-trunk-attached"
+"""Of a node: with any value it asks the control plane for a trunk ENI. Source: amazon-vpc-resource-controller-k8s
+pkg/node/manager/manager.go, canAttachTrunk."""
+
+ASK_FOR_TRUNK = f"label the node {TRUNK_LABEL}=true, by nodeadm's kubelet flag --node-labels; see docs/security-groups.md"
+"""What to do where there is none."""
+
 ANNOTATION_MAX = 16 * 1024
 """Characters of the annotation. Ours: the controller's has 300."""
 

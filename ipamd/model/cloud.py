@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 from ipamd.model.family import IpAddress, IpNetwork, members
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
@@ -44,7 +44,8 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTra
 class DescribedEni:
     """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached".
 
-    `secondary_addresses`, `prefixes`: of the pool's family; of IPv6 only prefixes serve. `has_ipv6`: it has anything of that.
+    `secondary_addresses`, `prefixes`: of the pool's family; of IPv6 only prefixes serve. `has_ipv6`: it has anything of that;
+    `ipv6_addresses`: its single ones.
     `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only). `problem`: why the entry could not be read, "" if it
     could; then every other field is what could be read of it. `security_group_ids`: ascending; empty if the answer named none.
     """
@@ -56,6 +57,7 @@ class DescribedEni:
     secondary_addresses: frozenset[IpAddress] = frozenset()
     prefixes: frozenset[IpNetwork] = frozenset()
     has_ipv6: bool = False
+    ipv6_addresses: frozenset[IPv6Address] = frozenset()
     status: str = "available"
     interface_type: str = "interface"
     description: str = ""

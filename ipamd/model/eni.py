@@ -70,7 +70,10 @@ class Eni:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """ENIs and addresses that an instance type can have. `source`: ec2, table or default."""
+    """ENIs and addresses that an instance type can have. `source`: ec2, table or default.
+
+    `branch_count`: branch ENIs of its trunk ENI, 0 if it can have no trunk; None: not known.
+    """
 
     instance_type: str
     eni_count: int
@@ -79,6 +82,7 @@ class InstanceLimits:
     hypervisor: str = "nitro"
     is_bare_metal: bool = False
     source: str = "table"
+    branch_count: int | None = None
 
     @property
     def slots_per_eni(self) -> int:
@@ -141,7 +145,10 @@ CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
 DESCRIPTION_PREFIX = "aws-K8S-"
 OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
 
-FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", "trunk", "branch"})
+TRUNK = "trunk"
+"""Interface type of the ENI that carries a node's branch ENIs."""
+
+FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", TRUNK, "branch"})
 """Attached, and not for sandboxes: EFA-only ENIs have no IP address, trunk and branch ENIs belong to the VPC resource controller.
 Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go; https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa.html."""
 
@@ -167,8 +174,13 @@ def description(identity: InstanceIdentity) -> str:
 
 
 def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> bool:
-    """Whether the ENI carries our tag for this instance; the primary ENI came with the instance."""
-    return described.tags.get(INSTANCE_TAG) == identity.instance_id and described.eni_id != identity.primary_eni_id
+    """Whether the ENI carries our tag for this instance; the primary ENI came with the instance.
+
+    The trunk carries the same tag, and is the control plane's. Source: amazon-vpc-resource-controller-k8s pkg/config/type.go,
+    NetworkInterfaceNodeIDKey.
+    """
+    is_tagged = described.tags.get(INSTANCE_TAG) == identity.instance_id and described.eni_id != identity.primary_eni_id
+    return is_tagged and described.interface_type not in FOREIGN_INTERFACE_TYPES
 
 
 def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:

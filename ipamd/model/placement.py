@@ -27,6 +27,14 @@ def eni_limit(limits: InstanceLimits, settings: PoolSettings) -> int:
     return min(limits.eni_count, settings.max_eni) if settings.max_eni >= 1 else limits.eni_count
 
 
+def trunk_places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Places that no ENI of ours takes: one for the trunk, while there is none and the instance type can have one.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, hasRoomForEni.
+    """
+    return int(settings.leaves_trunk_place and snapshot.limits.branch_count != 0 and not snapshot.has_trunk)
+
+
 def room_for_eni(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     """Whether another ENI may be attached. Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, hasRoomForEni."""
     return _places(snapshot, settings) > 0
@@ -131,7 +139,7 @@ def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni 
 def _places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     """ENIs that may be added: below the limit, and below what EC2 attached at most, which was counted in ENIs that it shows."""
     known = snapshot.growth
-    used = snapshot.known_eni_count + len(known.pending_enis)
+    used = snapshot.known_eni_count + len(known.pending_enis) + trunk_places(snapshot, settings)
     places = eni_limit(snapshot.limits, settings) - used - len(snapshot.refused_device_indexes)
     return max(places if known.eni_cap is None else min(places, known.eni_cap - used), 0)
 
@@ -167,13 +175,16 @@ Source: https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.
 
 @dataclass(frozen=True, slots=True)
 class NodeBounds:
-    """What narrows a node besides its type. Counts; 0: no bound. `subnet_free_count`: free addresses of the subnet beside the
-    `held_count` that the node has, None if EC2 has not been asked. `vcpu_count` 0: not known. `egress`: the range of which every
-    pod needs an address besides, or None."""
+    """What narrows a node besides its type. Counts; 0: no bound. `trunk_places`: left free for the trunk ENI.
+
+    `subnet_free_count`: free addresses of the subnet beside the `held_count` that the node has, None if EC2 has not been asked.
+    `vcpu_count` 0: not known. `egress`: the range of which every pod needs an address besides, or None.
+    """
 
     max_eni: int = 0
     max_pods: int = 0
     unmanaged_eni_count: int = 0
+    trunk_places: int = 0
     held_count: int = 0
     subnet_free_count: int | None = None
     vcpu_count: int = 0
@@ -220,7 +231,7 @@ def usable_eni_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, updateIPStats.
     """
-    return max(eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count, 0)
+    return max(eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count - trunk_places(snapshot, settings), 0)
 
 
 def most_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
@@ -247,7 +258,7 @@ def eks_cap(vcpu_count: int) -> int:
 def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, primary: bool, in_force: bool) -> Capacity:
     unit, slots = ADDRESSES_PER_PREFIX if of_prefixes else 1, limits.slots_per_eni
     enis = min(limits.eni_count, bounds.max_eni) if bounds.max_eni else limits.eni_count
-    carrying = max(enis - bounds.unmanaged_eni_count - (not primary), 0)
+    carrying = max(enis - bounds.unmanaged_eni_count - bounds.trunk_places - (not primary), 0)
     by_enis = carrying * slots * unit
     bound = [(by_enis, _of_enis(limits, bounds, primary=primary))]
     if bounds.subnet_free_count is not None:
@@ -296,6 +307,8 @@ def _of_enis(limits: InstanceLimits, bounds: NodeBounds, *, primary: bool) -> st
         why = [f"MAX_ENI={bounds.max_eni} (the type may have {limits.eni_count})"]
     if bounds.unmanaged_eni_count:
         why.append(f"{counted(bounds.unmanaged_eni_count, 'ENI')} not ours to use")
+    if bounds.trunk_places:
+        why.append("one place left for the trunk")
     if not primary:
         why.append("the primary ENI carries no pods")
     return ", ".join(why)

@@ -25,6 +25,7 @@ from ipamd.model.placement import (
     pending_count,
     room_for_eni,
     serving_eni,
+    trunk_places,
     vacant_slots,
 )
 from ipamd.model.pool import SHORT_S, Action, Allocate, Blocked, CreateEni, PoolSettings, PoolSnapshot, Refusal
@@ -171,8 +172,10 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal | 
 
 def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
     limits, foreign, hidden = snapshot.limits, snapshot.unmanaged_eni_count, len(snapshot.refused_device_indexes)
+    left = trunk_places(snapshot, settings)
     others = [f"{foreign} that are not ours to use"] * bool(foreign) + [f"{hidden} that EC2 has and does not show"] * bool(hidden)
-    count, limit = len(snapshot.enis) + foreign + hidden, eni_limit(limits, settings)
+    others += ["one place left for the trunk ENI"] * left
+    count, limit = len(snapshot.enis) + foreign + hidden + left, eni_limit(limits, settings)
     named = f" (with {' and '.join(others)})" if others else ""
     every = f"all {count}{named} of {limit} ENIs" if count <= limit else f"all {of_limit(count, limit, 'ENI')}{named}"
     reason = f"{every} that {limits.instance_type} may have are attached and their {limits.slots_per_eni} slots each are taken"

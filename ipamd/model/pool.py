@@ -42,6 +42,7 @@ class PoolSettings:
     `warm_target_auto`: `warm_ip_target` follows demand (`ipamd/model/plan.py`).
     `release_hold_s`: what was in excess for so many seconds is released. `spare_eni_delay_s`: after an ADD an ENI that only
     WARM_ENI_TARGET or WARM_PREFIX_TARGET wants is asked for so many seconds later; 0: at once.
+    `leaves_trunk_place`: a place on card 0 is left free for the trunk ENI, which the control plane attaches.
     `family`: of the pool; one of IPv6 wants one /80, and no target counts. `meaningless`: settings that were made all the same.
     """
 
@@ -55,6 +56,7 @@ class PoolSettings:
     warm_target_auto: bool = False
     release_hold_s: float = RELEASE_HOLD_S
     spare_eni_delay_s: float = 0.0
+    leaves_trunk_place: bool = False
     family: Family = IPV4
     meaningless: tuple[str, ...] = ()
 
@@ -413,7 +415,8 @@ class PoolSnapshot:
     `waiting_count`: ADDs that wait for an address now. `fault`: an error of ours stops everything for a
     moment. `growth`: what EC2's refusals taught, and what is under way. `hold`: the surplus over time. `frozen`: why no ENI
     may be made and nothing released, "" if that is allowed; addresses and prefixes on attached ENIs may be asked for all the same.
-    `is_frozen_ahead`: but an ENI for which an ADD waits may be made.
+    `is_frozen_ahead`: but an ENI for which an ADD waits may be made. `has_trunk`: the control plane has attached its trunk ENI, which
+    is one of the unmanaged ones.
     """
 
     enis: tuple[EniCapacity, ...]
@@ -432,6 +435,7 @@ class PoolSnapshot:
     hold: Hold = field(default_factory=Hold)
     frozen: str = ""
     is_frozen_ahead: bool = False
+    has_trunk: bool = False
 
     @property
     def bars_enis(self) -> bool:
@@ -472,6 +476,7 @@ def pool_snapshot(
     taken: Collection[EniId] = (),
     frozen: str = "",
     is_frozen_ahead: bool = False,
+    has_trunk: bool = False,
 ) -> PoolSnapshot:
     """Sum up slots, prefixes and addresses for the planner; see `PoolSnapshot` for what each argument means.
 
@@ -506,6 +511,7 @@ def pool_snapshot(
         growth=growth or GrowthState(),
         frozen=frozen,
         is_frozen_ahead=is_frozen_ahead,
+        has_trunk=has_trunk,
     )
 
 

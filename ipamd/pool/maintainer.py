@@ -21,12 +21,13 @@ from ipamd.eni.limits import FAULT, RELEASE_DENIED, RELEASE_FAILED, Asked
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.security_groups import SecurityGroups
 from ipamd.eni.steps import report_refused
+from ipamd.model.branch import ASK_FOR_TRUNK
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, log_text
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.placement import is_prefix_mode
+from ipamd.model.placement import is_prefix_mode, trunk_places
 from ipamd.model.plan import AutoTarget, Plan, auto_target, deficit_count, plan, surplus_count, wanted_count
 from ipamd.model.pool import (
     Blocked,
@@ -213,6 +214,18 @@ class PoolMaintainer(Service):
         self._demand.trigger()
         return None
 
+    def _report_trunk(self, snapshot: PoolSnapshot) -> None:
+        """Say that the trunk is missed; whether the control plane has a place for it is what EC2 tells it."""
+        missed = trunk_places(snapshot, self.settings)
+        is_full = snapshot.known_eni_count >= snapshot.limits.eni_count
+        full = (
+            "; every place for an ENI is taken, so it cannot be attached: drain the node, or remove pods from it"
+            if is_full
+            else ""
+        )
+        sentence = f"trunk: no trunk ENI is attached: pods with security groups cannot start here{full}; next: {ASK_FOR_TRUNK}"
+        self._health.report("trunk", sentence if missed else "")
+
     def snapshot(self, *, waiting_count: int = 0) -> PoolSnapshot | None:
         """Make the planner's input from one consistent read of memory; None while the instance's limits are not known."""
         if self.limits is None:
@@ -227,10 +240,12 @@ class PoolMaintainer(Service):
             taken=self._enis.routing.unplugged(),
             frozen=self._freeze.reason,
             is_frozen_ahead=self._freeze.is_ahead_of_need,
+            has_trunk=self._enis.book.trunk() is not None,
         )
         snapshot = snapshot_of(self._datastore.stock(), waiting_count=waiting_count)
         snapshot = replace(snapshot, hold=self._hold(snapshot))
         self._known = (snapshot_of, snapshot)
+        self._report_trunk(snapshot)
         return snapshot
 
     def _growth(self, *, is_urgent: bool) -> GrowthState:

@@ -11,7 +11,7 @@ from typing import Any
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, NotServingError
 from ipamd.model.family import Family
-from ipamd.model.placement import Capacity, NodeBounds, capacities
+from ipamd.model.placement import Capacity, NodeBounds, capacities, trunk_places
 from ipamd.model.plan import AutoTarget, Plan, auto_target, plan, resolved
 from ipamd.model.pool import PoolSettings, PoolSnapshot, Refusal
 from ipamd.model.record import dataclass, replace
@@ -74,6 +74,7 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
         max_eni=settings.max_eni,
         max_pods=sources.settings.now.pool.max_pods,
         unmanaged_eni_count=snapshot.unmanaged_eni_count,
+        trunk_places=trunk_places(snapshot, settings),
         held_count=snapshot.counts.total,
         subnet_free_count=snapshot.growth.room,
         vcpu_count=os.cpu_count() or 0,

@@ -533,7 +533,11 @@ class Settings:
         pool = self.pool
         if self.network.family.is_sparse:
             return PoolSettings(
-                warm_eni_target=0, prefix_delegation=True, family=self.network.family, meaningless=self.meaningless()
+                warm_eni_target=0,
+                prefix_delegation=True,
+                leaves_trunk_place=self.network.pod_eni,
+                family=self.network.family,
+                meaningless=self.meaningless(),
             )
         type_max_pods = 0 if pool.prefix_delegation and supports_prefixes else max_pods
         return PoolSettings(
@@ -547,4 +551,5 @@ class Settings:
             warm_target_auto=pool.warm_target == "auto",
             release_hold_s=float(pool.release_hold_s),
             spare_eni_delay_s=float(pool.spare_eni_delay_s),
+            leaves_trunk_place=self.network.pod_eni,
         )

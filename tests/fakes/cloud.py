@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
@@ -114,6 +114,11 @@ class FakeEc2:
         self._call("describe_eni")
         told = self.described.get(eni_id)
         return told.pop(0) if told else self._eni(eni_id)
+
+    def find_enis(self, eni_ids: Collection[EniId]) -> tuple[DescribedEni, ...]:
+        """See the port."""
+        self._call("find_enis")
+        return tuple(sorted((self.enis[one] for one in eni_ids if one in self.enis), key=lambda eni: eni.eni_id))
 
     def find_by_token(self, token: str) -> tuple[DescribedEni, ...]:
         """See the port."""

@@ -88,6 +88,16 @@ def test_an_eni_is_found_by_the_token_that_made_it(cloud: Cloud) -> None:
     assert cloud.ec2.find_by_token("never used") == ()
 
 
+def test_enis_are_found_by_their_ids(cloud: Cloud) -> None:
+    """In one call, attached or not; one that does not exist spoils nothing, and none that was not named is among them."""
+    first, second = cloud.attached("t1"), cloud.ec2.create_eni(cloud.request("t2", addresses=1)).eni_id
+    cloud.attached("t3", device_index=2)
+    found = cloud.ec2.find_enis([second, EniId("eni-0123456789abcdef0"), first])
+    assert [one.eni_id for one in found] == sorted([first, second])
+    assert found[0].mac == cloud.ec2.describe_eni(found[0].eni_id).mac
+    assert cloud.ec2.find_enis([EniId("eni-0123456789abcdef0")]) == ()
+
+
 def test_a_subnet_tells_how_much_is_free(cloud: Cloud) -> None:
     """The count goes down by what an ENI takes: its primary address and those that come with it."""
     before = cloud.ec2.subnet_free_count(cloud.subnet_id)

@@ -45,6 +45,61 @@ def test_the_table_equals_its_source() -> None:
         assert found.is_bare_metal is (kind == "metal")
 
 
+# Source: amazon-vpc-resource-controller-k8s pkg/aws/vpc/limits.go
+BRANCHES = {
+    **{
+        "m5.large": 9,
+        "m5.xlarge": 18,
+        "m5.4xlarge": 54,
+        "m5.16xlarge": 107,
+        "m5.metal": 120,
+        "c6g.medium": 4,
+        "c7i-flex.large": 3,
+    },
+    **{"g4dn.xlarge": 39, "p4d.24xlarge": 62, "m8i.96xlarge": 98, "c8gn.12xlarge": 50, "i3en.metal": 107, "d3en.12xlarge": 119},
+    **{
+        "t3.large": 0,
+        "t4g.nano": 0,
+        "m4.large": 0,
+        "i3.large": 0,
+        "i3.metal": 120,
+        "i4i.large": 0,
+        "i4i.xlarge": 6,
+        "mac1.metal": 6,
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "count"), BRANCHES.items())
+def test_branch_enis_are_those_of_the_controller(name: str, count: int) -> None:
+    """The number that the control plane advertises as `vpc.amazonaws.com/pod-eni`; 0: the type can have no trunk."""
+    assert limits.branch_count(name) == count
+    found = limits.from_table(name) or limits.safe_default(name)
+    assert found.branch_count == count
+
+
+@pytest.mark.parametrize("name", ["zz9.large", "m5", "", "m5.", "m5.huge", "c9g.large", "m5 m5a.large"])
+def test_branch_enis_of_an_unknown_type_are_not_guessed(name: str) -> None:
+    """A type that the controller's table has not, or no type at all."""
+    assert limits.branch_count(name) is None
+    assert limits.safe_default(name).branch_count is None
+
+
+def test_the_table_of_branches_contradicts_nothing() -> None:
+    """No family is in two paragraphs, no size twice in one, no number above the VLAN IDs; every type of more than 10 is Nitro."""
+    seen: set[str] = set()
+    for paragraph in limits.BRANCHES.replace("\n  ", " ").splitlines():
+        families, _, counts = paragraph.partition("=")
+        sizes = [size for part in counts.split() for size in part.partition(":")[2].split(",")]
+        assert len(sizes) == len(set(sizes)), families
+        assert not seen & set(families.split())
+        seen |= set(families.split())
+        assert all(0 <= int(part.partition(":")[0]) <= 120 for part in counts.split())
+    kinds = {name: kind for name, (_, _, _, kind) in limits_source.facts().items() if (limits.branch_count(name) or 0) > 10}
+    assert len(kinds) > 700
+    assert set(kinds.values()) == {"nitro", "metal"}
+
+
 @pytest.mark.parametrize("name", ["large", "", ".", "m5", "m5.", "zz9.large", "m5.huge", "m5.large "])
 def test_an_unknown_type_is_not_in_the_table(name: str) -> None:
     """What the table does not know it does not guess; the default does not panic on it either."""

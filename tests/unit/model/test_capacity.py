@@ -44,6 +44,11 @@ def test_an_m5_large_in_each_mode() -> None:
         (NodeBounds(max_eni=5), 27, "3 ENIs of 10 addresses, one of them its own (m5.large)"),
         (NodeBounds(max_eni=2, unmanaged_eni_count=1), 9, "MAX_ENI=2 (the type may have 3), 1 ENI not ours to use"),
         (NodeBounds(unmanaged_eni_count=4), 0, "3 ENIs of 10 addresses, one of them its own (m5.large), 4 ENIs not ours to use"),
+        (
+            NodeBounds(trunk_places=1),
+            18,
+            "3 ENIs of 10 addresses, one of them its own (m5.large), one place left for the trunk",
+        ),
         (NodeBounds(max_pods=20), 20, "MAX_PODS=20"),
         (NodeBounds(max_pods=110), 27, "3 ENIs of 10 addresses, one of them its own (m5.large)"),
         (NodeBounds(held_count=9, subnet_free_count=3), 12, "the subnet's 3 free addresses beside the 9 held"),
