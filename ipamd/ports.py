@@ -224,7 +224,8 @@ class Wiring(Protocol):
     def wire(self, spec: WiringSpec) -> Wired:
         """Create and configure the veth pair, routes and rules. On any error everything is undone before it is raised.
 
-        Raises: NetnsError, WiringError.
+        With `branch` the VLAN link too, in place of whatever link has its name or ID: the caller knows that no sandbox needs that.
+        Raises: NetnsError, WiringError; BranchPendingError if the link of the trunk ENI is not there.
         """
 
     def unwire(self, spec: WiringSpec) -> None:
@@ -253,10 +254,11 @@ class Wiring(Protocol):
     def veth(self, name: str) -> HostVeth | None:
         """Look at one link of the host; None if there is none of this name. WiringError if it is no veth."""
 
-    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress) -> None:
+    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress, branch: Branch | None = None) -> None:
         """Rename a sandbox's link, with its route. Idempotent; a link of that name whose alias has another address stays.
 
-        It may be down for a moment: older kernels rename only a link that is down. Raises: WiringError.
+        It may be down for a moment: older kernels rename only a link that is down. `branch`: the rules that name the link follow.
+        Raises: WiringError.
         """
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
@@ -317,9 +319,15 @@ class Wiring(Protocol):
         """
 
     def remove_leftover(
-        self, *, host_veth: str | None, address: IpAddress | None, key: AttachmentKey | None = None
+        self,
+        *,
+        host_veth: str | None,
+        address: IpAddress | None,
+        key: AttachmentKey | None = None,
+        branch: Branch | None = None,
     ) -> IpAddress | None:
-        """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table.
+        """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table. `branch`: its VLAN link,
+        its table and the rules that lead there, if the link's alias has this address, or there is none.
 
         Without `address` it is the one that the link's alias names, unless it is routed through another link. Returns: which it was.
         With the link goes the one for egress of its sandbox, which is `key` where it does not say.

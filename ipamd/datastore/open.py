@@ -35,9 +35,11 @@ from ipamd.model.snapshot import Snapshot, contradictions
 from ipamd.model.words import counted, first_of
 from ipamd.ports import Clock, Failpoint, no_failpoint
 
-_NAMESPACES = select(
-    schema.attachment.c.container_id, schema.attachment.c.netns, schema.attachment.c.netns_device, schema.attachment.c.netns_inode
-)
+_NAMESPACES = {
+    one.name: select(one.c.container_id, one.c.netns, one.c.netns_device, one.c.netns_inode)
+    for one in (schema.attachment, schema.branch)
+}
+"""By table: a file of an earlier level has but the first."""
 
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 """Another value after every boot. Source: proc(5), random(4)."""
@@ -193,7 +195,8 @@ def _examine_content(probe: Disk, *, boot_id: str, family: Family) -> OpenReport
     if meta.get("boot_id") != boot_id:
         return OpenReport(OpenOutcome.OTHER_BOOT, f"it describes boot {meta.get('boot_id')}, this is boot {boot_id}")
     if (other := meta.get(schema.FAMILY, IPV4.nft)) != family.nft:
-        living = [row.container_id for row in probe.connection.execute(_NAMESPACES) if _may_live(row)]
+        asked = [statement for name, statement in _NAMESPACES.items() if name in names]
+        living = [row.container_id for each in asked for row in probe.connection.execute(each) if _may_live(row)]
         if living:
             raise DatastoreError(
                 f"{path} is of a pool of {other}, and {counted(len(living), 'sandbox')} of it live: {first_of(living, 3)}",
@@ -235,6 +238,7 @@ def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) 
         with _exclusive(path, lock_wait_s) as disk:
             upgrade(disk)
             _forget_lost(disk, now=now)
+            _forget_false_branches(disk, now=now)
             with refusals(f"reading {path}"):
                 snapshot = sql.read_snapshot(disk.connection)
                 disk.connection.rollback()
@@ -263,6 +267,21 @@ def _forget_lost(disk: Disk, *, now: datetime) -> None:
             detail = "lost, and free when the datastore was opened"
             row = sql.key_params(None) | {"at": now, "event": LedgerEvent.REMOVED.value, "eni_id": "", "detail": detail}
             Ledger(disk).write([row | {"address": text} for text in found])
+            disk.commit()
+    finally:
+        disk.rollback()
+
+
+def _forget_false_branches(disk: Disk, *, now: datetime) -> None:
+    """Remove branch rows that a release which does not know them has contradicted: it took EC2's word for its pool (I7)."""
+    disk.begin()
+    try:
+        found = disk.execute(sql.FALSE_BRANCHES, subject="looking for false branch rows").all()
+        if found:
+            disk.execute(sql.DELETE_FALSE_BRANCHES, subject="forgetting false branch rows")
+            detail = "its branch ENI, or its address, is the pool's since a release without branch ENIs ran here"
+            row = {"at": now, "event": LedgerEvent.REMOVED.value, "detail": detail}
+            Ledger(disk).write([row | dict(one._mapping) for one in found])
             disk.commit()
     finally:
         disk.rollback()

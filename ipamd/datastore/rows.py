@@ -21,12 +21,13 @@ from ipaddress import IPv4Address, IPv4Network, ip_address
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Insert, Table, Update, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Delete, Insert, Table, Update, bindparam, delete, insert, or_, select, tuple_, update
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from ipamd.datastore import schema
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, Origin
+from ipamd.model.branch import Branch
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.evidence import Absence, Doubts
@@ -59,6 +60,7 @@ UPSERT_META = _upsert(schema.meta)
 INSERT_INTENT, UPSERT_INTENT, DELETE_INTENT = insert(schema.intent), _upsert(schema.intent), _delete(schema.intent)
 INSERT_ATTACHMENT, UPSERT_ATTACHMENT = insert(schema.attachment), _upsert(schema.attachment)
 DELETE_ATTACHMENT = _delete(schema.attachment)
+INSERT_BRANCH, UPSERT_BRANCH, DELETE_BRANCH = insert(schema.branch), _upsert(schema.branch), _delete(schema.branch)
 INSERT_LOST, DELETE_LOST = insert(schema.lost), _delete(schema.lost)
 INSERT_OWED, DELETE_OWED = insert(schema.owed), _delete(schema.owed)
 INSERT_DOUBT, DELETE_DOUBTS = insert(schema.doubt), delete(schema.doubt)
@@ -82,6 +84,20 @@ _is_lost_and_free = (
     schema.address.c.state == AddressState.FREE.value,
     schema.address.c.address.in_(select(schema.lost.c.address)),
 )
+_is_of_others = or_(
+    schema.branch.c.address.in_(select(schema.address.c.address)),
+    schema.branch.c.address.in_(select(schema.eni.c.primary_address)),
+    schema.branch.c.eni_id.in_(select(schema.eni.c.eni_id)),
+    tuple_(schema.branch.c.container_id, schema.branch.c.ifname).in_(
+        select(schema.attachment.c.container_id, schema.attachment.c.ifname)
+    ),
+)
+FALSE_BRANCHES = select(
+    schema.branch.c.container_id, schema.branch.c.ifname, schema.branch.c.address, schema.branch.c.eni_id
+).where(_is_of_others)
+DELETE_FALSE_BRANCHES = delete(schema.branch).where(_is_of_others)
+"""Those that a release which does not know the table has contradicted."""
+
 LOST_FREE = select(schema.address.c.address).where(*_is_lost_and_free)
 DELETE_LOST_FREE = delete(schema.address).where(*_is_lost_and_free)
 
@@ -111,8 +127,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "prefix": read_network,
     "primary_address": IPv4Address,
     "other_address": ip_address,
+    "gateway": ip_address,
     "subnet_cidr": IPv4Network,
-    **dict.fromkeys(("is_primary", "host_ready", "created_by_us", "managed"), bool),
+    **dict.fromkeys(("is_primary", "host_ready", "created_by_us", "managed", "is_strict"), bool),
     "eni.state": EniState,
     "address.state": AddressState,
     "origin": Origin,
@@ -148,9 +165,12 @@ def read_snapshot(connection: Connection) -> Snapshot:
         row |= {"cooldown_deadline_s": row.pop("cooled_at_s"), "lost_since": mark["since"], "lost_reason": mark["reason"]}
         owner = taken_key(row)
         found.addresses[row["address"]] = Address(**row, owner=owner if owner.container_id else None)
-    for row in rows(schema.attachment):
+    for row in (*rows(schema.attachment), *rows(schema.branch)):
         key = taken_key(row)
         identity = NetnsIdentity(row.pop("netns_device"), row.pop("netns_inode"))
+        if "vlan" in row:
+            branch = Branch(**{name: row.pop(name) for name in _HOW_IT_IS_LED})
+            row |= {"branch": branch, "route_table": branch.route_table}
         found.attachments[key] = Attachment(**row, key=key, netns_identity=identity)
     for row in rows(schema.tombstone):
         key = taken_key(row)
@@ -199,13 +219,15 @@ def spelling(table: Table, *others: str, **paths: str) -> Callable[[Any], Params
 _PLACE = ("address", "eni_id", "prefix")
 _spell_state = spelling(schema.address, *_PLACE, "container_id", "ifname", cooled_at_s="cooldown_deadline_s")
 spell_tombstone = spelling(schema.tombstone, "container_id", "ifname")
-attachment_params = spelling(
-    schema.attachment,
-    container_id="key.container_id",
-    ifname="key.ifname",
-    netns_device="netns_identity.device",
-    netns_inode="netns_identity.inode",
-)
+_OF_ATTACHMENT = {
+    "container_id": "key.container_id",
+    "ifname": "key.ifname",
+    "netns_device": "netns_identity.device",
+    "netns_inode": "netns_identity.inode",
+}
+_HOW_IT_IS_LED = ("vlan", "mac", "gateway", "is_strict")
+attachment_params = spelling(schema.attachment, **_OF_ATTACHMENT)
+branch_params = spelling(schema.branch, **_OF_ATTACHMENT, **{name: f"branch.{name}" for name in _HOW_IT_IS_LED})
 
 
 def state_params(address: Address) -> Params:

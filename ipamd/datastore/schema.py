@@ -206,6 +206,56 @@ doubt = _table(
 owed = _table("owed", _text("namespace", primary_key=True), _text("pod", primary_key=True), _text("since"))
 """Pods whose names the network policy agent may know; since level 7."""
 
+branch = _table(
+    "branch",
+    _text("container_id", primary_key=True),
+    _text("ifname", primary_key=True),
+    *_texts("address", "eni_id", "host_veth", "netns"),
+    _integer("netns_device"),
+    _integer("netns_inode"),
+    _text("fingerprint"),
+    Column("result", LargeBinary, nullable=False),
+    *_texts("created_at", "origin", "network_name", "pod_namespace", "pod_name", "pod_uid"),
+    Column("since_monotonic_s", REAL, nullable=True),
+    _text("contradiction", nullable=True),
+    Column("vlan", Integer, CheckConstraint("vlan BETWEEN 1 AND 4094"), nullable=False),
+    *_texts("mac", "gateway"),
+    _flag("is_strict"),
+    UniqueConstraint("address"),
+    UniqueConstraint("eni_id"),
+    UniqueConstraint("vlan"),
+)
+"""Attachments whose address is a branch ENI's, which is in no pool; since level 8."""
+
+BRANCH_TRIGGERS = (
+    """
+    CREATE TRIGGER branch_is_not_of_the_pool BEFORE INSERT ON branch
+    WHEN EXISTS (SELECT 1 FROM address WHERE address = NEW.address) OR EXISTS (SELECT 1 FROM attachment
+        WHERE container_id = NEW.container_id AND ifname = NEW.ifname)
+    BEGIN SELECT RAISE(ABORT, 'I1: a branch address is not of the pool, and a sandbox has one address'); END
+    """,
+    """
+    CREATE TRIGGER branch_is_not_primary BEFORE INSERT ON branch
+    WHEN EXISTS (SELECT 1 FROM eni WHERE primary_address = NEW.address OR eni_id = NEW.eni_id)
+    BEGIN SELECT RAISE(ABORT, 'I6: the primary address of an ENI is never given to a sandbox'); END
+    """,
+    """
+    CREATE TRIGGER attached_to_a_branch BEFORE INSERT ON attachment
+    WHEN EXISTS (SELECT 1 FROM branch WHERE container_id = NEW.container_id AND ifname = NEW.ifname)
+    BEGIN SELECT RAISE(ABORT, 'I1: a sandbox has one address'); END
+    """,
+    """
+    CREATE TRIGGER deleted_branch_stays_deleted BEFORE INSERT ON branch
+    WHEN EXISTS (SELECT 1 FROM tombstone WHERE container_id = NEW.container_id AND ifname = NEW.ifname)
+    BEGIN SELECT RAISE(ABORT, 'I4: DEL was done for this key'); END
+    """,
+    # The release before does not know the table: its DEL leaves a tombstone alone, and the row must not outlive the sandbox.
+    """
+    CREATE TRIGGER branch_ends_with_its_sandbox AFTER INSERT ON tombstone
+    BEGIN DELETE FROM branch WHERE container_id = NEW.container_id AND ifname = NEW.ifname; END
+    """,
+)
+
 tombstone = _table(
     "tombstone", _text("container_id", primary_key=True), _text("ifname", primary_key=True), _text("at"), _later("at_monotonic_s")
 )

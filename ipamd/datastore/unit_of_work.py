@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import wraps
@@ -15,6 +15,7 @@ from ipamd.datastore.memory_state import MemoryState, View
 from ipamd.datastore.rows import Params, address_params, key_params
 from ipamd.model.address import Address, AddressEvent, AddressState
 from ipamd.model.attachment import Attachment
+from ipamd.model.branch import BranchEni
 from ipamd.model.cloud import InstanceIdentity, all_addresses
 from ipamd.model.cniresult import renamed_result
 from ipamd.model.eni import Eni
@@ -24,11 +25,13 @@ from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.history import UNKEPT, HistoryRecord, LedgerEvent
 from ipamd.model.ids import AttachmentKey, EniId, PodName
 from ipamd.model.intent import Intent, IntentKind, named
-from ipamd.model.snapshot import Tombstone
+from ipamd.model.snapshot import Tombstone, branch_conflict
 from ipamd.ports import Clock
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_BRANCH_ROW = sql.UPSERT_BRANCH, sql.branch_params
 
 
 def change(method: Callable[Concatenate[UnitOfWork, P], R]) -> Callable[Concatenate[UnitOfWork, P], R]:
@@ -349,6 +352,42 @@ class UnitOfWork:
         self._assign(attachment, AddressEvent.ADOPT)
 
     @change
+    def attach_branch(self, attachment: Attachment, *, is_adopted: bool = False) -> None:
+        """Record a sandbox with a branch ENI, whose address is in no pool: no row of an address changes, and none cools later.
+
+        Raises: InvariantError if the sandbox has an address, its DEL was done, or something of the branch ENI is somebody else's (I1).
+        """
+        key, branch = attachment.key, attachment.branch
+        if branch is None or attachment.route_table != branch.route_table:
+            raise InvariantError(f"sandbox {key} has no branch ENI, or another table than its VLAN's")
+        self._require_unattached(key)
+        attachments, enis = self.view.attachments.all().values(), self.view.enis.all().values()
+        row, wanted = self.view.address(attachment.address), BranchEni.of(attachment)
+        if problem := branch_conflict(wanted, key, row=row, others=attachments, enis=enis):
+            raise InvariantError(f"sandbox {key} cannot be attached: {problem}", details="I1")
+        recorded = replace(attachment, since_monotonic_s=self._now_s)
+        self._disk.write(sql.INSERT_BRANCH, sql.branch_params(recorded), subject=f"attaching {key} to {attachment.eni_id}")
+        self.view.attachments.changes[key] = recorded
+        log, detail = (
+            (LedgerEvent.ADOPTED, f"VLAN {branch.vlan}") if is_adopted else (LedgerEvent.ASSIGNED, attachment.sandbox_name)
+        )
+        self._log(log, at=attachment.created_at, detail=detail, of=recorded, address=attachment.address, eni_id=attachment.eni_id)
+
+    @change
+    def mark_branch(self, key: AttachmentKey, *, contradiction: str) -> Attachment:
+        """Record what EC2 says against an attached sandbox's branch ENI, "" for nothing. Writes a ledger row if that is news.
+
+        Returns: the attachment as it is now. UnknownAttachmentError, which does not fail the unit, if there is none.
+        """
+        known = self._attached(key)
+        marked = replace(known, contradiction=contradiction)
+        self._put_attachment(marked, subject=f"marking {key}")
+        if contradiction != (known.contradiction or ""):
+            event = LedgerEvent.LOST if contradiction else LedgerEvent.HEALED
+            self._log(event, detail=contradiction, of=marked, address=known.address, eni_id=known.eni_id)
+        return marked
+
+    @change
     def move_table(self, key: AttachmentKey, *, route_table: int) -> Attachment:
         """Record that an attached sandbox uses another route table now: its ENI was attached again at another device index.
 
@@ -387,15 +426,19 @@ class UnitOfWork:
     def unassign(
         self, key: AttachmentKey, *, cooldown: timedelta, reason: str, event: LedgerEvent = LedgerEvent.UNASSIGNED
     ) -> Attachment:
-        """assigned -> cooling; the attachment row goes.
+        """assigned -> cooling; the attachment row goes. The address of a branch ENI does not cool here: it is not ours to give.
 
         `event` is what the ledger says: `unassigned` when the runtime asked, `reaped` when we concluded it. UnknownAttachmentError if
         there is none; it changes nothing and does not fail the unit: a DEL may come twice (I3).
         """
         attachment = self._attached(key)
         subject = f"unassigning {attachment.address} from {key}"
-        self._disk.write(sql.DELETE_ATTACHMENT, key_params(key), subject=subject)
+        statement = sql.DELETE_ATTACHMENT if attachment.branch is None else sql.DELETE_BRANCH
+        self._disk.write(statement, key_params(key), subject=subject)
         self.view.attachments.changes[key] = None
+        if attachment.branch is not None:
+            self._log(event, address=attachment.address, eni_id=attachment.eni_id, detail=reason, of=attachment)
+            return attachment
         self._move(attachment.address, AddressEvent.UNASSIGN, log=event, reason=reason, cooldown=cooldown, of=attachment)
         return attachment
 
@@ -453,11 +496,24 @@ class UnitOfWork:
 
     def _amend(self, amended: Attachment, *, detail: str) -> Attachment:
         """Replace what is recorded of how a sandbox is wired; its address stays."""
-        params = sql.attachment_params(amended)
-        self._disk.write(sql.UPSERT_ATTACHMENT, params, subject=f"amending {amended.key}: {detail}")
-        self.view.attachments.changes[amended.key] = amended
+        self._put_attachment(amended, subject=f"amending {amended.key}: {detail}")
         self._log(LedgerEvent.REPAIRED, address=amended.address, eni_id=amended.eni_id, detail=detail, of=amended)
         return amended
+
+    def _put_attachment(self, attachment: Attachment, *, subject: str) -> None:
+        statement, params = (sql.UPSERT_ATTACHMENT, sql.attachment_params) if attachment.branch is None else _BRANCH_ROW
+        self._disk.write(statement, params(attachment), subject=subject)
+        self.view.attachments.changes[attachment.key] = attachment
+
+    def _require_unattached(self, key: AttachmentKey) -> None:
+        """Raise InvariantError if the sandbox has an address, is just being given one, or its DEL was done."""
+        if reserved := self.view.memory.reservations.get(key):
+            raise InvariantError(f"sandbox {key} is just being given {reserved}", details="I1")
+        present = self.view.attachments.get(key)
+        if present is not None:
+            raise InvariantError(f"sandbox {key} is attached with {present.address}", details="I1")
+        if self.view.tombstones.get(key) is not None:
+            raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
 
     def _assign(self, attachment: Attachment, event: AddressEvent) -> None:
         key = attachment.key
@@ -468,6 +524,8 @@ class UnitOfWork:
             raise InvariantError(f"address {old.address} is reserved for {old.owner}, not for {key}", details="I1")
         if not is_confirmed and (reserved := self.view.memory.reservations.get(key)):
             raise InvariantError(f"sandbox {key} is just being given {reserved}", details="I1")
+        if not is_confirmed and (other := self._branches().get(old.address)):
+            raise InvariantError(f"address {old.address} is that of a branch ENI of sandbox {other}", details="I1")
         if old.eni_id != attachment.eni_id:
             raise InvariantError(f"address {old.address} is on {old.eni_id}, not on {attachment.eni_id}", details="I7")
         present = self.view.attachments.get(key)
@@ -529,6 +587,10 @@ class UnitOfWork:
                 f"primary address {eni.primary_address} of {eni.eni_id} is in the pool",
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
+        if sandbox := self._branches().get(eni.primary_address):
+            raise InvariantError(
+                f"primary address {eni.primary_address} of {eni.eni_id} is that of sandbox {sandbox}", details="I6"
+            )
         if (holder := self.view.eni_of_primary(eni.primary_address)) not in (None, eni.eni_id):
             raise InvariantError(f"primary address {eni.primary_address} of {eni.eni_id} is still recorded as that of {holder}")
         self._disk.write(
@@ -572,7 +634,8 @@ class UnitOfWork:
         """
         if self.view.enis.get(eni_id) is None:
             raise InvariantError(f"ENI {eni_id} is not known", details="I7: an address needs an ENI that we know")
-        fresh = [address for address in sorted(set(addresses)) if self._is_fresh(address, eni_id, prefix)]
+        branches = self._branches()
+        fresh = [address for address in sorted(set(addresses)) if self._is_fresh(address, eni_id, prefix, branches)]
         if not fresh:
             return
         place = "" if prefix is None else f"in prefix {prefix}"
@@ -603,7 +666,9 @@ class UnitOfWork:
             found += [row for row in rows if row.prefix in rests and row.is_in_use and not row.is_lost]
         self._remove(found, reason=reason)
 
-    def _is_fresh(self, address: IpAddress, eni_id: EniId, prefix: IpNetwork | None) -> bool:
+    def _is_fresh(
+        self, address: IpAddress, eni_id: EniId, prefix: IpNetwork | None, branches: Mapping[IpAddress, AttachmentKey]
+    ) -> bool:
         length = family_of(address).prefix_length
         if prefix is not None and (prefix.prefixlen != length or address not in prefix):
             raise InvariantError(f"address {address} is not in a /{length} named {prefix}", details="EC2 has no other")
@@ -612,12 +677,18 @@ class UnitOfWork:
                 f"address {address} is the primary one of {holder}",
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
+        if sandbox := branches.get(address):
+            raise InvariantError(f"address {address} is that of a branch ENI of sandbox {sandbox}", details="I1")
         known = self.view.address(address)
         if known is not None and known.eni_id != eni_id:
             raise InvariantError(
                 f"address {address} is on {known.eni_id}, not on {eni_id}", details="I1: remove it there before adding it here"
             )
         return known is None
+
+    def _branches(self) -> dict[IpAddress, AttachmentKey]:
+        """Whose the addresses of branch ENIs are."""
+        return {one.address: one.key for one in self.view.attachments.all().values() if one.branch is not None}
 
     def end(self) -> None:
         """Refuse further use."""

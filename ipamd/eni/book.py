@@ -223,12 +223,13 @@ class EniBook(Service):
 
     def filled(self) -> list[EniId]:
         """For each slot that EC2 has filled with what is on record elsewhere still, its ENI: no row of that tells of it."""
-        primaries = {eni.primary_address for eni in self._datastore.enis()}
+        taken: set[IpAddress] = {eni.primary_address for eni in self._datastore.enis()}
+        taken |= {one.address for one in self._datastore.attachments() if one.branch is not None}
         return [
             eni_id
             for eni_id, facts in self.all().items()
             for one in facts.elsewhere
-            if one in primaries or ((row := self._datastore.address(one)) and row.eni_id != eni_id)
+            if one in taken or ((row := self._datastore.address(one)) and row.eni_id != eni_id)
         ]
 
     def refuse(self, place: Place) -> None:

@@ -450,6 +450,9 @@ class EniService(Service):
             taken = {row.address: f"stays recorded on {row.eni_id}" for row in elsewhere}
             for address in rows.keys() & primaries.keys():
                 taken[address] = f"recorded as the primary address of {primaries[address]}"
+            for one in self._datastore.attachments():
+                if one.branch is not None and one.address in rows:
+                    taken[one.address] = f"recorded as that of the branch ENI of sandbox {one.key}"
             for address, why in taken.items():
                 outcome.keep(f"{address} is on {eni_id} for EC2, and {why}")
             if prefix is None:

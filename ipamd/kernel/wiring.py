@@ -178,7 +178,7 @@ class KernelWiring(Wiring):
             link = self._own_veth(host, name)
         return survey.host_veth(link) if link else None
 
-    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress) -> None:
+    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress, branch: Branch | None = None) -> None:
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
             if link is None or _is_of_another(link, address):
@@ -194,6 +194,8 @@ class KernelWiring(Wiring):
             is_fixed = family_of(address) is IPV6 or survey.host_veth(link).is_egress
             if is_fixed and (mac := checks.mac_inside(host, link)):
                 again.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
+            if branch is not None:
+                again += branches.rules(messages.delete_rule, branch, host_veth) + branches.rules(messages.add_rule, branch, to)
             host.carry_out([down, name, up, *again], what=what)
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
@@ -340,7 +342,12 @@ class KernelWiring(Wiring):
             host.carry_out(needless, what="removal of our own rules")
 
     def remove_leftover(
-        self, *, host_veth: str | None, address: IpAddress | None, key: AttachmentKey | None = None
+        self,
+        *,
+        host_veth: str | None,
+        address: IpAddress | None,
+        key: AttachmentKey | None = None,
+        branch: Branch | None = None,
     ) -> IpAddress | None:
         """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.
 
@@ -363,6 +370,8 @@ class KernelWiring(Wiring):
                 second = checks.find_link(host, name)
                 if second is not None and key and survey.host_veth(second).key == key:
                     batch.append(messages.delete_link(second.index, step=f"delete link {name}"))
+            if branch is not None and address is not None:
+                batch += branches.ending(host, branch, address=address, host_veth=host_veth or "")
             if address is not None:
                 batch += address_removals(host, address)
             host.carry_out(batch, what=f"removal of leftover {host_veth or address}")

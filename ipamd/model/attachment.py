@@ -59,7 +59,9 @@ class Attachment:
     """The owner of one pool address, with the answer to its CNI ADD.
 
     `address` alone is of the pool; `other_address`: of the other family, from its range for egress, or None. `branch`: of a sandbox
-    whose address is that of a branch ENI (`eni_id`), which the pool does not know; None of all others.
+    whose address is that of a branch ENI (`eni_id`), which the pool does not know; None of all others. Of such a one, whose address
+    has no row that tells it, `since_monotonic_s`: when it was recorded, on the monotonic clock; `contradiction`: what EC2 says
+    against it, "" for nothing, None while EC2 has not been asked.
     `fingerprint` identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
     `result` is the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
     """
@@ -81,6 +83,8 @@ class Attachment:
     pod_uid: str = ""
     other_address: IpAddress | None = None
     branch: Branch | None = None
+    since_monotonic_s: float | None = field(default=None, compare=False)
+    contradiction: str | None = None
 
     @property
     def sandbox_name(self) -> str:

@@ -13,13 +13,16 @@ import json
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipamd.model.errors import BranchAnnotationError
 from ipamd.model.family import IPV4, Family, IpAddress, read_address
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.record import dataclass
 from ipamd.model.words import printable
+
+if TYPE_CHECKING:
+    from ipamd.model.attachment import Attachment
 
 POD_ENI = "vpc.amazonaws.com/pod-eni"
 """The annotation, and the resource that a container of such a pod limits. Source: amazon-vpc-resource-controller-k8s
@@ -116,6 +119,14 @@ class BranchEni:
     address: IpAddress
     vlan: int
     gateway: IpAddress
+
+    @classmethod
+    def of(cls, attachment: Attachment) -> BranchEni:
+        """That of a recorded sandbox. Raises: ValueError if it has none."""
+        branch = attachment.branch
+        if branch is None:
+            raise ValueError(f"sandbox {attachment.key} has no branch ENI")
+        return cls(attachment.eni_id, branch.mac, attachment.address, branch.vlan, branch.gateway)
 
     def branch(self, mode: EnforcingMode) -> Branch:
         """How it is wired in a mode."""

@@ -83,11 +83,20 @@ class KernelSurvey:
     branches: tuple[HostVeth, ...] = ()
     vlans: tuple[VlanLink, ...] = ()
 
+    @property
+    def firsts(self) -> tuple[HostVeth, ...]:
+        """The host veths of all sandboxes, whatever they are led to."""
+        return (*self.veths, *self.branches)
+
+    def vlan_of(self, address: IpAddress | None) -> VlanLink | None:
+        """The living VLAN link that says to be for an address."""
+        return next((one for one in self.vlans if address and one.address == address and not one.is_dying), None)
+
     @cached_property
     def _named(self) -> Mapping[tuple[str | AttachmentKey | None, bool], list[HostVeth]]:
         """The veths by name and by key: to look through all for each sandbox grows with the square of their number."""
         named = defaultdict[tuple[str | AttachmentKey | None, bool], list[HostVeth]](list)
-        for veth in (*self.veths, *self.egress):
+        for veth in (*self.firsts, *self.egress):
             named[veth.name, veth.is_egress].append(veth)
             named[veth.key, veth.is_egress].append(veth)
         return named
@@ -115,7 +124,7 @@ def stray_rules(survey: KernelSurvey, subnets: Iterable[IpNetwork]) -> frozenset
 
     Other software that uses the same priorities has a route for each of its addresses.
     """
-    ruled = {*survey.to_rules, *survey.from_rules} - survey.routes.keys() - {veth.address for veth in survey.veths}
+    ruled = {*survey.to_rules, *survey.from_rules} - survey.routes.keys() - {veth.address for veth in survey.firsts}
     networks = tuple(subnets)
     return frozenset(address for address in ruled if any(address in network for network in networks))
 
@@ -239,7 +248,7 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IpAddress, tuple[HostVeth,
     Such an address is not given again: it stays with the recorded sandbox, or quarantined until only one veth is left.
     """
     carriers: dict[IpAddress, tuple[HostVeth, ...]] = {}
-    for veth in survey.veths:
+    for veth in survey.firsts:
         if veth.address is not None and not veth.is_dying:
             carriers[veth.address] = (*carriers.get(veth.address, ()), veth)
     return dict(sorted((address, veths) for address, veths in carriers.items() if len(veths) > 1))

@@ -5,12 +5,13 @@ Reading ENIs, then addresses, then attachments gives three moments, and a change
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TypeVar
 
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
+from ipamd.model.branch import TABLE_BASE, BranchEni
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.evidence import Doubts
@@ -130,12 +131,46 @@ def _addresses(snapshot: Snapshot) -> Iterator[str]:
 def _attachments(snapshot: Snapshot) -> Iterator[str]:
     for attachment in snapshot.attachments.values():
         address = snapshot.addresses.get(attachment.address)
-        if address is None or address.owner != attachment.key or address.eni_id != attachment.eni_id:
+        if attachment.branch is not None:
+            others = (other for other in snapshot.attachments.values() if other.branch is not None)
+            enis = snapshot.enis.values()
+            if problem := branch_conflict(BranchEni.of(attachment), attachment.key, row=address, others=others, enis=enis):
+                yield f"attachment {attachment.key}: {problem} (I1)"
+        elif address is None or address.owner != attachment.key or address.eni_id != attachment.eni_id:
             yield f"attachment {attachment.key} has {attachment.address}, which is not assigned to it (I1)"
         elif address.other_address != attachment.other_address:
             yield f"attachment {attachment.key} has {attachment.other_address}, its address {address.other_address} (I1)"
         if attachment.key in snapshot.tombstones:
             yield f"attachment {attachment.key} lives although its DEL was done (I4)"
+
+
+def branch_conflict(
+    wanted: BranchEni, key: AttachmentKey, *, row: Address | None, others: Iterable[Attachment], enis: Iterable[Eni]
+) -> str:
+    """Say what of a branch ENI is somebody else's; "" if nothing is. What a stranger may have written must harm no other (I1, I6).
+
+    Args:
+        row: what the pool has of its address.
+        others: all attachments.
+        enis: the pool's, and every other one on record.
+    """
+    if row is not None:
+        return f"address {wanted.address} is of the pool, on {row.eni_id}"
+    for eni in enis:
+        if eni.eni_id == wanted.eni_id:
+            return f"{eni.eni_id} is attached to this node: it is no branch ENI"
+        if eni.primary_address == wanted.address:
+            return f"address {wanted.address} is the primary one of {eni.eni_id}"
+        if eni.route_table == TABLE_BASE + wanted.vlan:
+            return f"VLAN {wanted.vlan} means route table {eni.route_table}, which is that of {eni.eni_id}"
+    for other in others:
+        if other.key == key:
+            continue
+        if other.branch is not None and other.branch.vlan == wanted.vlan:
+            return f"VLAN {wanted.vlan} is that of sandbox {other.key}"
+        if other.address == wanted.address or (other.branch is not None and other.eni_id == wanted.eni_id):
+            return f"{wanted.eni_id} with {wanted.address} is that of sandbox {other.key}"
+    return ""
 
 
 def _places(snapshot: Snapshot) -> Iterator[str]:

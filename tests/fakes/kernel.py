@@ -7,15 +7,32 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from ipamd.model.attachment import IMPORTED_TAG, NetnsIdentity, Wired, WiringSpec, decode_alias, encode_alias, sandbox_mac
-from ipamd.model.branch import Branch
+from ipamd.model.attachment import (
+    ALIAS_TAG,
+    BRANCH_TAG,
+    IMPORTED_TAG,
+    NetnsIdentity,
+    Wired,
+    WiringSpec,
+    decode_alias,
+    encode_alias,
+    sandbox_mac,
+)
+from ipamd.model.branch import Branch, encode_link_alias
 from ipamd.model.eni import MAIN_TABLE
-from ipamd.model.errors import IpamError, KernelDumpError, NetnsError, WiringError
+from ipamd.model.errors import BranchPendingError, IpamError, KernelDumpError, NetnsError, WiringError
 from ipamd.model.family import Family, IpAddress
-from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import HostVeth, KernelSurvey, Repaired, RepairedObject, RepairKind
+from ipamd.model.ids import AttachmentKey, EniId, MacAddress
+from ipamd.model.kernel import HostVeth, KernelSurvey, Repaired, RepairedObject, RepairKind, VlanLink
 
-_decoded = lru_cache(4096)(decode_alias)  # each look at the kernel asks for all
+
+@lru_cache(4096)  # each look at the kernel asks for all
+def _decoded(alias: str) -> tuple[AttachmentKey, IpAddress] | None:
+    return decode_alias(alias, ALIAS_TAG, IMPORTED_TAG, BRANCH_TAG)
+
+
+TRUNK = MacAddress("02:00:00:00:77:77")
+"""MAC of the trunk ENI's link, which is there until a test takes it from `trunks`."""
 
 
 class FakeWiring:
@@ -32,8 +49,12 @@ class FakeWiring:
         self.seconds: dict[str, IpAddress | None] = {}
         self.taken_seconds: dict[AttachmentKey, IpAddress] = {}
         self.left_up: set[str] = set()
-        self.ended: list[Branch] = []
         self.is_former = False
+        self.trunks: set[MacAddress] = {TRUNK}
+        self.vlans: dict[int, VlanLink] = {}
+        """By ID: the kernel lets no second one be made on a trunk's link."""
+        self.cut: list[str] = []
+        """What was taken from a sandbox that is wired: never."""
         self.dying_aliases: dict[str, str] = {}
         self.fail: dict[str, list[IpamError]] = {}
         self.lost_inside: set[AttachmentKey] = set()
@@ -61,9 +82,12 @@ class FakeWiring:
             for link in spec.links[1:]:
                 if self.routes.get(link.address, link.host_veth) != link.host_veth:
                     raise WiringError(f"add route {link.address} dev {link.host_veth} failed: File exists")
+            if spec.branch is not None:
+                self._add_vlan(spec, spec.branch)
             self.wired[spec.host_veth] = spec
             for link in spec.links:
-                self.routes[link.address] = link.host_veth
+                if not (link.branch and link.branch.is_strict):
+                    self.routes[link.address] = link.host_veth
             self.rules[spec.address] = spec.route_table
         return Wired(sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox"), identity)
 
@@ -72,6 +96,7 @@ class FakeWiring:
         self._maybe_fail("unwire")
         with self.lock:
             self._drop(spec.host_veth, spec.address)
+            self._drop_vlan(spec.branch, spec.address)
 
     def mark_for_deletion(
         self,
@@ -84,11 +109,17 @@ class FakeWiring:
         second: WiringSpec | None = None,
         branch: Branch | None = None,
     ) -> HostVeth | None:
-        """See the port; `left_up` has the dying links that may stay up, `ended` the branches that no sandbox is led to any more."""
+        """See the port; `left_up` has the dying links that may stay up."""
         self._maybe_fail("mark_for_deletion")
         found = self.veth(host_veth)
         with self.lock:
             held = self.wired.get(host_veth)
+            is_successors = branch and held is not None and key not in {None, held.key} and held.address == address
+            vlan = self.vlans.get(branch.vlan) if branch and not is_successors else None
+            if vlan is not None and vlan.address == address:
+                self.vlans[vlan.vlan] = replace(vlan, is_dying=True, is_up=False)
+            if is_successors:
+                return found
             if held is not None and held.address == address and key in {None, held.key}:
                 del self.wired[host_veth]
                 self.dying[host_veth] = address
@@ -98,22 +129,22 @@ class FakeWiring:
                 self.routes.pop(second.address, None)
             self.routes.pop(address, None)
             self.rules.pop(address, None)
-            self.ended += [branch] if branch else []
             return found
 
     def veth(self, name: str) -> HostVeth | None:
         """See the port."""
         self._maybe_fail("veth")
-        return next((veth for veth in self.survey().veths if veth.name == name), None)
+        return next((veth for veth in self.survey().firsts if veth.name == name), None)
 
-    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress) -> None:
+    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress, branch: Branch | None = None) -> None:
         """See the port."""
         self._maybe_fail("rename_veth")
         with self.lock:
             spec = self.wired.get(host_veth)
             if spec is not None and spec.address == address:
                 self.wired[to] = replace(self.wired.pop(host_veth), host_veth=to)
-                self.routes[address] = to
+                if branch is None or not branch.is_strict:
+                    self.routes[address] = to
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
         """See the port: of links that a test put into `foreign`."""
@@ -147,11 +178,15 @@ class FakeWiring:
         self._maybe_fail("sweep")
         with self.lock:
             self.dying.clear()
+            self.vlans = {vlan: one for vlan, one in self.vlans.items() if not one.is_dying}
 
     def check(self, spec: WiringSpec) -> list[str]:
         """See the port."""
         held = self.wired.get(spec.host_veth)
-        return [] if held is not None and held.address == spec.address else [f"host veth {spec.host_veth} is missing"]
+        found = [] if held is not None and held.address == spec.address else [f"host veth {spec.host_veth} is missing"]
+        if spec.branch is not None and spec.branch.vlan not in self.vlans:
+            found.append(f"VLAN link {spec.branch.link} is missing")
+        return found
 
     def repair(
         self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
@@ -166,6 +201,8 @@ class FakeWiring:
                 rule = RepairedObject(RepairKind.RULE, str(spec.address))
                 if spec.host_veth not in wired:
                     said.append(f"host link {spec.host_veth} of {spec.key} is missing: not repaired")
+                elif spec.branch is not None and spec.branch.is_strict:
+                    continue
                 elif spec.address not in self.routes and route not in held:
                     self.routes[spec.address] = spec.host_veth
                     if not spec.is_egress:
@@ -212,6 +249,8 @@ class FakeWiring:
                 HostVeth(name, 900 + n, "", False, True, mac=one.mac("host"))
                 for n, (name, one) in enumerate(self.foreign.items())
             ]
+            branches = tuple(replace(one, is_branch=True) for one in veths if one.alias.startswith(f"{BRANCH_TAG} "))
+            veths = [one for one in veths if not one.alias.startswith(f"{BRANCH_TAG} ")]
             egress = tuple(
                 HostVeth(link.host_veth, 500 + index, link.alias, False, True, link.key, link.address, is_egress=True)
                 for index, spec in enumerate(self.wired.values())
@@ -222,7 +261,16 @@ class FakeWiring:
             to_rules = frozenset(address for address in self.rules if self.is_former or address not in routes)
             own = {} if self.is_former else dict(routes)
             return KernelSurvey(
-                tuple(veths), routes, to_rules, from_rules, is_whole, own, has_own_rule=not self.is_former, egress=egress
+                tuple(veths),
+                routes,
+                to_rules,
+                from_rules,
+                is_whole,
+                own,
+                has_own_rule=not self.is_former,
+                egress=egress,
+                branches=branches,
+                vlans=tuple(self.vlans.values()),
             )
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
@@ -231,7 +279,12 @@ class FakeWiring:
         self.is_former = True
 
     def remove_leftover(
-        self, *, host_veth: str | None, address: IpAddress | None, key: AttachmentKey | None = None
+        self,
+        *,
+        host_veth: str | None,
+        address: IpAddress | None,
+        key: AttachmentKey | None = None,
+        branch: Branch | None = None,
     ) -> IpAddress | None:
         """See the port."""
         self._maybe_fail("remove_leftover")
@@ -243,7 +296,33 @@ class FakeWiring:
                 else:
                     address = address or (named if self.routes.get(named, host_veth) == host_veth else None)
             self._drop(host_veth, address)
+            self._drop_vlan(branch, address)
         return address
+
+    def leave_vlan(self, vlan: int, address: IpAddress | None, *, eni_id: str = "eni-0aaa", is_strict: bool = True) -> None:
+        """A VLAN link is there that nobody has just made; without an address it is another software's."""
+        mac, gateway = MacAddress("02:00:00:00:88:88"), address
+        branch = Branch(vlan, mac, gateway, is_strict) if gateway else None
+        alias = encode_link_alias(address, EniId(eni_id), branch) if address and branch else ""
+        name = f"vlan.eth.{vlan}"
+        self.vlans[vlan] = VlanLink(name, 700 + vlan, vlan, mac, alias, 3, False, True, address, EniId(eni_id), branch)
+
+    def _add_vlan(self, spec: WiringSpec, branch: Branch) -> None:
+        if spec.trunk_mac not in self.trunks:
+            raise BranchPendingError(f"the link of the trunk ENI, {spec.trunk_mac or 'whose MAC is not known'}, is not there")
+        before = self.vlans.get(branch.vlan)
+        if before is not None and any(one.address == before.address for one in self.wired.values()):
+            self.cut.append(f"{before.name} of {before.address}")
+        alias = encode_link_alias(spec.address, spec.eni_id, branch)
+        self.vlans[branch.vlan] = VlanLink(
+            branch.link, 700 + branch.vlan, branch.vlan, branch.mac, alias, 3, False, True, spec.address, spec.eni_id, branch
+        )
+
+    def _drop_vlan(self, branch: Branch | None, address: IpAddress | None) -> None:
+        found = self.vlans.get(branch.vlan) if branch else None
+        if found is not None and found.address in (None, address):
+            del self.vlans[found.vlan]
+            self.cut += [f"{found.name} of {address}" for one in self.wired.values() if one.address == address]
 
     def _drop(self, host_veth: str | None, address: IpAddress | None) -> None:
         if (spec := self.wired.pop(host_veth or "", None)) is not None:
