@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, TypeVar
@@ -57,15 +57,23 @@ class CriClient:
         self._runtime = cri_pb2_grpc.RuntimeServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
     def run_sandbox(
-        self, name: str, *, namespace: str = "default", uid: str = "", attempt: int = 0, timeout_s: float = RUN_TIMEOUT_S
+        self,
+        name: str,
+        *,
+        namespace: str = "default",
+        uid: str = "",
+        attempt: int = 0,
+        annotations: Mapping[str, str] | None = None,
+        timeout_s: float = RUN_TIMEOUT_S,
     ) -> str:
-        """Create and start a sandbox as the kubelet would; return its ID (CNI's container ID).
+        """Create and start a sandbox as the kubelet would; return its ID (CNI's container ID). `annotations`: the pod's.
 
         Raises: SandboxError with the runtime's words, which carry the CNI plugin's error.
         """
         config = cri_pb2.PodSandboxConfig(
             metadata=cri_pb2.PodSandboxMetadata(name=name, namespace=namespace, uid=uid or str(uuid.uuid4()), attempt=attempt),
             hostname=name,
+            annotations=annotations or {},
             linux=cri_pb2.LinuxPodSandboxConfig(cgroup_parent="/kubepods"),
         )
         request = cri_pb2.RunPodSandboxRequest(config=config)

@@ -1,0 +1,1 @@
+"""Security groups for pods on the lab: its own parts, and the daemon on them."""
