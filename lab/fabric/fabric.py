@@ -215,7 +215,7 @@ class Fabric:
             return  # the trunk's own event comes first; its instance has no namespace
         eni, name = plug.eni, port.port_name(plug.eni.eni_id)
         self._state.port_owner[name] = eni.eni_id
-        self._netns.call(lambda: vlan.make(port.port_name(bond.trunk_id), name, bond.vlan, mtu=port.MTU))
+        self._netns.call(lambda: vlan.make(port.port_name(bond.trunk_id), name, bond.vlan))
         has_ipv6 = self._advertiser is not None
         self._netns.sysctl(port.port_sysctls(eni.eni_id))
         own_gateway = f"addr replace {port.gateway(eni.subnet_cidr)}/32 dev lo"

@@ -9,8 +9,10 @@ Source: net/8021q/vlan.c, bpf-helpers(7).
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
+import struct
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -19,16 +21,17 @@ from lab.fabric import bpf, tc
 from lab.fabric.errors import FabricError
 
 COMMAND_TIMEOUT_S = 30.0
+_SIOCGIFMTU = 0x8921  # linux/sockios.h
 PEER, UNFINISHED = "q", "n"
 """How the names of the veth's other end, and of a link that is not finished, begin."""
 
 
-def make(trunk: str, name: str, vlan: int, *, mac: str = "", mtu: int = 0) -> int:
+def make(trunk: str, name: str, vlan: int, *, mac: str = "") -> int:
     """Make a link, which is down. Whoever dies in here leaves no link of that name, and the next call removes what is left.
 
     Args:
         trunk: name of the link that carries the tagged frames.
-        mac, mtu: of the new link; by default the kernel's choice, and 1500 bytes.
+        mac: of the new link, by default the kernel's choice; its MTU is the trunk's.
     Returns: its index. Raises: FileExistsError if the name, or the ID on this trunk, is taken; FabricError.
     """
     trunk_index = socket.if_nametoindex(trunk)
@@ -37,8 +40,8 @@ def make(trunk: str, name: str, vlan: int, *, mac: str = "", mtu: int = 0) -> in
         _ip(f"link del {unfinished}")
     if _index(name) or _index(peer):
         raise FileExistsError(errno.EEXIST, f"{os.strerror(errno.EEXIST)}: {name}, VLAN ID {vlan} on {trunk}")
-    size, address = f" mtu {mtu}" if mtu else "", f" address {mac}" if mac else ""
-    _ip(f"link add {unfinished}{size}{address} type veth peer name {peer}{size}")
+    mtu, address = _mtu(trunk), f" address {mac}" if mac else ""
+    _ip(f"link add {unfinished} mtu {mtu}{address} type veth peer name {peer} mtu {mtu}")
     _set(f"ipv6/conf/{peer}/disable_ipv6", "1")
     # The first frame after the link goes up may be lost by a veth, which no real VLAN link does (port.interface_sysctls).
     _set(f"ipv4/neigh/{unfinished}/retrans_time_ms", "100")
@@ -64,6 +67,12 @@ def _hang(ifindex: int, program: int, *, name: str, priority: int) -> None:
         tc.add_filter(ifindex, tc.Hook.FROM_LINK, program=program, name=name, priority=priority)
     finally:
         os.close(program)
+
+
+def _mtu(name: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        answer = fcntl.ioctl(sock, _SIOCGIFMTU, name.encode().ljust(40, b"\0"))
+    return int(struct.unpack_from("=i", answer, 16)[0])
 
 
 def _index(name: str) -> int:

@@ -26,7 +26,7 @@ class Ground:
         """One network for everything that comes from the branch's address, as standard mode has it."""
         node, trunk = self.lab.node("node-a").netns, interface_name(self.trunk)
         node.ip([f"link set {trunk} up"])
-        node.call(lambda: vlan.make(trunk, f"vlan.eth.{VLAN}", VLAN, mac=self.branch.mac, mtu=9001))
+        node.call(lambda: vlan.make(trunk, f"vlan.eth.{VLAN}", VLAN, mac=self.branch.mac))
         gateway = self.branch.subnet_cidr.network_address + 1
         node.ip(
             [

@@ -36,7 +36,7 @@ def ends() -> Iterator[tuple[Netns, Netns]]:
 
 
 def _link(netns: Netns, trunk: str, name: str, number: int, *addresses: str, mac: str = "") -> None:
-    netns.call(lambda: vlan.make(trunk, name, number, mac=mac, mtu=9001))
+    netns.call(lambda: vlan.make(trunk, name, number, mac=mac))
     netns.ip([f"link set {name} up", *(f"addr add {address} dev {name}{' nodad' * (':' in address)}" for address in addresses)])
 
 
