@@ -170,6 +170,8 @@ class Migration:
     def _scale(self, replicas: int) -> None:
         self._cluster.kubectl("scale", f"deployment/{ECHO}", f"--replicas={replicas}", "--namespace", objects.NAMESPACE)
         self._cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
+        # A roll-out is done while pods are still being stopped: their sandboxes are not among those that keep their addresses.
+        self._api.wait(self._trial.going, what="rid of pods that are stopped", timeout_s=START_TIMEOUT_S)
 
     def _label_for_ours(self) -> None:
         """Step 1 and 2 of the page: one label, which both DaemonSets look at."""

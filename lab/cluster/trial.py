@@ -98,6 +98,11 @@ class Trial:
             self.cluster.kubectl("rollout", "restart", f"deployment/{name}", "--namespace", namespace)
             self.cluster.wait_rolled_out("deployments", name, namespace=namespace, timeout_s=START_TIMEOUT_S)
 
+    def going(self) -> str:
+        """Say how many pods of the Deployment are on their way out; "" if none."""
+        going = [pod["metadata"]["name"] for pod in self.cluster.pods(ECHO) if "deletionTimestamp" in pod["metadata"]]
+        return f"{len(going)} pods are going" if going else ""
+
     def left(self) -> str:
         """Say how many pods of a step are left in the trial's namespace; "" if none."""
         others = [pod["metadata"]["name"] for pod in self.cluster.pods() if pod["metadata"].get("labels", {}).get("app") != ECHO]
