@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from cni_plugin._cni import System
 
 STDIN = 0
-# A pod's annotations have 256 KiB (Kubernetes, TotalAnnotationSizeLimitB), six times as much as JSON of Go's; the rest is ours: a conflist
-# has a few KB, GC's list of attachments about 100 bytes each.
+# A pod's annotations have 256 KiB (Kubernetes, TotalAnnotationSizeLimitB), and six times as much as Go's JSON; the rest is ours: a
+# conflist has a few KB, GC's list of attachments about 100 bytes each.
 CONFIG_BYTES_MAX = 7 << 18
 CONTAINER_ID_BYTES_MAX = 200  # ipamd/model/ids.py, CONTAINER_ID_MAX; CRI IDs have 64
 NETNS_BYTES_MAX = 4096  # Linux PATH_MAX

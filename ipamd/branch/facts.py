@@ -27,9 +27,14 @@ a second; it allows 100 of all its callers together. Source: kubernetes pkg/kube
 RETRY_S = 0.1
 """Before a question is repeated that kubelet could not answer yet. Ours: a kubelet that starts has its pods after some 100 ms."""
 
-PASSING = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.RESOURCE_EXHAUSTED)
-"""What a question ends with while kubelet does not have the pod, its sources have not answered yet, or others ask too often. Source:
-kubernetes pkg/kubelet/apis/pods/server.go, pkg/kubelet/apis/grpc/ratelimit.go."""
+PASSING = (
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.UNAVAILABLE,
+)
+"""What a question ends with while kubelet does not have the pod, its sources have not answered yet, others ask too often, or it ends.
+Source: kubernetes pkg/kubelet/apis/pods/server.go, pkg/kubelet/apis/grpc/ratelimit.go."""
 
 ANSWER_MAX_BYTES = 4 * 1024 * 1024
 """Ours: etcd takes no pod of more than 1.5 MiB."""

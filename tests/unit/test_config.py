@@ -525,8 +525,8 @@ def test_every_setting_is_read(name: str) -> None:
     """A setting that nothing outside ipamd/settings reads would be accepted and have no effect.
 
     Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `conflist` (`conflist_beside`),
-    `warm_target` (the planner's `warm_target_auto`); the two families and their egress (`family`, `egress`); pods with security groups of
-    their own and how they are wired (`branch_mode`); what pods without mark get (`refuses_unmarked`).
+    `warm_target` (the planner's `warm_target_auto`); the two families and their egress (`family`, `egress`); groups of pods
+    and their mode (`branch_mode`); what pods without mark get (`refuses_unmarked`).
     """
     field_name = _fields()[name].rpartition(".")[2]
     other = {

@@ -98,3 +98,12 @@ def test_a_window_that_opens_slowly_is_obeyed(any_plugin, raw_peer):
         any_plugin.run("ADD", config_of_size(300_000)).error(193)  # PERMISSION_DENIED, before the request is complete
     assert violations == []
     assert len(received) >= 200_000
+
+
+@pytest.mark.parametrize("letter", [b"x", b'\\"', b"\\u003c"], ids=["plain", "quotes", "markup"])
+def test_the_annotations_of_a_pod_pass(any_plugin, daemon, letter):
+    """Kubernetes lets a pod have 256 KiB of them, which Go's JSON makes six times as large at most: its ADD and its DEL pass."""
+    config = b'{"cniVersion":"1.0.0","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":"' + letter * (256 << 10) + b'"}}}'
+    for verb in ("ADD", "DEL"):
+        assert any_plugin.run(verb, config).status == 0
+    assert [request.config for request in daemon.requests] == [config, config]

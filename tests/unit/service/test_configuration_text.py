@@ -142,3 +142,28 @@ def test_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Path, "chmod", refuse)
     with pytest.raises(SettingsError, match=r"cannot keep others out of .*Read-only file system"):
         prepare_run_dir(tmp_path)
+
+
+ANNOTATIONS = {"capabilities": {"io.kubernetes.cri.pod-annotations": True}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "ours"),
+    [
+        ({}, {}),
+        ({"POD_SECURITY_GROUP_ENFORCING_MODE": "standard", "VPC_IPAMD_POD_FACTS": "annotations"}, {}),
+        ({"ENABLE_POD_ENI": "true"}, ANNOTATIONS),
+        ({"ENABLE_POD_ENI": "true", "VPC_IPAMD_POD_FACTS": "kubelet"}, {}),
+    ],
+)
+def test_annotations_are_asked_for_where_they_are_read(
+    tmp_path: Path, environment: dict[str, str], ours: dict[str, object]
+) -> None:
+    """By our own entry alone, and not any more once the setting has gone: what an earlier start wrote is replaced."""
+    place = {"VPC_IPAMD_CONFLIST": str(tmp_path / "10-x.conflist"), "ENABLE_PORTMAP_PLUGIN": "true"}
+    for before in ({}, {"ENABLE_POD_ENI": "true"}):
+        conflist.write(load(place | before))
+        path = conflist.write(load(place | environment))
+        plugins = json.loads(path.read_text())["plugins"]
+        assert plugins[0] == {"type": "vpc-cni", **ours}
+        assert plugins[1]["capabilities"] == {"portMappings": True}

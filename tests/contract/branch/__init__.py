@@ -1,0 +1,1 @@
+"""kubelet's pods service against the adapter that asks it."""
