@@ -344,11 +344,10 @@ class MemoryState:
     def _next_of(self, prefix: IpNetwork) -> IpAddress:
         """The next address of a /80 that has no row: neither its first one nor its last; after the end it begins anew."""
         cursor = self.rows.cursor
-        branches = {one.address for one in self.rows.attachments.values() if one.branch is not None}
         while True:
             cursor = cursor % (prefix.num_addresses - 2) + 1
             address = prefix[cursor]
-            if address not in self.rows.addresses and address not in branches and not self._pool.is_claimed(address):
+            if address not in self.rows.addresses and not self._pool.is_claimed(address):
                 self.rows = replace(self.rows, cursor=cursor)
                 return address
 

@@ -677,8 +677,10 @@ class UnitOfWork:
                 f"address {address} is the primary one of {holder}",
                 details="I6: the primary address of an ENI is never given to a sandbox",
             )
-        if sandbox := branches.get(address):
-            raise InvariantError(f"address {address} is that of a branch ENI of sandbox {sandbox}", details="I1")
+        # All of a /80 by its last address, so that no ADD has to look for what of it is a branch ENI's.
+        taken = (one for one in branches if one == address or (prefix and family_of(prefix).is_sparse and one in prefix))
+        if (branch := next(taken, None)) is not None:
+            raise InvariantError(f"address {branch} is that of a branch ENI of sandbox {branches[branch]}", details="I1")
         known = self.view.address(address)
         if known is not None and known.eni_id != eni_id:
             raise InvariantError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 
 from ipamd.datastore.open import OpenOutcome
 from ipamd.datastore.store import Datastore
-from ipamd.model.address import AddressState
+from ipamd.model.address import Address, AddressState
+from ipamd.model.branch import IPV6_GATEWAY, Branch
 from ipamd.model.cloud import all_addresses
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError
 from ipamd.model.family import IPV4, IPV6, IpNetwork, members, read_address, read_network
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.words import MANY
 from tests.unit.datastore.support import (
@@ -234,3 +237,21 @@ def test_read_address() -> None:
     for text in ("2001:db8::/80", "10.0.0", ""):
         with pytest.raises(ValueError, match=r"[Aa]ddress|Expected|Unexpected"):
             read_address(text)
+
+
+def test_a_prefix_with_the_address_of_a_branch_eni_is_refused(path: Path) -> None:
+    """Of a /80 no ADD looks for what is a branch ENI's, so none enters in which a sandbox has one; and the reverse (I1)."""
+    store = opened(path)
+    branch = Branch(vlan=7, mac=MacAddress("06:00:00:00:00:07"), gateway=IPV6_GATEWAY, is_strict=True)
+    place = Address(PREFIX[77], EniId("eni-0b0b"), AddressState.FREE, START, None)
+    attached = replace(an_attachment(place, a_key(1)), route_table=branch.route_table, branch=branch)
+    with store.transaction() as unit:
+        unit.put_eni(an_eni())
+        unit.attach_branch(attached)
+    with pytest.raises(InvariantError, match="branch ENI of sandbox"), store.transaction() as unit:
+        unit.add_addresses(eni_id(0), members(PREFIX), prefix=PREFIX)
+    with store.transaction() as unit:
+        unit.unassign(attached.key, cooldown=COOLDOWN, reason="DEL")
+        unit.add_addresses(eni_id(0), members(PREFIX), prefix=PREFIX)
+    with pytest.raises(InvariantError, match="of the pool"), store.transaction() as unit:
+        unit.attach_branch(replace(attached, key=a_key(2)))
