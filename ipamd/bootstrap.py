@@ -39,8 +39,9 @@ from ipamd.migration.export import ExportService
 from ipamd.migration.handover import OtherDaemon
 from ipamd.migration.importing import ImportService
 from ipamd.model.eni import EniTags
+from ipamd.model.errors import SUPPLY
 from ipamd.model.family import IPV4, IPV6
-from ipamd.model.pool import Refusal
+from ipamd.model.pool import Refusal, assignable_count
 from ipamd.model.record import dataclass
 from ipamd.model.subnets import SubnetPolicy
 from ipamd.model.words import counted
@@ -84,7 +85,8 @@ class App:
 
     def __init__(self, adapters: Adapters, current: CurrentSettings) -> None:
         self.adapters, self.current = adapters, current
-        demand = Demand()
+        stock = adapters.opened.datastore.stock
+        demand = Demand(on_supply=partial(adapters.health.resolve, SUPPLY, is_over=lambda: assignable_count(stock()) > 0))
         self.context = context = ServiceContext(
             datastore=adapters.opened.datastore,
             wiring=adapters.wiring,

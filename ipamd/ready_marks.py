@@ -104,13 +104,14 @@ class ServedMark:
         conflist. After a refusal nothing is bridged."""
         if not (self._health.is_ready or self._health.is_held):
             return
-        problem = ""
+        problem, refused = "", None
         try:
             with self._writing:
                 self._write()
         except OSError as error:
             problem = f"served mark: {self._path} cannot be written ({error.strerror}): STATUS will fail at a restart"
-        self._health.report("served mark", problem)
+            refused = error
+        self._health.report("served mark", problem, error=refused)
 
     def tidy(self) -> None:
         """Remove what killed plugins left behind."""

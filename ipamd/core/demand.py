@@ -6,6 +6,7 @@ A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a s
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from ipamd.model.pool import Blocked
 from ipamd.model.record import dataclass
@@ -58,10 +59,11 @@ def delay(ec2: Ec2, clock: Clock) -> Blocked:
 class Demand:
     """Counts waiting ADDs, wakes the pool maintainer (`triggered`), and the ADDs when addresses appear. Safe from any thread.
 
-    One number or status is read without the lock: each is replaced whole.
+    One number or status is read without the lock: each is replaced whole. `on_supply` is called when addresses appear.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_supply: Callable[[], None] = lambda: None) -> None:
+        self._on_supply = on_supply
         self._changed = threading.Condition()
         self.triggered = threading.Event()
         self._waiting = 0
@@ -113,6 +115,7 @@ class Demand:
         with self._changed:
             self._supply += 1
             self._changed.notify_all()
+        self._on_supply()
 
     def publish(self, status: PoolStatus) -> None:
         """Publish what the maintainer decided."""

@@ -16,7 +16,18 @@ from datetime import datetime
 from enum import StrEnum
 
 from ipamd.core.deadline import Deadline
-from ipamd.model.errors import DatastoreError, Defect, IpamError, NotServingError, PluginNotAvailableError, defect_of, log_text
+from ipamd.model.errors import (
+    DATASTORE,
+    SERVICE,
+    DatastoreError,
+    Defect,
+    IpamError,
+    NotServingError,
+    PluginNotAvailableError,
+    defect_of,
+    disk_refusal,
+    log_text,
+)
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import printable
 from ipamd.ports import Clock
@@ -27,9 +38,6 @@ NotReady (containerd pull request 11135), and a restart takes a second or two.""
 
 START = "start"
 """Subject of the condition of a start that has stopped for good (`ipamd/lifecycle.py`)."""
-
-DATASTORE = "datastore"
-"""Subject of the condition of a disk that refuses changes, until one goes through: no ADD and no DEL succeeds meanwhile."""
 
 REPLY_MARGIN_S = 0.5
 """Of an ADD's deadline, for its refusal. Ours."""
@@ -81,20 +89,26 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is not as it should be, in one sentence, and since when its subject has had one."""
+    """What is not as it should be, in one sentence, and since when its subject has had one. `disk`: how a disk refused, "" if none."""
 
     text: str
     since: datetime
+    disk: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """The last thing that went wrong; `resolved_at`: when it went well again, None if it has not been seen to."""
+    """The last thing that went wrong; `resolved_at`: when it was over, None if it has not been seen to. `ends_with`: what tells it.
+
+    It is over when the same thing went well. That of a request also when what `ends_with` names tells that the cause is gone: the
+    next try may be long in coming. Where nothing on the node tells, the DEL of the sandbox ends it: nobody waits for it any more.
+    """
 
     at: datetime
     what: str
     message: str
     resolved_at: datetime | None = None
+    ends_with: str = ""
 
 
 class Stage:
@@ -158,6 +172,8 @@ class Health:
                 self.phase = phase
                 self._reached_s.setdefault(phase, self.uptime_s())
             self._changed.notify_all()
+        if phase is Phase.SERVING:
+            self.resolve(SERVICE)
 
     def mark_ready(self) -> None:
         """Say that ADD is served, the conflist is in place, and this node could give an address in this boot."""
@@ -181,6 +197,8 @@ class Health:
         with self._changed:
             self._patient_since_s = self._clock.monotonic()  # before the hold ends: STATUS reads in the other order
             self._held.pop(subject, None)
+        if self.phase is Phase.SERVING and not self._held:
+            self.resolve(SERVICE)
 
     @property
     def is_held(self) -> bool:
@@ -197,20 +215,20 @@ class Health:
 
         The one way in which a part says how it is: whoever finds out reports, again and again if it likes.
         """
-        sentence = printable(problem)
+        sentence, disk = printable(problem), disk_refusal(error)
         with self._changed:
             known = self._conditions.pop(subject, None)
             before = known.text if known else ""
             if sentence:
-                self._conditions[subject] = Condition(sentence, known.since if known else self._clock.now())
+                since = known.since if known else self._clock.now()
+                self._conditions[subject] = Condition(sentence, since, disk)
             self._changed.notify_all()  # also of a success that changes nothing: a start may wait for it
         if sentence and sentence != before:
             if error is not None:
                 self.record_error(subject, error)
             # A defect needs its stack. A denied or wrong thing says all in its words.
-            log.warning(
-                "condition subject=%s text=%s", subject, sentence, exc_info=None if isinstance(error, IpamError) else error
-            )
+            stack = None if disk or isinstance(error, IpamError) else error
+            log.warning("condition subject=%s text=%s", subject, sentence, exc_info=stack)
         elif not sentence:
             self.resolve(subject)
             if before:
@@ -224,17 +242,31 @@ class Health:
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people, and count it if it shows a defect of ours."""
         self.count_defects(defect_of(error), 1)
-        self._last_error = ErrorReport(self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)))
+        ends_with = error.ends_with if isinstance(error, IpamError) else ""
+        self._last_error = ErrorReport(
+            self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)), ends_with=ends_with
+        )
 
     def report_refused_change(self, error: DatastoreError) -> None:
         """The datastore's disk refuses changes."""
-        self.report(DATASTORE, f"{DATASTORE}: ADD and DEL fail: {log_text(error)}")
+        self.report(DATASTORE, f"{DATASTORE}: ADD and DEL fail: {log_text(error)}", error=error)
 
-    def resolve(self, what: str) -> None:
-        """What went wrong has gone well: the last error says so if it was of this, or of this verb. Costs a comparison."""
+    def resolve(self, what: str, *, is_over: Callable[[], bool] = lambda: True) -> None:
+        """What went wrong has gone well: the last error says so if it was of this, or of this verb, or ends with it.
+
+        Costs a comparison; `is_over` is asked only then.
+        """
         last = self._last_error
-        if last is not None and last.resolved_at is None and f"{last.what} ".startswith(f"{what} "):
+        if last is None or last.resolved_at is not None:
+            return
+        if (last.ends_with == what or f"{last.what} ".startswith(f"{what} ")) and is_over():
             self._last_error = replace(last, resolved_at=self._clock.now())
+
+    def resolve_deleted(self, add: str) -> None:
+        """The sandbox of this ADD was deleted: an error that nothing else on the node would end went with it."""
+        last = self._last_error
+        if last is not None and not last.ends_with:
+            self.resolve(add)
 
     def count_defects(self, defect: Defect | None, count: int) -> None:
         """Count what must never happen; None is nothing."""

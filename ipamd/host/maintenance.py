@@ -14,9 +14,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from ipamd.core.context import Service, ServiceContext
-from ipamd.core.health import DATASTORE
 from ipamd.core.loop import Loop
-from ipamd.model.errors import DatastoreError
+from ipamd.model.errors import DATASTORE, DatastoreError
 from ipamd.model.history import LedgerEvent
 from ipamd.ports import Spool
 

@@ -50,7 +50,15 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 # can be done is to say who drops. The question is only whether *all* new connections of sandboxes are dropped, so in doubt a filter is
 # not blamed: a rule that accepts some of their traffic by address counts as one that accepts; a rule that takes only a part of all
 # traffic (ports, states, marks, sets) neither accepts nor drops here.
+#
+# Of single ports only DNS is asked for: nobody means pods to resolve no name, while a drop of any other port may be meant. There a
+# rule that may accept some queries counts as one that accepts them all, so a filter is blamed only for what nothing before it took.
 
+
+DNS_PORT, UDP = 53, 17
+NO_QUERY = ("conntrack", "state", "tcp")
+"""Extensions of iptables that choose no new DNS query. Ours of the first two, whose arguments are not read: nearly all rules with
+them let answers pass, or drop what is invalid."""
 
 MAX_CHAINS = 64
 """Chains that one packet is followed through. Ours: Docker, firewalld and kube-proxy need fewer than 20."""
@@ -60,8 +68,10 @@ class Scope(StrEnum):
     """Which of the packets that fit a rule's interfaces the rule takes."""
 
     ALL = "all"
+    DNS = "every DNS query"
     BY_ADDRESS = "by address"
     PART = "part"
+    OTHER = "no new DNS query"
 
 
 class Verdict(StrEnum):
@@ -104,10 +114,19 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A new connection between two interfaces."""
+    """A new connection between two interfaces, of which nothing else is known, or a DNS query by UDP."""
 
     incoming: str
     outgoing: str
+    is_dns: bool = False
+
+    def is_taken_whole(self, scope: Scope) -> bool:
+        """Whether a rule of a scope takes every such packet that fits its interfaces."""
+        return scope is Scope.ALL or (self.is_dns and scope is Scope.DNS)
+
+    def is_passed_over(self, scope: Scope) -> bool:
+        """Whether such a rule is as if it were not there."""
+        return scope is Scope.OTHER or (not self.is_dns and scope in (Scope.PART, Scope.DNS))
 
 
 Rules = Callable[[str], Sequence[Rule] | None]
@@ -132,22 +151,23 @@ def _follow(rules: Rules, chain: str, packet: Packet, budget: list[int]) -> Verd
     if budget[0] < 0:
         return Verdict.ACCEPT
     for rule in rules(chain) or ():
-        if rule.scope is Scope.PART or not (
+        if packet.is_passed_over(rule.scope) or not (
             all(one.takes(packet.incoming) for one in rule.incoming) and all(one.takes(packet.outgoing) for one in rule.outgoing)
         ):
             continue
+        is_whole = packet.is_taken_whole(rule.scope)
         if rule.verdict in (Verdict.JUMP, Verdict.GOTO):
             inner = _follow(rules, rule.target, packet, budget)
-            if inner is Verdict.ACCEPT or (inner is Verdict.DROP and rule.scope is Scope.ALL):
+            if inner is Verdict.ACCEPT or (inner is Verdict.DROP and is_whole):
                 return inner
-            if rule.verdict is Verdict.GOTO and rule.scope is Scope.ALL:
+            if rule.verdict is Verdict.GOTO and is_whole:
                 return Verdict.NONE
         elif rule.verdict is Verdict.ACCEPT:
             return Verdict.ACCEPT
-        elif rule.scope is Scope.ALL and rule.verdict is Verdict.DROP:
+        elif is_whole and rule.verdict is Verdict.DROP:
             return Verdict.DROP
-        elif rule.scope is Scope.ALL and rule.verdict is Verdict.RETURN:
-            return Verdict.NONE
+        elif rule.verdict is Verdict.RETURN and (is_whole or packet.is_dns):
+            return Verdict.NONE if is_whole else Verdict.ACCEPT  # some may have escaped what comes behind
     return Verdict.NONE
 
 
@@ -230,21 +250,51 @@ def _with_match(rule: Rule, body: JsonObject) -> Rule:
     payload = left.get("payload") if isinstance(left, dict) else None
     if isinstance(payload, dict) and payload.get("field") in ("saddr", "daddr"):
         return _narrowed(replace(rule, address=right if isinstance(right, str) and operator == "==" else ""), Scope.BY_ADDRESS)
-    return _narrowed(rule, Scope.PART)
+    if operator == "in" and isinstance(left, dict) and left.get("ct") == {"key": "state"}:
+        return _narrowed(rule, Scope.PART if "new" in (right if isinstance(right, list) else [right]) else Scope.OTHER)
+    return _narrowed(rule, _flow(key, payload, right, is_negated=operator == "!="))
+
+
+def _flow(key: object, payload: object, right: object, *, is_negated: bool) -> Scope:
+    """What a condition on protocol or port leaves of DNS queries; PART if it is another one."""
+    name, takes = (payload.get("field") if isinstance(payload, dict) else key), None
+    if name in ("l4proto", "protocol", "nexthdr"):
+        takes = _holds(right, "udp")
+    elif isinstance(payload, dict) and name in ("dport", "sport") and payload.get("protocol") == "tcp":
+        return Scope.OTHER
+    elif isinstance(payload, dict) and name == "dport" and payload.get("protocol") in ("udp", "th"):
+        takes = _holds(right, DNS_PORT)
+    if takes is None:
+        return Scope.PART
+    return Scope.DNS if takes != is_negated else Scope.OTHER
+
+
+def _holds(right: object, wanted: str | int) -> bool | None:
+    """Whether a value, a set or a range has it; None if that is not known, as of a named set."""
+    values = right["set"] if isinstance(right, dict) and isinstance(right.get("set"), list) else [right]
+    for value in values:
+        ends = value.get("range") if isinstance(value, dict) else [value, value]
+        if not isinstance(ends, list) or len(ends) != 2 or str(ends[0]).startswith("@"):
+            return None
+        if all(type(end) is type(wanted) for end in ends) and ends[0] <= wanted <= ends[1]:
+            return True
+    return False
 
 
 def _with_extension(rule: Rule, body: object) -> Rule:
     """An iptables extension: of its arguments nothing is known, so a match but for a comment takes a part of the traffic."""
     name, kind = (body.get("name"), body.get("type")) if isinstance(body, dict) else (None, None)
     if kind == "match":
-        return rule if name == "comment" else _narrowed(rule, Scope.PART)
+        return rule if name == "comment" else _narrowed(rule, Scope.OTHER if name in NO_QUERY else Scope.PART)
     if name == "REJECT":
         return replace(rule, verdict=Verdict.DROP)
     return rule
 
 
 def _narrowed(rule: Rule, scope: Scope) -> Rule:
-    return rule if rule.scope is Scope.PART else replace(rule, scope=scope)
+    """By one more condition: what several conditions leave is known of protocol and port alone."""
+    both = {rule.scope, scope} - {Scope.ALL}
+    return replace(rule, scope=scope if both == {scope} else Scope.OTHER if Scope.OTHER in both else Scope.PART)
 
 
 # Read the tables of iptables-legacy, which nftables does not show: chains, and what decides about forwarded packets.
@@ -266,7 +316,8 @@ MAX_BYTES = 32 * 1024 * 1024
 _INFO = struct.Struct("=32sI5I5III")
 _GET_ENTRIES = struct.Struct("=32sI4x")
 _TARGET = struct.Struct("=H29sB")
-_INVERT_IN, _INVERT_OUT = 0x01, 0x02
+_INVERT_IN, _INVERT_OUT, _INVERT_PROTOCOL = 0x01, 0x02, 0x40
+_UDP_MATCH = struct.Struct("=HHHHB")  # linux/netfilter/xt_tcpudp.h: struct xt_udp
 _RETURN = -5  # linux/netfilter/x_tables.h: XT_RETURN is -NF_REPEAT - 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -428,26 +479,33 @@ def _entries(data: bytes, kind: _Kind) -> Iterator[tuple[int, tuple[int, str, Ru
 
 def _legacy_rule(head: Sequence[Any], matches: bytes, target: str, body: bytes, *, goto: int) -> Rule:
     *masks, incoming, outgoing, in_mask, out_mask, protocol, flags, inverted = head
-    scope = Scope.BY_ADDRESS if any(masks[2] + masks[3]) else Scope.ALL
-    if protocol or any(name != "comment" for name in _match_names(matches)):
-        scope = Scope.PART
     verdict, chain_offset = _verdict(target, body, is_goto=bool(flags & goto))
-    return Rule(
+    rule = Rule(
         verdict,
         _interface(incoming, in_mask, inverted & _INVERT_IN),
         _interface(outgoing, out_mask, inverted & _INVERT_OUT),
-        scope,
+        Scope.BY_ADDRESS if any(masks[2] + masks[3]) else Scope.ALL,
         str(chain_offset) if verdict in (Verdict.JUMP, Verdict.GOTO) else "",
     )
+    if protocol:
+        rule = _narrowed(rule, Scope.DNS if (protocol == UDP) != bool(inverted & _INVERT_PROTOCOL) else Scope.OTHER)
+    for name, told in _matches(matches):
+        if name == "udp":
+            *sources, first, last, turned = _UDP_MATCH.unpack_from(told)
+            takes = Scope.DNS if (first <= DNS_PORT <= last) != bool(turned & 2) else Scope.OTHER
+            rule = _narrowed(rule, takes if sources == [0, 0xFFFF] and not turned & 1 else Scope.PART)
+        elif name != "comment":
+            rule = _narrowed(rule, Scope.OTHER if name in NO_QUERY else Scope.PART)
+    return rule
 
 
-def _match_names(data: bytes) -> Iterator[str]:
+def _matches(data: bytes) -> Iterator[tuple[str, bytes]]:
     offset = 0
     while offset + _TARGET.size <= len(data):
         size, raw, _ = _TARGET.unpack_from(data, offset)
         if size < _TARGET.size:
             raise ValueError(f"a match of {size} bytes")
-        yield raw.split(b"\0")[0].decode("ascii", "replace")
+        yield raw.split(b"\0")[0].decode("ascii", "replace"), data[offset + _TARGET.size : offset + size]
         offset += size
 
 
@@ -529,7 +587,8 @@ class OtherSoftware:
             if chain.hook and chain.family in families and not chain.table.startswith(OURS):
                 what, mend = f"chain {chain.family} {chain.table} {name}", self._mend(chain, places)
                 if chain.hook in HOOKS:
-                    yield from self._obstacles(what, rules, name, chain.policy_drops, primary_link, mend)
+                    listed = f"nft -a list chain {chain.family} {chain.table} {name}"
+                    yield from self._obstacles(what, rules, (name, chain.policy_drops), primary_link, mend, listed)
                 show = f"nft -a list chain {chain.family} {chain.table} {name}, and delete that rule by its handle"
                 for one in rules(name) or ():
                     links = (each.pattern for each in (*one.incoming, *one.outgoing) if not each.is_negated)
@@ -561,16 +620,25 @@ class OtherSoftware:
             if "FORWARD" in table.chains:
                 what = f"chain FORWARD of {tool}, table {table.name},"
                 mend = _accepts(tool, table.name, "FORWARD", self._veth_prefix)
-                yield from self._obstacles(what, table.chains.get, "FORWARD", table.forward_drops, primary_link, mend)
+                base, listed = ("FORWARD", table.forward_drops), f"{tool} -t {table.name} -S FORWARD"
+                yield from self._obstacles(what, table.chains.get, base, primary_link, mend, listed)
 
     def _obstacles(
-        self, what: str, rules: Rules, chain: str, policy_drops: bool, primary_link: str, mend: str
+        self, what: str, rules: Rules, base: tuple[str, bool], primary_link: str, mend: str, listed: str
     ) -> Iterator[RoutingDifference]:
-        veth = f"{self._veth_prefix}00000000000"
-        ways = {"from sandboxes": Packet(veth, primary_link), "to sandboxes": Packet(primary_link, veth)}
-        dropped = [way for way, packet in ways.items() if is_dropped(rules, chain, packet, policy_drops=policy_drops)]
-        if dropped:
-            yield RoutingDifference(NODE, f"{what} drops what is forwarded {' and '.join(dropped)}", False, mend)
+        veth, (chain, policy_drops) = f"{self._veth_prefix}00000000000", base
+        ways = {"from sandboxes": (veth, primary_link), "to sandboxes": (primary_link, veth)}
+        for is_dns in (False, True):
+            packets = {way: Packet(*links, is_dns) for way, links in ways.items()}
+            dropped = " and ".join(
+                way for way, packet in packets.items() if is_dropped(rules, chain, packet, policy_drops=policy_drops)
+            )
+            if dropped and is_dns:
+                said = f"{what} drops DNS queries (UDP port {DNS_PORT}) {dropped}"
+                yield RoutingDifference(NODE, said, False, f"{listed}, and delete the rule that does it", is_cut=False)
+            elif dropped:
+                yield RoutingDifference(NODE, f"{what} drops what is forwarded {dropped}", False, mend)
+                return
 
     def _rules(self, family: str, table: str) -> Rules:
         """Read a chain's rules when they are asked for: listing everything would cost seconds beside kube-proxy's rules."""

@@ -55,9 +55,9 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
         if second := spec.second:
             yield from _of_second(sock, second, uplinks, str(spec.address))
         (looked,) = sock.request([messages.get_link(spec.host_veth)])
-        if not looked.replies:
-            continue  # `wiring_differences` tells of it
-        veth, packets = survey.read_link(looked.replies[0]), list[_Packet]()
+        if not looked.replies or (veth := survey.read_link(looked.replies[0])).group == uapi.DYING_GROUP:
+            continue  # `wiring_differences` tells of it; a DEL that the disk refused is tried again by the runtime
+        packets = list[_Packet]()
         if {spec.route_table, uapi.RT_TABLE_MAIN} <= uplinks.keys():  # a link that is missing is told of as such
             uplink, router = uplinks[spec.route_table]
             into, out = _Packet(veth, spec.address, router, uplink), _Packet(uplink, router, spec.address, veth)

@@ -52,16 +52,27 @@ wire codes.
 
 from __future__ import annotations
 
+import errno
 import re
 from enum import StrEnum
 from typing import ClassVar
 
+DATASTORE, AGENT = "datastore", "policy agent"
+"""Subjects of conditions: the datastore's disk refuses changes; the network policy agent is silent."""
+
+SUPPLY, SERVICE = "supply", "service"
+"""What ends a refusal besides: an address became free; ADD is served."""
+
 
 class IpamError(Exception):
-    """Root of the tree. `message` names the object, `details` the cause and the next step."""
+    """Root of the tree. `message` names the object, `details` the cause and the next step.
+
+    `ends_with`: what tells that the cause is over, a condition's subject or one of the words below; "": nothing on the node does.
+    """
 
     cni_code: ClassVar[int] = 100
     retryable: ClassVar[bool] = False
+    ends_with: ClassVar[str] = ""
 
     def __init__(self, message: str, *, details: str = "") -> None:
         super().__init__(message)
@@ -105,6 +116,8 @@ class TryAgainError(IpamError):
 class PoolEmptyError(TryAgainError):
     """No address is assignable now; details carry the counts."""
 
+    ends_with = SUPPLY
+
 
 class EgressEmptyError(TryAgainError):
     """Every address of the range for egress is in use or cooling."""
@@ -112,6 +125,8 @@ class EgressEmptyError(TryAgainError):
 
 class NotServingError(TryAgainError):
     """The daemon is starting, restoring or draining."""
+
+    ends_with = SERVICE
 
 
 class DeadlineError(TryAgainError):
@@ -128,6 +143,8 @@ class VethNameTakenError(TryAgainError):
 
 class PolicyAgentSilentError(TryAgainError):
     """The network policy agent did not answer in time, or nobody listens at its socket."""
+
+    ends_with = AGENT
 
 
 class PolicyAgentRefusedError(TryAgainError):
@@ -197,19 +214,19 @@ class KernelDumpError(IpamError):
 class DatastoreError(IpamError):
     """SQLite refused; the transaction was rolled back and nothing was changed."""
 
-    cni_code, retryable = 107, True
+    cni_code, retryable, ends_with = 107, True, DATASTORE
 
 
 class IllegalTransitionError(DatastoreError):
     """A pair (state, event) that is not in the transition table."""
 
-    cni_code, retryable = 108, False
+    cni_code, retryable, ends_with = 108, False, ""
 
 
 class InvariantError(DatastoreError):
     """A constraint that encodes an invariant refused a change; the change did not happen."""
 
-    cni_code, retryable = 109, False
+    cni_code, retryable, ends_with = 109, False, ""
 
 
 class SchemaVersionError(DatastoreError):
@@ -343,6 +360,24 @@ class TakeoverError(IpamError):
     cni_code, retryable = 123, True
 
 
+# What a file system refused, behind whatever it made fail.
+
+_DISK = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only", errno.EIO: "failing"}
+_SQLITE_DISK = {"SQLITE_FULL": "full", "SQLITE_CANTOPEN": "full", "SQLITE_READONLY": "read-only", "SQLITE_IOERR": "failing"}
+"""SQLite cannot open its files where inodes are used up. Source: sqlite.org/rescode.html."""
+
+
+def disk_refusal(error: BaseException | None) -> str:
+    """How a disk refused, if that is behind an error: "full", "read-only" or "failing"; else ""."""
+    while error is not None:
+        name = getattr(error, "sqlite_errorname", "")
+        kind = next((kind for code, kind in _SQLITE_DISK.items() if name.startswith(code)), "")
+        if kind := kind or (_DISK.get(error.errno or 0, "") if isinstance(error, OSError) else ""):
+            return kind
+        error = error.__cause__
+    return ""
+
+
 UNEXPECTED = "unexpected"
 """Cause of a request that ended in an error that is none of ours."""
 
@@ -374,4 +409,4 @@ def defect_of(error: BaseException) -> Defect | None:
     """Which defect an error that ended a request or one turn of a loop shows; None for what happens to a node without a defect."""
     if isinstance(error, InvariantError | IllegalTransitionError):
         return Defect.INVARIANT
-    return None if isinstance(error, IpamError) else Defect.UNEXPECTED
+    return None if isinstance(error, IpamError) or disk_refusal(error) else Defect.UNEXPECTED

@@ -19,7 +19,7 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.loop import OddObjects
 from ipamd.model.attachment import POD_IFNAME, Attachment, AttachRequest, name_key, pod_veth_name
-from ipamd.model.errors import PolicyAgentRefusedError, PolicyAgentSilentError, log_text
+from ipamd.model.errors import AGENT, PolicyAgentRefusedError, PolicyAgentSilentError, log_text
 from ipamd.model.ids import AttachmentKey, PodName
 
 if TYPE_CHECKING:
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 WAIT_S = 2.0
 """For the agent, in one ADD or one turn of maintenance. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go,
 npAgentConnTimeout; there for the connection alone."""
-
-AGENT = "policy agent"
-"""Subject of the condition of an agent that is silent, and of the pauses before it is asked again."""
 
 OWED = "owed policy"
 """Subject of the condition of names that the agent refused to forget, and of their pauses."""

@@ -6,12 +6,15 @@ being retried before everything else, because it is the newest word.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from ipamd.core.demand import delay
-from ipamd.core.health import DATASTORE, Phase, StageReport, StageState
+from ipamd.core.health import Phase, StageReport, StageState
+from ipamd.model.errors import AGENT, DATASTORE
 from ipamd.model.pool import assignable_count
 from ipamd.model.record import dataclass, field
 from ipamd.model.words import MANY, counted, first_of
@@ -20,7 +23,7 @@ from ipamd.report.sources import Sources
 POOL = "pool"
 """Subject of the condition of a node that was ready and has no address to give. It is derived, so it can never be stale."""
 
-NO_NEW_PODS = (DATASTORE, "plugins", "other conflist", "policy agent", POOL)
+NO_NEW_PODS = (DATASTORE, "plugins", "other conflist", AGENT, POOL)
 """Conditions of a ready node with which no new pod starts: the line tells the first of them, not how many addresses there are."""
 
 MOST = 120
@@ -28,6 +31,9 @@ MOST = 120
 
 _REFUSAL = re.compile(r"EC2 (\w+) failed(?: for .*?)?: (\w+).*", re.S)
 """As `ipamd/cloud/errors.py` words it."""
+
+SQLITE = "SQLITE_"
+"""In what the datastore's adapter says of its disk."""
 
 NAMES_MAX = 40
 """Of them for the names of conditions besides the pool's. Ours: three or four words."""
@@ -65,7 +71,7 @@ ADVICE = STEPS | {
     "connection tracking": ("allow what it names; it is tried with each new ENI", LACKS),
     "subnets": (ASK_EC2, "docs/subnets.md"),
     "cri": (CRI_NEXT, LACKS),
-    "policy agent": ("do what it says: no pod starts meanwhile, because it would run without a filter", POLICY),
+    AGENT: ("do what it says: no pod starts meanwhile, because it would run without a filter", POLICY),
     "owed policy": ("look at the agent's log; a new pod of such a name is refused until the agent has forgotten it", POLICY),
     "ec2 answer": ("compare with the EC2 console; nothing is concluded from it", BY_HAND),
     "ec2 differences": (f"{BY_ITSELF}; if it stays: `ipamctl audit`", BY_HAND),
@@ -154,6 +160,11 @@ def facts(sources: Sources) -> Facts:
     if is_ready and not count:
         conditions[POOL] = f"pool: no address is assignable: {sources.demand.status().cause(delay(sources.ec2, sources.clock))}"
         since[POOL] = max((row.since for row in datastore.addresses()), default=now)  # no row has changed since it became so
+    disks = {name: one.disk for name, one in known.items()}
+    if SQLITE in conditions.get(POOL, ""):  # what the pool could not record is why it is empty
+        disks[POOL] = disks.get(DATASTORE, "")
+    if any(disks.values()):
+        conditions = one_for_each_disk(conditions, disks, places(sources))
     refused = [call for call in sources.ec2.calls_under_way() if call.last_refusal]
     if refused and not is_ready:
         conditions["ec2"] = f"EC2: {refused[-1].last_refusal}"
@@ -168,6 +179,13 @@ def facts(sources: Sources) -> Facts:
         since,
         len(_cut_off(sources)),
     )
+
+
+def places(sources: Sources) -> dict[str, Path]:
+    """Where what a condition tells of is written: "" is everything else."""
+    daemon = sources.settings.generation.settings.daemon
+    own = {"conflist": daemon.conflist_path.parent, "plugins": daemon.cni_bin_dir}
+    return own | {"history": Path(daemon.history_dir), "": daemon.run_dir}
 
 
 def _cut_off(sources: Sources) -> set[str]:
@@ -247,3 +265,71 @@ def _not_ready(known: Facts) -> tuple[str, str]:
         return conditions["first address"].text, conditions["first address"].next
     running = [f"{stage.name} for {stage.elapsed_ms / 1000:.1f} s" for stage in known.stages if stage.state is StageState.RUNNING]
     return f"{known.phase}, at work on {', '.join(running) or 'nothing'}", "wait; `ipamctl status` shows the stages"
+
+
+# One disk that refuses makes many things fail; people get it as one condition, with the disk and what it lacks.
+#
+# A loop, the mark of service, the history and the datastore each report what they could not write, and each report is right. But
+# what is to be done is one thing, at one file system. The others are named behind the first of them, and return if they outlast it.
+
+
+DISK_STEPS = {
+    "full": "free space there: `df {0}`, `du -x {0}`",
+    "inodes": "delete files there: `df -i {0}`",
+    "read-only": "mount it writable; the kernel log says why it is not",
+    "failing": "look at the kernel log; replace the disk",
+}
+"""What to do about each kind of refusal."""
+
+DISK_SAYS = {
+    "full": "is full",
+    "inodes": "has no inode left",
+    "read-only": "is read-only",
+    "failing": "reports errors",
+}
+
+
+def one_for_each_disk(conditions: Mapping[str, str], refusals: Mapping[str, str], places: Mapping[str, Path]) -> dict[str, str]:
+    """Fold the conditions that one file system causes into one, with its cause, the others by name, and what to do.
+
+    Args:
+        conditions: by subject, as they were reported.
+        refusals: how a disk refused, for the subjects for which one did (`disk_refusal`).
+        places: a path on the disk by subject, "" for all that are not named.
+    Returns: as many as there are troubles. Those that no disk causes are as they were.
+    """
+    disks: dict[object, list[str]] = {}
+    for subject in sorted(conditions, key=lambda one: (one != DATASTORE, one)):
+        if refusals.get(subject):
+            place = places.get(subject, places[""])
+            disks.setdefault(_device(place), []).append(subject)
+    told = dict(conditions)
+    for first, *others in disks.values():
+        place = places.get(first, places[""])
+        kind, room = _room(place, refusals[first])
+        also = f"; so do: {', '.join(others)}" if others else ""
+        cause = f"{first}: the file system of {place} {DISK_SAYS[kind]}{room}"
+        told[first] = f"{cause}: {conditions[first].removeprefix(f'{first}: ')}{also}; next: {DISK_STEPS[kind].format(place)}"
+        for other in others:
+            del told[other]
+    return told
+
+
+def _device(place: Path) -> object:
+    try:
+        return place.stat().st_dev
+    except OSError:
+        return place  # what cannot be looked at is a trouble of its own
+
+
+def _room(place: Path, refusal: str) -> tuple[str, str]:
+    """How it refuses, which may be for want of inodes, and what it has left."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return refusal, ""
+    if refusal == "full" and found.f_files and not found.f_favail:
+        return "inodes", ""
+    if refusal != "full":
+        return refusal, ""
+    return refusal, f" ({found.f_bavail * found.f_frsize >> 10} of {found.f_blocks * found.f_frsize >> 10} KiB are free)"

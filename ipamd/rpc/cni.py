@@ -115,15 +115,17 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             is_starting = request.verb == "STATUS" and self._health.is_starting
             reply = cni_pb2.ExecReply(protocol=protocol, result=result, is_starting=is_starting)
             self._health.resolve(request.verb)
+            if request.verb == "DEL":
+                self._health.resolve_deleted(_name("ADD", request))
         except Exception as error:  # top of an RPC: everything becomes a CNI error
             reply = cni_pb2.ExecReply(
                 protocol=PROTOCOL_MAX,
                 error=encode_error(error, cni_version=requested_version(request.config)),
             )
             verb_text, cause = request.verb[:VERB_MAX], cause_of(error)
-            self._health.record_error(f"{verb_text} {request.container_id[:13]}", error)
             if type(error) is DatastoreError:  # not a defect of ours: those are kinds of it
                 self._health.report_refused_change(error)
+            self._health.record_error(_name(verb_text, request), error)
             if not isinstance(error, IpamError):
                 container_id = request.container_id[:CONTAINER_ID_MAX]
                 log.error("an unexpected error verb=%s container=%s", verb_text, container_id, exc_info=error)
@@ -239,6 +241,11 @@ class NetworkConf:
     prev_result: dict[str, Any] | None
     valid_attachments: frozenset[AttachmentKey] | None
     annotations: Mapping[str, str] | None
+
+
+def _name(verb: str, request: cni_pb2.ExecRequest) -> str:
+    """Of a request, in the last error."""
+    return f"{verb} {request.container_id[:13]}"
 
 
 def negotiate(request: cni_pb2.ExecRequest) -> int:

@@ -45,7 +45,21 @@ def test_a_full_disk_refuses_add_whole_and_heals(made: Rig) -> None:
     assert "full" in str(refused.body).lower()
     live = set(made.attachments().values())
     assert sorted(str(a) for a in live) == sorted(a for addresses in made.kernel_addresses().values() for a in addresses)
+    made.cni("DEL", "before")
+
+    def told() -> list[dict[str, str]]:
+        return [one for one in (made.status() or {"conditions": []})["conditions"] if one["subject"] != "cri"]
+
+    wait_until(lambda: "served mark" in str(told()), what="the mark of service cannot be written either")
+    assert len(told()) == 1, told()
+    (only,) = told()  # one disk is one trouble, whatever fails by it
+    assert only["text"].startswith("datastore: the file system of /run/vpc-ipamd is full (")
+    assert only["next"].startswith("free space there: `df /run/vpc-ipamd`")
     made.node.run(["rm", "/run/vpc-ipamd/filler"])
+    wait_until(lambda: not told(), what="with room again nothing is left of it")
+    last = (made.status() or {})["last_error"]
+    assert last["resolved_at"], f"no ADD has come since, and the cause is gone: {last}"
+    assert made.cni("DEL", "before").ok
     assert made.add("after").ok
     wait_until(lambda: made.pool()["reserved_count"] == 0, what="the refused reservation was taken back")
     for name in list(made.attachments()):

@@ -282,3 +282,96 @@ def test_a_large_table_of_others_costs_no_memory(world):
     run(world, "{t} -t nat -N AWS-SNAT-CHAIN-0; {t} -t nat -A AWS-SNAT-CHAIN-0 -j RETURN", "iptables-legacy")
     (table,) = [table for table in tables.read() if table.name == "nat"]
     assert (len(table.chains["AWS-SNAT-CHAIN-0"]), len(table.chains["KUBE-SVC"])) == (2, 5001)
+
+
+CALICO = """
+{t} -N cali-FORWARD; {t} -N cali-from-wl; {t} -N cali-fw-1; {t} -I FORWARD -m comment --comment "cali:x" -j cali-FORWARD
+{t} -A cali-FORWARD -i eni+ -j cali-from-wl
+{t} -A cali-from-wl -i eni0000000000a -g cali-fw-1
+{t} -A cali-from-wl -m comment --comment "Unknown interface" -m mark --mark 0x1/0x1 -j DROP
+{t} -A cali-fw-1 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+{t} -A cali-fw-1 -m conntrack --ctstate INVALID -j DROP
+{t} -A cali-fw-1 -p udp -m comment --comment "Drop VXLAN encapped packets originating in workloads" -m udp --dport 4789 -j DROP
+{t} -A cali-fw-1 -m comment --comment "Drop if no profiles matched" -m mark --mark 0x0/0x1 -j DROP
+"""
+SERVICES = """
+{t} -N KUBE-EXTERNAL-SERVICES; {t} -A FORWARD -m conntrack --ctstate NEW -j KUBE-EXTERNAL-SERVICES
+{t} -A KUBE-EXTERNAL-SERVICES -d 172.20.0.10/32 -p udp -m comment --comment "has no endpoints" -m udp --dport 53 -j REJECT
+"""
+
+
+@pytest.mark.parametrize("tool", IPTABLES)
+@pytest.mark.parametrize(
+    ("rule", "ways"),
+    [
+        ("-p udp --dport 53 -j DROP", "from sandboxes and to sandboxes"),
+        ("-i eni+ -p udp --dport 50:60 -j REJECT", "from sandboxes"),
+        ("-o eni+ -p udp -j DROP", "to sandboxes"),
+    ],
+)
+def test_a_filter_that_drops_dns_alone_is_named(world, tool, rule, ways):
+    """Beside kube-proxy's and Calico's rules, of which none is blamed; it does not count as one that cuts sandboxes off."""
+    run(world, CALICO + KUBE_PROXY + SERVICES, tool)
+    assert found(world) == []
+    run(world, f"{{t}} -I FORWARD {rule}", tool)
+    (sentence,) = found(world)
+    assert f"drops DNS queries (UDP port 53) {ways}" in sentence
+    listed = re.search(r"to mend it: (.*), and delete", sentence).group(1)
+    assert "udp" in world.host.sh(listed)
+    looker = OtherSoftware(world.netns, world.nft, veth_prefix="eni")
+    assert [one.is_cut for one in looker.find("eth0")] == [False]
+    run(world, f"{{t}} -D FORWARD {rule}", tool)
+    assert found(world) == []
+
+
+@pytest.mark.parametrize("tool", IPTABLES)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "-p tcp --dport 25 -j DROP",
+        "-p udp --dport 54 -j DROP",
+        "-p udp ! --dport 53 -j DROP",
+        "-p udp --sport 53 -j DROP",
+        "! -p udp -j DROP",
+        "-d 10.1.0.0/16 -p udp --dport 53 -j DROP",
+        "-p udp --dport 53 -m mark --mark 0x9 -j DROP",
+        "-i docker0 -p udp --dport 53 -j DROP",
+    ],
+)
+def test_what_drops_no_or_some_dns_queries_is_not_blamed(world, tool, rule):
+    """Other ports and single addresses may be meant; what a mark chooses is not known."""
+    run(world, f"{{t}} -I FORWARD {rule}", tool)
+    assert found(world) == []
+    run(world, "{t} -I FORWARD -d 169.254.20.10 -p udp --dport 53 -j ACCEPT; {t} -A FORWARD -p udp --dport 53 -j DROP", tool)
+    assert found(world) == [], "what leads all queries to a cache on the node means it"
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_blamed"),
+    [
+        ("udp dport 53 drop", True),
+        ("udp dport { 53, 5353 } drop", True),
+        ("udp dport 50-60 drop", True),
+        ("meta l4proto { tcp, udp } th dport 53 drop", True),
+        ("meta l4proto udp reject", True),
+        ("ct state established accept; add rule inet my out udp dport 53 drop", True),
+        ("ct state new accept; add rule inet my out udp dport 53 drop", False),
+        ("tcp dport 53 drop", False),
+        ("udp dport != 53 drop", False),
+        ("udp dport @ports drop", False),
+        ("udp dport { 54, 5353 } drop", False),
+        ("ip daddr 10.0.0.2 udp dport 53 drop", False),
+        ("udp dport 53 limit rate over 10/second drop", False),
+        ("meta mark 1 return; add rule inet my out udp dport 53 drop", False),
+        ("tcp dport 80 accept; add rule inet my out udp dport 53 drop", True),
+    ],
+)
+@pytest.mark.parametrize("hook", ["prerouting", "forward"])
+def test_dns_in_nftables_words(world, rule, is_blamed, hook):
+    """Sets, ranges and negations are read; what is not known is not blamed."""
+    script = (
+        f"add table inet my\nadd set inet my ports {{ type inet_service; }}\n"
+        f"add chain inet my out {{ type filter hook {hook} priority 0; }}\nadd rule inet my out {rule}\n"
+    ).replace("; add rule", "\nadd rule")
+    world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=script, text=True, timeout=20, check=True))
+    assert [("drops DNS queries" in one) for one in found(world)] == [True] * is_blamed

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from ipamd.core.deadline import Deadline
 from ipamd.core.demand import PoolStatus
 from ipamd.core.health import Health, Phase, StageReport, StageState
 from ipamd.model.cloud import CallUnderWay
-from ipamd.model.errors import CloudError
+from ipamd.model.errors import (
+    CloudError,
+    DatastoreError,
+    InvariantError,
+    IpamError,
+    NotServingError,
+    PolicyAgentSilentError,
+    PoolEmptyError,
+    WiringError,
+)
+from ipamd.pb import cni_pb2
 from ipamd.report.verdict import ADVICE, MOST, Facts, advice, facts, told, verdict
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 
 ROOT = Path(__file__).parents[3]
 
+CONFIG = b'{"cniVersion":"1.0.0","name":"net","type":"vpc-cni"}'
 DENIED = "EC2 DescribeNetworkInterfaces failed for i-1: UnauthorizedOperation: no; allow ec2:DescribeNetworkInterfaces"
 THROTTLED = "EC2 DescribeNetworkInterfaces failed for i-1: RequestLimitExceeded: slow down; if it lasts, ask for a higher limit"
 FULL = "EC2 AssignPrivateIpAddresses failed: InsufficientFreeAddressesInSubnet"
@@ -91,6 +104,60 @@ def test_an_error_that_was_corrected_says_so() -> None:
         last = health.last_error()
         assert last is not None
         assert last.resolved_at == clock.now()
+
+
+ENDS: dict[str, Callable[[Health], None]] = {
+    "supply": lambda health: health.resolve("supply"),
+    "datastore": lambda health: health.report("datastore", ""),
+    "policy agent": lambda health: health.report("policy agent", ""),
+    "service": lambda health: health.enter(Phase.SERVING),
+    "DEL": lambda health: health.resolve_deleted("ADD 0123456789abc"),
+    "DEL of another": lambda health: health.resolve_deleted("ADD 0123456789abd"),
+}
+"""What may end an ADD's error, by what it is that ends."""
+
+
+@pytest.mark.parametrize(
+    ("error", "ended_by"),
+    [
+        (PoolEmptyError("no address"), "supply"),
+        (DatastoreError("full"), "datastore"),
+        (PolicyAgentSilentError("away"), "policy agent"),
+        (NotServingError("starting"), "service"),
+        (WiringError("the kernel refused"), "DEL"),
+        (InvariantError("refused"), "DEL"),
+    ],
+)
+@pytest.mark.parametrize("end", ENDS)
+def test_a_refused_add_is_over_with_its_cause(error: IpamError, ended_by: str, end: str) -> None:
+    """What refused it tells when it is over; only what nothing else tells ends with the sandbox's DEL. Others' ends say nothing."""
+    clock = FakeClock()
+    health = Health(clock, ())
+    health.record_error("ADD 0123456789abc", error)
+    clock.advance(5)
+    ENDS[end](health)
+    last = health.last_error()
+    assert last is not None
+    assert last.resolved_at == (clock.now() if end == ended_by else None)
+
+
+def test_a_refused_add_is_over_when_an_address_is_free_and_not_before(node: FakeNode) -> None:
+    """The sandbox's own DEL changes nothing while the node is full; an address that has cooled does."""
+    for number in range(27):
+        node.add(f"s{number}")
+        node.pool.cycle()
+    node.health.record_error("ADD more", PoolEmptyError("no address"))
+    node.app.context.demand.announce_supply()
+    gone = cni_pb2.ExecRequest(protocol_min=1, protocol_max=1, verb="DEL", container_id="more", ifname="eth0", config=CONFIG)
+    assert not node.app.cni.execute(gone, Deadline.after(node.clock, 30)).HasField("error")
+    last = node.health.last_error()
+    assert last is not None
+    assert (last.what, last.resolved_at) == ("ADD more", None)
+    node.delete("s0")
+    node.cool()
+    last = node.health.last_error()
+    assert last is not None
+    assert last.resolved_at is not None
 
 
 @pytest.mark.parametrize(
