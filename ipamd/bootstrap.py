@@ -59,7 +59,9 @@ from ipamd.sandbox.startup import SpooledDeletes, StartupReconciler
 from ipamd.settings import CurrentSettings, Settings
 
 if TYPE_CHECKING:
+    from ipamd.eni.branches import BranchComparison
     from ipamd.policy.hook import PolicyHook
+    from ipamd.ports import Ec2
 
 DEL_SHARE = 4
 """One RPC place in so many is never taken by ADD: a DEL is served while ADDs wait for addresses. Ours."""
@@ -111,6 +113,7 @@ class App:
             current,
             unplaced=self.quarantine.unplaced,
             list_soon=self.runtime.list_soon if self.runtime else lambda: None,
+            on_cut_off=lambda: self.host_network.mark(Scope.EVERYTHING),
         )
         self._follow_others()
         self._report()
@@ -343,6 +346,7 @@ def compose_pool(
     *,
     unplaced: Callable[[], frozenset[str]] = frozenset,
     list_soon: Callable[[], None] = lambda: None,
+    on_cut_off: Callable[[], None] = lambda: None,
 ) -> PoolServices:
     """Make the rooms `eni` and `pool`; the fleet simulation makes these alone, for each of its nodes."""
     node_info, settings, is_intact = adapters.node_info, current.now, adapters.opened.report.is_intact
@@ -378,11 +382,19 @@ def compose_pool(
     maintainer = PoolMaintainer(
         context,
         provisioner=provisioner,
+        branches=_branches(context, ec2, book, on_cut_off) if settings.network.pod_eni else None,
         security_groups=SecurityGroups(context, ec2=ec2, book=book, follows_primary=subnets.follows_primary),
         identity=identity,
         settings=settings.pool_settings(max_pods=0),
     )
     return PoolServices(enis, provisioner, resyncs, maintainer, subnets)
+
+
+def _branches(context: ServiceContext, ec2: Ec2, book: EniBook, on_cut_off: Callable[[], None]) -> BranchComparison:
+    """Who compares branch ENIs with EC2; it is imported only where there may be some."""
+    from ipamd.eni.branches import BranchComparison
+
+    return BranchComparison(context, ec2=ec2, book=book, on_change=on_cut_off)
 
 
 def _subnets(context: ServiceContext, adapters: Adapters, settings: Settings, *, book: EniBook, limits: Limits) -> Subnets:

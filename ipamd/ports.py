@@ -306,6 +306,12 @@ class Wiring(Protocol):
             held: objects to leave as they are.
         """
 
+    def cut_off(self, spec: WiringSpec) -> str:
+        """Take a sandbox's link and that to its branch ENI down; `repair` brings them back, and DEL ends them as any.
+
+        A link whose alias names another sandbox or address is left alone. Returns: what was done. Raises: WiringError.
+        """
+
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         """Look at all our wiring in the host namespace. KernelDumpError if every try was interrupted (I11).
 

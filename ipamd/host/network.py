@@ -35,9 +35,11 @@ from ipamd.model.kernel import (
     NOT_REPAIRED,
     ChangeKind,
     HostChange,
+    HostVeth,
     KernelSurvey,
     Repaired,
     RepairedObject,
+    VlanLink,
     duplicate_addresses,
     stray_rules,
     veth_differences,
@@ -259,10 +261,9 @@ class HostNetworkReconciler(Service):
 
     def cut_off(self) -> frozenset[str]:
         """Sandboxes that packets do not reach or leave, by key: all of them, if what is forwarded is dropped. From any thread."""
-        if not (filtered := self._hostnet.filtered()):
-            return self.odd.names
-        rows = self._datastore.attachments()
-        return self.odd.names.union(str(one.key) for one in rows if filtered & {NODE, str(one.address), one.host_veth})
+        filtered, rows = self._hostnet.filtered(), self._datastore.attachments()
+        found = (one for one in rows if one.is_cut_off or (filtered and filtered & {NODE, str(one.address), one.host_veth}))
+        return self.odd.names.union(str(one.key) for one in found)
 
     def confine(self, *, is_silent: bool = False) -> list[str]:
         """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
@@ -368,11 +369,17 @@ class HostNetworkReconciler(Service):
         beyond = {*moved, *cut}  # a survey does not show these
         # On a quiet node the same objects come again: they were compared already.
         was_in_order = self._in_order is not None and self._in_order[2] == (survey, attachments)
+        links: tuple[HostVeth | VlanLink, ...] = (*survey.branches, *survey.vlans)
+        up = {one.name for one in links if one.is_up and not one.is_dying}
         damaged = [
             one
             for one in attachments
-            if one.key in beyond
-            or (not was_in_order and (self._is_former(one, survey) or wiring_differences(recorded_spec(one), survey)))
+            if (
+                up & one.links
+                if one.is_cut_off
+                else one.key in beyond
+                or (not was_in_order and (self._is_former(one, survey) or wiring_differences(recorded_spec(one), survey)))
+            )
         ]
         self.odd.keep_only(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
@@ -385,6 +392,9 @@ class HostNetworkReconciler(Service):
                         with self._datastore.transaction() as uow:
                             attachment = uow.move_table(attachment.key, route_table=moved[attachment.key])
                     spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment))
+                    if attachment.is_cut_off:
+                        repairs.append(self._wiring.cut_off(spec))
+                        continue
                     repairs += self._wiring.repair([spec], seen=survey, held=self._held)
                     for sentence in self._obstacles([spec]).values() if spec.key in cut else ():
                         raise WiringError(sentence)
@@ -398,7 +408,7 @@ class HostNetworkReconciler(Service):
         turn = min(range(count), key=lambda one: self._agenda.left_s((TURN, one)))
         self._agenda.put((TURN, turn), in_s=3600.0)
         asked = (a for a in every if int(a.address) % count == turn or a.address in addresses or str(a.key) in self.odd.names)
-        return self._obstacles(list(map(recorded_spec, asked)))
+        return self._obstacles([recorded_spec(one) for one in asked if not one.is_cut_off])
 
     def _obstacles(self, specs: Sequence[WiringSpec]) -> dict[AttachmentKey, str]:
         """What keeps packets from sandboxes, or theirs from the network, on the host or inside; nothing of those that have it not."""

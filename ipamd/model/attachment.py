@@ -87,6 +87,16 @@ class Attachment:
     contradiction: str | None = None
 
     @property
+    def links(self) -> frozenset[str]:
+        """Names of its first link on the host, and of the one to its branch ENI."""
+        return frozenset({self.host_veth, self.branch.link} if self.branch else {self.host_veth})
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether it may have no network: EC2 contradicts its branch ENI, and it is in strict mode."""
+        return bool(self.contradiction and self.branch and self.branch.is_strict)
+
+    @property
     def sandbox_name(self) -> str:
         """`namespace/name` of the pod as the runtime gave it, or an empty string."""
         return f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""

@@ -23,6 +23,7 @@ from ipamd.model.words import printable
 
 if TYPE_CHECKING:
     from ipamd.model.attachment import Attachment
+    from ipamd.model.cloud import DescribedEni
 
 POD_ENI = "vpc.amazonaws.com/pod-eni"
 """The annotation, and the resource that a container of such a pod limits. Source: amazon-vpc-resource-controller-k8s
@@ -193,6 +194,25 @@ def _refusal(field: str, said: object, wanted: str) -> BranchAnnotationError:
         f"annotation {POD_ENI}: {field} is {printable(str(said), most=80)!r}, not {wanted}",
         details="amazon-vpc-resource-controller-k8s writes it; if somebody else did, delete the pod; see docs/security-groups.md",
     )
+
+
+# What EC2 says of it.
+
+
+VLAN_TAG, TRUNK_TAG = "vpcresources.k8s.aws/vlan-id", "vpcresources.k8s.aws/trunk-eni-id"
+"""With which the controller makes a branch ENI. Source: amazon-vpc-resource-controller-k8s pkg/config/type.go, VLandIDTag."""
+
+
+def contradiction(known: BranchEni, shown: DescribedEni, *, trunk: EniId | None) -> str:
+    """Say what EC2's entry of a branch ENI contradicts; "" if it agrees. `trunk`: the node's, None while it is not known."""
+    own = {shown.primary_address, *shown.secondary_addresses, *shown.ipv6_addresses}
+    facts = [
+        ("MAC", known.mac, shown.mac),
+        ("address", str(known.address), str(known.address if known.address in own else shown.primary_address)),
+        (f"tag {VLAN_TAG}", str(known.vlan), shown.tags.get(VLAN_TAG, "not there")),
+        (f"tag {TRUNK_TAG}", trunk or shown.tags.get(TRUNK_TAG), shown.tags.get(TRUNK_TAG, "not there")),
+    ]
+    return ", ".join(f"its {what} is {printable(said, most=40)}, not {ours}" for what, ours, said in facts if said != ours)
 
 
 # What a pod wants: the sources, and the decision by them.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
+from typing import TYPE_CHECKING
 
 from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
@@ -64,6 +65,9 @@ NO_PREFIXES = (
 
 NO_IPV6 = "IPv6: {} is not built on Nitro and has no /80, so no pod gets an address: use a Nitro or bare-metal type"
 
+if TYPE_CHECKING:
+    from ipamd.eni.branches import BranchComparison
+
 log = logging.getLogger(__name__)
 
 
@@ -79,6 +83,7 @@ class PoolMaintainer(Service):
         *,
         provisioner: EniProvisioner,
         security_groups: SecurityGroups,
+        branches: BranchComparison | None,
         identity: Callable[[], InstanceIdentity | None],
         settings: PoolSettings,
     ) -> None:
@@ -86,6 +91,7 @@ class PoolMaintainer(Service):
         self._provisioner = provisioner
         self._enis = provisioner.enis
         self._security_groups = security_groups
+        self._branches = branches
         self._subnets = provisioner.subnets
         self._identity = identity
         self._freeze = context.freeze
@@ -161,6 +167,8 @@ class PoolMaintainer(Service):
                 self._provisioner.leaked_enis.run_due(identity)
             if (identity := self._identity()) is not None:
                 self._security_groups.follow(identity)
+            if self._branches is not None:
+                self._branches.compare()
         return due_deadline
 
     def cycle(self) -> Plan | None:
@@ -355,6 +363,7 @@ class PoolMaintainer(Service):
     def _pause_s(self) -> float | None:
         """Seconds until something is due by itself; None: an idle pool has no timer (I13)."""
         pauses, now_s = [self._security_groups.next_retry_s()], self._clock.monotonic()
+        pauses += [self._branches.next_s()] if self._branches is not None else []
         fault = self._refused.refusal(FAULT)
         if fault is not None:
             pauses.append(fault.left_s)

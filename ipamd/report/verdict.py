@@ -85,6 +85,7 @@ ADVICE = STEPS | {
     "settings": ("correct the settings file, or restart the daemon where it says so", "docs/settings.md#the-settings-file"),
     "fight": ("find out what undoes the repair", "docs/troubleshooting.md#something-undoes-repairs"),
     "foreign links": ("delete pods that should not have a second link", "docs/host.md#links-of-others"),
+    "branch": ("find out who wrote the pod's annotation, and delete the pod", "docs/security-groups.md#what-happens"),
     "trunk": ("label the node so that the control plane attaches one", "docs/security-groups.md#the-trunk"),
     "other conflist": ("remove that file, or let it sort behind ours", "docs/host.md"),
     "confinement": ("do what it says: sandboxes may send forged packets meanwhile", LACKS),

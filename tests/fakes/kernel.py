@@ -57,6 +57,8 @@ class FakeWiring:
         """What was taken from a sandbox that is wired: never."""
         self.dying_aliases: dict[str, str] = {}
         self.fail: dict[str, list[IpamError]] = {}
+        self.down: set[str] = set()
+        """Links of wired sandboxes that are down."""
         self.lost_inside: set[AttachmentKey] = set()
         self.before_wire: Callable[[WiringSpec], None] = lambda spec: None
 
@@ -197,6 +199,7 @@ class FakeWiring:
             wired = {link.host_veth for one in self.wired.values() for link in one.links}
             for spec in (link for one in specs for link in one.links):
                 self.is_former = False
+                self.down -= {spec.host_veth, spec.branch.link} if spec.branch else {spec.host_veth}
                 route = RepairedObject(RepairKind.ROUTE, str(spec.address))
                 rule = RepairedObject(RepairKind.RULE, str(spec.address))
                 if spec.host_veth not in wired:
@@ -212,6 +215,13 @@ class FakeWiring:
                     self.rules[spec.address] = spec.route_table
                     said.append(Repaired(f"rule from {spec.address} lookup {spec.route_table} was missing: added", rule))
         return said
+
+    def cut_off(self, spec: WiringSpec) -> str:
+        """See the port."""
+        self._maybe_fail("cut_off")
+        with self.lock:
+            self.down |= {spec.host_veth, spec.branch.link} if spec.branch else {spec.host_veth}
+        return f"sandbox {spec.key} is cut off"
 
     def check_inside(self, spec: WiringSpec, *, is_arrival_only: bool = False) -> list[str]:
         """See the port: `lost_inside` are the sandboxes that lost their default route."""
@@ -242,7 +252,14 @@ class FakeWiring:
                 mac = (spec.others_mac or "") if spec is not None else ""
                 veths.append(
                     HostVeth(
-                        name, index, alias, is_dying, not is_dying or name in self.left_up, key[0] if key else None, address, mac
+                        name,
+                        index,
+                        alias,
+                        is_dying,
+                        name not in self.down if not is_dying else name in self.left_up,
+                        key[0] if key else None,
+                        address,
+                        mac,
                     )
                 )
             veths += [
@@ -270,7 +287,7 @@ class FakeWiring:
                 has_own_rule=not self.is_former,
                 egress=egress,
                 branches=branches,
-                vlans=tuple(self.vlans.values()),
+                vlans=tuple(replace(one, is_up=one.is_up and one.name not in self.down) for one in self.vlans.values()),
             )
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
