@@ -160,16 +160,18 @@ class Rig:
         netns: str | None = None,
         ifname: str = "eth0",
         pod: str = "",
+        uid: str = "",
         version: str = "1.0.0",
         conf: Mapping[str, Any] | None = None,
         raw_conf: bytes | None = None,
         timeout_s: float = 70.0,
     ) -> CniReply:
-        """Execute the plugin as a runtime does. `netns` None: the sandbox's own by name; "" for none. `pod`: its name, or the ID."""
+        """Execute the plugin as a runtime does. `netns` None: the sandbox's own by name; "" for none. `pod`: its name, or the ID.
+        `uid`: the pod's, if it is told."""
         document = {"cniVersion": version, "name": NETWORK, "type": "vpc-cni"} | dict(conf or {})
         done = self.node.run(
             [PLUGIN_PATH],
-            env=_environment(verb, container_id, netns=netns, ifname=ifname, pod=pod),
+            env=_environment(verb, container_id, netns=netns, ifname=ifname, pod=pod, uid=uid),
             stdin_bytes=raw_conf if raw_conf is not None else json.dumps(document).encode(),
             timeout_s=timeout_s,
             check=False,
@@ -177,10 +179,11 @@ class Rig:
         body = json.loads(done.stdout) if done.stdout.strip() else None
         return CniReply(done.returncode, body)
 
-    def lose_add(self, container_id: str, *, pod: str = "") -> None:
+    def lose_add(self, container_id: str, *, pod: str = "", conf: Mapping[str, Any] | None = None) -> None:
         """An ADD whose daemon dies under it: it waits for the next one, and its runtime gives up before."""
         reader, writer = os.pipe()
-        os.write(writer, json.dumps({"cniVersion": "1.0.0", "name": NETWORK, "type": "vpc-cni"}).encode())
+        document = {"cniVersion": "1.0.0", "name": NETWORK, "type": "vpc-cni"} | dict(conf or {})
+        os.write(writer, json.dumps(document).encode())
         os.close(writer)
         try:
             plugin = self.node.spawn([PLUGIN_PATH], env=_environment("ADD", container_id, pod=pod), stdin=reader)
@@ -281,7 +284,7 @@ class Rig:
 
 
 def _environment(
-    verb: str, container_id: str, *, netns: str | None = None, ifname: str = "eth0", pod: str = ""
+    verb: str, container_id: str, *, netns: str | None = None, ifname: str = "eth0", pod: str = "", uid: str = ""
 ) -> dict[str, str]:
     """What a runtime gives the plugin; `netns` None: the sandbox's own by name; "" for none."""
     env = {
@@ -290,7 +293,7 @@ def _environment(
         "CNI_NETNS": f"/run/netns/{container_id}" if netns is None else netns,
         "CNI_IFNAME": ifname,
         "CNI_PATH": "/opt/cni/bin",
-        "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod or container_id}",
+        "CNI_ARGS": f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod or container_id}" + (f";K8S_POD_UID={uid}" if uid else ""),
     }
     return {name: value for name, value in env.items() if value}
 

@@ -172,6 +172,8 @@ class Fabric:
                     self._cut(gone)
             case AddressesChanged(eni_id=eni_id, addresses=addresses, prefixes=prefixes):
                 self._state.wanted[eni_id] = _networks(addresses, prefixes)
+                if self._state.admitted.get(eni_id) is not None:
+                    self._name_members()
                 present = self._state.plugs.get(eni_id)
                 if present is not None and present.told is not None:
                     self._tell(present)
@@ -180,6 +182,11 @@ class Fabric:
                 self._state.admitted[eni_id] = sources
                 groups.change(self._netns, port.port_name(eni_id), before=before, after=sources)
                 self._state.port_owner[port.port_name(eni_id)] = eni_id
+                self._name_members()
+
+    def _name_members(self) -> None:
+        guarded = [eni_id for eni_id, sources in self._state.admitted.items() if sources is not None]
+        groups.name_members(self._netns, [one for eni_id in guarded for one in self._state.wanted.get(eni_id, ())])
 
     def _wire(self, plug: _Plug) -> None:
         node = self._state.netns_of.get(plug.instance_id)

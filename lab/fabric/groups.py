@@ -18,11 +18,20 @@ from lab.fabric.port import in_order
 from lab.vpc.model import Address, Network
 
 TABLES = {4: "ip groups", 6: "ip6 groups"}
+TRACKED = 0x1
+"""Mark of what a guarded ENI sends or is sent, within the router only: a conversation of it is known, also within the VPC."""
+
 RULESET = """
 table ip groups {
+  set members { type ipv4_addr; flags interval; }
   set guarded { type ifname; }
   set admitted { typeof oifname . ip saddr; flags interval; }
   set refused { type ifname . ipv4_addr; flags dynamic; counter; size 65536; }
+  chain of_members {
+    type filter hook prerouting priority raw - 10; policy accept;
+    ip saddr @members meta mark set TRACKED
+    ip daddr @members meta mark set TRACKED
+  }
   chain arriving {
     type filter hook forward priority filter; policy accept;
     oifname != @guarded accept
@@ -32,9 +41,15 @@ table ip groups {
   }
 }
 table ip6 groups {
+  set members { type ipv6_addr; flags interval; }
   set guarded { type ifname; }
   set admitted { typeof oifname . ip6 saddr; flags interval; }
   set refused { type ifname . ipv6_addr; flags dynamic; counter; size 65536; }
+  chain of_members {
+    type filter hook prerouting priority raw - 10; policy accept;
+    ip6 saddr @members meta mark set TRACKED
+    ip6 daddr @members meta mark set TRACKED
+  }
   chain arriving {
     type filter hook forward priority filter; policy accept;
     oifname != @guarded accept
@@ -43,7 +58,7 @@ table ip6 groups {
     update @refused { oifname . ip6 saddr } counter drop
   }
 }
-"""
+""".replace("TRACKED", str(TRACKED))
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,15 @@ def change(netns: Netns, port: str, *, before: frozenset[Network] | None, after:
             script += f"{verb} element {table} admitted {{ {spans} }}\n" if spans else ""
     if script:
         netns.tool(["nft", "-f", "-"], script=script)
+
+
+def name_members(netns: Netns, members: Iterable[Network]) -> None:
+    """Say which addresses the guarded ENIs have, all of them: what is sent to or by these is known to be part of a conversation."""
+    script, known = "", frozenset(members)
+    for version, table in TABLES.items():
+        spans = ", ".join(_spans(known, version))
+        script += f"flush set {table} members\n" + (f"add element {table} members {{ {spans} }}\n" if spans else "")
+    netns.tool(["nft", "-f", "-"], script=script)
 
 
 def refusal_counts(netns: Netns) -> dict[tuple[str, Address], int]:

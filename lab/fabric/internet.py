@@ -13,7 +13,7 @@ IPv6 is carried as it is: an address of the VPC is its own public one, and nothi
 
 Different from AWS: there a subnet's route table leads to one of the two gateways; here an address with a public one takes the internet
 gateway and all others the NAT gateway, so that a test sees by the source whether the node or somebody else translated. Within the VPC
-nothing is tracked, as before.
+nothing is tracked, as before, but for what a security group must know.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from lab.fabric import source_check
+from lab.fabric import groups, source_check
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import Netns
 from lab.vpc.family import IPV4, IPV6, Family, family_of
@@ -32,7 +32,7 @@ MTU = 1500  # bytes; "Network MTU for your EC2 instance", EC2 user guide: throug
 OUTSIDE = IPv4Network("198.51.100.0/24")  # ours, because: RFC 5737, addresses for documentation; whom nodes talk to
 AMAZON = IPv4Network("203.0.113.0/24")  # ours, because: RFC 5737; public addresses of the VPC
 OUTSIDE_6 = IPv6Network("2001:db8:51::/64")  # ours, because: RFC 3849, addresses for documentation
-OUTSIDE_HOST_6 = OUTSIDE_6[0x10]
+OUTSIDE_HOST, OUTSIDE_HOST_6 = OUTSIDE[10], OUTSIDE_6[0x10]
 NAT_GATEWAY = AMAZON.broadcast_address - 1
 LINK = "igw"
 _NEAR, _FAR = IPv4Address("169.254.254.1"), IPv4Address("169.254.254.2")  # ours, because: link-local, and no route leads here
@@ -172,7 +172,7 @@ class Internet:
         kept = f" {ip} daddr != {{ {_words({each.private for each in forwardings})} }}" if forwardings else ""
         yield f"add table {ip} internet\ndelete table {ip} internet\ntable {ip} internet {{"
         yield " chain within { type filter hook prerouting priority raw;"
-        yield f"  {ip} saddr {vpc} {ip} daddr {vpc}{kept} notrack\n }}"
+        yield f"  {ip} saddr {vpc} {ip} daddr {vpc}{kept} meta mark != {groups.TRACKED} notrack\n }}"
         yield " chain gateway_in { type nat hook prerouting priority dstnat;"
         for forwarding in forwardings:
             yield from _listener(forwarding)

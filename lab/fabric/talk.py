@@ -74,6 +74,13 @@ class Servers:
             sock = self._stack.enter_context(run_inside(netns_path, partial(_server, kind, str(address), port)))
             self._selector.register(sock, selectors.EVENT_READ, name)
 
+    def remove(self, name: str) -> None:
+        """End a server, whose sockets would keep its namespace."""
+        for key in [key for key in tuple(self._selector.get_map().values()) if key.data == name]:
+            sock = self._selector.unregister(key.fileobj).fileobj
+            if isinstance(sock, socket.socket):
+                sock.close()
+
     def who_heard(self, question: bytes) -> list[str]:
         """Name the servers that got this datagram, whoever it said it came from; ascending, once per copy."""
         return sorted(name for name, heard in tuple(self._questions) if heard == question)

@@ -26,6 +26,12 @@ name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""
 EGRESS_TAG = "vpc-ipamd-egress/1"
 """The same of a sandbox's second link, which has its address for egress."""
 
+BRANCH_TAG = "vpc-ipamd-branch/1"
+"""The same of the host veth of a sandbox that has a branch ENI, whose address is no pool's."""
+
+VLAN_PREFIX = "vlan.eth."
+"""How the name of a VLAN link begins; its ID follows. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go."""
+
 DYING_GROUP = "113213"
 """The link group of a host veth that waits for its deletion, 0x1BA3D (docs/performance.md)."""
 
@@ -46,7 +52,9 @@ EGRESS_TABLE = "vpc-ipamd-egress"
 
 @dataclass(frozen=True)
 class Veth:
-    """A host veth that carries the daemon's alias. `is_egress`: a sandbox's second one, whose address is no pool's."""
+    """A host veth that carries the daemon's alias. `is_egress`: a sandbox's second one, whose address is no pool's. `is_branch`: of
+    one with a branch ENI, whose address is no pool's either.
+    """
 
     name: str
     container_id: str
@@ -54,6 +62,7 @@ class Veth:
     is_up: bool
     is_dying: bool
     is_egress: bool = False
+    is_branch: bool = False
 
     @property
     def is_wired(self) -> bool:
@@ -92,14 +101,34 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class VlanLink:
+    """A link to a branch ENI, by its name. `is_dying`: it waits for its deletion."""
+
+    name: str
+    mac: str
+    alias: str
+    is_up: bool
+    is_dying: bool
+
+    @property
+    def vlan(self) -> int:
+        """The ID that its frames carry, by its name."""
+        return int(self.name.removeprefix(VLAN_PREFIX))
+
+
+@dataclass(frozen=True)
 class KernelView:
-    """One read of a node's kernel. `veths`: with pool addresses. `link_names`: every veth, with the daemon's alias or without."""
+    """One read of a node's kernel. `veths`: with pool addresses. `link_names`: every veth, with the daemon's alias or without.
+    `branch_veths`: of sandboxes with branch ENIs, and `vlans` the links to these.
+    """
 
     veths: tuple[Veth, ...] = ()
     routes: tuple[Route, ...] = ()
     rules: tuple[Rule, ...] = ()
     link_names: tuple[str, ...] = ()
     egress_veths: tuple[Veth, ...] = ()
+    branch_veths: tuple[Veth, ...] = ()
+    vlans: tuple[VlanLink, ...] = ()
 
     @property
     def wired(self) -> dict[str, Veth]:
@@ -110,6 +139,11 @@ class KernelView:
     def wired_for_egress(self) -> dict[str, Veth]:
         """The same of the second ones."""
         return {veth.container_id: veth for veth in self.egress_veths if veth.is_wired}
+
+    @property
+    def wired_to_branches(self) -> dict[str, Veth]:
+        """The same of those with branch ENIs."""
+        return {veth.container_id: veth for veth in self.branch_veths if veth.is_wired}
 
     @property
     def host_routes(self) -> Mapping[str, str]:
@@ -149,8 +183,10 @@ def read_kernel(node: Node) -> KernelView:
     links = _ip(node, "-details", "link", "show", "type", "veth")
     ours = [veth for link in links if (veth := read_veth(link)) is not None]
     return KernelView(
-        veths=tuple(veth for veth in ours if not veth.is_egress),
+        veths=tuple(veth for veth in ours if not veth.is_egress and not veth.is_branch),
         egress_veths=tuple(veth for veth in ours if veth.is_egress),
+        branch_veths=tuple(veth for veth in ours if veth.is_branch),
+        vlans=tuple(read_vlan(link) for link in links if str(link["ifname"]).startswith(VLAN_PREFIX)),
         routes=tuple(read_route(route) for route in _ip(node, "route", "show", "table", "all")),
         rules=tuple(read_rule(rule, each) for each in FAMILIES for rule in _ip(node, each.option, "rule", "show")),
         link_names=tuple(str(link["ifname"]) for link in links),
@@ -172,10 +208,18 @@ def has_nft_tables(node: Node, family: Family = IPV4, egress: Family | None = No
 def read_veth(link: Mapping[str, Any]) -> Veth | None:
     """Read one link of `ip -json -details link`; None if it does not carry the daemon's alias."""
     words = str(link.get("ifalias", "")).split(" ")
-    if len(words) != 4 or words[0] not in (*ALIAS_TAGS, EGRESS_TAG):
+    if len(words) != 4 or words[0] not in (*ALIAS_TAGS, EGRESS_TAG, BRANCH_TAG):
         return None
     is_dying = str(link.get("group", "")) == DYING_GROUP
-    return Veth(link["ifname"], words[1], words[3], "UP" in link["flags"], is_dying, words[0] == EGRESS_TAG)
+    return Veth(
+        link["ifname"], words[1], words[3], "UP" in link["flags"], is_dying, words[0] == EGRESS_TAG, words[0] == BRANCH_TAG
+    )
+
+
+def read_vlan(link: Mapping[str, Any]) -> VlanLink:
+    """Read a link whose name is a VLAN link's. In a lab it is a veth (lab/fabric/vlan.py)."""
+    is_dying = str(link.get("group", "")) == DYING_GROUP
+    return VlanLink(link["ifname"], link["address"], str(link.get("ifalias", "")), "UP" in link["flags"], is_dying)
 
 
 def read_route(route: Mapping[str, Any]) -> Route:

@@ -44,10 +44,12 @@ class Ground:
         return self.lab.ping(source=host, targets=[address], timeout_s=0.7)[address]
 
 
-@pytest.fixture
-def ground() -> Iterator[Ground]:
-    """Each test has its own: they pull the trunk out."""
+@pytest.fixture(params=[False, True], ids=["within the VPC", "with gateways"])
+def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
+    """Each test has its own: they pull the trunk out. The router's gateways leave what stays in the VPC untracked."""
     with Lab(nodes=["node-a"], hosts=["host-a", "host-b"], containerd=False) as lab:
+        if request.param:
+            lab.add_internet()
         trunks, node = lab.vpc.trunks, lab.node("node-a")
         trunk = trunks.create_trunk(node.instance_id, description="trunk", tags={})
         assert trunk is not None
