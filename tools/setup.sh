@@ -24,6 +24,8 @@ heavy_packages=(chromium:/usr/bin/chromium prometheus:/usr/bin/promtool)
 # Python tools have an environment of their own, build/heavy/venv: none of them is imported by a test.
 image_python="cyclonedx-bom >= 7, < 8"
 lock_python="pip-tools >= 7.5, < 8"
+# Schemas of Kubernetes that tests/unit/manifests/test_kubernetes_schemas.py asks for.
+schema_versions="1.30 1.35 1.37"
 helm_version=v3.19.0 kustomize_version=v5.7.1
 
 packages() {
@@ -168,6 +170,10 @@ venv() {
     echo "setup: installing Python packages"
     # Python compiles what is imported, a third of it, and then only.
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --config-settings editable_mode=compat --editable '.[test]'
+    # 26 versions of 4 MB each come with it.
+    local kept=()
+    for version in $schema_versions; do kept+=(! -name "v$version.*-local-strict"); done
+    find .venv/lib/python3*/site-packages/kubernetes_validate/kubernetes-json-schema -mindepth 1 -maxdepth 1 "${kept[@]}" -exec rm -r {} +
     lab_command
     .venv/bin/python -m ipamd.cloud.trim_model
 }
