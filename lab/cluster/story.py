@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from lab.cluster import judge, objects, pods_api, programs
+from lab.cluster import judge, objects, pod_marks, pods_api, programs
 from lab.cluster.churn import CONTROL_GROUP, Churn
 from lab.cluster.cluster import IMAGE, NAMESPACE, RELEASE, WORKERS, Cluster, Release
 from lab.cluster.http import get
@@ -29,6 +29,7 @@ STEPS = (
     "dns",
     "judged",
     "pods-api",
+    "pod-marks",
     "crowd",
     "rolls",
     "kill",
@@ -77,6 +78,7 @@ class Story:
             self._dns,
             self._judged,
             self._pods_api,
+            self._pod_marks,
             self._crowd,
             self._rolls,
             self._kill,
@@ -152,6 +154,11 @@ class Story:
         self._report.figures["pods_api"] = found
         lists = bool(found["lists_during_add"])
         self._report.check("the kubelet's pods API lists a pod whose first sandbox is being made", lists, json.dumps(found))
+
+    def _pod_marks(self) -> None:
+        wrong = pod_marks.look(self._api)
+        detail = f"{len(pod_marks.MADE)} pods, and changes of one" if not wrong else "; ".join(wrong)
+        self._report.check("the API server marks pods, and guards marks and ENIs", not wrong, detail)
 
     def _crowd(self) -> None:
         cluster = self._cluster

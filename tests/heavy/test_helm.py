@@ -156,9 +156,25 @@ def test_ipv6_is_turned_on_in_both_containers(tmp_path: Path) -> None:
     values = {"settings": {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true", "ENABLE_V4_EGRESS": "true"}}
     daemonset = _rendered(tmp_path, values)["DaemonSet/vpc-ipamd"]
     (init,) = daemonset["spec"]["template"]["spec"]["initContainers"]
-    assert {one["name"]: one["value"] for one in init["env"]} == {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false"}
+    wanted = {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false", "DISABLE_TCP_EARLY_DEMUX": "false"}
+    assert {one["name"]: one["value"] for one in init["env"]} == wanted
     network = _settings(_rendered(tmp_path, values), tmp_path).network
     assert (network.family, network.egress) == (IPV6, IPV4)
+
+
+@pytest.mark.parametrize("facts", ["annotations", "kubelet"])
+def test_security_groups_for_pods(tmp_path: Path, facts: str) -> None:
+    """The mode turns them on; kubelet's directory is mounted where it is asked; the sysctl is the init container's too."""
+    groups, settings = {"mode": "strict", "facts": facts}, {"DISABLE_TCP_EARLY_DEMUX": "true"}
+    found = _rendered(tmp_path, {"podSecurityGroups": groups, "settings": settings})
+    pod, network = found["DaemonSet/vpc-ipamd"]["spec"]["template"]["spec"], _settings(found, tmp_path).network
+    assert (network.branch_mode, network.early_demux_disabled) == ("strict", True)
+    assert _settings(found, tmp_path).pod_facts.source == facts
+    assert {"name": "DISABLE_TCP_EARLY_DEMUX", "value": "true"} in pod["initContainers"][0]["env"]
+    paths = [volume["hostPath"]["path"] for volume in pod["volumes"] if volume["name"] == "kubelet-pods"]
+    mounts = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "kubelet-pods"]
+    assert paths == mounts == ([str(Path(Settings().pod_facts.kubelet_socket).parent)] if facts == "kubelet" else [])
+    assert "kubelet-pods" not in json.dumps(_rendered(tmp_path, {"podSecurityGroups": {"facts": facts}}))
 
 
 def test_where_and_how_pods_run(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ipamd.model.subnets import parse
 from ipamd.settings import load
 from tests.heavy.tools import KUSTOMIZE, needs
 from tests.unit.manifests.manifest import MANIFESTS, documents
-from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, VERSIONS, validate
+from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, SINCE, VERSIONS, validate
 
 pytestmark = needs("kustomize")
 
@@ -118,7 +118,28 @@ def test_ipv6() -> None:
     assert (network.family, network.egress) == (IPV6, IPV4)
     (init,) = _pod("overlays/ipv6")["initContainers"]
     told = {entry["name"]: entry["value"] for entry in init["env"]}
-    assert told == {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false"}
+    assert told == {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false", "DISABLE_TCP_EARLY_DEMUX": "false"}
+
+
+@pytest.mark.parametrize("facts", ["annotations", "kubelet"])
+def test_security_groups_for_pods(facts: str) -> None:
+    """The daemon serves such pods by either source, and kubelet's directory is mounted only where kubelet is asked."""
+    folder = "overlays/pod-eni" + "-kubelet" * (facts == "kubelet")
+    settings, pod = load(_environment(folder)), _pod(folder)
+    assert (settings.network.branch_mode, settings.pod_facts.source) == ("strict", facts)
+    assert settings.network.early_demux_disabled
+    assert {"name": "DISABLE_TCP_EARLY_DEMUX", "value": "true"} in pod["initContainers"][0]["env"]
+    volumes = [one["hostPath"]["path"] for one in pod["volumes"] if one["name"] == "kubelet-pods"]
+    assert volumes == ([str(Path(settings.pod_facts.kubelet_socket).parent)] if facts == "kubelet" else [])
+
+
+def test_the_policies_of_the_cluster() -> None:
+    """Two with a binding each, of no namespace."""
+    found = _objects("kustomize", "pod-eni")
+    assert {one["kind"] for one in found.values()} == {*SINCE, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    for document in found.values():
+        assert "namespace" not in document["metadata"]
+        validate(document, VERSIONS[-1])
 
 
 def test_custom_networking() -> None:

@@ -36,3 +36,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 imagePullPolicy: {{ . }}
 {{- end }}
 {{- end }}
+
+{{/* "yes" if the daemon asks kubelet for its pods. */}}
+{{- define "vpc-ipamd.asksKubelet" -}}
+{{- with .Values.podSecurityGroups }}{{ if and .mode (eq .facts "kubelet") }}yes{{ end }}{{ end -}}
+{{- end }}

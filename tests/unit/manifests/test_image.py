@@ -255,6 +255,24 @@ def test_node_init(tmp_path: Path, environment: str, ipv6: str) -> None:
 @pytest.mark.skipif(
     os.geteuid() != 0 or not shutil.which("unshare"), reason="node-init changes sysctls: it needs root and unshare"
 )
+@pytest.mark.parametrize(("told", "is_early"), [("", "1"), ("false", "1"), ("true", "0"), ("1", "0")])
+def test_node_init_turns_early_demultiplexing_off(tmp_path: Path, told: str, is_early: str) -> None:
+    """Where it is told to, as the daemon then demands."""
+    (tmp_path / "vpc-cni").write_text("#!/bin/sh\n")
+    (tmp_path / "bin").mkdir()
+    key = "/proc/sys/net/ipv4/tcp_early_demux"
+    script = f"echo 1 >{key}; {MANIFESTS / 'node-init'} {tmp_path}/vpc-cni {tmp_path}/bin >&2; cat {key}"
+    environment = os.environ | {"DISABLE_TCP_EARLY_DEMUX": told}
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "sh", "-ec", script], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, is_early), done.stderr
+
+
+@pytest.mark.privileged
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("unshare"), reason="node-init changes sysctls: it needs root and unshare"
+)
 @pytest.mark.parametrize("content", [b"\x7fELF of another machine", b"#!/bin/false\n"])
 def test_node_init_takes_the_interpreted_plugin_where_the_static_one_does_not_run(tmp_path: Path, content: bytes) -> None:
     """An image of another architecture: the node still gets a plugin that its own Python runs, under the same name."""
