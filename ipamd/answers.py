@@ -29,6 +29,9 @@ HISTORY_LIMIT_MAX = 10_000
 SUBJECT_MAX = 600
 """Characters. Ours: a namespace, a pod's name and a slash have 507 at most, a container ID and its interface 216."""
 
+UNKNOWN = -1
+"""Of a count that is not known."""
+
 M = TypeVar("M", bound=Message)
 
 
@@ -82,7 +85,9 @@ def history_reply(found: HistoryAnswer, question: HistoryQuestion, *, source: st
 
 def capacity_reply(limits: InstanceLimits, modes: Iterable[Capacity], *, vcpu_count: int) -> pb.CapacityReply:
     """Spell what a node can hold."""
-    return answer(pb.CapacityReply, limits, limits_source=limits.source, vcpu_count=vcpu_count, modes=tuple(modes))
+    branches = UNKNOWN if limits.branch_count is None else limits.branch_count
+    made = {"limits_source": limits.source, "vcpu_count": vcpu_count, "modes": tuple(modes), "branch_count": branches}
+    return answer(pb.CapacityReply, limits, **made)
 
 
 def _moment(name: str, text: str) -> datetime | None:

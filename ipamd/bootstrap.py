@@ -41,6 +41,7 @@ from ipamd.migration.importing import ImportService
 from ipamd.model.eni import EniTags
 from ipamd.model.errors import SUPPLY
 from ipamd.model.family import IPV4, IPV6
+from ipamd.model.ids import EniId
 from ipamd.model.pool import Refusal, assignable_count
 from ipamd.model.record import dataclass
 from ipamd.model.subnets import SubnetPolicy
@@ -323,10 +324,16 @@ class App:
             given_twice=self.other_daemon.given_twice,
             owed=self.policy.due if self.policy else dict,
             cut_off=self.host_network.cut_off,
+            trunk=self._trunk,
+            waiting_branches=lambda: 0,
             limits_of=from_table,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
             version=__version__,
         )
+
+    def _trunk(self) -> EniId | None:
+        found = self.pool.enis.book.trunk()
+        return found and found[0]
 
     def _cloud_view(self) -> CloudView:
         """What EC2 last said, and what it is being asked now: a call with its retries lasts up to a minute."""

@@ -157,6 +157,7 @@ class Families(Collector):
         yield "ipamd_source_checked", text, "", int(sources.hostnet.is_source_checked())
         text = "Sandboxes that packets do not reach or leave"
         yield "ipamd_cut_off_sandboxes", text, "", len(sources.cut_off())
+        yield from self._branches()
         generation = sources.settings.generation
         text = "Generation of the settings in force: 1 at the start, one more with each change that was accepted"
         yield "ipamd_settings_generation", text, "", int(generation.number)
@@ -168,6 +169,23 @@ class Families(Collector):
         yield "ipamd_start_stage_s", "Time that each stage of the start took, or has taken so far", "stage", stages
         text = "Addresses that sandboxes of ours have and amazon-vpc-cni-k8s gave to others, by its file: two daemons are on this node"
         yield "ipamd_given_twice_addresses", text, "", len(sources.given_twice())
+
+    def _branches(self) -> Iterator[Row]:
+        """No sample where pods get no security groups of their own."""
+        sources = self._sources
+        is_on, found = sources.settings.now.network.pod_eni, sources.branches()
+        yield (
+            "ipamd_branch_sandboxes",
+            "Sandboxes with a branch ENI; none without ENABLE_POD_ENI",
+            "",
+            len(found) if is_on else None,
+        )
+        text = "Sandboxes of whose branch ENI EC2 says something else; in strict mode they are cut off"
+        yield "ipamd_contradicted_branches", text, "", sum(bool(one.contradiction) for one in found) if is_on else None
+        text = "1 while the trunk ENI is attached, as far as EC2 has shown"
+        yield "ipamd_trunk_attached", text, "", int(sources.trunk() is not None) if is_on else None
+        text = "ADDs that wait for the control plane to name a branch ENI"
+        yield "ipamd_waiting_branch_adds", text, "", sources.waiting_branches() if is_on else None
 
     def _pool(self) -> Iterator[Row]:
         sources, counts = self._sources, self._sources.datastore.counts()

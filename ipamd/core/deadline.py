@@ -41,7 +41,8 @@ class Deadline:
 
 
 class Steps:
-    """Collects step durations in ms, for the log line and the histograms, and `pod` (`namespace/name`) and `address` for the log line.
+    """Collects step durations in ms, for the log line and the histograms; for the log line also `pod` (`namespace/name`), `address`,
+    and `branch`, the ENI of a sandbox whose address is a branch ENI's.
 
     One per request, used by one thread.
     """
@@ -51,6 +52,7 @@ class Steps:
         self.durations_ms: dict[str, float] = {}
         self.pod = ""
         self.address = ""
+        self.branch = ""
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:

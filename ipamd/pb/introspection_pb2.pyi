@@ -37,7 +37,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusReply(_message.Message):
-    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings", "conditions", "cut_off_count", "policy_mode", "owed_count")
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings", "conditions", "cut_off_count", "policy_mode", "owed_count", "branches")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class GetStatusReply(_message.Message):
     CUT_OFF_COUNT_FIELD_NUMBER: _ClassVar[int]
     POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
     OWED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     alive: bool
@@ -86,7 +87,24 @@ class GetStatusReply(_message.Message):
     cut_off_count: int
     policy_mode: str
     owed_count: int
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ..., policy_mode: _Optional[str] = ..., owed_count: _Optional[int] = ...) -> None: ...
+    branches: Branches
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ..., policy_mode: _Optional[str] = ..., owed_count: _Optional[int] = ..., branches: _Optional[_Union[Branches, _Mapping]] = ...) -> None: ...
+
+class Branches(_message.Message):
+    __slots__ = ("mode", "trunk", "count", "branch_count", "waiting_count", "contradicted_count")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    TRUNK_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTRADICTED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    mode: str
+    trunk: str
+    count: int
+    branch_count: int
+    waiting_count: int
+    contradicted_count: int
+    def __init__(self, mode: _Optional[str] = ..., trunk: _Optional[str] = ..., count: _Optional[int] = ..., branch_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., contradicted_count: _Optional[int] = ...) -> None: ...
 
 class Condition(_message.Message):
     __slots__ = ("subject", "since", "text", "next", "page")
@@ -361,7 +379,7 @@ class ListAttachmentsReply(_message.Message):
     def __init__(self, attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
 
 class Attachment(_message.Message):
-    __slots__ = ("container_id", "ifname", "address", "eni_id", "host_veth", "netns", "sandbox_name", "created_at", "origin", "lost_since", "other_address")
+    __slots__ = ("container_id", "ifname", "address", "eni_id", "host_veth", "netns", "sandbox_name", "created_at", "origin", "lost_since", "other_address", "vlan", "contradiction")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     IFNAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -373,6 +391,8 @@ class Attachment(_message.Message):
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     LOST_SINCE_FIELD_NUMBER: _ClassVar[int]
     OTHER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    VLAN_FIELD_NUMBER: _ClassVar[int]
+    CONTRADICTION_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     ifname: str
     address: str
@@ -384,7 +404,9 @@ class Attachment(_message.Message):
     origin: str
     lost_since: str
     other_address: str
-    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., address: _Optional[str] = ..., eni_id: _Optional[str] = ..., host_veth: _Optional[str] = ..., netns: _Optional[str] = ..., sandbox_name: _Optional[str] = ..., created_at: _Optional[str] = ..., origin: _Optional[str] = ..., lost_since: _Optional[str] = ..., other_address: _Optional[str] = ...) -> None: ...
+    vlan: int
+    contradiction: str
+    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., address: _Optional[str] = ..., eni_id: _Optional[str] = ..., host_veth: _Optional[str] = ..., netns: _Optional[str] = ..., sandbox_name: _Optional[str] = ..., created_at: _Optional[str] = ..., origin: _Optional[str] = ..., lost_since: _Optional[str] = ..., other_address: _Optional[str] = ..., vlan: _Optional[int] = ..., contradiction: _Optional[str] = ...) -> None: ...
 
 class GetHistoryRequest(_message.Message):
     __slots__ = ("subject", "limit", "since", "at")
@@ -651,16 +673,18 @@ class CapacityRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CapacityReply(_message.Message):
-    __slots__ = ("instance_type", "limits_source", "vcpu_count", "modes")
+    __slots__ = ("instance_type", "limits_source", "vcpu_count", "modes", "branch_count")
     INSTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
     LIMITS_SOURCE_FIELD_NUMBER: _ClassVar[int]
     VCPU_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODES_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_COUNT_FIELD_NUMBER: _ClassVar[int]
     instance_type: str
     limits_source: str
     vcpu_count: int
     modes: _containers.RepeatedCompositeFieldContainer[CapacityMode]
-    def __init__(self, instance_type: _Optional[str] = ..., limits_source: _Optional[str] = ..., vcpu_count: _Optional[int] = ..., modes: _Optional[_Iterable[_Union[CapacityMode, _Mapping]]] = ...) -> None: ...
+    branch_count: int
+    def __init__(self, instance_type: _Optional[str] = ..., limits_source: _Optional[str] = ..., vcpu_count: _Optional[int] = ..., modes: _Optional[_Iterable[_Union[CapacityMode, _Mapping]]] = ..., branch_count: _Optional[int] = ...) -> None: ...
 
 class CapacityMode(_message.Message):
     __slots__ = ("mode", "address_count", "max_pods", "recommended", "formula", "limited_by", "in_force")

@@ -6,7 +6,7 @@ is in progress and needs no action. The crash tests end with this audit; operato
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
@@ -14,6 +14,7 @@ from typing import TypeVar
 from ipamd.core.deadline import KeyLocks
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
+from ipamd.model.branch import BranchEni, contradiction
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import CloudKey, addresses_on, plausibility, recorded
 from ipamd.model.cniresult import recorded_spec
@@ -77,7 +78,8 @@ def _host(sources: Sources, silent: list[str], told: Collection[str]) -> list[Fi
     def compare() -> list[RoutingDifference]:
         hostnet = sources.hostnet
         found = hostnet.differences(identity=identity, enis=attached.values(), addresses=snapshot.addresses)
-        asked = [recorded_spec(one) for one in snapshot.attachments.values() if str(one.address) not in told]
+        living = (one for one in snapshot.attachments.values() if not one.is_cut_off)
+        asked = [recorded_spec(one) for one in living if str(one.address) not in told]
         ways = hostnet.way_differences(asked, enis=attached.values())
         lasting = {str(one.address) for one in sources.datastore.attachments()}  # no DEL came between
         return [*found, *hostnet.confinement_differences(), *(one for one in ways if one.subject in lasting)]
@@ -158,7 +160,7 @@ def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
         )
         for pod, since in sources.owed().items()
     ]
-    findings += lost_addresses(before) + primary_addresses(before)
+    findings += lost_addresses(before) + primary_addresses(before) + contradicted_branches(before)
     findings += _kernel(sources, before, silent)
     findings += _host(sources, silent, {one.subject for one in findings}) + _runtime(sources, before, silent)
     if ask_ec2:
@@ -176,10 +178,10 @@ def _kernel(sources: Sources, before: Snapshot, silent: list[str]) -> list[Findi
     if not survey.is_whole:
         silent.append("kernel: links or routes changed without pause: nothing is concluded from what was not seen")
     findings = against_kernel(before, survey, datastore=sources.datastore, locks=sources.locks)
-    wired = {veth.name for veth in survey.veths if not veth.is_dying}
+    wired = {veth.name for veth in survey.firsts if not veth.is_dying}
     busy = {held.key for held in sources.locks.held()}
     for one in before.attachments.values():
-        if one.host_veth not in wired or one.key in busy or not one.netns:
+        if one.host_veth not in wired or one.key in busy or not one.netns or one.is_cut_off:
             continue
         found = _ask(f"sandbox {one.key}", partial(sources.wiring.check_inside, recorded_spec(one)), silent)
         if found and sources.datastore.attachment(one.key) == one:  # no DEL came between
@@ -230,9 +232,10 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     busy = {held.key for held in locks.held()}
     findings = _duplicates(survey)
     for attachment in attachments:
-        if attachment.key not in busy:
+        if attachment.key not in busy and not attachment.is_cut_off:
             findings += _of_wiring(attachment, survey)
     findings += _unowned_links(attachments, survey, busy, datastore)
+    findings += [] if busy else _unowned_vlans({*attachments, *datastore.attachments()}, survey)
     assigned = {attachment.address for attachment in attachments}
     cold = {row.address for row in rows if row.state in (AddressState.FREE, AddressState.COOLING)} - assigned
     for address in sorted(cold & {*survey.to_rules, *survey.from_rules, *survey.routes, *survey.own_routes}):
@@ -251,7 +254,7 @@ def _unowned_links(
     # A sandbox's own link under another name is its own difference.
     owners = {one for attachment in attachments for one in (attachment.host_veth, attachment.key)}
     findings = []
-    for veth in (*survey.veths, *survey.egress):
+    for veth in (*survey.firsts, *survey.egress):
         if veth.is_dying:
             findings.append(Finding(Severity.PENDING, veth.name, "marked for deletion", "the cooldown deletes it at once"))
         elif veth.name not in owners and veth.key is None:
@@ -268,6 +271,21 @@ def _unowned_links(
                 )
             )
     return findings
+
+
+def _unowned_vlans(attachments: Iterable[Attachment], survey: KernelSurvey) -> list[Finding]:
+    """VLAN links that no sandbox is led through; an ADD that is under way has made one before its row."""
+    owners = {one.branch.link: one.address for one in attachments if one.branch}
+    return [
+        Finding(
+            Severity.DIFFERENCE,
+            link.name,
+            f"leads to {link.eni_id or 'an unknown branch ENI'} with {link.address or 'no address'}, which no sandbox has",
+            "removed before another sandbox gets its VLAN ID, and by the next start",
+        )
+        for link in survey.vlans
+        if not link.is_dying and (link.name not in owners or link.address not in (None, owners[link.name]))
+    ]
 
 
 def _duplicates(survey: KernelSurvey) -> list[Finding]:
@@ -306,6 +324,7 @@ def _of_wiring(attachment: Attachment, survey: KernelSurvey) -> list[Finding]:
 # address has no network.
 
 
+NOT_CONFIRMED_BRANCH = "not confirmed: one answer may lag; two that contradict are the condition `branch`"
 NOT_CONFIRMED = "not confirmed: one answer may lag; an address is lost after a second one"
 
 
@@ -326,6 +345,21 @@ def lost_addresses(snapshot: Snapshot) -> list[Finding]:
         what = f"{since}; sandbox {row.owner}{f' ({name})' if name else ''} has it and no network (I7)"
         found.append(Finding(Severity.VIOLATION, str(row.address), what, "delete the pod: its successor gets another address"))
     return found
+
+
+def contradicted_branches(snapshot: Snapshot) -> list[Finding]:
+    """Tell each branch ENI of which EC2 has said something else twice. Asks nobody."""
+    return [
+        Finding(
+            Severity.VIOLATION,
+            str(one.address),
+            f"EC2 contradicts {one.eni_id} of sandbox {one.key} ({one.sandbox_name or '-'}): {one.contradiction}"
+            + (": it is cut off" if one.is_cut_off else ""),
+            "find out who wrote the pod's annotation, and delete the pod; EC2 is asked again",
+        )
+        for one in snapshot.attachments.values()
+        if one.contradiction
+    ]
 
 
 def primary_addresses(snapshot: Snapshot) -> list[Finding]:
@@ -375,7 +409,21 @@ def _ec2(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]
         Finding(Severity.DIFFERENCE, str(address), f"EC2 has it as the primary address of {primaries[address]}", NOT_CONFIRMED)
         for address in before.addresses.keys() & primaries.keys()
     ]
-    return found + _of_enis(enis, after, recent)
+    return found + _of_enis(enis, after, recent) + _of_branches(sources, before, after, silent)
+
+
+def _of_branches(sources: Sources, before: Snapshot, after: Snapshot, silent: list[str]) -> list[Finding]:
+    """Compare the branch ENIs of sandboxes with one answer; what is contradicted on record already is told elsewhere."""
+    asked = [one for key, one in before.attachments.items() if one.branch and not one.contradiction and key in after.attachments]
+    described = _ask("EC2", lambda: sources.ec2.find_enis([one.eni_id for one in asked]), silent) if asked else ()
+    shown, findings = {eni.eni_id: eni for eni in described or ()}, []
+    for one in asked if described is not None else ():
+        eni = shown.get(one.eni_id)
+        said = contradiction(BranchEni.of(one), eni, trunk=sources.trunk()) if eni and not eni.problem else "not shown"
+        if said:
+            what = f"branch ENI {one.eni_id} of sandbox {one.key}, by EC2's answer: {said}"
+            findings.append(Finding(Severity.DIFFERENCE, str(one.address), what, NOT_CONFIRMED_BRANCH))
+    return findings
 
 
 def _released(snapshot: Snapshot) -> set[CloudKey]:

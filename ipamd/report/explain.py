@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import GivenTwice
+from ipamd.model.branch import EnforcingMode
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import InvalidRequestError, IpamError, log_text
 from ipamd.model.evidence import Evidence, Verdict
@@ -17,7 +18,7 @@ from ipamd.model.family import IpAddress, family_of
 from ipamd.model.history import HistoryAnswer, HistoryEvent, HistoryQuestion, Subject, refusal
 from ipamd.model.kernel import duplicate_addresses, wiring_differences
 from ipamd.model.record import dataclass
-from ipamd.model.words import rfc3339
+from ipamd.model.words import counted, rfc3339
 from ipamd.report.past import ask
 from ipamd.report.sources import Sources
 
@@ -32,7 +33,8 @@ class Explanation:
 
 
 def explain(sources: Sources, question: HistoryQuestion, *, find: bool = False) -> Explanation:
-    """Explain an address, a pod (`namespace/name` or name), or a sandbox by its container ID or the unique beginning of it.
+    """Explain an address, a pod (`namespace/name` or name), a branch or trunk ENI, or a sandbox by its container ID or the unique
+    beginning of it.
 
     With `question.at` the sentences tell of that instant, and nothing of the present. `find`: ask EC2 who has what is not this node's.
     Raises: CloudError if EC2 does not say; InvalidRequestError if the subject is unknown, or fits more than one sandbox or pod.
@@ -60,6 +62,8 @@ def explain(sources: Sources, question: HistoryQuestion, *, find: bool = False) 
 def _explain_address(sources: Sources, address: IpAddress) -> list[str]:
     row = sources.datastore.address(address)
     if row is None:
+        if found := [one for one in sources.branches() if one.address == address]:
+            return [sentence for one in found for sentence in _explain_attachment(sources, one)]
         primary = next((eni for eni in sources.datastore.enis() if eni.primary_address == address), None)
         if primary:
             return [f"{address} is the primary address of {primary.eni_id}: never given to a sandbox (I6)"]
@@ -134,6 +138,12 @@ def _what_next(sources: Sources, row: Address) -> list[str]:
 
 def _explain_sandbox(sources: Sources, beginning: str) -> list[str]:
     named = Subject(beginning)
+    if beginning == sources.trunk():
+        return [
+            f"{beginning} is this node's trunk ENI, which carries {counted(len(sources.branches()), 'branch ENI')} of sandboxes"
+        ]
+    if found := [one for one in sources.branches() if one.eni_id == beginning]:
+        return [sentence for one in found for sentence in _explain_attachment(sources, one)]
     found = [a for a in sources.datastore.attachments() if named.names_pod(a.sandbox_name)]
     pods = sorted({attachment.sandbox_name for attachment in found})
     if len(pods) > 1:
@@ -155,6 +165,13 @@ def _explain_attachment(sources: Sources, attachment: Attachment) -> list[str]:
         f"host veth {attachment.host_veth}, netns {attachment.netns or 'not known'}, ENI {attachment.eni_id}, "
         f"route table {attachment.route_table}",
     ]
+    if branch := attachment.branch:
+        mode = EnforcingMode.STRICT if branch.is_strict else EnforcingMode.STANDARD
+        said = {"": "EC2 agrees", None: "EC2 has not been asked"}.get(
+            attachment.contradiction, f"EC2 contradicts: {attachment.contradiction}"
+        )
+        cut = ", so it is cut off until EC2 agrees" if attachment.is_cut_off else ""
+        sentences.append(f"that ENI is its branch ENI: {mode}, MAC {branch.mac}, link {branch.link}; {said}{cut}")
     if attachment.other_address is not None:
         ifname = family_of(attachment.other_address).egress.ifname
         sentences.append(f"for egress of the other family it has {attachment.other_address} on {ifname}")

@@ -73,7 +73,9 @@ class Sources:
     nothing although they are attached, and why, `freezings` what freezes the pool. `recent`: what our own calls to EC2 changed in the
     last minutes. `dying_count` counts host veths marked and not yet deleted. `given_twice`: what amazon-vpc-cni-k8s gave besides, by
     its file. `owed`: names of pods that are gone and that the network policy agent may know, since when. `cut_off`: sandboxes, by
-    `container_id/ifname`, whose wiring could not be repaired or that a filter cuts off. `limits_of` looks a type up in the built-in
+    `container_id/ifname`, whose wiring could not be repaired, that a filter cuts off, or that are cut off because EC2 contradicts
+    their branch ENI. `trunk`: the node's trunk ENI, None while it has none. `waiting_branches`: ADDs that wait for a branch ENI to be
+    named. `limits_of` looks a type up in the built-in
     table; with custom networking the primary ENI may carry no pods.
     """
 
@@ -105,6 +107,12 @@ class Sources:
     given_twice: Callable[[], tuple[GivenTwice, ...]]
     owed: Callable[[], Mapping[PodName, datetime]]
     cut_off: Callable[[], Set[str]]
+    trunk: Callable[[], EniId | None]
+    waiting_branches: Callable[[], int]
     limits_of: Callable[[str], InstanceLimits | None]
     primary_carries_pods: bool
     version: str
+
+    def branches(self) -> list[Attachment]:
+        """The sandboxes with a branch ENI. From memory; costs the number of attachments."""
+        return [one for one in self.datastore.attachments() if one.branch is not None]

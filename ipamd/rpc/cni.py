@@ -140,6 +140,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
                     wanted = decode_attach(request)
                 attachment = services.attach.attach_sandbox(wanted, deadline=deadline, steps=steps)
                 steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
+                steps.branch = attachment.eni_id if attachment.branch else ""
                 return convert_result(attachment.result, version=wanted.cni_version)
             case "DEL":
                 # Only the identity is needed: a DEL whose configuration is damaged must still free its address (I3).
@@ -185,6 +186,7 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             "ifname": printable(request.ifname, most=IFNAME_MAX),
             **({"pod": printable(pod)} if pod else {}),
             **({"address": steps.address} if steps.address else {}),
+            **({"branch": steps.branch} if steps.branch else {}),
             "outcome": "error" if code else "ok",
             "code": code,
             "ms": round(total_ms, 3),

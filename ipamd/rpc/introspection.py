@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from ipamd.answers import answer, capacity_reply, history_limit, history_reply, question_of
+from ipamd.answers import UNKNOWN, answer, capacity_reply, history_limit, history_reply, question_of
 from ipamd.model.address import Address
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError, InvalidRequestError, NotServingError, log_text
@@ -127,8 +127,21 @@ class IntrospectionServicer:
             subnets=sources.subnets(),
             policy_mode=generation.settings.policy.mode,
             owed_count=len(sources.owed()),
+            branches=self._branches(),
             cloud=sources.cloud(),
             last_error=health.last_error(),
+        )
+
+    def _branches(self) -> pb.Branches:
+        sources = self.sources
+        found, limits, mode = sources.branches(), sources.pool.limits, sources.settings.now.network.branch_mode
+        return pb.Branches(
+            mode=mode or "",
+            trunk=sources.trunk() or "",
+            count=len(found),
+            branch_count=UNKNOWN if limits is None or limits.branch_count is None else limits.branch_count,
+            waiting_count=sources.waiting_branches(),
+            contradicted_count=sum(bool(one.contradiction) for one in found),
         )
 
     def ListEnis(self, _: pb.ListEnisRequest) -> pb.ListEnisReply:
@@ -162,7 +175,8 @@ class IntrospectionServicer:
         datastore = self.sources.datastore
         lost = {row.address: row.lost_since for row in datastore.addresses()}
         rows = datastore.attachments()
-        told = [answer(pb.Attachment, row, row.key, lost_since=lost.get(row.address)) for row in rows]
+        vlans = {row.key: row.branch.vlan for row in rows if row.branch}
+        told = [answer(pb.Attachment, row, row.key, lost_since=lost.get(row.address), vlan=vlans.get(row.key)) for row in rows]
         return pb.ListAttachmentsReply(attachments=told)
 
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryReply:

@@ -54,6 +54,12 @@ function showPool(status) {
   const targets = pool.targets.filter((one) => one.defined).map((one) => one.name + "=" + one.value).join(", ");
   const rows = [["target", targets || "none"], ["auto", pool.auto], ["now", pool.last_cycle], ["excess kept", pool.kept],
     ["EC2", status.cloud.detail], ["runtime", status.runtime.detail]];
+  const branches = status.branches;
+  if (branches && branches.mode) {
+    const trunk = branches.trunk ? " on trunk " + branches.trunk : ", no trunk ENI is attached";
+    rows.push(["branches", branches.mode + ": " + branches.count + (branches.branch_count < 0 ? "" : " of " + branches.branch_count) + trunk
+      + (branches.waiting_count ? "; " + plural(branches.waiting_count, "ADD") + " waiting" : "")]);
+  }
   for (const one of status.freezings) rows.push(["frozen", one.cause + ": " + one.reason]);
   for (const one of status.subnets) {
     rows.push(["subnet", one.subnet_id + ": " + plural(Number(one.free_count), "free address") + (one.why_not ? ", not used: " + one.why_not : "")]);

@@ -98,7 +98,10 @@ def render_capacity(answer: Answer) -> str:
         "FORMULA": "{formula}",
         "LIMITED BY": "{limited_by}",
     }
-    return "\n".join([f"{answer['instance_type']}{vcpus}; limits from {source}", "", table(answer["modes"], columns), "", NOTE])
+    branches = answer.get("branch_count", -1)  # a daemon of an earlier release says none
+    told = "" if branches < 0 else f"; {counted(branches, 'branch ENI')}" if branches else "; no trunk ENI, so no branch ENIs"
+    head = f"{answer['instance_type']}{vcpus}; limits from {source}{told}"
+    return "\n".join([head, "", table(answer["modes"], columns), "", NOTE])
 
 
 def _ask_capacity(daemon: Ask, arguments: argparse.Namespace) -> Answer:

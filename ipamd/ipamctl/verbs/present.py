@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from ipamd.ipamctl.verb import CELL_MAX, LINE_MAX, STATES, Answer, Ask, AwayError, Verb, argument, table
+from ipamd.ipamctl.verb import CELL_MAX, LINE_MAX, STATES, Answer, Ask, AwayError, Columns, Verb, argument, table
 from ipamd.model.words import CLOUD_NOT_ASKED, counted, fitting, of_limit, pool_size, rfc3339, usable
 
 REPEATED_MIN = 30
@@ -69,6 +69,8 @@ def _topics(answer: Answer) -> list[str]:
     if answer.get("policy_mode", "none") != "none":  # as below
         owed = f"{counted(answer['owed_count'], 'name')} of pods that are gone it may know still"
         lines.append(f"policy   {answer['policy_mode']}: the agent is asked for each new pod; {owed}")
+    if (branches := answer.get("branches") or {}).get("mode"):  # as below
+        lines.append(f"branches {_branches(branches)}")
     if "confinement" in answer:  # a daemon of an earlier release says none
         lines.append(f"source   {_confinement(answer['confinement'])}")
     lines += [
@@ -111,6 +113,14 @@ def _pool(pool: Answer) -> str:
 
 def _states(pool: Answer) -> str:
     return ", ".join(f"{usable(pool[f'{state}_count'])} {state}" for state in STATES)
+
+
+def _branches(branches: Answer) -> str:
+    most = f" of {branches['branch_count']}" if branches["branch_count"] >= 0 else ""
+    trunk = f"on trunk {branches['trunk']}" if branches["trunk"] else "no trunk ENI is attached"
+    waiting = f"; {counted(branches['waiting_count'], 'ADD')} waiting for the control plane" if branches["waiting_count"] else ""
+    contradicted = f"; EC2 contradicts {branches['contradicted_count']}" if branches["contradicted_count"] else ""
+    return f"{branches['mode']}: {branches['count']}{most}, {trunk}{waiting}{contradicted}"
 
 
 def _confinement(confinement: Answer) -> str:
@@ -184,6 +194,7 @@ def render_attachments(answer: Answer) -> str:
     """Write one row per attachment, oldest first; a column tells the lost addresses if there is one."""
     rows = answer["attachments"]
     lost = {"LOST SINCE": "{lost_since}"} if any(row["lost_since"] for row in rows) else {}
+    vlans: Columns = {"VLAN": lambda row: row.get("vlan") or "-"} if any(row.get("vlan") for row in rows) else {}  # as below
     egress = {"EGRESS": "{other_address}"} if any(row.get("other_address") for row in rows) else {}  # as below
     columns = {
         "ADDRESS": "{address}",
@@ -192,6 +203,7 @@ def render_attachments(answer: Answer) -> str:
         "IFNAME": "{ifname}",
         "NAME": "{sandbox_name}",
         "ENI": "{eni_id}",
+        **vlans,
         "HOST VETH": "{host_veth}",
         "SINCE": "{created_at}",
         "ORIGIN": "{origin}",

@@ -63,7 +63,9 @@ def test_the_check_is_strict(change: dict[str, object]) -> None:
 
 def test_only_these_schemas_are_installed() -> None:
     """`make setup` removes the others, 96 MB of 108."""
-    (line,) = [one for one in (MANIFESTS.parent / "tools/setup.sh").read_text().splitlines() if one.startswith("schema_versions=")]
+    (line,) = [
+        one for one in (MANIFESTS.parent / "tools/setup.sh").read_text().splitlines() if one.startswith("schema_versions=")
+    ]
     assert tuple(line.partition("=")[2].strip('"').split()) == VERSIONS
     folder = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
     assert sorted(one.name for one in folder.iterdir()) == [f"v{version}.0-local-strict" for version in VERSIONS]

@@ -1,0 +1,172 @@
+"""What is told of branch ENIs: status, explain, audit, attachments, metrics, the log line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from ipamd.ipamctl.verbs.pool import CAPACITY
+from ipamd.ipamctl.verbs.present import ATTACHMENTS, STATUS
+from ipamd.model.branch import VLAN_TAG
+from ipamd.model.errors import CloudError, InvalidRequestError
+from ipamd.model.history import HistoryQuestion
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.kernel import VlanLink
+from ipamd.report.audit import AuditReport, audit
+from ipamd.report.explain import explain
+from tests.fakes.cloud import IDENTITY
+from tests.fakes.node import FakeNode
+from tests.unit.service.branches import TRUNK_ENI, attach, branch_eni, node_with_trunk
+from tests.unit.service.metric_values import value
+from tests.unit.service.test_what_if import ask
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """A node with a trunk, and pods with branch ENIs 3 and 4, which EC2 shows."""
+    made = node_with_trunk(tmp_path)
+    for vlan in (3, 4):
+        eni = branch_eni(vlan)
+        made.ec2.enis[eni.eni_id] = eni
+        attach(made, vlan)
+    yield made
+    made.datastore.close()
+
+
+def contradict(node: FakeNode, vlan: int, said: str) -> None:
+    """EC2 has said so twice."""
+    with node.datastore.transaction() as uow:
+        uow.mark_branch(node.key(f"sandbox-{vlan}"), contradiction=said)
+
+
+def audited(node: FakeNode) -> AuditReport:
+    """The audit's report."""
+    return audit(node.app.introspection.sources)
+
+
+def explained(node: FakeNode, subject: str) -> str:
+    """The sentences."""
+    return "\n".join(explain(node.app.introspection.sources, HistoryQuestion(subject, 10)).sentences)
+
+
+def test_status_has_a_line(node: FakeNode) -> None:
+    """Mode, sandboxes of what the trunk carries, the trunk; then what EC2 contradicts; nothing of it without the setting."""
+    line = next(line for line in STATUS.render(ask(node, "GetStatus")).splitlines() if line.startswith("branches"))
+    assert line == f"branches strict: 2, on trunk {TRUNK_ENI.eni_id}"
+    contradict(node, 3, "its MAC is another")
+    node.pool.limits = replace(node.ec2.limits, branch_count=9)
+    del node.ec2.enis[TRUNK_ENI.eni_id]
+    node.look_twice()
+    line = next(line for line in STATUS.render(ask(node, "GetStatus")).splitlines() if line.startswith("branches"))
+    assert line == "branches strict: 2 of 9, no trunk ENI is attached; EC2 contradicts 1"
+
+
+def test_status_says_nothing_without_the_setting(tmp_path: Path) -> None:
+    """Nor do the metrics have samples."""
+    plain = FakeNode(tmp_path)
+    plain.bring_up()
+    assert "branches" not in STATUS.render(ask(plain, "GetStatus"))
+    families = {
+        one.name: one.samples for one in plain.app.metrics.registry.collect() if "branch" in one.name or "trunk" in one.name
+    }
+    assert len(families) == 4
+    assert not any(families.values())
+    plain.datastore.close()
+
+
+def test_attachments_have_the_vlan(node: FakeNode) -> None:
+    """A column that is there only if one has it."""
+    node.add("a")
+    text = ATTACHMENTS.render(ask(node, "ListAttachments"))
+    assert "VLAN" in text.splitlines()[0]
+    assert [row["vlan"] for row in ask(node, "ListAttachments")["attachments"]] in ([3, 4, 0], [0, 3, 4])
+
+
+@pytest.mark.parametrize(("count", "told"), [(9, "; 9 branch ENIs"), (0, "; no trunk ENI, so no branch ENIs"), (None, "\n")])
+def test_capacity_says_how_many(node: FakeNode, count: int | None, told: str) -> None:
+    """What the type's trunk carries; nothing where that is not known."""
+    node.pool.set_limits(replace(node.ec2.limits, branch_count=count), settings=node.settings)
+    node.pool.cycle()
+    assert f"EC2's answer{told}" in CAPACITY.render(ask(node, "Capacity") | {"limits_source": "ec2"})
+
+
+@pytest.mark.parametrize("subject", ["10.0.4.3", "default/pod-3", "pod-3", "sandbox-3", "eni-00000000000000003"])
+def test_a_branch_pod_is_explained(node: FakeNode, subject: str) -> None:
+    """By its address, pod, container or ENI: who has it, how it is wired, what EC2 says."""
+    subject = branch_eni(3).eni_id if subject.startswith("eni-") else subject
+    said = explained(node, subject)
+    assert "sandbox sandbox-3/eth0 (default/pod-3) has 10.0.4.3" in said
+    assert "link vlan.eth.3; EC2 has not been asked" in said
+    contradict(node, 3, "")
+    assert "EC2 agrees" in explained(node, subject)
+    contradict(node, 3, "its MAC is another")
+    assert "EC2 contradicts: its MAC is another, so it is cut off until EC2 agrees" in explained(node, subject)
+
+
+def test_the_trunk_is_explained(node: FakeNode) -> None:
+    """And an ENI that is neither is not known."""
+    assert "trunk ENI, which carries 2 branch ENIs" in explained(node, TRUNK_ENI.eni_id)
+    with pytest.raises(InvalidRequestError):
+        explained(node, "eni-0123456789abcdef0")
+
+
+def test_a_node_in_order_has_no_finding_of_branches(node: FakeNode) -> None:
+    """Rows, kernel and EC2 agree; EC2 is asked once for all branches, and not at all for none."""
+    assert [one for one in audited(node).findings if "vlan" in one.subject or "branch" in one.what] == []
+    assert node.ec2.calls["find_enis"] == 1
+    for vlan in (3, 4):
+        node.delete(f"sandbox-{vlan}")
+    audited(node)
+    assert node.ec2.calls["find_enis"] == 1
+
+
+def test_the_audit_compares_branches_with_ec2(node: FakeNode) -> None:
+    """One answer is a difference that is not confirmed; a silent EC2 is named, and nothing is concluded from it (I11)."""
+    node.ec2.enis[branch_eni(3).eni_id] = branch_eni(3, mac=MacAddress("02:00:00:00:09:09"))
+    del node.ec2.enis[branch_eni(4).eni_id]
+    found = {one.subject: one for one in audited(node).findings if "branch ENI" in one.what}
+    assert "its MAC is 02:00:00:00:09:09" in found["10.0.4.3"].what
+    assert found["10.0.4.4"].what.endswith("not shown")
+    assert {one.severity for one in found.values()} == {"difference"}
+    node.ec2.fail["find_enis"] = [CloudError("EC2 is away")]
+    report = audited(node)
+    assert "EC2: EC2 is away" in report.silent
+    assert not [one for one in report.findings if "branch ENI" in one.what]
+
+
+def test_a_contradiction_is_a_violation(node: FakeNode) -> None:
+    """With pod, ENI and what differs; that its links are down is no finding of its own."""
+    contradict(node, 3, f"its tag {VLAN_TAG} is 9, not 3")
+    node.host_reconciler.reconcile()
+    assert node.wiring.down
+    found = [one for one in audited(node).findings if one.subject == "10.0.4.3" and one.severity != "pending"]
+    assert [one.severity for one in found] == ["violation"]
+    assert all(word in found[0].what for word in ("default/pod-3", branch_eni(3).eni_id, VLAN_TAG, "it is cut off"))
+    status = ask(node, "GetStatus")
+    assert status["cut_off_count"] == 1
+
+
+def test_a_vlan_link_that_no_sandbox_has_is_told(node: FakeNode) -> None:
+    """With what its alias says; one that is about to be deleted is none."""
+    stray = VlanLink("vlan.eth.77", 900, 77, "02:00:00:00:00:77", "", 2, False, True, IPv4Address("10.0.4.77"), EniId("eni-77"))
+    node.wiring.vlans[77] = stray
+    found = [one for one in audited(node).findings if one.subject == "vlan.eth.77"]
+    assert [one.what for one in found] == ["leads to eni-77 with 10.0.4.77, which no sandbox has"]
+    node.wiring.vlans[77] = replace(stray, is_dying=True)
+    assert not [one for one in audited(node).findings if one.subject == "vlan.eth.77"]
+
+
+def test_the_metrics_count_them(node: FakeNode) -> None:
+    """Sandboxes, contradictions, the trunk."""
+    contradict(node, 3, "its MAC is another")
+    assert value(node, "ipamd_branch_sandboxes") == 2
+    assert value(node, "ipamd_contradicted_branches") == 1
+    assert value(node, "ipamd_trunk_attached") == 1
+    del node.ec2.enis[TRUNK_ENI.eni_id]
+    node.look_twice()
+    node.enis.sync_with_ec2(IDENTITY)
+    assert value(node, "ipamd_trunk_attached") == 0
