@@ -130,7 +130,7 @@ demo: plugin-if-possible ## the main job on the embedded lab: two nodes, real co
 	$(BIN)/vpc-lab demo
 
 chaos: plugin-if-possible ## random kills, faults and clock steps on two nodes, judged from outside: SEED=1 MINUTES=30; build/chaos.json
-	$(BIN)/python -m lab.chaos --seed $(SEED) --minutes $(MINUTES) $(POLICY)
+	$(BIN)/python -m lab.chaos --seed $(SEED) --minutes $(MINUTES) $(POLICY) $(BRANCH)
 
 # of `make cluster`: what is tried beside the checkout
 BEFORE ?= HEAD~1

@@ -19,6 +19,9 @@
     I8  an address is with EC2 for as long as it cools: two rounds. (ExpectedState checks early reuse, at once.)
     I9  an ENI of ours that nobody detached by hand is attached to nothing: LOOSE_S after the last cloud fault ended, with the
         daemon ready; LEAKED_S, if its intent died with a datastore.
+    I19 a sandbox of a pod that must have groups has another address than its branch ENI's (the kubelet looks at once), or a wired
+        branch has an address that is no branch's of this node at EC2: two rounds. A host that its groups do not name has reached it:
+        at once. The link to its branch is gone: WIRED_S, or REPAIR_S as above.
     I21 on a node with a policy agent a living sandbox's host veth has no filter, and the agent has not taken it away itself; or it
         has one whose name the agent was told to forget, so that no policy reaches it: two rounds.
     I13 a node calls EC2 more than CALLS_MOST times in a minute, and CALLS_A_START more for each further start of its daemon: at once.
@@ -55,7 +58,7 @@ from lab.chaos.tolerances import (
     STRAY_S,
     WIRED_S,
 )
-from lab.node.kernel_view import VETH_PREFIX, KernelView, Veth
+from lab.node.kernel_view import STRICT_PREFIX, VETH_PREFIX, KernelView, Veth
 from lab.node.policy_agent import PolicyView
 
 
@@ -82,8 +85,11 @@ class Whereabouts(Protocol):
 
 @dataclass(frozen=True)
 class Round:
-    """Everything seen in one round. `on_enis`: where EC2 has addresses. `mute`: sandboxes that reach no host of the other family.
-    `lied_until`: when Describe last left something out; now, if it does."""
+    """Everything seen in one round. `on_enis`: where EC2 has addresses. `branches`: addresses of branch ENIs -> node/VLAN ID.
+
+    `mute`: sandboxes that reach no host of the other family. `open`: addresses with groups that a stranger has reached. `lied_until`:
+    when Describe last left something out; now, if it does.
+    """
 
     at_s: float
     before: ExpectedSnapshot
@@ -92,8 +98,10 @@ class Round:
     observations: Mapping[str, NodeObservation]
     on_enis: Whereabouts
     primaries: frozenset[str] = frozenset()
+    branches: Mapping[str, str] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     mute: frozenset[str] = frozenset()
+    open: frozenset[str] = frozenset()
     echoing: frozenset[str] = frozenset()
     loose_enis: frozenset[str] = frozenset()
     faultless_since: float | None = 0.0
@@ -147,7 +155,7 @@ class Checker:
 
     def _node(self, name: str, seen: NodeObservation, round_: Round) -> Iterable[_Claim]:
         state = round_.nodes[name]
-        wired = seen.kernel.wired
+        wired = {**seen.kernel.wired, **seen.kernel.wired_to_branches}
         for record in round_.before.pods.values():
             now = round_.after.pods.get(record.sandbox_id, record)
             if record.node != name:
@@ -167,6 +175,10 @@ class Checker:
         self, record: PodRecord, veth: Veth | None, seen: NodeObservation, state: NodeState, round_: Round
     ) -> Iterable[_Claim]:
         subject = f"{record.node}/{record.pod} {record.address}"
+        if record.address in round_.open and record.vlan:
+            yield _Claim("I19", subject, "a host that its groups do not name has reached it", looks=1)
+        if record.is_mistold:
+            return  # it is cut off as soon as the daemon has heard of the contradiction
         if veth is None or veth.address != record.address:
             yield _Claim("I2", subject, f"it lives, and its host veth is {'gone' if veth is None else veth.address}")
             return
@@ -175,10 +187,7 @@ class Checker:
         damaged_at = state.damaged.get(record.address)
         patience = _Patience(damaged_at, state.ready_since)
         yield from _with_egress(record, seen, patience, is_demanded=state.has_egress)
-        if seen.kernel.host_routes.get(record.address) != veth.name:
-            yield from patience.claim("I2", subject, "its route does not lead to its veth", WIRED_S)
-        if record.address not in seen.kernel.to_rules:
-            yield from patience.claim("I2", subject, "no rule leads to it", WIRED_S)
+        yield from _led_to(record, veth, seen.kernel, patience)
         is_hit = round_.takes.hit(record.node, record.address, record.created_at_s)
         if record.address in round_.silent and not is_hit:
             yield from patience.claim("I2", subject, "it does not answer from the VPC", SILENT_S)
@@ -209,7 +218,13 @@ class Checker:
         first = self._first_wired.setdefault(key, round_.at_s)
         is_hit = round_.takes.hit(name, veth.address, self._not_wired_at.setdefault(key, self._last_round_s))
         subject = f"{name} {veth.address} {veth.container_id[:12]}"
-        if veth.address in round_.primaries and not is_hit:
+        known = round_.after.pods.get(veth.container_id)
+        if known is not None and not known.is_wanted:
+            return  # a branch ENI may be gone by then, when its DEL waits for the daemon
+        if veth.is_branch != round_.branches.get(veth.address, "").startswith(f"{name}/"):
+            place = round_.branches.get(veth.address, "no branch ENI")
+            yield _Claim("I19", subject, f"{'a branch' if veth.is_branch else 'an address of the pool'}, and EC2 says {place}")
+        if veth.address in round_.primaries and not is_hit and not veth.is_branch:
             yield _Claim("I6", subject, "it is the primary address of an ENI", looks=1)
         if round_.on_enis.get(veth.address) != name and not is_hit:
             where = round_.on_enis.get(veth.address)
@@ -249,7 +264,7 @@ class Checker:
         holders: dict[str, list[str]] = defaultdict(list)
         for container_id, veth in seen.kernel.wired_for_egress.items():
             holders[veth.address].append(veth.name)
-            if container_id not in seen.kernel.wired and state.ready_since is not None:
+            if container_id not in {**seen.kernel.wired, **seen.kernel.wired_to_branches} and state.ready_since is not None:
                 subject = f"{name} {veth.address} {container_id[:12]}"
                 yield _Claim("I5", subject, "a link for egress, and no other one", STRAY_S, not_before=state.ready_since)
         for address, names in holders.items():
@@ -259,7 +274,7 @@ class Checker:
     def _across(self, round_: Round) -> Iterable[_Claim]:
         holders: dict[str, list[str]] = defaultdict(list)
         for name, seen in round_.observations.items():
-            for veth in seen.kernel.veths:
+            for veth in (*seen.kernel.veths, *seen.kernel.branch_veths):
                 if veth.is_wired:
                     holders[veth.address].append(f"{name}/{veth.name}")
         for address, names in holders.items():
@@ -302,6 +317,19 @@ class _Patience:
         elif self.ready_since is not None:
             since = max(self.damaged_at, self.ready_since)
             yield _Claim(invariant, subject, f"{what} (chaos took it)", REPAIR_S, not_before=since)
+
+
+def _led_to(record: PodRecord, veth: Veth, kernel: KernelView, patience: _Patience) -> Iterable[_Claim]:
+    """Route and rule lead to a sandbox; to one in strict mode its branch's own table alone does, by its link."""
+    subject = f"{record.node}/{record.pod} {record.address}"
+    if record.vlan and record.vlan not in {link.vlan for link in kernel.vlans if not link.is_dying}:
+        yield from patience.claim("I19", subject, f"the link to its branch, ID {record.vlan}, is gone", WIRED_S)
+    if record.vlan and veth.name.startswith(STRICT_PREFIX):
+        return  # that it answers says the rest
+    if kernel.host_routes.get(record.address) != veth.name:
+        yield from patience.claim("I2", subject, "its route does not lead to its veth", WIRED_S)
+    if record.address not in kernel.to_rules:
+        yield from patience.claim("I2", subject, "no rule leads to it", WIRED_S)
 
 
 def _mute(subject: str, patience: _Patience, state: NodeState) -> Iterable[_Claim]:
@@ -352,7 +380,8 @@ def _policed(subject: str, veth: Veth, view: PolicyView) -> Iterable[_Claim]:
 
 
 def _strays(name: str, kernel: KernelView, ready_since: float) -> Iterable[_Claim]:
-    carried = {veth.address for veth in (*kernel.wired.values(), *kernel.wired_for_egress.values())}
+    wired = (kernel.wired, kernel.wired_for_egress, kernel.wired_to_branches)
+    carried = {veth.address for each in wired for veth in each.values()}
     routed = {address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)}
     for what, addresses in (("rule to it", kernel.to_rules), ("rule 1536", kernel.from_rules), ("route", routed)):
         for address in sorted(set(addresses) - carried):

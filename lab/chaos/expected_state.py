@@ -20,7 +20,8 @@ from lab.chaos.book import HandsBook
 class PodRecord:
     """One sandbox that the runtime created. Seconds of the run; `removing_at_s`: its removal was asked, `removed_at_s`: answered.
 
-    `egress`: its address of the other family, which means something on its node alone; "" for none.
+    `egress`: its address of the other family, which means something on its node alone; "" for none. `vlan`: the ID of its branch ENI,
+    0 for one with a pool address; `is_mistold`: the control plane told another, so that nobody demands that it answers.
     """
 
     node: str
@@ -32,6 +33,8 @@ class PodRecord:
     removing_at_s: float | None = None
     removed_at_s: float | None = None
     egress: str = ""
+    vlan: int = 0
+    is_mistold: bool = False
 
     @property
     def is_wanted(self) -> bool:

@@ -154,8 +154,9 @@ class FinalChecks:
         def leftovers() -> list[str]:
             kernel = read_kernel(node.lab_node)
             routes = [address for address, device in kernel.host_routes.items() if device.startswith(VETH_PREFIX)]
-            veths = (*kernel.veths, *kernel.egress_veths)
-            return [*(veth.name for veth in veths), *routes, *kernel.to_rules, *kernel.from_rules]
+            veths = (*kernel.veths, *kernel.egress_veths, *kernel.branch_veths)
+            links = [*(veth.name for veth in veths), *(vlan.name for vlan in kernel.vlans)]
+            return [*links, *routes, *kernel.to_rules, *kernel.from_rules]
 
         if not self._wait(lambda: not leftovers(), 5.0):
             self._tell("I4", node, f"left in the kernel: {leftovers()}")

@@ -11,7 +11,10 @@ import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+from lab.branches.pods import Pod
+from lab.chaos.control import ChaosControl
 from lab.chaos.expected_state import ExpectedState, PodRecord, Violation
 from lab.chaos.history import History
 from lab.chaos.node import ChaosNode
@@ -38,12 +41,17 @@ REMOVAL_LATE_S = 90.0
 class Kubelet:
     """Runs and removes pods of one node. Concurrency: any thread; one operation at a time per pod."""
 
-    def __init__(self, node: ChaosNode, *, expected: ExpectedState, history: History) -> None:
+    def __init__(
+        self, node: ChaosNode, *, expected: ExpectedState, history: History, control: ChaosControl | None = None
+    ) -> None:
+        """`control`: where the node's pods are known, if some of them must have security groups."""
         self._node = node
+        self._control = control
         self._expected = expected
         self._history = history
         self._wanted: set[str] = set()
         self._records: dict[str, PodRecord] = {}
+        self._known: dict[str, Pod] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()  # a leaf, around the three above
         self._ended = threading.Event()
@@ -90,29 +98,40 @@ class Kubelet:
 
     def _run(self, pod: str) -> None:
         with self._pod_lock(pod):
-            uid, attempt = str(uuid.uuid4()), 0
-            while self._is_wanted(pod) and pod not in self._records:
+            if not self._is_wanted(pod) or pod in self._records:
+                return
+            known = self._control.begin(pod) if self._control is not None else None
+            uid, attempt = known.uid if known is not None else str(uuid.uuid4()), 0
+            while self._is_wanted(pod):
                 with self._places:
-                    is_done = not self._is_wanted(pod) or self._run_once(pod, uid, attempt)
+                    is_done = not self._is_wanted(pod) or self._run_once(pod, uid, attempt, known)
                 if is_done:
-                    return
+                    break
                 attempt += 1
                 self._clear_away(pod)
                 self._ended.wait(PAUSE_S * random.uniform(0.5, 1.5))
+            if self._control is not None and known is not None:
+                if pod in self._records:
+                    self._known[pod] = known
+                else:
+                    self._control.end(known)
 
-    def _run_once(self, pod: str, uid: str, attempt: int) -> bool:
+    def _run_once(self, pod: str, uid: str, attempt: int, known: Pod | None) -> bool:
         name, cri = self._node.name, self._node.lab_node.cri
         ticket = self._expected.on_creating(name)
         began = time.monotonic()
         try:
-            sandbox_id = cri.run_sandbox(pod, uid=uid, attempt=attempt, timeout_s=RUN_TIMEOUT_S)
+            annotations = self._control.annotations(known) if self._control is not None and known is not None else None
+            sandbox_id = cri.run_sandbox(pod, uid=uid, attempt=attempt, annotations=annotations, timeout_s=RUN_TIMEOUT_S)
             status = cri.status(sandbox_id)
             if status.address is None:
                 raise SandboxError(f"sandbox {sandbox_id} has no address")
             path = self._node.lab_node.inside_netns_path(status.netns_path)
             inside = look_inside(self._node.lab_node, {sandbox_id: (path, family_of(status.address))})
             _, egress = inside.get(sandbox_id, ("", ""))
-            record = PodRecord(name, pod, sandbox_id, str(status.address), path, self._history.now(), egress=egress)
+            record = self._judged(
+                PodRecord(name, pod, sandbox_id, str(status.address), path, self._history.now(), egress=egress), known
+            )
             with self._lock:
                 self._records[pod] = record
             self._expected.on_created(record)
@@ -126,6 +145,16 @@ class Kubelet:
             "runs", node=name, counted="pod run", pod=pod, address=record.address, sandbox=sandbox_id, took_s=took_s
         )
         return True
+
+    def _judged(self, record: PodRecord, known: Pod | None) -> PodRecord:
+        """With what the control plane gave. A pod that must have groups has the address of its own branch ENI (I19), others none."""
+        if self._control is None or known is None:
+            return record
+        grant = self._control.grant(known)
+        if known.groups and (grant is None or record.address not in grant.given.addresses):
+            what = f"it must have groups and was given {grant.given if grant is not None else 'no branch ENI'}"
+            self._history.violate(Violation("I19", self._history.now(), f"{record.node}/{record.pod} {record.address}", what))
+        return replace(record, vlan=grant.given.vlan, is_mistold=grant.is_mistold) if grant is not None else record
 
     def _remove(self, pod: str) -> None:
         with self._pod_lock(pod):
@@ -158,6 +187,9 @@ class Kubelet:
             self._expected.on_removed(record.sandbox_id)
             with self._lock:
                 self._records.pop(pod, None)
+            known = self._known.pop(pod, None)
+            if self._control is not None and known is not None:
+                self._control.end(known)
             self._history.note("removed", node=record.node, counted="pod removed", pod=pod, address=record.address)
 
     def _demand_gone(self, record: PodRecord, ready_since: float | None, began_s: float) -> None:

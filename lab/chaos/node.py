@@ -42,6 +42,7 @@ class ChaosNode:
         self.name = lab_node.name
         settings = {"VPC_IPAMD_METRICS_ADDRESS": "off"} | dict(env)
         self.daemon = Daemon(lab_node, region=region, settings=settings, module=MODULE)
+        self.has_branches = settings.get("ENABLE_POD_ENI") == "true"
         self.agent = ChaosAgent(lab_node, history=history) if POLICY_MODE in settings else None
         self._watched = WatchedDaemon(self.daemon, history=history, on_unasked_end=self._queue_restart)
         self._expected = expected

@@ -49,6 +49,10 @@ class Homes:
         self._addresses.update((str(address), node) for address in eni.secondary_addresses)
         self._prefixes += [(prefix, node) for prefix in eni.all_prefixes]
 
+    def add_one(self, node: str, address: str) -> None:
+        """Note one address of a node, that of a branch ENI."""
+        self._addresses[address] = node
+
     def get(self, address: str, /) -> str | None:
         """The node of an address, "" if its ENI hangs on none; None if no ENI has it."""
         if address in self._addresses:
@@ -61,11 +65,20 @@ class Observer:
     """A thread that observes and checks. Use as a context manager."""
 
     def __init__(
-        self, lab: Lab, *, nodes: Sequence[ChaosNode], host: str, expected: ExpectedState, history: History, checker: Checker
+        self,
+        lab: Lab,
+        *,
+        nodes: Sequence[ChaosNode],
+        host: str,
+        expected: ExpectedState,
+        history: History,
+        checker: Checker,
+        stranger: str = "",
     ) -> None:
+        """`stranger`: a host that no security group names; "" where no pod has groups."""
         self._lab = lab
         self._nodes = nodes
-        self._host = host
+        self._host, self._stranger = host, stranger
         self._expected = expected
         self._history = history
         self._checker = checker
@@ -124,6 +137,7 @@ class Observer:
         self.busiest_minute = max(self.busiest_minute, *calls.values())
         observations = dict(zip(states, self._lookers.map(lambda node: self._observe(node, before), self._nodes), strict=True))
         on_enis, primaries, loose = self._cloud()
+        branches = self._branches()
         doubted = [node.name for node in self._nodes if _lacks_most(node.name, before, on_enis)]
         self._expected.book.look(at_s, away=away, blind=self._faultless_since is None, doubted=doubted)
         self._forgive_forgotten(before, at_s)
@@ -138,6 +152,8 @@ class Observer:
             observations=observations,
             on_enis=on_enis,
             primaries=primaries,
+            branches=branches,
+            open=self._reached_by_strangers(before),
             silent=silent,
             mute=frozenset(self._mute),
             echoing=echoing,
@@ -164,7 +180,29 @@ class Observer:
             if eni.description.startswith(OURS) and eni.attachment is None:
                 loose.add(eni.eni_id)
             on_enis.add(node, eni)
+        for address, place in self._branches().items():
+            on_enis.add_one(place.partition("/")[0], address)
         return on_enis, frozenset(primaries), frozenset(loose)
+
+    def _branches(self) -> dict[str, str]:
+        """Addresses of branch ENIs -> the node of their trunk, and their VLAN ID."""
+        names = {node.lab_node.instance_id: node.name for node in self._nodes}
+        world = self._lab.vpc.world
+        found: dict[str, str] = {}
+        for eni in world.enis.values():
+            trunk = world.enis.get(eni.association.trunk_id) if eni.association is not None else None
+            if eni.association is not None and trunk is not None and trunk.attachment is not None:
+                place = f"{names.get(trunk.attachment.instance_id, '')}/{eni.association.vlan}"
+                found.update((str(address), place) for address in eni.all_addresses)
+        return found
+
+    def _reached_by_strangers(self, before: ExpectedSnapshot) -> frozenset[str]:
+        """Addresses of living sandboxes with groups that answer a host whom these do not name."""
+        living = [record.address for record in before.pods.values() if record.is_wanted and record.vlan]
+        if not living or not self._stranger:
+            return frozenset()
+        answers = self._lab.ping(source=self._stranger, targets=living, timeout_s=ECHO_TIMEOUT_S)
+        return frozenset(str(address) for address, answered in answers.items() if answered)
 
     def _forgive_forgotten(self, before: ExpectedSnapshot, at_s: float) -> None:
         """Note the ENIs that a daemon was making when its datastore was destroyed."""
@@ -208,7 +246,8 @@ class Observer:
     def _echoing(self, before: ExpectedSnapshot, observations: Mapping[str, NodeObservation], at_s: float) -> frozenset[str]:
         """Which addresses of removed sandboxes answer, though no kernel has them wired."""
         held = {record.address for record in before.pods.values() if record.removed_at_s is None}
-        held |= {veth.address for seen in observations.values() for veth in seen.kernel.veths if veth.is_wired}
+        kernels = [seen.kernel for seen in observations.values()]
+        held |= {veth.address for kernel in kernels for veth in (*kernel.veths, *kernel.branch_veths) if veth.is_wired}
         gone = [
             record for record in before.pods.values() if record.removed_at_s is not None and at_s - record.removed_at_s > DONE_S
         ]

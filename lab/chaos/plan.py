@@ -21,6 +21,7 @@ from lab.vpc.family import IPV6
 NODES = ("node-a", "node-b")
 IPV6_NODE = "node-c"
 POLICY_NODE = "node-p"
+BRANCH_NODE = "node-s"
 COOLDOWN_S = 5
 """Ours: short enough that addresses come round again and again within a run; the default of 30 s would hide reuse."""
 
@@ -57,6 +58,7 @@ class Kind(StrEnum):
     STEP_CLOCK = "step-clock"
     OTHER_HANDS = "other-hands"
     DISTURB_AGENT = "disturb-agent"
+    DISTURB_CONTROL = "disturb-control"
 
 
 WEIGHTS: Mapping[Kind, float] = {
@@ -85,6 +87,18 @@ POLICY_PODS = 6
 POLICY_FAILPOINTS = ("policy.", "attach.", "detach.", "adopt.", "restore.")
 """How failpoints begin that a kill between the agent and us can hit, or what comes of it; no other node arms those of the first."""
 
+
+BRANCH_WEIGHTS: Mapping[Kind, float] = {
+    kind: weight
+    for kind, weight in {**WEIGHTS, Kind.DISTURB_CONTROL: 10.0}.items()
+    if kind not in (Kind.CLOUD_FAULT, Kind.OTHER_HANDS)
+}
+
+BRANCH_PODS = 10
+"""Ours: names that come again and again, one more than the branches of the type, so that a trunk is full now and then."""
+
+BRANCH_FAILPOINTS = ("branch.", "attach.", "detach.", "adopt.", "restore.", "wire.")
+"""How failpoints begin that a kill at the wiring of a branch can hit, or what comes of it."""
 
 CALM_KINDS = frozenset({Kind.OTHER_HANDS, Kind.DELETE_WIRING, Kind.STEP_CLOCK})
 
@@ -150,13 +164,16 @@ class Plan:
         return cls(int(raw["seed"]), float(raw["duration_s"]), raw["env"], events, raw.get("cloud", {}))
 
 
-def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: bool = True, policy: bool = False) -> Plan:
+def make_plan(
+    seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: bool = True, policy: bool = False, branch: bool = False
+) -> Plan:
     """Draw a run.
 
     Args:
         ipv6: whether a third node has IPv6, and the second one egress of IPv6 with some seeds. It has dice of its own: what happens to
             the two nodes of a seed is the same without it.
         policy: whether one more node has a policy agent. It has dice of its own too.
+        branch: whether one more node has a trunk, and pods with security groups beside others. So has it.
         minutes: above 0; how long events come. Settling and the last audit take longer.
         failpoints: n >= 1 names, in any order.
     Returns: events ascending in time; the same arguments give the same plan.
@@ -182,6 +199,14 @@ def make_plan(seed: int, *, minutes: float, failpoints: Sequence[str], ipv6: boo
         near = sorted(name for name in set(failpoints) if name.startswith(POLICY_FAILPOINTS))
         events += _nemesis_events(Random(own.random()), duration_s, near, _POLICY_DRAW)
         env[POLICY_NODE] = _env(own) | {"VPC_IPAMD_POD_VETH_NAMES": "true", "NETWORK_POLICY_ENFORCING_MODE": "standard"}
+    if branch:
+        own = Random(f"{seed} {BRANCH_NODE}")
+        events += _pods_of_few_names(
+            Random(own.random()), BRANCH_NODE, duration_s, apps=("sg-db", "sg-web", "web"), most=BRANCH_PODS // 2
+        )
+        near = sorted(name for name in set(failpoints) if name.startswith(BRANCH_FAILPOINTS))
+        events += _nemesis_events(Random(own.random()), duration_s, near, _BRANCH_DRAW)
+        env[BRANCH_NODE] = _branch_env(own)
     return Plan(seed, duration_s, env, tuple(sorted(events, key=lambda event: event.at_s)), cloud)
 
 
@@ -200,6 +225,17 @@ def _env(rng: Random) -> dict[str, str]:
 def _ipv6_env(rng: Random) -> dict[str, str]:
     """A pool that is never empty; one node in four is without egress."""
     return {**_common_env(), **IPV6.settings, "ENABLE_V4_EGRESS": rng.choice(("true", "true", "true", "false"))}
+
+
+def _branch_env(rng: Random) -> dict[str, str]:
+    """Either mode, and what the pod needs from annotations or from kubelet."""
+    mode = rng.choice(("strict", "standard"))
+    return _env(rng) | {
+        "ENABLE_POD_ENI": "true",
+        "POD_SECURITY_GROUP_ENFORCING_MODE": mode,
+        "DISABLE_TCP_EARLY_DEMUX": str(mode == "strict").lower(),
+        "VPC_IPAMD_POD_FACTS": rng.choice(("annotations", "kubelet")),
+    }
 
 
 def _common_env() -> dict[str, str]:
@@ -229,13 +265,15 @@ def _pods(rng: Random, node: str, duration_s: float, *, gap_s: float = POD_GAP_S
     return events
 
 
-def _pods_of_few_names(rng: Random, node: str, duration_s: float) -> list[Event]:
+def _pods_of_few_names(
+    rng: Random, node: str, duration_s: float, *, apps: Sequence[str] = ("web", "db"), most: int = POLICY_PODS
+) -> list[Event]:
     """The same of replicas and stateful sets: each name is run and removed in turn."""
     events: list[Event] = []
     running: set[str] = set()
     at_s = 0.0
     while (at_s := at_s + rng.expovariate(1 / (2 * POD_GAP_S))) < duration_s:
-        pod = f"{rng.choice(('web', 'db'))}-{rng.randrange(POLICY_PODS)}"
+        pod = f"{rng.choice(apps)}-{rng.randrange(most)}"
         kind = Kind.REMOVE_POD if pod in running else Kind.RUN_POD
         running ^= {pod}
         events.append(Event(round(at_s, 2), kind, node, {"pod": pod}))
@@ -287,6 +325,23 @@ def _agent(rng: Random, _: list[str], __: _Draw) -> dict[str, Any]:
     return {"what": rng.choice(AGENT_DEEDS), "for_s": round(rng.uniform(0.5, 8), 2), "slow_s": round(rng.uniform(0.2, 4), 2)}
 
 
+CONTROL_DEEDS = (
+    "slow",
+    "die",
+    "mistell",
+    "forget-annotations",
+    "forget-ends",
+    "kubelet-starts",
+    "kubelet-slow",
+    "kubelet-dies",
+)
+
+
+def _control(rng: Random, _: list[str], __: _Draw) -> dict[str, Any]:
+    """What is done to the control plane of branch ENIs, and for how long; how slow it is, in seconds."""
+    return {"what": rng.choice(CONTROL_DEEDS), "for_s": round(rng.uniform(0.5, 8), 2), "slow_s": round(rng.uniform(0.2, 4), 2)}
+
+
 _ARGUMENTS: Mapping[Kind, Callable[[Random, list[str], _Draw], dict[str, Any]]] = {
     Kind.KILL_DAEMON: _down,
     Kind.STOP_DAEMON: _down,
@@ -298,8 +353,12 @@ _ARGUMENTS: Mapping[Kind, Callable[[Random, list[str], _Draw], dict[str, Any]]] 
     Kind.OTHER_HANDS: lambda rng, _, draw: other_hands(rng, draw.hands),
     Kind.STEP_CLOCK: lambda rng, _, __: {"offset_s": rng.choice(CLOCK_STEPS_S)},
     Kind.DISTURB_AGENT: _agent,
+    Kind.DISTURB_CONTROL: _control,
 }
 
 _IPV4_DRAW = _Draw(NODES, NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route", "nft"), WEIGHTS)
 _IPV6_DRAW = _Draw((IPV6_NODE,), 2 * NEMESIS_GAP_S, ipv6_fault, IPV6_HANDS, ("to-rule", "route", "egress-route", "nft"), WEIGHTS)
 _POLICY_DRAW = _Draw((POLICY_NODE,), NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route"), POLICY_WEIGHTS)
+_BRANCH_DRAW = _Draw(
+    (BRANCH_NODE,), NEMESIS_GAP_S, cloud_fault, HANDS, ("to-rule", "from-rule", "route", "vlan-link", "nft"), BRANCH_WEIGHTS
+)

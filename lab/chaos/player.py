@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.chaos.checker import Checker
-from lab.chaos.expected_state import ExpectedState
+from lab.chaos.control import ChaosControl
+from lab.chaos.expected_state import ExpectedState, PodRecord
 from lab.chaos.final_checks import FinalChecks
 from lab.chaos.hands import OtherHands
 from lab.chaos.healing import Healing
@@ -21,7 +22,7 @@ from lab.chaos.kubelet import Kubelet
 from lab.chaos.lies import DENIALS, DESCRIBE_LIES, SLOTS
 from lab.chaos.node import ADDRESSES_PER_ENI, ChaosNode
 from lab.chaos.observer import Observer
-from lab.chaos.plan import Event, Kind, Plan
+from lab.chaos.plan import BRANCH_NODE, COOLDOWN_S, Event, Kind, Plan
 from lab.chaos.report import Report
 from lab.lab import IPV6_CIDR, Lab
 from lab.node.errors import NodeError
@@ -31,14 +32,19 @@ from lab.vpc.limits import LIMITS as REAL_LIMITS
 from lab.vpc.limits import InstanceLimits
 from lab.vpc.state import Vpc
 
-HOST = "host-a"
+HOST, STRANGER = "host-a", "host-b"
+"""Whom every pod answers; whom no security group names, in runs with a trunk."""
+
 READY_TIMEOUT_S = 60.0
 ATTACH_DELAY_S = 0.6  # ours: long enough to be killed in; EC2's own takes seconds and would starve a 2-minute run
 FAILPOINT_WAIT_S = 6.0  # ours: an armed daemon has this long to reach its point before the next event may hit it
 LOG_LINES = 400
 COOLDOWN = "IP_COOLDOWN_PERIOD"
+BRANCH_COOLS_S = 1.0
+"""How much longer a branch cools than an address of the pool. Ours."""
+
 TYPE = "m5.large"
-LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((60,), ADDRESSES_PER_ENI, shared_slots=SLOTS)}
+LIMITS = {**REAL_LIMITS, TYPE: InstanceLimits((60,), ADDRESSES_PER_ENI, shared_slots=SLOTS, branches=9)}
 """Ours: many ENIs of three addresses instead of three of nine, so that ENIs are made and attached throughout a run."""
 
 
@@ -68,7 +74,7 @@ def play(plan: Plan, options: Options) -> Report:
             Lab(
                 name=options.name,
                 nodes=plan.nodes,
-                hosts=[HOST],
+                hosts=[HOST, STRANGER] if BRANCH_NODE in plan.nodes else [HOST],
                 instance_type=TYPE,
                 vpc=Vpc(
                     limits=LIMITS,
@@ -122,13 +128,25 @@ class _Run:
             for name in plan.nodes
         }
         families = {name: node.daemon.family for name, node in self._nodes.items()}
+        self._controls = {
+            name: ChaosControl(lab, name, friend=HOST, cooldown_s=COOLDOWN_S + BRANCH_COOLS_S, history=history)
+            for name, node in self._nodes.items()
+            if node.has_branches
+        }
         self._hands = OtherHands(lab, expected=expected, history=history, families=families)
-        self._kubelets = {name: Kubelet(self._nodes[name], expected=expected, history=history) for name in plan.nodes}
-        nodes = list(self._nodes.values())
-        self.observer = Observer(lab, nodes=nodes, host=HOST, expected=expected, history=history, checker=checker)
+        self._kubelets = {
+            name: Kubelet(self._nodes[name], expected=expected, history=history, control=self._controls.get(name))
+            for name in plan.nodes
+        }
+        nodes, stranger = list(self._nodes.values()), STRANGER if self._controls else ""
+        self.observer = Observer(
+            lab, nodes=nodes, host=HOST, expected=expected, history=history, checker=checker, stranger=stranger
+        )
 
     def open(self) -> None:
         """Start all daemons and wait for them. Raises: NodeError."""
+        for control in self._controls.values():
+            control.open()
         for node in self._nodes.values():
             node.open()
         for node in self._nodes.values():
@@ -160,18 +178,24 @@ class _Run:
             if not self._is_over:
                 self._healing().demand()
             if not self._is_over:
+                for control in self._controls.values():
+                    control.calm()
                 self._final_checks().calm()
 
     def finish(self) -> None:
         """Run the final checks; after a violation do nothing, so that the nodes can be examined."""
         if not self._is_over:
             self.facts.update(self._final_checks().audit())
+        for problem in (problem for control in self._controls.values() for problem in control.problems()):
+            self._history.say(f"the lab itself is not sound: {problem}", counted="lab error")
 
     def save_logs(self, directory: Path) -> None:
         """Write the ends of all nodes' logs."""
         directory.mkdir(parents=True, exist_ok=True)
         for node in self._nodes.values():
             node.save_logs(directory, lines=LOG_LINES)
+        for name, control in self._controls.items():
+            (directory / f"{name}.branches.log").write_text("".join(control.lines()), encoding="utf-8")
 
     def close(self) -> None:
         """End every thread."""
@@ -179,6 +203,8 @@ class _Run:
             kubelet.close()
         for node in self._nodes.values():
             node.close()
+        for control in self._controls.values():
+            control.close()
 
     @property
     def _is_over(self) -> bool:
@@ -206,6 +232,9 @@ class _Run:
             return
         if event.kind is Kind.DISTURB_AGENT:
             self._nodes[event.node].disturb_agent(event.args or {})
+            return
+        if event.kind is Kind.DISTURB_CONTROL:
+            self._controls[event.node].disturb(event.args or {})
             return
         node, kubelet = self._nodes[event.node], self._kubelets[event.node]
         if event.kind is Kind.RUN_POD:
@@ -274,11 +303,30 @@ class _Run:
         record = living[int(pick * len(living))]
         address = record.address
         node.damage(address)
+        if record.vlan:
+            self._delete_branch_wiring(node, record, what)
+            return
         argv = {
             "to-rule": ["ip", "route", "del", address, "table", OWN_TABLE],
             "from-rule": ["ip", "rule", "del", "from", address, "pref", "1536"],
             "route": ["ip", "route", "del", address],
             "egress-route": ["ip", "route", "del", record.egress],
+            "vlan-link": ["ip", "route", "del", address],
         }[what]
         done = node.lab_node.run(argv, check=False)
         self._history.note(f"deleted the {what} of {address}", node=node.name, status=done.returncode)
+
+    def _delete_branch_wiring(self, node: ChaosNode, record: PodRecord, what: str) -> None:
+        """The same of a branch's: its link, its default route, or what leads the sandbox there."""
+        link, table = f"vlan.eth.{record.vlan}", str(100 + record.vlan)
+        argvs = {
+            "vlan-link": [["ip", "link", "del", link]],
+            "route": [["ip", "route", "del", "default", "table", table]],
+            "to-rule": [["ip", "route", "del", record.address, "table", one] for one in (table, OWN_TABLE)],
+            "from-rule": [
+                ["ip", "rule", "del", "iif", link, "pref", "10"],
+                ["ip", "rule", "del", "from", record.address, "pref", "1536"],
+            ],
+        }[what]
+        done = [node.lab_node.run(argv, check=False).returncode for argv in argvs]
+        self._history.note(f"deleted the {what} of the branch of {record.address}", node=node.name, status=min(done))

@@ -19,6 +19,9 @@ from lab.vpc.family import FAMILIES, IPV4, Family, family_of
 VETH_PREFIX = "eni"
 """How the daemon names host veths by default. Source: amazon-vpc-cni-k8s README, AWS_VPC_K8S_CNI_VETHPREFIX."""
 
+STRICT_PREFIX = "vlan"
+"""The same of sandboxes whose packets all pass their branch ENI. Source: amazon-vpc-cni-k8s pkg/sgpp/utils.go."""
+
 ALIAS_TAGS = ("vpc-ipamd/1", "vpc-ipamd/1-imported")
 """First word of a host veth's alias, the second one's of one that amazon-vpc-cni-k8s wired; then container ID, interface
 name, address (docs/adr/0001-the-key-is-the-cri-sandbox-id.md)."""

@@ -10,7 +10,7 @@ import pytest
 
 from lab.chaos.book import Takes
 from lab.chaos.checker import Checker, NodeState, Round
-from lab.chaos.expected_state import ExpectedSnapshot, Violation
+from lab.chaos.expected_state import ExpectedSnapshot, PodRecord, Violation
 from lab.chaos.observation import NodeObservation
 from lab.chaos.tolerances import (
     CALLS_A_START,
@@ -22,8 +22,9 @@ from lab.chaos.tolerances import (
     ROW_S,
     SILENT_S,
     STRAY_S,
+    WIRED_S,
 )
-from lab.node.kernel_view import KernelView, Route, Rule, Veth
+from lab.node.kernel_view import KernelView, Route, Rule, Veth, VlanLink
 from lab.node.policy_agent import Filtered, PolicyView
 from tests.lab.chaos.checker_rounds import EMPTY, POD, READY, SEEN, VETH, A, B, E, F, broken, lasting, of_family, round_
 
@@ -209,6 +210,64 @@ def test_what_the_policy_agent_forgot_itself_is_no_violation() -> None:
         assert lasting(lambda at, view=view: round_(at, seen=replace(SEEN, policy=view)), 5) == []  # type: ignore[misc]
     another = PolicyView({"eni1": Filtered(ifindex=4)}, removed=frozenset({3}))
     assert lasting(lambda at: round_(at, seen=replace(SEEN, policy=another)), 5) == ["I21"]
+
+
+BRANCH = replace(POD, vlan=3)
+BRANCH_VETH = Veth("vlan1", "c1", A, is_up=True, is_dying=False, is_branch=True)
+VLAN = VlanLink("vlan.eth.3", "02:00:00:00:00:03", "", is_up=True, is_dying=False)
+TO_BRANCH = replace(SEEN, kernel=KernelView(branch_veths=(BRANCH_VETH,), vlans=(VLAN,)))
+AT_EC2 = {A: "node-a/3"}
+
+
+def branch_round(at_s: float, *, seen: NodeObservation = TO_BRANCH, record: PodRecord = BRANCH, **rest: Any) -> Round:
+    """A round with one sandbox that has a branch ENI, in strict mode."""
+    return round_(at_s, record=record, seen=seen, branches=rest.pop("branches", AT_EC2), **rest)
+
+
+def test_a_sound_branch_is_none_of_them() -> None:
+    """In strict mode neither main's route nor a rule leads to it; its address is the primary one of its branch ENI."""
+    assert lasting(lambda at: branch_round(at, primaries=frozenset({A})), 60) == []
+
+
+BRANCHES = {
+    "a stranger reached it": (0, lambda at: branch_round(at, open=frozenset({A}))),
+    "its address is no branch's": (TWO_LOOKS, lambda at: branch_round(at, branches={})),
+    "its address is a branch's of another node": (TWO_LOOKS, lambda at: branch_round(at, branches={A: "node-b/3"})),
+    "a branch's address is wired as one of the pool": (TWO_LOOKS, lambda at: round_(at, branches=AT_EC2)),
+    "its link is gone": (WIRED_S, lambda at: branch_round(at, seen=with_kernel(TO_BRANCH, vlans=()))),
+    "its link is dying": (
+        WIRED_S,
+        lambda at: branch_round(at, seen=with_kernel(TO_BRANCH, vlans=(replace(VLAN, is_dying=True),))),
+    ),
+    "its link has another ID": (
+        WIRED_S,
+        lambda at: branch_round(at, seen=with_kernel(TO_BRANCH, vlans=(replace(VLAN, name="vlan.eth.4"),))),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BRANCHES)
+def test_a_pod_with_groups_is_behind_them(what: str) -> None:
+    """I19, as soon as it has lasted, and not before."""
+    seconds, make = BRANCHES[what]
+    assert set(lasting(make, seconds + 1)) == {"I19"}
+    if seconds:
+        assert broken(make(100.0)) == []
+
+
+def test_a_mistold_branch_need_not_work_and_is_behind_its_groups() -> None:
+    """The control plane told another ID than it gave: the daemon may cut it off, and nobody may reach it."""
+    mistold, down = replace(BRANCH, is_mistold=True), replace(BRANCH_VETH, is_up=False)
+    cut_off = with_kernel(TO_BRANCH, branch_veths=(down,), vlans=())
+    assert lasting(lambda at: branch_round(at, record=mistold, seen=cut_off, silent=frozenset({A})), 60) == []
+    assert lasting(lambda at: branch_round(at, record=mistold, open=frozenset({A})), 5) == ["I19"]
+
+
+def test_a_branch_eni_may_be_gone_before_the_del_of_its_sandbox() -> None:
+    """The daemon was away, the DEL waits in the spool, and the control plane has not waited."""
+    gone = replace(BRANCH, removing_at_s=90.0, removed_at_s=91.0)
+    view = replace(READY, ready_since=None)
+    assert lasting(lambda at: branch_round(at, record=gone, branches={}, state=view, on_enis={A: ""}), 60) == []
 
 
 def test_a_wiring_that_is_gone_is_found_at_the_second_look() -> None:

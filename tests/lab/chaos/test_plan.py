@@ -9,7 +9,10 @@ from lab.chaos.lies import HANDS, IPV6_LIES, LIES
 from lab.chaos.nemesis import IPV6_FAULTS
 from lab.chaos.plan import (
     AGENT_DEEDS,
+    BRANCH_NODE,
+    BRANCH_WEIGHTS,
     CALM_KINDS,
+    CONTROL_DEEDS,
     IPV6_NODE,
     NODES,
     POLICY_NODE,
@@ -96,14 +99,33 @@ def test_events_are_in_order_and_within_the_run() -> None:
     assert times[-1] <= plan.duration_s
 
 
+def test_a_node_with_a_trunk_changes_nothing_for_the_others() -> None:
+    """On it pods with groups and others come again by name, in either mode, and everything is done to the control plane."""
+    plans = [make_plan(seed, minutes=30, failpoints=NAMES, branch=True) for seed in range(7, 11)]
+    with_it = plans[0]
+    assert [event for event in with_it.events if event.node != BRANCH_NODE] == list(
+        make_plan(7, minutes=30, failpoints=NAMES).events
+    )
+    own = [event for event in with_it.events if event.node == BRANCH_NODE]
+    assert {event.arg("what") for event in own if event.kind is Kind.DISTURB_CONTROL} == set(CONTROL_DEEDS)
+    assert {str(event.arg("pod")).startswith("sg-") for event in own if event.kind is Kind.RUN_POD} == {True, False}
+    for name, values in (
+        ("POD_SECURITY_GROUP_ENFORCING_MODE", {"strict", "standard"}),
+        ("VPC_IPAMD_POD_FACTS", {"annotations", "kubelet"}),
+    ):
+        assert {plan.env[BRANCH_NODE][name] for plan in plans} == values
+
+
 def test_a_long_plan_has_every_kind_of_event_on_each_node() -> None:
     """No kind of event is forgotten by a table."""
-    events = make_plan(1, minutes=60, failpoints=NAMES, policy=True).events
+    events = make_plan(1, minutes=60, failpoints=NAMES, policy=True, branch=True).events
     assert {event.kind for event in events} == set(Kind)
+    pods = {Kind.RUN_POD, Kind.REMOVE_POD}
     for node in (*NODES, IPV6_NODE):
-        assert {event.kind for event in events if event.node == node} == set(Kind) - {Kind.CLOUD_FAULT, Kind.DISTURB_AGENT}
-    assert {event.kind for event in events if event.node == POLICY_NODE} == {*POLICY_WEIGHTS, Kind.RUN_POD, Kind.REMOVE_POD}
-    assert set(WEIGHTS) | set(POLICY_WEIGHTS) | {Kind.RUN_POD, Kind.REMOVE_POD} == set(Kind)
+        assert {event.kind for event in events if event.node == node} == pods | set(WEIGHTS) - {Kind.CLOUD_FAULT}
+    assert {event.kind for event in events if event.node == POLICY_NODE} == pods | set(POLICY_WEIGHTS)
+    assert {event.kind for event in events if event.node == BRANCH_NODE} == pods | set(BRANCH_WEIGHTS)
+    assert pods | set(WEIGHTS) | set(POLICY_WEIGHTS) | set(BRANCH_WEIGHTS) == set(Kind)
 
 
 def test_nothing_is_killed_in_the_calm_that_other_hands_need() -> None:
@@ -122,9 +144,9 @@ def test_every_failpoint_has_its_turn() -> None:
 
 def test_a_pod_is_removed_after_it_was_run_and_once() -> None:
     """The kubelet's part of a plan makes sense."""
-    for node in (*NODES, IPV6_NODE, POLICY_NODE):
+    for node in (*NODES, IPV6_NODE, POLICY_NODE, BRANCH_NODE):
         seen: set[str] = set()
-        for event in make_plan(4, minutes=10, failpoints=NAMES, policy=True).events:
+        for event in make_plan(4, minutes=10, failpoints=NAMES, policy=True, branch=True).events:
             if event.node == node and event.kind is Kind.RUN_POD:
                 assert event.arg("pod") not in seen
                 seen.add(event.arg("pod"))
