@@ -17,6 +17,7 @@ READS = (
 
 TARGETS: Mapping[str, tuple[str, ...]] = {
     "cni_plugin/_cni.py": ("plugin_input", "plugin_process", "plugin_peer", "plugin_peer_process", "hpack", "json", "envelope"),
+    "ipamd/branch/facts.py": ("pod_facts",),
     "ipamd/cloud/bounded_http.py": ("ec2_answers", "metadata_answers"),
     "ipamd/cloud/metadata.py": ("metadata_answers",),
     "ipamd/datastore/spool.py": ("node_files",),
@@ -32,9 +33,10 @@ TARGETS: Mapping[str, tuple[str, ...]] = {
     "ipamd/migration/aws_node.py": ("node_files",),
     "ipamd/migration/backend.py": ("backend_requests", "backend_frames"),
     "ipamd/model/aws_node.py": ("node_files",),
+    "ipamd/model/branch.py": ("pod_facts",),
     "ipamd/model/cniresult.py": ("node_files", "daemon_requests"),
     "ipamd/model/subnets.py": ("node_files",),
-    "ipamd/rpc/cni.py": ("daemon_requests",),
+    "ipamd/rpc/cni.py": ("daemon_requests", "pod_facts"),
     "ipamd/rpc/introspection.py": ("daemon_requests",),
     "ipamd/rpc/server.py": ("daemon_requests", "daemon_frames"),
     "ipamd/runtime/cri.py": ("cri_answers",),

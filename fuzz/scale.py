@@ -20,6 +20,7 @@ CASES = {
     "metadata_answers": (30, 1_200, 12_000),
     "metrics_port": (20, 400, 4_000),
     "page_port": (300, 10_000, 100_000),
+    "pod_facts": (100, 8_000, 80_000),
     "node_files": (400, 20_000, 200_000),
 }
 SCALES = ("short", "usual", "full")
