@@ -340,6 +340,16 @@ class Wiring(Protocol):
         """
 
 
+class VlanLinks(Protocol):
+    """Makes VLAN links where the kernel does not (a lab); whoever deletes or changes one does it as with the kernel's own."""
+
+    def make(self, name: str, *, vlan: int, parent: int, mac: MacAddress) -> bool:
+        """Make a link, down, with a name and a MAC, on the link with index `parent`; frames there carry the ID `vlan`.
+
+        Returns: False if that has one of this ID, of any name, or the name is taken. Raises: WiringError.
+        """
+
+
 class HostNetwork(Protocol):
     """Routing of the node and its ENIs: sysctls, ENI tables, mark rules, the nftables table. Repaired at once, and on a clock."""
 

@@ -1,39 +1,230 @@
-"""What leads a sandbox to its branch ENI: a VLAN link on the trunk's link, a route table and rules.
+"""What leads a sandbox to its branch ENI: a VLAN link on the trunk's link, a route table of its own, and rules.
 
-Source of their form: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork.
+    VLAN link     of the branch's ID and MAC; its alias has what the host veth's does not (`ipamd/model/branch.py`)
+    table 100+ID  the subnet's router on the VLAN link, and the default route through it
+    strict        the sandbox's route is in that table only, and rules 10 send what comes by either link there. A reverse lookup knows
+                  no link that a packet came by, so what confines sandboxes asks a table of its own (`ruleset`)
+    standard      the sandbox is led to as one of the pool is, and rule 1536 sends what it sends to the table
+
+Source of the form: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork. Different on purpose: a
+link that is there is made anew only where it is not this sandbox's, and DEL goes by what aliases say, not by names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterable
 
-from ipamd.kernel import checks, messages, uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.kernel import checks, devconf, messages, routing, survey, uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket, must
+from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
-from ipamd.model.branch import Branch, decode_link_alias
-from ipamd.model.family import IpAddress, family_of
+from ipamd.model.attachment import WiringSpec
+from ipamd.model.branch import Branch, encode_link_alias
+from ipamd.model.errors import BranchPendingError, WiringError
+from ipamd.model.family import IPV4, IpAddress, family_of, read_address
+from ipamd.model.kernel import BranchRoute, IncomingRule, Repaired, RepairedObject, RepairKind
 from ipamd.model.record import replace
+from ipamd.ports import VlanLinks
 
 
-def is_link_of(link: messages.Link, branch: Branch, address: IpAddress) -> bool:
-    """Whether a link is a branch's: by the address in its alias, or by its MAC where a crash came before the alias was set."""
-    found = decode_link_alias(link.alias, name=link.name, mac=link.mac)
-    return found[0] == address if found else not link.alias and link.mac == branch.mac
+class BranchLinks:
+    """Makes and repairs VLAN links. Concurrency: as `KernelWiring`."""
+
+    def __init__(self, host: HostNetns, *, looker: routing.HostLooker, links: VlanLinks | None = None) -> None:
+        """`looker` knows the trunk's link by its MAC; `links` makes the link where the kernel cannot, None: the kernel does."""
+        self._host = host
+        self._looker = looker
+        self._links = links
+
+    def make(self, sock: NetlinkSocket, spec: WiringSpec, branch: Branch) -> int:
+        """Make the link, in place of whatever has its name or its ID on the trunk's link. Returns: its index; it is down.
+
+        Raises: BranchPendingError if the trunk's link is not there; WiringError if a sandbox that lives is led to by what is there.
+        """
+        parent = self._looker.links(sock, [spec.trunk_mac]).get(spec.trunk_mac)
+        if parent is None:
+            raise BranchPendingError(
+                f"no link of the node has the trunk ENI's MAC {spec.trunk_mac or '(unknown)'}", details="retry"
+            )
+        what = f"wiring of {spec.key}"
+        if not parent.is_up or parent.mtu < spec.mtu:
+            raised = messages.change_link(parent.index, step=f"raise {parent.name}", is_up=True, mtu=max(parent.mtu, spec.mtu))
+            sock.carry_out([raised], what=what)
+        for is_last in (False, True):
+            if self._ask(sock, branch, parent, what):
+                link = checks.find_link(sock, branch.link)
+                if link is None:
+                    break
+                return link.index
+            if is_last:
+                break
+            removed = self._in_the_way(sock, spec, branch, parent)
+            sock.carry_out([messages.delete_link(one.index, step=f"delete link {one.name}") for one in removed], what=what)
+        raise WiringError(
+            f"{what}: VLAN link {branch.link} on {parent.name} could not be made", details="somebody else makes it too"
+        )
+
+    def _ask(self, sock: NetlinkSocket, branch: Branch, parent: messages.Link, what: str) -> bool:
+        """Have the link made. Returns: False if the name or the ID is taken."""
+        if self._links is not None:
+            return self._links.make(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac)
+        (made,) = sock.request([messages.create_vlan(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac)])
+        if made.errno != errno.EEXIST:
+            must([made], what)
+        return not made.errno
+
+    @staticmethod
+    def _in_the_way(sock: NetlinkSocket, spec: WiringSpec, branch: Branch, parent: messages.Link) -> list[messages.Link]:
+        """The links that have the name, or the ID on the trunk's link. Raises: WiringError if one of them is in use."""
+        every = survey.links_of(sock, kind="")
+        found = [
+            one
+            for one in every
+            if one.name == branch.link
+            or (one.kind == uapi.VLAN_KIND and (one.peer_index, one.vlan) == (parent.index, branch.vlan))
+        ]
+        veths = {veth.address: veth for veth in map(survey.host_veth, every) if veth.is_branch and not veth.is_dying}
+        for link in found:
+            known = survey.vlan_link(link)
+            owner = known.address if known else None
+            if owner not in (None, spec.address) and (veth := veths.get(owner)):
+                raise WiringError(f"VLAN {branch.vlan} leads to {veth.name} of {veth.key}, {owner}", details="see `ip -d link`")
+        return found
+
+    def settle(self, branch: Branch) -> None:
+        """Keep the VPC's router from changing the node's routes. A line more and no guarantee (`ruleset` drops what could), so a
+        read-only /proc/sys is no fault.
+        """
+        of_ipv4 = family_of(branch.gateway) is IPV4
+        wanted = {"disable_ipv6": "1"} if of_ipv4 else {"accept_ra": "0", "accept_redirects": "0"}
+        with self._host.entered():
+            for name, value in wanted.items():
+                try:
+                    (routing.SYSCTL_ROOT / f"net/ipv6/conf/{branch.link}/{name}").write_text(value, encoding="ascii")
+                except OSError:
+                    return
+
+    def repair(self, sock: NetlinkSocket, work: checks.SandboxRepair, branch: Branch, seen: dataplane.KernelSurvey) -> None:
+        """Restore the link, its table and its rules. Raises: KernelDumpError, WiringError."""
+        spec, thing = work.spec, RepairedObject(RepairKind.LINK, str(work.spec.address))
+        link = checks.find_link(sock, branch.link)
+        known = None if link is None else survey.vlan_link(link)
+        if thing not in work.held and (known is None or known.is_dying or known.address not in (None, spec.address)):
+            if not spec.trunk_mac:
+                work.sentences.append(
+                    f"VLAN link {branch.link} of {spec.key} is missing: not repaired: the trunk ENI is not known"
+                )
+                return
+            try:
+                self.make(sock, spec, branch)
+            except (BranchPendingError, WiringError) as exc:
+                work.sentences.append(f"VLAN link {branch.link} of {spec.key} is missing: not repaired: {exc}")
+                return
+            link, known = checks.find_link(sock, branch.link), None
+            work.sentences.append(Repaired(f"VLAN link {branch.link} of {spec.key} was missing: made again", thing))
+        veth = checks.find_link(sock, spec.host_veth)
+        if link is None or veth is None:
+            return
+        found = [one.what for one in dataplane.vlan_differences(spec, known)] if known else []
+        if not known or found:
+            self._raise_parent(sock, spec)
+            mac = "" if link.mac == branch.mac else branch.mac
+            change = replace(naming(spec, branch, link.index), step=f"set {link.name}")
+            with_mac = [messages.change_link(link.index, step=f"set the MAC of {link.name}", mac=mac)] if mac else []
+            work.make(RepairKind.LINK, [(one, f"{'; '.join(found)}: set") for one in (*with_mac, change)] if found else [])
+            sock.request([change, *own_addresses(branch, link.index)])
+            self.settle(branch)
+        indexes = {branch.link: link.index, spec.host_veth: veth.index}
+        wanted = dataplane.branch_routes(spec)
+        strays = [one for one in seen.branch_routes if one.table == branch.route_table and one not in wanted]
+        removed = [(_route_removal(one, sock), f"the route {one} led elsewhere: removed") for one in strays]
+        work.make(RepairKind.ROUTE, removed)
+        routes = [(_route(one, indexes), f"the route {one} was missing: added") for one in wanted]
+        work.make(RepairKind.ROUTE, [(replace(one, tolerated=messages.PRESENT), said) for one, said in routes])
+        due = dataplane.incoming_rules(spec)
+        stale = [one for one in seen.incoming_rules if one.incoming in indexes and one not in due]
+        work.make(RepairKind.RULE, [(rule(messages.add_rule, one, branch), f"{one} was missing: added") for one in due])
+        work.make(RepairKind.RULE, [(rule(messages.delete_rule, one, branch), f"{one} led elsewhere: removed") for one in stale])
+
+    def _raise_parent(self, sock: NetlinkSocket, spec: WiringSpec) -> None:
+        parent = self._looker.links(sock, [spec.trunk_mac]).get(spec.trunk_mac) if spec.trunk_mac else None
+        if parent is not None and not parent.is_up:
+            sock.carry_out([messages.change_link(parent.index, step=f"raise {parent.name}", is_up=True)], what="the trunk's link")
 
 
-def rules(make: Callable[..., Message], branch: Branch, *names: str) -> list[Message]:
-    """Add or delete the rules by which packets that come in by links of these names go by the branch's table."""
+# The batches of messages: values in, messages out.
+
+
+def naming(spec: WiringSpec, branch: Branch, index: int) -> Message:
+    """Name and raise a VLAN link."""
+    alias = encode_link_alias(spec.address, spec.eni_id, branch)
+    step = f"name and raise {branch.link}"
+    return messages.change_link(index, step=step, is_up=True, alias=alias, ipv4_conf=devconf.BRANCH)
+
+
+def own_addresses(branch: Branch, index: int) -> list[Message]:
+    """The link-local address of a VLAN link of IPv6, without which the kernel asks for no neighbour; usable at once, and the kernel's
+    own only after a second or two. Source: the kernel's net/ipv6/ndisc.c, ndisc_send_ns; RFC 4291, appendix A.
+    """
+    if family_of(branch.gateway) is IPV4:
+        return []
+    mac = bytes.fromhex(branch.mac.replace(":", ""))
+    number = bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]
+    address = read_address("fe80::") + int.from_bytes(number, "big")
+    add = messages.add_address(index, address, length=64, step=f"add address {address} to {branch.link}")
+    return [replace(add, tolerated=messages.PRESENT)]
+
+
+def host_side(spec: WiringSpec, branch: Branch, *, link: int, veth: int) -> list[Message]:
+    """What leads to the branch ENI, and in strict mode from it; `link` and `veth` are indexes. Rules of an earlier sandbox, whose
+    links had these names, go first: they would lead to another pod's branch ENI.
+    """
+    indexes, family = {branch.link: link, spec.host_veth: veth}, family_of(branch.gateway)
+    stale = [messages.delete_rule(dataplane.BRANCH_PRIORITY, table=0, incoming=name, family=family) for name in indexes]
+    return [
+        messages.give_no_ipv6_address(link, step=f"keep other addresses off {branch.link}"),
+        naming(spec, branch, link),
+        *own_addresses(branch, link),
+        *(_route(one, indexes) for one in dataplane.branch_routes(spec)),
+        *stale,
+        *(rule(messages.add_rule, one, branch) for one in dataplane.incoming_rules(spec)),
+    ]
+
+
+def rule(make: Callable[..., Message], one: IncomingRule, branch: Branch) -> Message:
+    """Add or delete a rule: `make` is `messages.add_rule` or `delete_rule`."""
     family = family_of(branch.gateway)
-    return [make(dataplane.BRANCH_PRIORITY, table=branch.route_table, incoming=name, family=family) for name in names]
+    return make(dataplane.BRANCH_PRIORITY, table=one.table, incoming=one.incoming, family=family)
 
 
-def ending(sock: NetlinkSocket, branch: Branch, *, address: IpAddress, host_veth: str) -> list[Message]:
-    """Take a branch's link down, with the routes of its table, put it into the dying group, and remove its rules.
+def _route(one: BranchRoute, indexes: dict[str, int]) -> Message:
+    return messages.add_route(one.destination, via=one.via, index=indexes[one.device], table=one.table, step=f"add route {one}")
+
+
+def _route_removal(one: BranchRoute, sock: NetlinkSocket) -> Message:
+    link = checks.find_link(sock, one.device)
+    length, index = one.destination.max_prefixlen if one.destination else 0, link.index if link else 0
+    return messages.delete_route(
+        one.destination, length=length, table=one.table, index=index, via=one.via, step=f"delete route {one}"
+    )
+
+
+def ending(
+    sock: NetlinkSocket, branch: Branch, *, address: IpAddress, host_veth: str | None, is_deleted: bool = False
+) -> list[Message]:
+    """Take a branch's link down, with the routes of its table, put it into the dying group, and remove its rules; or delete it.
 
     Another's link of the same name stays, with its rule. Raises: WiringError.
     """
-    link = checks.find_link(sock, branch.link)
-    if link is None or not is_link_of(link, branch, address):
-        return rules(messages.delete_rule, branch, host_veth)
-    down = messages.change_link(link.index, step=f"take link {link.name} down", is_up=False, group=uapi.DYING_GROUP)
-    return [*rules(messages.delete_rule, branch, host_veth, link.name), replace(down, tolerated=messages.ABSENT)]
+    link, names = checks.find_link(sock, branch.link), [host_veth] if host_veth else []
+    batch = list[Message]()
+    known = None if link is None else survey.vlan_link(link)
+    if link is None or (known and known.address in (None, address)):
+        names.append(branch.link)
+    if link is not None and branch.link in names:
+        down = messages.change_link(link.index, step=f"take link {link.name} down", is_up=False, group=uapi.DYING_GROUP)
+        gone = messages.delete_link(link.index, step=f"delete link {link.name}")
+        batch.append(gone if is_deleted else replace(down, tolerated=messages.ABSENT))
+    rules: Iterable[IncomingRule] = (IncomingRule(name, branch.route_table) for name in names)
+    return [*(rule(messages.delete_rule, one, branch) for one in rules), *batch]

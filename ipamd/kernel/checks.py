@@ -192,6 +192,8 @@ class SandboxRepair:
         if (wrong := wrong_neighbour(neighbour, spec)) and (mac := spec.mac("sandbox") or mac_inside(self.sock, link)):
             right = messages.add_neighbour(link.index, spec.address, mac=mac, step=f"set neighbour {spec.address}")
             self.make(RepairKind.LINK, [(right, f"{wrong}: set")])
+        if spec.branch and spec.branch.is_strict:
+            return
         if spec.address in seen.to_rules:  # the former form is no damage
             self.sock.request([wiring_route(spec.address, link.index, link.name, table=dataplane.OWN_TABLE)])
         for table in survey.SANDBOX_TABLES:

@@ -29,6 +29,15 @@ PRIMARY_ENI = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
 Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. Forwarding of a link is what the kernel goes by
 (net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only sets it for all links at once."""
 
+BRANCH = {
+    uapi.IPV4_DEVCONF_FORWARDING: 1,
+    uapi.IPV4_DEVCONF_ACCEPT_REDIRECTS: 0,
+    uapi.IPV4_DEVCONF_SECURE_REDIRECTS: 0,
+    uapi.IPV4_DEVCONF_RP_FILTER: LOOSE,
+    uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: 0,
+}
+"""What the links to branch ENIs have: what comes by one is led to its sandbox, or comes from nowhere that it leads to."""
+
 NAMES = {
     uapi.IPV4_DEVCONF_FORWARDING: "forwarding",
     uapi.IPV4_DEVCONF_ACCEPT_REDIRECTS: "accept_redirects",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import struct
+import sys
 from collections.abc import Mapping
 from ipaddress import ip_address
 
@@ -235,9 +236,20 @@ def refuse_rest(prefix: IpNetwork, *, table: int) -> Message:
     return Message(f"add unreachable {prefix} table {table}", uapi.RTM_NEWROUTE, _ADD, body, PRESENT)
 
 
-def delete_route(destination: IpAddress | None, *, length: int, table: int, index: int, step: str, metric: int = 0) -> Message:
-    """Remove one route through a link, of any scope, type and protocol; absent is fine. `index` or `metric` 0: any."""
-    body = _route_body(destination, None, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
+def delete_route(
+    destination: IpAddress | None,
+    *,
+    length: int,
+    table: int,
+    index: int,
+    step: str,
+    metric: int = 0,
+    via: IpAddress | None = None,
+) -> Message:
+    """Remove one route through a link, of any scope, type and protocol; absent is fine. `index` or `metric` 0: any. `via`: the next
+    hop, whose family a default route has; without it IPv4.
+    """
+    body = _route_body(destination, via, length=length, table=table, scope=uapi.RT_SCOPE_NOWHERE, protocol=0)
     if index:
         body += _u32(uapi.RTA_OIF, index)
     if metric:
@@ -442,11 +454,11 @@ veth_init_queues): 15 % of the time to create a pair on 2 CPUs, measured, and mo
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link. `peer_index`: the other end of a veth, in the peer's namespace. MAC in lower case; MTU in bytes.
+    """One link. `peer_index`: the other end of a veth, in the peer's namespace, or the link below. MAC in lower case; MTU in bytes.
 
     `netnsid`: the number of the namespace that its other end, its lower link or its tunnel is in, unread; empty: of this one.
     `master`: index of the bridge or other link that takes its packets, or 0.
-    `families`: its settings per address family, unread (`ipamd/kernel/devconf.py`).
+    `families`: its settings per address family, unread (`ipamd/kernel/devconf.py`). `vlan`: the ID of one of that kind.
     """
 
     index: int
@@ -461,6 +473,7 @@ class Link:
     families: bytes = b""
     master: int = 0
     netnsid: bytes = b""
+    vlan: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -504,6 +517,8 @@ class Rule:
     mark: int
     mask: int
     is_refusal: bool = False
+    incoming: str = ""
+    protocol: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,7 +549,15 @@ def read_link(body: bytes) -> Link:
         families=found.get(uapi.IFLA_AF_SPEC, b""),
         master=_number(found.get(uapi.IFLA_MASTER)),
         netnsid=found.get(uapi.IFLA_LINK_NETNSID, b""),
+        vlan=_vlan_id(info),
     )
+
+
+def _vlan_id(info: Mapping[int, bytes]) -> int:
+    if _text(info.get(uapi.IFLA_INFO_KIND)) != uapi.VLAN_KIND:
+        return 0
+    found = attributes(info.get(uapi.IFLA_INFO_DATA, b""), 0).get(uapi.IFLA_VLAN_ID, bytes(2))
+    return int.from_bytes(found[:2], sys.byteorder)
 
 
 def read_namespace_number(body: bytes) -> bytes:
@@ -580,6 +603,8 @@ def read_rule(body: bytes) -> Rule:
         mark=_number(found.get(uapi.FRA_FWMARK)),
         mask=_number(found.get(uapi.FRA_FWMASK)),
         is_refusal=action >= uapi.FR_ACT_BLACKHOLE,
+        incoming=_text(found.get(uapi.FRA_IIFNAME)),
+        protocol=(found.get(uapi.FRA_IP_PROTO) or b"\0")[0],
     )
 
 

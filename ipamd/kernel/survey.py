@@ -10,6 +10,7 @@ it. Answers are remembered by their bytes: a survey of a quiet node parses nothi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -18,11 +19,13 @@ from ipamd.kernel import messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import BRANCH_TAG, EGRESS_TAG, Attachment, decode_alias, host_veths
+from ipamd.model.attachment import BRANCH_TAG, EGRESS_TAG, VETH_HASH_LENGTH, Attachment, decode_alias, host_veths
+from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX, TABLE_BASE, decode_link_alias
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork, family_of
-from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.kernel import BranchRoute, HostVeth, IncomingRule, KernelSurvey, VlanLink
+from ipamd.model.record import replace
 
 RULE_READS = 6
 """Reads of rules and IPv6 routes until two agree; after so many, what any showed. Ours: while 50 sandboxes a second come and go, a
@@ -31,6 +34,8 @@ every second read is cut at other places. While nothing changes two are enough."
 
 SANDBOX_TABLES = (dataplane.OWN_TABLE, uapi.RT_TABLE_MAIN)
 """Each has the route to every sandbox: ours for packets, main for other software, which looks there."""
+
+_STRICT_VETH = re.compile(rf"{STRICT_VETH_PREFIX}[0-9a-f]{{{VETH_HASH_LENGTH}}}")
 
 read_link = lru_cache(maxsize=2048)(messages.read_link)
 _route = lru_cache(maxsize=4096)(messages.read_route)
@@ -48,8 +53,13 @@ def survey(
     Returns: n veths by name; with sound wiring n routes in each table and up to n rules.
     Raises: KernelDumpError if a dump was interrupted in every attempt; WiringError.
     """
-    links, are_links_whole = _merged(sock, messages.dump_links(kind=uapi.VETH_KIND), may_be_torn=may_be_torn)
+    # Of every kind: a kernel that does not know the kind of VLAN links yet would not choose, and a host has few links of others.
+    links, are_links_whole = _merged(sock, messages.dump_links(), may_be_torn=may_be_torn)
     routes, rules, is_whole = list[bytes](), list[tuple[bytes, ...]](), are_links_whole
+    if any(map(vlan_link, map(read_link, links))):
+        found, is_table_whole = _route_bodies(sock, uapi.RT_TABLE_UNSPEC, family=next(iter(families)), may_be_torn=may_be_torn)
+        routes += found
+        is_whole &= is_table_whole
     for family in families:
         for table in SANDBOX_TABLES:
             found, is_table_whole = _route_bodies(sock, table, family=family, may_be_torn=may_be_torn)
@@ -66,9 +76,10 @@ def _parsed(
     # The last of an index wins: it is the youngest.
     veths = {link.index: link for link in map(read_link, links) if link.kind == uapi.VETH_KIND}
     ours = sorted(our_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)
-    names = {index: link.name for index, link in veths.items()}
+    vlans = [one for one in map(vlan_link, {link.index: link for link in map(read_link, links)}.values()) if one]
+    names = {index: link.name for index, link in veths.items()} | {one.ifindex: one.name for one in vlans}
     read = [[_rule(body) for body in of_family] for of_family in rules]
-    return seen(
+    found = seen(
         ours,
         names,
         routes=map(_route, routes),
@@ -76,6 +87,19 @@ def _parsed(
         is_whole=is_whole,
         has_own_rule=all(any(map(_is_own, of_family)) for of_family in read),
     )
+    tables = {TABLE_BASE + one.vlan for one in vlans} | {dataplane.STRICT_TABLE}
+    branch_routes = frozenset(
+        BranchRoute(one.table, one.destination, one.via, names.get(one.index, f"link {one.index}"))
+        for one in map(_route, routes)
+        if one.table in tables and one.route_type == uapi.RTN_UNICAST
+    )
+    incoming = frozenset(
+        IncomingRule(rule.incoming, rule.table)
+        for of_family in read
+        for rule in of_family
+        if rule.priority == dataplane.BRANCH_PRIORITY and rule.incoming
+    )
+    return replace(found, vlans=tuple(vlans), branch_routes=branch_routes, incoming_rules=incoming)
 
 
 def seen(
@@ -255,7 +279,34 @@ def host_veth(link: messages.Link) -> HostVeth:
         kind=link.kind,
         master=link.master,
         is_egress=second is not None,
-        is_branch=branch is not None,
+        is_branch=branch is not None or (key is None and is_strict_veth(link)),
+    )
+
+
+def is_strict_veth(link: messages.Link) -> bool:
+    """Whether a link is named as host veths in strict mode are."""
+    return link.kind == uapi.VETH_KIND and bool(_STRICT_VETH.fullmatch(link.name))
+
+
+def vlan_link(link: messages.Link) -> VlanLink | None:
+    """Make the value of one link to a branch ENI, by name or alias: where it is a stand-in it is of another kind. None of others."""
+    found = decode_link_alias(link.alias, name=link.name, mac=link.mac)
+    number = link.name.removeprefix(LINK_PREFIX)
+    if number == link.name or not (number.isascii() and number.isdigit()):
+        return None
+    address, eni_id, branch = found or (None, EniId(""), None)
+    return VlanLink(
+        name=link.name,
+        ifindex=link.index,
+        vlan=int(number),
+        mac=link.mac,
+        alias=link.alias,
+        parent=link.peer_index,
+        is_dying=link.group == uapi.DYING_GROUP,
+        is_up=link.is_up,
+        address=address,
+        eni_id=eni_id,
+        branch=branch,
     )
 
 
@@ -263,5 +314,5 @@ def our_veths(links: Iterable[messages.Link], prefix: str) -> Iterable[HostVeth]
     """Those of the links that are host veths of ours: by alias, by prefix, or because they are dying."""
     for link in links:
         veth = host_veth(link)
-        if veth.key is not None or veth.is_dying or link.name.startswith(prefix):
+        if vlan_link(link) is None and (veth.key or veth.is_dying or veth.is_branch or link.name.startswith(prefix)):
             yield veth

@@ -21,12 +21,15 @@ import errno
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import cast
 
 from ipamd.kernel import branches, checks, devconf, messages, routing, survey, uapi
+from ipamd.kernel.branches import BranchLinks
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import (
+    BRANCH_TAG,
     EGRESS_TAG,
     IMPORTED_TAG,
     VETH_HASH_LENGTH,
@@ -44,6 +47,7 @@ from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
     INSIDE_IS_LEFT,
     HostVeth,
+    IncomingRule,
     KernelSurvey,
     Repaired,
     RepairedObject,
@@ -51,7 +55,7 @@ from ipamd.model.kernel import (
     wiring_differences,
 )
 from ipamd.model.record import dataclass, replace
-from ipamd.ports import Wiring
+from ipamd.ports import VlanLinks, Wiring
 
 Failpoint = Callable[[str], bool]
 """Called with the name of each step before it is sent; True makes the kernel refuse it. For crash and rollback tests."""
@@ -81,17 +85,22 @@ class KernelWiring(Wiring):
         families: Callable[[], Collection[Family]] = lambda: (IPV4,),
         failpoint: Failpoint | None = None,
         is_strict: bool = True,
+        looker: routing.HostLooker | None = None,
+        vlan_links: VlanLinks | None = None,
     ) -> None:
         """Wire between `host` and sandboxes; `veth_prefix` identifies a host veth that has no alias yet.
 
         `families`: of the node's pool and of egress, whose routes and rules are surveyed.
         `is_strict`: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
+        `looker`: who knows links of ENIs by MAC; `vlan_links`: see `BranchLinks`.
         """
         self._host = host
         self._veth_prefix = veth_prefix
         self._families = families
         self._failpoint = failpoint
         self._ipv4_conf = devconf.host_veth(is_strict=is_strict)
+        looker = looker or routing.HostLooker(veth_prefix=veth_prefix, family=IPV4)
+        self._branches = BranchLinks(host, looker=looker, links=vlan_links)
 
     def identify_netns(self, path: str) -> NetnsIdentity:
         with opened_netns(path) as (_, identity):
@@ -107,10 +116,14 @@ class KernelWiring(Wiring):
             netns, identity = stack.enter_context(opened_netns(spec.netns))
             self._refuse_host(spec, identity)
             sandbox = stack.enter_context(self._host.sandbox_netlink(netns))
-            pairs = self._create(spec, netns)
             done: list[Message] = []
+            pairs: list[_Pair] = []
             try:
-                outside = [one for each in pairs for one in host_side(each.spec, each.host_index, ipv4_conf=self._ipv4_conf)]
+                link = self._create_vlan(spec, undo=done) if spec.branch else 0
+                pairs = self._create(spec, netns)
+                outside = [
+                    one for each in pairs for one in host_side(each.spec, each.host_index, link, ipv4_conf=self._ipv4_conf)
+                ]
                 with self._host.netlink() as host:
                     self._apply(host, outside, undo=done, spec=spec)
                 if spec.prefix:
@@ -127,6 +140,8 @@ class KernelWiring(Wiring):
     def unwire(self, spec: WiringSpec) -> None:
         with self._host.netlink() as host:
             batch = sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
+            if spec.branch:
+                batch += branches.ending(host, spec.branch, address=spec.address, host_veth=spec.host_veth, is_deleted=True)
             for one in spec.links:
                 if (link := self._own_veth(host, one.host_veth, key=spec.key)) is not None:
                     batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
@@ -160,7 +175,7 @@ class KernelWiring(Wiring):
                 links.append((other, second.address))
             if links and is_source_checked:
                 # Marked as dying and left up: its route goes, and the last messages look up where the addresses lead now.
-                batch += [one for each in links for one in _routeless(*each)]
+                batch += [one for each in links for one in _routeless(*each, tables=sandbox_tables(branch))]
                 outcomes = host.request([*batch, *(messages.look_up_route(each) for _, each in links)])
                 must(outcomes[: -len(links)], what)
                 looked = zip(links, outcomes[-len(links) :], strict=True)
@@ -190,7 +205,10 @@ class KernelWiring(Wiring):
             # Those that it loses by going down, if it has any: name and alias may be a sandbox's forgery, no route is.
             routes_now = survey.routes_of(host, index=link.index, family=family_of(address))
             has_routes = any(one.destination == address for one in routes_now)
-            again = sandbox_routes(address, link.index, to) if has_routes else []
+            again = sandbox_routes(address, link.index, to, branch=branch) if has_routes else []
+            if branch and branch.is_strict:
+                again.append(branches.rule(messages.add_rule, IncomingRule(to, branch.route_table), branch))
+                again.append(branches.rule(messages.delete_rule, IncomingRule(host_veth, branch.route_table), branch))
             is_fixed = family_of(address) is IPV6 or survey.host_veth(link).is_egress
             if is_fixed and (mac := checks.mac_inside(host, link)):
                 again.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
@@ -201,7 +219,7 @@ class KernelWiring(Wiring):
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
         with self._host.netlink() as host:
             link = checks.find_link(host, veth.ifindex)
-            if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or decode_alias(link.alias) is not None:
+            if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or _identity(link) is not None:
                 raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
             alias = encode_alias(key, address, tag=IMPORTED_TAG)
             batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
@@ -305,9 +323,11 @@ class KernelWiring(Wiring):
                     sentences += [] if thing in held else [self._wire_second(host, first, spec, thing)]
                     continue
                 if veth is not None and veth.name != spec.host_veth and thing not in held:
-                    self.rename_veth(host_veth=veth.name, to=spec.host_veth, address=spec.address)
+                    self.rename_veth(host_veth=veth.name, to=spec.host_veth, address=spec.address, branch=spec.branch)
                     work.sentences.append(Repaired(f"host link {spec.host_veth} was named {veth.name}: renamed", thing))
                 work.host_side(seen)
+                if spec.branch:
+                    self._branches.repair(host, work, spec.branch, seen)
                 sentences += work.sentences
         return sentences
 
@@ -368,7 +388,7 @@ class KernelWiring(Wiring):
                 link = self._own_veth(host, host_veth)
                 if link is not None and not (address and _is_of_another(link, address)):
                     batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
-                    named = decode_alias(link.alias)
+                    named = _identity(link)
                     if address is None and named is not None:
                         routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN, family=family_of(named[1]))
                         if all(not one.is_to(named[1]) or one.index == link.index for one in routes):
@@ -383,8 +403,19 @@ class KernelWiring(Wiring):
                 batch += branches.ending(host, branch, address=address, host_veth=host_veth or "")
             if address is not None:
                 batch += address_removals(host, address)
+                if branch:
+                    batch += branches.ending(host, branch, address=address, host_veth=host_veth, is_deleted=True)
             host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
         return address
+
+    def _create_vlan(self, spec: WiringSpec, *, undo: list[Message]) -> int:
+        """Make the link to a branch ENI. Returns: its index. Raises: as `BranchLinks.make`."""
+        branch = cast(Branch, spec.branch)
+        with self._host.netlink() as host:
+            link = self._branches.make(host, spec, branch)
+        undo.append(messages.delete_link(link, step=f"undo: delete link {branch.link}"))
+        self._branches.settle(branch)
+        return link
 
     def _create(self, spec: WiringSpec, netns: int) -> list[_Pair]:
         batch = [one for link in spec.links for one in (_creation(link, netns), messages.get_link(link.host_veth))]
@@ -418,7 +449,7 @@ class KernelWiring(Wiring):
             batch = [
                 messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox") for link in own
             ]
-            if any(decode_alias(link.alias) == (spec.key, spec.address) for link in own):
+            if any(_identity(link) == (spec.key, spec.address) for link in own):
                 batch += sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
             host.carry_out(batch, what=f"wiring of {spec.key}")
         return bool(own)
@@ -498,8 +529,13 @@ class KernelWiring(Wiring):
 
 def _is_of_another(link: messages.Link, address: IpAddress) -> bool:
     """Whether the link's alias names another address: names may go from one sandbox to its successor (docs/adr/0024)."""
-    identity = decode_alias(link.alias)
+    identity = _identity(link)
     return identity is not None and identity[1] != address
+
+
+def _identity(link: messages.Link) -> tuple[AttachmentKey, IpAddress] | None:
+    """Of whom a first link is by its alias, whatever it is led to."""
+    return decode_alias(link.alias) or decode_alias(link.alias, BRANCH_TAG)
 
 
 def _creation(spec: WiringSpec, netns: int) -> Message:
@@ -513,9 +549,9 @@ def _creation(spec: WiringSpec, netns: int) -> Message:
     )
 
 
-def _routeless(link: messages.Link, address: IpAddress) -> Iterable[Message]:
+def _routeless(link: messages.Link, address: IpAddress, *, tables: Iterable[int]) -> Iterable[Message]:
     """Mark a link as dying and remove the routes to its address through it."""
-    for table in survey.SANDBOX_TABLES:
+    for table in tables:
         step = f"delete route {address} dev {link.name} table {table}"
         yield messages.delete_route(address, length=address.max_prefixlen, table=table, index=link.index, step=step)
     group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
@@ -562,8 +598,9 @@ IPV6_IS_OFF = errno.EACCES
 """The kernel's answer to an address or a route of a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c, inet6_addr_add."""
 
 
-def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> list[Message]:
-    """Host side of a sandbox whose host veth has link index `index`: 4 messages, 5 on a secondary ENI and of IPv6.
+def host_side(spec: WiringSpec, index: int, vlan_index: int = 0, *, ipv4_conf: Mapping[int, int]) -> list[Message]:
+    """Host side of a sandbox whose host veth has link index `index`: 4 messages, 5 on a secondary ENI and of IPv6. `vlan_index`: of
+    the link to its branch ENI.
 
     The rule to our own table is the node's, not the sandbox's (`KernelHostNetwork.confine_sandboxes`). Main has the route too, for
     software that looks there; it is refused where there is one already (I1).
@@ -575,11 +612,16 @@ def host_side(spec: WiringSpec, index: int, *, ipv4_conf: Mapping[int, int]) -> 
     batch = [
         messages.give_no_ipv6_address(index, step=f"keep IPv6 off {name}"),
         messages.change_link(index, step=f"name and raise {name}", is_up=True, alias=spec.alias, ipv4_conf=ipv4_conf),
-        *sandbox_routes(spec.address, index, name),
     ]
+    if spec.branch:
+        batch += branches.host_side(spec, spec.branch, link=vlan_index, veth=index)
+    if not (spec.branch and spec.branch.is_strict):
+        batch += sandbox_routes(spec.address, index, name)
     if family_of(spec.address) is IPV6 or spec.is_egress:
         step = f"add neighbour {spec.address} dev {name}"
         batch.append(messages.add_neighbour(index, spec.address, mac=spec.mac("sandbox"), step=step))
+    if spec.branch and spec.branch.is_strict:
+        return batch
     if spec.route_table != uapi.RT_TABLE_MAIN:
         batch.append(
             messages.add_rule(dataplane.FROM_SANDBOX_PRIORITY, table=spec.route_table, source=spec.prefix or spec.address)
@@ -606,9 +648,14 @@ def sandbox_side(spec: WiringSpec, index: int) -> list[Message]:
     ]
 
 
-def sandbox_routes(address: IpAddress, index: int, name: str) -> list[Message]:
+def sandbox_tables(branch: Branch | None) -> tuple[int, ...]:
+    """The tables with the route to a sandbox."""
+    return dataplane.strict_tables(branch) if branch and branch.is_strict else survey.SANDBOX_TABLES
+
+
+def sandbox_routes(address: IpAddress, index: int, name: str, *, branch: Branch | None = None) -> list[Message]:
     """Add the routes to a sandbox."""
-    return [checks.wiring_route(address, index, name, table=table) for table in survey.SANDBOX_TABLES]
+    return [checks.wiring_route(address, index, name, table=table) for table in sandbox_tables(branch)]
 
 
 def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table: int) -> list[Message]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ipamd.model.attachment import WiringSpec
-from ipamd.model.branch import Branch
+from ipamd.model.branch import Branch, encode_link_alias
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress
@@ -42,7 +42,7 @@ class HostVeth:
 
 @dataclass(frozen=True, slots=True)
 class VlanLink:
-    """A VLAN link of a branch ENI: one with our alias, or named as those of amazon-vpc-cni-k8s are.
+    """The link to a branch ENI: one with our alias, or named as those of amazon-vpc-cni-k8s are.
 
     `parent`: index of the trunk's link. `address`, `eni_id`, `branch` come from the alias; None or "" where it does not say.
     """
@@ -60,10 +60,34 @@ class VlanLink:
     branch: Branch | None = None
 
 
+class BranchRoute(NamedTuple):
+    """A route to one address, or the default route for None, in the table of a branch."""
+
+    table: int
+    destination: IpAddress | None
+    via: IpAddress | None
+    device: str
+
+    def __str__(self) -> str:
+        via = f" via {self.via}" if self.via else ""
+        return f"{self.destination or 'default'}{via} dev {self.device} table {self.table}"
+
+
+class IncomingRule(NamedTuple):
+    """A rule by which what comes by a link is looked up in a table."""
+
+    incoming: str
+    table: int
+
+    def __str__(self) -> str:
+        return f"rule {BRANCH_PRIORITY} iif {self.incoming} lookup {self.table}"
+
+
 @dataclass(frozen=True)
 class KernelSurvey:
     """One survey of the host namespace. `veths`: of pool addresses; `egress`: the second links; `branches`: host veths of sandboxes
-    with branch ENIs, and `vlans`: the links to these.
+    with branch ENIs, and `vlans`: the links to these; `branch_routes`: of the tables of these and of `STRICT_TABLE`; `incoming_rules`:
+    of BRANCH_PRIORITY.
 
     `routes`: address/32 in the main table -> name of the host veth, or what else it leads through; `own_routes`: in `OWN_TABLE`.
     `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
@@ -82,6 +106,8 @@ class KernelSurvey:
     egress: tuple[HostVeth, ...] = ()
     branches: tuple[HostVeth, ...] = ()
     vlans: tuple[VlanLink, ...] = ()
+    branch_routes: frozenset[BranchRoute] = frozenset()
+    incoming_rules: frozenset[IncomingRule] = frozenset()
 
     @property
     def firsts(self) -> tuple[HostVeth, ...]:
@@ -261,12 +287,6 @@ def duplicate_addresses(survey: KernelSurvey) -> dict[IpAddress, tuple[HostVeth,
 # Route tables are in `ipamd/model/eni.py`, names of host veths in `ipamd/model/attachment.py`, a sandbox's next hop in `family.py`.
 
 
-BRANCH_PRIORITY = 10
-"""`iif <VLAN link or host veth> lookup <table of the branch>`, in strict mode.
-
-Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, vlanRulePriority.
-"""
-
 TO_SANDBOX_PRIORITY = 512
 """`to address lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, ToContainerRulePriority.
 
@@ -283,6 +303,23 @@ OWN_TABLE_PRIORITY = TO_SANDBOX_PRIORITY + 1
 ours, its word holds, and packets go where they went before."""
 
 OWN_RULE = f"rule {OWN_TABLE_PRIORITY} lookup {OWN_TABLE}"
+
+LOCAL_PRIORITY, MOVED_LOCAL_PRIORITY = 0, 20
+"""`lookup local`: the kernel's, and in strict mode behind the rules of branches, so that what comes from a sandbox for its own node
+leaves by the branch ENI too. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, localRulePriority."""
+
+STRICT_TABLE = OWN_TABLE + 1
+"""The table with the routes to all sandboxes in strict mode, for reverse lookups alone. Ours."""
+
+STRICT_PRIORITY, STRICT_MARK = 9, 0x2000
+"""`iif lo fwmark STRICT_MARK lookup STRICT_TABLE`: of a lookup that knows no incoming link, for a packet with this bit, which it has
+only while its source is checked. Ours: none of AWS_VPC_K8S_CNI_CONNMARK's bits, nor of kube-proxy's."""
+
+BRANCH_PRIORITY = 10
+"""`iif <VLAN link or host veth> lookup <table of the branch>`, in strict mode.
+
+Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, vlanRulePriority.
+"""
 
 MARK_PRIORITY = 1024
 """`fwmark 0x80/0x80 lookup main`. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, hostRulePriority."""
@@ -380,6 +417,60 @@ class Difference:
     is_absence: bool = False
 
 
+def branch_routes(spec: WiringSpec) -> tuple[BranchRoute, ...]:
+    """What the tables of a sandbox with a branch ENI must have, in the order in which the kernel takes it; none of another one."""
+    if (branch := spec.branch) is None:
+        return ()
+    gateway, table = branch.gateway, branch.route_table
+    out = BranchRoute(table, gateway, None, branch.link), BranchRoute(table, None, gateway, branch.link)
+    to = (BranchRoute(each, spec.address, None, spec.host_veth) for each in strict_tables(branch))
+    return (*out, *to) if branch.is_strict else out
+
+
+def strict_tables(branch: Branch) -> tuple[int, int]:
+    """Where a sandbox's own route is in strict mode."""
+    return branch.route_table, STRICT_TABLE
+
+
+def incoming_rules(spec: WiringSpec) -> tuple[IncomingRule, ...]:
+    """What must be looked up in the table of a branch whatever its source: in strict mode, what comes by either link."""
+    if spec.branch is None or not spec.branch.is_strict:
+        return ()
+    return tuple(IncomingRule(name, spec.branch.route_table) for name in (spec.branch.link, spec.host_veth))
+
+
+def vlan_differences(spec: WiringSpec, link: VlanLink | None) -> list[Difference]:
+    """Compare the VLAN link. It is the sandbox's if its alias has the address, or if it has none. One that is gone is made again."""
+    branch = spec.branch
+    if branch is None:
+        return []
+    who, kind = f"VLAN link {branch.link}", RepairKind.LINK
+    if link is None or link.is_dying:
+        return [Difference(f"{who} is {'missing' if link is None else 'marked for deletion'}", kind, is_absence=True)]
+    if link.address not in (None, spec.address):
+        return [Difference(f"{who} is that of {link.address}, not of {spec.address}", kind)]
+    alias = encode_link_alias(spec.address, spec.eni_id, branch)
+    found = (
+        (link.mac == branch.mac, f"has MAC {link.mac}, not {branch.mac}"),
+        (link.alias == alias, f"has alias {link.alias!r}, not {alias!r}"),
+        (link.is_up, "is down"),
+    )
+    return [Difference(f"{who} {what}", kind) for is_right, what in found if not is_right]
+
+
+def _branch_differences(spec: WiringSpec, branch: Branch, survey: KernelSurvey) -> list[Difference]:
+    """Compare what leads to a branch ENI; the table is its own, so anything else in it leads elsewhere."""
+    found = vlan_differences(spec, next((one for one in survey.vlans if one.name == branch.link), None))
+    routes, rules, names = branch_routes(spec), incoming_rules(spec), (branch.link, spec.host_veth)
+    missing = [one for one in routes if one not in survey.branch_routes]
+    found += [Difference(f"the route {one} is missing", RepairKind.ROUTE, is_absence=True) for one in missing]
+    strays = [one for one in survey.branch_routes if one.table == branch.route_table and one not in routes]
+    found += [Difference(f"the route {one} leads elsewhere", RepairKind.ROUTE) for one in strays]
+    found += [Difference(f"{one} is missing", RepairKind.RULE) for one in rules if one not in survey.incoming_rules]
+    others = [one for one in survey.incoming_rules if one.incoming in names and one not in rules]
+    return found + [Difference(f"{one} leads elsewhere", RepairKind.RULE) for one in others]
+
+
 def veth_differences(spec: WiringSpec, veth: HostVeth | None) -> list[Difference]:
     """Compare the host veth. It is the sandbox's if its alias or its MAC says so: one of both may have been changed."""
     who, mac = f"host link {spec.host_veth}", spec.mac("host")
@@ -412,6 +503,10 @@ def wiring_differences(spec: WiringSpec, survey: KernelSurvey) -> list[Differenc
 def _link_differences(spec: WiringSpec, survey: KernelSurvey) -> list[Difference]:
     veth = survey.veth_of(spec)
     found, address = veth_differences(spec, veth), spec.address
+    if spec.branch:
+        found += _branch_differences(spec, spec.branch, survey)
+        if spec.branch.is_strict:
+            return found
     tables = survey.from_rules.get(address, ())
     looked_up = [(survey.routes, "")]
     if address not in survey.to_rules:  # with one, main decides: amazon-vpc-cni-k8s wires so, and an earlier release of ours did
