@@ -212,8 +212,6 @@ class KernelWiring(Wiring):
             is_fixed = family_of(address) is IPV6 or survey.host_veth(link).is_egress
             if is_fixed and (mac := checks.mac_inside(host, link)):
                 again.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
-            if branch is not None:
-                again += branches.rules(messages.delete_rule, branch, host_veth) + branches.rules(messages.add_rule, branch, to)
             host.carry_out([down, name, up, *again], what=what)
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
@@ -399,8 +397,6 @@ class KernelWiring(Wiring):
                 second = checks.find_link(host, name)
                 if second is not None and key and survey.host_veth(second).key == key:
                     batch.append(messages.delete_link(second.index, step=f"delete link {name}"))
-            if branch is not None and address is not None:
-                batch += branches.ending(host, branch, address=address, host_veth=host_veth or "")
             if address is not None:
                 batch += address_removals(host, address)
                 if branch:

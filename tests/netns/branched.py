@@ -1,0 +1,91 @@
+"""A host with a primary and a trunk ENI, a VPC behind both, and sandboxes with branch ENIs; VLAN links are the lab's stand-in."""
+
+from __future__ import annotations
+
+import os
+
+from ipamd.kernel.wiring import KernelWiring
+from ipamd.model.attachment import WiringSpec, veth_name
+from ipamd.model.branch import STRICT_VETH_PREFIX, Branch
+from ipamd.model.family import IPV4
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.ports import VlanLinks
+from lab.fabric import vlan as stand_in
+from lab.node.vlan_standin import VlanStandIn
+from tests.netns.conftest import FIRST, ROUTER, World
+
+TRUNK_MAC = MacAddress("02:00:00:00:00:03")
+
+
+class InHost(VlanLinks):
+    """The stand-in, in the host's namespace whoever calls."""
+
+    def __init__(self, space):
+        self._space = space
+
+    def make(self, name, *, vlan, parent, mac):
+        """See the port."""
+        return self._space.call(lambda: VlanStandIn().make(name, vlan=vlan, parent=parent, mac=mac))
+
+
+class Node:
+    """A world whose VPC has branch ENIs too; `wiring` is its adapter."""
+
+    def __init__(self, world: World, **config):
+        self.world, self.host, self.vpc = world, world.host, world.fabric()
+        self.vpc.sh(
+            f"ip link add p2 type veth peer name q2; ip link set q2 address {TRUNK_MAC} name eth2 netns /proc/{os.getpid()}/fd/{self.host.fd}"
+            "; ip link set p2 up"
+        )
+        self.wiring = self.new_wiring()
+        self.setup()
+
+    def new_wiring(self, failpoint=None):
+        """Another adapter on the same host."""
+        families = (self.world.family,)
+        return KernelWiring(
+            self.world.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, vlan_links=InHost(self.host)
+        )
+
+    def setup(self):
+        """What the daemon does before the first sandbox."""
+        self.world.hostnet.setup_node(self.world.identity())
+        self.world.hostnet.confine_sandboxes()
+
+    def spec(self, sandbox, *, vlan=5, number=200, is_strict=True, container="") -> WiringSpec:
+        """What to wire; the VPC knows the branch ENI from now on."""
+        family = self.world.family
+        gateway = family.address("10.0.2.1" if family is IPV4 else ROUTER)
+        address = family.address("10.0.2.0") + number if family is IPV4 else FIRST[family] + 0x20000 + number
+        mac = MacAddress(f"02:00:00:00:05:{vlan:02x}")
+        branch = Branch(vlan, mac, gateway, is_strict)
+        key = self.world.key(container or f"branch{number}")
+        return WiringSpec(
+            key, address, branch.route_table, veth_name(key, prefix=STRICT_VETH_PREFIX if is_strict else "eni"), sandbox.path, 1500,
+            branch=branch, eni_id=EniId(f"eni-0{vlan:04x}"), trunk_mac=TRUNK_MAC,
+        )  # fmt: skip
+
+    def know(self, spec):
+        """The VPC's side of a branch ENI: it knows its MAC and asks nobody."""
+        name, ip, branch = f"b{spec.branch.vlan}", f"ip {self.world.dash}", spec.branch
+        self.vpc.call(stand_in.make, "p2", name, branch.vlan)
+        nodad, length = ("", 32) if self.world.family is IPV4 else ("nodad", 128)
+        self.vpc.sh(
+            f"ip link set {name} up; {ip} addr add {branch.gateway}/{length} dev {name} {nodad};"
+            f"{ip} route add {spec.address} dev {name}; {ip} neigh add {spec.address} dev {name} lladdr {branch.mac} nud permanent"
+        )
+
+    def add(self, *, vlan=5, number=200, is_strict=True):
+        """A sandbox with a branch ENI, wired: its namespace and its spec."""
+        pod = self.world.space()
+        spec = self.spec(pod, vlan=vlan, number=number, is_strict=is_strict)
+        self.know(spec)
+        self.wiring.wire(spec)
+        self.world.hostnet.confine_sandboxes()  # as the pass after a link's event does
+        return pod, spec
+
+    def mark(self, spec):
+        """DEL."""
+        return self.wiring.mark_for_deletion(
+            host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, key=spec.key, branch=spec.branch
+        )
