@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable
+from ipaddress import ip_network
 
 from ipamd.kernel import checks, devconf, messages, routing, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, must
@@ -199,14 +200,19 @@ def rule(make: Callable[..., Message], one: IncomingRule, branch: Branch) -> Mes
 
 
 def _route(one: BranchRoute, indexes: dict[str, int]) -> Message:
-    return messages.add_route(one.destination, via=one.via, index=indexes[one.device], table=one.table, step=f"add route {one}")
+    to = ip_network(one.destination).network_address if one.destination else None
+    return messages.add_route(to, via=one.via, index=indexes[one.device], table=one.table, step=f"add route {one}")
 
 
 def _route_removal(one: BranchRoute, sock: NetlinkSocket) -> Message:
-    link = checks.find_link(sock, one.device)
-    length, index = one.destination.max_prefixlen if one.destination else 0, link.index if link else 0
+    link, to = checks.find_link(sock, one.device), ip_network(one.destination) if one.destination else None
     return messages.delete_route(
-        one.destination, length=length, table=one.table, index=index, via=one.via, step=f"delete route {one}"
+        to.network_address if to else None,
+        length=to.prefixlen if to else 0,
+        table=one.table,
+        index=link.index if link else 0,
+        via=one.via,
+        step=f"delete route {one}",
     )
 
 

@@ -109,16 +109,17 @@ class Confinement:
         return [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *refusals]]
 
     def _commands(self) -> dict[NftTable, str]:
-        others = self._other_veths or frozenset()
+        others, strict = self._other_veths or frozenset(), ruleset.has_strict(self.config, self._attachments())
         found = {
-            ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others, is_served=self._is_served(IPV4)),
-            ruleset.ARP: ruleset.arp_table(self.config, other_veths=others),
+            ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others, is_served=self._is_served(IPV4), has_strict=strict),
+            ruleset.ARP: ruleset.arp_table(self.config, other_veths=others, has_strict=strict),
             ruleset.BRIDGE: ruleset.bridge_table(self.config),
         }
         with self._host.entered():
             has_ipv6 = (routing.SYSCTL_ROOT / "net/ipv6").exists()
         if has_ipv6:
-            found[ruleset.IPV6] = ruleset.ipv6_table(self.config, other_veths=others, is_served=self._is_served(IPV6))
+            served = self._is_served(IPV6)
+            found[ruleset.IPV6] = ruleset.ipv6_table(self.config, other_veths=others, is_served=served, has_strict=strict)
         foreign = {one.index for one in self.foreign}
         return {table: text + ruleset.links(table, text, self._links, foreign=foreign) for table, text in found.items()}
 
@@ -169,11 +170,13 @@ class Confinement:
         # A sandbox may have made a namespace of its own, and a link into that: what nobody on the node uses leads nowhere known.
         self._links = {one.index: one.name for one in others if one.index in in_use or one.index in behind or not one.netnsid}
         # Dying ones too: their sandboxes may still send.
-        self._other_veths = frozenset(one.name for one in ours if not one.name.startswith(prefix))
+        self._other_veths = frozenset(one.name for one in ours if not (one.name.startswith(prefix) or survey.is_strict_veth(one)))
         return [one for one in ours if one.group != uapi.DYING_GROUP]
 
     def _is_ours(self, link: messages.Link) -> bool:
-        return link.name.startswith(self.config.veth_prefix) or bool(_PLAIN.fullmatch(link.name) and survey.host_veth(link).key)
+        if link.name.startswith(self.config.veth_prefix) or survey.is_strict_veth(link):
+            return True
+        return bool(_PLAIN.fullmatch(link.name) and survey.host_veth(link).key)
 
     def _repair_settings(self, veths: Iterable[messages.Link]) -> list[str]:
         """Set what differs, by netlink. Only forwarding is worth a sentence: without it a sandbox has no network."""

@@ -305,7 +305,9 @@ class KernelHostNetwork(HostNetwork):
                 if eni.mac in links and (is_ipv4 or eni.is_primary)
             }
             mark = self._config.connmark if ruleset.needs_mark(self._config) else 0
-            return list(ways.differences(sock, specs, uplinks, mark=mark))
+            branched = [spec for spec in specs if spec.branch]
+            found = list(ways.differences(sock, [spec for spec in specs if not spec.branch], uplinks, mark=mark))
+            return found + list(ways.branch_differences(sock, branched, uplinks))
 
     def _eni_differences(self, look: HostLook, eni: Eni) -> list[RoutingDifference]:
         try:
@@ -395,6 +397,7 @@ class KernelHostNetwork(HostNetwork):
             (NODE, routing.sysctl_repairs(self._host, sysctls)),
             (identity.primary_eni_id, routing.pod_address_repairs(look, identity, link, addresses)),
             (NODE, routing.node_repairs(link, look.rules, self._config)),
+            (NODE, routing.strict_repairs(look.rules, self._config, ruleset.has_strict(self._config, self._attachments()))),
             (NODE, routing.rest_repairs(look, self._prefixes())),
         )
 

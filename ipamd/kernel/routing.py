@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ipamd.kernel import checks, devconf, messages, ruleset, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import VETH_HASH_LENGTH
+from ipamd.model.branch import IPV6_GATEWAY
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
@@ -206,6 +208,42 @@ def node_repairs(link: messages.Link, rules: Collection[messages.Rule], config: 
     for cidr in sorted(present - wanted):
         change = messages.delete_rule(priority, table=main, destination=cidr)
         yield Repair(RepairKind.RULE, f"rule {priority} to {cidr} is not needed", "removed", change)
+
+
+def strict_repairs(rules: Collection[messages.Rule], config: NetworkConfig, is_strict: bool) -> Iterator[Repair]:
+    """Compare the rule to table local, which strict mode has behind the rules of branches, and that for reverse lookups.
+
+    The one is added before the other goes: no packet finds none. Of IPv6 the VPC's router keeps a rule ahead, or the node would send
+    its neighbour discovery back. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, SetupHostNetwork.
+    """
+    family, local, table = config.family, uapi.RT_TABLE_LOCAL, dataplane.STRICT_TABLE
+    usual, moved = dataplane.LOCAL_PRIORITY, dataplane.MOVED_LOCAL_PRIORITY
+    to_local = [one for one in rules if one.table == local]
+    plain = {one.priority for one in to_local if not (one.source or one.destination or one.mask or one.incoming or one.protocol)}
+    has_router = any((one.priority, one.source, one.protocol) == (usual, IPV6_GATEWAY, uapi.IPPROTO_ICMPV6) for one in to_local)
+    has_reverse = any((one.priority, one.table) == (dataplane.STRICT_PRIORITY, table) for one in rules)
+    reverse = partial(_change, dataplane.STRICT_PRIORITY, table=table, mark=dataplane.STRICT_MARK, incoming="lo", family=family)
+    router = partial(_change, usual, table=local, source=IPV6_GATEWAY, protocol=uapi.IPPROTO_ICMPV6, family=family)
+    to, away = (moved, usual) if is_strict else (usual, moved)
+    if is_strict and not has_reverse:
+        yield reverse(is_wanted=True)
+    if to not in plain and (is_strict or away in plain):
+        yield _change(to, table=local, family=family, is_wanted=True)
+    if has_router and away in plain:  # of two with this priority the kernel would take the one that is wanted
+        yield router(is_wanted=False)
+    if away in plain:
+        yield _change(away, table=local, family=family, is_wanted=False)
+    if is_strict and family is IPV6 and (not has_router or away in plain):
+        yield router(is_wanted=True)
+    if not is_strict and has_reverse:
+        yield reverse(is_wanted=False)
+
+
+def _change(priority: int, *, is_wanted: bool, **selector: Any) -> Repair:
+    """Add a rule, or remove it."""
+    change = (messages.add_rule if is_wanted else messages.delete_rule)(priority, **selector)
+    found, done = ("was missing", "added") if is_wanted else ("is not needed", "removed")
+    return Repair(RepairKind.RULE, f"{change.step.split(' ', 1)[1]} {found}", done, change)
 
 
 def mark_removals(marks: Iterable[int]) -> Iterator[Repair]:

@@ -19,7 +19,9 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from ipamd.kernel.nft import NftTable
 from ipamd.model import family
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import Attachment
+from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX, EnforcingMode
 from ipamd.model.errors import WiringError
 from ipamd.model.record import dataclass
 from ipamd.settings import NetworkConfig
@@ -102,6 +104,11 @@ def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[
     return (config.family, other) if other else (config.family,)
 
 
+def has_strict(config: NetworkConfig, attachments: Iterable[Attachment]) -> bool:
+    """Whether sandboxes are led to branch ENIs in strict mode: by the settings, or because one is since before they were changed."""
+    return config.branch_mode is EnforcingMode.STRICT or any(one.branch and one.branch.is_strict for one in attachments)
+
+
 def egress_table(config: NetworkConfig, served: family.Family, *, source: family.IpAddress | None) -> str:
     """Return commands that replace the table for a family's egress: one rule makes `source`, the node's own address, of its range.
 
@@ -181,6 +188,8 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
 #
 #     from_veths     prerouting -450, before the kernel puts fragments together: a forged one joins nobody's datagram
 #     from_sandbox   what every packet of a host veth passes
+#     from_strict    the same of sandboxes in strict mode, whose routes are in a table of their own: while the source is looked up, the
+#                    packet has a bit that leads there
 #     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
 #     to_node        input: what no veth, bridge or tunnel may tell the node, a link that a sandbox made there included
 #     returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back; not of
@@ -223,16 +232,19 @@ COUNTER_PREFIX = "dropped_"
 """A named counter for each of `DROP_REASONS`, in one of the tables; nothing else in them changes by itself."""
 
 
-def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str], is_served: bool = True) -> str:
+def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str], is_served: bool = True, has_strict: bool = False) -> str:
     """Return commands that replace the IPv4 table, to be run as one transaction.
 
     Args:
         other_veths: host veths in use whose names do not begin with the configured prefix (it was changed under them).
         is_served: whether sandboxes have addresses of the family.
+        has_strict: whether some are led to branch ENIs in strict mode.
     Concurrency: pure.
     """
     if not is_served:
-        return _unserved(IPV4, config, other_veths, redirects=f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('ipv4')}")
+        return _unserved(
+            IPV4, config, other_veths, has_strict, redirects=f"icmp type redirect ip frag-off & 0x1fff == 0 {_drop('ipv4')}"
+        )
     drop_source = _drop("source")
     # The type is the first byte, so it comes with offset 0. In other fragments the kernel takes what is there for it
     # (net/netfilter/nf_tables_core.c, nft_payload_fast_eval).
@@ -255,22 +267,23 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
         parts.append(chain("extra_source", "", extra))
     else:
         parts += [*_counters("returned"), _returned(config, other_veths)]
-    parts += [*_counters("foreign"), chain("from_sandbox", "", rules)]
+    parts += [*_counters("foreign"), chain("from_sandbox", "", rules), *_from_strict([*rules[:-1], _MARKED], has_strict)]
     # From the first packet on, before anybody could look where the link leads.
     of_others = [f'meta iifkind "veth" {redirects}']
     of_others += [f"{_NEW_VETH} fib saddr oifname {each} {_drop('foreign')}" for each in _names(config, other_veths)]
     of_others += _of_foreign(config, "foreign")
-    return _table(IPV4, [*parts, _to_node(redirects), *_from_veths(config, other_veths, of_others)])
+    chains = _from_veths(config, other_veths, of_others, strict="from_strict" if has_strict else "")
+    return _table(IPV4, [*parts, _to_node(redirects), *chains])
 
 
-def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served: bool = False) -> str:
+def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served: bool = False, has_strict: bool = False) -> str:
     """Return commands that replace the IPv6 table, as `ipv4_table` does. Extra sources are of IPv4.
 
     Router advertisements, redirects and neighbour messages of a sandbox would change the node's routing (CVE-2020-10749).
     """
     of_routers = "icmpv6 type { nd-router-advert, nd-redirect }"
     if not is_served:
-        return _unserved(IPV6, config, other_veths, redirects=f"{of_routers} {_drop('ipv6')}")
+        return _unserved(IPV6, config, other_veths, has_strict, redirects=f"{of_routers} {_drop('ipv6')}")
     redirects = f"{of_routers} {_drop('redirect')}"
     rules = [
         f"ip6 daddr ::1 {_drop('loopback')}",
@@ -288,21 +301,31 @@ def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
     of_others = [f'meta iifkind "veth" {redirects}']
     of_others += [f"{_NEW_VETH} fib saddr oifname {each} {_drop('foreign')}" for each in _names(config, other_veths)]
     of_others += _of_foreign(config, "foreign")
-    parts = [*counted, chain("from_sandbox", "", rules), _to_node(redirects)]
-    return _table(IPV6, [*parts, *_from_veths(config, other_veths, of_others)])
+    parts = [*counted, chain("from_sandbox", "", rules), *_from_strict([*rules[:-1], _MARKED], has_strict), _to_node(redirects)]
+    return _table(IPV6, [*parts, *_from_veths(config, other_veths, of_others, strict="from_strict" if has_strict else "")])
 
+
+def _from_strict(rules: Iterable[str], has_strict: bool) -> list[str]:
+    """What every packet of a sandbox in strict mode passes. The bit goes again before anybody else sees the packet."""
+    mark = dataplane.STRICT_MARK
+    marked = f"meta mark set meta mark or {mark:#x}", *rules, f"meta mark set meta mark and {mark ^ 0xFFFFFFFF:#x}"
+    return [chain("from_strict", "", marked)] if has_strict else []
+
+
+_MARKED = f"fib saddr . mark . iif oif missing counter name {COUNTER_PREFIX}source drop"
 
 _MULTICAST_LISTENING = ("mld-listener-query", "mld-listener-report", "mld-listener-done", "mld2-listener-report")
 
 
-def _unserved(table: NftTable, config: NetworkConfig, other_veths: Collection[str], *, redirects: str) -> str:
+def _unserved(table: NftTable, config: NetworkConfig, other_veths: Collection[str], has_strict: bool, *, redirects: str) -> str:
     """The table of a family that sandboxes do not have: nothing of theirs passes."""
     reason = "ipv6" if table is IPV6 else "ipv4"
     parts = [*_counters(reason), chain("from_sandbox", "", [_drop(reason)]), _to_node(redirects)]
-    return _table(table, [*parts, *_from_veths(config, other_veths, _of_foreign(config, reason))])
+    strict = "from_sandbox" if has_strict else ""
+    return _table(table, [*parts, *_from_veths(config, other_veths, _of_foreign(config, reason), strict=strict)])
 
 
-def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
+def arp_table(config: NetworkConfig, *, other_veths: Collection[str], has_strict: bool = False) -> str:
     """Return commands that replace the ARP table: a sandbox asks nobody, because its gateway's neighbour entry is permanent.
 
     The kernel remembers who asks, and its table of neighbours is one for the node and all sandboxes
@@ -313,7 +336,8 @@ def arp_table(config: NetworkConfig, *, other_veths: Collection[str]) -> str:
     # A second CNI's sandboxes ask seldom; those that the kernel remembers for less than 5 s are not put out for others.
     few = [f"{_NEW_VETH} arp operation request limit rate over 100/second {_drop('arp')}"]
     of_others = _of_foreign(config, "arp") if config.foreign_links == DROP else few
-    return _table(ARP, [*parts, *_from_veths(config, other_veths, of_others, hook="input", priority="filter")])
+    strict = "from_sandbox" if has_strict else ""
+    return _table(ARP, [*parts, *_from_veths(config, other_veths, of_others, hook="input", priority="filter", strict=strict)])
 
 
 def bridge_table(config: NetworkConfig) -> str:
@@ -353,7 +377,12 @@ def _returned(config: NetworkConfig, other_veths: Collection[str]) -> str:
     """
     names = _names(config, other_veths)
     rules = [f"iifname {each} return" for each in names]
-    rules += ['meta iifkind != "veth" return', "ct status dnat return", "fib daddr type != unicast return"]
+    rules += [
+        'meta iifkind != "veth" return',
+        *([f'iifname "{LINK_PREFIX}*" return'] if config.branch_mode else []),
+        "ct status dnat return",
+        "fib daddr type != unicast return",
+    ]
     rules += [f"fib daddr oifname {each} return" for each in names]
     rules += [f"fib saddr oifname {each} {_drop('returned')}" for each in names]
     return chain("returned", "type filter hook prerouting priority dstnat + 20; policy accept;", rules)
@@ -366,9 +395,12 @@ def _from_veths(
     *,
     hook: str = "prerouting",
     priority: str = _BEFORE_DEFRAG,
+    strict: str = "",
 ) -> list[str]:
     # By kind too, or a prefix such as `ens` would make sandboxes of the node's own links.
     rules = [f'iifname {names} meta iifkind "veth" goto from_sandbox' for names in _names(config, other_veths)]
+    if strict:  # the links to branch ENIs have another kind, but for those of a lab
+        rules.insert(0, f'iifname "{STRICT_VETH_PREFIX}*" iifname != "{LINK_PREFIX}*" meta iifkind "veth" goto {strict}')
     # Any other link may be one that a sandbox with NET_ADMIN made on the node; what is a port of a bridge comes in by the bridge.
     rules += of_others
     return [_LINK_SETS, chain("from_veths", f"type filter hook {hook} priority {priority}; policy accept;", rules)]

@@ -89,7 +89,7 @@ def _parsed(
     )
     tables = {TABLE_BASE + one.vlan for one in vlans} | {dataplane.STRICT_TABLE}
     branch_routes = frozenset(
-        BranchRoute(one.table, one.destination, one.via, names.get(one.index, f"link {one.index}"))
+        BranchRoute(one.table, _destination(one), one.via, names.get(one.index, f"link {one.index}"))
         for one in map(_route, routes)
         if one.table in tables and one.route_type == uapi.RTN_UNICAST
     )
@@ -143,6 +143,12 @@ def seen(
     return KernelSurvey(
         first, main, frozenset(to_rules), from_rules, is_whole, own, has_own_rule, from_prefixes, second, branches=branches
     )
+
+
+def _destination(route: messages.Route) -> IpAddress | IpNetwork | None:
+    """What a route leads to, as `BranchRoute` has it."""
+    address = route.destination
+    return address if address is None or route.is_to(address) else family_of(address).network((address, route.length))
 
 
 def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tuple[list[bytes], bool]:

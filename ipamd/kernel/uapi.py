@@ -151,6 +151,8 @@ FRA_IP_PROTO = 22
 FR_ACT_TO_TBL = 1
 FR_ACT_BLACKHOLE = 6
 
+IPPROTO_ICMPV6 = 58  # linux/in6.h
+
 # linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h
 NETLINK_ADD_MEMBERSHIP = 1
 NFNLGRP_NFTABLES = 7

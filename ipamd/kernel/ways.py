@@ -15,7 +15,7 @@ from ipamd.kernel import checks, messages, survey, uapi
 from ipamd.kernel.messages import Link
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.attachment import WiringSpec
-from ipamd.model.family import IpAddress, family_of
+from ipamd.model.family import IPV4, IpAddress, family_of
 from ipamd.model.kernel import RoutingDifference
 
 MASQUERADE_MARK = 0x4000
@@ -67,6 +67,28 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
             if spec is first[spec.route_table]:
                 packets += [into._replace(mark=MASQUERADE_MARK), out, _Packet(veth, spec.address)]
                 packets.append(out if far is out else far._replace(mark=mark, by=primary))
+        yield from _of_one(sock, spec, veth, packets, str(spec.address))
+
+
+def branch_differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplinks) -> Iterator[RoutingDifference]:
+    """The same of sandboxes with branch ENIs. Nothing leads from the node itself to one in strict mode but the VPC."""
+    for spec in specs:
+        if spec.branch is None:
+            continue
+        if second := spec.second:
+            yield from _of_second(sock, second, uplinks, str(spec.address))
+        looked = sock.request([messages.get_link(name) for name in (spec.host_veth, spec.branch.link)])
+        if not all(one.replies for one in looked):
+            continue  # `wiring_differences` tells of it
+        veth, link = (survey.read_link(one.replies[0]) for one in looked)
+        far_off = family_of(spec.address).outside
+        packets = [_Packet(veth, spec.address, far_off, link)]
+        if spec.branch.is_strict:
+            packets.append(_Packet(link, far_off, spec.address, veth))
+        else:
+            packets.append(_Packet(veth, spec.address))
+            if family_of(spec.address) is IPV4:
+                packets.append(_Packet(link, spec.branch.gateway, spec.address, veth))
         yield from _of_one(sock, spec, veth, packets, str(spec.address))
 
 

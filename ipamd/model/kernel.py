@@ -61,10 +61,10 @@ class VlanLink:
 
 
 class BranchRoute(NamedTuple):
-    """A route to one address, or the default route for None, in the table of a branch."""
+    """A route to one address, or to a network, or the default route for None, in the table of a branch."""
 
     table: int
-    destination: IpAddress | None
+    destination: IpAddress | IpNetwork | None
     via: IpAddress | None
     device: str
 

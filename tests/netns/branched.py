@@ -12,7 +12,7 @@ from ipamd.model.ids import EniId, MacAddress
 from ipamd.ports import VlanLinks
 from lab.fabric import vlan as stand_in
 from lab.node.vlan_standin import VlanStandIn
-from tests.netns.conftest import FIRST, ROUTER, World
+from tests.netns.conftest import ROUTER, World
 
 TRUNK_MAC = MacAddress("02:00:00:00:00:03")
 
@@ -31,12 +31,14 @@ class InHost(VlanLinks):
 class Node:
     """A world whose VPC has branch ENIs too; `wiring` is its adapter."""
 
-    def __init__(self, world: World, **config):
+    def __init__(self, world: World):
         self.world, self.host, self.vpc = world, world.host, world.fabric()
         self.vpc.sh(
-            f"ip link add p2 type veth peer name q2; ip link set q2 address {TRUNK_MAC} name eth2 netns /proc/{os.getpid()}/fd/{self.host.fd}"
-            "; ip link set p2 up"
+            f"ip link add p2 type veth peer name q2; ip link set p2 up;"
+            f"ip link set q2 address {TRUNK_MAC} name eth2 netns /proc/{os.getpid()}/fd/{self.host.fd}"
         )
+        self.host.sh("ip link set eth2 addrgenmode none")
+        self.links = InHost(self.host)
         self.wiring = self.new_wiring()
         self.setup()
 
@@ -44,7 +46,7 @@ class Node:
         """Another adapter on the same host."""
         families = (self.world.family,)
         return KernelWiring(
-            self.world.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, vlan_links=InHost(self.host)
+            self.world.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, vlan_links=self.links
         )
 
     def setup(self):
@@ -56,7 +58,7 @@ class Node:
         """What to wire; the VPC knows the branch ENI from now on."""
         family = self.world.family
         gateway = family.address("10.0.2.1" if family is IPV4 else ROUTER)
-        address = family.address("10.0.2.0") + number if family is IPV4 else FIRST[family] + 0x20000 + number
+        address = family.address("10.0.2.0" if family is IPV4 else "2001:db8:0:2::") + number
         mac = MacAddress(f"02:00:00:00:05:{vlan:02x}")
         branch = Branch(vlan, mac, gateway, is_strict)
         key = self.world.key(container or f"branch{number}")
@@ -71,6 +73,7 @@ class Node:
         self.vpc.call(stand_in.make, "p2", name, branch.vlan)
         nodad, length = ("", 32) if self.world.family is IPV4 else ("nodad", 128)
         self.vpc.sh(
+            f"sysctl -qw net.ipv4.conf.{name}.rp_filter=2;"  # the node asks for the router in the name of its primary address
             f"ip link set {name} up; {ip} addr add {branch.gateway}/{length} dev {name} {nodad};"
             f"{ip} route add {spec.address} dev {name}; {ip} neigh add {spec.address} dev {name} lladdr {branch.mac} nud permanent"
         )

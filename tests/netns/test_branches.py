@@ -1,0 +1,285 @@
+"""Sandboxes with branch ENIs, in both modes: wiring, DEL, what is in the way, repair, and the ways of packets."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from ipamd.kernel.wiring import KernelWiring
+from ipamd.model.attachment import decode_alias
+from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX
+from ipamd.model.errors import BranchPendingError, WiringError
+from ipamd.model.family import IPV6
+from ipamd.model.kernel import wiring_differences
+from tests.netns.branched import TRUNK_MAC, Node
+from tests.netns.conftest import EACH_FAMILY, VPC6
+from tests.netns.test_wiring import talk
+
+pytestmark = [pytest.mark.privileged, EACH_FAMILY]
+
+EACH_MODE = pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "standard"])
+
+
+@pytest.fixture
+def node(make_world):
+    """A node in strict mode."""
+    return Node(make_world(pod_eni=True, early_demux_disabled=True))
+
+
+@pytest.fixture
+def vpc_address(family):
+    """Something of the VPC that is not on this node."""
+    return VPC6 if family is IPV6 else "10.0.77.7"
+
+
+def rules_of(node):
+    """Priority, selector and table of each rule."""
+    return {
+        (one["priority"], one.get("iif") or (one["src"] if one["src"] != "all" else ""), one["table"])
+        for one in node.host.ip("rule")
+    }
+
+
+def received(space, link):
+    """Packets that came by a link."""
+    return space.ip(f"-s link show {link}")[0]["stats64"]["rx"]["packets"]
+
+
+@EACH_MODE
+def test_wired_as_upstream_wires_it(node, is_strict):
+    """Links, tables, rules and names are those of amazon-vpc-cni-k8s (driver.go, SetupBranchENIPodNetwork): nodes change sides."""
+    _, spec = node.add(vlan=57, is_strict=is_strict)
+    link, veth, pod = "vlan.eth.57", spec.host_veth, str(spec.address)
+    assert veth.startswith("vlan" if is_strict else "eni")
+    shown = node.host.ip(f"link show {link}")[0]
+    assert (shown["address"], shown["ifalias"]) == (spec.branch.mac, node.wiring.survey().vlans[0].alias)
+    table = {(one["dst"], one.get("gateway"), one["dev"]) for one in node.host.ip("route show table 157")}
+    gateway = str(spec.branch.gateway)
+    assert table == {(gateway, None, link), ("default", gateway, link), *([(pod, None, veth)] if is_strict else [])}
+    assert node.host.ip(f"neigh show dev {link} nud permanent") == [], "the gateway is asked for"
+    main = {(one["dst"], one["dev"]) for one in node.host.ip("route show table main")}
+    assert ((pod, veth) in main) is not is_strict
+    found = rules_of(node)
+    of_branch = {(10, link, "157"), (10, veth, "157")} if is_strict else {(1536, pod, "157")}
+    assert {one for one in found if one[0] in (10, 512, 1536)} == of_branch
+    assert node.wiring.check(spec) == []
+
+
+def test_the_node_in_strict_mode(node, family):
+    """Its own table is asked behind the rules of branches; of IPv6 the router's neighbour discovery is still heard."""
+    of_router = {(0, "fe80:ec2::1", "local")} if family is IPV6 else set()
+    found = rules_of(node)
+    assert {one for one in found if one[2] == "local"} == {(20, "", "local"), *of_router}
+    assert (9, "lo", "113214") in found
+    reconciled = node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert reconciled == node.world.hostnet.reconcile(identity=node.world.identity(), enis=[], is_silent=True) == []
+
+
+@EACH_MODE
+def test_packets_take_the_way_of_the_mode(node, vpc_address, is_strict):
+    """Both ways, with the pod's own address; in strict mode what the node itself sends passes the branch ENI too."""
+    pod, spec = node.add(is_strict=is_strict)
+    own = str(spec.address)
+    assert talk(node.vpc, vpc_address, pod) == own
+    talk(pod, own, node.vpc)
+    time.sleep(0.05)  # the last of the connection before
+    before = received(node.host, spec.branch.link)
+    talk(pod, own, node.host)
+    assert (received(node.host, spec.branch.link) > before) is is_strict
+
+
+def test_a_pod_of_the_pool_reaches_one_in_strict_mode_through_the_vpc(node):
+    """And back: neither is led past the groups of the branch ENI."""
+    world = node.world
+    pod, spec = node.add()
+    other = world.space()
+    pooled = world.spec(other, number=30)
+    world.wiring.wire(pooled)
+    node.vpc.sh(
+        world.words(
+            f"ip route replace {pooled.address}/32 dev p0; ip neigh replace {pooled.address} dev p0 lladdr 02:00:00:00:00:01"
+        )
+    )
+    before = received(node.host, spec.branch.link)
+    assert talk(pod, str(spec.address), other) == str(pooled.address)
+    assert talk(other, str(pooled.address), pod) == str(spec.address)
+    assert received(node.host, spec.branch.link) > before
+
+
+@EACH_MODE
+def test_del_leaves_nothing(node, is_strict):
+    """Neither a link nor a route nor a rule, and the trunk's link stays."""
+    node.host.sh("ip link set eth2 up mtu 1500")
+    before = node.host.snapshot()
+    _, spec = node.add(is_strict=is_strict)
+    assert node.mark(spec).key == spec.key
+    assert not [one for one in node.wiring.survey().vlans if not one.is_dying]
+    node.wiring.sweep()
+    assert node.host.snapshot() == before
+
+
+def test_a_late_del_leaves_the_next_sandbox_alone(node, vpc_address):
+    """amazon-vpc-cni-k8s issues 1644, 1375: by name it would take the new sandbox's link. The same pod, the same branch ENI."""
+    _, old = node.add()
+    pod = node.world.space()
+    new = replace(old, key=node.world.key("successor"), netns=pod.path)
+    node.mark(old)
+    node.wiring.sweep()
+    node.wiring.wire(new)
+    node.world.hostnet.confine_sandboxes()
+    node.mark(old)
+    node.wiring.sweep()
+    assert node.wiring.check(new) == []
+    assert talk(node.vpc, vpc_address, pod) == str(new.address)
+
+
+def test_a_late_del_leaves_another_pods_link_alone(node):
+    """The ID went on to another pod meanwhile: the alias has that one's address."""
+    _, old = node.add(vlan=5, number=200)
+    node.mark(old)
+    pod = node.world.space()
+    new = node.spec(pod, vlan=5, number=201)
+    node.wiring.wire(new)
+    node.mark(old)
+    node.wiring.sweep()
+    assert node.wiring.check(new) == []
+
+
+def test_what_is_in_the_way(node):
+    """One ID, one link: a dying one, one without an owner and one of an earlier try go; that of a sandbox that is there refuses."""
+    _, first = node.add(vlan=5, number=200)
+    second = node.spec(node.world.space(), vlan=5, number=201)
+    with pytest.raises(WiringError, match=f"VLAN 5 leads to {first.host_veth}"):
+        node.wiring.wire(second)
+    assert node.wiring.check(first) == []
+    assert second.host_veth not in node.host.link_names()
+    node.host.sh(f"ip link del {first.host_veth}")
+    node.wiring.wire(second)
+    assert node.wiring.check(second) == []
+    node.wiring.wire(second)
+    assert node.wiring.check(second) == []
+
+
+def test_stale_rules_of_the_names_go(node):
+    """The pod's earlier sandbox had another VLAN: its rule would lead the new one's packets by another pod's branch ENI."""
+    spec = node.spec(node.world.space())
+    node.host.sh(
+        node.world.words(f"ip rule add prio 10 iif {spec.host_veth} lookup 109; ip rule add prio 10 iif vlan.eth.5 lookup 109")
+    )
+    node.wiring.wire(spec)
+    assert {one for one in rules_of(node) if one[0] == 10} == {(10, spec.host_veth, "105"), (10, "vlan.eth.5", "105")}
+
+
+def test_without_the_trunks_link(node):
+    """It is on its way: the runtime comes again."""
+    spec = replace(node.spec(node.world.space()), trunk_mac="02:00:00:00:99:99")
+    with pytest.raises(BranchPendingError):
+        node.wiring.wire(spec)
+    assert node.host.link_names() == {"eth0", "eth1", "eth2"}
+
+
+@EACH_MODE
+def test_every_refusal_is_undone(node, is_strict):
+    """Whatever step the kernel refuses: nothing is left (I5)."""
+    pod = node.world.space()
+    spec = node.spec(pod, is_strict=is_strict)
+    steps = []
+    KernelWiring(
+        node.world.netns, veth_prefix="eni", families=lambda: (node.world.family,), vlan_links=node.links,
+        failpoint=lambda step: bool(steps.append(step)),
+    ).wire(spec)  # fmt: skip
+    node.wiring.unwire(spec)
+    assert [step for step in steps if spec.branch.link in step]
+    before = node.host.snapshot()
+    for failing in dict.fromkeys(one for one in steps if not one.startswith(("look at", "delete"))):
+        wiring = node.new_wiring(failpoint=failing.__eq__)
+        with pytest.raises(WiringError):
+            wiring.wire(spec)
+        assert node.host.snapshot() == before, failing
+
+
+@EACH_MODE
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "ip link del {link}",
+        "ip link set {link} down",
+        "ip link set {link} address 02:00:00:00:66:66",
+        "ip link set {link} alias somebody",
+        "ip route flush table 105",
+        "ip route add 128.0.0.0/1 via {gateway} dev {link} table 105",
+        "ip rule del prio 10 iif {link}; ip rule del prio 1536; true",
+        "ip rule add prio 10 iif {link} lookup 109",
+        "ip link set eth2 down; ip link set {link} down",
+        "ip route flush table 113214; ip route del {pod} table 113213; true",
+        "ip link set {veth} down; ip link set {veth} up",
+    ],
+)
+def test_put_back(node, vpc_address, damage, is_strict):
+    """What others did to the way is found by one survey and made good, and packets go again."""
+    pod, spec = node.add(is_strict=is_strict)
+    words = {"link": spec.branch.link, "gateway": spec.branch.gateway, "pod": spec.address, "veth": spec.host_veth}
+    node.host.sh(node.world.words(damage.format(**words)))
+    known = replace(spec, trunk_mac=TRUNK_MAC)
+    if "route flush table 113214" in damage or wiring_differences(spec, node.wiring.survey()):
+        assert node.wiring.check(spec) != [], damage
+        assert node.wiring.repair([known]) != []
+    node.world.hostnet.confine_sandboxes()
+    assert node.wiring.check(spec) == []
+    assert node.wiring.repair([known]) == []
+    assert talk(node.vpc, vpc_address, pod) == str(spec.address)
+
+
+def test_without_the_trunk_a_link_is_not_repaired(node):
+    """What is missing is said, and nothing of the rest is guessed."""
+    _, spec = node.add()
+    node.host.sh(f"ip link del {spec.branch.link}")
+    (sentence,) = node.wiring.repair([replace(spec, trunk_mac="")])
+    assert sentence == f"VLAN link vlan.eth.5 of {spec.key} is missing: not repaired: the trunk ENI is not known"
+
+
+@EACH_MODE
+def test_what_nobody_owns_is_removed(node, is_strict):
+    """Without a row: by what the survey shows of veth and VLAN link."""
+    _, spec = node.add(is_strict=is_strict)
+    seen = node.wiring.survey()
+    (veth,), (link,) = seen.branches, seen.vlans
+    assert (veth.key, link.address, link.eni_id, link.branch) == (spec.key, spec.address, spec.eni_id, spec.branch)
+    assert decode_alias(veth.alias) is None, "earlier releases leave it alone"
+    node.wiring.remove_leftover(host_veth=veth.name, address=link.address, key=veth.key, branch=link.branch)
+    left = node.wiring.survey()
+    assert (left.branches, left.vlans, left.branch_routes, left.incoming_rules) == ((), (), frozenset(), frozenset())
+
+
+@EACH_MODE
+def test_renamed_with_its_rules(node, vpc_address, is_strict):
+    """A successor needs the name: what leads the living one's packets follows."""
+    pod, spec = node.add(is_strict=is_strict)
+    to = f"{STRICT_VETH_PREFIX if is_strict else 'eni'}0123456789a"
+    node.wiring.rename_veth(host_veth=spec.host_veth, to=to, address=spec.address, branch=spec.branch)
+    renamed = replace(spec, host_veth=to)
+    assert node.wiring.check(renamed) == []
+    assert talk(node.vpc, vpc_address, pod) == str(spec.address)
+
+
+@EACH_MODE
+def test_would_a_packet_arrive(node, is_strict):
+    """A rule of others ahead of ours, which no comparison of objects shows."""
+    _, spec = node.add(is_strict=is_strict)
+    ways = node.world.hostnet.way_differences
+    assert ways([spec], enis=[]) == []
+    node.host.sh(node.world.words(f"ip rule add prio 5 iif {spec.branch.link} blackhole"))
+    assert [one.subject for one in ways([spec], enis=[])] == [str(spec.address)]
+
+
+def test_the_links_are_nobodys_second_way(node):
+    """A VLAN link is neither an ENI's, nor a host veth, nor a link of others into a sandbox."""
+    _, spec = node.add()
+    node.world.hostnet.confine_sandboxes()
+    assert node.world.hostnet.foreign_links() == ()
+    assert TRUNK_MAC in node.world.hostnet.links()
+    seen = node.wiring.survey()
+    assert [one.name for one in (*seen.veths, *seen.egress, *seen.branches)] == [spec.host_veth]
+    assert spec.branch.link.startswith(LINK_PREFIX)
