@@ -19,6 +19,7 @@ from ipamd.kernel import ruleset
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
+from ipamd.kernel.routing import HostLooker
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.errors import DatastoreError, SettingsError
@@ -39,6 +40,7 @@ from ipamd.ports import (
     PodFactsSource,
     PolicyAgent,
     Runtime,
+    VlanLinks,
     Wiring,
     no_failpoint,
 )
@@ -104,10 +106,17 @@ class Adapters:
         return self.has_run_before and not self.opened.report.is_intact
 
 
-def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Process | None = None) -> Adapters:
+def connect(
+    current: CurrentSettings,
+    *,
+    has_run_before: bool,
+    ec2_process: Process | None = None,
+    vlan_links: VlanLinks | None = None,
+) -> Adapters:
     """Open the datastore and make the adapters; none of them has asked anything yet.
 
     `has_run_before`: a daemon has served this run directory since the machine booted. `ec2_process`: one that is started already.
+    `vlan_links`: who makes these; by default the kernel does.
     Raises: DatastoreError, SettingsError.
     """
     settings, family = current.now, current.now.network.family
@@ -132,12 +141,13 @@ def connect(current: CurrentSettings, *, has_run_before: bool, ec2_process: Proc
     node_info = NodeInfo(metadata, datastore=opened.datastore, clock=clock)
     history = _history(settings, opened, boot_id=boot_id, clock=clock, node_info=node_info)
     client = Ec2Child(settings.cloud, region=node_info.region, process=ec2_process, report=partial(health.report, "ec2 process"))
+    hostnet = _host_network(host, current, opened, node_info)
     return Adapters(
         clock=clock,
         health=health,
         opened=opened,
-        wiring=_wiring(host, settings, failpoint, opened.datastore),
-        hostnet=_host_network(host, current, opened, node_info),
+        wiring=_wiring(host, settings, failpoint, opened.datastore, looker=hostnet.looker, vlan_links=vlan_links),
+        hostnet=hostnet,
         metadata=metadata,
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client, family=family),
@@ -198,7 +208,15 @@ def load_network(config: SubnetsConfig) -> CustomNetwork | None:
     return parse(text, source=str(path))
 
 
-def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint, datastore: Datastore) -> KernelWiring:
+def _wiring(
+    host: HostNetns,
+    settings: Settings,
+    failpoint: Failpoint,
+    datastore: Datastore,
+    *,
+    looker: HostLooker,
+    vlan_links: VlanLinks | None,
+) -> KernelWiring:
     def kernel_failpoint(step: str) -> bool:
         failpoint("kernel." + "-".join(step.split()[:2]))
         return False
@@ -210,6 +228,8 @@ def _wiring(host: HostNetns, settings: Settings, failpoint: Failpoint, datastore
         families=lambda: ruleset.families(settings.network, datastore.attachments()),
         failpoint=kernel_failpoint,
         is_strict=is_strict,
+        looker=looker,
+        vlan_links=vlan_links,
     )
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ipamd.bootstrap import App
     from ipamd.lifecycle import Lifecycle
     from ipamd.metrics_port import LatePorts
+    from ipamd.ports import VlanLinks
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
@@ -109,8 +110,11 @@ class Signals:
         return self._failure if number == FAILURE else signal.Signals(number).name
 
 
-def main() -> int:
-    """Run the daemon until it is told to exit; returns the exit status. `ipamd datastore ...` works on its file instead."""
+def main(*, vlan_links: VlanLinks | None = None) -> int:
+    """Run the daemon until it is told to exit; returns the exit status. `ipamd datastore ...` works on its file instead.
+
+    `vlan_links`: who makes these where the kernel cannot, as on a lab's machine.
+    """
     if sys.argv[1:2] == ["datastore"]:
         from ipamd.datastore import command
 
@@ -136,7 +140,7 @@ def main() -> int:
     _raise_descriptor_limit(settings.daemon.max_concurrent_rpcs)
     signals = Signals()
     try:
-        return run(CurrentSettings(settings), signals, early=early)
+        return run(CurrentSettings(settings), signals, early=early, vlan_links=vlan_links)
     except SettingsError as error:
         log.error("the daemon ends error=%s", error)
         return EXIT_SETTINGS
@@ -177,7 +181,7 @@ def _raise_descriptor_limit(rpc_count: int) -> None:
         log.warning("the limit of descriptors is too low limit=%d needed=%d rpcs=%d", wanted, needed, rpc_count)
 
 
-def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket]) -> int:
+def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket], vlan_links: VlanLinks | None = None) -> int:
     """Serve until told to exit. `early`: see `listen`. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
     from ipamd.cloud.child import start
 
@@ -194,7 +198,8 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     from ipamd.model.freeze import FreezeCause
 
     current.follow(lambda now: now.daemon.log_level, logs.set_level)
-    app = App(connect(current, has_run_before=has_run_before, ec2_process=ec2_process), current)
+    adapters = connect(current, has_run_before=has_run_before, ec2_process=ec2_process, vlan_links=vlan_links)
+    app = App(adapters, current)
     health = app.context.health
     server = RpcServer(
         run_dir=settings.daemon.run_dir,

@@ -22,6 +22,7 @@ from ipamd.host.repair_backoff import Fights
 from ipamd.model import kernel as dataplane
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, WiringSpec, host_veths
+from ipamd.model.branch import TABLE_BASE, VLAN_MAX
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import EniState
@@ -43,6 +44,7 @@ from ipamd.model.kernel import (
     duplicate_addresses,
     stray_rules,
     veth_differences,
+    vlan_differences,
     wiring_differences,
 )
 from ipamd.model.words import first_of
@@ -129,6 +131,8 @@ def scope_of(change: HostChange, datastore: Datastore) -> Scope | None:
             return Scope.LINKS
         case ChangeKind.LINK:
             is_ours = _is_link_damaged(change, datastore)
+        case ChangeKind.VLAN_LINK:
+            is_ours = _is_vlan_damaged(change, datastore)
         case _:
             is_ours = _concerns_us(change, datastore)
     return Scope.EVERYTHING if is_ours else None
@@ -149,6 +153,13 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
     return spec is not None and (veth.name != spec.host_veth or bool(veth_differences(spec, veth)))
 
 
+def _is_vlan_damaged(change: HostChange, datastore: Datastore) -> bool:
+    link = change.vlan
+    named = (recorded_spec(one) for one in datastore.attachments() if link and one.branch and one.branch.link == link.name)
+    # An ADD makes the link before its row is stored, and a DEL marks it before its row goes.
+    return any(not (link and link.is_dying) and bool(vlan_differences(one, None if change.is_gone else link)) for one in named)
+
+
 def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
     """Whether an address, a route or a rule is of our addresses, subnets, tables or priorities."""
     address, kind = change.address, change.kind
@@ -158,6 +169,10 @@ def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
         return row.is_in_use or not is_of_del
     if address is not None and address in family_of(address).egress.network:
         return not change.is_gone or any(one.other_address == address for one in datastore.attachments())
+    may_be_branch = TABLE_BASE < change.table <= TABLE_BASE + VLAN_MAX or change.table == dataplane.STRICT_TABLE
+    branched = (one.route_table for one in datastore.attachments() if one.branch) if may_be_branch else ()
+    if any(change.table in (table, dataplane.STRICT_TABLE) for table in branched):
+        return True
     enis = datastore.enis()
     if kind is ChangeKind.ADDRESS:
         return address is not None and any(address in eni.subnet_cidr for eni in enis)
@@ -391,7 +406,9 @@ class HostNetworkReconciler(Service):
                     if attachment.key in moved:  # the record comes first, because DEL goes by it
                         with self._datastore.transaction() as uow:
                             attachment = uow.move_table(attachment.key, route_table=moved[attachment.key])
+                    trunk = self._enis.book.trunk() if attachment.branch else None
                     spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment))
+                    spec = replace(spec, trunk_mac=trunk[1]) if trunk else spec
                     if attachment.is_cut_off:
                         repairs.append(self._wiring.cut_off(spec))
                         continue

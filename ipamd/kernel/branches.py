@@ -216,6 +216,12 @@ def _route_removal(one: BranchRoute, sock: NetlinkSocket) -> Message:
     )
 
 
+def is_link_of(link: messages.Link, address: IpAddress) -> bool:
+    """Whether a link is to the branch ENI with an address: its alias says so, or nothing yet."""
+    known = survey.vlan_link(link)
+    return known is not None and known.address in (None, address)
+
+
 def ending(
     sock: NetlinkSocket, branch: Branch, *, address: IpAddress, host_veth: str | None, is_deleted: bool = False
 ) -> list[Message]:
@@ -225,8 +231,7 @@ def ending(
     """
     link, names = checks.find_link(sock, branch.link), [host_veth] if host_veth else []
     batch = list[Message]()
-    known = None if link is None else survey.vlan_link(link)
-    if link is None or (known and known.address in (None, address)):
+    if link is None or is_link_of(link, address):
         names.append(branch.link)
     if link is not None and branch.link in names:
         down = messages.change_link(link.index, step=f"take link {link.name} down", is_up=False, group=uapi.DYING_GROUP)

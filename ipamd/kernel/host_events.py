@@ -242,7 +242,9 @@ def _link_events(notices: Iterable[Notice], veth_prefix: str) -> Iterator[LinkEv
             yield HostChange(ChangeKind.LINK, veth=veths[0])
         elif veths:
             yield HostChange(ChangeKind.VETH_GONE)
-        elif link.kind:
+        elif vlan := survey.vlan_link(link):
+            yield HostChange(ChangeKind.VLAN_LINK, vlan=vlan, is_gone=message_kind == uapi.RTM_DELLINK)
+        if link.kind and not veths:
             yield HostChange(ChangeKind.OTHER_LINK)  # it may lead into a sandbox, or have led there
         if not veths and link.mac and routing.may_be_eni(link, veth_prefix=veth_prefix):
             latest[link.mac] = LINKS[message_kind]  # several links may have had an ENI's MAC: the last one tells

@@ -85,7 +85,8 @@ class KernelHostNetwork(HostNetwork):
             host, nft, veth_prefix=config.veth_prefix, families=lambda: ruleset.families(self._config, self._attachments())
         )
         self._link_wait_s = link_wait_s
-        self._looker = HostLooker(veth_prefix=config.veth_prefix, family=config.family)
+        self.looker = HostLooker(veth_prefix=config.veth_prefix, family=config.family)
+        """Who knows the links of ENIs by MAC."""
         self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=ruleset.families(config, attachments()))
         self._filtered = frozenset[str]()
         self._primary_name = ""  # of the primary ENI's link, from the last look
@@ -109,7 +110,7 @@ class KernelHostNetwork(HostNetwork):
     def _set_up_node(self, identity: InstanceIdentity) -> None:
         self._table.forget()
         with self._host.netlink() as sock:
-            look = self._looker.look(sock, [identity.primary_mac])
+            look = self.looker.look(sock, [identity.primary_mac])
         _, refusals = self._repair_node(look, identity)
         if refusals:
             raise refusals[0]
@@ -137,7 +138,7 @@ class KernelHostNetwork(HostNetwork):
             if self._config.family is IPV4:
                 return ""
             with self._host.netlink() as sock:
-                look = self._looker.look(sock, ())
+                look = self.looker.look(sock, ())
             said = self._carry_out(routing.rest_repairs(look, ()), subject=NODE, held=())
             if self._nft.list_table(ruleset.IPV6):
                 self._nft.run(ruleset.IPV6.removal())
@@ -177,7 +178,7 @@ class KernelHostNetwork(HostNetwork):
     def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
         with self._host.netlink() as sock:  # no lock, so not behind a repair: a link that goes is news at once
             if macs is not None:
-                return frozenset(self._looker.links(sock, macs))
+                return frozenset(self.looker.links(sock, macs))
             found = survey.links_of(sock, kind="")
         prefix = self._config.veth_prefix
         return frozenset(MacAddress(link.mac) for link in found if link.mac and routing.may_be_eni(link, veth_prefix=prefix))
@@ -200,7 +201,7 @@ class KernelHostNetwork(HostNetwork):
             return
         with self._lock:
             with self._host.netlink() as sock:
-                look = self._looker.look(sock, [eni.mac])
+                look = self.looker.look(sock, [eni.mac])
             self._repair_eni(look, eni, link)
 
     def answer_for(self, prefixes: Iterable[IpNetwork]) -> None:
@@ -240,7 +241,7 @@ class KernelHostNetwork(HostNetwork):
         secondary = self._secondary(enis)
         with self._lock:
             with self._host.netlink() as sock:
-                look = self._looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)], is_silent=is_silent)
+                look = self.looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)], is_silent=is_silent)
             sentences = []
             for eni in secondary:
                 link = look.links.get(eni.mac)
@@ -286,7 +287,7 @@ class KernelHostNetwork(HostNetwork):
         macs = [eni.mac for eni in secondary] + ([identity.primary_mac] if identity is not None else [])
         with self._lock:
             with self._host.netlink() as sock:
-                look = self._looker.look(sock, macs)
+                look = self.looker.look(sock, macs)
             found: list[RoutingDifference] = []
             for eni in secondary:
                 found += self._eni_differences(look, eni)
@@ -297,7 +298,7 @@ class KernelHostNetwork(HostNetwork):
 
     def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
         with self._host.netlink() as sock:  # no lock: nothing waits for what is only asked
-            links = self._looker.links(sock, (eni.mac for eni in enis))
+            links = self.looker.links(sock, (eni.mac for eni in enis))
             outside, is_ipv4 = self._config.family.outside, self._config.family is IPV4  # the router of IPv6 is link-local
             uplinks: dict[int, tuple[messages.Link, IpAddress]] = {
                 eni.route_table: (links[eni.mac], gateway(eni.subnet_cidr) if is_ipv4 else outside)
@@ -463,7 +464,7 @@ class KernelHostNetwork(HostNetwork):
             if made:
                 # Routes need the link up, and an address changes what follows: what comes next is compared anew.
                 with self._host.netlink() as sock:
-                    look = self._looker.look(sock, look.links)
+                    look = self.looker.look(sock, look.links)
         return sentences
 
     def _eni_repairs(self, look: HostLook, eni: Eni, link: messages.Link) -> tuple[Iterator[Repair], ...]:

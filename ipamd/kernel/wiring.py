@@ -349,7 +349,7 @@ class KernelWiring(Wiring):
         with self._host.netlink() as host:
             links = [self._own_veth(host, spec.host_veth, key=spec.key)]
             if spec.branch is not None and (link := checks.find_link(host, spec.branch.link)):
-                links += [link] if branches.is_link_of(link, spec.branch, spec.address) else []
+                links += [link] if branches.is_link_of(link, spec.address) else []
             downs = [messages.change_link(one.index, step=f"take link {one.name} down", is_up=False) for one in links if one]
             host.carry_out(downs, what=f"cutting off {spec.key}")
         return f"sandbox {spec.key} with {spec.address} is cut off: {', '.join(one.name for one in links if one)} taken down"

@@ -195,7 +195,8 @@ class LinkEvent:
 
 
 class ChangeKind(StrEnum):
-    """What of the host changed. VETH_GONE: a host veth of ours. OTHER_LINK: one that is neither that nor an ENI's.
+    """What of the host changed. VETH_GONE: a host veth of ours. OTHER_LINK: one that is neither that nor an ENI's. VLAN_LINK: one that
+    leads to a branch ENI.
 
     MISSED: something, and the notification of it was lost.
     """
@@ -203,6 +204,7 @@ class ChangeKind(StrEnum):
     LINK = "link"
     OTHER_LINK = "other-link"
     VETH_GONE = "veth-gone"
+    VLAN_LINK = "vlan-link"
     ADDRESS = "address"
     ROUTE = "route"
     RULE = "rule"
@@ -215,13 +217,14 @@ class ChangeKind(StrEnum):
 class HostChange:
     """A change of the host's networking that was not made by this daemon's wiring, as far as its kind tells.
 
-    `veth`: a host veth as it is now (LINK). `address`, `length`: of an interface, a route's destination, or a rule's selector.
-    `table`: of a route or a rule; `priority` of a rule. `is_gone`: of a route that was removed. `process`: who changed nftables, as
-    the kernel tells it.
+    `veth`, `vlan`: a host veth or a VLAN link as it is now (LINK, VLAN_LINK). `address`, `length`: of an interface, a route's
+    destination, or a rule's selector. `table`: of a route or a rule; `priority` of a rule. `is_gone`: of a route or a VLAN link that
+    was removed. `process`: who changed nftables, as the kernel tells it.
     """
 
     kind: ChangeKind
     veth: HostVeth | None = None
+    vlan: VlanLink | None = None
     address: IpAddress | None = None
     length: int = 0
     table: int = 0
