@@ -45,7 +45,10 @@ def rules_of(node):
 def lines(node):
     """What a wiring could leave behind, line by line, but for what eth0 has: the kernel takes its time with that's own address."""
     found = node.host.snapshot()
-    return {what: [one for one in (text.splitlines() if what != "link" else text) if "eth0" not in one] for what, text in found.items()}
+    return {
+        what: [one for one in (text.splitlines() if what != "link" else text) if "eth0" not in one]
+        for what, text in found.items()
+    }
 
 
 def received(space, link):
