@@ -1,0 +1,172 @@
+"""Sandboxes in strict mode are confined: what one sends in another's name goes nowhere; the rule to local moves unnoticed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from ipamd.kernel import ruleset
+from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.model.attachment import Attachment, NetnsIdentity
+from ipamd.model.family import IPV6
+from ipamd.settings import NetworkConfig
+from tests.netns import packets
+from tests.netns.branched import Node
+from tests.netns.conftest import EACH_FAMILY, NODE6, VPC6
+
+pytestmark = [pytest.mark.privileged, EACH_FAMILY]
+
+
+class Confined(Node):
+    """Two sandboxes in strict mode and one of the pool; `names` of everybody that packets could be sent in the name of."""
+
+    def __init__(self, world):
+        super().__init__(world)
+        is_ipv6 = world.family is IPV6
+        self.pod, self.mine = self.add(vlan=5, number=200)
+        self.other_pod, self.other = self.add(vlan=6, number=201)
+        self.pool_pod = world.space()
+        self.pooled = world.spec(self.pool_pod, number=30)
+        self.wiring.wire(self.pooled)
+        self.node_address, self.vpc_address, outside = (
+            (str(NODE6), VPC6, "2001:db8:99::1") if is_ipv6 else ("10.0.0.10", "10.0.77.7", "192.0.2.9")
+        )
+        self.own = str(self.mine.address)
+        self.foreign = [
+            str(self.pooled.address),
+            str(self.other.address),
+            self.node_address,
+            str(self.mine.branch.gateway),
+            outside,
+        ]
+        self.targets = [self.vpc_address, self.node_address, str(self.pooled.address), str(self.other.address), outside]
+        self.udp = packets.udp6 if is_ipv6 else packets.udp
+
+    def arrives(self, sender, sources, own, *, targets=()):
+        """What arrives anywhere of what is sent from these sources; an honest packet to the VPC ends it."""
+        listening = [(self.vpc, "p0"), (self.vpc, "b5"), (self.vpc, "b6")]
+        listening += [(one, "eth0") for one in (self.pod, self.other_pod, self.pool_pod) if one is not sender]
+        with contextlib.ExitStack() as stack:
+            ear = packets.Ear(stack, links=listening, ports=[self.host, self.vpc])
+            frames = [self.udp(one, target, b"spoofed") for one in sources for target in targets or self.targets]
+            kind = packets.ETH_P_IPV6 if self.world.family is IPV6 else packets.ETH_P_IP
+            packets.send(sender, "eth0", [*frames, self.udp(own, self.vpc_address, b"honest")], kind=kind)
+            heard = ear.heard(b"", until=b"honest")
+            spoofed = [one for one in heard if b"spoofed" in one]
+            return spoofed, any(b"honest" in one for one in heard)
+
+
+@pytest.fixture
+def node(make_world):
+    """A node in strict mode."""
+    return Confined(make_world(pod_eni=True, early_demux_disabled=True))
+
+
+def test_a_sandbox_speaks_in_its_own_name_only(node):
+    """Not in that of one of the pool, of another branch, of the node, of the router or of anybody outside; and nobody in its name."""
+    assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
+    assert node.arrives(node.pool_pod, [node.own], str(node.pooled.address)) == ([], True)
+    assert node.arrives(node.other_pod, [node.own], str(node.other.address)) == ([], True)
+    assert node.world.hostnet.confine_sandboxes() == []
+    assert node.world.hostnet.dropped_packets()["source"] >= len(node.foreign) + 2
+
+
+def test_the_bit_is_gone_when_others_look(node):
+    """The mark is for one lookup: neither Calico nor kube-proxy nor a rule for marks ever sees it; theirs stay."""
+    family = node.world.family.nft
+    node.host.sh(
+        f"nft 'add table {family} t; add chain {family} t before {{ type filter hook prerouting priority -460; }};"
+        f"add rule {family} t before meta mark set 0x4080;"
+        f"add chain {family} t c {{ type filter hook prerouting priority -449; }};"
+        f"add rule {family} t c meta mark and 0x2000 != 0 counter; add rule {family} t c meta mark 0x4080 counter'"
+    )
+    assert node.arrives(node.pod, [], node.own)[1]
+    listed = json.loads(node.host.sh(f"nft -j list chain {family} t c"))["nftables"]
+    counts = [each["counter"]["packets"] for one in listed if "rule" in one for each in one["rule"]["expr"] if "counter" in each]
+    assert counts[0] == 0
+    assert counts[1] > 0
+
+
+def test_after_a_flush(node, family):
+    """Of IPv4 the links' own check of sources is left; of IPv6 nothing is, until the next look, which a flush calls for at once."""
+    node.host.sh("nft flush ruleset")
+    spoofed, is_heard = node.arrives(node.pod, node.foreign, node.own, targets=[node.vpc_address])
+    assert is_heard
+    assert bool(spoofed) is (family is IPV6)
+    assert node.world.hostnet.are_tables_in_place() is False
+    assert node.world.hostnet.confine_sandboxes() != []
+    assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
+
+
+def test_without_the_reverse_route_nothing_passes(node):
+    """The permission is the route: what lost it is cut off, not let through; and the audit says what is missing."""
+    node.host.sh(node.world.words("ip rule del prio 9"))
+    assert node.arrives(node.pod, node.foreign, node.own) == ([], False)
+    found = node.world.hostnet.differences(identity=node.world.identity(), enis=[])
+    assert ["rule 9" in one.what for one in found] == [True]
+    (sentence,) = node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert "rule 9" in sentence
+    assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
+
+
+def test_the_rule_to_local_moves_without_a_lost_packet(make_world, family):
+    """There and back again, while the node talks to itself; the last state is the kernel's own."""
+    world = make_world()
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    before = world.host.sh(f"ip {world.dash} rule")
+    kind, own = (socket.AF_INET6, str(NODE6)) if family is IPV6 else (socket.AF_INET, "10.0.0.10")
+    settings = [world.config, NetworkConfig(ipv4=family is not IPV6, ipv6=family is IPV6, pod_eni=True)]
+    with contextlib.ExitStack() as stack:
+        hears, speaks = (stack.enter_context(world.host.call(socket.socket, kind, socket.SOCK_DGRAM)) for _ in range(2))
+        hears.bind((own, 4000))
+        hears.settimeout(3)
+        until, count = time.monotonic() + 2.0, [0]
+
+        def speak():
+            while time.monotonic() < until:
+                speaks.sendto(b"to myself", (own, 4000))
+                assert hears.recv(16) == b"to myself"
+                count[0] += 1
+
+        speaking, number = world.host.submit(speak), 0
+        while not speaking.done() and number < 500:
+            number += 1
+            world.hostnet.use(settings[number % 2], world.identity())
+        speaking.result(timeout=10)
+    assert count[0] > 100
+    assert number > 5
+    world.hostnet.use(settings[1], world.identity())
+    assert "from all lookup local" in next(
+        one for one in world.host.sh(f"ip {world.dash} rule").splitlines() if one.startswith("20:")
+    )
+    world.hostnet.use(settings[0], world.identity())
+    assert world.host.sh(f"ip {world.dash} rule") == before
+
+
+def test_it_stays_while_a_sandbox_in_strict_mode_lives(make_world, family):
+    """The setting is off; what lives keeps what it was wired with, its confinement too. Its last DEL puts the kernel's rule back."""
+    node = Node(make_world(pod_eni=True))
+    _, spec = node.add()
+    rows = [
+        Attachment(
+            spec.key, spec.address, spec.eni_id, spec.route_table, spec.host_veth, spec.netns, NetnsIdentity(0, 0), "", b"{}",
+            datetime.now(UTC), branch=spec.branch,
+        )
+    ]  # fmt: skip
+    off = NetworkConfig(ipv4=family is not IPV6, ipv6=family is IPV6)
+    hostnet = KernelHostNetwork(node.world.netns, config=off, nft=node.world.nft, attachments=lambda: rows)
+    hostnet.confine_sandboxes()
+    said = hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert not [one for one in said if "rule" in one]
+    assert "from_strict" in node.host.sh(f"nft list table {family.nft} {ruleset.IPV4.name}")
+    rows.clear()
+    said = hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert [one for one in said if "rule 20 lookup 255 is not needed" in one]
+    assert hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
+    assert "20:" not in node.host.sh(f"ip {node.world.dash} rule")
