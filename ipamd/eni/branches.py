@@ -1,7 +1,7 @@
 """Compare the branch ENIs of sandboxes with EC2: once for each new one, in one Describe for all that are due.
 
 The annotation that names a pod's branch ENI is a stranger's text until EC2 confirms it. What contradicts it counts after a second
-answer, a minute later (docs/adr/0017); that EC2 shows no such ENI, or does not answer, contradicts nothing (I11). The outcome is in
+answer, a minute later (docs/adr/0049); that EC2 shows no such ENI, or does not answer, contradicts nothing (I11). The outcome is in
 the sandbox's row, so that neither an idle node nor a restart asks again (I13). In strict mode a sandbox that is contradicted is cut
 off by the host network's passes (`ipamd/host/network.py`) until an answer agrees. Rejected: to ask in the ADD (I12).
 """
