@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ipamd import daemon
 from ipamd.core.clock import SystemClock
+from lab.node.vlan_standin import VlanStandIn
 
 OFFSET_PATH = Path("/run/chaos-clock")  # in the node, whose /run is its own
 """Seconds, as text, that the daemon's wall clock is off; a missing file means 0."""
@@ -53,4 +54,4 @@ if __name__ == "__main__":
     SystemClock.now = skewed_now  # type: ignore[assignment, method-assign]  # the one purpose of this module
     passed = PassedTime()
     SystemClock.monotonic = lambda clock: passed.monotonic(clock)  # type: ignore[assignment, method-assign]
-    sys.exit(daemon.main())
+    sys.exit(daemon.main(vlan_links=VlanStandIn()))

@@ -1,4 +1,4 @@
-"""VLAN links that the machine's kernel cannot make, for a daemon of the lab.
+"""The daemon with VLAN links that the machine's kernel cannot make: `python -m lab.node.vlan_standin`, in place of ipamd.daemon.
 
 All of ipamd makes a VLAN link by one message, which has a seam (`ipamd/ports.py`, VlanLinks); everything else that it does with one,
 it does with this stand-in as with the kernel's own.
@@ -7,9 +7,11 @@ it does with this stand-in as with the kernel's own.
 from __future__ import annotations
 
 import socket
-from typing import Any
+import sys
 
+from ipamd import daemon
 from ipamd.model.errors import WiringError
+from ipamd.model.ids import MacAddress
 from lab.fabric import vlan as stand_in
 from lab.fabric.errors import FabricError
 
@@ -17,12 +19,16 @@ from lab.fabric.errors import FabricError
 class VlanStandIn:
     """Makes VLAN links in the namespace of the calling thread."""
 
-    def make(self, name: str, *, vlan: int, parent: int, mac: Any) -> bool:
+    def make(self, name: str, *, vlan: int, parent: int, mac: MacAddress) -> bool:
         """See the port."""
         try:
-            stand_in.make(socket.if_indextoname(parent), name, vlan, mac=str(mac))
+            stand_in.make(socket.if_indextoname(parent), name, vlan, mac=mac)
         except FileExistsError:
             return False
         except (FabricError, OSError) as error:
             raise WiringError(f"the stand-in of VLAN link {name}: {error}") from error
         return True
+
+
+if __name__ == "__main__":
+    sys.exit(daemon.main(vlan_links=VlanStandIn()))
