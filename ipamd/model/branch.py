@@ -43,7 +43,7 @@ ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE)
 
 POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
 """Capability under which containerd (from 1.5) and CRI-O (from 1.29) hand over a pod's annotations, those of its first moment.
-Source: containerd pkg/cri/annotations/annotations.go; github.com/cri-o/cri-o pull request 7342."""
+Source: containerd internal/cri/server/sandbox_run.go, cniNamespaceOpts; github.com/cri-o/cri-o pull request 7342."""
 
 TABLE_BASE = 100
 """Route table of a branch: this and its VLAN ID. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go."""
