@@ -20,7 +20,7 @@ image_packages=(buildah:/usr/bin/buildah mmdebstrap:/usr/bin/mmdebstrap skopeo:/
 machine_packages=(cpio:/usr/bin/cpio kmod:/usr/sbin/depmod qemu-system-arm:/usr/bin/qemu-system-aarch64
                   qemu-user-static:/usr/bin/qemu-aarch64-static)
 # A test in tests/heavy that needs another tool gets its package here.
-heavy_packages=(chromium:/usr/bin/chromium prometheus:/usr/bin/promtool)
+heavy_packages=(chromium:/usr/bin/chromium prometheus:/usr/bin/promtool qemu-system-x86:/usr/bin/qemu-system-x86_64)
 # Python tools have an environment of their own, build/heavy/venv: none of them is imported by a test.
 image_python="cyclonedx-bom >= 7, < 8"
 lock_python="pip-tools >= 7.5, < 8"
@@ -91,6 +91,7 @@ heavy() {
     image
     lock
     manifests
+    vlan_kernel
 }
 
 python_tool() { # PROGRAM REQUIREMENT
@@ -121,6 +122,21 @@ from_go() { # PROGRAM PACKAGE@VERSION
     [ ! -x "build/heavy/$1" ] && command -v go >/dev/null || return 0
     GOBIN=$PWD/build/heavy GOFLAGS= timeout -k 5 900 go install -trimpath "$2" >/dev/null 2>&1 \
         || echo "setup: $1 could not be built from its Go module $2; tests with it are skipped" >&2
+}
+
+vlan_kernel() {
+    # A kernel with VLAN links for tests/heavy/test_vlan_links.py: unpacked, not installed.
+    local target=build/heavy/vlan-kernel work package
+    [ ! -d "$target/boot" ] && command -v apt-get >/dev/null || return 0
+    work=$(mktemp -d)
+    package=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-\S*\)/\1/p' | head -n 1)
+    if [ -n "$package" ] && (cd "$work" && apt-get download -q "$package") >/dev/null 2>&1; then
+        mkdir -p "$target"
+        dpkg-deb -x "$work"/linux-image-*.deb "$target"
+    else
+        echo "setup: apt-get has no linux-image-cloud-amd64; the test of real VLAN links is skipped" >&2
+    fi
+    rm -rf "$work"
 }
 
 debian_packages() {

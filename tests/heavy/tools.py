@@ -17,11 +17,18 @@ HEAVY = ROOT / "build" / "heavy"
 DEBIANS_KUBECTL = HEAVY / "kubernetes-client" / "usr" / "bin" / "kubectl"
 HELM = HEAVY / "helm"
 KUSTOMIZE = HEAVY / "kustomize"
+VLAN_KERNEL = HEAVY / "vlan-kernel"
 
 
 def find(name: str) -> str | None:
     """The path of a tool: from build/heavy, or of the machine."""
-    known = {"kubectl": DEBIANS_KUBECTL, "helm": HELM, "kustomize": KUSTOMIZE, "cyclonedx-py": HEAVY / "venv/bin/cyclonedx-py"}
+    known = {
+        "vlan kernel": VLAN_KERNEL / "boot",
+        "kubectl": DEBIANS_KUBECTL,
+        "helm": HELM,
+        "kustomize": KUSTOMIZE,
+        "cyclonedx-py": HEAVY / "venv/bin/cyclonedx-py",
+    }
     if name in known:
         return str(known[name]) if known[name].exists() else None
     return shutil.which(name)
