@@ -184,13 +184,14 @@ def test_a_router_advertisement_by_a_link_without_a_kind_passes(world):
     """An ENI's link has no kind: the VPC router's advertisements, by which the node renews its way out, are not among the drops. The
     loopback stands for it, because every other link that can be made here has a kind."""
     node = Node(world)
-    seen = "add table ip6 t; add chain ip6 t in { type filter hook input priority 50; }; add rule ip6 t in icmpv6 type nd-router-advert counter"
-    node.host.sh(f"nft '{seen}'")
+    chain = "add chain ip6 t in { type filter hook input priority 50; }"
+    node.host.sh(f"nft 'add table ip6 t; {chain}; add rule ip6 t in icmpv6 type nd-router-advert counter'")
+    node.host.sh("ip link set lo up")
     before = node.dropped()["ipv6"]
     advertised = [packets.router_advertisement("fe80:ec2::1")] * 3
-    packets.send(node.host, "lo", advertised, to="00:00:00:00:00:00", kind=packets.ETH_P_IPV6)
-    with contextlib.ExitStack() as stack:
-        packets.Ear(stack).heard(b"")
+    with contextlib.closing(node.host.call(socket.socket, socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)) as sock:
+        for packet in advertised:
+            sock.sendto(packet[40:], ("::1", 0))
     assert node.dropped()["ipv6"] == before
     assert "counter packets 3" in node.host.sh("nft list table ip6 t")  # behind our chain, so it did pass
     node.host.sh("ip link add ve0 up type veth peer name ve1; ip link set ve1 up")
