@@ -246,6 +246,10 @@ def test_sysctls_are_compatible() -> None:
         "moves between both: replies to addresses of secondary ENIs that arrive on the primary ENI are dropped"
     )
     assert routing.wanted_sysctls((IPV4,), "eth0") == {"net/ipv4/ip_forward": "1"}
+    for families in ((IPV4,), (IPV6,)):
+        without = routing.wanted_sysctls(families, "eth0")
+        off = routing.wanted_sysctls(families, "eth0", early_demux_disabled=True)
+        assert off.items() - without.items() == {("net/ipv4/tcp_early_demux", "0")}
     of_ipv6 = [key.removeprefix("net/ipv6/conf/") for key in routing.wanted_sysctls((IPV6,), "eth0") if "ipv6" in key]
     assert of_ipv6 == ["all/disable_ipv6", "default/disable_ipv6", "eth0/accept_ra", "all/forwarding"], "in this order"
 
