@@ -38,6 +38,7 @@ from ipamd.migration.backend import CniBackendServer, CniBackendServicer
 from ipamd.migration.export import ExportService
 from ipamd.migration.handover import OtherDaemon
 from ipamd.migration.importing import ImportService
+from ipamd.model.branch import STRICT_VETH_PREFIX, EnforcingMode
 from ipamd.model.eni import EniTags
 from ipamd.model.errors import SUPPLY
 from ipamd.model.family import IPV4, IPV6
@@ -60,6 +61,7 @@ from ipamd.sandbox.startup import SpooledDeletes, StartupReconciler
 from ipamd.settings import CurrentSettings, Settings
 
 if TYPE_CHECKING:
+    from ipamd.branch.hook import BranchHook
     from ipamd.eni.branches import BranchComparison
     from ipamd.policy.hook import PolicyHook
     from ipamd.ports import Ec2
@@ -83,7 +85,7 @@ class App:
     """Everything that the life of the process handles, made over the adapters room by room. Makes no I/O and starts no thread.
 
     `runtime` is None if CRI is off, `cni_backend` if neither the plugin of amazon-vpc-cni-k8s nor its policy agent is served, `policy`
-    if that agent is not asked.
+    if that agent is not asked, `branches` if no pod gets a branch ENI.
     """
 
     def __init__(self, adapters: Adapters, current: CurrentSettings) -> None:
@@ -124,6 +126,11 @@ class App:
         """The settings in force now."""
         return self.current.now
 
+    @property
+    def rpc_limit(self) -> int:
+        """Requests at once: what the setting says, and those that wait for the control plane to name a branch ENI."""
+        return self.settings.daemon.max_concurrent_rpcs + (self.branches.waiting_limit if self.branches else 0)
+
     def _policy(self) -> PolicyHook | None:
         """Who asks the network policy agent; nothing of it is imported unless a setting wants it."""
         agent, settings = self.adapters.policy_agent, self.current.now
@@ -134,6 +141,25 @@ class App:
         is_unsure = self.adapters.is_datastore_lost or self.context.datastore.snapshot().was_lost
         return PolicyHook(
             self.context, agent=agent, mode=settings.policy.mode, prefix=settings.network.veth_prefix, is_unsure=is_unsure
+        )
+
+    def _branches(self, names: Callable[..., VethNames]) -> BranchHook | None:
+        """Who tells which sandboxes get branch ENIs; nothing of it is imported unless a setting wants it."""
+        network, source = self.current.now.network, self.adapters.pod_facts
+        if source is None or network.branch_mode is None:
+            return None
+        from ipamd.branch.hook import BranchHook
+
+        is_strict = network.branch_mode is EnforcingMode.STRICT
+        return BranchHook(
+            self.context,
+            source=source,
+            mode=network.branch_mode,
+            family=network.family,
+            names=names(is_by_pod=True, own_prefix=STRICT_VETH_PREFIX if is_strict else ""),
+            cooldown=self.cooldown,
+            trunk_mac=lambda: self.pool.enis.trunk_mac(),
+            unplaced=lambda: self.quarantine.unplaced(),
         )
 
     def _serve_sandboxes(self) -> None:
@@ -170,12 +196,13 @@ class App:
         context, cooldown, adapters, current = self.context, self.cooldown, self.adapters, self.current
         runtime, prefix, is_by_pod = adapters.runtime, current.now.network.veth_prefix, current.now.network.pod_veth_names
         names = partial(VethNames, context, cooldown=cooldown, runtime=runtime, prefix=prefix)
+        self.branches = self._branches(names)
         detach = DetachService(
             context,
             cooldown=cooldown,
             veth_prefix=prefix,
             is_source_checked=adapters.hostnet.is_source_checked,
-            is_named_by_pod=is_by_pod,
+            is_named_by_pod=is_by_pod or self.branches is not None,
             policy=self.policy,
         )
         attach = AttachService(
@@ -188,6 +215,7 @@ class App:
             veth_names=names(is_by_pod=is_by_pod),
             pod_names=names(is_by_pod=True),
             policy=self.policy,
+            branches=self.branches,
         )
         check = CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity)
         return SandboxServices(attach, detach, check, GcService(context, runtime=runtime, judge=judge, detach=detach))
@@ -325,7 +353,7 @@ class App:
             owed=self.policy.due if self.policy else dict,
             cut_off=self.host_network.cut_off,
             trunk=self._trunk,
-            waiting_branches=lambda: 0,
+            waiting_branches=lambda: len(self.branches.waiting_keys()) if self.branches else 0,
             limits_of=from_table,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
             version=__version__,

@@ -205,7 +205,7 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
         run_dir=settings.daemon.run_dir,
         cni=app.cni,
         introspection=app.introspection,
-        max_concurrent_rpcs=settings.daemon.max_concurrent_rpcs,
+        max_concurrent_rpcs=app.rpc_limit,
     )
     gc.freeze()  # modules, and what was made for the whole life: no collection looks at it again
     with health.stage("rpc") as stage:

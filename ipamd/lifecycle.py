@@ -173,6 +173,8 @@ class Lifecycle:
         """End the loops that are left."""
         for loop in self._last:
             loop.stop()
+        if (facts := self._app.adapters.pod_facts) is not None:
+            facts.close()
 
     def _run(self) -> None:
         app, health, runtime = self._app, self._health, self._app.runtime

@@ -1,8 +1,8 @@
 """Give a sandbox an address and wire it. All or nothing, on any failure or client cancellation (I1, I4, I5).
 
 Order of effects: reserve in memory, wire in the kernel, have the policy agent filter the link if a setting wants it, one transaction,
-reply. Before the transaction nothing is promised; after any failure the wiring is undone and the address cools. No EC2 call is made
-here (I12): an empty pool wakes the pool maintainer.
+reply. A sandbox with a branch ENI reserves nothing (`ipamd/branch/hook.py`). Before the transaction nothing is promised; after any
+failure the wiring is undone and the address cools. No EC2 call is made here (I12): an empty pool wakes the pool maintainer.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ipamd.model.attachment import (
     pod_veth_name,
     veth_name,
 )
+from ipamd.model.branch import BranchEni
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import build_result, recorded_spec, result_differences
 from ipamd.model.errors import (
@@ -54,6 +55,7 @@ from ipamd.ports import HostNetwork, Runtime
 from ipamd.sandbox.cooldown import Cooldown
 
 if TYPE_CHECKING:
+    from ipamd.branch.hook import BranchHook
     from ipamd.policy.hook import PolicyHook
 
 log = logging.getLogger(__name__)
@@ -71,13 +73,23 @@ class VethNames(Service):
     """Names host veths. Locks: the sandbox's, then the name's, then the predecessor's."""
 
     def __init__(
-        self, context: ServiceContext, *, cooldown: Cooldown, runtime: Runtime | None, prefix: str, is_by_pod: bool
+        self,
+        context: ServiceContext,
+        *,
+        cooldown: Cooldown,
+        runtime: Runtime | None,
+        prefix: str,
+        is_by_pod: bool,
+        own_prefix: str = "",
     ) -> None:
-        """`runtime` None: nobody can say that a predecessor is not ready."""
+        """`runtime` None: nobody can say that a predecessor is not ready. `own_prefix`: of these links, if they have one; the lock of
+        a pod's name is that of `prefix` all the same.
+        """
         super().__init__(context)
         self._cooldown = cooldown
         self._runtime = runtime
-        self._prefix = prefix
+        self._lock_prefix = prefix
+        self._prefix = own_prefix or prefix
         self._is_by_pod = is_by_pod
 
     @contextmanager
@@ -91,7 +103,8 @@ class VethNames(Service):
             yield veth_name(key, prefix=self._prefix)
             return
         name = pod_veth_name(names.pod_namespace, names.pod_name, prefix=self._prefix)
-        with self._locks.hold(name_key(name), "NAME", deadline):
+        of_pod = pod_veth_name(names.pod_namespace, names.pod_name, prefix=self._lock_prefix)
+        with self._locks.hold(name_key(of_pod), "NAME", deadline):
             self._free(name, key, deadline)
             yield name
 
@@ -138,7 +151,7 @@ class VethNames(Service):
                     uow.rename_veth(owner, host_veth=to)
                 self._failpoint("rename.recorded")
             if is_wired:
-                self._wiring.rename_veth(host_veth=name, to=to, address=attachment.address)
+                self._wiring.rename_veth(host_veth=name, to=to, address=attachment.address, branch=attachment.branch)
             log.info(
                 "a host veth is renamed, its pod has a new sandbox veth=%s sandbox=%s name=%s successor=%s", name, owner, to, key
             )
@@ -184,6 +197,7 @@ class AttachService(Service):
         veth_names: VethNames,
         pod_names: VethNames,
         policy: PolicyHook | None = None,
+        branches: BranchHook | None = None,
     ) -> None:
         """Keep what ADD needs.
 
@@ -194,6 +208,7 @@ class AttachService(Service):
             waiting_limit: ADDs that may be in work at once, so that DEL always finds a thread.
             pod_names: always by pod, for a caller that wires the sandbox itself and names the link so.
             policy: asks the network policy agent; None if no setting wants it.
+            branches: tells which sandboxes get branch ENIs; None if no setting wants it.
         """
         super().__init__(context)
         self._cooldown = cooldown
@@ -204,6 +219,7 @@ class AttachService(Service):
         self._veth_names = veth_names
         self._pod_names = pod_names
         self._policy = policy
+        self._branches = branches
         self.replayed_count = 0
         self._pool_empty: Counter[Blocked] = Counter()
         self._places = threading.BoundedSemaphore(waiting_limit)
@@ -217,14 +233,43 @@ class AttachService(Service):
 
         Returns: the attachment; for a repeated request (a runtime repeats after a timeout) the stored one, at once.
         Raises: NotServingError, BusyError, TombstonedError, AttachmentConflictError, NetnsError, VethNameTakenError, PoolEmptyError,
-            EgressEmptyError, WiringError, PolicyAgentSilentError, PolicyAgentRefusedError, DeadlineError, DatastoreError. After any of
-            them nothing of this request remains, but that the policy agent may know the pod's name.
+            EgressEmptyError, WiringError, PolicyAgentSilentError, PolicyAgentRefusedError, PodFactsError, BranchPendingError,
+            BranchAnnotationError, DeadlineError, DatastoreError. After any of them nothing of this request remains, but that the
+            policy agent may know the pod's name.
         """
+        with self._place():
+            found = self._try(request, deadline, steps)
+        if isinstance(found, Attachment):
+            return found
+        branches, why = found
+        with branches.waiting(request, deadline) as wait:  # a thread that no pod of the pool needs, instead of a place
+            while True:
+                with steps.step("wait"):
+                    wait(why)
+                found = self._try(request, deadline, steps)
+                if isinstance(found, Attachment):
+                    return found
+                _, why = found
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
         if not self._places.acquire(blocking=False):
             raise BusyError(f"{self._waiting_limit} ADDs are at work already", details="retry: threads are kept free for DEL")
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    def _try(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> Attachment | tuple[BranchHook, str]:
+        """Attach it; or say by whom and for what it has to wait, and hold nothing any more."""
+        self._health.await_add_service(deadline)
+        asked = None
+        if self._branches is not None and not self._is_settled(request.key):
+            with steps.step("branch"):
+                asked = self._branches.ask(request, deadline)
+            if asked.pending:
+                return self._branches, asked.pending
         with ExitStack() as stack:
-            stack.callback(self._places.release)
-            self._health.await_add_service(deadline)
             with steps.step("lock"):
                 stack.enter_context(self._locks.hold(request.key, "ADD", deadline))
             self._health.require_add_service()  # an export waits for ADDs that hold a lock: this one may have come after its look
@@ -237,6 +282,11 @@ class AttachService(Service):
             with steps.step("netns"):
                 identity = self._wiring.identify_netns(request.netns)
             known = self._datastore.attachment(key)
+            if known is None and self._branches is not None:
+                if asked is None:  # it was attached a moment ago: what its pod must have was not asked (I19)
+                    raise BusyError(f"sandbox {key} was just detached", details="retry")
+                if asked.eni is not None:
+                    return self._attach_branch(self._branches, request, identity, asked.eni, deadline, steps)
             if known is None:
                 names = self._pod_names if request.is_wired_by_caller else self._veth_names
                 with names.claimed(request, deadline) as host_veth:
@@ -248,6 +298,38 @@ class AttachService(Service):
                 f"sandbox {key} is attached already, with address {known.address}",
                 details=f"by another request (netns {known.netns}, this one {request.netns}); DEL it first",
             )
+
+    def _is_settled(self, key: AttachmentKey) -> bool:
+        """Whether an ADD of this sandbox gets a stored answer, or is refused, whatever its pod must have."""
+        return self._datastore.attachment(key) is not None or self._datastore.is_tombstoned(key)
+
+    def _attach_branch(
+        self,
+        branches: BranchHook,
+        request: AttachRequest,
+        identity: NetnsIdentity,
+        eni: BranchEni,
+        deadline: Deadline,
+        steps: Steps,
+    ) -> Attachment:
+        with (
+            branches.claimed(request, eni, deadline) as (branch, trunk_mac),
+            branches.names.claimed(request, deadline) as host_veth,
+        ):
+            spec = WiringSpec(
+                key=request.key,
+                address=eni.address,
+                route_table=branch.route_table,
+                host_veth=host_veth,
+                netns=request.netns,
+                mtu=self._mtu(),
+                branch=branch,
+                eni_id=eni.eni_id,
+                trunk_mac=trunk_mac,
+            )
+            attachment = self._carry_out(request, spec, identity, deadline, steps)
+        self._demand.trigger()  # the pool's thread compares it with EC2
+        return attachment
 
     def _attach_new(
         self, request: AttachRequest, identity: NetnsIdentity, host_veth: str, deadline: Deadline, steps: Steps
@@ -272,7 +354,17 @@ class AttachService(Service):
             others_mac=MacAddress("") if request.is_wired_by_caller else None,
             prefix=reserved.prefix,
             other_address=reserved.other_address,
+            eni_id=reserved.eni_id,
         )
+        attachment = self._carry_out(request, spec, identity, deadline, steps)
+        self._demand.take()
+        return attachment
+
+    def _carry_out(
+        self, request: AttachRequest, spec: WiringSpec, identity: NetnsIdentity, deadline: Deadline, steps: Steps
+    ) -> Attachment:
+        """Wire a sandbox and record it, or leave nothing of it."""
+        key = request.key
         try:
             with steps.step("wire"):
                 wired = Wired(MacAddress(""), MacAddress(""), identity)
@@ -287,16 +379,15 @@ class AttachService(Service):
             self._failpoint("attach.wired")
             self._filter(request, deadline, steps)
             with steps.step("commit"):
-                attachment = self._attachment(request, spec, reserved, wired)
+                attachment = self._attachment(request, spec, wired)
                 deadline.check(f"attaching sandbox {key}")
                 self._health.require_unheld()  # another daemon may have come while this ADD waited for its address (I20)
                 with self._datastore.transaction() as uow:
-                    uow.confirm(attachment)
+                    (uow.confirm if spec.branch is None else uow.attach_branch)(attachment)
         except BaseException as error:
-            self._roll_back(spec, reserved, reason=log_text(error))
+            self._roll_back(spec, reason=log_text(error))
             raise
         self._failpoint("attach.committed")
-        self._demand.take()
         return attachment
 
     def _filter(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> None:
@@ -350,11 +441,11 @@ class AttachService(Service):
             f"no address for sandbox {key}", details=f"cause: {cause}; {self._datastore.counts()}; next: {step}"
         ).with_traceback(empty.__traceback__)
 
-    def _attachment(self, request: AttachRequest, spec: WiringSpec, reserved: Address, wired: Wired) -> Attachment:
+    def _attachment(self, request: AttachRequest, spec: WiringSpec, wired: Wired) -> Attachment:
         return Attachment(
             key=request.key,
-            address=reserved.address,
-            eni_id=reserved.eni_id,
+            address=spec.address,
+            eni_id=spec.eni_id,
             route_table=spec.route_table,
             host_veth=spec.host_veth,
             netns=request.netns,
@@ -367,12 +458,13 @@ class AttachService(Service):
             pod_name=request.names.pod_name,
             pod_uid=request.names.pod_uid,
             other_address=spec.other_address,
+            branch=spec.branch,
         )
 
-    def _roll_back(self, spec: WiringSpec, reserved: Address, *, reason: str) -> None:
+    def _roll_back(self, spec: WiringSpec, *, reason: str) -> None:
         """Undo the wiring. If even that fails, the cooldown thread deletes the link, and the address cools until it is gone."""
         if spec.is_imported:  # its caller has not begun to wire it: a link of its name is an earlier sandbox's
-            self._cooldown.abort(reserved.address, reason=reason, dying_veth=None)
+            self._cooldown.abort(spec.address, reason=reason, dying_veth=None)
             return
         dying_veth: str | None = spec.host_veth
         is_marked = False
@@ -386,7 +478,11 @@ class AttachService(Service):
                 )
                 try:
                     self._wiring.mark_for_deletion(
-                        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, second=spec.second
+                        host_veth=spec.host_veth,
+                        address=spec.address,
+                        route_table=spec.route_table,
+                        second=spec.second,
+                        branch=spec.branch,
                     )
                     is_marked = True
                 except IpamError as refused:
@@ -399,7 +495,10 @@ class AttachService(Service):
                     )
             self._failpoint("attach.unwired")
         finally:  # also after an unexpected error, or the address would stay reserved until a restart
-            self._cooldown.abort(reserved.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
+            if spec.branch is None:
+                self._cooldown.abort(spec.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
+            elif dying_veth is not None:
+                self._cooldown.bury(spec, is_marked=is_marked)
 
 
 # CHECK: compare a sandbox's wiring with its record, and the host that carries its packets with what it must be.
@@ -435,10 +534,12 @@ class CheckService(Service):
                 )
             problems += self._wiring.check(recorded_spec(known, netns=request.netns))
             eni = self._datastore.eni(known.eni_id)
-            if eni is None:
+            if known.contradiction:
+                problems.append(f"EC2 contradicts what its pod was told of {known.eni_id}: {known.contradiction}")
+            if eni is None and known.branch is None:
                 problems.append(f"{known.eni_id}, which has its address, is gone")
             else:  # what of the node, and of the ENI that has the address, keeps packets from the sandbox
-                found = self._hostnet.differences(identity=self._identity(), enis=[eni])
+                found = self._hostnet.differences(identity=self._identity(), enis=[eni] if eni else ())
                 problems += [f"host: {difference}" for difference in found if difference.is_cut]
         if problems:
             raise CheckFailedError(f"sandbox {request.key} differs from its record", details="; ".join(problems))

@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import Loop, OddObjects
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import veth_name
+from ipamd.model.attachment import Attachment, WiringSpec, veth_name
+from ipamd.model.branch import Branch
 from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
 from ipamd.model.family import IpAddress
 
@@ -37,6 +39,13 @@ SWEEP_RETRY_S = 1.0
 FAILPOINTS = ("cooling.swept", "cooling.cooled")
 
 
+class Dying(NamedTuple):
+    """Of a dying link: the address that waits for its end, if there is one. `branch`: it is the VLAN link of that."""
+
+    address: IpAddress | None
+    branch: Branch | None = None
+
+
 class Cooldown(Service):
     """Owns the dying links and the cooling addresses. `turn` is the loop's; everything else may be called from any thread."""
 
@@ -44,7 +53,7 @@ class Cooldown(Service):
         super().__init__(context)
         self._period = period_s
         self._lock = threading.Lock()
-        self._dying: dict[str, IpAddress | None] = {}
+        self._dying: dict[str, Dying] = {}
         self._cooling: dict[IpAddress, float] = {}
         self._unmarked: set[str] = set()
         self._aborts: dict[IpAddress, str] = {}
@@ -63,7 +72,17 @@ class Cooldown(Service):
             self._cooling[address] = self._clock.monotonic() + self._period()
             self._has_new = True
             if dying_veth is not None:
-                self._dying[dying_veth] = address
+                self._dying[dying_veth] = Dying(address)
+            self.loop.wake()
+
+    def bury(self, one: Attachment | WiringSpec, *, host_veth: str = "", is_marked: bool = True) -> None:
+        """Have the links of a sandbox with a branch ENI deleted; its address is not ours to cool. `host_veth`: under another name."""
+        found = {host_veth or one.host_veth: Dying(one.address)}
+        if one.branch is not None:
+            found[one.branch.link] = Dying(one.address, one.branch)
+        with self._lock:
+            self._dying |= found
+            self._unmarked |= set() if is_marked else found.keys()
             self.loop.wake()
 
     def abort(self, address: IpAddress, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
@@ -75,7 +94,7 @@ class Cooldown(Service):
         """
         if dying_veth is not None:
             with self._lock:
-                self._dying[dying_veth] = address
+                self._dying[dying_veth] = Dying(address)
                 if not is_marked:
                     self._unmarked.add(dying_veth)
         try:
@@ -86,7 +105,7 @@ class Cooldown(Service):
             self._aborts[address] = reason
             self.loop.wake()
 
-    def resume(self, dying_veths: Iterable[tuple[str, IpAddress | None]]) -> None:
+    def resume(self, dying: Iterable[tuple[str, Dying]]) -> None:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
         monotonic, period_s = self._clock.monotonic(), self._period()
         with self._lock:
@@ -94,7 +113,7 @@ class Cooldown(Service):
                 if row.address not in self._cooling:
                     left = period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
                     self._cooling[row.address] = monotonic + min(max(left, 0.0), period_s)
-            self._dying.update(dying_veths)
+            self._dying.update(dying)
             self.loop.wake()
 
     def is_cooling(self, address: IpAddress) -> bool:
@@ -167,7 +186,7 @@ class Cooldown(Service):
             raise list(refused.values())[-1]
         return len(batch)
 
-    def _remove_alone(self, links: dict[str, IpAddress | None]) -> dict[str, IpamError]:
+    def _remove_alone(self, links: dict[str, Dying]) -> dict[str, IpamError]:
         """Remove links one by one, by name; returns those that refused.
 
         The name comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
@@ -175,14 +194,21 @@ class Cooldown(Service):
         refused: dict[str, IpamError] = {}
         if not links:
             return refused
-        recorded = {attachment.host_veth for attachment in self._datastore.attachments()}
-        busy = tuple(veth_name(held.key, prefix="") for held in self._locks.held())
-        for veth, address in sorted(links.items()):
-            if veth.endswith(busy):
+        attachments, held = self._datastore.attachments(), self._locks.held()
+        recorded = {one.host_veth for one in attachments}
+        # A pod's next sandbox has the same branch ENI, so the same address: nothing of it is a leftover any more.
+        succeeded = {one.address for one in attachments if one.branch is not None}
+        busy = tuple(veth_name(one.key, prefix="") for one in held)
+        claimed = {one.key.container_id for one in held}
+        for veth, (address, branch) in sorted(links.items(), key=lambda one: (one[1].branch is not None, one[0])):
+            if veth.endswith(busy) or {veth, str(address)} & claimed:
                 refused[veth] = BusyError(f"link {veth} is in work", details="it is removed later")
                 continue
+            if address in succeeded:
+                continue
             try:
-                self._wiring.remove_leftover(host_veth=None if veth in recorded else veth, address=address)
+                name = None if veth in recorded or branch else veth
+                self._wiring.remove_leftover(host_veth=name, address=address, branch=branch)
             except IpamError as error:
                 self._odd.report(veth, error)
                 refused[veth] = error
@@ -195,7 +221,7 @@ class Cooldown(Service):
         """
         now = self._clock.monotonic()
         with self._lock:
-            dying = set(self._dying.values())
+            dying = {one.address for one in self._dying.values()}
             due = {address: end for address, end in self._cooling.items() if end <= now and address not in dying}
         freed, error = 0, None
         try:

@@ -16,14 +16,16 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, veth_name
+from ipamd.model.branch import Branch
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.errors import RuntimeUnreachableError, log_text
 from ipamd.model.evidence import Verdict
+from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.kernel import KernelSurvey
+from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.record import dataclass
-from ipamd.ports import Runtime
+from ipamd.ports import Datastore, Runtime
 from ipamd.sandbox.cooldown import Cooldown
 from ipamd.sandbox.judge import SandboxJudge
 
@@ -94,7 +96,10 @@ class DetachService(Service):
                     self._policy.owe(uow, known)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
-            self._cooldown.start(known.address, dying_veth=host_veth)
+            if known.branch is None:
+                self._cooldown.start(known.address, dying_veth=host_veth)
+            else:
+                self._cooldown.bury(known, host_veth=host_veth)
             return True
 
     def _retire(self, known: Attachment) -> str:
@@ -104,12 +109,13 @@ class DetachService(Service):
             address=known.address,
             route_table=known.route_table,
             is_source_checked=self._is_source_checked(),
+            branch=known.branch,
         )
         second = recorded_spec(known).second if known.other_address else None  # without it nothing is parsed
         found = mark(host_veth=known.host_veth, key=known.key, second=second)
         if found.key == known.key if found else not self._is_named_by_pod:
             return known.host_veth
-        present = (veth.name for veth in self._wiring.survey().veths if (veth.key, veth.address) == (known.key, known.address))
+        present = (veth.name for veth in self._wiring.survey().firsts if (veth.key, veth.address) == (known.key, known.address))
         name = next(present, known.host_veth)
         mark(host_veth=name)
         return name
@@ -129,16 +135,25 @@ class DetachService(Service):
         self._remove(veth_name(key, prefix=self._veth_prefix), key)
         # One that amazon-vpc-cni-k8s wired has its name by pod too; while nobody has confirmed it its address is quarantined.
         if self._is_named_by_pod or self._datastore.addresses(state=AddressState.QUARANTINED):
-            for veth in self._wiring.survey().veths:
+            survey = self._wiring.survey()
+            for veth in survey.firsts:
                 if veth.key == key:
-                    self._remove(veth.name, key)
+                    self._remove(veth.name, key, *leftover_branch(veth, survey, self._datastore))
         return None
 
-    def _remove(self, host_veth: str, key: AttachmentKey) -> None:
+    def _remove(self, host_veth: str, key: AttachmentKey, address: IpAddress | None = None, branch: Branch | None = None) -> None:
         """Remove wiring without a row. What it had cools: EC2 may show it only later, and then it is ours to give (I8)."""
-        address = self._wiring.remove_leftover(host_veth=host_veth, address=None, key=key)
-        if address:
+        address = self._wiring.remove_leftover(host_veth=host_veth, address=address, key=key, branch=branch)
+        if address and branch is None:
             self._cooldown.start(address, dying_veth=None)
+
+
+def leftover_branch(veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> tuple[IpAddress | None, Branch | None]:
+    """Of a sandbox's veth that no row has: what of its branch ENI goes with it. Nothing, if the pod's next sandbox has that (I2)."""
+    link = survey.vlan_of(veth.address) if veth.is_branch else None
+    if link is None or any(one.address == link.address for one in datastore.attachments()):
+        return None, None
+    return link.address, link.branch
 
 
 # GC: free attachments that the runtime's list of valid ones lacks, if the other witnesses do not contradict it (I2).

@@ -81,7 +81,7 @@ class SandboxJudge(Service):
             survey = self._wiring.survey()
         except IpamError:
             return len(attachments) + quarantined_count
-        wired = [veth for veth in survey.veths if not veth.is_dying]
+        wired = [veth for veth in survey.firsts if not veth.is_dying]
         if any(veth.key is not None and veth.key.container_id in listed for veth in wired):
             return 0
         return len(wired)
@@ -131,7 +131,7 @@ class SandboxJudge(Service):
         container_id = attachment.key.container_id
         host_veth = Presence.UNKNOWN
         if survey is not None:
-            names = {veth.name for veth in survey.veths if not veth.is_dying}
+            names = {veth.name for veth in survey.firsts if not veth.is_dying}
             host_veth = Presence.PRESENT if attachment.host_veth in names else Presence.ABSENT
         netns = host_veth  # of one that was adopted, its path is not known; a veth pair dies with its namespace
         if attachment.netns:
@@ -182,6 +182,7 @@ class SandboxJudge(Service):
         if row is not None and row.state is AddressState.QUARANTINED:
             return Record.QUARANTINED
         is_unowned = row is not None and row.state in (AddressState.FREE, AddressState.COOLING)
+        is_unowned = is_unowned or (veth.is_branch and row is None)  # its address has no row in any case
         if is_imported_alias(veth.alias):
             return Record.MISSING  # no ADD of ours: amazon-vpc-cni-k8s promised it
         return Record.NEVER_PROMISED if is_datastore_whole and is_unowned else Record.MISSING
@@ -191,8 +192,9 @@ class SandboxJudge(Service):
 
     def _age_s(self, attachment: Attachment) -> float:
         """Seconds since the ADD, on the clock that is never set. A row of a release that did not record it is as old as we are."""
-        row = self._datastore.address(attachment.address)
-        since_s = row.since_monotonic_s if row is not None and row.owner == attachment.key else None
+        row, since_s = self._datastore.address(attachment.address), attachment.since_monotonic_s
+        if row is not None and row.owner == attachment.key:
+            since_s = row.since_monotonic_s
         return max(self._clock.monotonic() - (self._started_monotonic_s if since_s is None else since_s), 0.0)
 
 

@@ -14,21 +14,24 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.loop import OddObjects
 from ipamd.model.address import Address, AddressState
-from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, is_imported_alias
+from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, is_imported_alias, name_key
+from ipamd.model.branch import Branch, BranchEni
 from ipamd.model.cniresult import build_result
 from ipamd.model.errors import InvariantError, IpamError, log_text
 from ipamd.model.evidence import Verdict
 from ipamd.model.family import IpAddress
-from ipamd.model.ids import MacAddress
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import HostVeth, KernelSurvey
 from ipamd.model.sandbox import Sandbox
+from ipamd.model.snapshot import branch_conflict
 from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.detach import leftover_branch
 from ipamd.sandbox.judge import SandboxJudge
 
 RESOLVE_WAIT_S = 1.0
 """How long resolving waits for an operation on the same sandbox; the next list tries again. Ours."""
 
-FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled")
+FAILPOINTS = ("adopt.adopted", "adopt.leftover-removed", "adopt.settled", "adopt.vlan-removed")
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +56,13 @@ class QuarantineService(Service):
         if veth.key is None or veth.address is None:
             return "the veth carries no identity"
         row = self._datastore.address(veth.address)
+        if veth.is_branch:
+            return self._adopt_branch(veth, sandbox, survey, row)
         if row is None:
             return "the address is on no ENI of this node"
         device = survey.routes.get(veth.address)
         others = [
-            other for other in survey.veths if other.address == veth.address and other.name != veth.name and not other.is_dying
+            other for other in survey.firsts if other.address == veth.address and other.name != veth.name and not other.is_dying
         ]
         if device != veth.name and (device is not None or others):
             return "alias and route disagree"  # a missing route says nothing (I11): the host network reconciler restores it
@@ -65,15 +70,59 @@ class QuarantineService(Service):
             return f"recorded for {row.owner}"
         if self._datastore.attachment(veth.key) is not None:
             return "the sandbox is recorded with another address"
+        eni = next(eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id)
+        return self._record(self._attachment(veth, eni.eni_id, eni.route_table, sandbox, survey))
+
+    def _adopt_branch(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey, row: Address | None) -> str:
+        """Record a sandbox with a branch ENI by the aliases of its veth and its VLAN link."""
+        link, key = survey.vlan_of(veth.address), veth.key
+        if link is None or link.branch is None or key is None:
+            return "no VLAN link of ours leads to its branch ENI"
+        if self._datastore.attachment(key) is not None:
+            return "the sandbox is recorded with another address"
+        made = self._attachment(veth, link.eni_id, link.branch.route_table, sandbox, survey, link.branch)
+        others, enis = self._datastore.attachments(), self._datastore.enis()
+        return branch_conflict(BranchEni.of(made), key, row=row, others=others, enis=enis) or self._record(made)
+
+    def _record(self, attachment: Attachment) -> str:
         try:
             with self._datastore.transaction() as uow:
-                uow.adopt(self._attachment(veth, row, sandbox, survey))
+                if attachment.branch is None:
+                    uow.adopt(attachment)
+                else:
+                    uow.attach_branch(attachment, is_adopted=True)
         except InvariantError:
-            if not self._datastore.is_tombstoned(veth.key):
+            if not self._datastore.is_tombstoned(attachment.key):
                 raise
             return "its DEL was done"
         self._failpoint("adopt.adopted")
         return ""
+
+    def sweep_vlans(self, survey: KernelSurvey) -> int:
+        """Remove the VLAN links of ours that no sandbox has: the veth went with its namespace, or an ADD or a DEL ended in between.
+
+        One that an ADD is just making is left alone, and so is one whose sandbox is wired and not recorded. Returns: how many.
+        """
+        used = {veth.address for veth in survey.firsts if not veth.is_dying}
+        count = 0
+        for link in survey.vlans:
+            if link.address is None or link.branch is None or link.is_dying or link.address in used:
+                continue
+            try:
+                with self._locks.hold(name_key(link.name), "RESOLVE", Deadline.after(self._clock, 0.0)):
+                    now = self._datastore.attachments()
+                    if any(one.branch and one.branch.vlan == link.vlan for one in now):
+                        continue  # its veth is missing: who judges that sandbox decides about both
+                    if self._cooldown.is_dying(link.name):
+                        continue
+                    self._wiring.remove_leftover(host_veth=None, address=link.address, branch=link.branch)
+            except IpamError as error:
+                log.warning("a VLAN link stays link=%s address=%s error=%s", link.name, link.address, log_text(error))
+                continue
+            self._failpoint("adopt.vlan-removed")
+            log.info("a VLAN link was removed, no sandbox has it link=%s address=%s", link.name, link.address)
+            count += 1
+        return count
 
     def remember_unplaced(self, veth: HostVeth) -> None:
         """Remember a wired sandbox whose address has no row, so that every later look judges it."""
@@ -94,6 +143,8 @@ class QuarantineService(Service):
         addresses beside us where its daemon came back: an ADD that got one of them would fail, and in time EC2 would be asked to
         take it from under its pod. It ends like every quarantine, once nothing is wired.
         """
+        if survey.vlans:
+            self.sweep_vlans(survey)
         others = {veth.name for veth in survey.veths if veth.key is None and not veth.is_dying}
         for address, link in survey.routes.items():
             row = self._datastore.address(address) if link in others else None
@@ -158,7 +209,7 @@ class QuarantineService(Service):
         self, row: Address, unrecorded: list[HostVeth], survey: KernelSurvey, listed: Mapping[str, Sandbox] | None
     ) -> None:
         """Resolve one quarantined address; while several veths carry it, the end of one does not free it."""
-        carriers = [veth for veth in survey.veths if veth.address == row.address]
+        carriers = [veth for veth in survey.firsts if veth.address == row.address]
         live_count = sum(not veth.is_dying for veth in carriers)
         if not live_count:
             judgement = self.judge.judge_unclaimed(is_routed=row.address in survey.routes)
@@ -194,7 +245,14 @@ class QuarantineService(Service):
     def _resolve_unplaced(self, veth: HostVeth, listed: Mapping[str, Sandbox] | None) -> None:
         """Remove what is left of a sandbox without a row if that is the verdict; it has no address that could be freed."""
         judgement = self.judge.judge_veth(veth, listed=listed)
-        if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
+        if judgement.verdict is Verdict.ADOPT and veth.is_branch and listed is not None and veth.key is not None:
+            survey = self.survey()
+            refusal = self.adopt(veth, listed[veth.key.container_id], survey) if survey else "the kernel could not be read"
+            if refusal:
+                log.warning("stays unplaced veth=%s sandbox=%s reason=%s", veth.name, veth.key, refusal)
+            else:
+                self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
+        elif judgement.verdict is Verdict.UNWIRE_THEN_REAP:
             self._unwire(veth, address=veth.address)
             log.info("wiring was removed veth=%s sandbox=%s reason=%s", veth.name, veth.key, judgement.reasons[0])
             self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
@@ -206,7 +264,10 @@ class QuarantineService(Service):
         with self._locks.hold(veth.key, "RESOLVE", Deadline.after(self._clock, RESOLVE_WAIT_S)):
             # The link's name comes from the key: if the sandbox was added again meanwhile, it is the new one's (I2).
             is_added = self._datastore.attachment(veth.key) is not None
-            self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=address)
+            branch = None
+            if veth.is_branch:
+                address, branch = leftover_branch(veth, self._wiring.survey(), self._datastore)
+            self._wiring.remove_leftover(host_veth=None if is_added else veth.name, address=address, branch=branch)
 
     def _cool(self, row: Address, reason: str, *, dying_veth: str | None) -> None:
         with self._datastore.transaction() as uow:
@@ -221,14 +282,21 @@ class QuarantineService(Service):
         """Live veths that carry an identity of ours whose sandbox is not recorded."""
         return [
             veth
-            for veth in survey.veths
+            for veth in survey.firsts
             if not veth.is_dying and veth.key and veth.address and self._datastore.attachment(veth.key) is None
         ]
 
     def _set_unplaced(self, unplaced: dict[str, HostVeth]) -> None:
         self._unplaced = unplaced
-        named = ", ".join(f"{veth.address} of {veth.key}" for veth in unplaced.values())
-        self._health.report("unplaced", named and f"unplaced: wired, but EC2 shows the address on no ENI of this node: {named}")
+        told = [
+            f"{what}: {', '.join(f'{veth.address} of {veth.key}' for veth in of_kind)}"
+            for what, is_branch in (
+                ("EC2 shows the address on no ENI of this node", False),
+                ("by a branch ENI, not recorded", True),
+            )
+            if (of_kind := [veth for veth in unplaced.values() if veth.is_branch == is_branch])
+        ]
+        self._health.report("unplaced", f"unplaced: wired, but {'; '.join(told)}" if told else "")
 
     def survey(self) -> KernelSurvey | None:
         """Look at the kernel; None if it could not be read: then nothing is concluded from it."""
@@ -238,24 +306,31 @@ class QuarantineService(Service):
             log.info("the kernel could not be surveyed, nothing is reaped or resolved now error=%s", log_text(error))
             return None
 
-    def _attachment(self, veth: HostVeth, row: Address, sandbox: Sandbox, survey: KernelSurvey) -> Attachment:
+    def _attachment(
+        self,
+        veth: HostVeth,
+        eni_id: EniId,
+        route_table: int,
+        sandbox: Sandbox,
+        survey: KernelSurvey,
+        branch: Branch | None = None,
+    ) -> Attachment:
         """Rebuild a record from the kernel's copy. The netns path is not known; MACs are derived as at ADD, or another's."""
-        if veth.key is None:
+        if veth.key is None or veth.address is None:
             raise ValueError("a veth without identity cannot be recorded")
-        eni = next(eni for eni in self._datastore.enis() if eni.eni_id == row.eni_id)
         unknown = NetnsIdentity(0, 0)
         others = MacAddress(veth.mac) if is_imported_alias(veth.alias) else None
         # The setting may have changed since: a record with another MTU than the sandbox has would have it "repaired".
         second = survey.egress_of(veth.key)
         other = second.address if second else None
         mtu = veth.mtu or self._mtu()
-        spec = WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", mtu, others, other_address=other)
+        spec = WiringSpec(veth.key, veth.address, route_table, veth.name, "", mtu, others, other_address=other, branch=branch)
         macs = Wired(spec.mac("host"), spec.mac("sandbox"), unknown)
         return Attachment(
             key=veth.key,
-            address=row.address,
-            eni_id=row.eni_id,
-            route_table=eni.route_table,
+            address=veth.address,
+            eni_id=eni_id,
+            route_table=route_table,
             host_veth=veth.name,
             netns="",
             netns_identity=unknown,
@@ -267,4 +342,5 @@ class QuarantineService(Service):
             pod_name=sandbox.pod_name,
             pod_uid=sandbox.pod_uid,
             other_address=other,
+            branch=branch,
         )

@@ -23,8 +23,8 @@ from ipamd.model.record import dataclass, field
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
 from ipamd.ports import Import, Runtime, Spool
-from ipamd.sandbox.cooldown import Cooldown
-from ipamd.sandbox.detach import DetachService
+from ipamd.sandbox.cooldown import Cooldown, Dying
+from ipamd.sandbox.detach import DetachService, leftover_branch
 from ipamd.sandbox.quarantine import QuarantineService
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class StartupReconciler(Service):
         self._claimed: set[IpAddress] = set()
         taken_over = self._imported.take_over(survey, listed)
         self._survey, self._listed = survey, listed = taken_over.after(survey), listed
-        dying = [(veth.name, veth.address) for veth in (*survey.veths, *survey.egress) if veth.is_dying]
+        dying = _dying(survey)
         self._cooldown.resume(dying)
         outcome.dying_count = len(dying)
         if dying:
@@ -108,7 +108,7 @@ class StartupReconciler(Service):
             for address, veths in duplicate_addresses(survey).items()
         ]
         self._health.count_defects(Defect.DUPLICATE, len(outcome.duplicates))
-        for veth in survey.veths:
+        for veth in survey.firsts:
             if not veth.is_dying:
                 try:
                     self._resolve_veth(veth)
@@ -121,10 +121,11 @@ class StartupReconciler(Service):
             for address in unnamed.addresses:
                 self._quarantine_address(address, f"{unnamed.veth.name} has it: {unnamed.why}")
                 outcome.quarantined.append(f"{address} of {unnamed.veth.name}: {unnamed.why}")
-        wired = {veth.name for veth in survey.veths if not veth.is_dying}
+        wired = {veth.name for veth in survey.firsts if not veth.is_dying}
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes()
         self._resolve_second_links()
+        outcome.removed_count += self._quarantine_service.sweep_vlans(self._wiring.survey() if survey.vlans else survey)
         self._quarantine_service.resolve(None)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
             # What stays unresolved is quarantined, or has no row: neither passes for "no ADD was promised" at the next start.
@@ -142,12 +143,12 @@ class StartupReconciler(Service):
         if known is not None and known.address == veth.address:
             self._outcome.kept_count += 1
             self._claimed.add(veth.address)
-            if known.host_veth not in {one.name for one in self._survey.veths}:  # a crash between the names of record and link
-                self._wiring.rename_veth(host_veth=veth.name, to=known.host_veth, address=veth.address)
+            if known.host_veth not in {one.name for one in self._survey.firsts}:  # a crash between the names of record and link
+                self._wiring.rename_veth(host_veth=veth.name, to=known.host_veth, address=veth.address, branch=known.branch)
             return
         if known is not None:
             routed = {routes.get(veth.address) for routes in (self._survey.routes, self._survey.own_routes)}
-            beside = {(one.name, one.address) for one in self._survey.veths if one.key == veth.key}
+            beside = {(one.name, one.address) for one in self._survey.firsts if one.key == veth.key}
             if (known.host_veth, known.address) in beside and veth.name not in routed:
                 # Anybody with NET_ADMIN in a sandbox makes such links, and would use up the pool; none can make a route.
                 log.warning("left alone, its sandbox has the link and the address of its row veth=%s", veth.name)
@@ -191,7 +192,9 @@ class StartupReconciler(Service):
         is_others = row is not None and row.owner not in (None, veth.key)
         # Without an address only what leads to this link is removed: the routes and rules are another sandbox's (I2).
         try:
-            self._wiring.remove_leftover(host_veth=veth.name, address=None if is_others else veth.address)
+            address, branch = leftover_branch(veth, self._survey, self._datastore)
+            address = address if veth.is_branch else None if is_others else veth.address
+            self._wiring.remove_leftover(host_veth=veth.name, address=address, branch=branch)
         except IpamError:
             self._quarantine_service.remember_leftover(veth)
             raise
@@ -209,7 +212,7 @@ class StartupReconciler(Service):
         """Remove links for egress whose sandbox has neither a row nor its first link: an ADD or a DEL ended between the two. One that
         a recorded sandbox is not known to have is recorded: a release that knows no egress was here.
         """
-        first = {veth.key for veth in self._survey.veths}
+        first = {veth.key for veth in self._survey.firsts}
         for veth in self._survey.egress:
             known = self._datastore.attachment(veth.key) if veth.key else None
             try:
@@ -236,6 +239,11 @@ class StartupReconciler(Service):
                 self._outcome.removed_count += 1
             except IpamError as error:
                 self._quarantine_address(address, f"a rule that leads nowhere could not be removed: {log_text(error)}")
+
+
+def _dying(survey: KernelSurvey) -> list[tuple[str, Dying]]:
+    found = [(veth.name, Dying(veth.address)) for veth in (*survey.firsts, *survey.egress) if veth.is_dying]
+    return found + [(link.name, Dying(link.address, link.branch)) for link in survey.vlans if link.is_dying]
 
 
 # Carry out the DELs that the plugin left on disk while the daemon was down or too slow (I3).

@@ -31,7 +31,7 @@ def _decoded(alias: str) -> tuple[AttachmentKey, IpAddress] | None:
     return decode_alias(alias, ALIAS_TAG, IMPORTED_TAG, BRANCH_TAG)
 
 
-TRUNK = MacAddress("02:00:00:00:77:77")
+TRUNK = MacAddress("02:00:00:00:00:ff")
 """MAC of the trunk ENI's link, which is there until a test takes it from `trunks`."""
 
 

@@ -15,6 +15,7 @@ from ipamd.datastore.spool import Spool
 from ipamd.eni.resync import EniSyncResult
 from ipamd.history import Boot, HistoryWriter
 from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
+from ipamd.model.branch import Wish
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.family import IpAddress
@@ -33,6 +34,7 @@ from tests.fakes.cloud import IDENTITY, INSTANCE, FakeEc2
 from tests.fakes.host_network import FakeHostNetwork
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.metadata import FakeMetadata
+from tests.fakes.pod_facts import FakePodFacts
 from tests.fakes.policy_agent import FakePolicyAgent
 from tests.fakes.runtime import FakeRuntime
 
@@ -74,6 +76,7 @@ class FakeNode:
         self.runtime = FakeRuntime()
         self.aws_node = FakeAwsNode(self.clock)
         self.policy_agent = FakePolicyAgent(self.clock)
+        self.pod_facts = FakePodFacts(self.clock)
         self.has_run_before = False
         self.failpoint: Failpoint = no_failpoint
         self.start()
@@ -117,6 +120,7 @@ class FakeNode:
             history=self.history,
             aws_node=self.aws_node,
             policy_agent=self.policy_agent if self.policy_mode != POLICY_OFF else None,
+            pod_facts=self.pod_facts if self.network.branch_mode else None,
         )
         policy = replace(self.shipped.policy, mode=self.policy_mode)
         self.current = CurrentSettings(replace(self.shipped, network=self.network, subnets=self.subnets_config, policy=policy))
@@ -236,7 +240,14 @@ class FakeNode:
         attachments = self.datastore.attachments()
         addresses: list[IpAddress] = [attachment.address for attachment in attachments]
         assert len(set(addresses)) == len(addresses), "I1: one address, one attachment"
+        assert self.wiring.cut == [], "I2: what a live sandbox has is untouchable"
         for attachment in attachments:
+            facts = self.pod_facts.of.get(attachment.key.container_id)
+            if (branch := attachment.branch) is not None:
+                link = self.wiring.vlans[branch.vlan]
+                assert (link.address, link.eni_id, link.is_dying) == (attachment.address, attachment.eni_id, False)
+                continue
+            assert facts is None or facts.wish is not Wish.YES, "I19: who must have a branch ENI has no address of the pool"
             eni, one = self.ec2.enis.get(attachment.eni_id), attachment.address
             is_on = eni is not None and (one in eni.secondary_addresses or any(one in prefix for prefix in eni.prefixes))
             assert is_on, "I7: assigned addresses are on their ENI at EC2"
