@@ -244,7 +244,7 @@ class AttachService(Service):
         branches, why = found
         with branches.waiting(request, deadline) as wait:  # a thread that no pod of the pool needs, instead of a place
             while True:
-                with steps.step("wait"):
+                with steps.step("branch"):
                     wait(why)
                 found = self._try(request, deadline, steps)
                 if isinstance(found, Attachment):

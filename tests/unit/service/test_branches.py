@@ -252,7 +252,7 @@ def test_told_while_it_waits(node: FakeNode) -> None:
     steps = Steps(node.clock)
     assert add(node, "a", steps=steps).branch is not None
     assert held == [([], free)] * 3
-    assert steps.durations_ms["wait"] == pytest.approx(3000)
+    assert steps.durations_ms["branch"] == pytest.approx(3000)
     assert node.app.branches is not None
     assert node.app.branches.waiting_keys() == ()
 
