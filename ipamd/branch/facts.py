@@ -88,16 +88,19 @@ class KubeletFacts(PodFactsSource):
         names, until = request.names, time.monotonic() + timeout_s
         if not names.pod_uid:
             return PodFacts(Wish.UNKNOWN, "the runtime does not tell the pod's UID (K8S_POD_UID), by which kubelet knows it")
-        question = pods_pb2.GetPodRequest(podUID=names.pod_uid)
+        question, earlier = pods_pb2.GetPodRequest(podUID=names.pod_uid), None
         while True:
             try:
                 reply = self._stub.GetPod(question, timeout=max(until - time.monotonic(), 0.0), wait_for_ready=True)
             except grpc.RpcError as error:
                 status: Any = error  # at run time every RpcError of a call carries code and details
                 if status.code() in PASSING and until - time.monotonic() > RETRY_S:
+                    earlier = status
                     self._pause(RETRY_S)
                     continue
-                return PodFacts(Wish.UNKNOWN, self._why(status, names.pod_uid))
+                # What kubelet said before its last question's time was up says more than that.
+                is_late = status.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                return PodFacts(Wish.UNKNOWN, self._why((earlier if is_late else None) or status, names.pod_uid))
             return _read(reply, request)
 
     def wait(self, *, timeout_s: float) -> bool:
