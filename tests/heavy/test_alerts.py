@@ -56,6 +56,14 @@ def test_exactly_the_expected_alerts_fire(name: str, tmp_path: Path) -> None:
     assert _tried(read(SERIES / f"{name}.json.gz"), tmp_path).alerts == alerts(name)
 
 
+@pytest.mark.parametrize(("cause", "is_failure"), [("branch-pending", False), ("pool-empty", True), ("", True)])
+def test_an_add_before_the_control_plane_is_no_failure(cause: str, is_failure: bool, tmp_path: Path) -> None:
+    """Half of the ADDs are refused: with the annotations each pod with security groups is once, until its branch ENI is named."""
+    adds = {f'ipamd_requests_total{{verb="ADD",code="{code}"}}': "0+2x120" for code in (0, 11)}
+    refused = {f'ipamd_refusals_total{{verb="ADD",cause="{cause}"}}': "0+2x120"} if cause else {}
+    assert ("VpcIpamdAddsFail" in run_series(adds | refused, tmp_path).alerts) is is_failure
+
+
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_missed_scrapes_change_no_alert(name: str, tmp_path: Path) -> None:
     """A Prometheus that was away for up to three scrapes at a time, as often as every twelfth: nothing fires for it, nothing stops."""

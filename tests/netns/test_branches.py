@@ -293,3 +293,41 @@ def test_the_links_are_nobodys_second_way(node):
     seen = node.wiring.survey()
     assert [one.name for one in (*seen.veths, *seen.egress, *seen.branches)] == [spec.host_veth]
     assert spec.branch.link.startswith(LINK_PREFIX)
+
+
+def test_cut_off_and_back(node, vpc_address):
+    """Both links are down, so nothing of it goes by another way either, and DEL works; repair alone brings it back whole."""
+    pod, spec = node.add()
+    _, other = node.add(vlan=6, number=201)
+    assert talk(node.vpc, vpc_address, pod) == str(spec.address)
+    node.host.sh(
+        "nft add table inet watch; nft add chain inet watch out '{ type filter hook postrouting priority -300; }';"
+        f"nft add rule inet watch out oifname eth0 {node.world.family.nft} saddr {spec.address} counter"
+    )
+    assert node.wiring.cut_off(spec).endswith(f"{spec.host_veth}, {spec.branch.link} taken down")
+    with pytest.raises(OSError):  # noqa: PT011  # no route, or no answer
+        talk(node.vpc, vpc_address, pod)
+    with pytest.raises(OSError):  # noqa: PT011
+        talk(pod, str(spec.address), node.vpc)
+    assert "packets 0 " in node.host.sh("nft list chain inet watch out"), "nothing goes by the node's ENI"
+    assert not any(one.is_up for one in (*node.wiring.survey().branches, *node.wiring.survey().vlans) if "5" in one.name[-1:])
+    assert node.wiring.check(other) == [], "the other sandbox keeps its links"
+    node.wiring.cut_off(spec)
+    assert node.wiring.repair([spec]) != []
+    node.world.hostnet.confine_sandboxes()
+    assert node.wiring.check(spec) == []
+    assert talk(node.vpc, vpc_address, pod) == str(spec.address)
+    node.wiring.cut_off(spec)
+    assert node.mark(spec) is not None
+    node.wiring.sweep()
+    assert node.wiring.survey().vlan_of(spec.address) is None
+
+
+def test_cutting_off_leaves_a_successors_links(node):
+    """What has another sandbox's alias is not taken down."""
+    _, spec = node.add()
+    with pytest.raises(WiringError):
+        node.wiring.cut_off(replace(spec, key=node.world.key("another")))
+    strange = replace(spec, address=spec.address + 1)
+    node.wiring.cut_off(replace(strange, host_veth="vlan00000000000"))
+    assert node.wiring.check(spec) == []
