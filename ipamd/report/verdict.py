@@ -86,6 +86,8 @@ ADVICE = STEPS | {
     "fight": ("find out what undoes the repair", "docs/troubleshooting.md#something-undoes-repairs"),
     "foreign links": ("delete pods that should not have a second link", "docs/host.md#links-of-others"),
     "branch": ("find out who wrote the pod's annotation, and delete the pod", "docs/security-groups.md#what-happens"),
+    "pod facts": ("start who tells it, or turn ENABLE_POD_ENI off", "docs/security-groups.md#who-tells-what-a-pod-wants"),
+    "pod marks": ("apply manifests/pod-eni to the cluster", "docs/security-groups.md#who-tells-what-a-pod-wants"),
     "trunk": ("label the node so that the control plane attaches one", "docs/security-groups.md#the-trunk"),
     "other conflist": ("remove that file, or let it sort behind ours", "docs/host.md"),
     "confinement": ("do what it says: sandboxes may send forged packets meanwhile", LACKS),

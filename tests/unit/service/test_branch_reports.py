@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -9,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.core.deadline import Deadline
+from ipamd.eni.branches import SETTLED_S
 from ipamd.ipamctl.verbs.pool import CAPACITY
 from ipamd.ipamctl.verbs.present import ATTACHMENTS, STATUS
-from ipamd.model.branch import VLAN_TAG
+from ipamd.model.branch import VLAN_TAG, Wish
 from ipamd.model.errors import CloudError, InvalidRequestError
 from ipamd.model.history import HistoryQuestion
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import VlanLink
+from ipamd.pb import cni_pb2
 from ipamd.report.audit import AuditReport, audit
 from ipamd.report.explain import explain
 from tests.fakes.cloud import IDENTITY
@@ -170,3 +174,64 @@ def test_the_metrics_count_them(node: FakeNode) -> None:
     node.look_twice()
     node.enis.sync_with_ec2(IDENTITY)
     assert value(node, "ipamd_trunk_attached") == 0
+
+
+def test_an_add_is_told_and_compared(node: FakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    """By a real ADD: one log line with the branch ENI and the wait, and the pool's thread is woken to compare it with EC2."""
+    eni, caught = (
+        branch_eni(9),
+        cni_pb2.ExecRequest(
+            protocol_min=1,
+            protocol_max=1,
+            verb="ADD",
+            container_id="c9",
+            ifname="eth0",
+            netns=node.wiring.make_netns("/run/netns/c9"),
+        ),
+    )
+    caught.config = b'{"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"}'
+    caught.args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-9;K8S_POD_UID=u9"
+    told = {
+        "eniId": eni.eni_id,
+        "ifAddress": eni.mac,
+        "privateIp": str(eni.primary_address),
+        "vlanId": 9,
+        "subnetCidr": "10.0.0.0/20",
+    }
+    node.pod_facts.put("c9", json.dumps([told]))
+    node.ec2.enis[eni.eni_id] = eni
+    node.pool.run_once()
+    node.demand.triggered.clear()
+    with caplog.at_level("INFO"):
+        reply = node.app.cni.execute(caught, Deadline.after(node.clock, 60.0))
+    assert not reply.error.code, reply.error
+    (line,) = [record.args for record in caplog.records if record.msg == "request"]
+    assert isinstance(line, dict)
+    assert (line["pod"], line["address"], line["branch"]) == ("default/pod-9", "10.0.4.9", eni.eni_id)
+    assert "branch" in line["steps_ms"]
+    assert node.was_triggered()
+    node.pool.run_once()
+    node.clock.advance(SETTLED_S)
+    node.pool.run_once()
+    recorded = node.datastore.attachment(node.key("c9"))
+    assert recorded is not None
+    assert recorded.contradiction == ""
+
+
+def test_what_waits_is_told(node: FakeNode) -> None:
+    """An ADD that the control plane has not answered is refused with the cause that the metrics have."""
+    caught = cni_pb2.ExecRequest(
+        protocol_min=1,
+        protocol_max=1,
+        verb="ADD",
+        container_id="c9",
+        ifname="eth0",
+        netns=node.wiring.make_netns("/run/netns/c9"),
+    )
+    caught.config = b'{"cniVersion": "1.0.0", "name": "vpc-ipamd", "type": "vpc-cni"}'
+    caught.args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-9;K8S_POD_UID=u9"
+    node.pod_facts.put("c9", "", wish=Wish.YES)
+    assert node.app.cni.execute(caught, Deadline.after(node.clock, 60.0)).error.code == 11
+    assert value(node, "ipamd_refusals_total", verb="ADD", cause="branch-pending") == 1
+    assert value(node, "ipamd_step_duration_ms_count", verb="ADD", step="branch") == 1
+    assert value(node, "ipamd_waiting_branch_adds") == 0
