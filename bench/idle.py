@@ -15,11 +15,8 @@ from pathlib import Path
 from bench.audit import on_cpu_ns
 from bench.figures import Figure
 from bench.scale import Scale
-from bench.stage import Stage
+from bench.stage import IMPORTS, Stage
 from lab.node.node import REPOSITORY
-
-IMPORTS = "import ipamd.daemon, ipamd.bootstrap, ipamd.lifecycle, ipamd.rpc.server, ipamd.metrics"
-"""What the daemon imports before it serves; boto3 comes later, in the background. Floor of its memory and of its start."""
 
 NFT_CHANGES_A_SECOND = 10
 NFT_WATCHED_S = 20.0

@@ -14,11 +14,10 @@ import time
 from bench import plugin_exec
 from bench.cold import SANDBOX_COUNT
 from bench.figures import Figure, slowness
-from bench.idle import IMPORTS
 from bench.plugin import PYTHON
 from bench.samples import median, spread
 from bench.scale import Scale
-from bench.stage import ONEFILE_PATH, Stage, plugin_label
+from bench.stage import IMPORTS, ONEFILE_PATH, Stage, plugin_label
 from lab.node.daemon import PLUGIN_PATH
 from lab.node.node import REPOSITORY
 
