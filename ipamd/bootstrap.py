@@ -170,7 +170,15 @@ class App:
         self.spooled_deletes = SpooledDeletes(context, spool=adapters.spool, detach=self.sandbox.detach)
         self.other_daemon = OtherDaemon(context, aws_node=adapters.aws_node)
         egress = IPV4 if current.now.network.family is IPV6 else IPV6
-        self.imported = ImportService(context, aws_node=adapters.aws_node, other=self.other_daemon, prefix=prefix, egress=egress)
+        self.imported = ImportService(
+            context,
+            aws_node=adapters.aws_node,
+            other=self.other_daemon,
+            prefix=prefix,
+            egress=egress,
+            has_branches=current.now.network.pod_eni,
+            pod_facts=adapters.pod_facts,
+        )
         self.quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
         self.runtime: RuntimeReconciler | None = None
         if runtime is not None:

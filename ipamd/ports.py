@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Protocol
 
 from ipamd.model.attachment import AttachRequest, NetnsIdentity, Wired, WiringSpec
-from ipamd.model.aws_node import Allocation, ImportResult, Sign
+from ipamd.model.aws_node import Allocation, ImportResult, Led, Sign
 from ipamd.model.branch import Branch, PodFacts
 from ipamd.model.call_report import CallReport
 from ipamd.model.cloud import CallUnderWay, DescribedEni, EniRequest, InstanceIdentity, MetadataEni
@@ -22,7 +22,16 @@ from ipamd.model.family import Family, IpAddress, IpNetwork
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import HistoryRecord, Recorded
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, PodName, SubnetId
-from ipamd.model.kernel import ForeignLink, HostChange, HostVeth, KernelSurvey, LinkEvent, RepairedObject, RoutingDifference
+from ipamd.model.kernel import (
+    ForeignLink,
+    HostChange,
+    HostVeth,
+    KernelSurvey,
+    LinkEvent,
+    RepairedObject,
+    RoutingDifference,
+    VlanLink,
+)
 from ipamd.model.sandbox import RuntimeInfo, Sandbox, SandboxEvent
 from ipamd.model.subnets import DescribedSubnet
 
@@ -265,6 +274,12 @@ class Wiring(Protocol):
         """Write our alias on a host veth that amazon-vpc-cni-k8s made; nothing that carries packets changes.
 
         Returns: the veth as it is now. Raises: WiringError, also if it is another link by now, or has an identity already.
+        """
+
+    def stamp_branch(self, veth: HostVeth, led: Led, *, key: AttachmentKey, eni_id: EniId) -> tuple[HostVeth, VlanLink]:
+        """Do the same with a host veth that leads to a branch ENI, and with the VLAN link that it leads through.
+
+        Returns: both as they are now. Raises: WiringError, as `stamp`.
         """
 
     def second_links(self, firsts: Iterable[HostVeth], *, egress: Family) -> Mapping[str, int]:

@@ -40,10 +40,11 @@ from ipamd.model.attachment import (
     egress_veth_name,
     encode_alias,
 )
-from ipamd.model.branch import Branch
+from ipamd.model.aws_node import Led
+from ipamd.model.branch import Branch, encode_link_alias
 from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
-from ipamd.model.ids import AttachmentKey
+from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.kernel import (
     INSIDE_IS_LEFT,
     HostVeth,
@@ -52,6 +53,7 @@ from ipamd.model.kernel import (
     Repaired,
     RepairedObject,
     RepairKind,
+    VlanLink,
     wiring_differences,
 )
 from ipamd.model.record import dataclass, replace
@@ -226,6 +228,36 @@ class KernelWiring(Wiring):
             host.carry_out(batch, what=f"adoption of {link.name}")
         return replace(veth, alias=alias, key=key, address=address)
 
+    def stamp_branch(self, veth: HostVeth, led: Led, *, key: AttachmentKey, eni_id: EniId) -> tuple[HostVeth, VlanLink]:
+        alias = encode_alias(key, led.address, tag=BRANCH_TAG)
+        spec = WiringSpec(key, led.address, led.branch.route_table, veth.name, "", 0, branch=led.branch, eni_id=eni_id)
+        with self._host.netlink() as host:
+            link, vlan = checks.find_link(host, veth.ifindex), checks.find_link(host, led.link.ifindex)
+            known = survey.vlan_link(vlan) if vlan else None
+            is_same = link is not None and link.name == veth.name and survey.host_veth(link).key is None
+            if (
+                link is None
+                or vlan is None
+                or not is_same
+                or known is None
+                or (known.name, known.address) != (led.link.name, None)
+            ):
+                raise WiringError(
+                    f"{veth.name} or {led.link.name} changed while it was looked at", details="it is looked at again"
+                )
+            # In one send: a VLAN link with our alias and without a sandbox of ours would be removed as nobody's.
+            named = messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
+            batch = [named, branches.naming(spec, led.branch, vlan.index)]
+            if family_of(led.address) is IPV6 and (mac := checks.mac_inside(host, link)):
+                batch.append(messages.add_neighbour(link.index, led.address, mac=mac, step=f"fix the neighbour {led.address}"))
+            host.carry_out(batch, what=f"adoption of {link.name}")
+        self._branches.settle(led.branch)
+        own = encode_link_alias(led.address, eni_id, led.branch)
+        return (
+            replace(veth, alias=alias, key=key, address=led.address, is_branch=True),
+            replace(led.link, alias=own, address=led.address, eni_id=eni_id, branch=led.branch),
+        )
+
     def second_links(self, firsts: Iterable[HostVeth], *, egress: Family) -> Mapping[str, int]:
         wanted = {veth.ifindex: veth.name for veth in firsts}
         with self._host.netlink() as host:
@@ -356,7 +388,8 @@ class KernelWiring(Wiring):
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
         with self._host.netlink() as host:
-            batch = [rule for spec in specs for rule in sandbox_rules(messages.add_rule, spec.address, spec.route_table)]
+            led = [one for one in specs if not (one.branch and one.branch.is_strict)]  # in strict mode rules go by links alone
+            batch = [rule for spec in led for rule in sandbox_rules(messages.add_rule, spec.address, spec.route_table)]
             host.carry_out(batch, what="rules of single sandboxes")
             # The routes of our table go with their links.
             needless = [

@@ -175,7 +175,7 @@ class ExportService(Service):
         """Name host veths by pod, where the name is free: by that its daemon knows at its start which sandboxes live."""
         count = 0
         for attachment in self._datastore.attachments():
-            wanted = wanted_name(attachment, prefix=self._prefix)
+            wanted = "" if attachment.branch else wanted_name(attachment, prefix=self._prefix)  # those are named by pod
             if not wanted or attachment.host_veth == wanted:
                 continue
             with self._locks.hold(attachment.key, "EXPORT", Deadline.after(self._clock, LOCK_WAIT_S)):
@@ -200,19 +200,22 @@ class ExportService(Service):
     def _complete(self, report: ExportReport) -> KernelSurvey:
         """Put back what is missing of any sandbox's wiring. Returns: a look afterwards. Raises: KernelDumpError."""
         attachments = self._datastore.attachments()
-        names = {veth.key: veth.name for veth in self._wiring.survey().veths if not veth.is_dying}
+        names = {veth.key: veth.name for veth in self._wiring.survey().firsts if not veth.is_dying}
         for one in attachments:  # a renaming that a crash cut short between row and link
             if (name := names.get(one.key)) not in (None, one.host_veth):
-                self._wiring.rename_veth(host_veth=str(name), to=one.host_veth, address=one.address)
+                self._wiring.rename_veth(host_veth=str(name), to=one.host_veth, address=one.address, branch=one.branch)
         specs = [recorded_spec(one) for one in attachments]
         self._wiring.repair(specs)
         self._wiring.write_former_rules(specs)
         survey = self._wiring.survey()
-        live = {veth.name for veth in survey.veths if not veth.is_dying}
+        live = {veth.name for veth in survey.firsts if not veth.is_dying}
+        led = [one for one in attachments if one.branch is not None]
+        # Without its VLAN link a sandbox is cut off, and an export changes nothing of that.
+        cut_off = {one.host_veth for one in led if survey.vlan_of(one.address) is None}
         lacking = [
             f"{one.address} of {one.key}: {each.what}"
             for one in attachments
-            if one.host_veth in live
+            if one.host_veth in live - cut_off
             for each in wiring_differences(replace(recorded_spec(one), other_address=None), survey)
             if each.kind in (RepairKind.ROUTE, RepairKind.RULE)
         ]
@@ -222,6 +225,8 @@ class ExportService(Service):
         if lacking:
             raise TakeoverError("the wiring of sandboxes is not complete", details="; ".join(lacking))
         report.steps.append(f"rules {TO_SANDBOX_PRIORITY} and {FROM_SANDBOX_PRIORITY} and routes of every sandbox are in place")
+        if led:
+            report.steps.append(f"{counted(len(led), 'sandbox')} with branch ENIs: their links stay, and are not in its file")
         return survey
 
     def _allocations(self, survey: KernelSurvey, report: ExportReport) -> list[Allocation]:

@@ -12,16 +12,20 @@ from collections.abc import Collection, Mapping
 
 from ipamd.core.context import Service, ServiceContext
 from ipamd.migration.handover import OtherDaemon
-from ipamd.model.attachment import pod_veth_name
-from ipamd.model.aws_node import Allocation, ImportResult, Unnamed, egress_chain, identify
+from ipamd.model.attachment import POD_IFNAME, AttachRequest, SandboxNames, pod_veth_name
+from ipamd.model.aws_node import Allocation, ImportResult, Led, Unnamed, egress_chain, identify, identify_branch, led_to_branch
 from ipamd.model.errors import ForeignStateError, IpamError, log_text
 from ipamd.model.family import Family, IpAddress
-from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.ids import AttachmentKey, IfName
+from ipamd.model.kernel import HostVeth, KernelSurvey, VlanLink
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import AwsNode
+from ipamd.ports import AwsNode, PodFactsSource
 
 CONDITION = "import"
+
+FACTS_S = 2.0
+"""For one answer about a pod. Ours, as an ADD's."""
 
 FAILPOINTS = ("import.second", "import.stamped")
 
@@ -31,9 +35,22 @@ log = logging.getLogger(__name__)
 class ImportService(Service):
     """Identifies and stamps; records nothing, so it is repeated whole after a crash."""
 
-    def __init__(self, context: ServiceContext, *, aws_node: AwsNode, other: OtherDaemon, prefix: str, egress: Family) -> None:
-        """`egress`: the family that is not the pool's, whatever the settings say: its plugin may have given addresses of it."""
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        aws_node: AwsNode,
+        other: OtherDaemon,
+        prefix: str,
+        egress: Family,
+        has_branches: bool = False,
+        pod_facts: PodFactsSource | None = None,
+    ) -> None:
+        """`egress`: the family that is not the pool's, whatever the settings say: its plugin may have given addresses of it.
+        `has_branches`: pods may have branch ENIs; `pod_facts`: who tells their annotations where the runtime does not."""
         super().__init__(context)
+        self._has_branches = has_branches
+        self._pod_facts = pod_facts
         self._egress = egress
         self._other = other
         self._aws_node = aws_node
@@ -46,7 +63,7 @@ class ImportService(Service):
 
         Raises: nothing: a veth that refuses is unnamed, and its file that cannot be read is the last error.
         """
-        foreign = [veth for veth in survey.veths if veth.key is None and not veth.is_dying]
+        foreign = [veth for veth in survey.firsts if veth.key is None and not veth.is_dying]
         try:
             self._told = self._aws_node.allocations() if foreign else ()
         except ForeignStateError as error:
@@ -69,7 +86,7 @@ class ImportService(Service):
             log.info("host veths that are not ours are judged later error=%s", log_text(error))
             return []
         # None but those: a link of an ADD that is under way has no alias for an instant.
-        left = [one for one in survey.veths if one.ifindex in self._unnamed and one.key is None and not one.is_dying]
+        left = [one for one in survey.firsts if one.ifindex in self._unnamed and one.key is None and not one.is_dying]
         names = {one.name for one in left}
         return [one for one in self._stamp_all(left, survey, listed).veths if one.name in names and one.key is not None]
 
@@ -94,10 +111,14 @@ class ImportService(Service):
         seconds = self._second_links(foreign)
         for veth in foreign:
             addresses = tuple(sorted(routed.get(veth.name, ()))) or self._led_elsewhere(veth, survey)
-            why = self._take_over_one(veth, addresses, listed, stamped, seconds, result.egress)
+            led = led_to_branch(veth, survey)
+            if isinstance(led, Led):
+                why, addresses = self._take_over_branch(veth, led, listed, stamped, result.vlans), (led.address,)
+            else:
+                why = led or self._take_over_one(veth, addresses, listed, stamped, seconds, result.egress)
             if why:
                 result.unnamed.append(Unnamed(veth, addresses, why))
-        result.veths = tuple(stamped.get(veth.name, veth) for veth in survey.veths)
+        result.veths = tuple(stamped.get(veth.name, veth) for veth in survey.firsts)
         self._unnamed = frozenset(one.veth.ifindex for one in result.unnamed)
         if not result.unnamed:
             self._told = ()
@@ -119,6 +140,37 @@ class ImportService(Service):
         named = (one for one in self._told if one.pod_name and one.address in survey.routes)
         named = (one for one in named if pod_veth_name(one.pod_namespace, one.pod_name, prefix=self._prefix) == veth.name)
         return tuple(one.address for one in named)[:1]
+
+    def _take_over_branch(
+        self,
+        veth: HostVeth,
+        led: Led,
+        listed: Mapping[str, Sandbox] | None,
+        stamped: dict[str, HostVeth],
+        vlans: dict[str, VlanLink],
+    ) -> str:
+        """Stamp one veth that leads to a branch ENI, and its VLAN link. Returns: why it was not, "" if it was."""
+        if not self._has_branches:
+            return f"it has a branch ENI by {led.link.name}: set ENABLE_POD_ENI=true, or delete its pod"
+        found = identify_branch(veth.name, led, listed=listed, annotation=self._annotation, prefix=self._prefix)
+        if isinstance(found, str):
+            return found
+        key, eni_id = found
+        try:
+            stamped[veth.name], vlans[led.link.name] = self._wiring.stamp_branch(veth, led, key=key, eni_id=eni_id)
+        except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
+            return log_text(error)
+        self._failpoint("import.stamped")
+        log.info("imported veth=%s address=%s sandbox=%s eni=%s link=%s", veth.name, led.address, key, eni_id, led.link.name)
+        return ""
+
+    def _annotation(self, sandbox: Sandbox) -> str:
+        """As it was when the sandbox was begun; if it came later, as whoever knows the pod has it now."""
+        if sandbox.branch_annotation or self._pod_facts is None:
+            return sandbox.branch_annotation
+        key = AttachmentKey(sandbox.container_id, IfName(POD_IFNAME))
+        names = SandboxNames(sandbox.pod_namespace, sandbox.pod_name, sandbox.pod_uid)
+        return self._pod_facts.facts(AttachRequest(key, "", "", "", "", names), timeout_s=FACTS_S).annotation
 
     def _take_over_one(
         self,

@@ -12,18 +12,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
 from ipamd.model.attachment import POD_IFNAME, Attachment, pod_veth_name
+from ipamd.model.branch import POD_ENI, STRICT_VETH_PREFIX, TABLE_BASE, Branch, BranchEni, parse_pod_eni
 from ipamd.model.cniresult import others_mac
-from ipamd.model.errors import ForeignStateError, IpamError
-from ipamd.model.family import IPV4, IPV6, Family, IpAddress
-from ipamd.model.ids import AttachmentKey, IfName, parse_key
-from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.errors import BranchAnnotationError, ForeignStateError, IpamError
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
+from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress, parse_key
+from ipamd.model.kernel import HostVeth, KernelSurvey, VlanLink
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.sandbox import Sandbox, SandboxState
+from ipamd.model.words import counted
 
 VERSION = "vpc-cni-ipam/1"
 """Source: amazon-vpc-cni-k8s pkg/ipamd/datastore/data_store.go, CheckpointFormatVersion."""
@@ -223,6 +225,77 @@ def identify(
     return "neither its file nor the runtime tells whose it is"
 
 
+# Of its pods with security groups of their own its file says nothing: the kernel tells how each is led to its branch ENI, and the
+# pod's annotation which ENI that is. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork.
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """How a host veth of its leads to a branch ENI, by the kernel alone."""
+
+    address: IpAddress
+    link: VlanLink
+    branch: Branch
+
+
+def led_to_branch(veth: HostVeth, survey: KernelSurvey) -> Led | str:
+    """Find the branch ENI that a host veth without our alias leads to; "" if it leads to none, a sentence if that cannot be told.
+
+    In strict mode the sandbox's route is in the table of the VLAN alone, else main has it and a rule of its address leads there.
+    """
+    links = {TABLE_BASE + link.vlan: link for link in survey.vlans if not link.is_dying}
+    own = {route.destination: route.table for route in survey.branch_routes if route.device == veth.name and route.via is None}
+    tables = {address: table for address, table in own.items() if isinstance(address, IpAddress) and table in links}
+    is_strict = veth.is_branch
+    if not is_strict:
+        routed = [address for address, device in survey.routes.items() if device == veth.name]
+        tables = {address: table for address in routed for table in survey.from_rules.get(address, ()) if table in links}
+        if not tables:
+            return ""
+    if len(tables) != 1:
+        return f"{counted(len(tables), 'address')} of VLAN links' tables lead to it, not 1"
+    ((address, table),) = tables.items()
+    link = links[table]
+    ways = (route for route in survey.branch_routes if (route.table, route.device) == (table, link.name))
+    gateway = next((route.via for route in ways if route.destination is None), None)
+    if gateway is None:
+        return f"table {table} has no default route through {link.name}"
+    return Led(address, link, Branch(link.vlan, MacAddress(link.mac), gateway, is_strict))
+
+
+def identify_branch(
+    veth_name: str, led: Led, *, listed: Mapping[str, Sandbox] | None, annotation: Callable[[Sandbox], str], prefix: str
+) -> tuple[AttachmentKey, EniId] | str:
+    """Say whose such a host veth is, and which branch ENI it leads to; or one sentence that says why nobody can tell.
+
+    Args:
+        annotation: tells the annotation of a sandbox's pod, "" if nobody does.
+        prefix: of host veths' names, as the setting has it; in strict mode it is another one.
+    """
+    if listed is None:
+        return "the runtime is silent, and its file has no pods with branch ENIs"
+    prefix = STRICT_VETH_PREFIX if led.branch.is_strict else prefix
+    named = [one for one in listed.values() if pod_veth_name(one.pod_namespace, one.pod_name, prefix=prefix) == veth_name]
+    ready = [one for one in named if one.state is SandboxState.READY] or named
+    if len(ready) != 1:
+        return f"the runtime lists {counted(len(ready), 'sandbox')} of its pod, not 1"
+    (sandbox,) = ready
+    if not (text := annotation(sandbox)):
+        return f"nobody tells the annotation {POD_ENI} of pod {sandbox.pod_namespace}/{sandbox.pod_name}"
+    try:
+        told = parse_pod_eni(text, family=family_of(led.address))
+    except BranchAnnotationError as error:
+        return str(error)
+    found = BranchEni(told.eni_id, led.branch.mac, led.address, led.branch.vlan, led.branch.gateway)
+    if told != found:
+        return f"its pod's annotation says {_of_branch(told)}, the kernel {_of_branch(found)}"
+    return AttachmentKey(sandbox.container_id, IfName(POD_IFNAME)), told.eni_id
+
+
+def _of_branch(one: BranchEni) -> str:
+    return f"{one.address} by VLAN {one.vlan}, {one.mac} and {one.gateway}"
+
+
 def _allocation(index: int, entry: object) -> Allocation:
     where = f"allocation {index}"
     if not isinstance(entry, dict):
@@ -290,11 +363,14 @@ def wanted_name(attachment: Attachment, *, prefix: str) -> str:
 def recorded(attachments: Iterable[Attachment], survey: KernelSurvey, *, prefix: str) -> dict[IpAddress, Allocation]:
     """One for each recorded sandbox that has its link, by address.
 
-    Also for one that its own plugin has just got from us and is about to wire: if it does not, its daemon drops the entry.
+    Also for one that its own plugin has just got from us and is about to wire: if it does not, its daemon drops the entry. Pods with
+    branch ENIs are not in its file: their addresses are in no pool.
     """
     live = {veth.name for veth in survey.veths if not veth.is_dying}
     found = {}
     for one in attachments:
+        if one.branch is not None:
+            continue
         if one.host_veth in live or others_mac(one) == "":
             is_named = one.host_veth == wanted_name(one, prefix=prefix)
             names = (one.pod_namespace, one.pod_name) if is_named else ("", "")
@@ -317,7 +393,7 @@ def unrecorded(
         known: what `recorded` found.
         told: what its file says until now. Of a link of nobody that we know it knows more than we do; else that gets a placeholder.
     """
-    live = {veth.name: veth for veth in survey.veths if not veth.is_dying}
+    live = {veth.name: veth for veth in survey.veths if not veth.is_dying and not led_to_branch(veth, survey)}
     carried = {veth.address: name for name, veth in live.items() if veth.address is not None}  # its route may be missing
     found = {address: live[device] for address, device in {**carried, **survey.routes}.items() if device in live}
     made_at_ns, keys = int(now.timestamp()) * 10**9, {one.key for one in known.values()}
@@ -348,13 +424,23 @@ class Unnamed:
 
 @dataclass(slots=True)
 class ImportResult:
-    """The host veths as they are after an import: those that were identified carry our alias now. `egress`: second links of them."""
+    """The host veths as they are after an import, whatever they lead to: those that were identified carry our alias now. `egress`:
+    second links of them; `vlans`: links to their branch ENIs, by name.
+    """
 
     veths: tuple[HostVeth, ...]
     unnamed: list[Unnamed] = field(default_factory=list)
     egress: list[HostVeth] = field(default_factory=list)
+    vlans: dict[str, VlanLink] = field(default_factory=dict)
 
     def after(self, survey: KernelSurvey) -> KernelSurvey:
         """The survey from before the import as it would be now."""
         routes = {one.address: one.name for one in self.egress if one.address is not None}
-        return replace(survey, veths=self.veths, egress=(*survey.egress, *self.egress), routes=survey.routes | routes)
+        return replace(
+            survey,
+            veths=tuple(one for one in self.veths if not one.is_branch),
+            branches=tuple(one for one in self.veths if one.is_branch),
+            vlans=tuple(self.vlans.get(one.name, one) for one in survey.vlans),
+            egress=(*survey.egress, *self.egress),
+            routes=survey.routes | routes,
+        )

@@ -13,7 +13,7 @@ from functools import lru_cache
 from ipaddress import ip_interface
 from typing import Any
 
-from ipamd.model.attachment import Attachment, JsonObject, Wired, WiringSpec, sandbox_mac
+from ipamd.model.attachment import VETH_HASH_LENGTH, Attachment, JsonObject, Wired, WiringSpec, sandbox_mac
 from ipamd.model.errors import IncompatibleVersionError, InvalidConfigError
 from ipamd.model.family import IpAddress, family_of
 from ipamd.model.ids import MacAddress
@@ -97,6 +97,10 @@ def limits(spoken: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     return {name: ours[-1] for name, ours in highest.items() if ours and ours[-1] != SUPPORTED_VERSIONS[-1]}
 
 
+DUMMY_PREFIX = "dummy"
+"""Of an interface in the result of amazon-vpc-cni-k8s that is none: of a pod with a branch ENI its MAC is the VLAN ID. Source:
+amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go, add and tryDelWithPrevResult."""
+
 CANONICAL_VERSION = "1.1.0"
 """Of stored results: a version that only adds optional fields needs no new one."""
 
@@ -126,6 +130,9 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
             {"name": second.host_veth, "mac": second.mac("host"), "mtu": spec.mtu},
             {"name": second.ifname, "mac": second.mac("sandbox"), "mtu": spec.mtu, "sandbox": spec.netns},
         ]
+    if spec.branch:  # its plugin's DEL finds by it what leads to the branch ENI; no link has the name
+        name = f"{DUMMY_PREFIX}{spec.host_veth[-VETH_HASH_LENGTH:]}"
+        base["interfaces"].append({"name": name, "mac": str(spec.branch.vlan)})
     family = family_of(spec.address)
     address, gateway = f"{spec.address}/{spec.address.max_prefixlen}", str(family.gateway)
     base["ips"].append({"address": address, "gateway": gateway, "interface": first + 1})

@@ -17,13 +17,16 @@ class SandboxState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """One pod sandbox of a CRI list. Pod names are for display only."""
+    """One pod sandbox of a CRI list. Pod names are for display only. `branch_annotation`: that of the pod's branch ENI, as it was when
+    the sandbox was begun; "" if there was none.
+    """
 
     container_id: ContainerId
     state: SandboxState
     pod_namespace: str = ""
     pod_name: str = ""
     pod_uid: str = ""
+    branch_annotation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

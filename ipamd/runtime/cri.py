@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 from grpc import _common
 
+from ipamd.model.branch import ANNOTATION_MAX, POD_ENI
 from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError
 from ipamd.model.ids import CONTAINER_ID_MAX, parse_container_id
 from ipamd.model.sandbox import EventKind, RuntimeInfo, Sandbox, SandboxEvent, SandboxState
@@ -279,4 +280,5 @@ def _sandbox(item: cri_pb2.PodSandbox) -> Sandbox:
         pod_namespace=item.metadata.namespace[:NAME_MAX],
         pod_name=item.metadata.name[:NAME_MAX],
         pod_uid=item.metadata.uid[:NAME_MAX],
+        branch_annotation=item.annotations.get(POD_ENI, "")[: ANNOTATION_MAX + 1],
     )

@@ -14,7 +14,7 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.loop import OddObjects
 from ipamd.model.address import Address, AddressState
-from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, is_imported_alias, name_key
+from ipamd.model.attachment import Attachment, NetnsIdentity, Origin, Wired, WiringSpec, is_imported_alias, name_key, sandbox_mac
 from ipamd.model.branch import Branch, BranchEni
 from ipamd.model.cniresult import build_result
 from ipamd.model.errors import InvariantError, IpamError, log_text
@@ -319,7 +319,9 @@ class QuarantineService(Service):
         if veth.key is None or veth.address is None:
             raise ValueError("a veth without identity cannot be recorded")
         unknown = NetnsIdentity(0, 0)
-        others = MacAddress(veth.mac) if is_imported_alias(veth.alias) else None
+        # Of a sandbox with a branch ENI no alias says who wired it: with another MAC than ours amazon-vpc-cni-k8s did.
+        is_others = is_imported_alias(veth.alias) or (veth.is_branch and veth.mac not in ("", sandbox_mac(veth.key, side="host")))
+        others = MacAddress(veth.mac) if is_others else None
         # The setting may have changed since: a record with another MTU than the sandbox has would have it "repaired".
         second = survey.egress_of(veth.key)
         other = second.address if second else None

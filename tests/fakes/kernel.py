@@ -18,12 +18,24 @@ from ipamd.model.attachment import (
     encode_alias,
     sandbox_mac,
 )
+from ipamd.model.aws_node import Led
 from ipamd.model.branch import Branch, encode_link_alias
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import BranchPendingError, IpamError, KernelDumpError, NetnsError, WiringError
 from ipamd.model.family import Family, IpAddress
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress
-from ipamd.model.kernel import HostVeth, KernelSurvey, Repaired, RepairedObject, RepairKind, VlanLink
+from ipamd.model.kernel import (
+    BranchRoute,
+    HostVeth,
+    IncomingRule,
+    KernelSurvey,
+    Repaired,
+    RepairedObject,
+    RepairKind,
+    VlanLink,
+    branch_routes,
+    incoming_rules,
+)
 
 
 @lru_cache(4096)  # each look at the kernel asks for all
@@ -53,6 +65,8 @@ class FakeWiring:
         self.trunks: set[MacAddress] = {TRUNK}
         self.vlans: dict[int, VlanLink] = {}
         """By ID: the kernel lets no second one be made on a trunk's link."""
+        self.branch_routes: set[BranchRoute] = set()
+        """Of sandboxes that another software wired."""
         self.cut: list[str] = []
         """What was taken from a sandbox that is wired: never."""
         self.dying_aliases: dict[str, str] = {}
@@ -155,6 +169,17 @@ class FakeWiring:
             spec = self.foreign.pop(veth.name)
             self.wired[veth.name] = replace(spec, key=key, address=address, other_address=self.taken_seconds.get(key))
         return replace(veth, alias=encode_alias(key, address, tag=IMPORTED_TAG), key=key, address=address)
+
+    def stamp_branch(self, veth: HostVeth, led: Led, *, key: AttachmentKey, eni_id: EniId) -> tuple[HostVeth, VlanLink]:
+        """See the port."""
+        self._maybe_fail("stamp_branch")
+        with self.lock:
+            spec = replace(self.foreign.pop(veth.name), key=key, address=led.address, branch=led.branch, eni_id=eni_id)
+            self.wired[veth.name] = spec
+            alias = encode_link_alias(led.address, eni_id, led.branch)
+            link = replace(led.link, alias=alias, address=led.address, eni_id=eni_id, branch=led.branch)
+            self.vlans[link.vlan] = link
+        return replace(veth, alias=spec.alias, key=key, address=led.address, is_branch=True), link
 
     def second_links(self, firsts: Iterable[HostVeth], *, egress: Family) -> Mapping[str, int]:
         """See the port: those that a test put into `seconds`, by name of the first, with their addresses."""
@@ -266,14 +291,17 @@ class FakeWiring:
                 HostVeth(name, 900 + n, "", False, True, mac=one.mac("host"))
                 for n, (name, one) in enumerate(self.foreign.items())
             ]
-            branches = tuple(replace(one, is_branch=True) for one in veths if one.alias.startswith(f"{BRANCH_TAG} "))
-            veths = [one for one in veths if not one.alias.startswith(f"{BRANCH_TAG} ")]
+            strict = {name for name, one in self.foreign.items() if one.branch and one.branch.is_strict}
+            led = [one for one in veths if one.alias.startswith(f"{BRANCH_TAG} ") or one.name in strict]
+            branches = tuple(replace(one, is_branch=True) for one in led)
+            veths = [one for one in veths if one not in led]
             egress = tuple(
                 HostVeth(link.host_veth, 500 + index, link.alias, False, True, link.key, link.address, is_egress=True)
                 for index, spec in enumerate(self.wired.values())
                 for link in spec.links[1:]
             )
             routes = dict(self.routes)
+            whole = [spec for spec in self.wired.values() if spec.branch and spec.branch.vlan in self.vlans]
             # Where ours lead, rules of single sandboxes are those without a route.
             to_rules = frozenset(address for address in self.rules if self.is_former or address not in routes)
             own = {} if self.is_former else dict(routes)
@@ -288,6 +316,8 @@ class FakeWiring:
                 egress=egress,
                 branches=branches,
                 vlans=tuple(replace(one, is_up=one.is_up and one.name not in self.down) for one in self.vlans.values()),
+                branch_routes=frozenset(self.branch_routes).union(*map(branch_routes, whole)),
+                incoming_rules=frozenset[IncomingRule]().union(*map(incoming_rules, whole)),
             )
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:

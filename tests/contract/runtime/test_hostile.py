@@ -10,7 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ipamd.model.errors import EventsUnsupportedError, RuntimeUnreachableError
+from ipamd.model.branch import ANNOTATION_MAX, POD_ENI, parse_pod_eni
+from ipamd.model.errors import BranchAnnotationError, EventsUnsupportedError, RuntimeUnreachableError
+from ipamd.model.family import IPV4
 from ipamd.model.sandbox import EventKind
 from ipamd.pb import cri_pb2
 from ipamd.runtime import cri as cri_module
@@ -162,3 +164,16 @@ def _turns(listener: Listener) -> int:
     """How often its thread has gone to sleep."""
     status = Path(f"/proc/self/task/{listener.thread.native_id}/status").read_text()
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+def test_of_annotations_the_branch_enis_alone_is_kept(server: FakeCri, cri: CriRuntime) -> None:
+    """A pod's annotations may be 256 KiB; of one that is too long enough is kept to be refused as such."""
+    for name, text in (("a", "[{}]"), ("b", "x" * 200_000), ("c", "")):
+        annotations = {"other": "y" * 50_000} | ({POD_ENI: text} if text else {})
+        server.sandboxes[name] = cri_pb2.PodSandbox(
+            id=name, metadata=cri_pb2.PodSandboxMetadata(name=name, namespace="default", uid="uid"), annotations=annotations
+        )
+    found = {one.container_id: one.branch_annotation for one in cri.sandboxes()}
+    assert (found["a"], len(found["b"]), found["c"]) == ("[{}]", ANNOTATION_MAX + 1, "")
+    with pytest.raises(BranchAnnotationError):
+        parse_pod_eni(found["b"], family=IPV4)
