@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
@@ -28,7 +28,18 @@ from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.pool import PoolCounts
 from ipamd.model.words import MANY
-from tests.unit.datastore.support import START, FakeClock, a_key, an_attachment, an_eni, crashed_copy, eni_id, open_at, raw
+from tests.unit.datastore.support import (
+    START,
+    FakeClock,
+    a_branch,
+    a_key,
+    an_attachment,
+    an_eni,
+    crashed_copy,
+    eni_id,
+    open_at,
+    raw,
+)
 
 FREE, RESERVED, ASSIGNED, COOLING, QUARANTINED = AddressState
 ENIS = (0, 1)
@@ -129,6 +140,10 @@ class DatastoreMachine(RuleBasedStateMachine):
     @rule(number=enis, host_ready=st.booleans(), managed=st.booleans())
     def put_eni(self, number: int, host_ready: bool, managed: bool) -> None:
         eni = an_eni(number, host_ready=host_ready, managed=managed)
+        if eni.eni_id not in self.enis and self.branch_in(None, [eni.primary_address]):
+            with pytest.raises(InvariantError), self.store.transaction() as unit:
+                unit.put_eni(eni)
+            return
         with self.store.transaction() as unit:
             unit.put_eni(eni)
         self.enis[eni.eni_id] = eni
@@ -153,7 +168,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         if self.family.is_sparse:
             chosen = [address for address in chosen if address in RESTS]
         prefix = self.prefixes[number] if in_prefix else None
-        if eni_id(number) not in self.enis:
+        if eni_id(number) not in self.enis or (chosen and self.branch_in(prefix, chosen)):
             with pytest.raises(InvariantError), self.store.transaction() as unit:
                 unit.add_addresses(eni_id(number), chosen, prefix=prefix)
             return
@@ -280,10 +295,42 @@ class DatastoreMachine(RuleBasedStateMachine):
                     unit.unassign(key, cooldown=cooldown, reason="DEL")
             if bury:
                 unit.put_tombstone(key)
-        if key in self.attachments:
-            self.cooled_down(self.attachments.pop(key).address, now, now + cooldown, "DEL")
+        if key in self.attachments and (gone := self.attachments.pop(key)).branch is None:
+            self.cooled_down(gone.address, now, now + cooldown, "DEL")
         if bury:
             self.tombstones.add(key)
+
+    @rule(
+        key=keys,
+        vlan=st.integers(1, 3),
+        chosen=st.none() | addresses | st.sampled_from([an_eni(n).primary_address for n in ENIS]),
+    )
+    def attach_branch(self, key: AttachmentKey, vlan: int, chosen: IpAddress | None) -> None:
+        """A branch ENI with an address of its own, or one that the pool or an ENI has, or had."""
+        attachment = a_branch(vlan, key, at=self.now())
+        attachment = replace(attachment, address=chosen or attachment.address)
+        of_others = any(one.address == attachment.address or one.branch == attachment.branch for one in self.attachments.values())
+        is_primary = attachment.address in {eni.primary_address for eni in self.enis.values()}
+        is_taken = of_others or is_primary or self.found(attachment.address) is not None
+        if is_taken or key in self.attachments or key in self.tombstones or self.reserved_for(key):
+            with pytest.raises(InvariantError), self.store.transaction() as unit:
+                unit.attach_branch(attachment)
+            return
+        with self.store.transaction() as unit:
+            unit.attach_branch(attachment)
+        self.attachments[key] = attachment
+
+    @rule(key=keys, said=st.sampled_from(["", "another MAC"]))
+    def mark_branch(self, key: AttachmentKey, said: str) -> None:
+        if (known := self.attachments.get(key)) and known.branch is not None:
+            with self.store.transaction() as unit:
+                unit.mark_branch(key, contradiction=said)
+            self.attachments[key] = replace(known, contradiction=said)
+
+    def branch_in(self, prefix: IpNetwork | None, chosen: Collection[IpAddress]) -> bool:
+        """Whether a branch ENI has one of these addresses, or one of a /80."""
+        held = [one.address for one in self.attachments.values() if one.branch is not None]
+        return any(one in chosen or (self.family.is_sparse and prefix is not None and one in prefix) for one in held)
 
     @rule()
     def drop_tombstones(self) -> None:

@@ -1,8 +1,9 @@
 """What a daemon does to its datastore, for any version of the code: run as a process with that version's folder on the path.
 
-    python datastore_life.py FILE NUMBER [ADDRESS ...]
+    python datastore_life.py FILE NUMBER [ADDRESS | del:CONTAINER_ID ...]
 
-Opens FILE, attaches sandbox NUMBER, removes the addresses, audits, deletes the sandbox, closes, and prints the audit and what was
+Opens FILE, attaches sandbox NUMBER, removes the addresses, does the DELs as of sandboxes that it does not know, audits, deletes its
+sandbox, closes, and prints the audit and what was
 recorded as JSON. Imports and names nothing that some version lacks.
 """
 
@@ -26,7 +27,7 @@ from ipamd.model.ids import EniId, MacAddress, SubnetId, parse_key
 BOOT = "11111111-2222-3333-4444-555555555555"
 
 
-def main(path: Path, number: int, removed: list[IPv4Address]) -> dict[str, Any]:
+def main(path: Path, number: int, removed: list[IPv4Address], deleted: list[str]) -> dict[str, Any]:
     """Live for a moment."""
     at = datetime.now(UTC)
     clock = SimpleNamespace(now=lambda: at, monotonic=lambda: 9000.0 + number)
@@ -52,6 +53,8 @@ def main(path: Path, number: int, removed: list[IPv4Address]) -> dict[str, Any]:
         unit.confirm(attachment)
     with store.transaction() as unit:
         told(unit.remove_addresses, removed, reason="test", now=at)
+        for container_id in deleted:
+            told(unit.put_tombstone, parse_key(container_id, "eth0"), now=at, at=at)
     answer = {
         "folder": str(Path(ipamd.__file__).parents[1]),
         "outcome": str(opened.report.outcome),
@@ -91,4 +94,7 @@ def told(method: Any, *arguments: Any, **named: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), list(map(IPv4Address, sys.argv[3:])))))
+    others = sys.argv[3:]
+    dels = [one.removeprefix("del:") for one in others if one.startswith("del:")]
+    addresses = [IPv4Address(one) for one in others if not one.startswith("del:")]
+    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), addresses, dels)))

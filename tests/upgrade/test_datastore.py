@@ -20,10 +20,11 @@ from ipamd.datastore import command
 from ipamd.datastore.store import Datastore
 from ipamd.model.address import AddressState
 from ipamd.model.ids import PodName
-from tests.unit.datastore.support import COOLDOWN, FakeClock, a_key, attach, crashed_copy, fill, ip, open_at
+from tests.unit.datastore.support import COOLDOWN, FakeClock, a_branch, a_key, attach, crashed_copy, fill, ip, open_at
 from tests.upgrade.release import git, lacks_commit
 
 BEFORE = {
+    "without branch ENIs": "a1bc9526db770c99d5b9e40c57ce5cd8293bf9d7",
     "without what the policy agent is owed": "00f24a7faac614bf7b34255b1c791028df006d03",
     "with intents as dictionaries": "face7a9c9b7c7aaea68e17a472484c406f35470e",
     "with the modules in their old places": "e29f757b27966b64f798296f5dffe5932b015292",
@@ -64,7 +65,8 @@ def lost_ones(store: Datastore) -> dict[str, AddressState]:
 
 
 def filled(path: Path) -> Datastore:
-    """A store of this code with an address lost under its sandbox, two lost while cooling, three free ones, and two names owed."""
+    """A store of this code with an address lost under its sandbox, two lost while cooling, three free ones, two names owed, and two
+    sandboxes with branch ENIs."""
     store = open_at(path, clock=FakeClock()).datastore
     fill(store, addresses=6)
     for number in (1, 2, 3):
@@ -76,6 +78,8 @@ def filled(path: Path) -> Datastore:
             unit.lose(ip(f"10.0.0.{last}"), reason="not shown")
         for name in OWED:
             unit.owe(name)
+        for vlan in (2, 3):
+            unit.attach_branch(a_branch(vlan))
     return store
 
 
@@ -87,7 +91,7 @@ def test_one_release_back_and_forth(before: Path, tmp_path: Path, ends: str) -> 
     if ends == "killed":
         path = crashed_copy(path, tmp_path / "killed")
     store.close()
-    told = live(before, path, 7, "10.0.0.101")
+    told = live(before, path, 7, "10.0.0.101", f"del:{a_branch(2).key.container_id}")
     assert told["states"] == {
         "10.0.0.100": "assigned",
         "10.0.0.102": "cooling",
@@ -100,6 +104,8 @@ def test_one_release_back_and_forth(before: Path, tmp_path: Path, ends: str) -> 
     assert lost_ones(again.datastore) == {"10.0.0.100": AddressState.ASSIGNED, "10.0.0.102": AddressState.COOLING}
     assert again.datastore.is_tombstoned(a_key(7))
     assert again.datastore.owed().keys() == OWED, "it asks no agent: the next one that does tells it"
+    branches = [one for one in again.datastore.attachments() if one.branch]
+    assert branches == [a_branch(3)], "the release before knows no branch ENIs, and the DEL of one ends its row all the same"
     attach(again.datastore, a_key(8))
     assert again.datastore.audit() == []
     again.datastore.close()
@@ -135,4 +141,5 @@ def test_downgrade(before: Path, tmp_path: Path) -> None:
     assert again.report.is_sound
     assert lost_ones(again.datastore) == {}
     assert again.datastore.owed() == {}
+    assert not any(one.branch for one in again.datastore.attachments())
     again.datastore.close()

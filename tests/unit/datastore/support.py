@@ -10,11 +10,13 @@ from pathlib import Path
 
 from ipamd.datastore.open import OpenedDatastore, open_datastore
 from ipamd.datastore.store import Datastore
-from ipamd.model.address import Address
+from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
+from ipamd.model.branch import Branch
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.family import Family
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
+from ipamd.model.record import replace
 
 BOOT = "11111111-2222-3333-4444-555555555555"
 START = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -89,6 +91,14 @@ def an_attachment(address: Address, key: AttachmentKey, *, at: datetime = START)
         pod_name="web-0",
         other_address=address.other_address,
     )
+
+
+def a_branch(vlan: int, key: AttachmentKey | None = None, *, address: str = "", at: datetime = START) -> Attachment:
+    """What `attach_branch` takes: sandbox 100 and VLAN ID, which has address 10.9.0.<vlan> of ENI eni-b<vlan>."""
+    key = key or a_key(100 + vlan)
+    row = Address(ip(address or f"10.9.0.{vlan}"), EniId(f"eni-b{vlan:04x}"), AddressState.FREE, at)
+    branch = Branch(vlan, MacAddress(f"06:00:00:00:00:{vlan:02x}"), ip("10.9.0.1"), is_strict=vlan % 2 == 0)
+    return replace(an_attachment(row, key, at=at), branch=branch, route_table=branch.route_table, host_veth=f"vlan{vlan:011x}")
 
 
 def open_at(path: Path, *, boot_id: str = BOOT, clock: FakeClock | None = None, **options: object) -> OpenedDatastore:
