@@ -107,11 +107,7 @@ class Adapters:
 
 
 def connect(
-    current: CurrentSettings,
-    *,
-    has_run_before: bool,
-    ec2_process: Process | None = None,
-    vlan_links: VlanLinks | None = None,
+    current: CurrentSettings, *, has_run_before: bool, ec2_process: Process | None = None, vlan_links: VlanLinks | None = None
 ) -> Adapters:
     """Open the datastore and make the adapters; none of them has asked anything yet.
 
@@ -120,19 +116,13 @@ def connect(
     Raises: DatastoreError, SettingsError.
     """
     settings, family = current.now, current.now.network.family
-    custom_network = load_network(settings.subnets)
-    clock = SystemClock()
-    failpoint = failpoints.from_environment(settings.daemon.run_dir)
-    health = Health(clock, STAGES)
-    boot_id = current_boot_id()
-    run_dir, conflist = settings.daemon.run_dir, settings.daemon.conflist_path
-    aws_node = FileAwsNode(settings.takeover, run_dir=run_dir, conflist=conflist, clock=clock, boot_id=boot_id)
-    path = run_dir / "state.db"
-    # Nothing is given by the rows of an exported node; and while its daemon serves they tell what both gave.
-    is_kept = aws_node.is_exporting or (path.exists() and bool(aws_node.listener()))
-    is_overtaken = aws_node.has_run_since() and not is_kept
+    daemon, custom_network = settings.daemon, load_network(settings.subnets)
+    clock, boot_id = SystemClock(), current_boot_id()
+    failpoint, health = failpoints.from_environment(daemon.run_dir), Health(clock, STAGES)
+    path, conflist = daemon.run_dir / "state.db", daemon.conflist_path
+    aws_node = FileAwsNode(settings.takeover, run_dir=daemon.run_dir, conflist=conflist, clock=clock, boot_id=boot_id)
     with health.stage("datastore") as stage:
-        if is_overtaken:
+        if is_overtaken := _is_overtaken(path, aws_node):
             _set_aside_overtaken(path, clock)
         opened = open_datastore(path, boot_id=boot_id, clock=clock, family=family, failpoint=failpoint)
         stage.detail = opened.report.detail
@@ -152,7 +142,7 @@ def connect(
         node_info=node_info,
         ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client, family=family),
         runtime=None if settings.runtime.cri_socket == "off" else CriRuntime(socket=settings.runtime.cri_socket),
-        spool=Spool(settings.daemon.run_dir, clock=clock),
+        spool=Spool(daemon.run_dir, clock=clock),
         custom_network=custom_network,
         has_run_before=has_run_before or is_overtaken,
         failpoint=failpoint,
@@ -164,6 +154,12 @@ def connect(
         policy_agent=_policy_agent(settings),
         pod_facts=_pod_facts(settings, opened.datastore),
     )
+
+
+def _is_overtaken(path: Path, aws_node: AwsNode) -> bool:
+    """Nothing is given by the rows of an exported node; and while its daemon serves they tell what both gave."""
+    is_kept = aws_node.is_exporting or (path.exists() and bool(aws_node.listener()))
+    return aws_node.has_run_since() and not is_kept
 
 
 def _policy_agent(settings: Settings) -> PolicyAgent | None:

@@ -201,12 +201,8 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     adapters = connect(current, has_run_before=has_run_before, ec2_process=ec2_process, vlan_links=vlan_links)
     app = App(adapters, current)
     health = app.context.health
-    server = RpcServer(
-        run_dir=settings.daemon.run_dir,
-        cni=app.cni,
-        introspection=app.introspection,
-        max_concurrent_rpcs=app.rpc_limit,
-    )
+    directory = settings.daemon.run_dir
+    server = RpcServer(run_dir=directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=app.rpc_limit)
     gc.freeze()  # modules, and what was made for the whole life: no collection looks at it again
     with health.stage("rpc") as stage:
         server.start()
