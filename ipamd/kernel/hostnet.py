@@ -480,6 +480,8 @@ class KernelHostNetwork(HostNetwork):
     def _carry_out(self, repairs: Iterable[Repair], *, subject: str, held: Collection[RepairedObject]) -> list[str]:
         """Make repairs and return their sentences. Raises: WiringError for the first that is refused."""
         due = [(repair, thing) for repair in repairs if (thing := RepairedObject(repair.kind, subject)) not in held]
+        if due:
+            self.looker.forget()
         for repair, _ in due:
             if repair.sysctl is not None:
                 key, value = repair.sysctl

@@ -547,6 +547,10 @@ class HostLooker:
         )
         return self._last
 
+    def forget(self) -> None:
+        """What was read is out of date: a change of ours is announced to nobody."""
+        self._last = None
+
     def links(self, sock: NetlinkSocket, macs: Iterable[MacAddress]) -> dict[MacAddress, messages.Link]:
         """Find the links of ENIs by MAC: by the names that they had, all others in one dump. Raises: as `look`."""
         wanted, names, prefix = list(dict.fromkeys(macs)), self._names, self._veth_prefix

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX
 from ipamd.settings import NetworkConfig
 
 ROOT = Path(__file__).parents[3]
@@ -38,13 +39,15 @@ def test_each_file_is_explained(name: str) -> None:
 
 
 def test_they_match_our_links() -> None:
-    """The default prefix, and none but veths."""
-    pattern = NetworkConfig().veth_prefix + "*"
+    """The default prefix, none but veths, and the links of branch ENIs."""
+    pattern, of_branches = NetworkConfig().veth_prefix + "*", f"{STRICT_VETH_PREFIX}*"
+    assert LINK_PREFIX.startswith(STRICT_VETH_PREFIX)
     link, network = read("networkd/10-vpc-ipamd.link"), read("networkd/10-vpc-ipamd-veth.network")
-    assert (link["Match"]["OriginalName"], link["Match"]["Driver"]) == (pattern, "veth")
+    assert (link["Match"]["OriginalName"], link["Match"]["Driver"]) == (f"{pattern} {of_branches}", "veth")
     assert link["Link"]["MACAddressPolicy"] == "none"
-    assert (network["Match"]["Name"], network["Match"]["Kind"]) == (pattern, "veth")
-    assert f"interface-name:{pattern};" in read("NetworkManager/50-vpc-ipamd.conf")["keyfile"]["unmanaged-devices"]
+    assert (network["Match"]["Name"], network["Match"]["Kind"]) == (f"{pattern} {of_branches}", "veth vlan")
+    unmanaged = read("NetworkManager/50-vpc-ipamd.conf")["keyfile"]["unmanaged-devices"]
+    assert all(f"interface-name:{one};" in unmanaged for one in (pattern, of_branches))
 
 
 def test_the_primary_eni_stays_managed() -> None:
