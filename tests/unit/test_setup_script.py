@@ -16,6 +16,7 @@ debian_packages() { printf '%s\\n' "${needed[@]%%:*}"; }
 python_tool() { echo $1; }
 from_go() { echo $1; }
 heavy_kubectl() { echo kubectl; }
+vlan_kernel() { echo linux-image-cloud-amd64; }
 """
 
 ASKED = {
@@ -48,7 +49,7 @@ def test_each_part_installs_its_own_only(part: str, tmp_path: Path) -> None:
 def test_the_heavy_tests_get_all_of_them(tmp_path: Path) -> None:
     """And what they alone need."""
     asked = set(_sourced(f"{STEPS}heavy", folder=tmp_path).split())
-    assert asked == {"chromium", "prometheus"}.union(*ASKED.values())
+    assert asked == {"chromium", "prometheus", "qemu-system-x86", "linux-image-cloud-amd64"}.union(*ASKED.values())
 
 
 @pytest.mark.parametrize(
