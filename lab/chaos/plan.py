@@ -97,7 +97,7 @@ BRANCH_WEIGHTS: Mapping[Kind, float] = {
 BRANCH_PODS = 10
 """Ours: names that come again and again, one more than the branches of the type, so that a trunk is full now and then."""
 
-BRANCH_FAILPOINTS = ("branch.", "attach.", "detach.", "adopt.", "restore.", "wire.")
+BRANCH_FAILPOINTS = ("branch.", "attach.", "detach.", "adopt.", "restore.", "kernel.")
 """How failpoints begin that a kill at the wiring of a branch can hit, or what comes of it."""
 
 CALM_KINDS = frozenset({Kind.OTHER_HANDS, Kind.DELETE_WIRING, Kind.STEP_CLOCK})
