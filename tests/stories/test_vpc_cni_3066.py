@@ -1,0 +1,57 @@
+"""amazon-vpc-cni-k8s #3066 (2024): the sandbox of a pod with security groups is begun before its branch ENI is known, and fails.
+
+The controller annotates a pod after it is bound; kubelet begins at once. The plugin looks for the annotation, finds none, and fails
+the sandbox; an event says "failed to assign an IP address to container", and the runtime makes another one 0.7 s later. Worse would be
+to take the pod for an ordinary one: it would run with an address of the pool and the node's groups.
+
+What prevents it here: who must have groups is known apart from which branch ENI it is, and an ADD waits for the latter
+(`ipamd/branch/hook.py`, I19). A source that tells nothing new refuses it with the cause and code 11.
+
+Bound: as late as the controller, within the deadline of the ADD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ipamd.branch import hook
+from ipamd.model.branch import Decision, Way, Wish
+from ipamd.model.errors import BranchPendingError
+from tests.fakes.node import FakeNode
+from tests.fakes.pod_facts import annotation
+from tests.stories.branches import add, node_with_trunk
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    """A pod that must have groups, of which nothing else is known yet."""
+    made = node_with_trunk(tmp_path)
+    made.pod_facts.put("a", wish=Wish.YES)
+    yield made
+    made.datastore.close()
+
+
+def test_the_add_waits_until_it_is_told(node: FakeNode) -> None:
+    """Its first sandbox has the branch ENI, though it was begun before."""
+    node.pod_facts.meanwhile = lambda: node.pod_facts.put("a", annotation(2))
+    assert add(node, "a", pod="web-0").branch is not None
+    assert node.pod_facts.waits
+
+
+def test_where_waiting_tells_nothing_it_is_refused_with_the_cause(node: FakeNode) -> None:
+    """By annotations of the sandbox, which never change: code 11, and no address of the pool is spent."""
+    node.pod_facts.tells_later = False
+    before = node.datastore.counts()
+    with pytest.raises(BranchPendingError, match="control plane has not named it"):
+        add(node, "a", pod="web-0")
+    assert node.datastore.counts() == before
+
+
+def test_it_gets_an_address_of_the_pool_where_that_is_missing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that goes by the annotation alone cannot tell it from an ordinary pod."""
+    ordinary = Decision(Way.POOL, "no annotation")
+    monkeypatch.setattr(hook, "decide", lambda _facts: ordinary)
+    assert add(node, "a", pod="web-0").branch is None
