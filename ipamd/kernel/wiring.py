@@ -166,9 +166,11 @@ class KernelWiring(Wiring):
         with self._host.netlink() as host:
             link = self._own_veth(host, host_veth)
             found = survey.host_veth(link) if link else None
+            is_of_another = found is not None and (found.address not in {None, address} or bool(key and found.key != key))
+            if branch and found and is_of_another and found.address == address:
+                return found  # the pod's next sandbox has its name and its branch ENI: nothing of this one is left
             batch = sandbox_rules(messages.delete_rule, address, route_table)
-            if found and (found.address not in {None, address} or (key and found.key != key)):
-                link = None
+            link = None if is_of_another else link
             # A pod's next sandbox has the veth's name, and the same branch ENI unless its veth says otherwise.
             if branch and (link or not found or found.address != address):
                 batch += branches.ending(host, branch, address=address, host_veth=host_veth)
