@@ -30,6 +30,7 @@ from ipamd.model.kernel import (
     NOT_REPAIRED,
     OWN_RULE,
     OWN_TABLE,
+    STRICT_TABLE,
     ForeignLink,
     HostChange,
     LinkEvent,
@@ -117,7 +118,24 @@ class KernelHostNetwork(HostNetwork):
 
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
         with self._lock:
-            return [*self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
+            known = self._know_strict() if self._confinement.is_in_place() is None else []
+            return [*known, *self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
+
+    def _know_strict(self) -> list[str]:
+        """Before the first tables of a process: let them know sandboxes in strict mode that amazon-vpc-cni-k8s wired, which are taken
+        over a minute later, or they would be cut off until then. No sandbox can make such a route.
+        """
+        if not ruleset.has_strict(self._config, self._attachments()):
+            return []
+        family = self._config.family
+        with self._host.netlink() as sock:
+            seen = survey.survey(sock, veth_prefix=self._config.veth_prefix, families=(family,))
+            veths = {veth.name: veth.ifindex for veth in seen.branches if not veth.is_dying}
+            ways = [one for one in seen.branch_routes if one.device in veths and one.via is None and one.table != STRICT_TABLE]
+            led = [(one.destination, one.device) for one in ways if isinstance(one.destination, IpAddress)]
+            sock.request([checks.wiring_route(to, veths[name], name, table=STRICT_TABLE) for to, name in led])
+            repairs = routing.strict_repairs(survey.rules_of(sock, family), self._config, True) if led else []
+        return self._carry_out(repairs, subject=NODE, held=())
 
     def _add_own_rule(self) -> list[str]:
         rules = [checks.own_table_rule(family) for family in ruleset.families(self._config, self._attachments())]
