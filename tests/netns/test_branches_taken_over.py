@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 
 import pytest
 
@@ -102,6 +103,8 @@ def test_what_it_wired_is_known_and_named_and_goes_by_our_del(node, is_strict, f
     node.world.hostnet.confine_sandboxes()
     assert node.wiring.check(spec) == []
     target = VPC6 if family is IPV6 else "10.0.77.7"
+    with suppress(OSError):  # the stand-in asks for the router for 0.3 s only, which a loaded machine may need to answer
+        talk(node.vpc, target, pod)
     assert talk(node.vpc, target, pod) == str(spec.address)
     talk(pod, str(spec.address), node.vpc)
     node.mark(spec)
