@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
+from ipamd.model.branch import EnforcingMode
 from ipamd.model.errors import SettingsError
 from ipamd.model.family import IPV6
+from ipamd.model.kernel import STRICT_MARK
 from ipamd.model.record import dataclass
 from ipamd.model.redaction import without_secrets
 from ipamd.model.words import counted, printable
@@ -158,6 +160,11 @@ def _without_branches(settings: Settings) -> list[str]:
     if facts.unmarked_pods == REFUSE and facts.source != FROM_ANNOTATIONS:
         step = f"remove it, or set VPC_IPAMD_POD_FACTS={FROM_ANNOTATIONS}"
         problems.append(f"VPC_IPAMD_UNMARKED_PODS={REFUSE}: with VPC_IPAMD_POD_FACTS={facts.source} no mark is read: {step}")
+    if settings.network.branch_mode is EnforcingMode.STRICT and settings.network.connmark & STRICT_MARK:
+        step = "choose from 0xff, as 0x80"
+        problems.append(
+            f"AWS_VPC_K8S_CNI_CONNMARK has bit {STRICT_MARK:#x}, which {asked} in strict mode needs for itself: {step}"
+        )
     return problems
 
 

@@ -12,9 +12,11 @@ import pytest
 
 from ipamd.kernel import ruleset
 from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import Attachment, NetnsIdentity
 from ipamd.model.family import IPV6
 from ipamd.settings import NetworkConfig
+from ipamd.settings.parsers import MARKS_OF_OTHERS
 from tests.netns import packets
 from tests.netns.branched import Node
 from tests.netns.conftest import EACH_FAMILY, NODE6, VPC6
@@ -83,13 +85,20 @@ def test_the_bit_is_gone_when_others_look(node):
         f"nft 'add table {family} t; add chain {family} t before {{ type filter hook prerouting priority -460; }};"
         f"add rule {family} t before meta mark set 0x4080;"
         f"add chain {family} t c {{ type filter hook prerouting priority -449; }};"
-        f"add rule {family} t c meta mark and 0x2000 != 0 counter; add rule {family} t c meta mark 0x4080 counter'"
+        f"add rule {family} t c meta mark and {dataplane.STRICT_MARK:#x} != 0 counter; add rule {family} t c meta mark 0x4080 counter'"
     )
     assert node.arrives(node.pod, [], node.own)[1]
     listed = json.loads(node.host.sh(f"nft -j list chain {family} t c"))["nftables"]
     counts = [each["counter"]["packets"] for one in listed if "rule" in one for each in one["rule"]["expr"] if "counter" in each]
     assert counts[0] == 0
     assert counts[1] > 0
+
+
+@pytest.mark.parametrize("mark", [bits for bits, _ in MARKS_OF_OTHERS], ids=hex)
+def test_what_others_mark_passes_the_groups(node, mark):
+    """portmap marks what the node sends to a hostPort of its own: that goes to the VPC too, as all that is for the sandbox."""
+    (taken,) = node.host.ip(f"route get {node.mine.address} mark {mark:#x}")
+    assert taken["dev"] != node.mine.host_veth
 
 
 def test_after_a_flush(node, family):

@@ -487,6 +487,7 @@ BRANCHES = {"ENABLE_POD_ENI": "true"}
             {"VPC_IPAMD_UNMARKED_PODS": "refuse", "VPC_IPAMD_POD_FACTS": "kubelet"},
             "VPC_IPAMD_UNMARKED_PODS=refuse: with VPC_IPAMD_POD",
         ),
+        ({"AWS_VPC_K8S_CNI_CONNMARK": "0x1080"}, "AWS_VPC_K8S_CNI_CONNMARK has bit 0x1000, which ENABLE_POD_ENI=true"),
     ]
 )
 def test_what_pods_with_groups_of_their_own_cannot_be_served_with(environment: dict[str, str], words: str) -> None:
