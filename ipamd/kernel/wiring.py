@@ -423,8 +423,9 @@ class KernelWiring(Wiring):
                     batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
                     named = _identity(link)
                     if address is None and named is not None:
-                        routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN, family=family_of(named[1]))
-                        if all(not one.is_to(named[1]) or one.index == link.index for one in routes):
+                        # In any table: in strict mode main has none.
+                        routes = [one for one in survey.routes_of(host, family=family_of(named[1])) if one.is_to(named[1])]
+                        if all(one.index == link.index or one.route_type != uapi.RTN_UNICAST for one in routes):
                             address = named[1]
                     key = key or (named[0] if named else None)
                 # Its routes go with it. It is found by the key alone, and a link that is another's by its alias is left alone.

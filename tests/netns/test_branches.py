@@ -264,6 +264,22 @@ def test_what_nobody_owns_is_removed(node, is_strict):
 
 
 @EACH_MODE
+def test_what_is_left_of_a_predecessor_goes_alone(node, vpc_address, is_strict):
+    """Its veth is there still, without its routes, as after a DEL; the same pod's next sandbox has the branch ENI, and keeps it (I2)."""
+    _, old = node.add(is_strict=is_strict)
+    node.wiring.mark_for_deletion(
+        host_veth=old.host_veth, address=old.address, route_table=old.route_table, is_source_checked=True, branch=old.branch
+    )
+    pod = node.world.space()
+    new = replace(old, key=node.world.key("successor"), netns=pod.path, host_veth=old.host_veth[:-3] + "abc")
+    node.wiring.wire(new)
+    node.wiring.remove_leftover(host_veth=old.host_veth, address=None, key=old.key)
+    assert node.wiring.veth(old.host_veth) is None
+    assert node.wiring.check(new) == []
+    assert talk(node.vpc, vpc_address, pod) == str(new.address)
+
+
+@EACH_MODE
 def test_renamed_with_its_rules(node, vpc_address, is_strict):
     """A successor needs the name: what leads the living one's packets follows."""
     pod, spec = node.add(is_strict=is_strict)
