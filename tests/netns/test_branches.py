@@ -265,7 +265,7 @@ def test_what_nobody_owns_is_removed(node, is_strict):
 
 @EACH_MODE
 def test_what_is_left_of_a_predecessor_goes_alone(node, vpc_address, is_strict):
-    """Its veth is there still, without its routes, as after a DEL; the same pod's next sandbox has the branch ENI, and keeps it (I2)."""
+    """A veth without its routes, as after a DEL: the pod's next sandbox has the branch ENI by now, and keeps it (I2)."""
     _, old = node.add(is_strict=is_strict)
     node.wiring.mark_for_deletion(
         host_veth=old.host_veth, address=old.address, route_table=old.route_table, is_source_checked=True, branch=old.branch
