@@ -40,6 +40,7 @@ from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import AttachmentKey, EniId, IfName
 from ipamd.model.sandbox import SandboxState
 from ipamd.ports import no_failpoint
+from ipamd.sandbox.detach import leftover_branch
 from ipamd.settings import NetworkConfig
 from tests.crash.test_simulated import KilledHere, kill_at
 from tests.fakes.cloud import INSTANCE, SUBNET, FakeEc2
@@ -168,7 +169,9 @@ def test_what_is_known_decides(node: FakeNode, wish: Wish, told: str, outcome: t
 def test_what_it_gets(node: FakeNode) -> None:
     """The annotation's address of the pool's family, its ENI, VLAN and MAC; no row and no cooldown of an address, at ADD or DEL."""
     before = node.datastore.counts()
+    node.was_triggered()
     one = branch(node, "a", 2)
+    assert node.was_triggered(), "the pool's thread compares it with EC2"
     told = "10.9.1.102" if node.network.family is IPV4 else "2001:db8:9::66"
     gateway = "10.9.0.1" if node.network.family is IPV4 else "fe80:ec2::1"
     assert one.branch is not None
@@ -539,6 +542,30 @@ def test_stale_links_are_swept(node: FakeNode) -> None:
     assert node.wiring.vlans.keys() == {2, 8}
 
 
+def test_the_link_of_a_recorded_sandbox_is_not_swept(node: FakeNode) -> None:
+    """Its veth is missing: whoever judges that sandbox decides about both."""
+    one = branch(node, "a", 2)
+    del node.wiring.wired[one.host_veth]
+    node.quarantine.take_stock(node.wiring.survey())
+    assert node.wiring.vlans.keys() == {2}
+
+
+def test_what_is_left_of_a_predecessor_is_nothing_of_the_next(node: FakeNode) -> None:
+    """A sweep that began before the pod's next sandbox came, and a veth that no row has: what that sandbox has is left alone (I2)."""
+    first = branch(node, "a", 2, pod="web-0")
+    node.delete("a")
+    batch = dict(node.cooldown._dying)
+    assert len(batch) == 2
+    branch(node, "b", 2, pod="web-0")
+    before = node.wiring.survey()
+    assert node.cooldown._remove_alone(batch) == {}
+    assert node.wiring.survey() == before
+    veth = replace(before.branches[0], name="vlanother", key=first.key)
+    assert leftover_branch(veth, before, node.datastore) == (None, None)
+    assert node.delete("b")
+    assert leftover_branch(veth, before, node.datastore) == (first.address, first.branch)
+
+
 def test_a_link_that_an_add_is_making_is_not_swept(node: FakeNode) -> None:
     """The look at the kernel came between its link and its veth."""
     node.pod_facts.put("a", annotation(2))
@@ -725,6 +752,7 @@ def test_what_an_add_left(node: FakeNode) -> None:
 
 def test_no_del_ever_comes(node: FakeNode) -> None:
     """Reaped by the same verdict as all others: not before it is old enough, on the clock that is never set."""
+    node.clock.advance(400.0)
     one = branch(node, "a", 2)
     add(node, "p")
     del node.runtime.listed[one.key.container_id]
