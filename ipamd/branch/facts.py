@@ -100,7 +100,9 @@ class KubeletFacts(PodFactsSource):
                     continue
                 # What kubelet said before its last question's time was up says more than that.
                 is_late = status.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                return PodFacts(Wish.UNKNOWN, self._why((earlier if is_late else None) or status, names.pod_uid))
+                said = (earlier if is_late else None) or status
+                is_of_pod = said.code() is grpc.StatusCode.NOT_FOUND
+                return PodFacts(Wish.UNKNOWN, self._why(said, names.pod_uid), is_of_pod=is_of_pod)
             return _read(reply, request)
 
     def wait(self, *, timeout_s: float) -> bool:
@@ -136,7 +138,8 @@ def _read(reply: pods_pb2.GetPodResponse | None, request: AttachRequest) -> PodF
         return PodFacts(Wish.UNKNOWN, "kubelet's answer is no pod")
     found = pod.metadata
     if (found.uid, found.namespace, found.name) != (names.pod_uid, names.pod_namespace, names.pod_name):
-        return PodFacts(Wish.UNKNOWN, f"kubelet's answer is about another pod, {printable(f'{found.namespace}/{found.name}')}")
+        other = printable(f"{found.namespace}/{found.name}")
+        return PodFacts(Wish.UNKNOWN, f"kubelet's answer is about another pod, {other}", is_of_pod=True)
     is_wanted = any(POD_ENI in container.resources.limits for container in pod.spec.containers)
     why = f"{'a' if is_wanted else 'no'} container of the pod limits {POD_ENI}"
     return PodFacts(Wish.YES if is_wanted else Wish.NO, why, found.annotations.get(POD_ENI, ""))

@@ -124,7 +124,7 @@ class BranchHook(Service):
     def _learn(self, facts: PodFacts) -> None:
         """Tell people whether the source tells anything, and remember that pods are marked."""
         known = self._health.conditions_by_subject()
-        if facts.wish is Wish.UNKNOWN:
+        if facts.wish is Wish.UNKNOWN and not facts.is_of_pod:
             self._health.report(FACTS, f"{FACTS}: {facts.why}; new pods get no address, whether they have security groups or not")
         elif FACTS in known:
             self._health.report(FACTS, "")

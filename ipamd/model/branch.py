@@ -233,13 +233,15 @@ class Wish(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """What is known of a pod. `why`: what tells it, or why nothing does, for people. `annotation`: that of the branch ENI, "" if the
-    pod has none. `is_marked`: the admission policy saw this pod, so it has seen every pod that was made since.
+    pod has none. `is_marked`: the admission policy saw this pod, so it has seen every pod that was made since. `is_of_pod`: the source
+    tells of others, whatever it lacks of this pod.
     """
 
     wish: Wish
     why: str
     annotation: str = ""
     is_marked: bool = False
+    is_of_pod: bool = False
 
 
 def read_annotations(annotations: Mapping[str, str] | None, *, is_policy_known: bool) -> PodFacts:
@@ -260,7 +262,7 @@ def read_annotations(annotations: Mapping[str, str] | None, *, is_policy_known: 
     wish = {REQUIRED: Wish.YES, NONE: Wish.NO}.get(mark, Wish.UNKNOWN)
     said = f"annotation {MARK} is {printable(mark, most=40)!r}"
     if wish is Wish.UNKNOWN:
-        return PodFacts(wish, f"{said}, neither {REQUIRED!r} nor {NONE!r}")
+        return PodFacts(wish, f"{said}, neither {REQUIRED!r} nor {NONE!r}", is_of_pod=True)
     return PodFacts(wish, said, annotation, is_marked=True)
 
 

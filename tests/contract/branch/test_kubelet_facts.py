@@ -165,6 +165,7 @@ def test_what_passes_is_asked_again(kubelet: Kubelet, adapter: KubeletFacts, ear
     assert (facts.wish, decide(facts).way) == (Wish.UNKNOWN, Way.REFUSE)
     words = {grpc.StatusCode.NOT_FOUND: "does not have pod", grpc.StatusCode.FAILED_PRECONDITION: "is starting"}
     assert words.get(early[0], early[1]) in facts.why
+    assert facts.is_of_pod is (early[0] is grpc.StatusCode.NOT_FOUND), "of the others kubelet says nothing against any pod"
 
 
 def test_a_kubelet_without_the_service(kubelet: Kubelet, adapter: KubeletFacts) -> None:

@@ -55,6 +55,7 @@ def test_by_annotations(annotations: dict[str, str] | None, is_policy_known: boo
     decision = decide(facts)
     assert (facts.wish, decision.way) == (wish, way)
     of_the_api = (annotations or {}).get(CONFIG_SOURCE) == FROM_API
+    assert facts.is_of_pod == (wish is Wish.UNKNOWN and annotations is not None), "others' marks may be right"
     assert facts.is_marked == (of_the_api and wish in (Wish.YES, Wish.NO))
     assert (decision.condition == NOBODY_MARKS) == (wish is Wish.UNMARKED and way is Way.POOL)
     assert bool(decision.advice) == (way is Way.REFUSE)

@@ -18,7 +18,7 @@ from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Phase
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames, WiringSpec, pod_veth_name, veth_name
-from ipamd.model.branch import KERNELS_TABLES, NOBODY_MARKS, STRICT_VETH_PREFIX, Wish
+from ipamd.model.branch import KERNELS_TABLES, NOBODY_MARKS, STRICT_VETH_PREFIX, PodFacts, Wish
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import INSTANCE_TAG
 from ipamd.model.errors import (
@@ -222,6 +222,20 @@ def test_a_silent_source_is_a_condition(node: FakeNode) -> None:
     node.health.require_status()
     add(node, "b")
     assert FACTS not in node.health.conditions_by_subject()
+
+
+def test_what_concerns_one_pod_is_no_condition(node: FakeNode) -> None:
+    """A pod that was deleted while its ADD waited is not known to kubelet any more: others get their addresses, and nobody says no."""
+    gone = PodFacts(Wish.UNKNOWN, "kubelet does not have pod uid", is_of_pod=True)
+    node.pod_facts.put("a")
+    node.pod_facts.meanwhile = lambda: node.pod_facts.of.update({node.key("a").container_id: gone})
+    refused(node, "a", PodFactsError)
+    assert FACTS not in node.health.conditions_by_subject()
+    node.pod_facts.put("c", wish=Wish.UNKNOWN)
+    refused(node, "c", PodFactsError)
+    assert FACTS in node.health.conditions_by_subject()
+    refused(node, "a", PodFactsError)
+    assert FACTS not in node.health.conditions_by_subject(), "the source tells again, though nothing of this pod"
 
 
 def test_unmarked_pods_are_a_condition_until_one_is_marked(node: FakeNode) -> None:
