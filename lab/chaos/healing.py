@@ -70,12 +70,13 @@ class Healing:
         last: what our own calls have added since is not missed for minutes, and so counts for nobody."""
         enis = self._lab.vpc.enis_of(node.lab_node.instance_id)
         pools = [network for eni in enis for network in pool_networks(eni, node.daemon.family)]
-        wanted = {record.address for record in self._expected.wanted(node.name)}
+        living = self._expected.wanted(node.name)
+        wanted = {record.address for record in living if not record.vlan}  # a branch ENI's address is no pool's
         answer = node.daemon.ask(lambda client: client.ask("ListEnis")) or {}
         known = {eni["eni_id"] for eni in answer.get("enis", [])}
-        held = set((node.daemon.rows() or {}).values())
+        held = set((node.daemon.rows() or {}).values()) - {record.address for record in living if record.vlan}
         taken_at_s = [at_s for (name, _), at_s in self._expected.book.takes().since_s.items() if name == node.name]
-        before = {one.address for one in self._expected.wanted(node.name) if one.created_at_s <= max(taken_at_s, default=0.0)}
+        before = {one.address for one in living if not one.vlan and one.created_at_s <= max(taken_at_s, default=0.0)}
         lacking = (
             (known - {eni.eni_id for eni in enis}, known),
             *(([one for one in of if not any(ip_address(one) in pool for pool in pools)], of) for of in (wanted, held, before)),
@@ -101,7 +102,7 @@ class Healing:
             record.address: f"{record.node}/{record.pod} {record.address}"
             for node in self._nodes
             for record in self._expected.wanted(node.name)
-            if not takes.hit(record.node, record.address, record.created_at_s)
+            if not takes.hit(record.node, record.address, record.created_at_s) and not record.is_mistold
         }
         answers = self._lab.ping(source=self._host, targets=living, timeout_s=POLL_S) if living else {}
         return sorted(living[str(address)] for address, answered in answers.items() if not answered)
