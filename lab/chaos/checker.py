@@ -221,6 +221,8 @@ class Checker:
         known = round_.after.pods.get(veth.container_id)
         if known is not None and not known.is_wanted:
             return  # a branch ENI may be gone by then, when its DEL waits for the daemon
+        if known is None and veth.is_branch and self._is_orphan(name, veth.container_id, first, state):
+            return  # nobody sends its DEL, and the control plane does not wait for one
         if veth.is_branch != round_.branches.get(veth.address, "").startswith(f"{name}/"):
             place = round_.branches.get(veth.address, "no branch ENI")
             yield _Claim("I19", subject, f"{'a branch' if veth.is_branch else 'an address of the pool'}, and EC2 says {place}")

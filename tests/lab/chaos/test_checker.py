@@ -219,7 +219,7 @@ TO_BRANCH = replace(SEEN, kernel=KernelView(branch_veths=(BRANCH_VETH,), vlans=(
 AT_EC2 = {A: "node-a/3"}
 
 
-def branch_round(at_s: float, *, seen: NodeObservation = TO_BRANCH, record: PodRecord = BRANCH, **rest: Any) -> Round:
+def branch_round(at_s: float, *, seen: NodeObservation = TO_BRANCH, record: PodRecord | None = BRANCH, **rest: Any) -> Round:
     """A round with one sandbox that has a branch ENI, in strict mode."""
     return round_(at_s, record=record, seen=seen, branches=rest.pop("branches", AT_EC2), **rest)
 
@@ -268,6 +268,13 @@ def test_a_branch_eni_may_be_gone_before_the_del_of_its_sandbox() -> None:
     gone = replace(BRANCH, removing_at_s=90.0, removed_at_s=91.0)
     view = replace(READY, ready_since=None)
     assert lasting(lambda at: branch_round(at, record=gone, branches={}, state=view, on_enis={A: ""}), 60) == []
+
+
+def test_a_branch_eni_may_be_gone_before_an_orphan_of_it() -> None:
+    """The runtime was killed while it made the sandbox, so no DEL comes; its pod is gone, and so is the branch ENI."""
+    killed = replace(READY, runtime_killed_at=(101.0,))
+    assert lasting(lambda at: branch_round(at, record=None, branches={}, state=killed, on_enis={A: ""}), 60) == []
+    assert "I19" in lasting(lambda at: branch_round(at, record=None, branches={}, on_enis={A: ""}), 60)
 
 
 def test_a_wiring_that_is_gone_is_found_at_the_second_look() -> None:
