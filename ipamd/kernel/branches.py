@@ -216,6 +216,17 @@ def _route_removal(one: BranchRoute, sock: NetlinkSocket) -> Message:
     )
 
 
+def idle_rules(sock: NetlinkSocket, branch: Branch) -> list[Message]:
+    """Remove the rules to a branch's table that name no link any more: whose veth went with its namespace. Dumps.
+
+    Raises: KernelDumpError, WiringError.
+    """
+    rules, of_table = survey.rules_of(sock, family_of(branch.gateway)), (dataplane.BRANCH_PRIORITY, branch.route_table)
+    names = {one.incoming for one in rules if one.incoming and (one.priority, one.table) == of_table}
+    idle = sorted(name for name in names if checks.find_link(sock, name) is None)
+    return [rule(messages.delete_rule, IncomingRule(name, branch.route_table), branch) for name in idle]
+
+
 def is_link_of(link: messages.Link, address: IpAddress) -> bool:
     """Whether a link is to the branch ENI with an address: its alias says so, or nothing yet."""
     known = survey.vlan_link(link)

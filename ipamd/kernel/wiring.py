@@ -437,6 +437,7 @@ class KernelWiring(Wiring):
                 batch += address_removals(host, address)
                 if branch:
                     batch += branches.ending(host, branch, address=address, host_veth=host_veth, is_deleted=True)
+                    batch += branches.idle_rules(host, branch)
             host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
         return address
 

@@ -263,6 +263,16 @@ def test_what_nobody_owns_is_removed(node, is_strict):
     assert (left.branches, left.vlans, left.branch_routes, left.incoming_rules) == ((), (), frozenset(), frozenset())
 
 
+def test_the_rules_of_a_veth_that_has_gone_go_with_its_vlan_link(node):
+    """The veth went with its namespace, and no row has its name: a rule that names no link any more is found by its table."""
+    _, spec = node.add(vlan=5, number=200)
+    _, other = node.add(vlan=6, number=201)
+    node.host.sh(f"ip link del {spec.host_veth}")
+    node.wiring.remove_leftover(host_veth=None, address=spec.address, branch=spec.branch)
+    assert {one.table for one in node.wiring.survey().incoming_rules} == {other.route_table}
+    assert node.wiring.check(other) == []
+
+
 @EACH_MODE
 def test_what_is_left_of_a_predecessor_goes_alone(node, vpc_address, is_strict):
     """A veth without its routes, as after a DEL: the pod's next sandbox has the branch ENI by now, and keeps it (I2)."""
