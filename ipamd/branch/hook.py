@@ -26,7 +26,7 @@ from ipamd.model.branch import (
     parse_pod_eni,
 )
 from ipamd.model.errors import BranchAnnotationError, BranchPendingError, BusyError, PodFactsError
-from ipamd.model.family import Family
+from ipamd.model.family import IPV4, Family
 from ipamd.model.ids import AttachmentKey, MacAddress
 from ipamd.model.record import dataclass
 from ipamd.model.snapshot import branch_conflict
@@ -200,7 +200,7 @@ class BranchHook(Service):
                     details="retry: it goes over once that sandbox is deleted; a live sandbox keeps its branch ENI",
                 )
         row = self._datastore.address(eni.address)
-        problem = branch_conflict(eni, key, row=row, others=others, enis=self._datastore.enis())
+        problem = branch_conflict(eni, key, row=row, others=others, enis=self._datastore.enis()) or self._stranger(eni)
         if problem:
             raise BranchAnnotationError(
                 f"{_who(request)} is told {eni.eni_id}, and {problem}",
@@ -218,6 +218,13 @@ class BranchHook(Service):
                         f"VLAN {eni.vlan} or {eni.address} of {_who(request)} is that of sandbox {veth.key}, which is not recorded",
                         details="retry: it is adopted or removed by itself once the runtime lists its sandboxes",
                     )
+
+    def _stranger(self, eni: BranchEni) -> str:
+        """An address beyond the VPC is no ENI's, and in standard mode would lead what the node sends there to the sandbox."""
+        identity = self._datastore.identity()  # of IPv6 it does not tell the VPC's
+        if identity is None or self._family is not IPV4 or any(eni.address in cidr for cidr in identity.vpc_cidrs):
+            return ""
+        return f"address {eni.address} is in no CIDR of the VPC"
 
 
 def _who(request: AttachRequest) -> str:

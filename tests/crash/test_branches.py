@@ -162,8 +162,8 @@ def test_while_a_lost_datastore_is_rebuilt(node: FakeNode, at: str) -> None:
 def test_while_a_start_removes_what_is_left(node: FakeNode, at: str) -> None:
     """A veth of an ADD that was not promised, or a VLAN link alone: the next start finds the rest."""
     if at == "adopt.vlan-removed":
-        node.wiring.leave_vlan(7, IPv4Address("10.9.1.77"))
-        node.wiring.leave_vlan(9, IPv4Address("10.9.1.79"))
+        node.wiring.leave_vlan(7, IPv4Address("10.0.129.77"))
+        node.wiring.leave_vlan(9, IPv4Address("10.0.129.79"))
         node.crash()
     else:
         killed(node, "attach.wired", lambda: add(node, "a", pod=POD))

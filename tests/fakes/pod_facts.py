@@ -10,7 +10,7 @@ from ipamd.model.branch import PodFacts, Wish
 from ipamd.model.ids import ContainerId
 from tests.fakes.clock import FakeClock
 
-SUBNET, SUBNET_6 = "10.9.0.0/16", "2001:db8:9::/64"
+SUBNET, SUBNET_6 = "10.0.128.0/17", "2001:db8:9::/64"
 
 
 def annotation(vlan: int, *, host: int = 0, eni: str = "", **changed: object) -> str:
@@ -19,7 +19,7 @@ def annotation(vlan: int, *, host: int = 0, eni: str = "", **changed: object) ->
     entry = {
         "eniId": eni or f"eni-0{vlan:04x}",
         "ifAddress": f"06:00:00:00:{vlan >> 8:02x}:{vlan & 255:02x}",
-        "privateIp": f"10.9.1.{host}",
+        "privateIp": f"10.0.129.{host}",
         "ipv6Addr": f"2001:db8:9::{host:x}",
         "vlanId": vlan,
         "subnetCidr": SUBNET,

@@ -172,8 +172,8 @@ def test_what_it_gets(node: FakeNode) -> None:
     node.was_triggered()
     one = branch(node, "a", 2)
     assert node.was_triggered(), "the pool's thread compares it with EC2"
-    told = "10.9.1.102" if node.network.family is IPV4 else "2001:db8:9::66"
-    gateway = "10.9.0.1" if node.network.family is IPV4 else "fe80:ec2::1"
+    told = "10.0.129.102" if node.network.family is IPV4 else "2001:db8:9::66"
+    gateway = "10.0.128.1" if node.network.family is IPV4 else "fe80:ec2::1"
     assert one.branch is not None
     assert (str(one.address), one.eni_id, one.route_table) == (told, "eni-00002", 102)
     assert (one.branch.vlan, one.branch.mac, str(one.branch.gateway), one.branch.is_strict) == (
@@ -432,6 +432,12 @@ def test_the_table_of_an_eni(node: FakeNode) -> None:
     assert "route table 105" in str(refused_branch(node, "b", vlan=5))
 
 
+def test_an_address_beyond_the_vpc(node: FakeNode) -> None:
+    """A stranger named a host of the internet: in standard mode what the node sends there would go to the sandbox."""
+    error = refused_branch(node, "b", vlan=5, privateIp="198.51.100.7", subnetCidr="198.51.100.0/24")
+    assert "198.51.100.7 is in no CIDR of the VPC" in str(error)
+
+
 def refused_branch(
     node: FakeNode, sandbox: str, *, pod: str = "", error: type[IpamError] = BranchAnnotationError, **of: object
 ) -> IpamError:
@@ -527,8 +533,8 @@ def test_a_pod_without_groups_of_that_name(node: FakeNode) -> None:
 
 
 STALE = {
-    "of ours": ("10.9.1.77", 2),
-    "of the same address": ("10.9.1.102", 2),
+    "of ours": ("10.0.129.77", 2),
+    "of the same address": ("10.0.129.102", 2),
     "without our alias": (None, 2),
 }
 
@@ -546,12 +552,12 @@ def test_a_stale_link_of_a_dead_sandbox(node: FakeNode, stale: str) -> None:
 
 def test_stale_links_are_swept(node: FakeNode) -> None:
     """Those of ours that nobody has, at the next look and at the next start; one of other software is left alone."""
-    node.wiring.leave_vlan(7, IPv4Address("10.9.1.77"))
+    node.wiring.leave_vlan(7, IPv4Address("10.0.129.77"))
     node.wiring.leave_vlan(8, None)
     live(node)
     node.quarantine.take_stock(node.wiring.survey())
     assert node.wiring.vlans.keys() == {2, 8}
-    node.wiring.leave_vlan(7, IPv4Address("10.9.1.77"))
+    node.wiring.leave_vlan(7, IPv4Address("10.0.129.77"))
     restart(node)
     assert node.wiring.vlans.keys() == {2, 8}
 
@@ -585,7 +591,7 @@ def test_a_link_that_an_add_is_making_is_not_swept(node: FakeNode) -> None:
     node.pod_facts.put("a", annotation(2))
 
     def look(_: WiringSpec) -> None:
-        node.wiring.leave_vlan(2, IPv4Address("10.9.1.102"))
+        node.wiring.leave_vlan(2, IPv4Address("10.0.129.102"))
         node.quarantine.take_stock(node.wiring.survey())
         assert node.wiring.vlans.keys() == {2}
 
