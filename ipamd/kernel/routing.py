@@ -20,7 +20,7 @@ from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import VETH_HASH_LENGTH
-from ipamd.model.branch import IPV6_GATEWAY
+from ipamd.model.branch import IPV6_GATEWAY, STRICT_MARK
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import WiringError
@@ -222,7 +222,7 @@ def strict_repairs(rules: Collection[messages.Rule], config: NetworkConfig, is_s
     plain = {one.priority for one in to_local if not (one.source or one.destination or one.mask or one.incoming or one.protocol)}
     has_router = any((one.priority, one.source, one.protocol) == (usual, IPV6_GATEWAY, uapi.IPPROTO_ICMPV6) for one in to_local)
     has_reverse = any((one.priority, one.table) == (dataplane.STRICT_PRIORITY, table) for one in rules)
-    reverse = partial(_change, dataplane.STRICT_PRIORITY, table=table, mark=dataplane.STRICT_MARK, incoming="lo", family=family)
+    reverse = partial(_change, dataplane.STRICT_PRIORITY, table=table, mark=STRICT_MARK, incoming="lo", family=family)
     router = partial(_change, usual, table=local, source=IPV6_GATEWAY, protocol=uapi.IPPROTO_ICMPV6, family=family)
     to, away = (moved, usual) if is_strict else (usual, moved)
     if is_strict and not has_reverse:

@@ -19,9 +19,8 @@ from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from ipamd.kernel.nft import NftTable
 from ipamd.model import family
-from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import Attachment
-from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX, EnforcingMode
+from ipamd.model.branch import LINK_PREFIX, STRICT_MARK, STRICT_VETH_PREFIX, EnforcingMode
 from ipamd.model.errors import WiringError
 from ipamd.model.record import dataclass
 from ipamd.settings import NetworkConfig
@@ -307,7 +306,7 @@ def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
 
 def _from_strict(rules: Iterable[str], has_strict: bool) -> list[str]:
     """What every packet of a sandbox in strict mode passes. The bit goes again before anybody else sees the packet."""
-    mark = dataplane.STRICT_MARK
+    mark = STRICT_MARK
     marked = f"meta mark set meta mark or {mark:#x}", *rules, f"meta mark set meta mark and {mark ^ 0xFFFFFFFF:#x}"
     return [chain("from_strict", "", marked)] if has_strict else []
 

@@ -60,6 +60,10 @@ LINK_PREFIX = "vlan.eth."
 STRICT_VETH_PREFIX = "vlan"
 """Of a host veth in strict mode. Source: amazon-vpc-cni-k8s pkg/sgpp/utils.go, BuildHostVethNamePrefix."""
 
+STRICT_MARK = 0x1000
+"""Of a packet while the source of a sandbox in strict mode is checked (`STRICT_PRIORITY` in `kernel.py`). Ours: nobody's bit, nor in
+strict mode AWS_VPC_K8S_CNI_CONNMARK's."""
+
 IPV6_GATEWAY = read_address("fe80:ec2::1")
 """Of every subnet. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, GetIPv6Gateway."""
 

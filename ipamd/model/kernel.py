@@ -314,10 +314,10 @@ leaves by the branch ENI too. Source: amazon-vpc-cni-k8s pkg/networkutils/networ
 STRICT_TABLE = OWN_TABLE + 1
 """The table with the routes to all sandboxes in strict mode, for reverse lookups alone. Ours."""
 
-STRICT_PRIORITY, STRICT_MARK = 9, 0x1000
-"""`iif lo fwmark STRICT_MARK lookup STRICT_TABLE`: of a lookup that knows no incoming link, for a packet with this bit, which it has
-only while its source is checked. What the node itself sends knows none either: with a bit that others set (`MARKS_OF_OTHERS`) it would
-pass by the groups. Ours: nobody's bit, nor in strict mode AWS_VPC_K8S_CNI_CONNMARK's."""
+STRICT_PRIORITY = 9
+"""`iif lo fwmark <STRICT_MARK of branch.py> lookup STRICT_TABLE`: of a lookup that knows no incoming link, for a packet with this bit,
+which it has only while its source is checked. What the node itself sends knows none either: with a bit that others set
+(`MARKS_OF_OTHERS`) it would pass by the groups. Ours."""
 
 BRANCH_PRIORITY = 10
 """`iif <VLAN link or host veth> lookup <table of the branch>`, in strict mode.

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from ipamd.model.branch import EnforcingMode
+from ipamd.model.branch import STRICT_MARK, EnforcingMode
 from ipamd.model.errors import SettingsError
 from ipamd.model.family import IPV6
-from ipamd.model.kernel import STRICT_MARK
 from ipamd.model.record import dataclass
 from ipamd.model.redaction import without_secrets
 from ipamd.model.words import counted, printable

@@ -12,8 +12,8 @@ import pytest
 
 from ipamd.kernel import ruleset
 from ipamd.kernel.hostnet import KernelHostNetwork
-from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import Attachment, NetnsIdentity
+from ipamd.model.branch import STRICT_MARK
 from ipamd.model.family import IPV6
 from ipamd.settings import NetworkConfig
 from ipamd.settings.parsers import MARKS_OF_OTHERS
@@ -85,7 +85,7 @@ def test_the_bit_is_gone_when_others_look(node):
         f"nft 'add table {family} t; add chain {family} t before {{ type filter hook prerouting priority -460; }};"
         f"add rule {family} t before meta mark set 0x4080;"
         f"add chain {family} t c {{ type filter hook prerouting priority -449; }};"
-        f"add rule {family} t c meta mark and {dataplane.STRICT_MARK:#x} != 0 counter; add rule {family} t c meta mark 0x4080 counter'"
+        f"add rule {family} t c meta mark and {STRICT_MARK:#x} != 0 counter; add rule {family} t c meta mark 0x4080 counter'"
     )
     assert node.arrives(node.pod, [], node.own)[1]
     listed = json.loads(node.host.sh(f"nft -j list chain {family} t c"))["nftables"]

@@ -72,7 +72,7 @@ def test_the_way_out_from_advertisements_stays(node):
 def test_in_the_other_order_the_way_out_is_lost(node, monkeypatch):
     """Why the order: to forward first costs the default route until the next advertisement."""
     in_order = routing.wanted_sysctls
-    monkeypatch.setattr(routing, "wanted_sysctls", lambda *given: dict(reversed(in_order(*given).items())))
+    monkeypatch.setattr(routing, "wanted_sysctls", lambda *given, **more: dict(reversed(in_order(*given, **more).items())))
     node.world.hostnet.setup_node(node.world.identity())
     assert node.default() == []
 
