@@ -244,8 +244,9 @@ def led_to_branch(veth: HostVeth, survey: KernelSurvey) -> Led | str:
     In strict mode the sandbox's route is in the table of the VLAN alone, else main has it and a rule of its address leads there.
     """
     links = {TABLE_BASE + link.vlan: link for link in survey.vlans if not link.is_dying}
-    own = {route.destination: route.table for route in survey.branch_routes if route.device == veth.name and route.via is None}
-    tables = {address: table for address, table in own.items() if isinstance(address, IpAddress) and table in links}
+    # Not that in the table for reverse lookups, which is there as soon as sandboxes are confined.
+    own = (one for one in survey.branch_routes if one.device == veth.name and one.via is None and one.table in links)
+    tables = {route.destination: route.table for route in own if isinstance(route.destination, IpAddress)}
     is_strict = veth.is_branch
     if not is_strict:
         routed = [address for address, device in survey.routes.items() if device == veth.name]

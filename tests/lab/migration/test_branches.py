@@ -66,8 +66,8 @@ def test_a_pod_with_a_branch_eni_comes_over(node: Migrated) -> None:
             annotations={POD_ENI: text},
         )
         made.start()
-        rows = made.attachments()
-        assert rows == {one.container_id: one.address for one in (*node.pods, pod)}
+        rows = {one.container_id: one.address for one in (*node.pods, pod)}
+        assert made.attachments() == rows
         status = made.status()
         assert status is not None
         assert not [one for one in status["conditions"] if one["subject"] == "import"], status["conditions"]

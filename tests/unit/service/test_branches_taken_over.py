@@ -16,7 +16,7 @@ from ipamd.model.branch import Branch, BranchEni, parse_pod_eni
 from ipamd.model.cniresult import convert_result
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import ContainerId, EniId, MacAddress
-from ipamd.model.kernel import BranchRoute
+from ipamd.model.kernel import STRICT_TABLE, BranchRoute
 from ipamd.settings import NetworkConfig
 from tests.fakes.aws_node import OURS, SAVED
 from tests.fakes.node import FakeNode
@@ -57,6 +57,8 @@ def wire_theirs(node: FakeNode, name: str, vlan: int, *, is_strict: bool = True,
     }
     if is_strict:
         node.wiring.branch_routes.add(BranchRoute(led.route_table, eni.address, None, veth))
+        # What confines sandboxes has added it before the import looks.
+        node.wiring.branch_routes.add(BranchRoute(STRICT_TABLE, eni.address, None, veth))
     else:
         node.wiring.routes[eni.address] = veth
         node.wiring.rules[eni.address] = led.route_table
