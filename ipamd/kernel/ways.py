@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ipamd.kernel import checks, messages, survey, uapi
 from ipamd.kernel.messages import Link
-from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.netlink import NetlinkSocket, Outcome
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.family import IPV4, IpAddress, family_of
 from ipamd.model.kernel import RoutingDifference
@@ -55,7 +55,7 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
         if second := spec.second:
             yield from _of_second(sock, second, uplinks, str(spec.address))
         (looked,) = sock.request([messages.get_link(spec.host_veth)])
-        if not looked.replies or (veth := survey.read_link(looked.replies[0])).group == uapi.DYING_GROUP:
+        if (veth := _living(looked)) is None:
             continue  # `wiring_differences` tells of it; a DEL that the disk refused is tried again by the runtime
         packets = list[_Packet]()
         if {spec.route_table, uapi.RT_TABLE_MAIN} <= uplinks.keys():  # a link that is missing is told of as such
@@ -78,9 +78,9 @@ def branch_differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks
         if second := spec.second:
             yield from _of_second(sock, second, uplinks, str(spec.address))
         looked = sock.request([messages.get_link(name) for name in (spec.host_veth, spec.branch.link)])
-        if not all(one.replies for one in looked):
+        veth, link = map(_living, looked)
+        if veth is None or link is None:
             continue  # `wiring_differences` tells of it
-        veth, link = (survey.read_link(one.replies[0]) for one in looked)
         far_off = family_of(spec.address).outside
         packets = [_Packet(veth, spec.address, far_off, link)]
         if spec.branch.is_strict:
@@ -92,11 +92,17 @@ def branch_differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks
         yield from _of_one(sock, spec, veth, packets, str(spec.address))
 
 
+def _living(looked: Outcome) -> Link | None:
+    """A link that was looked at, unless it is gone or on its way out."""
+    link = survey.read_link(looked.replies[0]) if looked.replies else None
+    return None if link is None or link.group == uapi.DYING_GROUP else link
+
+
 def _of_second(sock: NetlinkSocket, spec: WiringSpec, uplinks: Uplinks, subject: str) -> Iterator[RoutingDifference]:
     far_off = family_of(spec.address).outside
     looked, outside = sock.request([messages.get_link(spec.host_veth), messages.look_up_route(far_off)])
-    if looked.replies and not outside.errno and uapi.RT_TABLE_MAIN in uplinks:
-        veth, (uplink, _) = survey.read_link(looked.replies[0]), uplinks[uapi.RT_TABLE_MAIN]
+    if (veth := _living(looked)) and not outside.errno and uapi.RT_TABLE_MAIN in uplinks:
+        uplink, _ = uplinks[uapi.RT_TABLE_MAIN]
         packets = _Packet(veth, spec.address, far_off, uplink), _Packet(uplink, far_off, spec.address, veth)
         yield from _of_one(sock, spec, veth, packets, subject)
 
