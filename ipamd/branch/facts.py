@@ -130,10 +130,10 @@ class KubeletFacts(PodFactsSource):
 def _read(reply: pods_pb2.GetPodResponse | None, request: AttachRequest) -> PodFacts:
     """What a pod tells that kubelet has; an answer about another one tells nothing."""
     names = request.names
+    if reply is None:  # grpcio returns it for a message that was cut off
+        return PodFacts(Wish.UNKNOWN, "kubelet's answer was cut off")
     try:
-        pod = pods_pb2.Pod.FromString(
-            reply.pod if reply is not None else b""
-        )  # grpcio returns None for a message that was cut off
+        pod = pods_pb2.Pod.FromString(reply.pod)
     except DecodeError:
         return PodFacts(Wish.UNKNOWN, "kubelet's answer is no pod")
     found = pod.metadata
