@@ -505,9 +505,9 @@ class UnitOfWork:
         self._disk.write(statement, params(attachment), subject=subject)
         self.view.attachments.changes[attachment.key] = attachment
 
-    def _require_unattached(self, key: AttachmentKey) -> None:
-        """Raise InvariantError if the sandbox has an address, is just being given one, or its DEL was done."""
-        if reserved := self.view.memory.reservations.get(key):
+    def _require_unattached(self, key: AttachmentKey, *, own: IpAddress | None = None) -> None:
+        """Raise InvariantError if the sandbox has an address, is just being given another one than `own`, or its DEL was done."""
+        if (reserved := self.view.memory.reservations.get(key)) not in (None, own):
             raise InvariantError(f"sandbox {key} is just being given {reserved}", details="I1")
         present = self.view.attachments.get(key)
         if present is not None:
@@ -522,17 +522,11 @@ class UnitOfWork:
         is_confirmed = event is AddressEvent.CONFIRM
         if is_confirmed and old.owner != key:
             raise InvariantError(f"address {old.address} is reserved for {old.owner}, not for {key}", details="I1")
-        if not is_confirmed and (reserved := self.view.memory.reservations.get(key)):
-            raise InvariantError(f"sandbox {key} is just being given {reserved}", details="I1")
         if not is_confirmed and (other := self._branches().get(old.address)):
             raise InvariantError(f"address {old.address} is that of a branch ENI of sandbox {other}", details="I1")
         if old.eni_id != attachment.eni_id:
             raise InvariantError(f"address {old.address} is on {old.eni_id}, not on {attachment.eni_id}", details="I7")
-        present = self.view.attachments.get(key)
-        if present is not None:
-            raise InvariantError(f"sandbox {key} is attached with {present.address}", details="I1")
-        if self.view.tombstones.get(key) is not None:
-            raise InvariantError(f"sandbox {key} cannot be attached: its DEL was done", details="I4")
+        self._require_unattached(key, own=old.address if is_confirmed else None)
         if is_confirmed and attachment.other_address != old.other_address:
             reserved_for = f"{attachment.other_address} is not {old.other_address}, which is reserved for {key}"
             raise InvariantError(reserved_for, details="I1")
