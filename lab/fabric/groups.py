@@ -21,44 +21,28 @@ TABLES = {4: "ip groups", 6: "ip6 groups"}
 TRACKED = 0x1
 """Mark of what a guarded ENI sends or is sent, within the router only: a conversation of it is known, also within the VPC."""
 
-RULESET = """
-table ip groups {
-  set members { type ipv4_addr; flags interval; }
+_TABLE = """
+table WORD groups {
+  set members { type TYPE; flags interval; }
   set guarded { type ifname; }
-  set admitted { typeof oifname . ip saddr; flags interval; }
-  set refused { type ifname . ipv4_addr; flags dynamic; counter; size 65536; }
+  set admitted { typeof oifname . WORD saddr; flags interval; }
+  set refused { type ifname . TYPE; flags dynamic; counter; size 65536; }
   chain of_members {
     type filter hook prerouting priority raw - 10; policy accept;
-    ip saddr @members meta mark set TRACKED
-    ip daddr @members meta mark set TRACKED
+    WORD saddr @members meta mark set TRACKED
+    WORD daddr @members meta mark set TRACKED
   }
   chain arriving {
     type filter hook forward priority filter; policy accept;
     oifname != @guarded accept
     ct state established,related accept
-    oifname . ip saddr @admitted accept
-    update @refused { oifname . ip saddr } counter drop
-  }
-}
-table ip6 groups {
-  set members { type ipv6_addr; flags interval; }
-  set guarded { type ifname; }
-  set admitted { typeof oifname . ip6 saddr; flags interval; }
-  set refused { type ifname . ipv6_addr; flags dynamic; counter; size 65536; }
-  chain of_members {
-    type filter hook prerouting priority raw - 10; policy accept;
-    ip6 saddr @members meta mark set TRACKED
-    ip6 daddr @members meta mark set TRACKED
-  }
-  chain arriving {
-    type filter hook forward priority filter; policy accept;
-    oifname != @guarded accept
-    ct state established,related accept
-    oifname . ip6 saddr @admitted accept
-    update @refused { oifname . ip6 saddr } counter drop
+    oifname . WORD saddr @admitted accept
+    update @refused { oifname . WORD saddr } counter drop
   }
 }
 """.replace("TRACKED", str(TRACKED))
+
+RULESET = "".join(_TABLE.replace("WORD", word).replace("TYPE", of) for word, of in (("ip", "ipv4_addr"), ("ip6", "ipv6_addr")))
 
 
 @dataclass(frozen=True)
