@@ -139,7 +139,9 @@ def _query(made: Rig, expression: str) -> list[dict[str, Any]]:
     return found
 
 
-EMPTY_WHEN_WELL = re.compile(r"ipamd_(repairs|dropped_packets|refusals)_total|code!=\"0\"|ipamd_condition_subjects|ipamd_egress_addresses")
+EMPTY_WHEN_WELL = re.compile(
+    r"ipamd_(repairs|dropped_packets|refusals)_total|code!=\"0\"|ipamd_condition_subjects|ipamd_egress_addresses"
+)
 """What may have no series on a node on which nothing happened, and without egress."""
 
 WITHOUT_RUNTIME = {"VpcIpamdRuntimeUnreachable", "VpcIpamdConditionStays"}
