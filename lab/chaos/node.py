@@ -33,6 +33,18 @@ DRAIN_MARGIN_S = 15.0
 DAMAGE_KEPT_S = 150.0
 RESTART_PAUSE_S = 0.3
 
+KERNEL = (
+    *(("ip", family, *what) for family in ("-4", "-6") for what in (("address",), ("rule",), ("route", "show", "table", "all"))),
+    *(("ip", family, "neighbour") for family in ("-4", "-6")),
+    ("nft", "list", "ruleset"),
+    (
+        "sh",
+        "-c",
+        "wc -l /proc/net/nf_conntrack; grep -H . /proc/sys/net/ipv6/conf/*/accept_ra /proc/sys/net/ipv6/conf/*/forwarding",
+    ),
+)
+"""What a packet meets on a node, for who asks later why it did not arrive."""
+
 
 class ChaosNode:
     """One node. Concurrency: `queue` from any thread; the methods that it runs, from its thread only; the rest from any."""
@@ -174,10 +186,12 @@ class ChaosNode:
         return True
 
     def save_logs(self, directory: Path, *, lines: int) -> None:
-        """Write the ends of the daemon's and of containerd's log, and what a policy agent did."""
+        """Write the ends of the daemon's and of containerd's log, what the kernel holds, and what a policy agent did."""
         (directory / f"{self.name}.ipamd.log").write_text(self.daemon.log_tail(20 * lines), encoding="utf-8")
         runtime = self.lab_node.run(["tail", "-n", str(lines), containerd.LOG], check=False).stdout
         (directory / f"{self.name}.containerd.log").write_text(runtime, encoding="utf-8")
+        seen = "".join(f"$ {' '.join(tool)}\n{self.lab_node.run(tool, check=False).stdout}\n" for tool in KERNEL)
+        (directory / f"{self.name}.kernel.txt").write_text(seen, encoding="utf-8")
         if self.agent is not None:
             self.agent.save_record(directory / f"{self.name}.policy-agent.log")
 

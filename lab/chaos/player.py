@@ -190,7 +190,7 @@ class _Run:
             self._history.say(f"the lab itself is not sound: {problem}", counted="lab error")
 
     def save_logs(self, directory: Path) -> None:
-        """Write the ends of all nodes' logs."""
+        """Write the ends of all nodes' logs, and what their kernels hold."""
         directory.mkdir(parents=True, exist_ok=True)
         for node in self._nodes.values():
             node.save_logs(directory, lines=LOG_LINES)
