@@ -162,9 +162,9 @@ class BranchGround:
         answer = self.ask(client, server, tcp=tcp)
         return answer and (answer.by, answer.seen_as)
 
-    def is_heard(self, client: str, server: str, *, tcp: bool = False) -> bool:
-        """Whether a server answers, that is asked for a moment only; a refused connection is no answer."""
-        answer = self.ask(client, server, tcp=tcp, timeout_s=UNHEARD_S)
+    def is_heard(self, client: str, server: str, *, tcp: bool = False, expected: bool = True) -> bool:
+        """Whether a server answers, that is asked for a moment only if no answer is expected; a refused connection is no answer."""
+        answer = self.ask(client, server, tcp=tcp, timeout_s=talk.TIMEOUT_S if expected else UNHEARD_S)
         return answer is not None and answer.by == server
 
     def vlan_link(self, sandbox: Sandbox) -> VlanLink | None:

@@ -16,7 +16,7 @@ from lab.fabric.internet import NAT_GATEWAY
 from lab.fabric.netns import Netns
 from lab.fabric.port import MTU
 from lab.node.policy_agent_process import host_veth
-from tests.lab.branch.ground import MODES, BranchGround, Sandbox, ground
+from tests.lab.branch.ground import MODES, UNHEARD_S, BranchGround, Sandbox, ground
 from tests.rig import wait_until
 
 pytestmark = pytest.mark.privileged
@@ -76,9 +76,9 @@ class Paths:
         """Who answered, and whom it saw."""
         return self.ground.heard(client, server, tcp=tcp)
 
-    def is_heard(self, client: str, server: str, *, tcp: bool = False) -> bool:
-        """Whether a server answers that is asked for a moment only."""
-        answer = self.ground.ask(client, server, tcp=tcp, timeout_s=0.4)
+    def is_heard(self, client: str, server: str, *, tcp: bool = False, expected: bool = True) -> bool:
+        """Whether a server answers, that is asked for a moment only if no answer is expected."""
+        answer = self.ground.ask(client, server, tcp=tcp, timeout_s=talk.TIMEOUT_S if expected else UNHEARD_S)
         return answer is not None and answer.by == self.by(server)
 
 
@@ -146,8 +146,9 @@ def test_packets_of_9001_bytes_pass_both_ways(paths: Paths, server: str) -> None
 def test_groups_judge_who_begins_a_conversation(paths: Paths, *, tcp: bool) -> None:
     """From other hosts in both modes; from the pod's own node in strict mode alone."""
     paths.ground.admit("host-a")
-    reached = {client for client in EVERYBODY if client != "web" and paths.is_heard(client, "web", tcp=tcp)}
-    assert reached == {"host-a"} | (set() if paths.is_strict else set(ON_NODE))
+    admitted = {"host-a"} | (set() if paths.is_strict else set(ON_NODE))
+    asked = [client for client in EVERYBODY if client != "web"]
+    assert {client for client in asked if paths.is_heard(client, "web", tcp=tcp, expected=client in admitted)} == admitted
 
 
 def test_groups_let_the_answers_in(paths: Paths) -> None:
@@ -157,7 +158,7 @@ def test_groups_let_the_answers_in(paths: Paths) -> None:
     open_to_all = [server for server in (*ON_NODE, *ELSEWHERE) if server not in members]
     heard = {server: paths.heard("web", server) for server in open_to_all}
     assert heard == {server: (paths.by(server), paths.ground.addresses["web"]) for server in open_to_all}
-    assert [server for server in members if paths.is_heard("web", server)] == []
+    assert [server for server in members if paths.is_heard("web", server, expected=False)] == []
 
 
 @pytest.mark.parametrize("client", ON_NODE)
@@ -165,7 +166,7 @@ def test_who_is_admitted_on_the_own_node_is_heard(paths: Paths, client: str) -> 
     """In strict mode too: out by one wire and in by another."""
     paths.ground.admit(client)
     assert paths.is_heard(client, "web", tcp=True)
-    assert not paths.is_heard("host-a", "web")
+    assert not paths.is_heard("host-a", "web", expected=False)
 
 
 def test_kubelets_tcp_probe_passes(paths: Paths) -> None:
@@ -191,14 +192,14 @@ def early_demux(paths: Paths, protocol: str, value: str) -> Iterator[None]:
 def test_tcp_probes_fail_while_sockets_are_found_early(paths: Paths) -> None:
     """Why the setting is there: an answer on its way out by the branch has met its socket, and is dropped when it is forwarded."""
     with early_demux(paths, "tcp", "1"):
-        assert paths.is_heard("node-a", "web", tcp=True) == (not paths.is_strict)
+        assert paths.is_heard("node-a", "web", tcp=True, expected=not paths.is_strict) == (not paths.is_strict)
 
 
 def test_connected_udp_of_the_own_node(paths: Paths) -> None:
     """The same of UDP, for which amazon-vpc-cni-k8s has no setting and kubelet no probe: in strict mode the answer is dropped, unless
     the node's administrator turns that off too.
     """
-    assert paths.is_heard("node-a", "web") == (not paths.is_strict)
+    assert paths.is_heard("node-a", "web", expected=not paths.is_strict) == (not paths.is_strict)
     with early_demux(paths, "udp", "0"):
         assert paths.is_heard("node-a", "web")
 
