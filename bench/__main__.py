@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench import (
     audit,
+    branch,
     cold,
     crowded,
     daemon_part,
@@ -70,6 +71,7 @@ GROUPS = {
     "rolls": ("roll_",),
     "pool": ("pool",),
     "policy": ("add_policy",),
+    "branch": ("add_branch", "branch_rss"),
     "packets": ("packet", "connect"),
     "families": ("ipv6_", "add_ipv6", "del_ipv6", "add_egress", "del_egress"),
 }
@@ -103,6 +105,7 @@ class Run:
         self._try("pool", pool_life.measure)
         self._try("packets", packets.measure)
         self._try("policy", lambda: policy.measure(self.scale))
+        self._try("branch", lambda: branch.measure(self.scale))
         self._try("families", lambda: families.measure(self.scale))
 
     def _warm(self) -> None:

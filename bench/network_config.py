@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 IFNAME = "eth0"
-CONFIGS = {
+CONFIGS: dict[str, dict[str, Any]] = {
     "vpc": {"cniVersion": "1.0.0", "name": "aws-cni", "type": "vpc-cni"},
     "ptp": {
         "cniVersion": "1.0.0",

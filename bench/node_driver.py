@@ -31,7 +31,7 @@ def cycles(*, plugins: dict[str, str], rounds: int, settle_s: float, tag: str, n
     """Do ADD and DEL with each plugin in turn, `rounds` times, each with a namespace of its own.
 
     Args:
-        plugins: path of an executable -> kind of CONFIGS. Who begins changes from round to round.
+        plugins: path of an executable -> kind of CONFIGS, or one of `configure`. Who begins changes from round to round.
         settle_s: pause after every operation, so that background work of one is not in the other's time.
         names_pods: say a pod's name with each, its container ID.
     Returns: path -> {"ADD": ms list, "DEL": ms list, "ids": container IDs}.
@@ -118,6 +118,11 @@ def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, An
     return {"started": started, "ended": time.monotonic(), "refusals": refusals, "ids": ids}
 
 
+def configure(*, kind: str, more: dict[str, Any]) -> None:
+    """Have a kind of configuration: ours, with what a runtime adds."""
+    (FOLDER / f"{kind}.conf").write_text(json.dumps({**CONFIGS["vpc"], **more}))
+
+
 def _run_one(verb: str, path: str, kind: str, container_id: str) -> None:
     _run_all(verb, path, kind, [container_id])
 
@@ -169,6 +174,7 @@ def _container_id(tag: str, number: int, path: str) -> str:
 
 JOBS: dict[str, Callable[..., Any]] = {
     "cycles": cycles,
+    "configure": configure,
     "bursts": bursts,
     "attach": attach,
     "detach": detach,

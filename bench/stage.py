@@ -51,6 +51,7 @@ class Stage:
         faults: Mapping[str, object] | None = None,
         delays: Delays = NO_DELAYS,
         name: str = "bench",
+        module: str = "ipamd.daemon",
     ) -> None:
         ipv6_cidr = IPV6_CIDR if family_by(daemon_env) is IPV6 else ""
         vpc = Vpc(delays=delays, ipv6_cidr=ipv6_cidr)
@@ -60,6 +61,7 @@ class Stage:
         self.lab.faults.apply(faults or {})
         # The look for leaked ENIs a minute or two after a start is the start's: it is no part of idling.
         self._settings = {"VPC_IPAMD_METRICS_ADDRESS": "off", "DISABLE_LEAKED_ENI_CLEANUP": "true"} | dict(daemon_env)
+        self._module = module
         self._stack = ExitStack()
 
     def __enter__(self) -> Stage:
@@ -70,7 +72,7 @@ class Stage:
             self._onefile = plugin.onefile()
             if self._onefile is not None:
                 self.node.install(self._onefile, ONEFILE_PATH)
-            self.daemon = Daemon(self.node, region=self.lab.vpc.region, settings=self._settings)
+            self.daemon = Daemon(self.node, region=self.lab.vpc.region, settings=self._settings, module=self._module)
             self.daemon.install_plugin(is_interpreted=True)
             # The image has its bytecode: a start that compiled would keep 4 MiB, and take longer.
             self.node.run([sys.executable, "-c", IMPORTS], cwd=str(REPOSITORY), env=self.daemon.environment)

@@ -17,10 +17,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
 
+from ipamd.core.agenda import EC2
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook, Place, remember_named
 from ipamd.eni.operations import OperationLog
-from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncScheduler, say_result
+from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncReason, ResyncScheduler, say_result
 from ipamd.eni.routing import EniRouting
 from ipamd.model.branch import ASK_FOR_TRUNK
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
@@ -40,6 +41,9 @@ LEAVING = frozenset({"detaching", "detached"})
 
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterfaceAttachment.html, status.
 """
+
+TRUNK_LOOK = ("trunk look",)
+"""In the agenda: the next look at EC2 for the trunk, while pods need it and none is known."""
 
 log = logging.getLogger(__name__)
 
@@ -141,9 +145,13 @@ class EniService(Service):
     def trunk_mac(self) -> MacAddress:
         """MAC of the node's trunk ENI, on whose link the VLAN links of branch ENIs are. From any thread, from memory.
 
-        Raises: BranchPendingError if none is attached.
+        Raises: BranchPendingError if none is attached; then EC2 is looked at: a node gets its trunk soon after it joined, which
+            metadata tells a minute later, and who asks has a pod that needs it.
         """
         if (found := self.book.trunk()) is None:
+            if self._agenda.is_due(TRUNK_LOOK):
+                self._agenda.put_off(TRUNK_LOOK, EC2)
+                self._resyncs.request(ResyncReason.OTHER, "a pod must have a branch ENI, and no trunk is known")
             raise BranchPendingError("this node has no trunk ENI", details=f"the control plane attaches it; {ASK_FOR_TRUNK}")
         return found[1]
 
@@ -286,9 +294,10 @@ class EniService(Service):
         for eni in described:
             is_attached = eni.attachment_status == "attached"
             outcome.eni_count += is_attached
-            self.book.observe(
-                eni.eni_id, trunk_mac=eni.mac if eni.eni_id and is_attached and eni.interface_type == TRUNK else None
-            )
+            is_trunk = bool(eni.eni_id) and is_attached and eni.interface_type == TRUNK
+            self.book.observe(eni.eni_id, trunk_mac=eni.mac if is_trunk else None)
+            if is_trunk:
+                self._agenda.clear(TRUNK_LOOK)
             if eni.eni_id in leaving | self.book.not_on(eni.eni_id):
                 continue  # we delete it, or have: EC2 lags
             if not self._record_one(eni, identity, wired, outcome):

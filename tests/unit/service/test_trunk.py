@@ -106,6 +106,35 @@ def test_the_trunk_is_known_while_it_is_attached(tmp_path: Path) -> None:
     node.datastore.close()
 
 
+def test_a_pod_that_needs_the_trunk_has_ec2_looked_at(tmp_path: Path) -> None:
+    """A node gets its trunk after it joined: an ADD finds it before metadata tells of it. With pauses that double (I13)."""
+    node = made(tmp_path)
+    node.pool.cycle()
+    before = node.ec2.calls["describe_enis"]
+    for _ in range(3):
+        with pytest.raises(BranchPendingError):
+            node.enis.trunk_mac()
+    node.pool.run_once()
+    assert node.ec2.calls["describe_enis"] == before + 1
+    node.ec2.enis[TRUNK.eni_id] = TRUNK
+    node.clock.advance(1.0)
+    with pytest.raises(BranchPendingError):
+        node.enis.trunk_mac()
+    node.pool.run_once()
+    assert node.enis.trunk_mac() == TRUNK.mac
+    node.ec2.enis.clear()
+    looks = 0
+    for _ in range(600):
+        node.enis.book.observe(TRUNK.eni_id, trunk_mac=None)
+        with pytest.raises(BranchPendingError):
+            node.enis.trunk_mac()
+        looks += node.enis._resyncs.changed.is_set()
+        node.enis._resyncs.changed.clear()
+        node.clock.advance(1.0)
+    assert 5 < looks < 15
+    node.datastore.close()
+
+
 def test_a_trunk_that_is_being_attached_is_none_yet(tmp_path: Path) -> None:
     """Its link is not there: a sandbox that is led to it would have no network."""
     node = made(tmp_path)
