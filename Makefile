@@ -1,4 +1,4 @@
-# Two commands do all: `make demo` and `make test`. Both set up what is missing first; a second run is quick.
+# Two commands do all: `make demo` and `make test`. Each sets up what it needs and is missing first; a second run is quick.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
@@ -8,7 +8,9 @@ SHELL := /bin/bash
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3.11) python3.11)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.set-up
+# What daemon and lab import is there; what checks and tests import is there too.
+RUNS := $(VENV)/.runs
+STAMP := $(VENV)/.tests
 PYTEST := $(BIN)/python -m pytest
 # Thousands of processes start here: none compiles what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
@@ -39,34 +41,51 @@ PLUGIN_SOURCES := $(wildcard cni_plugin/*.py cni_plugin/micropython/*)
 help: ## list the commands
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(STAMP) ## install what is missing: Debian packages, the virtual environment, generated data
-	@$(if $(IS_NEW),,PYTHON=$(PYTHON) tools/setup.sh packages)
+setup: $(STAMP) ## install what is missing for tests and checks: Debian packages, the virtual environment, generated data
+	@$(if $(IS_NEW),,PYTHON=$(PYTHON) tools/setup.sh for_tests beside)
 
-$(STAMP): setup.cfg pyproject.toml tools/setup.sh | debian-packages
-	@PYTHON=$(PYTHON) tools/setup.sh beside venv
-	touch $(STAMP) # $(eval IS_NEW := yes)
+$(STAMP): setup.cfg pyproject.toml tools/setup.sh
+	@PYTHON=$(PYTHON) tools/setup.sh for_tests beside venv_tests
+	touch $(RUNS) $(STAMP) # $(eval IS_NEW := yes)
 
-.PHONY: debian-packages
-debian-packages:
-	@tools/setup.sh debian_packages
+$(RUNS): setup.cfg pyproject.toml tools/setup.sh
+	@PYTHON=$(PYTHON) tools/setup.sh venv
+	touch $(RUNS)
 
-plugin: setup build/vpc-cni ## build/vpc-cni: the plugin as one static file for this machine
+# What Debian has for a need; a target of its own, because `make -n` runs a recipe that calls make.
+.PHONY: debian-for-plugin debian-for-lab debian-for-tests arm64-tools image-tools
+debian-for-plugin debian-for-lab debian-for-tests:
+	@tools/setup.sh $(subst -,_,$(@:debian-%=%))
 
-plugin-arm64: setup ## build/vpc-cni-arm64: the same for arm64; installs Debian's cross compiler and QEMU
-	@tools/setup.sh arm64
-	$(MAKE) --no-print-directory build/vpc-cni-arm64
+arm64-tools:
+	@tools/setup.sh for_plugin arm64
 
-build/vpc-cni: $(PLUGIN_SOURCES) tools/build_plugin.sh tools/fetch_micropython.sh | debian-packages
+image-tools:
+	@PYTHON=$(PYTHON) tools/setup.sh image
+
+plugin: build/vpc-cni ## build/vpc-cni: the plugin as one static file for this machine
+
+plugin-arm64: build/vpc-cni-arm64 ## build/vpc-cni-arm64: the same for arm64; installs Debian's cross compiler and QEMU
+
+build/vpc-cni: $(PLUGIN_SOURCES) tools/build_plugin.sh tools/fetch_micropython.sh | debian-for-plugin
 	@tools/build_plugin.sh $@
 
-build/vpc-cni-arm64: $(PLUGIN_SOURCES) tools/build_plugin.sh tools/fetch_micropython.sh | setup
+build/vpc-cni-arm64: $(PLUGIN_SOURCES) tools/build_plugin.sh tools/fetch_micropython.sh | arm64-tools
 	@tools/build_plugin.sh $@ arm64
 
 plugin-if-possible: setup plugin-alone
 
 .PHONY: plugin-alone
-plugin-alone: debian-packages
+plugin-alone:
 	@$(MAKE) --no-print-directory build/vpc-cni || echo "make: the lab's nodes get the interpreted plugin instead" >&2
+
+# One run of apt, then the compiler of the plugin and pip side by side: each has a core.
+.PHONY: ready-for-tests ready-for-lab
+ready-for-tests: debian-for-tests
+	@$(MAKE) --no-print-directory -j2 setup plugin-alone
+
+ready-for-lab: debian-for-lab
+	@$(MAKE) --no-print-directory -j2 $(RUNS) plugin-alone
 
 fmt: $(STAMP) ## format the code
 	$(BIN)/ruff format .
@@ -94,16 +113,14 @@ proto-check: $(STAMP) ## is ipamd/pb what proto/ says?
 unit: $(STAMP) ## tests that need neither root nor a runtime
 	$(PYTEST) tests/unit tests/property
 
-test: ## everything: checks, then all tests
-	# The compiler of the plugin and pip side by side: each has a core.
-	$(MAKE) --no-print-directory -j2 setup plugin-alone
+test: ready-for-tests ## everything: checks, then all tests
 	# Beside the checks: pytest compiles each file once, not once in each worker.
 	$(PYTEST) --collect-only -qq tests >/dev/null & collected=$$!
 	$(MAKE) --no-print-directory lint type imports docstrings proto-check
 	wait $$collected
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests
 
-test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test`: image, manifests, and the plugin on arm64 under QEMU
+test-all: setup plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test`: image, manifests, and the plugin on arm64 under QEMU
 	VPC_CNI_ARM64=1 $(PYTEST) -n $(WORKERS) tests/contract/plugin -k arm64
 	VPC_IPAMD_HEAVY=1 $(PYTEST) -n 2 --dist loadfile tests/heavy $(HEAVIER)
 	VPC_IPAMD_HEAVY=1 $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m heavy tests $(NOT_HEAVY:%=--ignore=%)
@@ -111,25 +128,21 @@ test-all: plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test
 heavy: setup
 	@PYTHON=$(PYTHON) tools/setup.sh heavy
 
-image: plugin $(if $(filter arm64,$(ARCH)),plugin-arm64) image-tools ## the image by Debian's buildah, its list of contents, build/sbom.json: build/image/; ARCH=arm64 for the other one
+image: $(RUNS) plugin $(if $(filter arm64,$(ARCH)),plugin-arm64) image-tools ## the image by Debian's buildah, its list of contents, build/sbom.json: build/image/; ARCH=arm64 for the other one
 	@tools/image.sh all
 
-.PHONY: image-tools
-image-tools: setup
-	@PYTHON=$(PYTHON) tools/setup.sh image
-
-test-arm64: plugin plugin-arm64 image-tools ## the arm64 image built whole, twice, and tried under QEMU (`make test-all` tries it on a base that is not configured)
+test-arm64: setup plugin plugin-arm64 image-tools ## the arm64 image built whole, twice, and tried under QEMU (`make test-all` tries it on a base that is not configured)
 	@tools/setup.sh machine
 	VPC_IPAMD_ARM64=1 VPC_IPAMD_HEAVY=1 $(PYTEST) tests/heavy/test_image_arm64.py
 
-lock: setup ## renew manifests/image/*.lock: the Python packages of the image, by hash
+lock: ## renew manifests/image/*.lock: the Python packages of the image, by hash
 	@PYTHON=$(PYTHON) tools/setup.sh lock
 	@tools/lock.sh
 
-demo: plugin-if-possible ## the main job on the embedded lab: two nodes, real containerd, real daemon, real plugin
+demo: ready-for-lab ## the main job on the embedded lab: nodes with real containerd, real daemon, real plugin
 	$(BIN)/vpc-lab demo
 
-chaos: plugin-if-possible ## random kills, faults and clock steps on two nodes, judged from outside: SEED=1 MINUTES=30; build/chaos.json
+chaos: ready-for-lab ## random kills, faults and clock steps on two nodes, judged from outside: SEED=1 MINUTES=30; build/chaos.json
 	$(BIN)/python -m lab.chaos --seed $(SEED) --minutes $(MINUTES) $(POLICY) $(BRANCH)
 
 # of `make cluster`: what is tried beside the checkout
@@ -137,7 +150,7 @@ BEFORE ?= HEAD~1
 
 .PHONY: cluster
 cluster: image ## Kubernetes of Go modules on two lab nodes, vpc-ipamd by its chart, and what a cluster does to it; build/cluster.json
-	@PYTHON=$(PYTHON) tools/setup.sh helm
+	@PYTHON=$(PYTHON) tools/setup.sh cluster
 	tools/cluster.sh build/cluster
 	tools/image_before.sh build/cluster-before $(BEFORE) || rm -rf build/cluster-before
 	timeout -k 30 2400 $(BIN)/python -m lab.cluster

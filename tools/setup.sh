@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
-# Install what the commands need, each thing only if it is missing: `packages` (Debian), `venv` (Python, generated data),
-# `containerd17` (two further containerds for some tests) and `reference_plugins` (both are `beside`, and go with `packages`), `arm64` (a cross compiler
-# and QEMU, for the plugin), `image` (what `make image` needs), `lock`, `machine` (the arm64 machine of `make test-arm64`), `manifests`
-# (kubectl, helm and kustomize, none of them installed), `helm` (alone, for `make cluster`), `heavy` (all of these, Chromium and
-# Prometheus: `make test-all`).
+# Install what a command needs and nothing else, each thing only if it is missing.
+#   for_plugin  Debian's compiler for the static plugin         for_lab     that, and what lab nodes run: `make demo`, `make chaos`
+#   for_tests   that, and what some tests run: `make setup`     beside      two more containerds and reference plugins, for tests
+#   venv        what daemon and lab import, generated data      venv_tests  that, and what checks and tests import
+#   image       what `make image` needs                         cluster     what `make cluster` needs beside the image
+#   arm64       a cross compiler and QEMU, for the plugin       machine     the arm64 machine of `make test-arm64`
+#   lock        pip-tools                                       manifests   kubectl, helm and kustomize, none of them installed
+#   heavy       image, lock, machine, manifests, Chromium, Prometheus and a kernel: `make test-all`
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3.11}
 
 # package:file that shows it is there
-needed=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nft iproute2:/usr/sbin/ip
-        util-linux:/usr/bin/nsenter containernetworking-plugins:/usr/lib/cni/ptp
-        gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz
-        systemd:/usr/lib/systemd/systemd-networkd udev:/usr/bin/udevadm)
-
-# Each command installs its own only. skopeo is for the step after `make image`: into a registry (docs/install.md).
+plugin_packages=(gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz)
+lab_packages=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nft iproute2:/usr/sbin/ip
+              util-linux:/usr/bin/nsenter mount:/usr/bin/mount containernetworking-plugins:/usr/lib/cni/ptp)
+test_packages=(systemd:/usr/lib/systemd/systemd-networkd udev:/usr/bin/udevadm)
+# skopeo is for the step after `make image`: into a registry (docs/install.md).
 image_packages=(buildah:/usr/bin/buildah mmdebstrap:/usr/bin/mmdebstrap skopeo:/usr/bin/skopeo)
 machine_packages=(cpio:/usr/bin/cpio kmod:/usr/sbin/depmod qemu-system-arm:/usr/bin/qemu-system-aarch64
                   qemu-user-static:/usr/bin/qemu-aarch64-static)
@@ -28,13 +30,31 @@ lock_python="pip-tools >= 7.5, < 8"
 schema_versions="1.30 1.35 1.37"
 helm_version=v3.19.0 kustomize_version=v5.7.1
 
-packages() {
+for_plugin() {
+    needed=("${plugin_packages[@]}")
     debian_packages
-    beside
+}
+
+for_lab() {
+    needed=("${lab_packages[@]}" "${plugin_packages[@]}")
+    with_libnftables
+    debian_packages
+}
+
+for_tests() {
+    needed=("${lab_packages[@]}" "${plugin_packages[@]}" "${test_packages[@]}")
+    with_libnftables
+    debian_packages
+}
+
+with_libnftables() {
+    # Its folder has the architecture's name.
+    ldconfig -p 2>/dev/null | grep -q libnftables.so.1 || needed+=(libnftables1:none)
 }
 
 beside() {
-    containerd17
+    containerd 1.7
+    containerd 2
     reference_plugins
 }
 
@@ -47,10 +67,9 @@ reference_plugins() {
     timeout -k 5 400 tools/build_reference_plugins.sh build/reference-plugins || true
 }
 
-containerd17() {
+containerd() { # VERSION
     # Only the lab uses it, and the lab needs root. What is missing is said by the script, and is no reason to stop.
-    [ "$(id -u)" -ne 0 ] || timeout -k 5 200 tools/fetch_containerd.sh 1.7 || true
-    [ "$(id -u)" -ne 0 ] || timeout -k 5 200 tools/fetch_containerd.sh 2 || true
+    [ "$(id -u)" -ne 0 ] || timeout -k 5 200 tools/fetch_containerd.sh "$1" || true
 }
 
 arm64() {
@@ -67,6 +86,12 @@ image() {
 
 lock() {
     python_tool pip-compile "$lock_python"
+}
+
+cluster() {
+    for_lab
+    containerd 2
+    helm
 }
 
 machine() {
@@ -144,7 +169,6 @@ debian_packages() {
     for entry in "${needed[@]}"; do
         [ -e "${entry#*:}" ] || missing+=("${entry%%:*}")
     done
-    ldconfig -p 2>/dev/null | grep -q libnftables.so.1 || missing+=(libnftables1)
     [ ${#missing[@]} -eq 0 ] && return 0
     if [ "$(id -u)" -ne 0 ]; then
         echo "setup: not root, so these packages are not installed and what needs them is skipped: ${missing[*]}" >&2
@@ -154,6 +178,9 @@ debian_packages() {
         echo "setup: no apt-get here, so these packages are not installed and what needs them is skipped: ${missing[*]}" >&2
         return 0
     fi
+    # One at a time: two goals of one `make -j` may both miss something.
+    exec 9<tools/setup.sh
+    flock 9
     echo "setup: installing ${missing[*]}"
     local before; before=$(debian_has)
     # policy-rc.d keeps a package from starting its service: containerd is started by the lab, in the lab's namespaces only.
@@ -168,6 +195,7 @@ debian_packages() {
     rm -f "$log"
     if [ "$made" = yes ]; then rm -f "$policy"; fi
     comm -13 <(echo "$before") <(debian_has) >>.debian-packages
+    exec 9<&-
     echo "setup: with what they need, .debian-packages names them: apt-get remove \$(cat .debian-packages) takes them away"
 }
 
@@ -176,6 +204,18 @@ debian_has() {
 }
 
 venv() {
+    in_venv .
+}
+
+venv_tests() {
+    in_venv '.[test]'
+    # 26 versions of 4 MB each come with it.
+    local kept=()
+    for version in $schema_versions; do kept+=(! -name "v$version.*-local-strict"); done
+    find .venv/lib/python3*/site-packages/kubernetes_validate/kubernetes-json-schema -mindepth 1 -maxdepth 1 "${kept[@]}" -exec rm -r {} +
+}
+
+in_venv() { # WHAT, with its extras
     if [ ! -x .venv/bin/python ]; then
         command -v "$python" >/dev/null || { echo "setup: $python is missing: install Python 3.11" >&2; exit 1; }
         echo "setup: making .venv"
@@ -185,11 +225,7 @@ venv() {
     fi
     echo "setup: installing Python packages"
     # Python compiles what is imported, a third of it, and then only.
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --config-settings editable_mode=compat --editable '.[test]'
-    # 26 versions of 4 MB each come with it.
-    local kept=()
-    for version in $schema_versions; do kept+=(! -name "v$version.*-local-strict"); done
-    find .venv/lib/python3*/site-packages/kubernetes_validate/kubernetes-json-schema -mindepth 1 -maxdepth 1 "${kept[@]}" -exec rm -r {} +
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --config-settings editable_mode=compat --editable "$1"
     lab_command
     .venv/bin/python -m ipamd.cloud.trim_model
 }

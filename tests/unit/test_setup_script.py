@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import configparser
 import os
 import re
 import shutil
 import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,9 +21,23 @@ python_tool() { echo $1; }
 from_go() { echo $1; }
 heavy_kubectl() { echo kubectl; }
 vlan_kernel() { echo linux-image-cloud-amd64; }
+ldconfig() { :; }
+containerd() { echo containerd-$1; }
+reference_plugins() { echo reference-plugins; }
+in_venv() { echo $1; }
+find() { :; }
 """
 
+COMPILER = {"gcc", "libc6-dev", "musl-tools", "xz-utils"}
+LAB = {"containerd", "runc", "nftables", "iproute2", "util-linux", "mount", "containernetworking-plugins", "libnftables1"}
 ASKED = {
+    "for_plugin": COMPILER,
+    "for_lab": COMPILER | LAB,
+    "for_tests": COMPILER | LAB | {"systemd", "udev"},
+    "beside": {"containerd-1.7", "containerd-2", "reference-plugins"},
+    "venv": {"."},
+    "venv_tests": {".[test]"},
+    "cluster": COMPILER | LAB | {"containerd-2", "helm"},
     "image": {"buildah", "mmdebstrap", "skopeo", "cyclonedx-py"},
     "lock": {"pip-compile"},
     "manifests": {"kubectl", "helm", "kustomize"},
@@ -46,20 +64,107 @@ def test_each_part_installs_its_own_only(part: str, tmp_path: Path) -> None:
     assert set(_sourced(f"{STEPS}{part}", folder=tmp_path).split()) == ASKED[part]
 
 
+def test_the_tour_names_what_each_command_installs(tmp_path: Path) -> None:
+    """Every Debian package, and no other."""
+    rows = re.findall(r"^\| `make (.*)` \| (.*) \|", (ROOT / "docs" / "tour.md").read_text(), re.M)
+    told = {command: set(re.findall(r"(?<![\w`])[a-z][\w+-]*\d*(?![\w`])", text)) for command, text in rows}
+
+    def asked(part: str) -> set[str]:
+        return set(_sourced(f"{STEPS}python_tool() {{ :; }}; {part}", folder=tmp_path).split())
+
+    heavy = asked("heavy") - {"kubectl", "helm", "kustomize", "linux-image-cloud-amd64"}
+    for command, packages in {
+        "demo`, `make chaos": asked("for_lab"),
+        "test": asked("for_tests") - asked("for_lab"),
+        "image": asked("image"),
+        "test-all": asked("arm64") | heavy - asked("image"),
+    }.items():
+        assert packages <= told[command], command
+        everything = asked("for_tests") | asked("arm64") | heavy
+        assert told[command] & everything == packages, command
+
+
 def test_the_heavy_tests_get_all_of_them(tmp_path: Path) -> None:
     """And what they alone need."""
     asked = set(_sourced(f"{STEPS}heavy", folder=tmp_path).split())
-    assert asked == {"chromium", "prometheus", "qemu-system-x86", "linux-image-cloud-amd64"}.union(*ASKED.values())
+    parts = (ASKED[part] for part in ("image", "lock", "machine", "manifests"))
+    assert asked == {"chromium", "prometheus", "qemu-system-x86", "linux-image-cloud-amd64"}.union(*parts)
 
 
 @pytest.mark.parametrize(
-    ("target", "parts"), [("image", {"image"}), ("lock", {"lock"}), ("test-arm64", {"image", "arm64", "machine"})]
+    ("target", "parts"),
+    [
+        ("plugin", {"for_plugin"}),
+        ("demo", {"for_lab", "for_plugin", "venv"}),
+        ("chaos", {"for_lab", "for_plugin", "venv"}),
+        ("setup", {"for_tests", "beside", "venv_tests"}),
+        ("ready-for-tests", {"for_tests", "for_plugin", "beside", "venv_tests"}),
+        ("image", {"for_plugin", "venv", "image"}),
+        ("cluster", {"for_plugin", "venv", "image", "cluster"}),
+        ("lock", {"lock"}),
+        ("test-arm64", {"for_tests", "beside", "venv_tests", "for_plugin", "arm64", "image", "machine"}),
+    ],
 )
-def test_each_command_asks_for_its_parts(target: str, parts: set[str]) -> None:
-    """Beside those of `make setup`."""
-    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+def test_each_command_asks_for_its_parts(target: str, parts: set[str], tmp_path: Path) -> None:
+    """On a machine where nothing is there: what has checks and tests to run gets their tools, the others do not."""
+    for name in ("Makefile", "setup.cfg", "pyproject.toml", "cni_plugin", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    done = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     asked = {word for line in re.findall(r"tools/setup\.sh ([a-z_ 0-9]+)", done.stdout) for word in line.split()}
-    assert asked - {"packages", "debian_packages", "beside", "venv"} == parts
+    assert asked == parts
+
+
+def test_what_has_the_tools_of_the_tests_needs_no_other_set_up(tmp_path: Path) -> None:
+    """After `make test` a demo installs nothing; after a demo `make test` gets what is missing."""
+    for name in ("Makefile", "setup.cfg", "pyproject.toml", "cni_plugin", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for there, target, is_asked in (
+        (".runs .tests", "demo", False),
+        (".runs", "demo", False),
+        (".runs", "ready-for-tests", True),
+    ):
+        shutil.rmtree(tmp_path / ".venv", ignore_errors=True)
+        (tmp_path / ".venv").mkdir()
+        for stamp in there.split():
+            (tmp_path / ".venv" / stamp).touch()
+        done = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        assert bool(re.search(r"setup\.sh .*venv", done.stdout)) is is_asked, (there, target)
+
+
+def _needed_by(distributions: set[str]) -> set[str]:
+    """These, and all that they require on this machine."""
+    found, left = set[str](), set(distributions)
+    while left:
+        found.add(name := left.pop())
+        lines = [line for line in metadata.requires(name) or () if not re.search("extra ==|platform_system", line)]
+        left |= {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in lines} - found
+    return found
+
+
+def _imported(folder: str) -> set[str]:
+    """Top-level names that a folder's files import from elsewhere."""
+    names = set[str]()
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("folder", ["ipamd", "lab"])
+def test_daemon_and_lab_import_nothing_of_the_tests(folder: str) -> None:
+    """`make demo`, `make chaos` and `make cluster` run on what an installed daemon needs."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    required = {re.split(r"[ <>=]", line)[0] for line in settings["options"]["install_requires"].split("\n") if line}
+    there = _needed_by({name.lower().replace("_", "-") for name in required})
+    names = {
+        module: {one.lower().replace("_", "-") for one in ones} for module, ones in metadata.packages_distributions().items()
+    }
+    ours = {"ipamd", "lab", "cni_plugin"}
+    assert {module for module in _imported(folder) - ours if not names.get(module, set()) & there} == set()
 
 
 def test_what_was_installed_is_written_down(tmp_path: Path) -> None:
@@ -68,7 +173,6 @@ def test_what_was_installed_is_written_down(tmp_path: Path) -> None:
         "apt-get": 'case "$*" in install*) echo "debconf: a warning" >&2; touch installed;; esac',
         "dpkg-query": 'printf "ii bash\\n"; [ ! -e installed ] || printf "ii skopeo\\nii its-library\\nrc gone\\n"',
         "id": "echo 0",
-        "ldconfig": "echo libnftables.so.1",
     }
     (tmp_path / "bin").mkdir()
     for name, text in programs.items():
