@@ -118,6 +118,16 @@ class EniFacts:
         """Why it gives no address; "" if nothing stops it."""
         return "" if self.link is None else FROZEN
 
+    @property
+    def is_away(self) -> bool:
+        """Whether its link was there, and is gone."""
+        return self.link is not None and self.link.was_there and self.link.back_monotonic_s is None
+
+    def is_removed(self, eni_id: EniId, now_s: float) -> bool:
+        """Whether a call of ours has taken away this very ENI, `eni_id`, so lately that Describe may still show it."""
+        own = self.own.get(eni_id)
+        return own is not None and not own.is_added and own.deadline > now_s
+
 
 NOTHING = EniFacts()
 
@@ -182,13 +192,22 @@ class EniBook(Service):
 
     def added(self) -> dict[CloudKey, float]:
         """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""
-        now_s, found = self._clock.monotonic(), {}
-        for key, one, eni_id in self._own():
-            link = self.of(eni_id).link
-            is_away = link is not None and link.was_there and link.back_monotonic_s is None
-            if one.is_added and not (is_away and key == eni_id):
-                found[key] = one.deadline - now_s
-        return found
+        now_s = self._clock.monotonic()
+        return {
+            key: one.deadline - now_s
+            for key, one, eni_id in self._own()
+            if one.is_added and not (key == eni_id and self.of(eni_id).is_away)
+        }
+
+    def added_enis(self) -> dict[EniId, float]:
+        """The ENIs among them. For each plan: it looks at an entry for each ENI, while what is known of all addresses, for 300 s after
+        a warm pool was filled, has one for each address on each ENI."""
+        now_s = self._clock.monotonic()
+        return {
+            eni_id: one.deadline - now_s
+            for eni_id, facts in self.all().items()
+            if (one := facts.own.get(eni_id)) is not None and one.is_added and one.deadline > now_s and not facts.is_away
+        }
 
     def removed(self) -> set[tuple[CloudKey, EniId]]:
         """What was removed and Describe may still show: ENIs, and addresses, each with the ENI that it was on."""
@@ -242,11 +261,11 @@ class EniBook(Service):
 
     def shown(self) -> dict[EniId, Place]:
         """ENIs that were shown attached and are not recorded (no IPv4 address, unreadable, coming, going), less what we took away."""
-        gone = self.removed()
+        now_s = self._clock.monotonic()
         return {
             eni_id: at
             for eni_id, one in self.all().items()
-            if (at := one.shown_at) is not None and (eni_id, eni_id) not in gone and self._datastore.eni(eni_id) is None
+            if (at := one.shown_at) is not None and not one.is_removed(eni_id, now_s) and self._datastore.eni(eni_id) is None
         }
 
     def refused(self) -> frozenset[Place]:

@@ -27,7 +27,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, IpamError, ThrottledError, log_text
-from ipamd.model.ids import EniId, SubnetId
+from ipamd.model.ids import SubnetId
 from ipamd.model.placement import is_prefix_mode, trunk_places
 from ipamd.model.plan import AutoTarget, Plan, auto_target, deficit_count, plan, surplus_count, wanted_count
 from ipamd.model.pool import (
@@ -285,7 +285,7 @@ class PoolMaintainer(Service):
             refusal = Refusal("an earlier call to EC2 is not finished")  # one after the other: a crash leaves little open
         return Hold(
             settled_count=settled,
-            ages={EniId(key): RECENT_S - left_s for key, left_s in self._enis.book.added().items() if isinstance(key, str)},
+            ages={eni_id: RECENT_S - left_s for eni_id, left_s in self._enis.book.added_enis().items()},
             releasable=releasable(self._datastore.snapshot(), held=self._datastore.held()) if may_go else {},
             refusal=refusal,
         )
