@@ -31,9 +31,13 @@ from tests.property.graph.world import Gate, Killed, World
 YIELD_SHARE = 0.05
 """Of the points between two effects: so often another thread runs there."""
 
+PLUGIN = """#!/bin/sh
+echo '{"cniVersion": "1.1.0", "supportedVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]}'
+"""
+
 
 class CrioRuntime(FakeRuntime):
-    """A runtime that needs no `loopback` plugin: there are no plugins to run here."""
+    """A runtime that needs no `loopback` plugin: two are there to be asked."""
 
     def info(self) -> RuntimeInfo:
         return replace(super().info(), name="cri-o")
@@ -69,6 +73,9 @@ class GraphNode(FakeNode):
         first = directory / "run" / "life-0"
         for path in (directory / "bin", directory / "net.d", directory / "aws-node", first):
             path.mkdir(parents=True)
+        for name in ("vpc-cni", "portmap"):  # without which no start ends
+            (directory / "bin" / name).write_text(PLUGIN, encoding="ascii")
+            (directory / "bin" / name).chmod(0o755)
         self.rough = RoughEc2(world, limits=limits, seed=seed, address_count=address_count, family=family)
         network = NetworkConfig(ipv4=not family.is_sparse, ipv6=family.is_sparse)
         super().__init__(first, ec2=self.rough, clock=world, network=network, shipped=self._settings(first, pool))

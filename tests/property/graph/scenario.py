@@ -184,6 +184,8 @@ class Run:
         self._quiet_hour()
         if not self._probe() and not self._is_useless():
             self._violated("an ADD is not served after the calm")
+        if not self.node.health.is_ready:
+            self._violated("an ADD is served, and the daemon is not ready")
         self._lasting_state()
         self._recovered()
 
