@@ -68,6 +68,15 @@ EXPECTED: dict[str, str] = {
     "operation-stuck": "OperationStuck",
     "egress-nearly-used-up": "EgressNearlyUsedUp",
     "two-links-with-one-address": "Defect ConditionStays",
+    "packed-without-spare": "",
+    "all-replaced": "",
+    "other-conflist": "PluginsMissing ConditionStays",
+    "default-route-gone": "PodsCutOff ConditionStays",
+    "address-unassigned": "AddressesLost ConditionStays",
+    "ec2-fails": f"{NO_ADDRESS} PoolEmpty PoolBlocked AddsSlow ConditionStays",
+    "queries-filtered": "PodsCutOff ConditionStays",
+    "metadata-silent": "MetadataDiffers",
+    "short-lives": "Restarts",
 }
 """Recording -> alerts, without their common beginning. From idle-ipv6 on they were recorded when the rules stood."""
 

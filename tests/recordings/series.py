@@ -137,9 +137,11 @@ def _grows(name: str) -> bool:
 
 
 def _is_stuck(name: str, steady: list[Value]) -> bool:
-    """Whether the oldest operation is the same one all the time: its age goes on; where they follow each other it comes again."""
+    """Whether an age is of the same thing all the time, an operation or metadata's last list: it goes on, else it comes again."""
     known = [value for value in steady if value is not None]
-    return name.startswith("ipamd_oldest_operation_age_s") and all(after > before for before, after in pairwise(known))
+    return name.startswith(("ipamd_oldest_operation_age_s", "ipamd_metadata_list_age_s")) and all(
+        after > before for before, after in pairwise(known)
+    )
 
 
 def _repeated(values: list[Value], period: int, more: int, grows: bool) -> list[Value]:

@@ -707,6 +707,98 @@ def two_links_with_one_address(at: Stage) -> None:
     at.watch(TROUBLED)
 
 
+# Recorded by somebody who had not written the rules, with troubles of their own.
+
+
+@later(env={"WARM_ENI_TARGET": "0"}, seed=5)
+def packed_without_spare(at: Stage) -> None:
+    """Quiet: nine pods with WARM_ENI_TARGET=0: the pool is empty for a moment, and grows by an ENI."""
+    at.fill(9)
+    at.watch(CALM + TROUBLED)
+
+
+@later(env={"WARM_IP_TARGET": "5"}, seed=5, steady=16)
+def all_replaced(at: Stage) -> None:
+    """Load: every two minutes ten pods end and ten start, as by a Deployment that is rolled out."""
+    at.fill(10)
+    for _ in range(3):
+        for _ in range(len(at.running)):
+            at.remove()
+        at.want(10)
+        at.watch(8, load=at.retry)
+
+
+@later(seed=5)
+def other_conflist(at: Stage) -> None:
+    """Another CNI's installer wrote a conflist that sorts before ours."""
+    at.fill(5)
+    at.watch(CALM)
+    at.rig.node.write_file("/etc/cni/net.d/00-other.conflist", b'{"name": "other", "plugins": [{"type": "bridge"}]}')
+    at.watch(TROUBLED - 6, load=at.churn(20.0, low=4))
+
+
+@later(seed=5)
+def default_route_gone(at: Stage) -> None:
+    """Somebody deleted the node's default route."""
+    at.fill(6)
+    at.watch(CALM)
+    at.shell("ip route del default")
+    at.watch(TROUBLED)
+
+
+@later(env=SMALL, seed=5)
+def address_unassigned(at: Stage) -> None:
+    """Somebody took the address of a pod from its ENI."""
+    at.fill(4)
+    at.watch(CALM)
+    at.rig.lab.vpc.hands.unassign(sorted(at.rig.attachments().values(), key=int)[0])
+    at.watch(TROUBLED + 10)
+
+
+@later(env=SMALL, seed=5)
+def ec2_fails(at: Stage) -> None:
+    """EC2 answers every call with InternalError, and pods are wanted."""
+    at.fill(3)
+    at.watch(CALM)
+    at.refuse("*", code="InternalError")
+    at.want(5)
+    at.watch(TROUBLED, load=at.retry)
+
+
+@later(seed=5)
+def queries_filtered(at: Stage) -> None:
+    """A rule of somebody's firewall drops all DNS queries that are forwarded."""
+    at.fill(4)
+    at.watch(CALM)
+    at.shell(
+        "nft add table inet mine; nft add chain inet mine forward '{ type filter hook forward priority 0; }';"
+        " nft add rule inet mine forward udp dport 53 drop"
+    )
+    at.watch(TROUBLED)
+
+
+@later(seed=5)
+def metadata_silent(at: Stage) -> None:
+    """Instance metadata does not answer any more, and pods come and go."""
+    at.fill(5)
+    at.watch(2 * CALM)
+    at.rig.lab.faults.apply({"unreachable": {"imds": "hang"}})
+    at.watch(STEADY + 1, load=at.churn(15.0, low=4))
+
+
+@later(steady=14, seed=5)
+def short_lives(at: Stage) -> None:
+    """The daemon ends within seconds of each start, and is started again 100 s later."""
+    at.fill(4)
+    at.watch(CALM)
+    at.rig.kill()
+    for _ in range(4):
+        at.watch(6)
+        at.rig.start()
+        at.watch(1)
+        at.rig.kill()
+
+
 def by_name(names: list[str]) -> list[Scenario]:
     """Those of these names; all without names. Raises: SystemExit for an unknown name."""
     known = {one.name: one for one in SCENARIOS}
