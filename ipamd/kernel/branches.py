@@ -13,17 +13,16 @@ link that is there is made anew only where it is not this sandbox's, and DEL goe
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
-from ipaddress import ip_network
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from ipamd.kernel import checks, devconf, messages, routing, survey, uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket, must
-from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.branch import Branch, encode_link_alias
 from ipamd.model.errors import BranchPendingError, WiringError
-from ipamd.model.family import IPV4, IpAddress, family_of, read_address
+from ipamd.model.family import IPV4, IpAddress, IpNetwork, family_of, read_address
 from ipamd.model.kernel import BranchRoute, IncomingRule, Repaired, RepairedObject, RepairKind
 from ipamd.model.record import replace
 from ipamd.ports import VlanLinks
@@ -32,11 +31,35 @@ from ipamd.ports import VlanLinks
 class BranchLinks:
     """Makes and repairs VLAN links. Concurrency: as `KernelWiring`."""
 
-    def __init__(self, host: HostNetns, *, looker: routing.HostLooker, links: VlanLinks | None = None) -> None:
+    def __init__(self, *, looker: routing.HostLooker, links: VlanLinks | None = None) -> None:
         """`looker` knows the trunk's link by its MAC; `links` makes the link where the kernel cannot, None: the kernel does."""
-        self._host = host
         self._looker = looker
         self._links = links
+
+    def ahead(self, spec: WiringSpec, branch: Branch) -> list[Message]:
+        """Messages that make the link on the trunk's link as that was last, for the send that makes the veth; `made` reads their
+        answers. None if that is not known: then `make` is called, which looks first.
+        """
+        parent = self._looker.known(spec.trunk_mac)
+        if parent is None:
+            return []
+        looks = [messages.get_link(parent.name), messages.get_link(branch.link)]
+        if self._links is None:
+            return [looks[0], messages.create_vlan(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac), looks[1]]
+        with suppress(WiringError):
+            if self._links.make(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac):
+                return looks
+        return []
+
+    def made(self, outcomes: Sequence[Outcome], spec: WiringSpec) -> tuple[int, bool]:
+        """Read the answers to `ahead`. Returns: the index of the link that was made, 0 for none; whether it is on the trunk's link."""
+        parent, (looked, *created, found) = self._looker.known(spec.trunk_mac), outcomes
+        link = messages.read_link(found.replies[0]) if found.replies else None
+        if link is None or any(one.errno for one in created):
+            return 0, False
+        trunk = messages.read_link(looked.replies[0]) if looked.replies else None
+        is_trunk = trunk is not None and parent is not None and (trunk.index, trunk.mac) == (parent.index, spec.trunk_mac)
+        return link.index, is_trunk and trunk is not None and trunk.is_up and trunk.mtu >= spec.mtu
 
     def make(self, sock: NetlinkSocket, spec: WiringSpec, branch: Branch) -> int:
         """Make the link, in place of whatever has its name or its ID on the trunk's link. Returns: its index; it is down.
@@ -93,19 +116,6 @@ class BranchLinks:
                 raise WiringError(f"VLAN {branch.vlan} leads to {veth.name} of {veth.key}, {owner}", details="see `ip -d link`")
         return found
 
-    def settle(self, branch: Branch) -> None:
-        """Keep the VPC's router from changing the node's routes. A line more and no guarantee (`ruleset` drops what could), so a
-        read-only /proc/sys is no fault.
-        """
-        of_ipv4 = family_of(branch.gateway) is IPV4
-        wanted = {"disable_ipv6": "1"} if of_ipv4 else {"accept_ra": "0", "accept_redirects": "0"}
-        with self._host.entered():
-            for name, value in wanted.items():
-                try:
-                    (routing.SYSCTL_ROOT / f"net/ipv6/conf/{branch.link}/{name}").write_text(value, encoding="ascii")
-                except OSError:
-                    return
-
     def repair(self, sock: NetlinkSocket, work: checks.SandboxRepair, branch: Branch, seen: dataplane.KernelSurvey) -> None:
         """Restore the link, its table and its rules. Raises: KernelDumpError, WiringError."""
         spec, thing = work.spec, RepairedObject(RepairKind.LINK, str(work.spec.address))
@@ -135,7 +145,6 @@ class BranchLinks:
             with_mac = [messages.change_link(link.index, step=f"set the MAC of {link.name}", mac=mac)] if mac else []
             work.make(RepairKind.LINK, [(one, f"{'; '.join(found)}: set") for one in (*with_mac, change)] if found else [])
             sock.request([change, *own_addresses(branch, link.index)])
-            self.settle(branch)
         indexes = {branch.link: link.index, spec.host_veth: veth.index}
         wanted = dataplane.branch_routes(spec)
         strays = [one for one in seen.branch_routes if one.table == branch.route_table and one not in wanted]
@@ -178,17 +187,17 @@ def own_addresses(branch: Branch, index: int) -> list[Message]:
 
 
 def host_side(spec: WiringSpec, branch: Branch, *, link: int, veth: int) -> list[Message]:
-    """What leads to the branch ENI, and in strict mode from it; `link` and `veth` are indexes. Rules of an earlier sandbox, whose
-    links had these names, go first: they would lead to another pod's branch ENI.
+    """What leads to the branch ENI, and in strict mode from it; `link` and `veth` are indexes. A rule of an earlier sandbox, whose
+    link had the name, goes first: it would lead to another pod's branch ENI. In strict mode a VLAN link's own is always the right one.
     """
-    indexes, family = {branch.link: link, spec.host_veth: veth}, family_of(branch.gateway)
-    stale = [messages.delete_rule(dataplane.BRANCH_PRIORITY, table=0, incoming=name, family=family) for name in indexes]
+    indexes, name = {branch.link: link, spec.host_veth: veth}, spec.host_veth if branch.is_strict else branch.link
+    stale = messages.delete_rule(dataplane.BRANCH_PRIORITY, table=0, incoming=name, family=family_of(branch.gateway))
     return [
         messages.give_no_ipv6_address(link, step=f"keep other addresses off {branch.link}"),
         naming(spec, branch, link),
         *own_addresses(branch, link),
         *(_route(one, indexes) for one in dataplane.branch_routes(spec)),
-        *stale,
+        stale,
         *(rule(messages.add_rule, one, branch) for one in dataplane.incoming_rules(spec)),
     ]
 
@@ -200,20 +209,22 @@ def rule(make: Callable[..., Message], one: IncomingRule, branch: Branch) -> Mes
 
 
 def _route(one: BranchRoute, indexes: dict[str, int]) -> Message:
-    to = ip_network(one.destination).network_address if one.destination else None
+    to, _ = _selector(one)
     return messages.add_route(to, via=one.via, index=indexes[one.device], table=one.table, step=f"add route {one}")
 
 
 def _route_removal(one: BranchRoute, sock: NetlinkSocket) -> Message:
-    link, to = checks.find_link(sock, one.device), ip_network(one.destination) if one.destination else None
-    return messages.delete_route(
-        to.network_address if to else None,
-        length=to.prefixlen if to else 0,
-        table=one.table,
-        index=link.index if link else 0,
-        via=one.via,
-        step=f"delete route {one}",
-    )
+    link, (to, length) = checks.find_link(sock, one.device), _selector(one)
+    index, step = link.index if link else 0, f"delete route {one}"
+    return messages.delete_route(to, length=length, table=one.table, index=index, via=one.via, step=step)
+
+
+def _selector(one: BranchRoute) -> tuple[IpAddress | None, int]:
+    """What a route leads to, as the kernel has it: address and length."""
+    to = one.destination
+    if isinstance(to, IpNetwork):
+        return to.network_address, to.prefixlen
+    return to, to.max_prefixlen if to else 0
 
 
 def idle_rules(sock: NetlinkSocket, branch: Branch) -> list[Message]:

@@ -20,6 +20,7 @@ from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, ua
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables, NftTable, OwnTables
 from ipamd.model.attachment import ALIAS_TAG, EGRESS_TAG, Attachment
+from ipamd.model.branch import LINK_PREFIX
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
@@ -82,8 +83,9 @@ class Confinement:
         """
         veths = (self._veths_in_order if is_silent else None) or self._look_at_veths()
         commands = self._commands()
+        own = [link for link in veths if not link.name.startswith(LINK_PREFIX)]
         if self._is_served(IPV6) and self._tables.is_unchanged() is not True:
-            self._fix_neighbours(veths)
+            self._fix_neighbours(own)
         sentences, refused = self._tables.repair(commands)
         refusals = list(starmap(self._not_checked, refused.items()))
         with suppress(WiringError, KernelDumpError):
@@ -91,13 +93,13 @@ class Confinement:
         if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
             self._veths_in_order = None
             try:
-                sentences += self._repair_settings(veths)
+                sentences += self._repair_settings(own)
             except WiringError as exc:
                 refusals.append(exc)
             is_needless = not self._is_served(IPV6)  # of all links: it asks for every attachment
             has_needless = {link.index: is_needless and devconf.has_ipv6(link) for link in veths}
             self._turn_ipv6_off(link for link in veths if has_needless[link.index])
-            if not any(devconf.wrong(link, self._wanted) or has_needless[link.index] for link in veths):
+            if not any(has_needless.values()) and not any(devconf.wrong(link, self._wanted) for link in own):
                 self._veths_in_order = veths
         refusals += self._overruled()
         return as_repairs(sentences, CONFINEMENT) + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
@@ -150,7 +152,8 @@ class Confinement:
                     sock.request([messages.add_neighbour(index, address, mac=mac, step=f"fix the neighbour {address}")])
 
     def _look_at_veths(self) -> list[messages.Link]:
-        """All host veths of ours that are in use; none if every dump was interrupted: the next repair looks again (I11)."""
+        """All host veths of ours that are in use, and the links to branch ENIs; none if every dump was interrupted: the next repair
+        looks again (I11)."""
         try:
             with self._host.netlink() as sock:
                 links = survey.links_of(sock, kind="")
@@ -171,7 +174,8 @@ class Confinement:
         self._links = {one.index: one.name for one in others if one.index in in_use or one.index in behind or not one.netnsid}
         # Dying ones too: their sandboxes may still send.
         self._other_veths = frozenset(one.name for one in ours if not (one.name.startswith(prefix) or survey.is_strict_veth(one)))
-        return [one for one in ours if one.group != uapi.DYING_GROUP]
+        vlans = [one for one in others if one.name.startswith(LINK_PREFIX)]
+        return [one for one in (*ours, *vlans) if one.group != uapi.DYING_GROUP]
 
     def _is_ours(self, link: messages.Link) -> bool:
         if link.name.startswith(self.config.veth_prefix) or survey.is_strict_veth(link):
@@ -211,7 +215,8 @@ class Confinement:
         return [WiringError(what, details="sysctl -w net.ipv4.conf.all.rp_filter=0, or unset the setting")]
 
     def _turn_ipv6_off(self, veths: Iterable[messages.Link]) -> None:
-        """Turn IPv6 off where sandboxes have none: an old veth's address goes, and the kernel reads no router advertisement there.
+        """Turn IPv6 off where sandboxes have none: an old veth's address goes, and the kernel reads no router advertisement there, nor
+        by the link to a branch ENI.
 
         Not in ADD: the write waits for the kernel's lock of all links. It is a line more and no guarantee, so a read-only /proc/sys
         is no fault.

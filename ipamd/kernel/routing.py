@@ -512,16 +512,16 @@ class HostLook:
 
 
 class HostLooker:
-    """Looks at the host, and remembers the names of ENI links.
+    """Looks at the host, and remembers the links of ENIs as they were last.
 
-    `look` is used under the lock of `KernelHostNetwork`; `links` from any thread: the names are replaced as a whole, and one that is
-    lost or out of date costs a dump.
+    `look` is used under the lock of `KernelHostNetwork`; the rest from any thread: what is known is replaced as a whole, and a link
+    that is lost or has another name costs a dump.
     """
 
     def __init__(self, *, veth_prefix: str, family: Family) -> None:
         self._veth_prefix = veth_prefix
         self._family = family
-        self._names: dict[MacAddress, str] = {}
+        self._known: dict[MacAddress, messages.Link] = {}
         self._last: HostLook | None = None
 
     def look(self, sock: NetlinkSocket, macs: Iterable[MacAddress], *, is_silent: bool = False) -> HostLook:
@@ -553,13 +553,16 @@ class HostLooker:
 
     def links(self, sock: NetlinkSocket, macs: Iterable[MacAddress]) -> dict[MacAddress, messages.Link]:
         """Find the links of ENIs by MAC: by the names that they had, all others in one dump. Raises: as `look`."""
-        wanted, names, prefix = list(dict.fromkeys(macs)), self._names, self._veth_prefix
-        asked = sock.request([messages.get_link(names[mac]) for mac in wanted if mac in names])
+        wanted, known, prefix = list(dict.fromkeys(macs)), self._known, self._veth_prefix
+        asked = sock.request([messages.get_link(known[mac].name) for mac in wanted if mac in known])
         present = [survey.read_link(one.replies[0]) for one in asked if one.replies]
         found = {mac: link for mac in wanted if (link := lowest_by_mac(present, mac, prefix))}
         if len(found) < len(wanted):
             present = survey.links_of(sock, kind="")
             found |= {mac: link for mac in wanted if mac not in found and (link := lowest_by_mac(present, mac, prefix))}
-        others = {mac: name for mac, name in names.items() if mac not in wanted}
-        self._names = others | {mac: link.name for mac, link in found.items()}
+        self._known = {mac: link for mac, link in known.items() if mac not in wanted} | found
         return found
+
+    def known(self, mac: MacAddress) -> messages.Link | None:
+        """The link with a MAC as it was last, without a look; None if none was found since."""
+        return self._known.get(mac)

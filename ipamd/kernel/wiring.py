@@ -1,6 +1,7 @@
 """The port `Wiring`: one sandbox's veth pair, routes and rules, in three sends and without a dump.
 
-    create        host ns     veth pair, the peer directly in the sandbox's namespace; the answer has both link indexes
+    create        host ns     veth pair, the peer directly in the sandbox's namespace; the answer has both link indexes; before it the
+                              link to a branch ENI, if the sandbox has one
     host side     host ns     no IPv6 address, IPv4 settings, alias, up, route to the address in our table and in main, and on a
                               secondary ENI rule 1536 from the address, or from the prefix that has it
     sandbox side  sandbox ns  up, address, route to the family's gateway, default route, permanent neighbour
@@ -102,7 +103,7 @@ class KernelWiring(Wiring):
         self._failpoint = failpoint
         self._ipv4_conf = devconf.host_veth(is_strict=is_strict)
         looker = looker or routing.HostLooker(veth_prefix=veth_prefix, family=IPV4)
-        self._branches = BranchLinks(host, looker=looker, links=vlan_links)
+        self._branches = BranchLinks(looker=looker, links=vlan_links)
 
     def identify_netns(self, path: str) -> NetnsIdentity:
         with opened_netns(path) as (_, identity):
@@ -121,8 +122,11 @@ class KernelWiring(Wiring):
             done: list[Message] = []
             pairs: list[_Pair] = []
             try:
-                link = self._create_vlan(spec, undo=done) if spec.branch else 0
-                pairs = self._create(spec, netns)
+                ahead = self._branches.ahead(spec, spec.branch) if spec.branch else []
+                link = self._create_vlan(spec, undo=done) if spec.branch and not ahead else 0
+                pairs, made = self._create(spec, netns, ahead, undo=done)
+                if ahead:
+                    link = made or self._create_vlan(spec, undo=done)
                 outside = [
                     one for each in pairs for one in host_side(each.spec, each.host_index, link, ipv4_conf=self._ipv4_conf)
                 ]
@@ -253,7 +257,6 @@ class KernelWiring(Wiring):
             if family_of(led.address) is IPV6 and (mac := checks.mac_inside(host, link)):
                 batch.append(messages.add_neighbour(link.index, led.address, mac=mac, step=f"fix the neighbour {led.address}"))
             host.carry_out(batch, what=f"adoption of {link.name}")
-        self._branches.settle(led.branch)
         own = encode_link_alias(led.address, eni_id, led.branch)
         return (
             replace(veth, alias=alias, key=key, address=led.address, is_branch=True),
@@ -447,18 +450,23 @@ class KernelWiring(Wiring):
         with self._host.netlink() as host:
             link = self._branches.make(host, spec, branch)
         undo.append(messages.delete_link(link, step=f"undo: delete link {branch.link}"))
-        self._branches.settle(branch)
         return link
 
-    def _create(self, spec: WiringSpec, netns: int) -> list[_Pair]:
+    def _create(self, spec: WiringSpec, netns: int, ahead: Sequence[Message], *, undo: list[Message]) -> tuple[list[_Pair], int]:
+        """Make the pairs. `ahead`: messages that make the link to a branch ENI. Returns: them, and the index of that, 0 without it."""
         batch = [one for link in spec.links for one in (_creation(link, netns), messages.get_link(link.host_veth))]
+        vlan = 0
         for is_last in (False, True):
             try:
                 with self._host.netlink() as host:
-                    outcomes = host.request(self._armed(batch))
+                    outcomes = host.request(self._armed([*ahead, *batch]))
             except BaseException:
                 self._delete_own(spec)
                 raise
+            if ahead:
+                vlan, is_right = self._branches.made(outcomes[: len(ahead)], spec)
+                undo += [messages.delete_link(vlan, step="undo: delete the VLAN link")] if vlan else []
+                vlan, outcomes, ahead = vlan * is_right, outcomes[len(ahead) :], []
             pairs: list[_Pair] = []
             for one, made, looked in zip(spec.links, outcomes[::2], outcomes[1::2], strict=True):
                 link = messages.read_link(looked.replies[0]) if looked.replies else None
@@ -466,7 +474,7 @@ class KernelWiring(Wiring):
                     break
                 pairs.append(_Pair(one, link.index, link.peer_index))
             else:
-                return pairs
+                return pairs, vlan
             removed = self._delete_own(spec)
             if made.errno == 0:
                 raise WiringError(f"wiring of {spec.key}: {looked.message.step} failed", details=looked.cause)

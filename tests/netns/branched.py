@@ -33,11 +33,7 @@ class Node:
 
     def __init__(self, world: World):
         self.world, self.host, self.vpc = world, world.host, world.fabric()
-        self.vpc.sh(
-            f"ip link add p2 type veth peer name q2; ip link set p2 up;"
-            f"ip link set q2 address {TRUNK_MAC} name eth2 netns /proc/{os.getpid()}/fd/{self.host.fd}"
-        )
-        self.host.sh("ip link set eth2 addrgenmode none")
+        self.add_trunk("p2")
         self.links = InHost(self.host)
         self.wiring = self.new_wiring()
         self.setup()
@@ -48,6 +44,14 @@ class Node:
         return KernelWiring(
             self.world.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, vlan_links=self.links
         )
+
+    def add_trunk(self, port):
+        """Its link; `port`: of the VPC."""
+        self.vpc.sh(
+            f"ip link add {port} type veth peer name q2; ip link set {port} up;"
+            f"ip link set q2 address {TRUNK_MAC} name eth2 netns /proc/{os.getpid()}/fd/{self.host.fd}"
+        )
+        self.host.sh("ip link set eth2 addrgenmode none")
 
     def setup(self):
         """What the daemon does before the first sandbox."""

@@ -175,10 +175,28 @@ def test_stale_rules_of_the_names_go(node):
     """The pod's earlier sandbox had another VLAN: its rule would lead the new one's packets by another pod's branch ENI."""
     spec = node.spec(node.world.space())
     node.host.sh(
-        node.world.words(f"ip rule add prio 10 iif {spec.host_veth} lookup 109; ip rule add prio 10 iif vlan.eth.5 lookup 109")
+        node.world.words(f"ip rule add prio 10 iif {spec.host_veth} lookup 109; ip rule add prio 10 iif vlan.eth.5 lookup 105")
     )
     node.wiring.wire(spec)
     assert {one for one in rules_of(node) if one[0] == 10} == {(10, spec.host_veth, "105"), (10, "vlan.eth.5", "105")}
+
+
+def test_the_pass_turns_ipv6_off_for_vlan_links(node, family):
+    """Where sandboxes have none. Not the ADD: it waits for the kernel's lock of all links, and no router is heard there anyway."""
+    node.add()
+    path, wanted = "/proc/sys/net/ipv6/conf/vlan.eth.5/disable_ipv6", "0" if family is IPV6 else "1"
+    assert node.host.sh(f"cat {path}").strip() == wanted
+    node.host.sh(f"echo 0 > {path}; ip link set vlan.eth.5 alias x")
+    assert node.world.hostnet.confine_sandboxes() == []
+    assert node.host.sh(f"cat {path}").strip() == wanted
+
+
+def test_a_stale_rule_of_the_vlan_link_goes_in_standard_mode(node):
+    """An earlier sandbox of the ID was in strict mode: by its rule what comes for the new one would go back to the router."""
+    spec = node.spec(node.world.space(), is_strict=False)
+    node.host.sh(node.world.words("ip rule add prio 10 iif vlan.eth.5 lookup 105"))
+    node.wiring.wire(spec)
+    assert not [one for one in rules_of(node) if one[0] == 10]
 
 
 def test_without_the_trunks_link(node):
