@@ -23,7 +23,7 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.errors import EgressEmptyError, InvariantError, PoolEmptyError
 from ipamd.model.evidence import Doubts
-from ipamd.model.family import Family, IpAddress, IpNetwork
+from ipamd.model.family import Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, EniId, PodName
 from ipamd.model.intent import Intent, leaving_addresses
 from ipamd.model.pool import PoolCounts, Stock
@@ -346,7 +346,7 @@ class MemoryState:
         cursor = self.rows.cursor
         while True:
             cursor = cursor % (prefix.num_addresses - 2) + 1
-            address = prefix[cursor]
+            address = family_of(prefix).address(int(prefix.network_address) + cursor)
             if address not in self.rows.addresses and not self._pool.is_claimed(address):
                 self.rows = replace(self.rows, cursor=cursor)
                 return address

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache
-from ipaddress import IPv4Address, IPv4Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from operator import attrgetter
 from typing import Any
 
@@ -116,9 +116,8 @@ def read_time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
-for _family in (IPV4, IPV6):
-    sqlite3.register_adapter(_family.address, str)
-    sqlite3.register_adapter(_family.network, str)
+for _kind in (IPv4Address, IPV4.address, IPV4.network, IPv6Address, IPV6.address, IPV6.network):
+    sqlite3.register_adapter(_kind, str)  # of a class, and of none that is derived from it
 sqlite3.register_adapter(datetime, time_text)
 
 _READERS: dict[str, Callable[[Any], Any]] = {
@@ -126,8 +125,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "address": read_address,
     "prefix": read_network,
     "primary_address": IPv4Address,
-    "other_address": ip_address,
-    "gateway": ip_address,
+    "other_address": read_address,
+    "gateway": read_address,
     "subnet_cidr": IPv4Network,
     **dict.fromkeys(("is_primary", "host_ready", "created_by_us", "managed", "is_strict"), bool),
     "eni.state": EniState,

@@ -12,11 +12,10 @@ import errno
 import struct
 import sys
 from collections.abc import Mapping
-from ipaddress import ip_address
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, attribute, attributes, text_attribute
-from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork, family_of
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork, family_of, unpack_address
 from ipamd.model.record import dataclass
 
 ABSENT = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL})
@@ -382,15 +381,14 @@ def _rule(
     """Pack a rule; also return it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     family = _of(destination or source, family)
-    to, by = (family.network(one) if one else None for one in (destination, source))
-    lengths = to.prefixlen if to else 0, by.prefixlen if by else 0
-    body = ROUTE.pack(family.number, *lengths, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
+    (to_length, to), (by_length, by) = map(_selected, (destination, source))
+    body = ROUTE.pack(family.number, to_length, by_length, 0, small, 0, 0, uapi.FR_ACT_TO_TBL, 0)
     words = str(priority)
     if to:
-        body += attribute(uapi.FRA_DST, to.network_address.packed)
+        body += attribute(uapi.FRA_DST, to)
         words += f" to {destination}"
     if by:
-        body += attribute(uapi.FRA_SRC, by.network_address.packed)
+        body += attribute(uapi.FRA_SRC, by)
         words += f" from {source}"
     if mark:
         body += _u32(uapi.FRA_FWMARK, mark) + _u32(uapi.FRA_FWMASK, mark)
@@ -403,6 +401,13 @@ def _rule(
         words += f" ipproto {protocol}"
     body += _u32(uapi.FRA_PRIORITY, priority) + (_u32(uapi.FRA_TABLE, table) if table else b"")
     return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
+
+
+def _selected(one: IpAddress | IpNetwork | None) -> tuple[int, bytes]:
+    """The length and the bytes by which a rule selects; of everything there are none."""
+    if one is None:
+        return 0, b""
+    return (one.prefixlen, one.network_address.packed) if isinstance(one, IpNetwork) else (one.max_prefixlen, one.packed)
 
 
 def _route_body(
@@ -571,7 +576,7 @@ def read_address(body: bytes) -> InterfaceAddress:
     found = attributes(body, ADDRESS.size)
     local = found.get(uapi.IFA_LOCAL) or found.get(uapi.IFA_ADDRESS) or bytes(4)
     is_secondary = bool(flags & uapi.IFA_F_SECONDARY) and len(local) == 4  # the same bit says "temporary" in IPv6
-    return InterfaceAddress(index=index, address=ip_address(local), length=length, scope=scope, is_secondary=is_secondary)
+    return InterfaceAddress(index=index, address=unpack_address(local), length=length, scope=scope, is_secondary=is_secondary)
 
 
 def read_route(body: bytes) -> Route:
@@ -632,4 +637,4 @@ def _read_mac(payload: bytes | None) -> str:
 
 
 def _address(payload: bytes | None) -> IpAddress | None:
-    return ip_address(payload) if payload and len(payload) in {4, 16} else None
+    return unpack_address(payload) if payload and len(payload) in {4, 16} else None

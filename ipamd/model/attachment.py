@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from ipaddress import ip_address
 from typing import Any
 
 from ipamd.model.branch import Branch
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import IpamError
-from ipamd.model.family import IpAddress, IpNetwork, family_of
+from ipamd.model.family import IpAddress, IpNetwork, family_of, read_address
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, parse_key
 from ipamd.model.record import dataclass, field
 
@@ -265,7 +264,7 @@ def decode_alias(alias: str, *tags: str) -> tuple[AttachmentKey, IpAddress] | No
     if len(parts) != 4 or parts[0] not in (tags or (ALIAS_TAG, IMPORTED_TAG)) or "%" in parts[3]:
         return None
     try:
-        return parse_key(parts[1], IfName(parts[2])), ip_address(parts[3])
+        return parse_key(parts[1], IfName(parts[2])), read_address(parts[3])
     except (IpamError, ValueError):
         return None
 
