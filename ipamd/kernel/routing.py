@@ -221,7 +221,8 @@ def strict_repairs(rules: Collection[messages.Rule], config: NetworkConfig, is_s
     to_local = [one for one in rules if one.table == local]
     plain = {one.priority for one in to_local if not (one.source or one.destination or one.mask or one.incoming or one.protocol)}
     has_router = any((one.priority, one.source, one.protocol) == (usual, IPV6_GATEWAY, uapi.IPPROTO_ICMPV6) for one in to_local)
-    has_reverse = any((one.priority, one.table) == (dataplane.STRICT_PRIORITY, table) for one in rules)
+    due = (dataplane.STRICT_PRIORITY, table, STRICT_MARK, STRICT_MARK, "lo")
+    has_reverse = any((one.priority, one.table, one.mark, one.mask, one.incoming) == due for one in rules)
     reverse = partial(_change, dataplane.STRICT_PRIORITY, table=table, mark=STRICT_MARK, incoming="lo", family=family)
     router = partial(_change, usual, table=local, source=IPV6_GATEWAY, protocol=uapi.IPPROTO_ICMPV6, family=family)
     to, away = (moved, usual) if is_strict else (usual, moved)

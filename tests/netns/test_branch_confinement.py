@@ -123,6 +123,16 @@ def test_without_the_reverse_route_nothing_passes(node):
     assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
 
 
+def test_a_reverse_rule_for_another_mark_is_not_ours(node):
+    """It looks like the rule that is due, and no packet of a sandbox in strict mode has its mark: all of them would be dropped."""
+    node.host.sh(node.world.words("ip rule del prio 9; ip rule add prio 9 fwmark 0x2000/0x2000 iif lo lookup 113214"))
+    assert node.arrives(node.pod, [], node.own) == ([], False)
+    (sentence,) = node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert "rule 9" in sentence
+    assert node.world.hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
+    assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
+
+
 def test_the_rule_to_local_moves_without_a_lost_packet(make_world, family):
     """There and back again, while the node talks to itself; the last state is the kernel's own."""
     world = make_world()
