@@ -100,7 +100,8 @@ class SandboxJudge(Service):
         it was when this veth was first judged; its address has been quarantined since, because the kernel refused to remove it.
         """
         container_id = veth.key.container_id if veth.key is not None else ""
-        record = Record.NEVER_PROMISED if is_unpromised else self._record_of(veth, is_datastore_whole=is_datastore_whole)
+        is_whole = is_datastore_whole and (listed is not None or not veth.is_branch)
+        record = Record.NEVER_PROMISED if is_unpromised else self._record_of(veth, is_datastore_whole=is_whole)
         with self._lock:
             count, age_s = self._absence_of(container_id)
         return judge(
@@ -182,7 +183,9 @@ class SandboxJudge(Service):
         if row is not None and row.state is AddressState.QUARANTINED:
             return Record.QUARANTINED
         is_unowned = row is not None and row.state in (AddressState.FREE, AddressState.COOLING)
-        is_unowned = is_unowned or (veth.is_branch and row is None)  # its address has no row in any case
+        # Its address has no row in any case; nor has the sandbox, if a lost datastore was rebuilt while its VLAN link was gone, which
+        # only the runtime can tell.
+        is_unowned = is_unowned or (veth.is_branch and row is None)
         if is_imported_alias(veth.alias):
             return Record.MISSING  # no ADD of ours: amazon-vpc-cni-k8s promised it
         return Record.NEVER_PROMISED if is_datastore_whole and is_unowned else Record.MISSING

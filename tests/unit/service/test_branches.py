@@ -820,3 +820,34 @@ def test_off_nothing_of_it_is_imported(tmp_path: Path) -> None:
     node.datastore.close()
     code = "import ipamd.bootstrap, ipamd.adapters, sys; sys.exit('ipamd.branch' in ' '.join(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_living_sandbox_that_could_not_be_adopted_outlives_a_silent_runtime(either: FakeNode) -> None:
+    """Datastore and VLAN link were lost together (chaos, seed 2360): that it has no row says nothing of its ADD."""
+    one = branch(either, "a", 2)
+    del either.wiring.vlans[2]
+    restart(either, keep_datastore=False)
+    assert not list(either.datastore.attachments())
+    either.runtime.is_down = True
+    restart(either)
+    assert one.host_veth in either.wiring.wired
+    either.runtime.is_down = False
+    restart(either)
+    assert one.host_veth in either.wiring.wired
+    either.delete("a")
+    assert not either.wiring.wired
+
+
+def test_what_an_add_left_waits_for_a_silent_runtime(either: FakeNode) -> None:
+    """It was not promised; nobody says so before the runtime does."""
+    either.pod_facts.put("a", annotation(2))
+    either.failpoint = kill_at("attach.wired")
+    either.attacher._roll_back = lambda *_, **__: None  # type: ignore[method-assign]
+    with pytest.raises(KilledHere):
+        add(either, "a")
+    either.runtime.is_down = True
+    restart(either)
+    assert either.wiring.wired
+    either.runtime.is_down = False
+    restart(either)
+    assert not either.wiring.wired
