@@ -76,7 +76,7 @@ EXPECTED: dict[str, str] = {
     "ec2-fails": f"{NO_ADDRESS} PoolEmpty PoolBlocked AddsSlow ConditionStays",
     "queries-filtered": "PodsCutOff ConditionStays",
     "metadata-silent": "MetadataDiffers",
-    "short-lives": "Restarts",
+    "short-lives": "Down Restarts",
 }
 """Recording -> alerts, without their common beginning. From idle-ipv6 on they were recorded when the rules stood."""
 
