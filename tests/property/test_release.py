@@ -158,9 +158,10 @@ def test_what_goes_is_free_and_the_pool_is_not_short_without_it(pool: Pool, sett
 
 @given(pools(), settings_of_any_kind)
 def test_nothing_goes_before_its_window_is_over(pool: Pool, settings: PoolSettings) -> None:
-    """Without a whole window, and with nothing settled, no release."""
+    """Without a whole window, and with nothing settled, no release: an exchange makes room for a /28 that is missing."""
     now = pool.snapshot(settings, Hold(None, releasable=releasable(pool.records(), held=frozenset())))
-    assert not [a for a in plan(now, settings=settings).actions if isinstance(a, ReleaseAddresses | ReleaseEni)]
+    decided = plan(now, settings=settings)
+    assert decided.deficit_count or not [a for a in decided.actions if isinstance(a, ReleaseAddresses | ReleaseEni)]
 
 
 @given(settings_of_any_kind, st.lists(st.integers(0, 14), min_size=1, max_size=6))
