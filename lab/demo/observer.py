@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 
 from lab.demo.ledger import AddressLedger
+from lab.node.errors import NodeError
 from lab.node.kernel_view import VETH_PREFIX
 from lab.node.node import Node
 from lab.node.process import NodeProcess
 from lab.vpc.model import Address
 
+START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 
 # `ip -o monitor link route`, iproute2 6.1: "10.0.0.5 dev eni4fbb scope link", "2600::5 dev eni4fbb metric 1024 pref medium",
@@ -50,6 +54,16 @@ def parse(line: str) -> RouteMade | LinkGone | None:
     return None
 
 
+def _listens(pid: int) -> bool:
+    """Whether a process has joined groups of route netlink. `ip monitor` does not say so, and a repeated route announces nothing."""
+    try:
+        port_id = re.search(r"^NSpid:.*\s(\d+)$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
+        rows = [line.split() for line in Path(f"/proc/{pid}/net/netlink").read_text(encoding="ascii").splitlines()[1:]]
+    except OSError:
+        return False
+    return port_id is not None and any(row[1] == "0" and row[2] == port_id[1] and int(row[3], 16) for row in rows)
+
+
 class Observer:
     """Watches nodes until `stop`. Concurrency: one thread per node feeds the ledger."""
 
@@ -60,7 +74,10 @@ class Observer:
         self._lost: list[str] = []
 
     def watch(self, node: Node) -> None:
-        """Start to watch a node; what exists already is not seen, so call it while the node is empty."""
+        """Start to watch a node; on return its events are seen. What exists already is not, so call it while the node is empty.
+
+        Raises: NodeError if the monitor does not begin to listen.
+        """
         reader, writer = os.pipe2(os.O_CLOEXEC)
         try:
             process = node.spawn(["ip", "-o", "monitor", "link", "route"], stdout=writer, stderr=writer)
@@ -73,6 +90,11 @@ class Observer:
         thread = threading.Thread(target=self._follow, args=(node.name, reader), name=f"observe-{node.name}", daemon=True)
         self._threads.append(thread)
         thread.start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _listens(process.pid):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise NodeError(f"{node.name}: `ip monitor` does not listen")
+            time.sleep(0.01)
 
     def stop(self) -> None:
         """Stop watching; the ledger is complete afterwards. Idempotent."""

@@ -159,7 +159,7 @@ def test_standard_filters_and_passes_until_a_policy_comes(node: Policed) -> None
         assert node.filtered("std-0").is_whole
         assert node.is_heard(pod)
         assert node.agent.policy_comes("default", "std-0", passes=False)
-        assert not node.is_heard(pod)
+        assert not node.is_heard(pod, expected=False)
         node.remove(pod)
         with silent(node):
             assert node.add("std-1")[1].code == 11
