@@ -25,7 +25,7 @@ from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attrib
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import NFGENMSG_BYTES, Nftables, generation
 from ipamd.model.errors import WiringError
-from ipamd.model.family import IPV4, IPV6, Family, IpAddress, read_address
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, read_address, read_network
 from ipamd.model.kernel import NODE, RoutingDifference
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
@@ -40,6 +40,7 @@ EGRESS_CHAINS = ("CNI-E4-", "CNI-E6-")
 FAMILY_NUMBERS = {one.nft: one.number for one in (IPV4, IPV6)}
 FAMILIES, HOOKS = ("inet", "netdev"), ("prerouting", "forward", "postrouting")
 """Families of nftables that see what every family sends; besides there are those of pool and egress."""
+EXAMPLE, ITS_LINK = "00000000000", "its link"
 OURS = "vpc-ipamd"
 """How the names of our own tables begin."""
 
@@ -100,8 +101,8 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. Every condition must hold; `target` is the chain of a jump or goto. `address`: the only one that it takes, if it
-    says so.
+    """One rule. Every condition must hold; `target` is the chain of a jump or goto. `addresses`: the only ones that it takes, and
+    prefixes, if one condition says so.
     """
 
     verdict: Verdict
@@ -109,7 +110,7 @@ class Rule:
     outgoing: tuple[Interface, ...] = ()
     scope: Scope = Scope.ALL
     target: str = ""
-    address: str = ""
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,17 +243,27 @@ def _rule(expressions: Iterable[object]) -> Rule:
 def _with_match(rule: Rule, body: JsonObject) -> Rule:
     left, right, operator = body.get("left"), body.get("right"), body.get("op")
     key = left.get("meta", {}).get("key") if isinstance(left, dict) and isinstance(left.get("meta"), dict) else None
-    if key in ("iifname", "oifname") and isinstance(right, str) and operator in ("==", "!="):
+    if key in ("iifname", "oifname", "iif", "oif") and isinstance(right, str) and operator in ("==", "!="):
         condition = Interface(right, is_negated=operator == "!=")
-        if key == "iifname":
+        if key[0] == "i":
             return replace(rule, incoming=(*rule.incoming, condition))
         return replace(rule, outgoing=(*rule.outgoing, condition))
     payload = left.get("payload") if isinstance(left, dict) else None
     if isinstance(payload, dict) and payload.get("field") in ("saddr", "daddr"):
-        return _narrowed(replace(rule, address=right if isinstance(right, str) and operator == "==" else ""), Scope.BY_ADDRESS)
+        is_all = operator == "==" and rule.scope is not Scope.BY_ADDRESS  # from one to another is less than all of either
+        return _narrowed(replace(rule, addresses=_addresses(right) if is_all else ()), Scope.BY_ADDRESS)
     if operator == "in" and isinstance(left, dict) and left.get("ct") == {"key": "state"}:
-        return _narrowed(rule, Scope.PART if "new" in (right if isinstance(right, list) else [right]) else Scope.OTHER)
+        is_new = "new" in (right if isinstance(right, list) else [right])
+        return rule if is_new else _narrowed(rule, Scope.OTHER)
     return _narrowed(rule, _flow(key, payload, right, is_negated=operator == "!="))
+
+
+def _addresses(right: object) -> tuple[str, ...]:
+    """The addresses and prefixes that a value or a set without a name has; ranges and names of sets are left out."""
+    values = right["set"] if isinstance(right, dict) and isinstance(right.get("set"), list) else [right]
+    prefixes = (value["prefix"] for value in values if isinstance(value, dict) and isinstance(value.get("prefix"), dict))
+    found = [f"{one.get('addr')}/{one.get('len')}" for one in prefixes]
+    return (*(value for value in values if isinstance(value, str)), *found)
 
 
 def _flow(key: object, payload: object, right: object, *, is_negated: bool) -> Scope:
@@ -559,9 +570,11 @@ class OtherSoftware:
         self._legacy = {family.nft: LegacyTables(host, family) for family in (IPV4, IPV6)}
         self._known: tuple[object, list[RoutingDifference]] | None = None  # generation, primary link, families; what was found
 
-    def find(self, primary_link: str, addresses: Container[IpAddress] = ()) -> list[RoutingDifference]:
-        """Everything found, each with the command that mends it, of single addresses only these. Raises: WiringError if nftables
-        cannot be asked.
+    def find(
+        self, primary_link: str, addresses: Container[IpAddress] = (), *, sandboxes: Collection[IpAddress] = ()
+    ) -> list[RoutingDifference]:
+        """Everything found, each with the command that mends it, of single addresses only these, of prefixes those with `sandboxes`.
+        Raises: WiringError if nftables cannot be asked.
 
         Cost: less than a millisecond while no rule changes.
         """
@@ -575,7 +588,7 @@ class OtherSoftware:
         else:
             found = self._known[1]
         names = (NODE, self._veth_prefix)
-        found = [one for one in found if one.subject.startswith(names) or _address(one.subject) in addresses]
+        found = [one for one in found if one.subject.startswith(names) or _concerns(one.subject, addresses, sandboxes)]
         return [*found, *(one for family in families for one in self._in_legacy(primary_link, family))]
 
     def _in_nft(self, chains: Sequence[Chain], primary_link: str, families: Container[str]) -> Iterator[RoutingDifference]:
@@ -590,20 +603,31 @@ class OtherSoftware:
                     listed = f"nft -a list chain {chain.family} {chain.table} {name}"
                     yield from self._obstacles(what, rules, (name, chain.policy_drops), primary_link, mend, listed)
                 show = f"nft -a list chain {chain.family} {chain.table} {name}, and delete that rule by its handle"
+                is_chosen = False  # who accepts some by address may mean to drop the others
                 for one in rules(name) or ():
-                    links = (each.pattern for each in (*one.incoming, *one.outgoing) if not each.is_negated)
-                    who = one.address or next(
-                        (link for link in links if link.startswith(self._veth_prefix) and link[-1] != "*"), ""
-                    )
-                    if chain.hook.endswith("gress") and one.scope is Scope.ALL:
-                        who = who or "its link"
-                    if who and one.verdict is Verdict.DROP and one.scope is not Scope.PART:
-                        subject = one.address or (who if who.startswith(self._veth_prefix) else NODE)
-                        yield RoutingDifference(subject, f"{what} drops packets of {who}", False, show)
+                    is_chosen |= one.scope is Scope.BY_ADDRESS and one.verdict in (Verdict.ACCEPT, Verdict.RETURN)
+                    for who in self._dropped(one, chain, primary_link):
+                        subject, is_cut = NODE if who == ITS_LINK else who, "/" not in who
+                        if is_cut or not is_chosen:
+                            yield RoutingDifference(subject, f"{what} drops packets of {who}", False, show, is_cut)
         if any((chain.family, chain.table) == LEFT_TABLE for chain in chains):
             what = f"nftables table {' '.join(LEFT_TABLE)} of amazon-vpc-cni-k8s marks connections besides ours"
             mend = f"remove the DaemonSet aws-node, then: nft delete table {' '.join(LEFT_TABLE)}"
             yield RoutingDifference(NODE, what, False, mend, is_cut=False)
+
+    def _dropped(self, rule: Rule, chain: Chain, primary_link: str) -> Iterable[str]:
+        """Whose packets, all of them, a rule drops: addresses, prefixes, a host veth. What it drops of others' links is no matter."""
+        conditions = (*rule.incoming, *rule.outgoing)
+        if rule.verdict is not Verdict.DROP:
+            return ()
+        if rule.scope is Scope.BY_ADDRESS:
+            own = (primary_link, f"{self._veth_prefix}{EXAMPLE}")
+            is_own = all(each.pattern.startswith(self._veth_prefix) or any(map(each.takes, own)) for each in conditions)
+            return rule.addresses if is_own else ()
+        links = (each.pattern for each in conditions if not each.is_negated)
+        veths = [link for link in links if link.startswith(self._veth_prefix) and link[-1] != "*"]
+        is_device = chain.hook.endswith("gress") and not veths
+        return () if rule.scope is not Scope.ALL else [ITS_LINK] if is_device else veths[:1]
 
     def _in_legacy(self, primary_link: str, family: Family) -> Iterator[RoutingDifference]:
         tool = _KINDS[family.nft].tool
@@ -626,7 +650,7 @@ class OtherSoftware:
     def _obstacles(
         self, what: str, rules: Rules, base: tuple[str, bool], primary_link: str, mend: str, listed: str
     ) -> Iterator[RoutingDifference]:
-        veth, (chain, policy_drops) = f"{self._veth_prefix}00000000000", base
+        veth, (chain, policy_drops) = f"{self._veth_prefix}{EXAMPLE}", base
         ways = {"from sandboxes": (veth, primary_link), "to sandboxes": (primary_link, veth)}
         for is_dns in (False, True):
             packets = {way: Packet(*links, is_dns) for way, links in ways.items()}
@@ -670,10 +694,13 @@ class OtherSoftware:
         return f"{where} iifname '\"{prefix}*\"' accept; {where} oifname '\"{prefix}*\"' accept"
 
 
-def _address(text: str) -> IpAddress | None:
+def _concerns(text: str, addresses: Container[IpAddress], sandboxes: Collection[IpAddress]) -> bool:
     with suppress(ValueError):  # a set's name, or what nft made of it
-        return read_address(text)
-    return None
+        if "/" not in text:
+            return read_address(text) in addresses
+        network = read_network(text)
+        return any(one in network for one in sandboxes)
+    return False
 
 
 def _left(chain: str, tool: str) -> RoutingDifference:

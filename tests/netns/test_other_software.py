@@ -11,10 +11,12 @@ from collections import Counter
 
 import pytest
 
+from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.other_software import LegacyTables, OtherSoftware
-from ipamd.model.family import IPV4, IPV6, read_address
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.kernel import NODE, NOT_REPAIRED
 from ipamd.report.audit import _of_routing
+from tests.netns.conftest import EACH_FAMILY
 from tests.netns.test_host_network import udp_peer
 
 pytestmark = pytest.mark.privileged
@@ -189,16 +191,54 @@ def test_status_and_audit_name_it(world):
     assert world.hostnet.differences(identity=world.identity(), enis=[]) == []
 
 
-def test_whose_packets_are_dropped(world):
-    """One address or one host veth is told for itself, and not as if all that is forwarded were dropped."""
+WHOSE = {
+    "ip saddr 10.0.0.5 drop": "address",
+    "oifname eni* ip daddr 10.0.0.5 drop": "address",
+    "ip saddr { 10.0.0.5, 192.0.2.9 } drop": "address",
+    "iifname VETH drop": "VETH",
+    "iifname VETH ct state new drop": "VETH",
+    "iif VETH drop": "VETH",
+    "oif VETH drop": "VETH",
+    "iifname eth0 ip daddr NETWORK drop": "NETWORK",
+    "ip daddr { NETWORK, ELSEWHERE } drop": "NETWORK",
+    "ip saddr 192.0.2.9 accept; add rule inet mine out ip saddr NETWORK drop": "",
+    "ct state new,invalid drop": NODE,
+    "ip daddr ELSEWHERE drop": "",
+    "ip daddr 10.0.0.5 tcp dport 22 drop": "",
+    "ct state invalid ip saddr 10.0.0.5 drop": "",
+    "ip saddr 192.0.2.9 ip daddr 10.0.0.5 drop": "",
+    "ip saddr != NETWORK ip daddr 10.0.0.5 drop": "",
+    "iifname docker0 ip daddr 10.0.0.5 drop": "",
+    "iifname docker0 ip daddr NETWORK drop": "",
+    "iifname VETH tcp dport 25 drop": "",
+}
+"""Rules, and whose packets they drop, all of them: a sandbox's by its address or veth, a prefix's, or nobody's."""
+
+
+@EACH_FAMILY
+@pytest.mark.parametrize("rule", WHOSE)
+def test_whose_packets_are_dropped(world, rule):
+    """One sandbox is told for itself, and is cut off; a prefix may be meant, so it is named only. What takes a part blames nobody."""
     world.fabric()
-    world.hostnet.setup_node(world.identity())
-    world.host.sh(
-        "nft add table inet mine; nft add chain inet mine out '{ type filter hook forward priority 10; }';"
-        " nft add rule inet mine out ip saddr 10.0.0.20 drop; nft add rule inet mine out iifname eni0123456789a drop"
+    spec = world.spec(world.space())
+    world.wiring.wire(spec)
+    hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, attachments=lambda: [spec])
+    hostnet.setup_node(world.identity())
+    network, elsewhere = (
+        ("10.0.0.0/24", "192.0.2.0/24") if world.family is IPV4 else (f"{world.address(0)}/80", "2001:db8:9::/64")
     )
-    world.hostnet.reconcile(identity=world.identity(), enis=[], addresses=[read_address("10.0.0.20")])
-    assert world.hostnet.filtered() == {"10.0.0.20", "eni0123456789a"}
+    names = {"10.0.0.5": str(spec.address), "VETH": spec.host_veth, "NETWORK": network, "ELSEWHERE": elsewhere}
+    rule, expected = world.words(rule), WHOSE[rule].replace("address", "10.0.0.5")
+    for word, name in names.items():
+        rule, expected = rule.replace(word, name), expected.replace(word, name)
+    script = "add table inet mine; add chain inet mine out { type filter hook forward priority 10; }; add rule inet mine out "
+    world.host.call(lambda: subprocess.run(["nft", script + rule], timeout=20, check=True))
+    hostnet.reconcile(identity=world.identity(), enis=[], addresses=[spec.address])
+    found = [
+        one for one in hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address]) if "mine" in one.what
+    ]
+    assert [(one.subject, one.is_cut) for one in found] == ([(expected, "/" not in expected)] if expected else [])
+    assert hostnet.filtered() == {one.subject for one in found if one.is_cut}
 
 
 def test_faults_of_the_host_are_differences(world):
