@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
@@ -59,7 +59,7 @@ class Confinement:
         follows = "the host veths' names or of a setting"
         # Without the tables of ARP and bridges, which a kernel may lack, sources of packets are checked all the same.
         self._tables = OwnTables(host, nft, follows=follows, optional={ruleset.ARP, ruleset.BRIDGE})
-        self._links = dict[int, str]()  # those of others of which it is known where they lead, by index
+        self._links = list[int]()  # those of others of which it is known where they lead
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
         self._veths_in_order: list[messages.Link] | None = None  # the last ones that needed no setting
@@ -92,14 +92,15 @@ class Confinement:
             self.dropped |= {name.removeprefix(ruleset.COUNTER_PREFIX): count for name, count in self._tables.counted(commands)}
         if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
             self._veths_in_order = None
+            different = [(link, found) for link in own if (found := devconf.wrong(link, self._wanted))]
             try:
-                sentences += self._repair_settings(own)
+                sentences += self._repair_settings(different)
             except WiringError as exc:
                 refusals.append(exc)
             is_needless = not self._is_served(IPV6)  # of all links: it asks for every attachment
             has_needless = {link.index: is_needless and devconf.has_ipv6(link) for link in veths}
             self._turn_ipv6_off(link for link in veths if has_needless[link.index])
-            if not any(has_needless.values()) and not any(devconf.wrong(link, self._wanted) for link in own):
+            if not different and not any(has_needless.values()):
                 self._veths_in_order = veths
         refusals += self._overruled()
         return as_repairs(sentences, CONFINEMENT) + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
@@ -161,8 +162,11 @@ class Confinement:
                 own = {one.index for one in ours}
                 others = [one for one in links if one.kind and one.index not in own]
                 behind = survey.sandboxes_behind(sock, others, ours=ours, attachments=tuple(self._attachments()))
-                families = {IPV4, *ruleset.families(self.config, self._attachments())} if others else ()
-                led = {route.index for family in families for route in survey.routes_of(sock, family=family)}
+                # It matters of links into namespaces; if one is alone, the sandboxes' routes stay unread.
+                asked = [one.index for one in others if one.netnsid]
+                families = {IPV4, *ruleset.families(self.config, self._attachments())} if asked else ()
+                only = asked[0] if len(asked) == 1 else 0
+                led = {route.index for family in families for route in survey.routes_of(sock, index=only, family=family)}
         except KernelDumpError as exc:
             log.info("settings of host veths are compared later error=%s", exc)
             return []
@@ -171,7 +175,7 @@ class Confinement:
             ForeignLink(one.name, one.index, behind[one.index], one.index in in_use) for one in links if one.index in behind
         )
         # A sandbox may have made a namespace of its own, and a link into that: what nobody on the node uses leads nowhere known.
-        self._links = {one.index: one.name for one in others if one.index in in_use or one.index in behind or not one.netnsid}
+        self._links = [one.index for one in others if one.index in in_use or one.index in behind or not one.netnsid]
         # Dying ones too: their sandboxes may still send.
         self._other_veths = frozenset(one.name for one in ours if not (one.name.startswith(prefix) or survey.is_strict_veth(one)))
         vlans = [one for one in others if one.name.startswith(LINK_PREFIX)]
@@ -182,9 +186,8 @@ class Confinement:
             return True
         return bool(_PLAIN.fullmatch(link.name) and survey.host_veth(link).key)
 
-    def _repair_settings(self, veths: Iterable[messages.Link]) -> list[str]:
-        """Set what differs, by netlink. Only forwarding is worth a sentence: without it a sandbox has no network."""
-        different = [(link, found) for link in veths if (found := devconf.wrong(link, self._wanted))]
+    def _repair_settings(self, different: Sequence[tuple[messages.Link, Mapping[int, int]]]) -> list[str]:
+        """Set what differs, numbers of settings by link. Only forwarding is worth a sentence: without it a sandbox has no network."""
         batch = [
             replace(messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=self._wanted), tolerated=messages.ABSENT)
             for link, _ in different

@@ -15,7 +15,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ipamd.kernel import uapi
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -298,6 +298,13 @@ def attributes(body: bytes, start: int) -> dict[int, bytes]:
     return found
 
 
+def members(payload: bytes) -> Iterator[bytes]:
+    """Read a list, whose attributes are all of one type."""
+    while len(payload) >= 4 and (length := _ATTRIBUTE.unpack_from(payload)[0]) >= 4:
+        yield payload[4:length]
+        payload = payload[(length + 3) & ~3 :]
+
+
 def describe_errno(code: int) -> str:
     """Format an errno for messages: `File exists (EEXIST)`."""
     return f"{os.strerror(code)} ({errno.errorcode.get(code, str(code))})"
@@ -306,13 +313,14 @@ def describe_errno(code: int) -> str:
 def split(data: bytes) -> list[tuple[int, int, int, int, int, int]]:
     """Cut a datagram into messages: type, flags, sequence, port, and where the body starts and ends."""
     found = []
-    start = 0
-    while start + _HEADER.size <= len(data):
-        length, kind, flags, sequence, port = _HEADER.unpack_from(data, start)
-        if length < _HEADER.size:
+    start, size, header, unpack = 0, len(data), _HEADER.size, _HEADER.unpack_from  # a dump has thousands: looked up once
+    while start + header <= size:
+        length, kind, flags, sequence, port = unpack(data, start)
+        if length < header:
             break
-        found.append((kind, flags, sequence, port, start + _HEADER.size, min(start + length, len(data))))
-        start += (length + 3) & ~3
+        end = start + length
+        found.append((kind, flags, sequence, port, start + header, end if end < size else size))
+        start = (end + 3) & ~3
     return found
 
 

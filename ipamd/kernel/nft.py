@@ -10,12 +10,12 @@ import errno
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ipamd.kernel import uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, must, text_attribute
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, members, must, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.kernel import Followed
@@ -25,8 +25,8 @@ LIBRARY = "libnftables.so.1"
 PACKAGE = "libnftables1"
 """Debian's and Ubuntu's package of the library; it is in the image."""
 
-OUTPUT_JSON = 1 << 4
-"""NFT_CTX_OUTPUT_JSON. Source: nftables/libnftables.h."""
+OUTPUT_JSON, OUTPUT_TERSE = 1 << 4, 1 << 11
+"""NFT_CTX_OUTPUT_JSON, NFT_CTX_OUTPUT_TERSE. Source: nftables/libnftables.h."""
 
 
 class Nftables:
@@ -45,15 +45,15 @@ class Nftables:
     def query(self, command: str) -> list[dict[str, Any]]:
         """List something as JSON objects, {kind: fields} each (libnftables-json(5)). Raises: WiringError."""
         try:
-            answer = json.loads(self.run(f"{command}\n", is_json=True))["nftables"]
+            answer = json.loads(self.run(f"{command}\n", form=OUTPUT_JSON))["nftables"]
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise WiringError(f"nftables' answer to `{command}` was not understood", details=str(exc)[:200]) from exc
         return [item for item in answer if isinstance(item, dict)] if isinstance(answer, list) else []
 
-    def run(self, commands: str, *, is_json: bool = False) -> str:
+    def run(self, commands: str, *, form: int = 0) -> str:
         """Run commands as one transaction: all of them or none.
 
-        Returns: what they print (of `list`), as JSON if asked. Raises: WiringError with libnftables' own text.
+        Returns: what they print (of `list`), in another `form` if asked. Raises: WiringError with libnftables' own text.
         """
         with self._lock, self._host.entered():
             library = self._load()
@@ -64,8 +64,7 @@ class Nftables:
             try:
                 library.nft_ctx_buffer_output(context)
                 library.nft_ctx_buffer_error(context)
-                if is_json:
-                    library.nft_ctx_output_set_flags(context, OUTPUT_JSON)
+                library.nft_ctx_output_set_flags(context, form)
                 code = library.nft_run_cmd_from_buffer(context, commands.encode())
                 output = library.nft_ctx_get_output_buffer(context) or b""
                 errors = library.nft_ctx_get_error_buffer(context) or b""
@@ -76,12 +75,12 @@ class Nftables:
         return bytes(output).decode("utf-8", "replace")
 
     def list_table(self, table: NftTable) -> str:
-        """Print a table without counters and handles; an empty string if there is none.
+        """Print a table without counters, handles and what is in its sets; an empty string if there is none.
 
-        Raises: WiringError if nftables cannot be asked at all.
+        Names of links would have all links of the node read, each time. Raises: WiringError if nftables cannot be asked at all.
         """
         try:
-            return self.run(f"list table {table}\n")
+            return COUNTED.sub("", self.run(f"list table {table}\n", form=OUTPUT_TERSE))
         except WiringError:  # most likely there is none, which no code tells apart
             if f"table {table}\n" in self.run(f"list tables {table.family}\n"):
                 raise
@@ -122,8 +121,8 @@ def _one_line(errors: bytes) -> str:
 # comparison of a process always replaces.
 
 
-_LINKS = re.compile(r"^\tset \w+ {\n\t\ttype iface_index\n.*?^\t}\n", re.M | re.S)
-"""How nft prints a set of links. No name of a link holds a tab or a new line."""
+_LINKS = re.compile(r"^iface_index .*\n", re.M)
+"""What `_contents` says of a set of links."""
 
 _FLUSH = "flush set "
 
@@ -149,12 +148,9 @@ class NftTable(NamedTuple):
         """Return commands that remove it, whether it exists or not."""
         return f"add table {self}\ndelete table {self}\n"
 
-    def links(self, name: str, links: Mapping[int, str]) -> str:
-        """Return commands that fill a set of links, which are names by index.
-
-        By index, because a link's name may be anything, quotes included. The names are in a comment: nft prints them.
-        """
-        added = f"add element {self} {name} {{ {', '.join(map(str, links))} }}\n# {links!a}\n"
+    def links(self, name: str, links: Collection[int]) -> str:
+        """Return commands that fill a set of links, by index: a link's name may be anything, quotes included."""
+        added = f"add element {self} {name} {{ {', '.join(map(str, links))} }}\n"
         return f"{_FLUSH}{self} {name}\n{added if links else ''}"
 
     def replacement(self, body: str) -> str:
@@ -177,7 +173,7 @@ NFGENMSG_BYTES = 4
 _FAMILIES = {"ip": 2, "arp": 3, "bridge": 7, "ip6": 10}
 
 _CHAIN = re.compile(r"^  chain (\w+) ", re.M)
-_SET = re.compile(r"^  set (\w+) {", re.M)
+_SET = re.compile(r"^  set (\w+) {\n    type (\w+)", re.M)
 """As `ruleset` writes them."""
 
 
@@ -260,36 +256,50 @@ class OwnTables:
 
     def differences(self, commands: Mapping[NftTable, str]) -> Compared:
         """Say how tables differ from what `commands` make."""
-        return ([], {}) if self.is_unchanged(commands) else self._each(commands, self._difference)
+        if self.is_unchanged(commands):
+            return [], {}
+        found, refused = self._listed(commands)
+        return [said for table, now in found.items() if (said := self._difference(table, commands[table], now))], refused
 
     def repair(self, commands: Mapping[NftTable, str]) -> Compared:
-        """Replace tables that differ. A sentence is `Followed` if `commands` changed."""
+        """Replace tables that differ, in one transaction if the kernel takes it. A sentence is `Followed` if `commands` changed."""
         if self.is_unchanged(commands):
             return [], {}
         seen, before = None, generation(self._host)
-        sentences, refused = self._each(commands, self._repair)
-        if sentences:  # it was replaced, so the ruleset has another generation now
-            before = generation(self._host)
+        found, refused = self._listed(commands)
+        due = {table: text for table, now in found.items() if (text := self._due(table, commands[table], now))}
+        if due:
+            try:
+                self._nft.run("".join(due.values()))
+            except WiringError:  # of one of them, perhaps
+                refused |= _each(due, lambda table: self._nft.run(due[table]))
+            before = generation(self._host)  # ours; what is listed and read from here on is of this one or later
+        made, unlisted = self._listed({table: commands[table] for table in due if table not in refused})
+        refused |= unlisted
+        sentences = [
+            said for table, now in made.items() if (said := self._made(table, commands[table], found[table], now, due[table]))
+        ]
         if before and refused.keys() <= self._optional:
-            found = {table: text for table, text in commands.items() if table not in refused}
+            taken = {table: text for table, text in commands.items() if table not in refused}
             with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
-                content = _content(sock, found)
+                content = _content(sock, taken)
                 if _generation(sock) == before:  # else another changed something since
-                    seen = _Seen(found, before, content)
+                    seen = _Seen(taken, before, content)
         self._seen = seen
         return sentences, refused
 
-    def _each(self, commands: Mapping[NftTable, str], look: Callable[[NftTable, str], str]) -> Compared:
-        sentences, refused = list[str](), dict[NftTable, WiringError]()
-        for table, text in commands.items():
-            try:
-                sentences += filter(None, [look(table, text)])
-            except WiringError as exc:
-                refused[table] = exc
-        return sentences, refused
+    def _listed(self, commands: Mapping[NftTable, str]) -> tuple[dict[NftTable, str], dict[NftTable, WiringError]]:
+        """What tables are, "" if there is none, and those that could not be asked about."""
+        found = dict[NftTable, str]()
 
-    def _difference(self, table: NftTable, commands: str) -> str:
-        before, now = self._applied.get(table), self._list(table)
+        def look(table: NftTable) -> None:
+            text = self._nft.list_table(table)
+            found[table] = text and text + _contents(self._host, table, commands[table])
+
+        return found, _each(commands, look)
+
+    def _difference(self, table: NftTable, commands: str, now: str) -> str:
+        before = self._applied.get(table)
         if before is not None and before[0] != commands:
             return f"{table.what} did not follow a change of {self._follows} yet"
         if not now and commands != table.removal():
@@ -297,8 +307,9 @@ class OwnTables:
         # Before the first repair of this process only absence is told: with what it should be like, nothing can be compared yet.
         return f"{table.what} had been changed" if before and before[1] != now else ""
 
-    def _repair(self, table: NftTable, commands: str) -> str:
-        before, now = self._applied.get(table), self._list(table)
+    def _due(self, table: NftTable, commands: str, now: str) -> str:
+        """What makes it right: "" if it is."""
+        before = self._applied.get(table)
         if before == (commands, now) or (not now and commands == table.removal()):
             return ""
         # Sets of links follow them without a word, and the counters go on.
@@ -309,10 +320,13 @@ class OwnTables:
             and links != links_before
             and _LINKS.sub("", before[1]) == _LINKS.sub("", now)
         )
-        self._nft.run(_FLUSH + links if is_links_only else commands)
-        made = self._list(table)
+        return _FLUSH + links if is_links_only else commands
+
+    def _made(self, table: NftTable, commands: str, now: str, made: str, done: str) -> str:
+        """Remember it; say what was `done`."""
+        before = self._applied.get(table)
         self._applied[table] = commands, made
-        if now == made or is_links_only:
+        if now == made or done != commands:
             return ""
         if not now:
             return f"{table.what} was missing: added"
@@ -322,8 +336,27 @@ class OwnTables:
             return Followed(f"{table.what} followed a change of {self._follows}: replaced")
         return f"{table.what} {'was of an earlier start' if before is None else 'had been changed'}: replaced"
 
-    def _list(self, table: NftTable) -> str:
-        return COUNTED.sub("", self._nft.list_table(table))
+
+def _each(tables: Iterable[NftTable], do: Callable[[NftTable], object]) -> dict[NftTable, WiringError]:
+    """Do something to each table. Returns: the refusals."""
+    refused = dict[NftTable, WiringError]()
+    for table in tables:
+        try:
+            do(table)
+        except WiringError as exc:
+            refused[table] = exc
+    return refused
+
+
+def _contents(host: HostNetns, table: NftTable, commands: str) -> str:
+    """Say what is in the sets of a table, a line each. Raises: WiringError, KernelDumpError."""
+    lines = ""
+    with host.netfilter() as sock:
+        for name, kind in _SET.findall(commands):
+            found = (attributes(body, NFGENMSG_BYTES) for body in sock.dump(_elements(table, name)))
+            elements = sorted(one for each in found for one in members(each[uapi.NFTA_SET_ELEM_LIST_ELEMENTS]))
+            lines += f"{kind} {name} {[one.hex() for one in elements]}\n"
+    return lines
 
 
 def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
@@ -340,9 +373,13 @@ def _objects(sock: NetlinkSocket, table: NftTable, commands: str) -> Iterator[by
     for outcome in outcomes:
         yield from outcome.replies
     yield from sock.dump(_named(table, uapi.NFT_MSG_GETRULE, uapi.NFTA_RULE_TABLE))
-    for name in _SET.findall(commands):
-        asked_set = text_attribute(uapi.NFTA_SET_ELEM_LIST_SET, name)
-        yield from sock.dump(_named(table, uapi.NFT_MSG_GETSETELEM, uapi.NFTA_SET_ELEM_LIST_TABLE, asked_set))
+    for name, _ in _SET.findall(commands):
+        yield from sock.dump(_elements(table, name))
+
+
+def _elements(table: NftTable, name: str) -> Message:
+    asked_set = text_attribute(uapi.NFTA_SET_ELEM_LIST_SET, name)
+    return _named(table, uapi.NFT_MSG_GETSETELEM, uapi.NFTA_SET_ELEM_LIST_TABLE, asked_set)
 
 
 def _named(table: NftTable, kind: int, table_kind: int, more: bytes = b"") -> Message:

@@ -14,7 +14,7 @@ transaction instead of rule by rule (docs/adr/0005).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from ipamd.kernel.nft import NftTable
@@ -347,10 +347,10 @@ def bridge_table(config: NetworkConfig) -> str:
     return _table(BRIDGE, [_LINK_SETS, chain("from_veths", head, [f"iif @{_FOREIGN} drop"])])
 
 
-def links(table: NftTable, commands: str, links: Mapping[int, str], *, foreign: Collection[int]) -> str:
+def links(table: NftTable, commands: str, links: Iterable[int], *, foreign: Collection[int]) -> str:
     """Return commands that fill the sets of a table, which `commands` make, with the links of others; `foreign`: into sandboxes."""
     return "".join(
-        table.links(name, {index: link for index, link in links.items() if (name == _FOREIGN) == (index in foreign)})
+        table.links(name, [index for index in links if (name == _FOREIGN) == (index in foreign)])
         for name in (_FOREIGN, _ELSEWHERE)
         if _LINK_SETS in commands
     )

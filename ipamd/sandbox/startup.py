@@ -143,7 +143,8 @@ class StartupReconciler(Service):
         if known is not None and known.address == veth.address:
             self._outcome.kept_count += 1
             self._claimed.add(veth.address)
-            if known.host_veth not in {one.name for one in self._survey.firsts}:  # a crash between the names of record and link
+            # A crash between the names of record and link. All are looked through only then: it grows with the square of their number.
+            if known.host_veth != veth.name and known.host_veth not in {one.name for one in self._survey.firsts}:
                 self._wiring.rename_veth(host_veth=veth.name, to=known.host_veth, address=veth.address, branch=known.branch)
             return
         if known is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.kernel import ruleset
+from ipamd.kernel import ruleset, survey
 from ipamd.kernel.hostnet import KernelHostNetwork
-from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft import OUTPUT_TERSE, Nftables
 from ipamd.model.kernel import Repaired
 from tests.netns.confined import EXTRA, OPEN, PRIMARY, RELEASE_BEFORE, SECONDARY, VPC, WORLD, Node
 from tests.netns.test_host_network import udp_peer
@@ -57,7 +57,7 @@ def test_a_drop_that_others_remove_or_change_is_named_and_put_back(world, comman
 
 
 def test_nft_prints_no_table_while_none_has_changed(world, monkeypatch):
-    """It reads all links of the node to print one: the kernel is asked whether they are as they were, also beside others' changes."""
+    """The kernel is asked whether they are as they were, also beside others' changes."""
     world.hostnet.confine_sandboxes()
     asked, run = [], world.hostnet._nft.run
     monkeypatch.setattr(world.hostnet._nft, "run", lambda commands, **form: asked.append(commands) or run(commands, **form))
@@ -68,6 +68,33 @@ def test_nft_prints_no_table_while_none_has_changed(world, monkeypatch):
     world.host.sh("nft flush chain ip vpc-ipamd-confine from_sandbox")
     assert world.hostnet.confinement_differences()
     assert [one for one in asked if one.startswith("list table")]
+
+
+def test_a_start_makes_one_transaction_and_has_links_read_for_nothing_else(make_world, monkeypatch):
+    """nft reads all links of the node for the name or the number of one: 28 ms of CPU beside 1,400, once and not twelve times."""
+    world = make_world()
+    world.host.sh("ip link add other type bridge")
+    world.hostnet.confine_sandboxes()
+    asked, run = [], Nftables.run
+    monkeypatch.setattr(Nftables, "run", lambda nft, text, **form: asked.append((text, form)) or run(nft, text, **form))
+    world.hostnet._confinement._tables.forget()
+    assert world.hostnet.confine_sandboxes() == []
+    assert [form for text, form in asked if text.startswith("list table ")] == [{"form": OUTPUT_TERSE}] * 7
+    (made,) = [text for text, _ in asked if not text.startswith("list ")]
+    assert "elsewhere { " in made
+    assert made.count("delete table") == 3
+    assert world.hostnet.is_source_checked()
+
+
+def test_sandboxes_routes_stay_unread_where_one_link_leads_elsewhere(world, monkeypatch):
+    """Whether a route leads through it is asked of that link alone."""
+    elsewhere = world.space()
+    world.host.sh(f"ip link add other type veth peer name inside netns {elsewhere.path}")
+    asked, read = [], survey.routes_of
+    monkeypatch.setattr(survey, "routes_of", lambda sock, **of: asked.append(of) or read(sock, **of))
+    world.hostnet.confine_sandboxes()
+    assert asked
+    assert all(one["index"] for one in asked)
 
 
 def test_changes_of_other_software_keep_it_verified(world):
