@@ -62,6 +62,7 @@ class Confinement:
         self._links = list[int]()  # those of others of which it is known where they lead
         self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
+        self._strict_veths = frozenset[str]()  # those that the kernel's rules led to branch ENIs, until they are gone
         self._veths_in_order: list[messages.Link] | None = None  # the last ones that needed no setting
 
     def is_in_place(self) -> bool | None:
@@ -111,8 +112,12 @@ class Confinement:
         refusals = [*starmap(self._not_checked, refused.items()), *self._overruled()]
         return [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *refusals]]
 
+    def has_strict(self) -> bool:
+        """Whether sandboxes are led to branch ENIs in strict mode: by settings or rows, or by the kernel where those were lost."""
+        return bool(self._strict_veths) or ruleset.has_strict(self.config, self._attachments())
+
     def _commands(self) -> dict[NftTable, str]:
-        others, strict = self._other_veths or frozenset(), ruleset.has_strict(self.config, self._attachments())
+        others, strict = self._other_veths or frozenset(), self.has_strict()
         found = {
             ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others, is_served=self._is_served(IPV4), has_strict=strict),
             ruleset.ARP: ruleset.arp_table(self.config, other_veths=others, has_strict=strict),
@@ -167,9 +172,14 @@ class Confinement:
                 families = {IPV4, *ruleset.families(self.config, self._attachments())} if asked else ()
                 only = asked[0] if len(asked) == 1 else 0
                 led = {route.index for family in families for route in survey.routes_of(sock, index=only, family=family)}
+                strict = {one.name for one in ours if survey.is_strict_veth(one)}
+                # A name anybody gives who may make links, a rule no sandbox makes; a dying link has none any more.
+                if strict:
+                    strict &= self._strict_veths.union(survey.led_to_branches(sock, self.config.family))
         except KernelDumpError as exc:
             log.info("settings of host veths are compared later error=%s", exc)
             return []
+        self._strict_veths = frozenset(strict)
         prefix, in_use = self.config.veth_prefix, {one.index for one in others if one.master or one.index in led}
         self.foreign = tuple(
             ForeignLink(one.name, one.index, behind[one.index], one.index in in_use) for one in links if one.index in behind

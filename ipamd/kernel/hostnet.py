@@ -125,10 +125,10 @@ class KernelHostNetwork(HostNetwork):
         """Before the first tables of a process: let them know sandboxes in strict mode that amazon-vpc-cni-k8s wired, which are taken
         over a minute later, or they would be cut off until then. No sandbox can make such a route.
         """
-        if not ruleset.has_strict(self._config, self._attachments()):
-            return []
         family = self._config.family
         with self._host.netlink() as sock:
+            if not (self._confinement.has_strict() or survey.led_to_branches(sock, family)):
+                return []
             seen = survey.survey(sock, veth_prefix=self._config.veth_prefix, families=(family,))
             veths = {veth.name: veth.ifindex for veth in seen.branches if not veth.is_dying}
             ways = [one for one in seen.branch_routes if one.device in veths and one.via is None and one.table != STRICT_TABLE]
@@ -416,7 +416,7 @@ class KernelHostNetwork(HostNetwork):
             (NODE, routing.sysctl_repairs(self._host, sysctls)),
             (identity.primary_eni_id, routing.pod_address_repairs(look, identity, link, addresses)),
             (NODE, routing.node_repairs(link, look.rules, self._config)),
-            (NODE, routing.strict_repairs(look.rules, self._config, ruleset.has_strict(self._config, self._attachments()))),
+            (NODE, routing.strict_repairs(look.rules, self._config, self._confinement.has_strict())),
             (NODE, routing.rest_repairs(look, self._prefixes())),
         )
 

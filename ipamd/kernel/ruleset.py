@@ -104,7 +104,9 @@ def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[
 
 
 def has_strict(config: NetworkConfig, attachments: Iterable[Attachment]) -> bool:
-    """Whether sandboxes are led to branch ENIs in strict mode: by the settings, or because one is since before they were changed."""
+    """Whether sandboxes are led to branch ENIs in strict mode: by the settings, or because one is since before these changed. Those
+    whose rows were lost meanwhile the kernel alone tells (`Confinement.has_strict`).
+    """
     return config.branch_mode is EnforcingMode.STRICT or any(one.branch and one.branch.is_strict for one in attachments)
 
 
@@ -189,6 +191,7 @@ def chain(name: str, head: str, rules: Iterable[str]) -> str:
 #     from_sandbox   what every packet of a host veth passes
 #     from_strict    the same of sandboxes in strict mode, whose routes are in a table of their own: while the source is looked up, the
 #                    packet has a bit that leads there
+#     as_strict      the source of one in strict mode, on a link that nobody has looked at or with extra sources
 #     extra_source   only with VPC_IPAMD_EXTRA_SOURCE_CIDRS: a source that is not routed back
 #     to_node        input: what no veth, bridge or tunnel may tell the node, a link that a sandbox made there included
 #     returned       prerouting dstnat+20 (-80), after DNAT; without that setting: a sandbox's packet that the VPC sends back; not of
@@ -263,6 +266,7 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
         # Whatever the CIDRs: no address of the node, and none of another sandbox on it.
         extra = [f"ip saddr != @extra_sources {drop_source}", f"fib saddr type local {drop_source}"]
         extra += [f"fib saddr oifname {names} {drop_source}" for names in _names(config, other_veths)]
+        extra += ["jump as_strict"] if has_strict else []
         parts.append(chain("extra_source", "", extra))
     else:
         parts += [*_counters("returned"), _returned(config, other_veths)]
@@ -270,6 +274,7 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
     # From the first packet on, before anybody could look where the link leads.
     of_others = [f'meta iifkind "veth" {redirects}']
     of_others += [f"{_NEW_VETH} fib saddr oifname {each} {_drop('foreign')}" for each in _names(config, other_veths)]
+    of_others += [f"{_NEW_VETH} jump as_strict"] if has_strict else []
     of_others += _of_foreign(config, "foreign")
     chains = _from_veths(config, other_veths, of_others, strict="from_strict" if has_strict else "")
     return _table(IPV4, [*parts, _to_node(redirects), *chains])
@@ -299,16 +304,20 @@ def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
     counted = _counters("source", "redirect", "loopback", "listening", "discovery", "foreign")
     of_others = [f'meta iifkind "veth" {redirects}']
     of_others += [f"{_NEW_VETH} fib saddr oifname {each} {_drop('foreign')}" for each in _names(config, other_veths)]
+    of_others += [f"{_NEW_VETH} jump as_strict"] if has_strict else []
     of_others += _of_foreign(config, "foreign")
     parts = [*counted, chain("from_sandbox", "", rules), *_from_strict([*rules[:-1], _MARKED], has_strict), _to_node(redirects)]
     return _table(IPV6, [*parts, *_from_veths(config, other_veths, of_others, strict="from_strict" if has_strict else "")])
 
 
 def _from_strict(rules: Iterable[str], has_strict: bool) -> list[str]:
-    """What every packet of a sandbox in strict mode passes. The bit goes again before anybody else sees the packet."""
-    mark = STRICT_MARK
-    marked = f"meta mark set meta mark or {mark:#x}", *rules, f"meta mark set meta mark and {mark ^ 0xFFFFFFFF:#x}"
-    return [chain("from_strict", "", marked)] if has_strict else []
+    """What every packet of a sandbox in strict mode passes, and one that must not speak for it. The bit goes again before anybody
+    else sees the packet.
+    """
+    on, off = f"meta mark set meta mark or {STRICT_MARK:#x}", f"meta mark set meta mark and {STRICT_MARK ^ 0xFFFFFFFF:#x}"
+    led = "fib saddr . mark oifname"  # or out by one in standard mode, whose packets it answers
+    of_strict = f'{led} "{STRICT_VETH_PREFIX}*" {led} != "{LINK_PREFIX}*" {_drop("foreign")}'
+    return [chain("from_strict", "", [on, *rules, off]), chain("as_strict", "", [on, of_strict, off])] if has_strict else []
 
 
 _MARKED = f"fib saddr . mark . iif oif missing counter name {COUNTER_PREFIX}source drop"

@@ -247,6 +247,11 @@ def rules_of(sock: NetlinkSocket, family: Family = IPV4) -> list[messages.Rule]:
     return [_rule(body) for body in _agreed(sock, messages.dump_rules(family), may_be_torn=False)[0]]
 
 
+def led_to_branches(sock: NetlinkSocket, family: Family) -> set[str]:
+    """Names of the links whose packets rules lead to branch ENIs, in strict mode. Raises: as `rules_of`."""
+    return {one.incoming for one in rules_of(sock, family) if one.priority == dataplane.BRANCH_PRIORITY and one.incoming}
+
+
 def _route_bodies(
     sock: NetlinkSocket, table: int, *, index: int = 0, family: Family, may_be_torn: bool = False
 ) -> tuple[Iterable[bytes], bool]:

@@ -229,6 +229,9 @@ class FakeWiring:
                 rule = RepairedObject(RepairKind.RULE, str(spec.address))
                 if spec.host_veth not in wired:
                     said.append(f"host link {spec.host_veth} of {spec.key} is missing: not repaired")
+                elif spec.branch is not None and spec.branch.vlan not in self.vlans and spec.trunk_mac in self.trunks:
+                    self._add_vlan(spec, spec.branch)
+                    said.append(Repaired(f"VLAN link {spec.branch.link} of {spec.key} was missing: made again", route))
                 elif spec.branch is not None and spec.branch.is_strict:
                     continue
                 elif spec.address not in self.routes and route not in held:

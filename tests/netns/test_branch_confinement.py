@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from datetime import UTC, datetime
+from ipaddress import IPv4Network
 
 import pytest
 
@@ -49,7 +50,17 @@ class Confined(Node):
         self.targets = [self.vpc_address, self.node_address, str(self.pooled.address), str(self.other.address), outside]
         self.udp = packets.udp6 if is_ipv6 else packets.udp
 
-    def arrives(self, sender, sources, own, *, targets=()):
+    def intrude(self, name="evil0"):
+        """Have the pod of the pool make a link of its own on the host, as NET_ADMIN lets it; the MAC of the host's end."""
+        self.pool_pod.sh(f"ip link add inner0 type veth peer name {name} netns {self.host.path}; ip link set inner0 up")
+        self.host.sh(f"sysctl -qw net.ipv4.conf.{name}.rp_filter=0 net.ipv4.conf.all.rp_filter=0; ip link set {name} up")
+        return self.host.ip(f"link show {name}")[0]["address"]
+
+    def by_intruder(self, sources, *, to):
+        """What arrives of what it sends by that link, and whether an honest packet does that it sends by its own."""
+        return self.arrives(self.pool_pod, sources, str(self.pooled.address), inside="inner0", to=to)
+
+    def arrives(self, sender, sources, own, *, targets=(), inside="eth0", to=""):
         """What arrives anywhere of what is sent from these sources; an honest packet to the VPC ends it."""
         listening = [(self.vpc, "p0"), (self.vpc, "b5"), (self.vpc, "b6")]
         listening += [(one, "eth0") for one in (self.pod, self.other_pod, self.pool_pod) if one is not sender]
@@ -57,7 +68,8 @@ class Confined(Node):
             ear = packets.Ear(stack, links=listening, ports=[self.host, self.vpc])
             frames = [self.udp(one, target, b"spoofed") for one in sources for target in targets or self.targets]
             kind = packets.ETH_P_IPV6 if self.world.family is IPV6 else packets.ETH_P_IP
-            packets.send(sender, "eth0", [*frames, self.udp(own, self.vpc_address, b"honest")], kind=kind)
+            packets.send(sender, inside, frames, kind=kind, to=to)
+            packets.send(sender, "eth0", [self.udp(own, self.vpc_address, b"honest")], kind=kind)
             heard = ear.heard(b"", until=b"honest")
             spoofed = [one for one in heard if b"spoofed" in one]
             return spoofed, any(b"honest" in one for one in heard)
@@ -185,7 +197,62 @@ def test_it_stays_while_a_sandbox_in_strict_mode_lives(make_world, family):
     assert not [one for one in said if "rule" in one]
     assert "from_strict" in node.host.sh(f"nft list table {family.nft} {ruleset.IPV4.name}")
     rows.clear()
+    node.mark(spec)
+    node.wiring.sweep()
+    hostnet.confine_sandboxes()
     said = hostnet.reconcile(identity=node.world.identity(), enis=[])
     assert [one for one in said if "rule 20 lookup 255 is not needed" in one]
     assert hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
     assert "20:" not in node.host.sh(f"ip {node.world.dash} rule")
+
+
+@pytest.mark.parametrize("mode", ["standard", "off"])
+def test_the_kernel_says_who_is_in_strict_mode(make_world, family, mode):
+    """Rows lost and settings changed: who is wired so stays confined, and goes by the branch ENI, until its DEL."""
+    node = Confined(make_world(pod_eni=True, early_demux_disabled=True))
+    config = NetworkConfig(ipv4=family is not IPV6, ipv6=family is IPV6, pod_eni=mode != "off", pod_groups_mode="standard")
+    hostnet = node.world.hostnet = KernelHostNetwork(node.world.netns, config=config, nft=node.world.nft)
+    hostnet.confine_sandboxes()
+    assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
+    assert node.arrives(node.pool_pod, [node.own], str(node.pooled.address)) == ([], True)
+    said = hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert not [one for one in said if "rule" in one]
+    assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
+    (taken,) = node.host.ip(f"route get {node.node_address} from {node.own} iif {node.mine.host_veth}")
+    assert taken["dev"] == node.mine.branch.link, "its groups judge what it sends to its own node"
+    for spec in (node.mine, node.other):
+        node.mark(spec)
+    node.wiring.sweep()
+    hostnet.confine_sandboxes()
+    said = hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert [one for one in said if "rule 20 lookup 255 is not needed" in one]
+    assert "from_strict" not in node.host.sh(f"nft list table {family.nft} {ruleset.IPV4.name}")
+    assert hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
+
+
+def test_a_name_alone_makes_nobody_strict(make_world, family):
+    """A sandbox with NET_ADMIN makes links of any name on the host, and no route: the node's rules stay as they are."""
+    node = Node(make_world())
+    node.host.sh("ip link add vlan0123456789a type veth peer name x; ip link set vlan0123456789a up")
+    node.world.hostnet.confine_sandboxes()
+    assert node.world.hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
+    assert "from_strict" not in node.host.sh(f"nft list table {family.nft} {ruleset.IPV4.name}")
+
+
+@pytest.mark.parametrize("name", ["evil0", "vlan0123456789a", "vlan.eth.77"])
+def test_a_new_veth_of_others_speaks_for_nobody_in_strict_mode(node, name):
+    """Nobody has looked at the link yet: neither a pod in strict mode nor one of the pool is spoken for; nor after that look."""
+    mac = node.intrude(name)
+    sources = [node.own, str(node.other.address), str(node.pooled.address)]
+    assert node.by_intruder(sources, to=mac) == ([], True)
+    node.world.hostnet.confine_sandboxes()
+    assert node.by_intruder([*sources, *node.foreign], to=mac) == ([], True)
+    assert node.arrives(node.pod, [], node.own) == ([], True)
+
+
+def test_extra_sources_are_nobodys_in_strict_mode(make_world, family):
+    """Whatever the CIDRs: no other sandbox is spoken for. Extra sources are of IPv4."""
+    if family is not IPV6:
+        node = Confined(make_world(pod_eni=True, early_demux_disabled=True, extra_source_cidrs=(IPv4Network("10.0.0.0/8"),)))
+        assert node.arrives(node.pool_pod, [node.own], str(node.pooled.address)) == ([], True)
+        assert node.arrives(node.pod, node.foreign, node.own) == ([], True)

@@ -199,6 +199,23 @@ def test_a_stale_rule_of_the_vlan_link_goes_in_standard_mode(node):
     assert not [one for one in rules_of(node) if one[0] == 10]
 
 
+def test_anybodys_rule_of_the_vlan_link_goes_by_the_pass_in_strict_mode(node, vpc_address):
+    """None of ours has another table, whichever sandbox it was for, so an ADD spends no message on it: CHECK tells of it, and the pass
+    that follows each new link takes it away.
+    """
+    pod = node.world.space()
+    spec = node.spec(pod)
+    node.know(spec)
+    node.host.sh(node.world.words("ip rule add prio 10 iif vlan.eth.5 lookup 109"))
+    node.wiring.wire(spec)
+    node.world.hostnet.confine_sandboxes()
+    assert [one for one in node.wiring.check(spec) if "lookup 109 leads elsewhere" in one]
+    assert node.wiring.repair([replace(spec, trunk_mac=TRUNK_MAC)]) != []
+    assert node.wiring.check(spec) == []
+    assert {one for one in rules_of(node) if one[0] == 10} == {(10, spec.host_veth, "105"), (10, "vlan.eth.5", "105")}
+    assert talk(node.vpc, vpc_address, pod) == str(spec.address)
+
+
 def test_without_the_trunks_link(node):
     """It is on its way: the runtime comes again."""
     spec = replace(node.spec(node.world.space()), trunk_mac="02:00:00:00:99:99")

@@ -7,7 +7,7 @@ says by the pods' group; what the controller gave is read from its record, never
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -237,8 +237,9 @@ def ground(
     nodes: tuple[str, ...] = NODES,
     family: Family = IPV4,
     outside: bool = True,
+    started: Callable[[BranchGround], None] = lambda _: None,
 ) -> Iterator[BranchGround]:
-    """Build it; everything is gone afterwards."""
+    """Build it; everything is gone afterwards. `started`: called once the daemons run, before they are ready."""
     vpc = Vpc(ipv6_cidr=IPV6_CIDR if family is IPV6 else "")
     with ExitStack() as stack:
         name = f"branch-{time.monotonic_ns()}"
@@ -253,6 +254,7 @@ def ground(
         made = BranchGround(lab, branches, rigs, servers, group, family)
         for rig in rigs.values():
             rig.start(wait=False)
+        started(made)
         for rig in rigs.values():
             rig.wait_ready()
         made.place_nodes()

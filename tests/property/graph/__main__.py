@@ -43,13 +43,14 @@ def main() -> int:
         "--shrink", type=int, default=0, metavar="TRIES", help="shorten a failing storm, with so many runs at most"
     )
     parser.add_argument("--ipv6", action="store_true", help="with a pool of IPv6")
+    parser.add_argument("--branches", action="store_true", help="with branch ENIs and a policy agent")
     parser.add_argument("--trace", action="store_true", help="tell everything of each seed")
     wanted = parser.parse_args()
     first, _, last = wanted.seeds.partition("-")
     hourly: dict[str, Counter[str]] = {}
     failed = 0
     for seed in range(int(first), int(last or first) + 1):
-        outcome = run(seed, family=IPV6 if wanted.ipv6 else IPV4)
+        outcome = run(seed, family=IPV6 if wanted.ipv6 else IPV4, has_branches=wanted.branches)
         for state, counted in outcome.hourly.items():
             hourly.setdefault(state, Counter())
             hourly[state] |= counted

@@ -307,7 +307,11 @@ class RoughEc2(FakeEc2):
 
     def ours(self) -> list[DescribedEni]:
         """Every ENI that this node made, wherever it is."""
-        return [eni for eni in self.enis.values() if eni.tags.get(INSTANCE_TAG) == INSTANCE and eni.eni_id != PRIMARY]
+        return [
+            eni
+            for eni in self.enis.values()
+            if eni.tags.get(INSTANCE_TAG) == INSTANCE and is_of_pool(eni) and eni.eni_id != PRIMARY
+        ]
 
     def address_owner(self) -> dict[IpAddress, EniId]:
         """Where each address of an attached ENI is, the primary ones left out."""
@@ -462,6 +466,11 @@ class RoughEc2(FakeEc2):
             if address in self.taken:
                 self._got = {**self._got, address: self.taken.pop(address)}
             self.came_at[address] = self.world.monotonic()
+
+
+def is_of_pool(eni: DescribedEni) -> bool:
+    """Whether an ENI is neither a trunk nor a branch, which are the control plane's."""
+    return eni.interface_type == "interface"
 
 
 def addresses_of(eni: DescribedEni) -> frozenset[IpAddress]:

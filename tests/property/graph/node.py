@@ -10,9 +10,10 @@ from random import Random
 from typing import Any
 
 from ipamd.adapters import STAGES, Adapters
+from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.health import Health, Phase
 from ipamd.lifecycle import Lifecycle
-from ipamd.model.attachment import WiringSpec, pod_veth_name
+from ipamd.model.attachment import Attachment, SandboxNames, WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError
@@ -22,9 +23,11 @@ from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.settings import CloudConfig, DaemonConfig, NetworkConfig, PoolConfig, Settings, TakeoverConfig
+from ipamd.settings.fields import POLICY_OFF
 from tests.fakes.aws_node import OURS, THEIRS
 from tests.fakes.node import FakeNode
 from tests.fakes.runtime import FakeRuntime
+from tests.property.graph.branches import Controller, RoughAgent, RoughPodFacts
 from tests.property.graph.ec2 import RoughEc2
 from tests.property.graph.world import Gate, Killed, World
 
@@ -59,7 +62,9 @@ class GraphNode(FakeNode):
         seed: int,
         address_count: int,
         family: Family = IPV4,
+        branch_mode: str = "",
     ) -> None:
+        """`branch_mode`: pods may have branch ENIs, and a policy agent filters; "" without both."""
         self.world, self.directory = world, directory
         self.random = Random(f"node/{seed}")
         self.kill_in: int | None = None
@@ -78,7 +83,16 @@ class GraphNode(FakeNode):
             (directory / "bin" / name).chmod(0o755)
         self.rough = RoughEc2(world, limits=limits, seed=seed, address_count=address_count, family=family)
         network = NetworkConfig(ipv4=not family.is_sparse, ipv6=family.is_sparse)
-        super().__init__(first, ec2=self.rough, clock=world, network=network, shipped=self._settings(first, pool))
+        mode = POLICY_OFF
+        self.agent: RoughAgent | None = None
+        if branch_mode:
+            network = replace(network, pod_eni=True, pod_groups_mode=branch_mode, pod_veth_names=True)
+            mode = "strict"
+            self.controller = Controller(world, self.rough, seed=seed, family=family)
+            self.told = RoughPodFacts(world, is_kubelet=self.random.random() < 0.5)
+        super().__init__(
+            first, ec2=self.rough, clock=world, network=network, shipped=self._settings(first, pool), policy_mode=mode
+        )
         self.hostnet.egress_family = (IPV4 if family is IPV6 else IPV6) if seed % 2 else None
 
     def _settings(self, run_dir: Path, pool: PoolConfig) -> Settings:
@@ -108,6 +122,13 @@ class GraphNode(FakeNode):
 
     def connected(self, adapters: Adapters) -> Adapters:
         life = self.world.life
+        if self.network.branch_mode:
+            self.agent = self.agent or RoughAgent(self.world, self.wiring)
+            adapters = replace(
+                adapters,
+                policy_agent=Gate(self.agent, life, lambda name: self._between_effects(f"agent.{name}")),
+                pod_facts=Gate(self.told, life),
+            )
         return replace(
             adapters,
             health=Health(self.world, STAGES),
@@ -223,6 +244,12 @@ class GraphNode(FakeNode):
         self.aws_node.conflists = {THEIRS, OURS}
         self.runtime.run(name)
         return free[0]
+
+    def add_of(self, name: str, pod: str, *, deadline_s: float) -> Attachment:
+        """ADD of a sandbox of a pod that has a name of its own."""
+        request = replace(self.request(name), names=SandboxNames("default", pod, f"uid-{pod}"))
+        deadline = Deadline.after(self.clock, deadline_s)
+        return self.attacher.attach_sandbox(request, deadline=deadline, steps=Steps(self.clock))
 
     def audit(self) -> list[str]:
         """What the audit calls a violation, in the thread of a request."""

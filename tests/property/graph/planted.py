@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.branch import hook
+from ipamd.datastore.memory_state import MemoryState
 from ipamd.model import cloud_evidence
+from ipamd.model.branch import Decision, Way, Wish
 from tests.property.graph.node import GraphNode
 
 
@@ -38,8 +41,26 @@ def without_cooldown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GraphNode, "cooldown_s", 0)
 
 
+def silence_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pod of which nobody tells anything is an ordinary one (I19)."""
+    decide = hook.decide
+    ordinary = Decision(Way.POOL, "nobody tells")
+    monkeypatch.setattr(hook, "decide", lambda facts: ordinary if facts.wish is Wish.UNKNOWN else decide(facts))
+
+
+def nothing_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent is told of no end before the next beginning (I21)."""
+    monkeypatch.setattr("ipamd.policy.hook._living", lambda _attachments: frozenset())
+    monkeypatch.setattr(MemoryState, "owed", lambda _state: {})
+
+
+WITH_BRANCHES = ("I19", "I21")
+"""What only a node with branch ENIs and a policy agent shows."""
+
 PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "I9": without_intents,
     "I11": one_look_is_proof,
     "I8": without_cooldown,
+    "I19": silence_means_no,
+    "I21": nothing_is_owed,
 }

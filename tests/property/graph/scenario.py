@@ -20,6 +20,7 @@ from pathlib import Path
 from random import Random
 from unittest import mock
 
+from ipamd.model.attachment import Attachment
 from ipamd.model.eni import INSTANCE_TAG, NO_MANAGE_TAG, InstanceLimits
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress
@@ -28,7 +29,9 @@ from ipamd.model.sandbox import EventKind, SandboxState
 from ipamd.ready_marks import ServedMark
 from ipamd.settings import PoolConfig
 from tests.fakes.cloud import INSTANCE, PRIMARY
-from tests.property.graph.ec2 import ACTIONS, CHANGES, RoughEc2, Weather, addresses_of, slot
+from tests.fakes.kernel import TRUNK
+from tests.property.graph.branches import Workload
+from tests.property.graph.ec2 import ACTIONS, CHANGES, RoughEc2, Weather, addresses_of, is_of_pool, slot
 from tests.property.graph.node import GraphNode
 from tests.property.graph.world import Killed, World, installed
 
@@ -44,6 +47,9 @@ AUTO_CALM_S = 5 * 3600.0
 HOUR_S = 3600.0
 STATE_S = 2 * HOUR_S
 """After which a state counts as lasting."""
+
+KILLED_AT = ("growth.", "growth.", "release.", "attach.", "detach.", "adopt.", "leaked.", "cooling.")
+"""Failpoints of these are chosen."""
 
 JUDGED_EACH_S, CALM_JUDGED_EACH_S = 30.0, 300.0
 
@@ -84,6 +90,18 @@ KINDS = (
     ("burst", 3),
 )
 
+BRANCH_KINDS = (
+    ("workload", 40),
+    ("next-sandbox", 8),
+    ("facts", 4),
+    ("agent", 5),
+    ("agent-forgets", 4),
+    ("vlan", 3),
+    ("trunk", 2),
+    ("forged", 3),
+)
+"""Besides, where pods may have branch ENIs."""
+
 STATES = (*(f"deny {action}" for action in ACTIONS), "full", "no blocks", "attachments", "silent", "throttled")
 
 
@@ -104,6 +122,12 @@ class Pod:
     state: str = "adding"
     address: IpAddress | None = None
     is_forfeited: bool = False
+    workload: Workload | None = None
+
+    @property
+    def has_branch(self) -> bool:
+        """Whether its address is a branch ENI's: the control plane cools it, and EC2 shows it on no ENI of the node."""
+        return self.workload is not None and self.workload.wants_branch
 
 
 @dataclass
@@ -123,10 +147,10 @@ class Violation(Exception):
     """Something did not hold; the run ends."""
 
 
-def script(seed: int) -> list[Step]:
+def script(seed: int, *, has_branches: bool = False) -> list[Step]:
     """The storm of a seed."""
     draw = Random(f"script/{seed}")
-    kinds, weights = zip(*KINDS, strict=True)
+    kinds, weights = zip(*(KINDS + BRANCH_KINDS if has_branches else KINDS), strict=True)
     steps, at_s = [], BEGIN_S + 20.0
     while at_s < BEGIN_S + STORM_S:
         steps.append(Step(at_s, draw.choices(kinds, weights)[0], f"{seed}/{len(steps)}"))
@@ -138,14 +162,23 @@ class Run:
     """One node's run."""
 
     def __init__(
-        self, world: World, seed: int, directory: Path, *, steps: Sequence[Step], state: str, family: Family = IPV4
+        self,
+        world: World,
+        seed: int,
+        directory: Path,
+        *,
+        steps: Sequence[Step],
+        state: str,
+        family: Family = IPV4,
+        has_branches: bool = False,
     ) -> None:
-        self.family = family
+        self.family, self.has_branches = family, has_branches
         self.seed, self.steps, self.state, self.is_short = seed, steps, state, False
         draw = Random(f"run/{seed}")
         self.world = world
         self.outcome = Outcome(seed, state=state)
         self.pods: dict[str, Pod] = {}
+        self.workloads: list[Workload] = []
         self.cooling: dict[IpAddress, float] = {}
         self._pod_count = 0
         self._seen: dict[IpAddress, tuple[EniId, float]] = {}
@@ -159,11 +192,12 @@ class Run:
             seed=seed,
             address_count=draw.choice((60, 120, 400)),
             family=family,
+            branch_mode=("strict", "standard")[seed % 2] if has_branches else "",
         )
         self.node.trace = self.say
         self.ec2: RoughEc2 = self.node.rough
         self.say(f"{self.node.rough.limits.instance_type}, {_differing(pool)}")
-        if draw.random() < 0.25:
+        if draw.random() < 0.25 and not has_branches:
             self._migrate(draw)
 
     # The parts of a run.
@@ -293,6 +327,9 @@ class Run:
         self.node.metadata.frozen = None
         self.node.hostnet.unplugged.clear()
         self.node.kill_in = None
+        if self.node.agent:
+            self.node.agent.is_silent = self.node.agent.is_cross = self.node.told.is_silent = False
+            self.node.wiring.trunks.add(TRUNK)
 
     # What kubelet does.
 
@@ -303,15 +340,18 @@ class Run:
                 self._delete(pod)
         self.world.at(self.world.monotonic() + DEL_AGAIN_S, self._kubelet)
 
-    def _add(self, deadline_s: float = 60.0) -> None:
+    def _add(self, deadline_s: float = 60.0, workload: Workload | None = None) -> None:
         if not self.node.is_serving:
             return
         self._pod_count += 1
-        pod = self.pods[name] = Pod(name := f"pod{self._pod_count}")
+        pod = self.pods[name] = Pod(name := f"pod{self._pod_count}", workload=workload)
+        if workload is not None:
+            self.node.told.workloads[name], self.node.told.began[name] = workload, workload.text
 
         def add() -> None:
             try:
-                made = self.node.add(name, deadline_s=deadline_s)
+                of_pod = name if workload is None else workload.name
+                made = self.node.add_of(name, of_pod, deadline_s=deadline_s)
             except IpamError as error:
                 self.say(f"ADD {name} refused: {str(error)[:600]}")
                 pod.state = "doomed" if pod.state == "adding" else pod.state
@@ -319,9 +359,23 @@ class Run:
                 pod.state = "doomed"
                 raise
             else:
+                if self.has_branches:
+                    self._judge_added(pod, made)
                 self._added(pod, made.address, made.eni_id)
 
         self.world.spawn(add, name=f"ADD {name}")
+
+    def _judge_added(self, pod: Pod, made: Attachment) -> None:
+        """I19, by what the control plane gave; and the agent's filter hangs on the link."""
+        workload, has_branch = pod.workload, made.branch is not None
+        if has_branch != pod.has_branch:
+            self._violated(
+                f"I19: {pod.name} has {made.address}, and {'must' if pod.has_branch else 'must not'} have a branch ENI"
+            )
+        elif workload and made.branch and (made.branch.vlan, made.address, made.eni_id) != workload.given:
+            self._violated(f"I19: {pod.name} has {made.address} by VLAN {made.branch.vlan}, and was given {workload.given}")
+        if self.node.agent and pod.name not in self.node.agent.filtered:
+            self._violated(f"I21: the ADD of {pod.name} is answered, and nothing filters it")
 
     def _added(self, pod: Pod, address: IpAddress, eni_id: EniId) -> None:
         now_s = self.world.monotonic()
@@ -333,11 +387,17 @@ class Run:
         if cooled_s is not None and now_s < cooled_s + COOLDOWN_S and self.ec2.left_at.get(slot(address), 0.0) < cooled_s:
             self._violated(f"I8: {address} is given to {pod.name} {now_s - cooled_s:.1f} s after it was released")
         pod.address = address
+        if pod.has_branch:
+            self._runs(pod)
+            return
         is_there = self.ec2.address_owner().get(slot(address)) == eni_id
         if not is_there and now_s - self.ec2.taken.get(slot(address), -TAKEN_S) >= TAKEN_S:
             self._violated(f"I7: {address} is given to {pod.name} and is not on {eni_id}")
         # Also if others have put it on another ENI of ours since: its sandbox sends by the one that has lost it.
         pod.is_forfeited = slot(address) in self.ec2.taken and (not is_there or eni_id in self.ec2.seized)
+        self._runs(pod)
+
+    def _runs(self, pod: Pod) -> None:
         pod.state = "live"
         self.node.runtime.run(pod.name)
         self.node.runtime.emit(pod.name, EventKind.CREATED)
@@ -347,7 +407,7 @@ class Run:
         if pod.state == "gone":
             return
         pod.state = "doomed"
-        if pod.address is not None and not pod.is_forfeited:
+        if pod.address is not None and not pod.is_forfeited and not pod.has_branch:
             self.cooling.setdefault(pod.address, self.world.monotonic())
         if pod.name in self.node.runtime.listed:
             self.node.runtime.run(pod.name, state=SandboxState.NOTREADY)
@@ -371,7 +431,9 @@ class Run:
         self.node.wiring.netns.pop(f"/run/netns/{pod.name}", None)
         self.node.runtime.listed.pop(pod.name, None)
         self.node.runtime.emit(pod.name, EventKind.DELETED)
-        if pod.address is not None and not pod.is_forfeited:  # else EC2 took it long ago
+        if workload := pod.workload:
+            self._next_of(workload)
+        if pod.address is not None and not pod.is_forfeited and not pod.has_branch:  # else EC2 took it long ago
             self.cooling[pod.address] = min(self.cooling.get(pod.address, self.world.monotonic()), self.world.monotonic())
 
     # The storm.
@@ -403,8 +465,81 @@ class Run:
                 if spec.key.container_id == pod.name:
                     del self.node.wiring.wired[veth]
                     self.node.wiring.routes.pop(spec.address, None)  # the kernel takes them with the link
-            self.cooling[pod.address] = self.world.monotonic()  # type: ignore[index]
+            if not pod.has_branch:
+                self.cooling[pod.address] = self.world.monotonic()  # type: ignore[index]
             self._gone(pod)
+
+    # What happens to pods with names of their own, with branch ENIs or without, and to who tells and filters.
+
+    def _step_workload(self, draw: Random) -> None:
+        """A pod is made; names come again as those of a StatefulSet do."""
+        living = {one.name for one in self.workloads if not one.is_gone}
+        free = [name for name in (f"web-{number}" for number in range(12)) if name not in living]
+        if free and self.node.is_up:
+            workload = Workload(draw.choice(free), draw.random() < 0.7)
+            self.workloads.append(workload)
+            if workload.wants_branch:
+                self.node.controller.bind(workload)
+            self._add(draw.choice((5.0, 20.0, 60.0)), workload)
+
+    def _step_forged(self, draw: Random) -> None:
+        """The webhook was away: a pod's author wrote the annotation of another one, which lives."""
+        known = [one for one in self.workloads if one.given and not one.is_gone and not one.is_forged]
+        if known and self.node.is_serving and any(pod.workload is known[-1] for pod in self._live()):
+            forged = Workload(f"forged-{len(self.workloads)}", True, known[-1].text, is_forged=True)
+            self.workloads.append(forged)
+            self._add(20.0, forged)
+
+    def _step_next_sandbox(self, draw: Random) -> None:
+        """A pod's sandbox dies, and kubelet makes the next one before, or after, the DEL of that."""
+        if live := [pod for pod in self._live() if pod.workload]:
+            pod = draw.choice(live)
+            self.say(f"the sandbox {pod.name} dies")
+            pod.state = "doomed"
+            self.node.runtime.run(pod.name, state=SandboxState.NOTREADY)
+            if draw.random() < 0.5:
+                self._add(20.0, pod.workload)
+
+    def _next_of(self, workload: Workload) -> None:
+        """A sandbox is gone: the pod has another one, or it ends too."""
+        if workload.is_gone or any(one.workload is workload and one.state != "gone" for one in self.pods.values()):
+            return
+        if self.world.monotonic() < BEGIN_S + STORM_S and not workload.is_forged and self.world.random.random() < 0.7:
+            self.world.at(self.world.monotonic() + 2.0, lambda: self._again(workload))
+        else:
+            self.node.controller.release(workload)
+
+    def _again(self, workload: Workload) -> None:
+        if self.node.is_serving:
+            self._add(20.0, workload)
+        else:
+            self.world.at(self.world.monotonic() + 5.0, lambda: self._next_of(workload))
+
+    def _step_facts(self, draw: Random) -> None:
+        self.node.told.is_silent = draw.random() < 0.3
+        self.say(f"who tells of pods is {'silent' if self.node.told.is_silent else 'back'}")
+
+    def _step_agent(self, draw: Random) -> None:
+        if agent := self.node.agent:
+            agent.is_silent, agent.is_cross = draw.random() < 0.3, draw.random() < 0.1
+            self.say(f"the agent: silent {agent.is_silent}, cross {agent.is_cross}")
+
+    def _step_agent_forgets(self, draw: Random) -> None:
+        """It starts again, and what hangs on links stays."""
+        if self.node.agent:
+            self.node.agent.known.clear()
+
+    def _step_vlan(self, draw: Random) -> None:
+        """Somebody deletes a VLAN link."""
+        known = {one.address for one in self.node.datastore.attachments()} if self.node.is_serving else set()
+        if vlans := sorted(vlan for vlan, link in self.node.wiring.vlans.items() if link.address in known):
+            self.say(f"somebody deletes VLAN link {(vlan := draw.choice(vlans))}")
+            del self.node.wiring.vlans[vlan]
+
+    def _step_trunk(self, draw: Random) -> None:
+        """The trunk's link is out of sight for a while."""
+        self.node.wiring.trunks.discard(TRUNK)
+        self.world.at(self.world.monotonic() + draw.uniform(5.0, 200.0), lambda: self.node.wiring.trunks.add(TRUNK))
 
     def _step_kill(self, draw: Random) -> None:
         if self.node.is_up:
@@ -415,11 +550,14 @@ class Run:
 
     def _step_kill_at(self, draw: Random) -> None:
         """The next time that an ENI is made, or whatever else has failpoints of its own."""
-        self.node.kill_at = draw.choice(("growth.", "growth.", "release.", "attach.", "detach.", "adopt.", "leaked.", "cooling."))
+        self.node.kill_at = draw.choice((*KILLED_AT, *(("branch.", "policy.", "agent.", "attach.") if self.has_branches else ())))
         self.node.kill_in = draw.randint(1, 5)
 
     def _step_lose_datastore(self, draw: Random) -> None:
         if self.node.is_up:
+            for pod in self._live():  # both copies of what leads it are lost: it is told of, and stays as it is
+                given = pod.workload.given if pod.workload and pod.has_branch else None
+                pod.is_forfeited |= given is not None and given[0] not in self.node.wiring.vlans
             self.node.loses_datastore = True
             self.node.crash_now("with its datastore")
 
@@ -503,7 +641,7 @@ class Run:
 
     def _step_links(self, draw: Random) -> None:
         """A link is out of sight for a while, and its ENI is not detached."""
-        links = sorted(e.mac for e in self.ec2.attached() if e.eni_id != PRIMARY)
+        links = sorted(e.mac for e in self.ec2.attached() if e.eni_id != PRIMARY and is_of_pool(e))
         if links:
             mac = draw.choice(links)
             self.say(f"the link {mac} is gone for a while")
@@ -523,10 +661,12 @@ class Run:
                 self._violated(f"I1: {pod.name} and {other} have {pod.address}")
             if pod.name not in wired or wired[pod.name].address != pod.address:
                 self._violated(f"I2: the wiring of {pod.name} ({pod.address}) is gone")
-            if slot(pod.address) not in owner and not pod.is_forfeited:
+            if self.node.agent and pod.name not in self.node.agent.filtered:
+                self._violated(f"I21: {pod.name} lives, and nothing filters it")
+            if slot(pod.address) not in owner and not pod.is_forfeited and not pod.has_branch:
                 self._violated(f"I2: {pod.address} of {pod.name} is on no attached ENI, and no other hand took it")
         self._judge_memory()
-        primaries = {eni.primary_address for eni in self.ec2.enis.values()}
+        primaries = {eni.primary_address for eni in self.ec2.enis.values() if eni.interface_type != "branch"}
         for pod in self._live():
             if pod.address in primaries and not pod.is_forfeited:
                 self._violated(f"I6: {pod.name} has the primary address {pod.address}")
@@ -572,14 +712,31 @@ class Run:
         if left := sorted({spec.key.container_id for spec in self.node.wiring.wired.values()} - live.keys()):
             found.append(f"wiring of nobody: {left}")
         for pod in self._live():
-            if not pod.is_forfeited and self.node.wiring.routes.get(pod.address) is None:  # type: ignore[arg-type]
+            is_strict = pod.has_branch and self.node.network.branch_mode == "strict"
+            if not pod.is_forfeited and not is_strict and self.node.wiring.routes.get(pod.address) is None:  # type: ignore[arg-type]
                 found.append(f"no route to {pod.name}")
+        found += self._vlans_differ()
         found += self._leaks()
         if when == "after the calm":
             found += self._addresses_differ()
         if found:
             self._violated(f"{when}: {'; '.join(found)}")
             raise Violation(self.outcome.problems[0])
+
+    def _vlans_differ(self) -> list[str]:
+        """Each pod with a branch ENI has its VLAN link, and there is no other; the agent is owed nothing, and lacks nobody."""
+        if not self.has_branches:
+            return []
+        given = {
+            pod.workload.given[0]: pod.address
+            for pod in self._live()
+            if pod.workload and pod.workload.given and pod.has_branch and not pod.is_forfeited
+        }
+        there = {vlan: link.address for vlan, link in self.node.wiring.vlans.items() if not link.is_dying}
+        found = [] if given == there else [f"VLAN links: {there}, and pods have {given}"]
+        if owed := self.node.app.policy.due() if self.node.app.policy else ():
+            found.append(f"the agent is owed {sorted(map(str, owed))}")
+        return found
 
     def _leaks(self) -> list[str]:
         recorded = {eni.eni_id for eni in self.node.datastore.enis()}
@@ -635,7 +792,8 @@ class Run:
     def _probe(self) -> bool:
         """Whether an ADD is served now, if the node has room."""
         limits = self.ec2.limits
-        room = (limits.eni_count - self.ec2.foreign_count) * limits.slots_per_eni - len(self._live())
+        count = limits.eni_count - self.ec2.foreign_count - self.has_branches
+        room = count * limits.slots_per_eni - len(self._live())
         if room < 4:
             return True
         before = len(self._live())
@@ -668,6 +826,8 @@ class Run:
     def _is_ours(self, eni_id: str) -> bool:
         """Whether an ENI is the pool's: those of others without a tag are adopted."""
         tags = self.ec2.enis[eni_id].tags  # type: ignore[index]
+        if not is_of_pool(self.ec2.enis[eni_id]):  # type: ignore[index]
+            return False
         return tags.get(NO_MANAGE_TAG) != "true" and tags.get(INSTANCE_TAG, INSTANCE) == INSTANCE
 
     def _forfeit(self, addresses: Collection[IpAddress]) -> None:
@@ -701,9 +861,11 @@ class Run:
         )
 
 
-def assert_sound(seed: int, *, family: Family = IPV4) -> None:
-    """Play a seed: I1, I2, I6 to I9, I11 and I13 hold, and no state that lasts costs more than six calls of a kind an hour."""
-    outcome = run(seed, family=family)
+def assert_sound(seed: int, *, family: Family = IPV4, has_branches: bool = False) -> None:
+    """Play a seed: I1, I2, I6 to I9, I11 and I13 hold, and no state that lasts costs more than six calls of a kind an hour; with
+    branch ENIs and a policy agent I19 and I21 too.
+    """
+    outcome = run(seed, family=family, has_branches=has_branches)
     assert not outcome.problems, told(outcome)
     assert outcome.kills > 3, "the storm kills"
 
@@ -735,6 +897,7 @@ def run(
     state: str | None = None,
     is_short: bool = False,
     family: Family = IPV4,
+    has_branches: bool = False,
 ) -> Outcome:
     """Play one seed, of a pool of `family`. `steps`, `state`: others than its own; `is_short`: only the storm and the calm."""
     random.seed(seed)
@@ -749,9 +912,10 @@ def run(
                 world,
                 seed,
                 directory / "node",
-                steps=script(seed) if steps is None else steps,
+                steps=script(seed, has_branches=has_branches) if steps is None else steps,
                 state=STATES[seed % len(STATES)] if state is None else state,
                 family=family,
+                has_branches=has_branches,
             )
             try:
                 made.is_short = is_short

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.property.graph.planted import PLANTED
+from tests.property.graph.planted import PLANTED, WITH_BRANCHES
 from tests.property.graph.scenario import run
 
 
@@ -24,6 +24,6 @@ def test_a_planted_bug_is_found(invariant: str, monkeypatch: pytest.MonkeyPatch)
     PLANTED[invariant](monkeypatch)
     first = FIRST.get(invariant, 1)
     for seed in range(first, first + 15):
-        if any(f"{invariant}:" in one for one in run(seed, is_short=True).problems):
+        if any(f"{invariant}:" in one for one in run(seed, is_short=True, has_branches=invariant in WITH_BRANCHES).problems):
             return
     pytest.fail(f"a bug against {invariant} was not found within 15 seeds")
