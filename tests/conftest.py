@@ -34,6 +34,8 @@ NEEDS_CONTAINERD = missing_requirements(containerd=True)
 
 
 IS_HEAVY = os.environ.get("VPC_IPAMD_HEAVY") == "1"
+HEAVY_TIMEOUT_S = 2700
+"""Three times that of setup.cfg, as Hypothesis tries three times as much: that took more than five minutes beside other work."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -43,6 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if not item.get_closest_marker("heavy")]
     for item in items:
+        if IS_HEAVY and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(HEAVY_TIMEOUT_S))
         reason = NEEDS_CONTAINERD if item.get_closest_marker("containerd") else NEEDS_NETWORK
         if reason and (item.get_closest_marker("privileged") or item.get_closest_marker("containerd")):
             item.add_marker(pytest.mark.skip(reason=reason))

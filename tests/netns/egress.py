@@ -67,8 +67,8 @@ def is_in_order(node, spec):
 
 
 def reaches(space, address):
-    """Whether one of a few datagrams is answered: the first may be lost while neighbours beyond the node are looked for."""
-    return any(is_answered(space, address) for _ in range(3))
+    """Whether a datagram that must be answered is: the first may be lost while neighbours beyond the node are looked for."""
+    return any(is_answered(space, address) for _ in range(round(PATIENCE_S)))
 
 
 def is_answered(space, address):
@@ -91,7 +91,7 @@ def listens(stack, space, family, address):
     """A UDP socket in a namespace."""
     made = space.call(lambda: socket.socket(socket_family(family), socket.SOCK_DGRAM))
     stack.callback(made.close)
-    made.settimeout(5)
+    made.settimeout(PATIENCE_S)
     made.bind((address, 0))
     return made
 

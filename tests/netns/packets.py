@@ -8,9 +8,15 @@ import struct
 import time
 from ipaddress import IPv4Address, IPv6Address
 
+from tests.patience import PATIENCE_S
+
 ETH_P_IP, ETH_P_ARP, ETH_P_IPV6, ETH_P_ALL = 0x0800, 0x0806, 0x86DD, 0x0003
 UDP, ICMP, ICMPV6, FRAGMENT = 17, 1, 58, 44
 HOP_BY_HOP, DESTINATION_OPTIONS = 0, 60
+QUIET_S = 0.15
+"""How long nothing may come for what came to be all."""
+LOUD_S = 3.0
+"""How long it may go on, once all has come that must."""
 
 
 def checksum(data):
@@ -149,17 +155,23 @@ class Ear:
         for sock in self._sockets:
             sock.setblocking(False)
 
-    def heard(self, mark, *, until=b"", timeout_s=3.0):
-        """Everything with `mark` in it that came until something with `until` did, or nothing for a while; at most `timeout_s`."""
-        found, quiet_since = [], time.monotonic()
-        deadline = quiet_since + timeout_s
-        is_over = False
-        while time.monotonic() < min(deadline, quiet_since + (0.15 if is_over or not until else timeout_s)):
+    def heard(self, mark, *, until=b"", least=0):
+        """Everything with `mark` in it, until nothing came for a moment. What must come has time before that: something with `until`,
+        and `least` of those with the mark.
+        """
+        found, is_over = [], not until
+        quiet_since, give_up = time.monotonic(), time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up:
+            if is_over and len(found) >= least:
+                give_up = min(give_up, time.monotonic() + LOUD_S)
+                if time.monotonic() > quiet_since + QUIET_S:
+                    break
             for sock in self._sockets:
                 with contextlib.suppress(BlockingIOError):
-                    while time.monotonic() < deadline:  # all that is there, before the clock says that nothing came
+                    while time.monotonic() < give_up:  # all that is there, before the clock says that nothing came
                         data = sock.recv(2048)
-                        is_over = is_over or (bool(until) and until in data)
+                        if until and until in data:
+                            is_over, quiet_since = True, time.monotonic()
                         if mark in data:
                             found.append(data)
                             quiet_since = time.monotonic()

@@ -20,6 +20,7 @@ from ipamd.kernel.netlink import Message
 from ipamd.model.kernel import Repaired
 from ipamd.settings import NetworkConfig
 from tests.netns.test_host_network import TO_SECONDARY
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
 
@@ -62,7 +63,7 @@ class Node:
     def bound(self, space, address="", port=0):
         """A UDP socket in a namespace."""
         made = self.stack.enter_context(space.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        made.settimeout(3)
+        made.settimeout(PATIENCE_S)
         made.bind((address, port))
         return made
 
@@ -280,7 +281,7 @@ def test_a_smaller_mtu_of_the_eni(node):
         server.recv(8000)
     with contextlib.suppress(OSError):
         client.send(b"x" * 4000)  # it may be told here
-    server.settimeout(3)
+    server.settimeout(PATIENCE_S)
     client.send(b"y" * 4000)
     got = server.recv(8000)
     while got[:1] != b"y":

@@ -18,7 +18,7 @@ from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import Repaired, RepairedObject, RepairKind, wiring_differences
 from ipamd.settings import NetworkConfig
 from tests.netns import packets
-from tests.netns.egress import DASH, NODE, OUTSIDE, Node, is_in_order, listens, reaches, send, udp
+from tests.netns.egress import DASH, NODE, OUTSIDE, Node, is_answered, is_in_order, listens, reaches, send, udp
 from tests.netns.test_own_inside import KernelNode
 from tests.task_pages import Runner, commands
 
@@ -147,7 +147,7 @@ def test_del_takes_both(make_world, family, is_source_checked):
         spec.host_veth,
         second.host_veth,
     }
-    assert not reaches(node.sandboxes[0], OUTSIDE[egress])
+    assert not is_answered(node.sandboxes[0], OUTSIDE[egress])
     assert reaches(node.sandboxes[1], OUTSIDE[egress])
     node.wiring.sweep()
     assert node.host.link_names() == {"eth0", "eth1", node.specs[1].host_veth, node.seconds[1].host_veth}

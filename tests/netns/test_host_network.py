@@ -14,6 +14,7 @@ from ipamd.kernel import routing
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
 
@@ -25,10 +26,10 @@ def udp_peer(server, server_address, client, client_address=""):
     """Send one datagram and its answer; what the server saw as the client's address. TimeoutError if it is lost."""
     with contextlib.ExitStack() as stack:
         bound = stack.enter_context(server.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        bound.settimeout(3)
+        bound.settimeout(PATIENCE_S)
         bound.bind((server_address, 4000))
         sender = stack.enter_context(client.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        sender.settimeout(3)
+        sender.settimeout(PATIENCE_S)
         if client_address:
             sender.bind((client_address, 0))
         sender.connect((server_address, 4000))
@@ -81,10 +82,10 @@ def test_nodeport_answers_leave_by_the_primary_eni(world):
     )
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(pod.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        server.settimeout(3)
+        server.settimeout(PATIENCE_S)
         server.bind(("0.0.0.0", 4000))
         client = stack.enter_context(vpc.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        client.settimeout(3)
+        client.settimeout(PATIENCE_S)
         client.bind(("10.0.77.7", 0))
         client.connect(("10.0.0.10", 30000))
         client.send(b"in")

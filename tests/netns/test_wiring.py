@@ -17,6 +17,7 @@ from ipamd.model.errors import NetnsError, WiringError
 from ipamd.model.family import IPV6
 from ipamd.model.ids import CONTAINER_ID_MAX
 from tests.netns.conftest import EACH_FAMILY
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.privileged, EACH_FAMILY]
 
@@ -26,13 +27,13 @@ def talk(server, server_address, client):
     with contextlib.ExitStack() as stack:
         kind = socket.AF_INET6 if ":" in server_address else socket.AF_INET
         listener = stack.enter_context(server.call(lambda: socket.create_server((server_address, 0), family=kind)))
-        listener.settimeout(3)
+        listener.settimeout(PATIENCE_S)
         sender = stack.enter_context(client.call(socket.socket, kind))
-        sender.settimeout(3)
+        sender.settimeout(PATIENCE_S)
         sender.connect((server_address, listener.getsockname()[1]))
         accepted, peer = listener.accept()
         with accepted:
-            accepted.settimeout(3)
+            accepted.settimeout(PATIENCE_S)
             sender.sendall(b"hello\n")
             assert accepted.recv(16) == b"hello\n"
         return peer[0]

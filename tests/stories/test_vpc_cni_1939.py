@@ -21,8 +21,6 @@ from tests.stories.plugin_stub import plugin_that_skips
 
 pytestmark = pytest.mark.privileged
 
-BOUND_S = 5.0
-
 
 @pytest.fixture(scope="module")
 def made(request: pytest.FixtureRequest) -> Iterator[Rig]:
@@ -40,7 +38,7 @@ def play(rig: Rig, *names: str) -> None:
     for name in names:
         assert rig.cni("DEL", name, netns="").ok
     assert rig.attachments() == {}, "the dead hold their addresses"
-    wait_until(lambda: rig.pool()["cooling_count"] == 0, what="addresses cooled", timeout_s=BOUND_S)
+    wait_until(lambda: rig.pool()["cooling_count"] == 0, what="addresses cooled")
     assert rig.rule_addresses() == set()
     rig.assert_sound(expected=0)
 

@@ -10,6 +10,7 @@ import pytest
 
 from lab.vpc.family import Family
 from tests.families import EACH_FAMILY_HEAVY_IPV6
+from tests.patience import PATIENCE_S
 from tests.rig import rig
 
 pytestmark = pytest.mark.privileged
@@ -58,7 +59,7 @@ def test_the_28th_sandbox_of_a_27_address_node_is_told_why() -> None:
         assert "next:" in details
         made.assert_sound(expected=27)
         targets = list(made.attachments().values())
-        assert all(made.lab.ping(source="host-a", targets=targets, timeout_s=3).values())
+        assert all(made.lab.ping(source="host-a", targets=targets, timeout_s=PATIENCE_S).values())
         assert made.delete("s3").ok
         made.node.remove_netns("one-too-many")
         assert made.add("after-one-left").ok, "it waits for the address that cools"

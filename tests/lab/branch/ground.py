@@ -24,6 +24,7 @@ from lab.node.kernel_view import VlanLink
 from lab.vpc.family import IPV4, IPV6, Family
 from lab.vpc.model import Address
 from lab.vpc.state import Vpc
+from tests.patience import PATIENCE_S
 from tests.rig import CniReply, Rig, wait_until
 
 MODULE = "lab.node.vlan_standin"
@@ -164,7 +165,7 @@ class BranchGround:
 
     def is_heard(self, client: str, server: str, *, tcp: bool = False, expected: bool = True) -> bool:
         """Whether a server answers, that is asked for a moment only if no answer is expected; a refused connection is no answer."""
-        answer = self.ask(client, server, tcp=tcp, timeout_s=talk.TIMEOUT_S if expected else UNHEARD_S)
+        answer = self.ask(client, server, tcp=tcp, timeout_s=PATIENCE_S if expected else UNHEARD_S)
         return answer is not None and answer.by == server
 
     def vlan_link(self, sandbox: Sandbox) -> VlanLink | None:

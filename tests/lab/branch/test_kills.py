@@ -25,8 +25,6 @@ from tests.rig import Rig, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd, pytest.mark.slow]
 
-HEARD_S = 2.0
-
 
 class Runtime:
     """One node with containerd, a trunk and a daemon; a host that hears the pods."""
@@ -63,7 +61,7 @@ class Runtime:
     def is_heard(self, pod: Pod) -> bool:
         """Whether a host of the VPC has its answer."""
         address = self.address(pod)
-        return self.lab.ping(source="host-a", targets=[address], timeout_s=HEARD_S)[address]
+        return self.lab.ping(source="host-a", targets=[address], timeout_s=PATIENCE_S)[address]
 
     def kernel(self) -> KernelView:
         """The node's."""

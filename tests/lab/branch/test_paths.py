@@ -17,6 +17,7 @@ from lab.fabric.netns import Netns
 from lab.fabric.port import MTU
 from lab.node.policy_agent_process import host_veth
 from tests.lab.branch.ground import MODES, UNHEARD_S, BranchGround, Sandbox, ground
+from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 
 pytestmark = pytest.mark.privileged
@@ -78,7 +79,7 @@ class Paths:
 
     def is_heard(self, client: str, server: str, *, tcp: bool = False, expected: bool = True) -> bool:
         """Whether a server answers, that is asked for a moment only if no answer is expected."""
-        answer = self.ground.ask(client, server, tcp=tcp, timeout_s=talk.TIMEOUT_S if expected else UNHEARD_S)
+        answer = self.ground.ask(client, server, tcp=tcp, timeout_s=PATIENCE_S if expected else UNHEARD_S)
         return answer is not None and answer.by == self.by(server)
 
 

@@ -17,6 +17,7 @@ from lab.vpc.addresses import AddressRequest
 from lab.vpc.interfaces import Delays
 from lab.vpc.model import AddressesChanged, EniAttached, EniDetached, VpcEvent
 from lab.vpc.state import Vpc
+from tests.patience import PATIENCE_S
 
 
 def sketch(event: VpcEvent) -> tuple[object, ...]:
@@ -138,10 +139,10 @@ def test_attach_event_comes_by_itself() -> None:
         begun = time.monotonic()
         vpc.interfaces.attach(eni.eni_id, node.instance_id, device_index=1)
         while True:
-            at, event = heard.get(timeout=5)
+            at, event = heard.get(timeout=PATIENCE_S)
             if isinstance(event, EniAttached) and event.eni.eni_id == eni.eni_id:
                 break
-    assert 0.15 <= at - begun < 2
+    assert at - begun >= 0.15
 
 
 def test_listeners_may_call_back(cloud: Any) -> None:

@@ -19,6 +19,7 @@ from lab.ec2 import Ec2Server
 from lab.httpd import Listener
 from lab.vpc.calls import OK
 from lab.vpc.faults import Faults, FaultSpecError
+from tests.patience import PATIENCE_S
 
 CUT = (ConnectionClosedError, ConnectionError)
 
@@ -179,7 +180,7 @@ def test_clearing_cuts_those_who_hang(cloud: Any) -> None:
     caller.start()
     assert _soon(lambda: bool(cloud.vpc.calls()))
     cloud.vpc.faults.clear()
-    caller.join(5)
+    caller.join(PATIENCE_S)
     assert len(failures) == 1
 
 
@@ -310,8 +311,8 @@ def test_removed_listener(cloud: Any, make_client: Any) -> None:
 
 
 def _soon(is_so: Any) -> bool:
-    """Whether something becomes true within five seconds."""
-    deadline, waiter = time.monotonic() + 5, threading.Event()
+    """Whether something becomes true, which has time."""
+    deadline, waiter = time.monotonic() + PATIENCE_S, threading.Event()
     while not is_so() and time.monotonic() < deadline:
         waiter.wait(0.005)
     return bool(is_so())

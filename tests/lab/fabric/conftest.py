@@ -49,7 +49,7 @@ def speak_as(node: Node, address: IPv4Address) -> None:
     node.netns.ip([f"addr replace {address}/32 dev lo"])
 
 
-def eventually(claim: Callable[[], bool], *, within_s: float = 5.0) -> bool:
+def eventually(claim: Callable[[], bool], *, within_s: float = PATIENCE_S) -> bool:
     """Look until the claim holds; for what the kernel does later and announces to nobody."""
     deadline = time.monotonic() + within_s
     while not (held := claim()) and time.monotonic() < deadline:

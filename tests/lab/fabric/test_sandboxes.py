@@ -20,6 +20,7 @@ from lab.node import containerd, pause
 from lab.node.errors import NodeError, SandboxError
 from lab.node.node import Node
 from tests.lab.fabric.conftest import eventually
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
 CONFLIST = {
@@ -95,7 +96,7 @@ def test_containerd_can_be_killed_and_started_again(node: Node) -> None:
     sandbox = node.cri.run_sandbox("survivor")
     assert node.containerd is not None
     node.containerd.kill()
-    assert node.containerd.wait(5) == -signal.SIGKILL
+    assert node.containerd.wait(PATIENCE_S) == -signal.SIGKILL
     node.start_containerd()
     assert eventually(lambda: [each.sandbox_id for each in node.cri.list()] == [sandbox])
     node.cri.stop(sandbox)
@@ -123,7 +124,7 @@ def test_process_is_held_by_its_pid_on_the_machine(node: Node) -> None:
         assert os.readlink(f"/proc/{process.pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
     assert process.poll() is None
     os.kill(process.pid, signal.SIGKILL)
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_run_collects_output_and_failure(node: Node) -> None:
@@ -157,7 +158,7 @@ def test_pause_program_waits_and_ends_on_sigterm(tmp_path: Path) -> None:
         try:
             assert eventually(lambda: _awaits_a_signal(process.pid))
             process.terminate()
-            assert process.wait(5) == 0
+            assert process.wait(PATIENCE_S) == 0
         finally:
             process.kill()
 

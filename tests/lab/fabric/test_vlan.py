@@ -9,6 +9,7 @@ import pytest
 
 from lab.fabric import ping, vlan
 from lab.fabric.netns import Netns
+from tests.patience import PATIENCE_S
 
 MAC = "02:00:00:00:00:05"
 TAGS = """
@@ -47,7 +48,7 @@ def test_packets_pass_by_the_id_that_both_sides_have(ends: tuple[Netns, Netns], 
     _link(node, "trunk", "vlan.eth.5", 5, "10.9.0.1/24", "2001:db8:5::1/64", mac=MAC)
     _link(router, "port", "branch", 5, "10.9.0.2/24", "2001:db8:5::2/64")
     assert node.interfaces()["vlan.eth.5"] == MAC
-    assert ping.ping(node.path, targets=[far], timeout_s=5.0) == {ip_address(far): True}
+    assert ping.ping(node.path, targets=[far], timeout_s=PATIENCE_S) == {ip_address(far): True}
 
 
 def test_an_id_that_the_other_side_has_not_is_heard_by_nobody(ends: tuple[Netns, Netns]) -> None:
@@ -82,5 +83,5 @@ def test_links_go_with_the_trunk_and_can_be_made_again(ends: tuple[Netns, Netns]
     assert list(node.interfaces()) == ["trunk"]
     for _ in range(2):
         _link(node, "trunk", "vlan.eth.5", 5, "10.9.0.1/24", mac=MAC)
-        assert ping.ping(node.path, targets=["10.9.0.2"], timeout_s=5.0) == {ip_address("10.9.0.2"): True}
+        assert ping.ping(node.path, targets=["10.9.0.2"], timeout_s=PATIENCE_S) == {ip_address("10.9.0.2"): True}
         node.ip(["link del vlan.eth.5"])

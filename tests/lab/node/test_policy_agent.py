@@ -93,7 +93,7 @@ class Scene:
 
     def is_heard(self, pod: str, *, expected: bool = True) -> bool:
         """Whether the pod answers its node, that asks for a moment only if no answer is expected."""
-        timeout_s = talk.TIMEOUT_S if expected else UNHEARD_S
+        timeout_s = PATIENCE_S if expected else UNHEARD_S
         heard = talk.ask(self.node.netns_path(), self.addresses[pod], timeout_s=timeout_s)
         return heard is not None and heard.by == pod
 

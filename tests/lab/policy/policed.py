@@ -12,6 +12,7 @@ from lab.node.policy_agent import Entry, Filtered, PolicyAgent
 from lab.node.policy_agent_process import host_veth
 from lab.vpc.family import IPV4, Family
 from lab.vpc.model import Address
+from tests.patience import PATIENCE_S
 from tests.rig import CniReply, Rig, rig, wait_until
 
 STRICT = {"NETWORK_POLICY_ENFORCING_MODE": "strict", "VPC_IPAMD_POD_VETH_NAMES": "true"}
@@ -76,7 +77,7 @@ class Policed:
 
     def is_heard(self, sandbox: str, *, expected: bool = True) -> bool:
         """Whether a host of the VPC hears it, that asks for a moment only if no answer is expected."""
-        timeout_s = talk.TIMEOUT_S if expected else UNHEARD_S
+        timeout_s = PATIENCE_S if expected else UNHEARD_S
         heard = talk.ask(self.rig.lab.hosts["host-a"].path, self.addresses[sandbox], timeout_s=timeout_s)
         return heard is not None and heard.by == sandbox
 

@@ -15,6 +15,7 @@ from ipamd.model.sandbox import EventKind, SandboxState
 from ipamd.runtime.cri import CriRuntime
 from tests.contract.runtime.conftest import Listener
 from tests.lab.runtime.conftest import DIRECTORIES, kill_outside, rig_with, run_sandbox, socket_of
+from tests.patience import PATIENCE_S
 from tests.rig import Rig, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
@@ -115,7 +116,7 @@ def test_every_list_around_a_restart_is_whole_or_an_error(node: tuple[Rig, str],
         listener.wait_open()
     assert made.node.containerd is not None
     made.node.containerd.kill()
-    made.node.containerd.wait(5)
+    made.node.containerd.wait(PATIENCE_S)
     if version == "1.7":
         assert isinstance(listener.wait_end(), RuntimeUnreachableError)
     wait_until(lambda: lists[-1] is None, what="a list that failed")
@@ -125,7 +126,7 @@ def test_every_list_around_a_restart_is_whole_or_an_error(node: tuple[Rig, str],
     log.info("containerd %s: first list %.2f s after its start", version, time.monotonic() - began)
     wait_until(lambda: lists[-3:] == [ids] * 3, what="more lists")
     is_over.set()
-    looker.join(5)
+    looker.join(PATIENCE_S)
     assert all(each is None or each == ids for each in lists), "a short list"
     if version == "1.7":
         again = Listener(runtime)

@@ -13,6 +13,7 @@ import pytest
 from ipamd.runtime.cri import CriRuntime
 from tests.contract.runtime.conftest import Listener
 from tests.lab.runtime.conftest import DIRECTORIES, kill_outside, quiet, rig_with, run_sandbox, runtime_view, socket_of
+from tests.patience import PATIENCE_S
 from tests.rig import Rig, wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
@@ -113,7 +114,7 @@ def test_a_restart_of_the_runtime_costs_nothing(version: str) -> None:
         assert runtime_view(made)["events"] == (version == "1.7")
         assert made.node.containerd is not None
         made.node.containerd.kill()
-        made.node.containerd.wait(5)
+        made.node.containerd.wait(PATIENCE_S)
         away_s = wait_until(lambda: not runtime_view(made)["reachable"], what="known to be away", timeout_s=20)
         assert not runtime_view(made)["events"]
         assert set(made.attachments()) == ids

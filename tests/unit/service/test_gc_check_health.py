@@ -270,5 +270,5 @@ def test_what_was_taken_while_the_daemon_was_away_is_repaired_soon_after_its_sta
     monkeypatch.setattr(node.wiring, "repair", lambda specs, **named: (repair(specs, **named), repaired.set())[0])
     monkeypatch.setattr(host_network, "FIRST_RECONCILE_S", 0.0)
     with running(node.host_reconciler.loop):
-        assert repaired.wait(5)
+        assert repaired.wait(PATIENCE_S)
     assert node.wiring.routes[made.address] == made.host_veth

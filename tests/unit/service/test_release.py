@@ -19,6 +19,7 @@ from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.release import ENI_HOLD_S, ENI_MIN_AGE_S
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
+from tests.patience import PATIENCE_S
 
 SMALL = PoolSettings(warm_ip_target=5, minimum_ip_target=10)
 
@@ -194,13 +195,13 @@ def test_adds_that_race_a_release_never_share(node: FakeNode) -> None:
         got: list[object] = []
 
         def reserve(start: threading.Barrier = start, got: list[object] = got, turn: int = turn) -> None:
-            start.wait(5)
+            start.wait(PATIENCE_S)
             got.extend(node.datastore.reserve(node.key(f"r-{turn}-{n}")).address for n in range(3))
 
         thread = threading.Thread(target=reserve)
         thread.start()
         named = set()
-        start.wait(5)
+        start.wait(PATIENCE_S)
         try:
             with node.datastore.transaction() as uow:
                 payload = {"eni_id": eni_id, "addresses": ",".join(map(str, free[:2]))}
@@ -208,7 +209,7 @@ def test_adds_that_race_a_release_never_share(node: FakeNode) -> None:
             named = set(free[:2])
         except Exception:  # noqa: BLE001  # an ADD was faster
             named = set()
-        thread.join(5)
+        thread.join(PATIENCE_S)
         assert not named & set(got)
         with node.datastore.transaction() as uow:
             if named:
