@@ -72,7 +72,7 @@ EXPECTED: dict[str, str] = {
     "all-replaced": "",
     "other-conflist": "PluginsMissing ConditionStays",
     "default-route-gone": "PodsCutOff ConditionStays",
-    "address-unassigned": "AddressesLost ConditionStays",
+    "address-unassigned": "AddressesLost PodsCutOff ConditionStays",
     "ec2-fails": f"{NO_ADDRESS} PoolEmpty PoolBlocked AddsSlow ConditionStays",
     "queries-filtered": "PodsCutOff ConditionStays",
     "metadata-silent": "MetadataDiffers",
