@@ -360,6 +360,7 @@ class App:
             given_twice=self.other_daemon.given_twice,
             owed=self.policy.due if self.policy else dict,
             cut_off=self.host_network.cut_off,
+            unplaced=self.quarantine.cut_off,
             trunk=self._trunk,
             waiting_branches=lambda: len(self.branches.waiting_keys()) if self.branches else 0,
             limits_of=from_table,

@@ -155,8 +155,8 @@ class Families(Collector):
             yield "ipamd_cri_reachable", "1 when the last list was complete", "", int(runtime.reachable)
         text = "1 while no sandbox can send with a source that is not its own; 0 with VPC_IPAMD_EXTRA_SOURCE_CIDRS"
         yield "ipamd_source_checked", text, "", int(sources.hostnet.is_source_checked())
-        text = "Sandboxes that packets do not reach or leave"
-        yield "ipamd_cut_off_sandboxes", text, "", len(sources.cut_off())
+        text = "Living sandboxes without network, whatever the cause; `ipamctl audit` names them"
+        yield "ipamd_cut_off_sandboxes", text, "", known.cut_off_count
         yield from self._branches()
         generation = sources.settings.generation
         text = "Generation of the settings in force: 1 at the start, one more with each change that was accepted"

@@ -33,7 +33,7 @@ from ipamd.model.record import dataclass, replace
 from ipamd.model.snapshot import Snapshot
 from ipamd.model.words import counted, first_of, rfc3339
 from ipamd.ports import Datastore
-from ipamd.report.sources import Sources
+from ipamd.report.sources import ON_FROZEN, UNREACHED, Sources
 
 
 class Severity(StrEnum):
@@ -65,6 +65,8 @@ SET_UP = "set up now, or by the host network reconciler within 30 s; if it stays
 NAMED_MAX = 20
 """Of the pods on an ENI. Ours: those of most types' ENIs."""
 
+WAY = "the other findings and `ipamctl status` say what is in the way; what is ours is repaired within 30 s"
+SUCCESSOR = "delete the pod: its successor gets another address"
 LINK = "look at the ENI in EC2: detached by hand? Delete the pods on it; the pool grows elsewhere"
 
 
@@ -165,9 +167,27 @@ def audit(sources: Sources, *, ask_ec2: bool = True) -> AuditReport:
     findings += _host(sources, silent, {one.subject for one in findings}) + _runtime(sources, before, silent)
     if ask_ec2:
         findings += _ec2(sources, before, silent)
+    findings += _without_network(sources, {one.subject for one in findings if one.severity is Severity.VIOLATION})
     order = list(Severity)
     findings.sort(key=lambda finding: (order.index(finding.severity), finding.subject))
     return AuditReport(tuple(findings), tuple(silent), len(before.addresses))
+
+
+def _without_network(sources: Sources, told: Collection[str]) -> list[Finding]:
+    """The sandboxes without network whose address or ENI no violation has `told` of, one finding for each cause. Asks nobody."""
+    left: dict[str, list[str]] = {}
+    for one in sources.without_network():
+        if not {str(one.address), str(one.eni_id)} & set(told):
+            left.setdefault(one.cause, []).append(f"{one.address} ({one.who})")
+    return [
+        Finding(
+            Severity.VIOLATION,
+            "network",
+            f"{counted(len(who), 'sandbox')} without network: {cause}: {first_of(sorted(who), NAMED_MAX)}",
+            {ON_FROZEN: LINK, UNREACHED: WAY}.get(cause, SUCCESSOR),
+        )
+        for cause, who in left.items()
+    ]
 
 
 def _kernel(sources: Sources, before: Snapshot, silent: list[str]) -> list[Finding]:
@@ -343,7 +363,7 @@ def lost_addresses(snapshot: Snapshot) -> list[Finding]:
             continue
         name = next((a.sandbox_name for a in snapshot.attachments.values() if a.key == row.owner), "")
         what = f"{since}; sandbox {row.owner}{f' ({name})' if name else ''} has it and no network (I7)"
-        found.append(Finding(Severity.VIOLATION, str(row.address), what, "delete the pod: its successor gets another address"))
+        found.append(Finding(Severity.VIOLATION, str(row.address), what, SUCCESSOR))
     return found
 
 

@@ -14,6 +14,7 @@ from ipamd.core.deadline import KeyLocks
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
 from ipamd.core.refused_adds import RefusedAdds
+from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cloud import InstanceIdentity
@@ -23,6 +24,7 @@ from ipamd.model.evidence import Evidence, Judgement
 from ipamd.model.family import IpAddress
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId, PodName
+from ipamd.model.kernel import HostVeth
 from ipamd.model.plan import AutoTarget
 from ipamd.model.pool import PoolSettings, PoolSnapshot
 from ipamd.model.record import dataclass
@@ -64,6 +66,23 @@ class PoolView(Protocol):
         ...
 
 
+LOST = "EC2 does not show the address any more"
+NOT_PLACED = "not recorded, and EC2 shows the address on no ENI of this node"
+NOT_LED = "not recorded, and its VLAN link is gone"
+ON_FROZEN = "the ENI is frozen"
+UNREACHED = "packets do not reach or leave it"
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """A living sandbox without network: its pod or key, and one of the causes above. `eni_id`: None if no row says which."""
+
+    address: IpAddress | None
+    eni_id: EniId | None
+    who: str
+    cause: str
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the answers come from. A callable returns what is known now, or None if nothing is known.
@@ -74,7 +93,9 @@ class Sources:
     last minutes. `dying_count` counts host veths marked and not yet deleted. `given_twice`: what amazon-vpc-cni-k8s gave besides, by
     its file. `owed`: names of pods that are gone and that the network policy agent may know, since when. `cut_off`: sandboxes, by
     `container_id/ifname`, whose wiring could not be repaired, that a filter cuts off, or that are cut off because EC2 contradicts
-    their branch ENI. `trunk`: the node's trunk ENI, None while it has none. `waiting_branches`: ADDs that wait for a branch ENI to be
+    their branch ENI.
+    `unplaced`: host veths of sandboxes without a row that nothing leads to the network. `trunk`: the node's trunk ENI, None while it
+    has none. `waiting_branches`: ADDs that wait for a branch ENI to be
     named. `limits_of` looks a type up in the built-in
     table; with custom networking the primary ENI may carry no pods.
     """
@@ -107,6 +128,7 @@ class Sources:
     given_twice: Callable[[], tuple[GivenTwice, ...]]
     owed: Callable[[], Mapping[PodName, datetime]]
     cut_off: Callable[[], Set[str]]
+    unplaced: Callable[[], Collection[HostVeth]]
     trunk: Callable[[], EniId | None]
     waiting_branches: Callable[[], int]
     limits_of: Callable[[str], InstanceLimits | None]
@@ -116,3 +138,25 @@ class Sources:
     def branches(self) -> list[Attachment]:
         """The sandboxes with a branch ENI. From memory; costs the number of attachments."""
         return [one for one in self.datastore.attachments() if one.branch is not None]
+
+    def without_network(self) -> list[CutOff]:
+        """The living sandboxes that have no network, as far as that is known already. From memory; costs the number of addresses.
+
+        Status, the page, the metric and the audit all tell these, so that none of them is silent about what another says.
+        """
+        frozen, cut = self.frozen(), self.cut_off()
+        rows = {row.address: row for row in self.datastore.addresses()}
+        held = [(one.address, one.eni_id, one.sandbox_name or str(one.key), str(one.key)) for one in self.datastore.attachments()]
+        for row in rows.values():
+            if row.state is AddressState.QUARANTINED:  # a sandbox has it that no record names
+                held.append((row.address, row.eni_id, "not recorded", ""))
+        found = []
+        for address, eni_id, who, key in held:
+            row = rows.get(address)
+            is_lost = row is not None and row.is_lost
+            cause = LOST if is_lost else ON_FROZEN if eni_id in frozen else UNREACHED if key in cut else ""
+            if cause:
+                found.append(CutOff(address, eni_id, who, cause))
+        return found + [
+            CutOff(veth.address, None, str(veth.key), NOT_LED if veth.is_branch else NOT_PLACED) for veth in self.unplaced()
+        ]

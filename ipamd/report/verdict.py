@@ -103,7 +103,7 @@ ADVICE = STEPS | {
     "spooled DELs": (BY_ITSELF, "docs/troubleshooting.md#dels-stay-in-the-spool"),
     "prefixes": ("use a Nitro type, or unset ENABLE_PREFIX_DELEGATION", "docs/prefixes.md"),
     "limits": ("allow ec2:DescribeInstanceTypes, then `ipamctl retry`", LACKS),
-    "unplaced": ("delete the pod if EC2 took its address away", LACKS),
+    "unplaced": ("`ipamctl audit` names those without network: delete their pods", LACKS),
 }
 """What to do about each other condition, by how its subject begins, and the page that says more; `advice` has the rest."""
 
@@ -180,7 +180,7 @@ def facts(sources: Sources) -> Facts:
         tuple(health.stages()),
         refused[-1].last_refusal if refused else "",
         since,
-        len(_cut_off(sources)),
+        len(sources.without_network()),
     )
 
 
@@ -189,13 +189,6 @@ def places(sources: Sources) -> dict[str, Path]:
     daemon = sources.settings.generation.settings.daemon
     own = {"conflist": daemon.conflist_path.parent, "plugins": daemon.cni_bin_dir}
     return own | {"history": Path(daemon.history_dir), "": daemon.run_dir}
-
-
-def _cut_off(sources: Sources) -> set[str]:
-    """The sandboxes that have no network, as far as that is known already."""
-    frozen, lost = sources.frozen(), {row.address for row in sources.datastore.addresses() if row.is_lost}
-    rows = {str(one.key): one for one in sources.datastore.attachments()}
-    return {key for key, one in rows.items() if one.eni_id in frozen or one.address in lost} | (sources.cut_off() & rows.keys())
 
 
 def told(known: Facts) -> list[Told]:

@@ -46,6 +46,7 @@ class QuarantineService(Service):
         self._mtu = mtu
         self._odd = OddObjects(context.health, work="quarantine")
         self._unplaced: dict[str, HostVeth] = {}
+        self._led_nowhere: frozenset[str] = frozenset()
         self._leftovers: frozenset[str] = frozenset()
 
     def adopt(self, veth: HostVeth, sandbox: Sandbox, survey: KernelSurvey) -> str:
@@ -132,6 +133,10 @@ class QuarantineService(Service):
         """Host veths of sandboxes that are wired and whose address has no row. For any thread."""
         return frozenset(self._unplaced)
 
+    def cut_off(self) -> list[HostVeth]:
+        """Those of them that nothing leads to the network: EC2 does not show the address, or the VLAN link is gone. For any thread."""
+        return [veth for veth in self._unplaced.values() if not veth.is_branch or veth.name in self._led_nowhere]
+
     def remember_leftover(self, veth: HostVeth) -> None:
         """Remember wiring that nobody was promised and the kernel would not remove; its address must be quarantined meanwhile."""
         self._leftovers |= {veth.name}
@@ -200,6 +205,7 @@ class QuarantineService(Service):
             with self._odd.skip(str(row.address)):
                 self._resolve_row(row, unrecorded, survey, listed)
         left = [veth for veth in unrecorded if veth.address and self._datastore.address(veth.address) is None]
+        self._led_nowhere = frozenset(veth.name for veth in left if survey.vlan_of(veth.address) is None)
         self._set_unplaced({veth.name: veth for veth in left if veth.name in self._unplaced})
         for veth in list(self._unplaced.values()):
             with self._odd.skip(str(veth.address)):

@@ -41,7 +41,7 @@ EXPECTED: dict[str, str] = {
     "firewall": "PodsCutOff ConditionStays",
     "conflist-refused": "PluginsMissing ConditionStays",
     "plugin-gone": "PluginsMissing ConditionStays",
-    "eni-detached": "AddressesLost ConditionStays",
+    "eni-detached": "AddressesLost PodsCutOff ConditionStays",
     "metadata-differs": "MetadataDiffers ConditionStays",
     "given-twice": "GivenTwice",
     "idle-ipv6": "",
@@ -59,7 +59,7 @@ EXPECTED: dict[str, str] = {
     "one-pod-filtered": "PodsCutOff ConditionStays",
     "fight-for-a-rule": "Fight PodsCutOff ConditionStays",
     "slow-crash-loop": "Restarts",
-    "eni-deleted": "AddressesLost ConditionStays",
+    "eni-deleted": "AddressesLost PodsCutOff ConditionStays",
     "throttled-for-five-minutes": NO_ADDRESS,
     "throttled-for-long": f"{NO_ADDRESS} PoolEmpty AddsSlow EcTwoThrottles ConditionStays",
     "extra-sources": "SourcesUnchecked",
@@ -72,11 +72,12 @@ EXPECTED: dict[str, str] = {
     "all-replaced": "",
     "other-conflist": "PluginsMissing ConditionStays",
     "default-route-gone": "PodsCutOff ConditionStays",
-    "address-unassigned": "AddressesLost ConditionStays",
+    "address-unassigned": "AddressesLost PodsCutOff ConditionStays",
     "ec2-fails": f"{NO_ADDRESS} PoolEmpty PoolBlocked AddsSlow ConditionStays",
     "queries-filtered": "PodsCutOff ConditionStays",
     "metadata-silent": "MetadataDiffers",
     "short-lives": "Down Restarts",
+    "eni-detached-while-away": "PodsCutOff ConditionStays",
 }
 """Recording -> alerts, without their common beginning. From idle-ipv6 on they were recorded when the rules stood."""
 

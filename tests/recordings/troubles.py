@@ -18,6 +18,7 @@ from lab.fabric.netns import run_inside
 from lab.vpc.family import IPV6
 from tests.patience import PATIENCE_S
 from tests.recordings.stage import PORT, Stage
+from tests.rig import RUN_DIR
 
 THROTTLED, DENIED, SUBNET = "RequestLimitExceeded", "UnauthorizedOperation", "InsufficientFreeAddressesInSubnet"
 GROWTH = ("AssignPrivateIpAddresses", "CreateNetworkInterface")
@@ -797,6 +798,21 @@ def short_lives(at: Stage) -> None:
         at.rig.start()
         at.watch(1)
         at.rig.kill()
+
+
+@later(env={"WARM_ENI_TARGET": "0"}, seed=6)
+def eni_detached_while_away(at: Stage) -> None:
+    """While the daemon was away its datastore was lost, and somebody detached a secondary ENI with pods."""
+    at.fill(12)
+    at.watch(CALM)
+    used = set(at.rig.attachments().values())
+    enis = at.rig.lab.vpc.enis_of(at.rig.node.instance_id)
+    gone = next(eni for eni in enis if eni.attachment and eni.attachment.device_index and set(eni.secondary_addresses) & used)
+    at.rig.kill()
+    at.shell(f"rm -f {RUN_DIR}/state.db*")
+    at.rig.lab.vpc.hands.detach(gone.eni_id)
+    at.rig.start()
+    at.watch(TROUBLED)
 
 
 def by_name(names: list[str]) -> list[Scenario]:
