@@ -389,8 +389,8 @@ class HostNetwork(Protocol):
     def confinement_differences(self) -> list[RoutingDifference]:
         """Compare as `confine_sandboxes` does, and change nothing."""
 
-    def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
-        """Whether no nftables table of ours has changed since it was compared, but for one that is held; None if it is unknown.
+    def are_tables_in_place(self) -> bool | None:
+        """Whether no nftables table of ours has changed since it was compared; None if it is unknown.
 
         A fraction of a millisecond, whatever others have in nftables; much less if only our own changes were made since.
         """
@@ -454,7 +454,7 @@ class HostNetwork(Protocol):
             is_silent: no link, address, route or rule was announced since the last call without it: what that read may be used again.
         """
 
-    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+    def reconcile_table(self, *, identity: InstanceIdentity) -> list[str]:
         """Repair only the nftables table, as `reconcile` does. Raises: WiringError."""
 
     def differences(

@@ -342,7 +342,7 @@ class HostNetworkReconciler(Service):
 
     def _look_at_tables(self) -> None:
         """nftables changed: put back what is missing at once. What is unknown, because it was refused, is tried less and less."""
-        match self._hostnet.are_tables_in_place(held=self.fights.held()):
+        match self._hostnet.are_tables_in_place():
             case False:
                 self._reconcile_table()
             case None:
@@ -364,7 +364,7 @@ class HostNetworkReconciler(Service):
         repairs = self.confine(is_silent=not has_links)
         identity = self._identity()
         if identity is not None:
-            repairs += self._hostnet.reconcile_table(identity=identity, held=self.fights.held())
+            repairs += self._hostnet.reconcile_table(identity=identity)
         repairs = [one for one in repairs if NOT_REPAIRED not in one]
         self._count(repairs)
         if repairs:

@@ -31,12 +31,12 @@ from ipamd.model.kernel import (
     OWN_RULE,
     OWN_TABLE,
     STRICT_TABLE,
+    TRANSLATION,
     ForeignLink,
     HostChange,
     LinkEvent,
     Repaired,
     RepairedObject,
-    RepairKind,
     RoutingDifference,
     as_repairs,
 )
@@ -46,8 +46,6 @@ from ipamd.settings import NetworkConfig
 
 ENI_STEPS = 5
 """Comparisons of one ENI: settings of its link, the link, addresses, table, rules."""
-
-TABLE = RepairedObject(RepairKind.NFT, NODE)
 
 
 class KernelHostNetwork(HostNetwork):
@@ -167,9 +165,9 @@ class KernelHostNetwork(HostNetwork):
         with self._lock:
             return self._confinement.differences()
 
-    def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
+    def are_tables_in_place(self) -> bool | None:
         found = {self._confinement.is_in_place()}
-        if self._table_seen and TABLE not in held:
+        if self._table_seen:
             found.add(self._table.is_unchanged())
         return False if False in found else None if None in found else True
 
@@ -280,11 +278,9 @@ class KernelHostNetwork(HostNetwork):
         """Those that need routing of their own: sandboxes of IPv6 are on the primary one."""
         return [eni for eni in enis if not eni.is_primary and self._config.family is IPV4]
 
-    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+    def reconcile_table(self, *, identity: InstanceIdentity) -> list[str]:
         with self._lock:
-            if TABLE in held or not self._table_seen:
-                return []
-            return self._repair_table(identity, self._table_seen)
+            return self._repair_table(identity, self._table_seen) if self._table_seen else []
 
     def _repair_table(self, identity: InstanceIdentity, seen: tuple[str, ruleset.FormerSettings]) -> list[str]:
         self._table_seen = seen
@@ -292,7 +288,7 @@ class KernelHostNetwork(HostNetwork):
         sentences, refused = self._table.repair(commands)
         for refusal in self._needed(refused, commands):
             raise refusal
-        return as_repairs(sentences, TABLE)
+        return as_repairs(sentences, TRANSLATION)
 
     def differences(
         self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IpAddress] = ()
@@ -394,12 +390,11 @@ class KernelHostNetwork(HostNetwork):
                 sentences += self._carry_out(repairs, subject=subject, held=held)
             except WiringError as exc:
                 refusals.append(exc)
-        if TABLE not in held:
-            try:
-                former = replace(former, marks=tuple(mark for mark in former.marks if mark not in unused))
-                sentences += self._repair_table(identity, (link.name, former))
-            except WiringError as exc:
-                refusals.append(exc)
+        try:
+            former = replace(former, marks=tuple(mark for mark in former.marks if mark not in unused))
+            sentences += self._repair_table(identity, (link.name, former))
+        except WiringError as exc:
+            refusals.append(exc)
         return sentences, refusals
 
     def _node_repairs(

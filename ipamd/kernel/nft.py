@@ -345,6 +345,8 @@ def _each(tables: Iterable[NftTable], do: Callable[[NftTable], object]) -> dict[
             do(table)
         except WiringError as exc:
             refused[table] = exc
+        except KernelDumpError as exc:  # others change nftables all the time: it is asked again
+            refused[table] = WiringError(f"{table.what} could not be read", details=str(exc))
     return refused
 
 

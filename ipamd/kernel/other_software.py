@@ -260,10 +260,16 @@ def _with_match(rule: Rule, body: JsonObject) -> Rule:
 
 def _addresses(right: object) -> tuple[str, ...]:
     """The addresses and prefixes that a value or a set without a name has; ranges and names of sets are left out."""
-    values = right["set"] if isinstance(right, dict) and isinstance(right.get("set"), list) else [right]
+    values = _values(right)
     prefixes = (value["prefix"] for value in values if isinstance(value, dict) and isinstance(value.get("prefix"), dict))
     found = [f"{one.get('addr')}/{one.get('len')}" for one in prefixes]
     return (*(value for value in values if isinstance(value, str)), *found)
+
+
+def _values(right: object) -> list[Any]:
+    """Of a set without a name, or the one value."""
+    found = right.get("set") if isinstance(right, dict) else None
+    return found if isinstance(found, list) else [right]
 
 
 def _flow(key: object, payload: object, right: object, *, is_negated: bool) -> Scope:
@@ -282,8 +288,7 @@ def _flow(key: object, payload: object, right: object, *, is_negated: bool) -> S
 
 def _holds(right: object, wanted: str | int) -> bool | None:
     """Whether a value, a set or a range has it; None if that is not known, as of a named set."""
-    values = right["set"] if isinstance(right, dict) and isinstance(right.get("set"), list) else [right]
-    for value in values:
+    for value in _values(right):
         ends = value.get("range") if isinstance(value, dict) else [value, value]
         if not isinstance(ends, list) or len(ends) != 2 or str(ends[0]).startswith("@"):
             return None

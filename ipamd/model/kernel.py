@@ -378,7 +378,10 @@ CONFINEMENT = RepairedObject(RepairKind.NFT, "confinement")
 LEADING = RepairedObject(RepairKind.RULE, "all sandboxes")
 """The one rule that leads packets to sandboxes."""
 
-PUT_BACK_ALWAYS = frozenset({CONFINEMENT, LEADING})
+TRANSLATION = RepairedObject(RepairKind.NFT, NODE)
+"""What gives sandboxes' packets an address that is good outside: SNAT, and egress of the other family."""
+
+PUT_BACK_ALWAYS = frozenset({CONFINEMENT, LEADING, TRANSLATION})
 """Put back each time, also in a fight: a pause would leave pods unconfined, or cut off."""
 
 

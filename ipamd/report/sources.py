@@ -144,19 +144,16 @@ class Sources:
 
         Status, the page, the metric and the audit all tell these, so that none of them is silent about what another says.
         """
-        frozen, cut = self.frozen(), self.cut_off()
-        rows = {row.address: row for row in self.datastore.addresses()}
+        frozen, cut, rows = self.frozen(), self.cut_off(), self.datastore.addresses()
+        lost = {row.address for row in rows if row.is_lost}
         held = [(one.address, one.eni_id, one.sandbox_name or str(one.key), str(one.key)) for one in self.datastore.attachments()]
-        for row in rows.values():
-            if row.state is AddressState.QUARANTINED:  # a sandbox has it that no record names
-                held.append((row.address, row.eni_id, "not recorded", ""))
-        found = []
-        for address, eni_id, who, key in held:
-            row = rows.get(address)
-            is_lost = row is not None and row.is_lost
-            cause = LOST if is_lost else ON_FROZEN if eni_id in frozen else UNREACHED if key in cut else ""
-            if cause:
-                found.append(CutOff(address, eni_id, who, cause))
+        # A sandbox has it that no record names.
+        held += [(row.address, row.eni_id, "not recorded", "") for row in rows if row.state is AddressState.QUARANTINED]
+        found = [
+            CutOff(address, eni_id, who, LOST if address in lost else ON_FROZEN if eni_id in frozen else UNREACHED)
+            for address, eni_id, who, key in held
+            if address in lost or eni_id in frozen or key in cut
+        ]
         return found + [
             CutOff(veth.address, None, str(veth.key), NOT_LED if veth.is_branch else NOT_PLACED) for veth in self.unplaced()
         ]

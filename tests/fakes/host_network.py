@@ -13,6 +13,7 @@ from ipamd.model.family import Family, IpAddress, IpNetwork
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
     NODE,
+    TRANSLATION,
     ForeignLink,
     HostChange,
     LinkEvent,
@@ -72,11 +73,11 @@ class FakeHostNetwork:
         """See the port."""
         return [] if self.is_confined else [RoutingDifference(NODE, "nftables table was missing", not self.confine_refusals)]
 
-    def are_tables_in_place(self, *, held: Collection[RepairedObject] = ()) -> bool | None:
+    def are_tables_in_place(self) -> bool | None:
         """See the port: a refusal, or a failure that a test planned, makes it unknown."""
         if self.confine_refusals or self.fail.get("reconcile_table"):
             return None
-        return self.is_confined and (not self.is_table_lost or RepairedObject(RepairKind.NFT, NODE) in held)
+        return self.is_confined and not self.is_table_lost
 
     def is_source_checked(self) -> bool:
         """See the port."""
@@ -140,18 +141,17 @@ class FakeHostNetwork:
             if thing not in held:
                 self.enis[eni.eni_id] = eni
                 repairs.append(Repaired(f"routing of {eni.eni_id} was missing: set up", thing))
-        return repairs + self.reconcile_table(identity=identity, held=held)
+        return repairs + self.reconcile_table(identity=identity)
 
-    def reconcile_table(self, *, identity: InstanceIdentity, held: Collection[RepairedObject] = ()) -> list[str]:
+    def reconcile_table(self, *, identity: InstanceIdentity) -> list[str]:
         """See the port: `is_table_lost` says that the table is not there."""
         self.table_count += 1
         if self.fail.get("reconcile_table"):
             raise self.fail["reconcile_table"].pop(0)
-        thing = RepairedObject(RepairKind.NFT, NODE)
-        if not self.is_table_lost or thing in held:
+        if not self.is_table_lost:
             return []
         self.is_table_lost = False
-        return [Repaired("nftables table was missing: added", thing)]
+        return [Repaired("nftables table was missing: added", TRANSLATION)]
 
     def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
         """See the port: of the addresses that a test put into `led_astray`; what was asked is in `asked`."""

@@ -7,7 +7,7 @@ import pytest
 from ipamd.core.agenda import REPAIR, Agenda
 from ipamd.core.health import Health
 from ipamd.host.repair_backoff import CHANGERS_KEPT, FIGHT_REPAIRS, FIGHT_WINDOW_S, SUSPECTS, Fights
-from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
+from ipamd.model.kernel import NODE, PUT_BACK_ALWAYS, Repaired, RepairedObject, RepairKind
 from tests.fakes.clock import FakeClock
 
 RULE = RepairedObject(RepairKind.RULE, "10.0.0.5")
@@ -98,7 +98,18 @@ def test_several_repairs_of_an_object_in_one_pass_count_once(fights: Fights) -> 
     assert fights.counts() == {RepairKind.RULE: 1}
 
 
-TABLE = RepairedObject(RepairKind.NFT, "the node")
+TABLE = RepairedObject(RepairKind.NFT, NODE)
+
+
+@pytest.mark.parametrize("thing", sorted({*PUT_BACK_ALWAYS, TABLE}), ids=str)
+def test_what_no_pod_can_be_without_is_put_back_each_time(fights: Fights, health: Health, thing: RepairedObject) -> None:
+    """SNAT and egress, confinement, the rule to all sandboxes: named as fought over, and never left as they are (I2)."""
+    for _ in range(2 * FIGHT_REPAIRS):
+        fights.count_repairs([repaired(thing)])
+        assert (fights.held(), fights.wait_s()) == (frozenset(), None)
+    (told,) = health.conditions()
+    assert f"was repaired {2 * FIGHT_REPAIRS} times" in told
+    assert "put back each time" in told
 
 
 def test_a_bystander_is_not_named_for_the_culprit(fights: Fights, health: Health, clock: FakeClock) -> None:
