@@ -21,7 +21,7 @@ from ipamd.kernel.routing import HostLook, HostLooker, Repair
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
-from ipamd.model.errors import WiringError
+from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import (
@@ -116,7 +116,13 @@ class KernelHostNetwork(HostNetwork):
 
     def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
         with self._lock:
-            known = self._know_strict() if self._confinement.is_in_place() is None else []
+            known = list[str]()
+            if self._confinement.is_in_place() is None:
+                try:
+                    known = self._know_strict()
+                except (WiringError, KernelDumpError):  # where nobody may be in strict mode, nothing waits for it
+                    if self._confinement.has_strict():
+                        raise
             return [*known, *self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
 
     def _know_strict(self) -> list[str]:

@@ -126,6 +126,9 @@ _LINKS = re.compile(r"^iface_index .*\n", re.M)
 
 _FLUSH = "flush set "
 
+TRIES = 3
+"""Of a repair that others disturb. Ours: one takes some 20 ms, and who changes nftables all the time does so ten times a second."""
+
 COUNTED = re.compile(r"packets \d+ bytes \d+")
 """How nft prints the present value of a counter."""
 
@@ -149,8 +152,12 @@ class NftTable(NamedTuple):
         return f"add table {self}\ndelete table {self}\n"
 
     def links(self, name: str, links: Collection[int]) -> str:
-        """Return commands that fill a set of links, by index: a link's name may be anything, quotes included."""
-        added = f"add element {self} {name} {{ {', '.join(map(str, links))} }}\n"
+        """Return commands that fill a set of links, by index: a link's name may be anything, quotes included.
+
+        nft looks for a link of such a name first, and a name may be another link's index: none has so many digits (IFNAMSIZ is 16).
+        """
+        numbers = ", ".join(f'"{index:016}"' for index in links)
+        added = f"add element {self} {name} {{ {numbers} }}\n"
         return f"{_FLUSH}{self} {name}\n{added if links else ''}"
 
     def replacement(self, body: str) -> str:
@@ -230,7 +237,7 @@ class OwnTables:
     def is_unchanged(self, commands: Mapping[NftTable, str] | None = None) -> bool | None:
         """Whether every table is now as it was when found right; None if none ever was or the kernel does not answer.
 
-        `commands`: and whether these made them; nft, which reads all links of the node to print a table, need not be asked then.
+        `commands`: and whether these made them; nft need not be asked then.
         """
         if (seen := self._seen) is None or (commands is not None and commands != seen.commands):
             return None
@@ -262,31 +269,49 @@ class OwnTables:
         return [said for table, now in found.items() if (said := self._difference(table, commands[table], now))], refused
 
     def repair(self, commands: Mapping[NftTable, str]) -> Compared:
-        """Replace tables that differ, in one transaction if the kernel takes it. A sentence is `Followed` if `commands` changed."""
+        """Replace tables that differ, in one transaction if the kernel takes it. A sentence is `Followed` if `commands` changed.
+
+        What others did meanwhile is never taken for right: then all is looked at again, and after TRIES at the next repair.
+        """
         if self.is_unchanged(commands):
             return [], {}
-        seen, before = None, generation(self._host)
-        found, refused = self._listed(commands)
-        due = {table: text for table, now in found.items() if (text := self._due(table, commands[table], now))}
-        if due:
-            try:
-                self._nft.run("".join(due.values()))
-            except WiringError:  # of one of them, perhaps
-                refused |= _each(due, lambda table: self._nft.run(due[table]))
-            before = generation(self._host)  # ours; what is listed and read from here on is of this one or later
-        made, unlisted = self._listed({table: commands[table] for table in due if table not in refused})
-        refused |= unlisted
-        sentences = [
-            said for table, now in made.items() if (said := self._made(table, commands[table], found[table], now, due[table]))
-        ]
-        if before and refused.keys() <= self._optional:
-            taken = {table: text for table, text in commands.items() if table not in refused}
-            with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
-                content = _content(sock, taken)
-                if _generation(sock) == before:  # else another changed something since
-                    seen = _Seen(taken, before, content)
-        self._seen = seen
+        sentences = list[str]()
+        for _ in range(TRIES):
+            start = generation(self._host)
+            found, refused = self._listed(commands)
+            due = {table: text for table, now in found.items() if (text := self._due(table, commands[table], now))}
+            count = self._replace(due, refused)
+            made, unlisted = self._listed({table: commands[table] for table in due if table not in refused})
+            refused |= unlisted
+            sentences = sentences or [
+                said for table, now in made.items() if (said := self._said(table, commands[table], found[table], now, due[table]))
+            ]
+            seen = self._look({table: text for table, text in commands.items() if table not in refused}, start, count)
+            if seen or start is None:
+                self._applied |= {table: (commands[table], text) for table, text in made.items()}
+                break
+        self._seen = seen if refused.keys() <= self._optional else None
         return sentences, refused
+
+    def _replace(self, due: Mapping[NftTable, str], refused: dict[NftTable, WiringError]) -> int:
+        """Run what is due. Returns: how many transactions the kernel took."""
+        if not due:
+            return 0
+        try:
+            self._nft.run("".join(due.values()))
+        except WiringError:  # of one of them, perhaps
+            alone = _each(due, lambda table: self._nft.run(due[table]))
+            refused |= alone
+            return len(due) - len(alone)
+        return 1
+
+    def _look(self, commands: Mapping[NftTable, str], start: bytes | None, count: int) -> _Seen | None:
+        """What tables are now, if since a generation nothing but so many transactions of ours has changed nftables."""
+        with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
+            content, number = _content(sock, commands), _generation(sock)
+            if start and int.from_bytes(number, "big") == int.from_bytes(start, "big") + count:
+                return _Seen(commands, number, content)
+        return None
 
     def _listed(self, commands: Mapping[NftTable, str]) -> tuple[dict[NftTable, str], dict[NftTable, WiringError]]:
         """What tables are, "" if there is none, and those that could not be asked about."""
@@ -310,7 +335,9 @@ class OwnTables:
     def _due(self, table: NftTable, commands: str, now: str) -> str:
         """What makes it right: "" if it is."""
         before = self._applied.get(table)
-        if before == (commands, now) or (not now and commands == table.removal()):
+        if not now:
+            return "" if commands == table.removal() else commands
+        if before == (commands, now):
             return ""
         # Sets of links follow them without a word, and the counters go on.
         (body, _, links), (body_before, _, links_before) = (one.partition(_FLUSH) for one in (commands, (before or [""])[0]))
@@ -322,15 +349,14 @@ class OwnTables:
         )
         return _FLUSH + links if is_links_only else commands
 
-    def _made(self, table: NftTable, commands: str, now: str, made: str, done: str) -> str:
-        """Remember it; say what was `done`."""
+    def _said(self, table: NftTable, commands: str, now: str, made: str, done: str) -> str:
+        """What was `done`, in words."""
         before = self._applied.get(table)
-        self._applied[table] = commands, made
         if now == made or done != commands:
             return ""
         if not now:
             return f"{table.what} was missing: added"
-        if not made:
+        if commands == table.removal():
             return f"{table.what} is not needed: removed"
         if before is not None and before[0] != commands:
             return Followed(f"{table.what} followed a change of {self._follows}: replaced")
@@ -356,7 +382,7 @@ def _contents(host: HostNetns, table: NftTable, commands: str) -> str:
     with host.netfilter() as sock:
         for name, kind in _SET.findall(commands):
             found = (attributes(body, NFGENMSG_BYTES) for body in sock.dump(_elements(table, name)))
-            elements = sorted(one for each in found for one in members(each[uapi.NFTA_SET_ELEM_LIST_ELEMENTS]))
+            elements = sorted({one for each in found for one in members(each.get(uapi.NFTA_SET_ELEM_LIST_ELEMENTS, b""))})
             lines += f"{kind} {name} {[one.hex() for one in elements]}\n"
     return lines
 
