@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -145,14 +146,22 @@ class OtherHands:
 
     @contextmanager
     def _taking(self, node: str, addresses: Iterable[str], *, cuts_link: bool) -> Iterator[None]:
-        """Note it before it is done, so that nobody sees the deed before the note; take the note back if it is refused."""
+        """Note it before it is done, so that nobody sees the deed before the note; take the note back if it is refused.
+
+        A link goes when the lab has taken it, which on a busy machine takes seconds: only then can the daemon know.
+        """
         count = len(self._lab.vpc.enis_of(self._lab.node(node).instance_id))
-        noted = self._book.took(node, addresses, at_s=self._history.now(), cuts_link=cuts_link, eni_count=count)
+        take = partial(self._book.took, node, tuple(addresses), cuts_link=cuts_link, eni_count=count)
+        noted = take(at_s=self._history.now())
         try:
             yield
         except (Ec2Error, LabError):
             self._book.gave_back(node, noted)
             raise
+        if cuts_link:
+            with suppress(LabError):
+                self._lab.settle()
+            take(at_s=self._history.now())
 
     def _attached(self, node: str) -> list[Eni]:
         """ENIs of a node that the daemon uses, its first one included."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lab.chaos.book import LINK_S
 from lab.chaos.expected_state import ExpectedState, PodRecord
 from lab.chaos.hands import OtherHands, pool_of
 from lab.chaos.healing import address_count, is_for_sandboxes
@@ -30,7 +31,9 @@ class Stage:
         self.vpc = vpc
         subnet = vpc.add_subnet("10.0.0.0/24", ipv6_cidr=f"{vpc.ipv6_cidr.network_address}/64" if vpc.ipv6_cidr else "")
         nodes = {name: vpc.add_instance(name=name, subnet_id=subnet.subnet_id) for name in ("node-a", "node-b")}
-        lab: Any = SimpleNamespace(vpc=vpc, nodes=nodes, node=nodes.__getitem__)
+        self.settled_at_s: list[float] = []
+        settle = lambda: self.settled_at_s.append(self.history.now())  # noqa: E731
+        lab: Any = SimpleNamespace(vpc=vpc, nodes=nodes, node=nodes.__getitem__, settle=settle)
         self.history = History()
         self.expected = ExpectedState(clock=self.history.now, cooldown_s=5.0, report=self.history.violate)
         self.eni_ids = {}
@@ -233,3 +236,10 @@ def test_every_deed_to_a_node_with_ipv6_can_be_done(ipv6_stage: Stage, what: str
     assert ipv6_stage.history.counts[f"fault hands {what}"]
     ipv6_stage.do(what)
     assert ipv6_stage.history.violations == []
+
+
+def test_a_link_that_goes_late_is_excused_from_then_on(stage: Stage) -> None:
+    """The lab unplugs when it comes to it; what the daemon gives until then nobody could know better."""
+    stage.do("detach-used")
+    (settled_at_s,) = stage.settled_at_s
+    assert stage.expected.book.takes().until_s["node-a", stage.used] >= settled_at_s + LINK_S
