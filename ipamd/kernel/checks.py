@@ -14,6 +14,7 @@ from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.family import IPV6, Family, IpAddress, family_of
 from ipamd.model.kernel import (
+    IPV6_OFF,
     KernelSurvey,
     Repaired,
     RepairedObject,
@@ -154,12 +155,12 @@ class SandboxRepair:
     sentences: list[str] = field(default_factory=list)
 
     def make(self, kind: RepairKind, changes: Iterable[tuple[Message, str]]) -> bool:
-        """Make changes of one kind, each with its sentence. A refusal becomes a sentence. Returns: whether any changed something."""
+        """Make changes of one kind, each with its sentence, or "". Returns: whether any sentence was of a change."""
         thing = RepairedObject(kind, str(self.spec.address))
         made = False
         for message, sentence in () if thing in self.held else changes:
             (outcome,) = self.sock.request([message])
-            if outcome.errno == 0:
+            if outcome.errno == 0 and sentence:
                 self.sentences.append(Repaired(sentence, thing))
                 made = True
             elif outcome.is_refused:
@@ -187,7 +188,9 @@ class SandboxRepair:
             # A MAC that is set takes the link's permanent neighbours along, also where it is the same.
             mac = "" if link.mac == spec.mac("host") else spec.mac("host")
             change = messages.change_link(link.index, step=f"set {link.name}", is_up=True, alias=spec.alias, mac=mac, mtu=mtu)
-            self.make(RepairKind.LINK, [(change, f"{'; '.join(one.what for one in differences)}: set")])
+            renewal = messages.renew_ipv6(link.index, mtu=link.mtu) if IPV6_OFF in differences[-1].what else []
+            said = f"{'; '.join(one.what for one in differences)}: set"
+            self.make(RepairKind.LINK, [*((one, "") for one in renewal), (change, said)])
         (neighbour,) = self.sock.request([messages.get_neighbour(link.index, spec.address)])
         if (wrong := wrong_neighbour(neighbour, spec)) and (mac := spec.mac("sandbox") or mac_inside(self.sock, link)):
             right = messages.add_neighbour(link.index, spec.address, mac=mac, step=f"set neighbour {spec.address}")

@@ -75,12 +75,12 @@ def wrong(link: messages.Link, wanted: Mapping[int, int]) -> dict[int, int]:
     return different
 
 
-def has_ipv6(link: messages.Link) -> bool:
-    """Whether IPv6 is on for a link (disable_ipv6 is 0); False in a kernel without IPv6."""
+def has_ipv6(link: messages.Link) -> bool | None:
+    """Whether IPv6 is on for a link (disable_ipv6 is 0); None where the kernel does not tell, as one without IPv6."""
     # An array of s32: the first is number 0. Source: the kernel's net/ipv6/addrconf.c, ipv6_store_devconf.
     values = _conf(link, IPV6, uapi.IFLA_INET6_CONF)
     start = uapi.IPV6_DEVCONF_DISABLE_IPV6 * _U32.size
-    return len(values) >= start + _U32.size and not _U32.unpack_from(values, start)[0]
+    return not _U32.unpack_from(values, start)[0] if len(values) >= start + _U32.size else None
 
 
 def _conf(link: messages.Link, family: Family, kind: int) -> bytes:

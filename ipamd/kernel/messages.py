@@ -152,6 +152,17 @@ def give_no_ipv6_address(index: int, *, step: str) -> Message:
     return Message(step, uapi.RTM_SETLINK, 0, body, frozenset({errno.EAFNOSUPPORT}))
 
 
+def renew_ipv6(index: int, *, mtu: int) -> list[Message]:
+    """Give a link the IPv6 settings that new links have, and no address; it is down after that, without routes and neighbours.
+
+    For disable_ipv6, which netlink does not take, where /proc/sys is read-only: an MTU below 1280 takes IPv6 off a link with its
+    settings. Source: the kernel's net/ipv6/addrconf.c, addrconf_notify (NETDEV_CHANGEMTU).
+    """
+    step = "renew IPv6"
+    without, again = change_link(index, step=step, is_up=False, mtu=1279), change_link(index, step=step, mtu=mtu)
+    return [without, again, give_no_ipv6_address(index, step=step)]
+
+
 def delete_link(index: int, *, step: str) -> Message:
     """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/performance.md)."""
     if index <= 0:

@@ -40,10 +40,11 @@ EGRESS_CHAINS = ("CNI-E4-", "CNI-E6-")
 FAMILY_NUMBERS = {one.nft: one.number for one in (IPV4, IPV6)}
 FAMILIES, HOOKS = ("inet", "netdev"), ("prerouting", "forward", "postrouting")
 """Families of nftables that see what every family sends; besides there are those of pool and egress."""
-EXAMPLE, ITS_LINK = "00000000000", "its link"
+EXAMPLE, ITS_LINK = "00000000000", "its link "
 OURS = "vpc-ipamd"
 """How the names of our own tables begin."""
 
+_DEVICES = re.compile(r"gress devices? (.*) priority")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 # Follow a forwarded packet through the filter chains of other software, as far as interfaces decide. Pure.
 #
@@ -612,7 +613,8 @@ class OtherSoftware:
                 for one in rules(name) or ():
                     is_chosen |= one.scope is Scope.BY_ADDRESS and one.verdict in (Verdict.ACCEPT, Verdict.RETURN)
                     for who in self._dropped(one, chain, primary_link):
-                        subject, is_cut = NODE if who == ITS_LINK else who, "/" not in who
+                        is_link = who.startswith(ITS_LINK)
+                        subject, is_cut = NODE if is_link else who, who == ITS_LINK + primary_link if is_link else "/" not in who
                         if is_cut or not is_chosen:
                             yield RoutingDifference(subject, f"{what} drops packets of {who}", False, show, is_cut)
         if any((chain.family, chain.table) == LEFT_TABLE for chain in chains):
@@ -621,7 +623,7 @@ class OtherSoftware:
             yield RoutingDifference(NODE, what, False, mend, is_cut=False)
 
     def _dropped(self, rule: Rule, chain: Chain, primary_link: str) -> Iterable[str]:
-        """Whose packets, all of them, a rule drops: addresses, prefixes, a host veth. What it drops of others' links is no matter."""
+        """Whose packets, all of them, a rule drops: addresses, prefixes, a host veth, devices. Links of others are no matter."""
         conditions = (*rule.incoming, *rule.outgoing)
         if rule.verdict is not Verdict.DROP:
             return ()
@@ -631,8 +633,13 @@ class OtherSoftware:
             return rule.addresses if is_own else ()
         links = (each.pattern for each in conditions if not each.is_negated)
         veths = [link for link in links if link.startswith(self._veth_prefix) and link[-1] != "*"]
-        is_device = chain.hook.endswith("gress") and not veths
-        return () if rule.scope is not Scope.ALL else [ITS_LINK] if is_device else veths[:1]
+        if rule.scope is not Scope.ALL:
+            return ()
+        if veths or not chain.hook.endswith("gress"):
+            return veths[:1]
+        listed = self._nft.run(f"list chain {chain.family} {chain.table} {chain.name}\n")  # JSON lacks devices in nftables 1.0.6
+        devices = re.findall(r'[^ "={},]+', "".join(_DEVICES.findall(listed)))
+        return [one if one.startswith(self._veth_prefix) else ITS_LINK + one for one in devices]
 
     def _in_legacy(self, primary_link: str, family: Family) -> Iterator[RoutingDifference]:
         tool = _KINDS[family.nft].tool

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 
-from ipamd.kernel import messages, uapi
+from ipamd.kernel import devconf, messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
@@ -291,6 +291,7 @@ def host_veth(link: messages.Link) -> HostVeth:
         master=link.master,
         is_egress=second is not None,
         is_branch=branch is not None or (key is None and is_strict_veth(link)),
+        has_ipv6=devconf.has_ipv6(link),
     )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.branch import Branch, encode_link_alias
 from ipamd.model.eni import MAIN_TABLE
-from ipamd.model.family import IpAddress, IpNetwork, family_of
+from ipamd.model.family import IPV6, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.record import dataclass, field
 
@@ -22,7 +22,7 @@ class HostVeth:
     `is_egress`: it is a sandbox's second link, and the address that for egress. `is_branch`: the address is a branch ENI's.
 
     `mac` is empty and `mtu` (bytes) 0 where they were not read. `kind` as the kernel names it: another kind is no veth of ours.
-    `master`: index of a bridge or other link that takes its packets, or 0.
+    `master`: index of a bridge or other link that takes its packets, or 0. `has_ipv6` is None where the kernel did not tell.
     """
 
     name: str
@@ -38,6 +38,7 @@ class HostVeth:
     master: int = 0
     is_egress: bool = False
     is_branch: bool = False
+    has_ipv6: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,6 +479,9 @@ def _branch_differences(spec: WiringSpec, branch: Branch, survey: KernelSurvey) 
     return found + [Difference(f"{one} leads elsewhere", RepairKind.RULE) for one in others]
 
 
+IPV6_OFF = "has IPv6 off (disable_ipv6)"
+
+
 def veth_differences(spec: WiringSpec, veth: HostVeth | None) -> list[Difference]:
     """Compare the host veth. It is the sandbox's if its alias or its MAC says so: one of both may have been changed."""
     who, mac = f"host link {spec.host_veth}", spec.mac("host")
@@ -498,6 +502,7 @@ def veth_differences(spec: WiringSpec, veth: HostVeth | None) -> list[Difference
         (has_mac, f"has MAC {veth.mac}, not {mac}"),
         (not spec.is_mtu_known or veth.mtu in (spec.mtu, 0), f"has MTU {veth.mtu}, not {spec.mtu}"),
         (veth.is_up, "is down"),
+        (veth.has_ipv6 is not False or family_of(spec.address) is not IPV6, IPV6_OFF),
     )
     return [Difference(f"{who} {what}", RepairKind.LINK) for is_right, what in found if not is_right]
 

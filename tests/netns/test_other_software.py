@@ -415,3 +415,31 @@ def test_dns_in_nftables_words(world, rule, is_blamed, hook):
     ).replace("; add rule", "\nadd rule")
     world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=script, text=True, timeout=20, check=True))
     assert [("drops DNS queries" in one) for one in found(world)] == [True] * is_blamed
+
+
+@pytest.mark.parametrize("hooked", ["netdev", "inet"])
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("device eth0", [(NODE, "eth0", True)]),
+        ("device docker0", [(NODE, "docker0", False)]),
+        ("device VETH", [("VETH", "VETH", True)]),
+        ("devices = { docker0, VETH }", [(NODE, "docker0", False), ("VETH", "VETH", True)]),
+    ],
+)
+def test_whom_a_drop_on_a_device_cuts_off(world, hooked, devices, expected):
+    """All by the node's own link, one by its veth; by another device nobody: it is named, and no pod is called cut off for it."""
+    world.fabric()
+    spec = world.spec(world.space())
+    world.wiring.wire(spec)
+    world.hostnet.setup_node(world.identity())
+    world.host.sh("ip link add docker0 type bridge")
+    devices = devices.replace("VETH", spec.host_veth)
+    chain = f"chain y {{ type filter hook ingress {devices} priority 0; drop; }}"
+    world.host.call(lambda: subprocess.run(["nft", f"table {hooked} x {{ {chain}; }}"], timeout=20, check=True))
+    world.hostnet.reconcile(identity=world.identity(), enis=[])
+    found = [one for one in world.hostnet.differences(identity=world.identity(), enis=[]) if " x y " in one.what]
+    told = sorted((one.subject, one.what.split()[-1], one.is_cut) for one in found)
+    assert told == sorted(tuple(spec.host_veth if part == "VETH" else part for part in one) for one in expected)
+    cut = {subject for subject, _, is_cut in told if is_cut}
+    assert world.hostnet.filtered() == cut

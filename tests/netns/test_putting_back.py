@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ipamd.model.family import IPV6
+from ipamd.kernel import routing
+from ipamd.model.family import IPV4, IPV6
 from ipamd.model.kernel import RepairedObject, RepairKind
 from tests.netns.conftest import EACH_FAMILY
 
@@ -43,6 +45,24 @@ def test_repair_puts_back_what_others_took(world, command, sentence):
     found = world.wiring.repair([spec])
     assert any(sentence.format(veth=spec.host_veth, ip=spec.address) in one for one in found), found
     assert world.wiring.check(spec) == []
+    assert world.wiring.repair([spec]) == []
+
+
+def test_ipv6_of_a_veth_is_turned_on_again(world, monkeypatch):
+    """What a check says is the setting, not only what went with it; put back where /proc/sys is read-only too, as in the daemon's
+    container."""
+    if world.family is IPV4:
+        pytest.skip("its sandboxes have no IPv6")
+    monkeypatch.setattr(routing, "SYSCTL_ROOT", Path("/nonexistent"))
+    spec = world.spec(world.space())
+    world.wiring.wire(spec)
+    before = world.host.snapshot()
+    world.host.sh(f"sysctl -qw net.ipv6.conf.{spec.host_veth}.disable_ipv6=1")
+    off = f"host link {spec.host_veth} has IPv6 off (disable_ipv6)"
+    assert world.wiring.check(spec)[0] == off
+    assert off in world.wiring.repair([spec])[0]
+    assert world.wiring.check(spec) == []
+    assert world.host.snapshot() == before
     assert world.wiring.repair([spec]) == []
 
 

@@ -167,6 +167,7 @@ BREAKAGES = {
 OF_IPV6 = {
     "the rest of the prefix removed": ("ip -6 route flush type unreachable table 113213", RepairKind.ROUTE),
     "networkd flushes foreign rules": ("ip -6 rule flush; ip -6 rule add prio 32766 lookup main", RepairKind.RULE),
+    "IPv6 of a veth turned off": ("sysctl -qw net.ipv6.conf.{veth}.disable_ipv6=1", RepairKind.LINK),
     "forwarding of IPv6 turned off": ("sysctl -qw net.ipv6.conf.all.forwarding=0", RepairKind.SYSCTL),
     "the chain of IPv6 flushed": ("nft flush chain ip6 vpc-ipamd-confine from_sandbox", RepairKind.NFT),
 }
