@@ -77,9 +77,8 @@ class AnnotationFacts(PodFactsSource):
 class KubeletFacts(PodFactsSource):
     """kubelet behind one channel, which connects at the first question and again after kubelet restarted. From any thread."""
 
-    def __init__(self, *, socket: str, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, *, socket: str) -> None:
         self._socket = socket
-        self._pause = pause
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
         self._stub = pods_pb2_grpc.PodsStub(self._channel)  # type: ignore[no-untyped-call]  # generated code
 
@@ -96,7 +95,7 @@ class KubeletFacts(PodFactsSource):
                 status: Any = error  # at run time every RpcError of a call carries code and details
                 if status.code() in PASSING and until - time.monotonic() > RETRY_S:
                     earlier = status
-                    self._pause(RETRY_S)
+                    time.sleep(RETRY_S)
                     continue
                 # What kubelet said before its last question's time was up says more than that.
                 is_late = status.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -107,7 +106,7 @@ class KubeletFacts(PodFactsSource):
 
     def wait(self, *, timeout_s: float) -> bool:
         """See the port."""
-        self._pause(min(POLL_S, timeout_s))
+        time.sleep(min(POLL_S, timeout_s))
         return True
 
     def close(self) -> None:

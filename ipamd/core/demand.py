@@ -37,7 +37,7 @@ class PoolStatus:
     kept: str = ""
     kind: Blocked = Blocked.GROWING
 
-    def shortage(self, delayed_by: Blocked = Blocked.GROWING) -> str:
+    def shortage(self, delayed_by: Blocked) -> str:
         """Why there is no address now; `delayed_by`: see `delay`."""
         throttled = "EC2 throttles it: " if delayed_by is Blocked.THROTTLED else ""
         return self.blocked_by or f"{throttled}{self.sentence}"

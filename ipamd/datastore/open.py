@@ -145,7 +145,7 @@ def open_datastore(
     return OpenedDatastore(store, report)
 
 
-def examine(path: Path, *, boot_id: str, lock_wait_s: float, family: Family = IPV4) -> OpenReport:
+def examine(path: Path, *, boot_id: str, lock_wait_s: float, family: Family) -> OpenReport:
     """Judge the file without changing it, through a read-only connection.
 
     Raises: SchemaVersionError if a later release wrote it; DatastoreError if the disk refuses or another process has it open.

@@ -65,14 +65,12 @@ class Spool:
         *,
         clock: Clock,
         pause: Callable[[float], None] = time.sleep,
-        lock_wait_s: float = LOCK_WAIT_S,
     ) -> None:
         self._lock_path = run_dir / "spool.lock"
         self._directory = run_dir / "spool"
         self._kept = run_dir / "spool-bad"
         self._clock = clock
         self._pause = pause
-        self._lock_wait_s = lock_wait_s
 
     def pending_count(self) -> int:
         """How many entries wait. Counted without the lock: one that is being written is not counted yet."""
@@ -101,7 +99,7 @@ class Spool:
 
     def _lock(self, handle: int) -> None:
         """Take the lock within the bound. It is polled: a blocking flock has no deadline."""
-        deadline = self._clock.monotonic() + self._lock_wait_s
+        deadline = self._clock.monotonic() + LOCK_WAIT_S
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -109,7 +107,7 @@ class Spool:
             except BlockingIOError:
                 if self._clock.monotonic() >= deadline:
                     raise TryAgainError(
-                        f"the spool lock {self._lock_path} was not free for {self._lock_wait_s:g} s",
+                        f"the spool lock {self._lock_path} was not free for {LOCK_WAIT_S:g} s",
                         details=f"a vpc-cni process holds it: `fuser {self._lock_path}` names it; DELs stay spooled until then",
                     ) from None
             except OSError as error:

@@ -326,7 +326,7 @@ class UnitOfWork:
         *,
         address: IpAddress | None = None,
         key: AttachmentKey | None = None,
-        detail: str = "",
+        detail: str,
     ) -> None:
         """Append a ledger row that no other change writes (a refusal, a repair, a verdict)."""
         self._log(event, address=address, key=key, detail=detail)

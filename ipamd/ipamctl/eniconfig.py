@@ -22,7 +22,7 @@ Document = tuple[str, Any]
 """Where a document came from, for people, and what is in it."""
 
 
-def convert(documents: Iterable[Document], *, zones: Mapping[str, str], primary_carries_pods: bool = False) -> CustomNetwork:
+def convert(documents: Iterable[Document], *, zones: Mapping[str, str], primary_carries_pods: bool) -> CustomNetwork:
     """Make the file's content.
 
     Args:

@@ -31,7 +31,7 @@ from ipamd.ports import VlanLinks
 class BranchLinks:
     """Makes and repairs VLAN links. Concurrency: as `KernelWiring`."""
 
-    def __init__(self, *, looker: routing.HostLooker, links: VlanLinks | None = None) -> None:
+    def __init__(self, *, looker: routing.HostLooker, links: VlanLinks | None) -> None:
         """`looker` knows the trunk's link by its MAC; `links` makes the link where the kernel cannot, None: the kernel does."""
         self._looker = looker
         self._links = links
@@ -54,10 +54,10 @@ class BranchLinks:
     def made(self, outcomes: Sequence[Outcome], spec: WiringSpec) -> tuple[int, bool]:
         """Read the answers to `ahead`. Returns: the index of the link that was made, 0 for none; whether it is on the trunk's link."""
         parent, (looked, *created, found) = self._looker.known(spec.trunk_mac), outcomes
-        link = messages.read_link(found.replies[0]) if found.replies else None
+        link = found.read(messages.read_link)
         if link is None or any(one.errno for one in created):
             return 0, False
-        trunk = messages.read_link(looked.replies[0]) if looked.replies else None
+        trunk = looked.read(messages.read_link)
         is_trunk = trunk is not None and parent is not None and (trunk.index, trunk.mac) == (parent.index, spec.trunk_mac)
         return link.index, is_trunk and trunk is not None and trunk.is_up and trunk.mtu >= spec.mtu
 

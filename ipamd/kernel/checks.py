@@ -32,7 +32,7 @@ REFUSALS = frozenset({errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL})
 
 
 def sandbox_differences(
-    sock: NetlinkSocket, spec: WiringSpec, *, host_link: messages.Link | None, is_arrival_only: bool = False
+    sock: NetlinkSocket, spec: WiringSpec, *, host_link: messages.Link | None, is_arrival_only: bool
 ) -> list[str]:
     """Compare the sandbox side, or only what packets need to arrive; `sock` is a socket of its namespace. Raises: WiringError.
 
@@ -70,7 +70,7 @@ def sandbox_differences(
         if sent.errno in REFUSALS and not is_arrival_only:
             found.append(f"a route in the sandbox refuses packets (the kernel says of {outside}: {sent.cause})")
     for outcome, (address, route, sentence) in zip(looked, wanted, strict=True):
-        taken = messages.read_route(outcome.replies[0]) if outcome.replies else None
+        taken = outcome.read(messages.read_route)
         if taken is None:
             found.append(f"{sentence} (the kernel says of {address}: {outcome.cause})")
         elif (taken.destination, taken.length, taken.via, taken.route_type) != route:
@@ -80,7 +80,7 @@ def sandbox_differences(
 
 def _gateway_differences(asked: Outcome, spec: WiringSpec) -> list[str]:
     """Compare a sandbox's entry for its next hop. A kernel that cannot be asked for one says nothing about it (I11)."""
-    mac, entry = spec.mac("host"), messages.read_neighbour(asked.replies[0]) if asked.replies else None
+    mac, entry = spec.mac("host"), asked.read(messages.read_neighbour)
     if entry is None and asked.errno not in messages.ABSENT:
         return []
     if entry is not None and entry.is_permanent and entry.mac == (mac or entry.mac):
@@ -105,7 +105,7 @@ def wrong_neighbour(asked: Outcome, spec: WiringSpec) -> str:
     """Say of the host's entry for a sandbox what is wrong, "" if it is right: others fixed it to a wrong MAC. Of IPv6, whose neighbour
     discovery is dropped, and of egress it may also be missing, or the kernel's own. One that cannot be asked for says nothing (I11).
     """
-    entry, mac = messages.read_neighbour(asked.replies[0]) if asked.replies else None, spec.mac("sandbox")
+    entry, mac = asked.read(messages.read_neighbour), spec.mac("sandbox")
     is_fixed = entry is not None and entry.is_permanent
     if (family_of(spec.address) is IPV6 or spec.is_egress) and not is_fixed and (entry or asked.errno in messages.ABSENT):
         return f"the neighbour {spec.address} on {spec.host_veth} is {entry.mac or 'not known' if entry else 'missing'}, not for good"
@@ -131,7 +131,7 @@ def find_link(sock: NetlinkSocket, which: str | int) -> messages.Link | None:
     if not which:
         return None
     (looked,) = sock.request([messages.get_link(which)])
-    return messages.read_link(looked.replies[0]) if looked.replies else None
+    return looked.read(messages.read_link)
 
 
 # Put right what something else on the node changed of one wired sandbox, object by object and without a dump of the whole node.

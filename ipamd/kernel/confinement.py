@@ -151,7 +151,7 @@ class Confinement:
             }
             asked = sock.request([messages.get_neighbour(index, address) for index, address in routes])
             for (index, address), outcome in zip(routes, asked, strict=True):
-                entry = messages.read_neighbour(outcome.replies[0]) if outcome.replies else None
+                entry = outcome.read(messages.read_neighbour)
                 if entry is not None and entry.is_permanent:
                     continue
                 if mac := checks.mac_inside(sock, theirs[index]) or (entry.mac if entry else ""):

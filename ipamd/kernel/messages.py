@@ -336,7 +336,7 @@ def delete_rule(
     return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
 
 
-def dump_connections(mark: int, *, without: int = 0) -> Message:
+def dump_connections(mark: int, *, without: int) -> Message:
     """Ask for tracked connections of IPv4 that carry all bits of a mark, and none of `without`. The kernel chooses.
 
     Source: the kernel's net/netfilter/nf_conntrack_netlink.c, ctnetlink_filter_match; include/uapi/linux/netfilter/nfnetlink.h.
@@ -354,12 +354,12 @@ def dump_links(*, kind: str = "") -> Message:
     return Message("dump of links", uapi.RTM_GETLINK, 0, body)
 
 
-def dump_addresses(family: Family = IPV4) -> Message:
+def dump_addresses(family: Family) -> Message:
     """Ask for all addresses of a family."""
     return Message("dump of addresses", uapi.RTM_GETADDR, 0, ADDRESS.pack(family.number, 0, 0, 0, 0))
 
 
-def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0, family: Family = IPV4) -> Message:
+def dump_routes(table: int, *, index: int = 0, family: Family) -> Message:
     """Ask for a family's routes of a table and of a link, or of all; none is fine. A kernel before 4.20 sends all: filter again."""
     body = ROUTE.pack(family.number, 0, 0, 0, 0, 0, 0, 0, 0)
     if table:
@@ -369,7 +369,7 @@ def dump_routes(table: int = uapi.RT_TABLE_UNSPEC, *, index: int = 0, family: Fa
     return Message("dump of routes", uapi.RTM_GETROUTE, 0, body, ABSENT)
 
 
-def dump_rules(family: Family = IPV4) -> Message:
+def dump_rules(family: Family) -> Message:
     """Ask for all rules of a family."""
     return Message("dump of rules", uapi.RTM_GETRULE, 0, ROUTE.pack(family.number, 0, 0, 0, 0, 0, 0, 0, 0))
 

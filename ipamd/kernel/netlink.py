@@ -15,7 +15,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from ipamd.kernel import uapi
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -49,6 +50,8 @@ _ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type
 _ERRNO = struct.Struct("=i")
 _TIMEVAL = struct.pack("@ll", RECEIVE_TIMEOUT_S, 0)
 
+_Read = TypeVar("_Read")
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -79,6 +82,10 @@ class Outcome:
     def cause(self) -> str:
         """The errno and the kernel's extended text, for messages."""
         return describe_errno(self.errno) + (f": {self.text}" if self.text else "")
+
+    def read(self, read: Callable[[bytes], _Read]) -> _Read | None:
+        """The first reply, read; None without one."""
+        return read(self.replies[0]) if self.replies else None
 
 
 class NetlinkSocket:

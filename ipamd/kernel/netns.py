@@ -42,9 +42,8 @@ class HostNetns:
     Concurrency: safe from any thread; steps of a list or dictionary are atomic.
     """
 
-    def __init__(self, *, fatal: Callable[[str], NoReturn] | None = None) -> None:
-        """Open the calling thread's namespace; `fatal` ends the process when a thread cannot return (tests replace it)."""
-        self._fatal = fatal or _die
+    def __init__(self) -> None:
+        """Open the calling thread's namespace."""
         self._fd = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
         self.identity = _identity(self._fd)
         self._idle: list[NetlinkSocket] = []
@@ -57,7 +56,7 @@ class HostNetns:
 
     def entered_at(self, fd: int) -> AbstractContextManager[None]:
         """Run the block in the namespace of a descriptor, then return."""
-        return entered(fd, fatal=self._fatal)
+        return entered(fd, fatal=_die)
 
     def netlink(self) -> AbstractContextManager[NetlinkSocket]:
         """Lend a netlink socket of the host. After an exception in the block it is closed: answers may be left in it."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ipamd.kernel import uapi
-from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, text_attribute
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, members, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import NFGENMSG_BYTES, Nftables, generation
 from ipamd.model.errors import WiringError
@@ -122,14 +122,6 @@ class Packet:
     outgoing: str
     is_dns: bool = False
 
-    def is_taken_whole(self, scope: Scope) -> bool:
-        """Whether a rule of a scope takes every such packet that fits its interfaces."""
-        return scope is Scope.ALL or (self.is_dns and scope is Scope.DNS)
-
-    def is_passed_over(self, scope: Scope) -> bool:
-        """Whether such a rule is as if it were not there."""
-        return scope is Scope.OTHER or (not self.is_dns and scope in (Scope.PART, Scope.DNS))
-
 
 Rules = Callable[[str], Sequence[Rule] | None]
 """The rules of a chain of one table, by its name; None if there is no such chain."""
@@ -153,11 +145,13 @@ def _follow(rules: Rules, chain: str, packet: Packet, budget: list[int]) -> Verd
     if budget[0] < 0:
         return Verdict.ACCEPT
     for rule in rules(chain) or ():
-        if packet.is_passed_over(rule.scope) or not (
+        is_nothing = rule.scope is Scope.OTHER or (not packet.is_dns and rule.scope in (Scope.PART, Scope.DNS))
+        if is_nothing or not (
             all(one.takes(packet.incoming) for one in rule.incoming) and all(one.takes(packet.outgoing) for one in rule.outgoing)
         ):
-            continue
-        is_whole = packet.is_taken_whole(rule.scope)
+            continue  # as if it were not there
+        # Else some of the packets that fit its interfaces may escape it.
+        is_whole = rule.scope is Scope.ALL or (packet.is_dns and rule.scope is Scope.DNS)
         if rule.verdict in (Verdict.JUMP, Verdict.GOTO):
             inner = _follow(rules, rule.target, packet, budget)
             if inner is Verdict.ACCEPT or (inner is Verdict.DROP and is_whole):
@@ -181,14 +175,7 @@ def _follow(rules: Rules, chain: str, packet: Packet, budget: list[int]) -> Verd
 
 JsonObject = Mapping[str, Any]
 
-_VERDICTS = {
-    "accept": Verdict.ACCEPT,
-    "drop": Verdict.DROP,
-    "reject": Verdict.DROP,
-    "return": Verdict.RETURN,
-    "jump": Verdict.JUMP,
-    "goto": Verdict.GOTO,
-}
+_VERDICTS = {one.value: one for one in Verdict if one is not Verdict.NONE} | {"reject": Verdict.DROP}
 _HARMLESS = frozenset({"counter", "log", "comment", "mangle"})
 """Statements that neither choose packets nor end a rule."""
 
@@ -484,14 +471,18 @@ def _entries(data: bytes, kind: _Kind) -> Iterator[tuple[int, tuple[int, str, Ru
         if not kind.entry.size <= target_offset <= size - _TARGET.size:
             raise ValueError(f"an entry of {size} bytes at {offset}")
         target_size, raw, _ = _TARGET.unpack_from(data, offset + target_offset)
-        target = raw.split(b"\0")[0].decode("ascii", "replace")
+        target = _text(raw)
         body = data[offset + target_offset + _TARGET.size : offset + target_offset + target_size]
         if target == "ERROR":
-            yield offset, (size, body[:30].split(b"\0")[0].decode("ascii", "replace"), None)
+            yield offset, (size, _text(body[:30]), None)
         else:
             matches = data[offset + kind.entry.size : offset + target_offset]
             yield offset, (size, "", _legacy_rule(head, matches, target, body, goto=kind.goto))
         offset += size
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0")[0].decode("ascii", "replace")
 
 
 def _legacy_rule(head: Sequence[Any], matches: bytes, target: str, body: bytes, *, goto: int) -> Rule:
@@ -522,7 +513,7 @@ def _matches(data: bytes) -> Iterator[tuple[str, bytes]]:
         size, raw, _ = _TARGET.unpack_from(data, offset)
         if size < _TARGET.size:
             raise ValueError(f"a match of {size} bytes")
-        yield raw.split(b"\0")[0].decode("ascii", "replace"), data[offset + _TARGET.size : offset + size]
+        yield _text(raw), data[offset + _TARGET.size : offset + size]
         offset += size
 
 
@@ -537,7 +528,7 @@ def _verdict(target: str, body: bytes, *, is_goto: bool) -> tuple[Verdict, int]:
 
 def _interface(name: bytes, mask: bytes, is_negated: int) -> tuple[Interface, ...]:
     """A name whose mask ends before its terminator is the beginning of one; the tool keeps the `+` that says so."""
-    text = name.split(b"\0")[0].decode("ascii", "replace")
+    text = _text(name)
     if not text:
         return ()
     counted = len(mask.rstrip(b"\0"))
@@ -741,8 +732,6 @@ BASE_CHAINS = (("nat", "PREROUTING"), ("nat", "POSTROUTING"), ("mangle", "PREROU
 _NODE_LOCAL = (b"Block Node Local Pod access via IPv4", b"Block Node Local Pod access via IPv6")
 COMMENTS = frozenset({b"AWS SNAT CHAIN", b"AWS, outbound connections", b"AWS, CONNMARK", b"AWS, primary ENI", *_NODE_LOCAL})
 
-_ATTRIBUTE = struct.Struct("=HH")
-
 
 def remove_left_chains(host: HostNetns, nft: Nftables, *, egress: Collection[str] | None) -> str:
     """Remove everything of its in one transaction; of the chains for egress of single sandboxes only these, or all for None.
@@ -798,12 +787,8 @@ def _is_left(rule: Mapping[int, bytes], jumps: Iterable[bytes]) -> bool:
         len(userdata) >= 2 and userdata[0] == 0
     ):  # a comment's type; newer iptables-nft may put it there: its length, text, terminator
         comments.add(userdata[2 : 2 + userdata[1]].rstrip(b"\0"))
-    expressions, offset = rule.get(uapi.NFTA_RULE_EXPRESSIONS, b""), 0
-    while offset + _ATTRIBUTE.size <= len(expressions):  # a list: many attributes of one kind
-        size, _ = _ATTRIBUTE.unpack_from(expressions, offset)
-        if size < _ATTRIBUTE.size:
-            break
-        expression = attributes(expressions[: offset + size], offset + _ATTRIBUTE.size)
+    for member in members(rule.get(uapi.NFTA_RULE_EXPRESSIONS, b"")):
+        expression = attributes(member, 0)
         name, data = expression.get(uapi.NFTA_EXPR_NAME, b"").rstrip(b"\0"), expression.get(uapi.NFTA_EXPR_DATA, b"")
         if name == b"immediate" and any(chain in data for chain in jumps):
             return True
@@ -811,5 +796,4 @@ def _is_left(rule: Mapping[int, bytes], jumps: Iterable[bytes]) -> bool:
             match = attributes(data, 0)
             if match.get(uapi.NFTA_MATCH_NAME, b"").rstrip(b"\0") == b"comment":
                 comments.add(match.get(uapi.NFTA_MATCH_INFO, b"").split(b"\0")[0])
-        offset += (size + 3) & ~3
     return bool(comments & COMMENTS)

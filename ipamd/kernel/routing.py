@@ -9,7 +9,7 @@ in one call and the address is added without its connected route, so traffic has
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -456,14 +456,13 @@ def wait_for_link(
     mac: MacAddress,
     *,
     veth_prefix: str,
-    timeout_s: float = LINK_WAIT_S,
-    monotonic: Callable[[], float] = time.monotonic,
+    timeout_s: float,
 ) -> messages.Link:
     """Find the link with a MAC, waiting for it up to `timeout_s`.
 
     Raises: WiringError if it does not appear; KernelDumpError.
     """
-    deadline = monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s
     listener = host.open_netlink(groups=uapi.RTMGRP_LINK)  # listen before looking, or a link that appears in between is missed
     try:
         while True:
@@ -471,7 +470,7 @@ def wait_for_link(
                 link = lowest_by_mac(survey.links_of(sock, kind=""), mac, veth_prefix)
             if link is not None:
                 return link
-            left_s = deadline - monotonic()
+            left_s = deadline - time.monotonic()
             if left_s <= 0 or not listener.wait(timeout_s=left_s):
                 raise WiringError(
                     f"no link with MAC {mac} appeared within {timeout_s:g} s",

@@ -146,7 +146,7 @@ def _with_prefixes(body: str, prefix: str, former: Collection[str]) -> str:
     return "\n".join(lines)
 
 
-def _mark_in(config: NetworkConfig, primary_link: str, former_marks: Collection[int] = ()) -> str:
+def _mark_in(config: NetworkConfig, primary_link: str, former_marks: Collection[int]) -> str:
     mark = f"{config.connmark:#x}"
     rules = []
     if config.node_port_support:
@@ -270,17 +270,10 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
         parts.append(chain("extra_source", "", extra))
     else:
         parts += [*_counters("returned"), _returned(config, other_veths)]
-    parts += [*_counters("foreign"), chain("from_sandbox", "", rules), *_from_strict([*rules[:-1], _MARKED], has_strict)]
-    # From the first packet on, before anybody could look where the link leads.
-    of_others = [f'meta iifkind "veth" {redirects}']
-    of_others += [f"{_NEW_VETH} fib saddr oifname {each} {_drop('foreign')}" for each in _names(config, other_veths)]
-    of_others += [f"{_NEW_VETH} jump as_strict"] if has_strict else []
-    of_others += _of_foreign(config, "foreign")
-    chains = _from_veths(config, other_veths, of_others, strict="from_strict" if has_strict else "")
-    return _table(IPV4, [*parts, _to_node(redirects), *chains])
+    return _table(IPV4, [*parts, *_served(config, other_veths, has_strict, rules, redirects)])
 
 
-def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served: bool = False, has_strict: bool = False) -> str:
+def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served: bool, has_strict: bool = False) -> str:
     """Return commands that replace the IPv6 table, as `ipv4_table` does. Extra sources are of IPv4.
 
     Router advertisements, redirects and neighbour messages of a sandbox would change the node's routing (CVE-2020-10749).
@@ -301,13 +294,24 @@ def ipv6_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
         f"ip6 saddr {{ ::, fe80::/10, ff00::/8 }} {_drop('source')}",
         f"fib saddr . iif oif missing {_drop('source')}",
     ]
-    counted = _counters("source", "redirect", "loopback", "listening", "discovery", "foreign")
+    counted = _counters("source", "redirect", "loopback", "listening", "discovery")
+    return _table(IPV6, [*counted, *_served(config, other_veths, has_strict, rules, redirects)])
+
+
+def _served(config: NetworkConfig, other_veths: Collection[str], has_strict: bool, rules: list[str], redirects: str) -> list[str]:
+    """What the tables of both families end with where sandboxes have one; the last of `rules` is about the source."""
+    # From the first packet on, before anybody could look where the link leads.
     of_others = [f'meta iifkind "veth" {redirects}']
     of_others += [f"{_NEW_VETH} fib saddr oifname {each} {_drop('foreign')}" for each in _names(config, other_veths)]
     of_others += [f"{_NEW_VETH} jump as_strict"] if has_strict else []
     of_others += _of_foreign(config, "foreign")
-    parts = [*counted, chain("from_sandbox", "", rules), *_from_strict([*rules[:-1], _MARKED], has_strict), _to_node(redirects)]
-    return _table(IPV6, [*parts, *_from_veths(config, other_veths, of_others, strict="from_strict" if has_strict else "")])
+    return [
+        *_counters("foreign"),
+        chain("from_sandbox", "", rules),
+        *_from_strict([*rules[:-1], _MARKED], has_strict),
+        _to_node(redirects),
+        *_from_veths(config, other_veths, of_others, strict="from_strict" if has_strict else ""),
+    ]
 
 
 def _from_strict(rules: Iterable[str], has_strict: bool) -> list[str]:
@@ -403,7 +407,7 @@ def _from_veths(
     *,
     hook: str = "prerouting",
     priority: str = _BEFORE_DEFRAG,
-    strict: str = "",
+    strict: str,
 ) -> list[str]:
     # By kind too, or a prefix such as `ens` would make sandboxes of the node's own links.
     rules = [f'iifname {names} meta iifkind "veth" goto from_sandbox' for names in _names(config, other_veths)]

@@ -52,8 +52,7 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
     (outside,) = sock.request([messages.look_up_route(far_off)])
     first = {spec.route_table: spec for spec in reversed(specs)}
     for spec in specs:
-        if second := spec.second:
-            yield from _of_second(sock, second, uplinks, str(spec.address))
+        yield from _of_second(sock, spec, uplinks)
         (looked,) = sock.request([messages.get_link(spec.host_veth)])
         if (veth := _living(looked)) is None:
             continue  # `wiring_differences` tells of it; a DEL that the disk refused is tried again by the runtime
@@ -75,8 +74,7 @@ def branch_differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks
     for spec in specs:
         if spec.branch is None:
             continue
-        if second := spec.second:
-            yield from _of_second(sock, second, uplinks, str(spec.address))
+        yield from _of_second(sock, spec, uplinks)
         looked = sock.request([messages.get_link(name) for name in (spec.host_veth, spec.branch.link)])
         veth, link = map(_living, looked)
         if veth is None or link is None:
@@ -94,17 +92,19 @@ def branch_differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks
 
 def _living(looked: Outcome) -> Link | None:
     """A link that was looked at, unless it is gone or on its way out."""
-    link = survey.read_link(looked.replies[0]) if looked.replies else None
+    link = looked.read(survey.read_link)
     return None if link is None or link.group == uapi.DYING_GROUP else link
 
 
-def _of_second(sock: NetlinkSocket, spec: WiringSpec, uplinks: Uplinks, subject: str) -> Iterator[RoutingDifference]:
+def _of_second(sock: NetlinkSocket, first: WiringSpec, uplinks: Uplinks) -> Iterator[RoutingDifference]:
+    if (spec := first.second) is None:
+        return
     far_off = family_of(spec.address).outside
     looked, outside = sock.request([messages.get_link(spec.host_veth), messages.look_up_route(far_off)])
     if (veth := _living(looked)) and not outside.errno and uapi.RT_TABLE_MAIN in uplinks:
         uplink, _ = uplinks[uapi.RT_TABLE_MAIN]
         packets = _Packet(veth, spec.address, far_off, uplink), _Packet(uplink, far_off, spec.address, veth)
-        yield from _of_one(sock, spec, veth, packets, subject)
+        yield from _of_one(sock, spec, veth, packets, str(first.address))
 
 
 def _of_one(
@@ -115,7 +115,7 @@ def _of_one(
     if wrong := checks.wrong_neighbour(neighbour, spec):
         yield RoutingDifference(subject, wrong)
     for packet, outcome in zip(packets, looked, strict=True):
-        route = messages.read_route(outcome.replies[0]) if outcome.replies else None
+        route = outcome.read(messages.read_route)
         if route is None or (route.index, route.route_type) != (packet.by.index, uapi.RTN_UNICAST):
             says = f"goes by table {route.table}" if route else f"is refused, {outcome.cause}"
             what = f"a packet of {spec.address} does not go by {packet.by.name}: `{packet}` {says}"

@@ -228,11 +228,14 @@ class KernelWiring(Wiring):
             if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or _identity(link) is not None:
                 raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
             alias = encode_alias(key, address, tag=IMPORTED_TAG)
-            batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
-            if family_of(address) is IPV6 and (mac := checks.mac_inside(host, link)):
-                batch.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
-            host.carry_out(batch, what=f"adoption of {link.name}")
+            host.carry_out(self._adoption(host, link, alias, address), what=f"adoption of {link.name}")
         return replace(veth, alias=alias, key=key, address=address)
+
+    def _adoption(self, host: NetlinkSocket, link: messages.Link, alias: str, address: IpAddress) -> list[Message]:
+        batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
+        if family_of(address) is IPV6 and (mac := checks.mac_inside(host, link)):
+            batch.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
+        return batch
 
     def stamp_branch(self, veth: HostVeth, led: Led, *, key: AttachmentKey, eni_id: EniId) -> tuple[HostVeth, VlanLink]:
         alias = encode_alias(key, led.address, tag=BRANCH_TAG)
@@ -252,10 +255,7 @@ class KernelWiring(Wiring):
                     f"{veth.name} or {led.link.name} changed while it was looked at", details="it is looked at again"
                 )
             # In one send: a VLAN link with our alias and without a sandbox of ours would be removed as nobody's.
-            named = messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
-            batch = [named, branches.naming(spec, led.branch, vlan.index)]
-            if family_of(led.address) is IPV6 and (mac := checks.mac_inside(host, link)):
-                batch.append(messages.add_neighbour(link.index, led.address, mac=mac, step=f"fix the neighbour {led.address}"))
+            batch = [branches.naming(spec, led.branch, vlan.index), *self._adoption(host, link, alias, led.address)]
             host.carry_out(batch, what=f"adoption of {link.name}")
         own = encode_link_alias(led.address, eni_id, led.branch)
         return (
@@ -469,7 +469,7 @@ class KernelWiring(Wiring):
                 vlan, outcomes, ahead = vlan * is_right, outcomes[len(ahead) :], []
             pairs: list[_Pair] = []
             for one, made, looked in zip(spec.links, outcomes[::2], outcomes[1::2], strict=True):
-                link = messages.read_link(looked.replies[0]) if looked.replies else None
+                link = looked.read(messages.read_link)
                 if made.errno or link is None:
                     break
                 pairs.append(_Pair(one, link.index, link.peer_index))

@@ -208,7 +208,7 @@ class ExportService(Service):
         self._wiring.repair(specs)
         self._wiring.write_former_rules(specs)
         survey = self._wiring.survey()
-        live = {veth.name for veth in survey.firsts if not veth.is_dying}
+        live = survey.living_names
         led = [one for one in attachments if one.branch is not None]
         # Without its VLAN link a sandbox is cut off, and an export changes nothing of that.
         cut_off = {one.host_veth for one in led if survey.vlan_of(one.address) is None}

@@ -43,8 +43,8 @@ class ImportService(Service):
         other: OtherDaemon,
         prefix: str,
         egress: Family,
-        has_branches: bool = False,
-        pod_facts: PodFactsSource | None = None,
+        has_branches: bool,
+        pod_facts: PodFactsSource | None,
     ) -> None:
         """`egress`: the family that is not the pool's, whatever the settings say: its plugin may have given addresses of it.
         `has_branches`: pods may have branch ENIs; `pod_facts`: who tells their annotations where the runtime does not."""

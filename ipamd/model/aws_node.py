@@ -186,6 +186,12 @@ def network_name_of(conflist: bytes) -> str:
     return name if isinstance(name, str) and _NETWORK.fullmatch(name) else NETWORK_NAME
 
 
+def _of_veth(veth_name: str, listed: Mapping[str, Sandbox], *, prefix: str) -> list[Sandbox]:
+    """The sandboxes of the pod that a host veth is named after; those alone that are ready, if there are."""
+    named = [one for one in listed.values() if pod_veth_name(one.pod_namespace, one.pod_name, prefix=prefix) == veth_name]
+    return [one for one in named if one.state is SandboxState.READY] or named
+
+
 def identify(
     veth_name: str,
     routed: IpAddress,
@@ -214,8 +220,7 @@ def identify(
         return entry.key, "its file and the kernel"
     if entry is not None and listed is not None and entry.key.container_id in listed:
         return entry.key, "its file, the kernel and the runtime"
-    named = [one for one in (listed or {}).values() if pod_veth_name(one.pod_namespace, one.pod_name, prefix=prefix) == veth_name]
-    ready = [one for one in named if one.state is SandboxState.READY] or named
+    ready = _of_veth(veth_name, listed or {}, prefix=prefix)
     if len(ready) == 1:
         return AttachmentKey(ready[0].container_id, IfName(POD_IFNAME)), "the kernel and the runtime"
     if len(ready) > 1:
@@ -276,8 +281,7 @@ def identify_branch(
     if listed is None:
         return "the runtime is silent, and its file has no pods with branch ENIs"
     prefix = STRICT_VETH_PREFIX if led.branch.is_strict else prefix
-    named = [one for one in listed.values() if pod_veth_name(one.pod_namespace, one.pod_name, prefix=prefix) == veth_name]
-    ready = [one for one in named if one.state is SandboxState.READY] or named
+    ready = _of_veth(veth_name, listed, prefix=prefix)
     if len(ready) != 1:
         return f"the runtime lists {counted(len(ready), 'sandbox')} of its pod, not 1"
     (sandbox,) = ready

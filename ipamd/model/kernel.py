@@ -115,6 +115,11 @@ class KernelSurvey:
         """The host veths of all sandboxes, whatever they are led to."""
         return (*self.veths, *self.branches)
 
+    @property
+    def living_names(self) -> set[str]:
+        """Of those that are not on their way out."""
+        return {veth.name for veth in self.firsts if not veth.is_dying}
+
     def vlan_of(self, address: IpAddress | None) -> VlanLink | None:
         """The living VLAN link that says to be for an address."""
         return next((one for one in self.vlans if address and one.address == address and not one.is_dying), None)

@@ -109,16 +109,13 @@ def differences(
             theirs = shown.addresses | shown.prefixes
             in_enis += [(absent, mac, one, eni.eni_id) for one in ours - theirs]
             more = theirs - ours  # of /80s one serves, whatever else is there
-            in_enis += [(unknown, mac, one, eni.eni_id) for one in more if not isinstance(one, IpNetwork) or _serves(one)]
+            serving = (one for one in more if not isinstance(one, IpNetwork) or not family_of(one).is_sparse)
+            in_enis += [(unknown, mac, one, eni.eni_id) for one in serving]
     of_list, of_enis = (
         frozenset(Difference(mac, kind, str(what)) for kind, mac, what, on in found if not recent.covers(kind, what, on=on))
         for found in (in_list, in_enis)
     )
     return of_list, of_enis
-
-
-def _serves(prefix: IpNetwork) -> bool:
-    return not family_of(prefix).is_sparse
 
 
 def sentence(differences: Collection[Difference]) -> str:

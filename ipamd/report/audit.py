@@ -198,7 +198,7 @@ def _kernel(sources: Sources, before: Snapshot, silent: list[str]) -> list[Findi
     if not survey.is_whole:
         silent.append("kernel: links or routes changed without pause: nothing is concluded from what was not seen")
     findings = against_kernel(before, survey, datastore=sources.datastore, locks=sources.locks)
-    wired = {veth.name for veth in survey.firsts if not veth.is_dying}
+    wired = survey.living_names
     busy = {held.key for held in sources.locks.held()}
     for one in before.attachments.values():
         if one.host_veth not in wired or one.key in busy or not one.netns or one.is_cut_off:

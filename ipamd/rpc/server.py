@@ -363,24 +363,24 @@ def prepare_run_dir(run_dir: Path) -> None:
         raise SettingsError(f"cannot keep others out of {run_dir}: {error.strerror}", details="mount it writable") from error
 
 
-def take_instance_lock(run_dir: Path, *, is_ended: Callable[[float], bool], wait_s: float = LOCK_WAIT_S) -> tuple[int, bool]:
+def take_instance_lock(run_dir: Path, *, is_ended: Callable[[float], bool]) -> tuple[int, bool]:
     """Become the only daemon of this run directory until the process exits; wait for a predecessor that is about to exit.
 
     Args:
         is_ended: waits for so many seconds, and tells whether this process was told to end.
     Returns: the file descriptor that holds the lock, and whether the lock file existed: /run is empty after a boot, so an existing
         file means that a daemon has run since.
-    Raises: NotServingError if another daemon holds the lock for `wait_s`, or this one is to end.
+    Raises: NotServingError if another daemon holds the lock for LOCK_WAIT_S, or this one is to end.
     """
     has_run_before = (run_dir / LOCK_NAME).exists()
     descriptor = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    tries = max(int(wait_s / LOCK_POLL_S), 1)
+    tries = max(int(LOCK_WAIT_S / LOCK_POLL_S), 1)
     for number in range(tries):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if number == 0:
-                log.warning("another vpc-ipamd serves, its end is awaited directory=%s wait_s=%.0f", run_dir, wait_s)
+                log.warning("another vpc-ipamd serves, its end is awaited directory=%s wait_s=%.0f", run_dir, LOCK_WAIT_S)
         else:
             return descriptor, has_run_before
         if is_ended(LOCK_POLL_S):

@@ -132,7 +132,7 @@ class SandboxJudge(Service):
         container_id = attachment.key.container_id
         host_veth = Presence.UNKNOWN
         if survey is not None:
-            names = {veth.name for veth in survey.firsts if not veth.is_dying}
+            names = survey.living_names
             host_veth = Presence.PRESENT if attachment.host_veth in names else Presence.ABSENT
         netns = host_veth  # of one that was adopted, its path is not known; a veth pair dies with its namespace
         if attachment.netns:

@@ -256,12 +256,13 @@ class QuarantineService(Service):
             refusal = self.adopt(veth, listed[veth.key.container_id], survey) if survey else "the kernel could not be read"
             if refusal:
                 log.warning("stays unplaced veth=%s sandbox=%s reason=%s", veth.name, veth.key, refusal)
-            else:
-                self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
+                return
         elif judgement.verdict is Verdict.UNWIRE_THEN_REAP:
             self._unwire(veth, address=veth.address)
             log.info("wiring was removed veth=%s sandbox=%s reason=%s", veth.name, veth.key, judgement.reasons[0])
-            self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
+        else:
+            return
+        self._set_unplaced({name: other for name, other in self._unplaced.items() if name != veth.name})
 
     def _unwire(self, veth: HostVeth, *, address: IpAddress | None) -> None:
         """Remove a veth, and with `address` its routes and rules. Raises: BusyError, WiringError, KernelDumpError."""

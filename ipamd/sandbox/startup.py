@@ -121,7 +121,7 @@ class StartupReconciler(Service):
             for address in unnamed.addresses:
                 self._quarantine_address(address, f"{unnamed.veth.name} has it: {unnamed.why}")
                 outcome.quarantined.append(f"{address} of {unnamed.veth.name}: {unnamed.why}")
-        wired = {veth.name for veth in survey.firsts if not veth.is_dying}
+        wired = survey.living_names
         outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
         self._remove_stray_routes()
         self._resolve_second_links()
