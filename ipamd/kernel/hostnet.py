@@ -470,7 +470,7 @@ class KernelHostNetwork(HostNetwork):
     def _of_others(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
         try:
-            return self._others.find(self._primary_name, addresses, sandboxes=[one.address for one in self._attachments()])
+            return self._others.find(self._primary_name, addresses)
         except WiringError:
             return []
 

@@ -25,7 +25,7 @@ from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, members, te
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import NFGENMSG_BYTES, Nftables, generation
 from ipamd.model.errors import WiringError
-from ipamd.model.family import IPV4, IPV6, Family, IpAddress, read_address, read_network
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress, read_address
 from ipamd.model.kernel import NODE, RoutingDifference
 from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted
@@ -102,8 +102,8 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. Every condition must hold; `target` is the chain of a jump or goto. `addresses`: the only ones that it takes, and
-    prefixes, if one condition says so.
+    """One rule. Every condition must hold; `target` is the chain of a jump or goto. `addresses`: the only ones that it takes, if
+    one condition says so.
     """
 
     verdict: Verdict
@@ -239,19 +239,13 @@ def _with_match(rule: Rule, body: JsonObject) -> Rule:
     payload = left.get("payload") if isinstance(left, dict) else None
     if isinstance(payload, dict) and payload.get("field") in ("saddr", "daddr"):
         is_all = operator == "==" and rule.scope is not Scope.BY_ADDRESS  # from one to another is less than all of either
-        return _narrowed(replace(rule, addresses=_addresses(right) if is_all else ()), Scope.BY_ADDRESS)
+        # A prefix may be meant, and which way the packets go decides whose they are: of single addresses alone there is no doubt.
+        named = tuple(one for one in _values(right) if isinstance(one, str)) if is_all else ()
+        return _narrowed(replace(rule, addresses=named), Scope.BY_ADDRESS)
     if operator == "in" and isinstance(left, dict) and left.get("ct") == {"key": "state"}:
         is_new = "new" in (right if isinstance(right, list) else [right])
         return rule if is_new else _narrowed(rule, Scope.OTHER)
     return _narrowed(rule, _flow(key, payload, right, is_negated=operator == "!="))
-
-
-def _addresses(right: object) -> tuple[str, ...]:
-    """The addresses and prefixes that a value or a set without a name has; ranges and names of sets are left out."""
-    values = _values(right)
-    prefixes = (value["prefix"] for value in values if isinstance(value, dict) and isinstance(value.get("prefix"), dict))
-    found = [f"{one.get('addr')}/{one.get('len')}" for one in prefixes]
-    return (*(value for value in values if isinstance(value, str)), *found)
 
 
 def _values(right: object) -> list[Any]:
@@ -567,11 +561,9 @@ class OtherSoftware:
         self._legacy = {family.nft: LegacyTables(host, family) for family in (IPV4, IPV6)}
         self._known: tuple[object, list[RoutingDifference]] | None = None  # generation, primary link, families; what was found
 
-    def find(
-        self, primary_link: str, addresses: Container[IpAddress] = (), *, sandboxes: Collection[IpAddress] = ()
-    ) -> list[RoutingDifference]:
-        """Everything found, each with the command that mends it, of single addresses only these, of prefixes those with `sandboxes`.
-        Raises: WiringError if nftables cannot be asked.
+    def find(self, primary_link: str, addresses: Container[IpAddress] = ()) -> list[RoutingDifference]:
+        """Everything found, each with the command that mends it, of single addresses only these. Raises: WiringError if nftables
+        cannot be asked.
 
         Cost: less than a millisecond while no rule changes.
         """
@@ -585,7 +577,7 @@ class OtherSoftware:
         else:
             found = self._known[1]
         names = (NODE, self._veth_prefix)
-        found = [one for one in found if one.subject.startswith(names) or _concerns(one.subject, addresses, sandboxes)]
+        found = [one for one in found if one.subject.startswith(names) or _is_one_of(one.subject, addresses)]
         return [*found, *(one for family in families for one in self._in_legacy(primary_link, family))]
 
     def _in_nft(self, chains: Sequence[Chain], primary_link: str, families: Container[str]) -> Iterator[RoutingDifference]:
@@ -600,21 +592,18 @@ class OtherSoftware:
                     listed = f"nft -a list chain {chain.family} {chain.table} {name}"
                     yield from self._obstacles(what, rules, (name, chain.policy_drops), primary_link, mend, listed)
                 show = f"nft -a list chain {chain.family} {chain.table} {name}, and delete that rule by its handle"
-                is_chosen = False  # who accepts some by address may mean to drop the others
                 for one in rules(name) or ():
-                    is_chosen |= one.scope is Scope.BY_ADDRESS and one.verdict in (Verdict.ACCEPT, Verdict.RETURN)
                     for who in self._dropped(one, chain, primary_link):
                         is_link = who.startswith(ITS_LINK)
-                        subject, is_cut = NODE if is_link else who, who == ITS_LINK + primary_link if is_link else "/" not in who
-                        if is_cut or not is_chosen:
-                            yield RoutingDifference(subject, f"{what} drops packets of {who}", False, show, is_cut)
+                        is_cut = not is_link or who == ITS_LINK + primary_link
+                        yield RoutingDifference(NODE if is_link else who, f"{what} drops packets of {who}", False, show, is_cut)
         if any((chain.family, chain.table) == LEFT_TABLE for chain in chains):
             what = f"nftables table {' '.join(LEFT_TABLE)} of amazon-vpc-cni-k8s marks connections besides ours"
             mend = f"remove the DaemonSet aws-node, then: nft delete table {' '.join(LEFT_TABLE)}"
             yield RoutingDifference(NODE, what, False, mend, is_cut=False)
 
     def _dropped(self, rule: Rule, chain: Chain, primary_link: str) -> Iterable[str]:
-        """Whose packets, all of them, a rule drops: addresses, prefixes, a host veth, devices. Links of others are no matter."""
+        """Whose packets, all of them, a rule drops: addresses, a host veth, devices. Links of others are no matter."""
         conditions = (*rule.incoming, *rule.outgoing)
         if rule.verdict is not Verdict.DROP:
             return ()
@@ -697,12 +686,9 @@ class OtherSoftware:
         return f"{where} iifname '\"{prefix}*\"' accept; {where} oifname '\"{prefix}*\"' accept"
 
 
-def _concerns(text: str, addresses: Container[IpAddress], sandboxes: Collection[IpAddress]) -> bool:
+def _is_one_of(text: str, addresses: Container[IpAddress]) -> bool:
     with suppress(ValueError):  # a set's name, or what nft made of it
-        if "/" not in text:
-            return read_address(text) in addresses
-        network = read_network(text)
-        return any(one in network for one in sandboxes)
+        return read_address(text) in addresses
     return False
 
 
