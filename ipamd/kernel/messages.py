@@ -12,6 +12,7 @@ import errno
 import struct
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, attribute, attributes, text_attribute
@@ -300,42 +301,6 @@ def add_neighbour(index: int, address: IpAddress, *, mac: str, step: str) -> Mes
     return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
 
 
-def add_rule(
-    priority: int,
-    *,
-    table: int,
-    source: IpAddress | IpNetwork | None = None,
-    destination: IpAddress | IpNetwork | None = None,
-    mark: int = 0,
-    incoming: str = "",
-    protocol: int = 0,
-    family: Family = IPV4,
-) -> Message:
-    """Add a rule for a source, for a destination, for a mark, which is its own mask, for the name of the link by which a packet comes,
-    or for every packet; present is fine.
-
-    `family`: of a rule that names no address. `protocol`: by its number, of a rule for it alone.
-    """
-    body, words = _rule(priority, table, source, destination, mark, family, incoming, protocol)
-    return Message(f"add rule {words}", uapi.RTM_NEWRULE, _ADD, body, PRESENT)
-
-
-def delete_rule(
-    priority: int,
-    *,
-    table: int,
-    source: IpAddress | IpNetwork | None = None,
-    destination: IpAddress | IpNetwork | None = None,
-    mark: int = 0,
-    incoming: str = "",
-    protocol: int = 0,
-    family: Family = IPV4,
-) -> Message:
-    """Remove one rule, selected as for `add_rule`; absent is fine. `table` 0: whatever it looks up."""
-    body, words = _rule(priority, table, source, destination, mark, family, incoming, protocol)
-    return Message(f"delete rule {words}", uapi.RTM_DELRULE, 0, body, ABSENT)
-
-
 def dump_connections(mark: int, *, without: int) -> Message:
     """Ask for tracked connections of IPv4 that carry all bits of a mark, and none of `without`. The kernel chooses.
 
@@ -380,16 +345,21 @@ def _address_body(index: int, address: IpAddress, length: int, *, flags: int = 0
 
 
 def _rule(
+    what: str,
+    kind: int,
+    flags: int,
+    tolerated: frozenset[int],
     priority: int,
+    *,
     table: int,
-    source: IpAddress | IpNetwork | None,
-    destination: IpAddress | IpNetwork | None,
-    mark: int,
-    family: Family,
-    incoming: str,
-    protocol: int,
-) -> tuple[bytes, str]:
-    """Pack a rule; also return it as `ip rule` prints it."""
+    source: IpAddress | IpNetwork | None = None,
+    destination: IpAddress | IpNetwork | None = None,
+    mark: int = 0,
+    incoming: str = "",
+    protocol: int = 0,
+    family: Family = IPV4,
+) -> Message:
+    """Pack a rule; the step says it as `ip rule` prints it."""
     small = table if table < 256 else uapi.RT_TABLE_UNSPEC
     family = _of(destination or source, family)
     (to_length, to), (by_length, by) = map(_selected, (destination, source))
@@ -411,7 +381,19 @@ def _rule(
         body += attribute(uapi.FRA_IP_PROTO, bytes([protocol]))
         words += f" ipproto {protocol}"
     body += _u32(uapi.FRA_PRIORITY, priority) + (_u32(uapi.FRA_TABLE, table) if table else b"")
-    return body, f"{words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
+    step = f"{what} rule {words} lookup {'main' if table == uapi.RT_TABLE_MAIN else table}"
+    return Message(step, kind, flags, body, tolerated)
+
+
+add_rule = partial(_rule, "add", uapi.RTM_NEWRULE, _ADD, PRESENT)
+"""Add a rule for a source, for a destination, for a mark, which is its own mask, for the name of the link by which a packet comes,
+or for every packet; present is fine.
+
+`family`: of a rule that names no address. `protocol`: by its number, of a rule for it alone.
+"""
+
+delete_rule = partial(_rule, "delete", uapi.RTM_DELRULE, 0, ABSENT)
+"""Remove one rule, selected as for `add_rule`; absent is fine. `table` 0: whatever it looks up."""
 
 
 def _selected(one: IpAddress | IpNetwork | None) -> tuple[int, bytes]:
