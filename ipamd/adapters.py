@@ -217,7 +217,7 @@ def _wiring(
         failpoint("kernel." + "-".join(step.split()[:2]))
         return False
 
-    is_strict = not settings.network.extra_source_cidrs
+    is_strict = not settings.network.extra_sources
     return KernelWiring(
         host,
         veth_prefix=settings.network.veth_prefix,

@@ -60,7 +60,7 @@ class Confinement:
         # Without the tables of ARP and bridges, which a kernel may lack, sources of packets are checked all the same.
         self._tables = OwnTables(host, nft, follows=follows, optional={ruleset.ARP, ruleset.BRIDGE})
         self._links = list[int]()  # those of others of which it is known where they lead
-        self._wanted = devconf.host_veth(is_strict=not config.extra_source_cidrs)
+        self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
         self._strict_veths = frozenset[str]()  # those that the kernel's rules led to branch ENIs, until they are gone
         self._veths_in_order: list[messages.Link] | None = None  # the last ones that needed no setting
@@ -74,7 +74,7 @@ class Confinement:
 
     def is_source_checked(self) -> bool:
         """Whether that is so, and without extra sources: with them a sandbox may send from addresses that are not routed to it."""
-        return not self.config.extra_source_cidrs and self.is_in_place() is True
+        return not self.config.extra_sources and self.is_in_place() is True
 
     def repair(self, *, is_silent: bool = False) -> list[str]:
         """Put tables and settings in place. Returns: one sentence per repair, and one per part that was refused; each is tried.
@@ -215,7 +215,7 @@ class Confinement:
 
     def _overruled(self) -> list[WiringError]:
         """The sysctl that takes effect from allowed extra sources: the kernel uses the higher value of all links' and the veth's."""
-        if not self.config.extra_source_cidrs:
+        if not self.config.extra_sources:
             return []
         try:
             with self._host.entered():

@@ -258,11 +258,11 @@ def ipv4_table(config: NetworkConfig, *, other_veths: Collection[str], is_served
         redirects,
         # The kernel takes 0.0.0.0 to a broadcast address for DHCP, and `fib` lets it pass.
         f"ip saddr 0.0.0.0/8 {drop_source}",
-        f"fib saddr . iif oif missing {'jump extra_source' if config.extra_source_cidrs else drop_source}",
+        f"fib saddr . iif oif missing {'jump extra_source' if config.extra_sources else drop_source}",
     ]
     parts = _counters("source", "redirect", "loopback")
-    if config.extra_source_cidrs:
-        parts.append(_cidr_set("extra_sources", config.extra_source_cidrs))
+    if config.extra_sources:
+        parts.append(_cidr_set("extra_sources", config.extra_sources))
         # Whatever the CIDRs: no address of the node, and none of another sandbox on it.
         extra = [f"ip saddr != @extra_sources {drop_source}", f"fib saddr type local {drop_source}"]
         extra += [f"fib saddr oifname {names} {drop_source}" for names in _names(config, other_veths)]

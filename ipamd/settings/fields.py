@@ -204,6 +204,11 @@ class NetworkConfig:
         return IPV6 if self.ipv6 else IPV4
 
     @property
+    def extra_sources(self) -> tuple[IPv4Network, ...]:
+        """Those of pods of IPv4."""
+        return () if self.ipv6 else self.extra_source_cidrs
+
+    @property
     def egress(self) -> Family | None:
         """The other family, if sandboxes may reach it by the node's own address."""
         if self.ipv6:
@@ -483,6 +488,7 @@ OF_IPV4 = frozenset(
         "AWS_VPC_CNI_NODE_PORT_SUPPORT",
         "AWS_VPC_K8S_CNI_CONNMARK",
         "ENABLE_V6_EGRESS",
+        "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
     }
 )
 """What means nothing with pods of IPv6: there is one /80, on the primary ENI, without SNAT, and no reply leaves by another ENI; IPv6

@@ -147,7 +147,7 @@ class World:
 
     def new_wiring(self, failpoint=None):
         """Another adapter on the same host."""
-        is_strict = not self.config.extra_source_cidrs
+        is_strict = not self.config.extra_sources
         families = (self.family, *ruleset.families(self.config, ())[1:])
         return KernelWiring(self.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, is_strict=is_strict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
-from ipaddress import ip_network
+from ipaddress import IPv4Network, ip_network
 
 import pytest
 
@@ -425,3 +425,14 @@ def test_a_kernel_without_ipv6_has_no_egress(make_world, monkeypatch):
     world.hostnet.setup_node(world.identity())
     assert world.hostnet.egress()[0] is None
     assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
+
+
+@pytest.mark.parametrize("family", [IPV6], ids=["ipv6"])
+def test_extra_sources_do_not_open_the_way_out_for_ipv4(make_world, family):
+    """They are of pods of IPv4: on v4if0 sources are checked as without them, by table and by veth."""
+    node = Node(make_world, extra_source_cidrs=(IPv4Network("192.0.2.0/24"),))
+    node.hostnet.confine_sandboxes()
+    assert "extra_source" not in node.host.sh("nft list table ip vpc-ipamd-confine")
+    assert node.hostnet.is_source_checked()
+    for veth in (node.specs[0].host_veth, node.seconds[0].host_veth):
+        assert node.host.sh(f"cat /proc/sys/net/ipv4/conf/{veth}/rp_filter") == "1\n"

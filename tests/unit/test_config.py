@@ -423,6 +423,15 @@ def test_what_pods_of_ipv6_have_from_the_vpc_is_no_egress() -> None:
     assert load({"ENABLE_V6_EGRESS": "true", "ENABLE_V4_EGRESS": "false"}).network.egress is IPV6
 
 
+def test_extra_sources_are_of_pods_of_ipv4() -> None:
+    """With pods of IPv6 only egress is of IPv4, and has the node's address outside: there it has no meaning, and opens nothing."""
+    given = {"VPC_IPAMD_EXTRA_SOURCE_CIDRS": "192.0.2.0/24"}
+    settings = load(OF_IPV6 | given)
+    assert settings.meaningless() == ("VPC_IPAMD_EXTRA_SOURCE_CIDRS",)
+    assert settings.network.extra_sources == ()
+    assert load(given).network.extra_sources == (IPv4Network("192.0.2.0/24"),)
+
+
 def test_a_pool_of_ipv6() -> None:
     """Pods of IPv6 have one /80: what is set of targets and of translation means nothing, and is named, not refused (I15)."""
     given = OF_IPV6 | {"WARM_IP_TARGET": "5", "ENABLE_PREFIX_DELEGATION": "true", "AWS_VPC_K8S_CNI_EXTERNALSNAT": "true"}
@@ -538,6 +547,7 @@ def test_every_setting_is_read(name: str) -> None:
         "unmarked_pods": "refuses_unmarked",
         **dict.fromkeys(("ipv4", "ipv6"), "family"),
         **dict.fromkeys(("v4_egress", "v6_egress"), "egress"),
+        "extra_source_cidrs": "extra_sources",
         **dict.fromkeys(("pod_eni", "pod_groups_mode"), "branch_mode"),
     }
     through = other.get(field_name, field_name)
