@@ -65,6 +65,8 @@ class FakeWiring:
         self.trunks: set[MacAddress] = {TRUNK}
         self.vlans: dict[int, VlanLink] = {}
         """By ID: the kernel lets no second one be made on a trunk's link."""
+        self.torn: dict[int, IpAddress] = {}
+        """VLAN links by ID, with their addresses, that a test tore and nobody has made again."""
         self.branch_routes: set[BranchRoute] = set()
         """Of sandboxes that another software wired."""
         self.cut: list[str] = []
@@ -357,6 +359,12 @@ class FakeWiring:
         name = f"vlan.eth.{vlan}"
         self.vlans[vlan] = VlanLink(name, 700 + vlan, vlan, mac, alias, 3, False, True, address, EniId(eni_id), branch)
 
+    def tear_vlan(self, vlan: int) -> None:
+        """Somebody deletes a VLAN link; the kernel's notification of it is lost."""
+        with self.lock:
+            if (address := self.vlans.pop(vlan).address) is not None:
+                self.torn[vlan] = address
+
     def _add_vlan(self, spec: WiringSpec, branch: Branch) -> None:
         if spec.trunk_mac not in self.trunks:
             raise BranchPendingError(f"the link of the trunk ENI, {spec.trunk_mac or 'whose MAC is not known'}, is not there")
@@ -364,6 +372,7 @@ class FakeWiring:
         if before is not None and any(one.address == before.address for one in self.wired.values()):
             self.cut.append(f"{before.name} of {before.address}")
         alias = encode_link_alias(spec.address, spec.eni_id, branch)
+        self.torn.pop(branch.vlan, None)
         self.vlans[branch.vlan] = VlanLink(
             branch.link, 700 + branch.vlan, branch.vlan, branch.mac, alias, 3, False, True, spec.address, spec.eni_id, branch
         )

@@ -22,6 +22,7 @@ from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.pb import introspection_pb2 as pb
+from ipamd.report.sources import CutOff
 from ipamd.settings import CloudConfig, DaemonConfig, NetworkConfig, PoolConfig, Settings, TakeoverConfig
 from ipamd.settings.fields import POLICY_OFF
 from tests.fakes.aws_node import OURS, THEIRS
@@ -252,12 +253,18 @@ class GraphNode(FakeNode):
         return self.attacher.attach_sandbox(request, deadline=deadline, steps=Steps(self.clock))
 
     def audit(self) -> list[str]:
-        """What the audit calls a violation, in the thread of a request."""
+        """What the audit calls a violation, in the thread of a request, but for `without_network`."""
         reply = self.app.introspection.Audit(pb.AuditRequest())
         rows = [str(one) for one in self.datastore.audit()]
         return rows + [
-            f"{one.severity} {one.subject}: {one.what}" for one in reply.findings if "violation" in str(one.severity).lower()
+            f"{one.severity} {one.subject}: {one.what}"
+            for one in reply.findings
+            if "violation" in str(one.severity).lower() and one.subject != "network"
         ]
+
+    def without_network(self) -> list[CutOff]:
+        """The living sandboxes of which the daemon says that they have none."""
+        return self.app.introspection.sources.without_network()
 
     def offer(self, pool: PoolConfig) -> None:
         """Change the pool's settings while the daemon runs; the next life has them too."""

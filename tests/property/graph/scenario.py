@@ -534,7 +534,7 @@ class Run:
         known = {one.address for one in self.node.datastore.attachments()} if self.node.is_serving else set()
         if vlans := sorted(vlan for vlan, link in self.node.wiring.vlans.items() if link.address in known):
             self.say(f"somebody deletes VLAN link {(vlan := draw.choice(vlans))}")
-            del self.node.wiring.vlans[vlan]
+            self.node.wiring.tear_vlan(vlan)
 
     def _step_trunk(self, draw: Random) -> None:
         """The trunk's link is out of sight for a while."""
@@ -555,9 +555,12 @@ class Run:
 
     def _step_lose_datastore(self, draw: Random) -> None:
         if self.node.is_up:
-            for pod in self._live():  # both copies of what leads it are lost: it is told of, and stays as it is
+            torn = self.node.wiring.torn
+            for pod in self._live():  # of whom the storm took both copies: told of, and stays as it is (docs/security-groups.md)
                 given = pod.workload.given if pod.workload and pod.has_branch else None
-                pod.is_forfeited |= given is not None and given[0] not in self.node.wiring.vlans
+                if given and torn.get(given[0]) == pod.address:
+                    self.say(f"{pod.name} loses its row, and VLAN link {given[0]} is deleted")
+                    pod.is_forfeited = True
             self.node.loses_datastore = True
             self.node.crash_now("with its datastore")
 
@@ -703,6 +706,11 @@ class Run:
         self._until(self.world.monotonic() + 60.0)
         forfeited = [str(pod.address) for pod in self._live() if pod.is_forfeited]
         found = [one for one in found if not any(f" {address}:" in one for address in forfeited)]
+        found += [
+            f"{one.who} is without network: {one.cause}: {one.address}"
+            for one in self.node.without_network()
+            if str(one.address) not in forfeited
+        ]
         live = {pod.name: pod.address for pod in self._live()}
         rows = {str(one.key.container_id): one.address for one in self.node.datastore.attachments()}
         kept = {pod.name for pod in self._live() if not pod.is_forfeited}
@@ -724,7 +732,7 @@ class Run:
             raise Violation(self.outcome.problems[0])
 
     def _vlans_differ(self) -> list[str]:
-        """Each pod with a branch ENI has its VLAN link, and there is no other; the agent is owed nothing, and lacks nobody."""
+        """Each pod with a branch ENI has its VLAN link, and no other is there; who lost it is told of; the agent is owed nothing."""
         if not self.has_branches:
             return []
         given = {
@@ -734,6 +742,9 @@ class Run:
         }
         there = {vlan: link.address for vlan, link in self.node.wiring.vlans.items() if not link.is_dying}
         found = [] if given == there else [f"VLAN links: {there}, and pods have {given}"]
+        told = {one.address for one in self.node.without_network()}
+        if silent := [pod.name for pod in self._live() if pod.has_branch and pod.is_forfeited and pod.address not in told]:
+            found.append(f"nobody tells that {silent} are without network")
         if owed := self.node.app.policy.due() if self.node.app.policy else ():
             found.append(f"the agent is owed {sorted(map(str, owed))}")
         return found
