@@ -155,7 +155,7 @@ class Confinement:
                 if entry is not None and entry.is_permanent:
                     continue
                 if mac := checks.mac_inside(sock, theirs[index]) or (entry.mac if entry else ""):
-                    sock.request([messages.add_neighbour(index, address, mac=mac, step=f"fix the neighbour {address}")])
+                    sock.request([messages.add_neighbour(index, address, mac=mac)])
 
     def _look_at_veths(self) -> list[messages.Link]:
         """All host veths of ours that are in use, and the links to branch ENIs; none if every dump was interrupted: the next repair
