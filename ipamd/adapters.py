@@ -216,13 +216,12 @@ def _wiring(
         failpoint("kernel." + "-".join(step.split()[:2]))
         return False
 
-    is_strict = not settings.network.extra_sources
     return KernelWiring(
         host,
         veth_prefix=settings.network.veth_prefix,
         families=lambda: ruleset.families(settings.network, datastore.attachments()),
         failpoint=kernel_failpoint,
-        is_strict=is_strict,
+        is_strict=not settings.network.extra_sources,
         looker=looker,
         vlan_links=vlan_links,
     )

@@ -190,8 +190,7 @@ class KernelWiring(Wiring):
                 # Another route to an address through its link: only a link that is down has none.
                 batch, links = [], [each for each, answer in looked if _may_lead_to(each[0], answer)]
             for each, _ in links:
-                step = f"take link {each.name} down"
-                down = messages.change_link(each.index, step=step, is_up=False, group=uapi.DYING_GROUP)
+                down = messages.change_link(each.index, step=f"take link {each.name} down", is_up=False, group=uapi.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
             host.carry_out(batch, what=what)
         return found
@@ -592,8 +591,13 @@ def _creation(spec: WiringSpec, netns: int) -> Message:
 def _routeless(link: messages.Link, address: IpAddress, *, tables: Iterable[int]) -> Iterable[Message]:
     """Mark a link as dying and remove the routes to its address through it."""
     for table in tables:
-        step = f"delete route {address} dev {link.name} table {table}"
-        yield messages.delete_route(address, length=address.max_prefixlen, table=table, index=link.index, step=step)
+        yield messages.delete_route(
+            address,
+            length=address.max_prefixlen,
+            table=table,
+            index=link.index,
+            step=f"delete route {address} dev {link.name} table {table}",
+        )
     group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
     yield replace(group, tolerated=messages.ABSENT)
 
