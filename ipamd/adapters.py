@@ -23,7 +23,6 @@ from ipamd.kernel.routing import HostLooker
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.errors import DatastoreError, SettingsError
-from ipamd.model.family import IpNetwork
 from ipamd.model.record import dataclass, field
 from ipamd.model.subnets import CustomNetwork, parse
 from ipamd.node_info import NodeInfo
@@ -217,13 +216,12 @@ def _wiring(
         failpoint("kernel." + "-".join(step.split()[:2]))
         return False
 
-    is_strict = not settings.network.extra_sources
     return KernelWiring(
         host,
         veth_prefix=settings.network.veth_prefix,
         families=lambda: ruleset.families(settings.network, datastore.attachments()),
         failpoint=kernel_failpoint,
-        is_strict=is_strict,
+        is_strict=not settings.network.extra_sources,
         looker=looker,
         vlan_links=vlan_links,
     )
@@ -257,10 +255,6 @@ def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock
     )
 
 
-def _sparse_prefixes(datastore: Datastore) -> frozenset[IpNetwork]:
-    return frozenset(row.prefix for row in datastore.addresses() if row.is_rest and row.prefix is not None)
-
-
 def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatastore, node_info: NodeInfo) -> KernelHostNetwork:
     """The host's routing, which goes by the network's settings of the moment."""
     made = KernelHostNetwork(
@@ -268,7 +262,11 @@ def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatas
         config=current.now.network,
         nft=Nftables(host),
         attachments=opened.datastore.attachments,
-        prefixes=lambda: _sparse_prefixes(opened.datastore) if current.now.network.family.is_sparse else (),
+        prefixes=lambda: {
+            row.prefix
+            for row in (opened.datastore.addresses() if current.now.network.family.is_sparse else ())
+            if row.is_rest and row.prefix is not None
+        },
     )
     current.follow(lambda now: now.network, lambda config: made.use(config, node_info.identity()))
     return made

@@ -378,8 +378,11 @@ class App:
         for call in self.adapters.ec2.calls_under_way():
             detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
             detail += f", refused {counted(call.refusal_count, 'time')}, last: {call.last_refusal}" if call.refusal_count else ""
-        call_count = sum(report.count for report in self.adapters.ec2.call_reports().values())
-        return CloudView(reachable=reachable, call_count=call_count, detail=detail)
+        return CloudView(
+            reachable=reachable,
+            call_count=sum(report.count for report in self.adapters.ec2.call_reports().values()),
+            detail=detail,
+        )
 
 
 def compose_pool(
@@ -396,8 +399,7 @@ def compose_pool(
     node_info, settings, is_intact = adapters.node_info, current.now, adapters.opened.report.is_intact
     identity, ec2, book = node_info.identity, adapters.ec2, EniBook(context)
     remember_released(book, (adapters.opened.datastore if is_intact else adapters.history).read_since, adapters.clock)
-    limits = Limits(context, ec2=ec2)
-    subnets = _subnets(context, adapters, settings, book=book, limits=limits)
+    subnets = _subnets(context, adapters, settings, book=book, limits=Limits(context, ec2=ec2))
     resyncs = ResyncScheduler(context, unplaced=unplaced)
     enis = EniService(
         context,

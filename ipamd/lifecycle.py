@@ -267,8 +267,7 @@ class Lifecycle:
 
     def _replay_spool(self) -> None:
         with self._health.stage("spool") as stage:
-            deadline = Deadline.after(self._app.context.clock, REPLAY_DEADLINE_S)
-            count = self._app.spooled_deletes.replay(deadline=deadline)
+            count = self._app.spooled_deletes.replay(deadline=Deadline.after(self._app.context.clock, REPLAY_DEADLINE_S))
             stage.detail = f"{counted(count, 'DEL')} carried out"
 
     def _restore(self, listed: dict[str, Sandbox] | None) -> None:

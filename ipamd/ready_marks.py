@@ -9,7 +9,6 @@ ID; a lost mark only makes the next start wait again.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from ipamd.core.health import Health
 from ipamd.model.errors import NotServingError
 from ipamd.model.pool import assignable_count
 from ipamd.model.words import counted
-from ipamd.settings.settings_file import content_of
+from ipamd.settings.settings_file import content_of, created
 
 log = logging.getLogger(__name__)
 
@@ -121,10 +120,6 @@ class ServedMark:
     def _write(self) -> None:
         now_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
         temporary = self._path.with_name(f".{SERVED_NAME}")
-        temporary.unlink(missing_ok=True)  # of a daemon that was killed in between, or somebody's link
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(descriptor, f"{self._boot_id}\n{now_ms}\n".encode())
-        finally:
-            os.close(descriptor)
+        with created(temporary, 0o600) as stream:
+            stream.write(f"{self._boot_id}\n{now_ms}\n".encode())
         temporary.replace(self._path)

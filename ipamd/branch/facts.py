@@ -100,8 +100,7 @@ class KubeletFacts(PodFactsSource):
                 # What kubelet said before its last question's time was up says more than that.
                 is_late = status.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 said = (earlier if is_late else None) or status
-                is_of_pod = said.code() is grpc.StatusCode.NOT_FOUND
-                return PodFacts(Wish.UNKNOWN, self._why(said, names.pod_uid), is_of_pod=is_of_pod)
+                return PodFacts(Wish.UNKNOWN, self._why(said, names.pod_uid), is_of_pod=said.code() is grpc.StatusCode.NOT_FOUND)
             return _read(reply, request)
 
     def wait(self, *, timeout_s: float) -> bool:

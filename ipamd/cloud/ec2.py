@@ -116,8 +116,10 @@ class BotoEc2(Ec2Calls, Ec2):
         def look() -> DescribedEni:
             eni = self.describe_eni(eni_id)
             if eni.attachment_status != "attached":
-                details = f"EC2 says: {eni.attachment_status or 'not attached'}; it is described again later"
-                error = CloudError(f"ENI {eni_id} is not attached after {ATTACHING.total_s:.0f} s", details=details)
+                error = CloudError(
+                    f"ENI {eni_id} is not attached after {ATTACHING.total_s:.0f} s",
+                    details=f"EC2 says: {eni.attachment_status or 'not attached'}; it is described again later",
+                )
                 raise AttemptError(error, Outcome.BUSY)
             return eni
 

@@ -266,8 +266,9 @@ def failed(api: str, subject: str, failure: Failure) -> AttemptError:
         advice = f"it may have taken effect; Describe will show it (HTTP_TIMEOUT sets the wait for {endpoint})"
     else:
         advice = "the request or the AWS configuration is wrong; report it with this line"
-        details = f"{failure.names[0]}: {cause}; {advice}"
-        return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=details))
+        return AttemptError(
+            CloudError(f"EC2 {api} was not called for {subject}", details=f"{failure.names[0]}: {cause}; {advice}")
+        )
     return AttemptError(CloudError(message, details=f"{cause}; {advice}"), outcome)
 
 

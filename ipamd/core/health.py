@@ -242,9 +242,11 @@ class Health:
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people, and count it if it shows a defect of ours."""
         self.count_defects(defect_of(error), 1)
-        ends_with = error.ends_with if isinstance(error, IpamError) else ""
         self._last_error = ErrorReport(
-            self._clock.now(), printable(what, most=WHAT_MAX), printable(str(error)), ends_with=ends_with
+            self._clock.now(),
+            printable(what, most=WHAT_MAX),
+            printable(str(error)),
+            ends_with=error.ends_with if isinstance(error, IpamError) else "",
         )
 
     def report_refused_change(self, error: DatastoreError) -> None:

@@ -196,8 +196,7 @@ class PoolIndex:
 
     def put(self, address: Address) -> None:
         """Count an address in, and offer it if it may be given. Its ENI must be known."""
-        is_offered = self._may_be_given(address)
-        self.slots[address.eni_id].put(address, is_held=self._is_held(address), is_offered=is_offered)
+        self.slots[address.eni_id].put(address, is_held=self._is_held(address), is_offered=self._may_be_given(address))
 
     def drop(self, address: Address) -> None:
         """Count out an address that was put as it is here."""

@@ -394,8 +394,9 @@ class UnitOfWork:
         Returns: the attachment as it is now. UnknownAttachmentError, which does not fail the unit, if there is none.
         """
         known = self._attached(key)
-        detail = f"its ENI's table is {route_table} now, and was {known.route_table}"
-        return self._amend(replace(known, route_table=route_table), detail=detail)
+        return self._amend(
+            replace(known, route_table=route_table), detail=f"its ENI's table is {route_table} now, and was {known.route_table}"
+        )
 
     @change
     def rename_veth(self, key: AttachmentKey, *, host_veth: str) -> Attachment:
@@ -405,8 +406,9 @@ class UnitOfWork:
         """
         known = self._attached(key)
         detail = f"its host veth is {host_veth} now, and was {known.host_veth}"
-        result = renamed_result(known.result, known.host_veth, host_veth)
-        return self._amend(replace(known, host_veth=host_veth, result=result), detail=detail)
+        return self._amend(
+            replace(known, host_veth=host_veth, result=renamed_result(known.result, known.host_veth, host_veth)), detail=detail
+        )
 
     @change
     def find_other(self, address: IpAddress, *, other_address: IpAddress) -> None:

@@ -358,8 +358,9 @@ class Steps(Service):
         asked = work.operation
         assert isinstance(asked, Assign)
         work.outcome = "allocated"
-        asked_count = asked.supply_count
-        work.conflicts = self._enis.add_addresses(asked.eni_id, work.addresses, work.prefixes, asked_count=asked_count).kept
+        work.conflicts = self._enis.add_addresses(
+            asked.eni_id, work.addresses, work.prefixes, asked_count=asked.supply_count
+        ).kept
 
     def _read(self, work: Work) -> State | None:
         """Recover an allocation whose answer was lost: read the ENI's addresses from EC2."""

@@ -29,7 +29,7 @@ from ipamd.model.sandbox import RuntimeInfo
 from ipamd.ports import Clock
 from ipamd.settings import Settings
 from ipamd.settings.fields import FROM_ANNOTATIONS
-from ipamd.settings.settings_file import content_of
+from ipamd.settings.settings_file import content_of, created
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def difference(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSION
     path = settings.daemon.conflist_path
     try:
         is_other = os.path.lexists(path) and not path.is_file()
-        return "had been changed" if is_other or content_of(str(path)) != _content(settings, versions).encode() else ""
+        return "had been changed" if is_other or content_of(str(path)) != _content(settings, versions) else ""
     except FileNotFoundError:
         return "was missing"
     except OSError as error:
@@ -97,13 +97,10 @@ def write(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) ->
     content = _content(settings, versions)
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        if not path.is_symlink() and (path.is_file() or path.is_dir()) and content_of(str(path)) == content.encode():
+        if not path.is_symlink() and (path.is_file() or path.is_dir()) and content_of(str(path)) == content:
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        # What lies there is of a daemon that was killed, or a stranger's link: neither is written into.
-        scratch.unlink(missing_ok=True)
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        with os.fdopen(descriptor, "w") as stream:
+        with created(scratch, 0o644) as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
@@ -113,8 +110,8 @@ def write(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) ->
     return path
 
 
-def _content(settings: Settings, versions: tuple[str, ...]) -> str:
-    return json.dumps(render(settings, versions), indent=2) + "\n"
+def _content(settings: Settings, versions: tuple[str, ...]) -> bytes:
+    return f"{json.dumps(render(settings, versions), indent=2)}\n".encode()
 
 
 # The plugins that sandboxes need beside ours: the start waits for them, and they are looked at as long as the daemon serves.

@@ -24,7 +24,7 @@ from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
 from ipamd.model.record import dataclass, field
 from ipamd.model.words import printable
 from ipamd.ports import Clock
-from ipamd.settings.settings_file import content_of
+from ipamd.settings.settings_file import content_of, created
 
 SUMS_NAME = "SHA256SUMS"
 """Beside the plugins in the image: what `tools/build_reference_plugins.sh` built."""
@@ -145,7 +145,6 @@ class Bundle:
     def _copy(self, name: str) -> Path:
         """Write a whole, checked copy beside its place. Returns: its path. Raises: ValueError if it is damaged."""
         scratch = self._directory / SCRATCH.format(name)
-        scratch.unlink(missing_ok=True)  # of a daemon that was killed, or a stranger's link
         digest = hashlib.sha256()
         try:
             with (self._source / name).open("rb") as source, _create(scratch, MODE) as copy:
@@ -166,16 +165,15 @@ class Bundle:
         record = self._directory / RECORD_NAME
         recorded = _read_list(record) | {name: self._wanted[name]}
         scratch = record.with_name(SCRATCH.format(RECORD_NAME.lstrip(".")))
-        scratch.unlink(missing_ok=True)
         with _create(scratch, 0o644) as stream:
             stream.write("".join(f"{digest}  {each}\n" for each, digest in sorted(recorded.items())).encode())
         scratch.replace(record)
 
 
 def _create(path: Path, mode: int) -> BinaryIO:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    os.fchmod(descriptor, mode)  # whatever the umask is
-    return os.fdopen(descriptor, "wb")
+    stream = created(path, mode)
+    os.fchmod(stream.fileno(), mode)  # whatever the umask is
+    return stream
 
 
 def _read_list(path: Path) -> dict[str, str]:

@@ -62,13 +62,13 @@ def probe(settings: Settings, *, is_real: bool) -> dict[str, Any]:
             return as_dict(subject)
 
 
-def read_links(directory: Path = LINKS_DIR) -> frozenset[str]:
+def read_links() -> frozenset[str]:
     """Read the MACs of the links of this network namespace. Raises: OSError."""
     found = set()
-    for name in os.listdir(directory):  # noqa: PTH208  # names are enough
+    for name in os.listdir(LINKS_DIR):  # noqa: PTH208  # names are enough
         # One may go while we read, or is a file such as bonding_masters.
         with suppress(FileNotFoundError, NotADirectoryError):
-            found.add((directory / name / "address").read_text().strip().lower())
+            found.add((LINKS_DIR / name / "address").read_text().strip().lower())
     return frozenset(found)
 
 

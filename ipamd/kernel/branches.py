@@ -169,8 +169,7 @@ class BranchLinks:
 def naming(spec: WiringSpec, branch: Branch, index: int) -> Message:
     """Name and raise a VLAN link."""
     alias = encode_link_alias(spec.address, spec.eni_id, branch)
-    step = f"name and raise {branch.link}"
-    return messages.change_link(index, step=step, is_up=True, alias=alias, ipv4_conf=devconf.BRANCH)
+    return messages.change_link(index, step=f"name and raise {branch.link}", is_up=True, alias=alias, ipv4_conf=devconf.BRANCH)
 
 
 def own_addresses(branch: Branch, index: int) -> list[Message]:
@@ -204,8 +203,7 @@ def host_side(spec: WiringSpec, branch: Branch, *, link: int, veth: int) -> list
 
 def rule(make: Callable[..., Message], one: IncomingRule, branch: Branch) -> Message:
     """Add or delete a rule: `make` is `messages.add_rule` or `delete_rule`."""
-    family = family_of(branch.gateway)
-    return make(dataplane.BRANCH_PRIORITY, table=one.table, incoming=one.incoming, family=family)
+    return make(dataplane.BRANCH_PRIORITY, table=one.table, incoming=one.incoming, family=family_of(branch.gateway))
 
 
 def _route(one: BranchRoute, indexes: dict[str, int]) -> Message:

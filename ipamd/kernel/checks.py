@@ -193,7 +193,7 @@ class SandboxRepair:
             self.make(RepairKind.LINK, [*((one, "") for one in renewal), (change, said)])
         (neighbour,) = self.sock.request([messages.get_neighbour(link.index, spec.address)])
         if (wrong := wrong_neighbour(neighbour, spec)) and (mac := spec.mac("sandbox") or mac_inside(self.sock, link)):
-            right = messages.add_neighbour(link.index, spec.address, mac=mac, step=f"set neighbour {spec.address}")
+            right = messages.add_neighbour(link.index, spec.address, mac=mac)
             self.make(RepairKind.LINK, [(right, f"{wrong}: set")])
         if spec.branch and spec.branch.is_strict:
             return

@@ -56,9 +56,10 @@ class Confinement:
         """What led into sandboxes at the last look."""
         self.dropped = dict[str, int]()
         """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
-        follows = "the host veths' names or of a setting"
         # Without the tables of ARP and bridges, which a kernel may lack, sources of packets are checked all the same.
-        self._tables = OwnTables(host, nft, follows=follows, optional={ruleset.ARP, ruleset.BRIDGE})
+        self._tables = OwnTables(
+            host, nft, follows="the host veths' names or of a setting", optional={ruleset.ARP, ruleset.BRIDGE}
+        )
         self._links = list[int]()  # those of others of which it is known where they lead
         self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
         self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
@@ -155,7 +156,7 @@ class Confinement:
                 if entry is not None and entry.is_permanent:
                     continue
                 if mac := checks.mac_inside(sock, theirs[index]) or (entry.mac if entry else ""):
-                    sock.request([messages.add_neighbour(index, address, mac=mac, step=f"fix the neighbour {address}")])
+                    sock.request([messages.add_neighbour(index, address, mac=mac)])
 
     def _look_at_veths(self) -> list[messages.Link]:
         """All host veths of ours that are in use, and the links to branch ENIs; none if every dump was interrupted: the next repair

@@ -89,8 +89,10 @@ class NoticeSocket:
                 self._socket.close()
                 raise
         except OSError as exc:
-            details = f"{describe_errno(exc.errno or 0)}; the host is compared on the clock only"
-            raise WiringError("the kernel's notifications could not be subscribed to", details=details) from exc
+            raise WiringError(
+                "the kernel's notifications could not be subscribed to",
+                details=f"{describe_errno(exc.errno or 0)}; the host is compared on the clock only",
+            ) from exc
 
     def fileno(self) -> int:
         """The descriptor, for poll(2)."""
@@ -115,8 +117,10 @@ class NoticeSocket:
                 break
             except OSError as exc:
                 if exc.errno != errno.ENOBUFS:
-                    details = f"{describe_errno(exc.errno or 0)}; they are opened again"
-                    raise WiringError("the kernel's notifications cannot be read", details=details) from exc
+                    raise WiringError(
+                        "the kernel's notifications cannot be read",
+                        details=f"{describe_errno(exc.errno or 0)}; they are opened again",
+                    ) from exc
                 is_overrun = True
                 continue
             if sender == 0:  # the kernel's port
@@ -214,9 +218,12 @@ def host_events(notices: Iterable[Notice], *, host: HostNetns, veth_prefix: str)
                 changes[changed] = None
         elif kind in ROUTES:
             if not host.is_own(port) and (route := messages.read_route(body)).table != uapi.RT_TABLE_LOCAL:
-                is_gone = kind == uapi.RTM_DELROUTE
                 changed = HostChange(
-                    ChangeKind.ROUTE, address=route.destination, length=route.length, table=route.table, is_gone=is_gone
+                    ChangeKind.ROUTE,
+                    address=route.destination,
+                    length=route.length,
+                    table=route.table,
+                    is_gone=kind == uapi.RTM_DELROUTE,
                 )
                 changes[changed] = None
         elif kind in ADDRESSES:

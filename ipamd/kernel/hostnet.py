@@ -366,8 +366,9 @@ class KernelHostNetwork(HostNetwork):
     ) -> list[RoutingDifference]:
         macs = [eni.mac for eni in secondary]
         with self._host.netlink() as sock:
-            family = self._config.family
-            return routing.foreign_differences(sock, look, identity=identity, secondary=macs, addresses=addresses, family=family)
+            return routing.foreign_differences(
+                sock, look, identity=identity, secondary=macs, addresses=addresses, family=self._config.family
+            )
 
     def _repair_node(
         self,

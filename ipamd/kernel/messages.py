@@ -72,10 +72,10 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
     return Message(f"create veth {name} and {peer_name}", uapi.RTM_NEWLINK, _ADD, body)
 
 
-def create_vlan(name: str, *, vlan: int, parent: int, mac: str, group: int = 0) -> Message:
+def create_vlan(name: str, *, vlan: int, parent: int, mac: str) -> Message:
     """Create an 802.1Q link on the link with index `parent`, whose MTU it takes; EEXIST if that has one with this ID, of any name.
 
-    It begins in a group. Source: the kernel's net/8021q/vlan_netlink.c.
+    It begins in group 0. Source: the kernel's net/8021q/vlan_netlink.c.
     """
     data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.IFLA_VLAN_ID, struct.pack("=H", vlan)))
     body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
@@ -83,7 +83,7 @@ def create_vlan(name: str, *, vlan: int, parent: int, mac: str, group: int = 0) 
             text_attribute(uapi.IFLA_IFNAME, name),
             _u32(uapi.IFLA_LINK, parent),
             attribute(uapi.IFLA_ADDRESS, _mac(mac)),
-            _u32(uapi.IFLA_GROUP, group),
+            _u32(uapi.IFLA_GROUP, 0),
             attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, uapi.VLAN_KIND) + data),
         )
     )
@@ -294,11 +294,11 @@ def get_neighbour(index: int, address: IpAddress) -> Message:
     return Message(f"look at neighbour {address}", uapi.RTM_GETNEIGH, 0, body)
 
 
-def add_neighbour(index: int, address: IpAddress, *, mac: str, step: str) -> Message:
+def add_neighbour(index: int, address: IpAddress, *, mac: str) -> Message:
     """Add a permanent neighbour entry, or replace the entry of the address."""
     body = NEIGHBOUR.pack(family_of(address).number, index, uapi.NUD_PERMANENT, 0, 0)
     body += attribute(uapi.NDA_DST, address.packed) + attribute(uapi.NDA_LLADDR, _mac(mac))
-    return Message(step, uapi.RTM_NEWNEIGH, _PUT, body)
+    return Message(f"set neighbour {address}", uapi.RTM_NEWNEIGH, _PUT, body)
 
 
 def dump_connections(mark: int, *, without: int) -> Message:

@@ -270,8 +270,10 @@ class NetlinkSocket:
                 data, (port, _) = self._socket.recvfrom(self._datagram_bytes)
             return data
         except OSError as exc:  # EAGAIN after SO_RCVTIMEO, ENOBUFS after an overrun
-            details = f"{describe_errno(exc.errno or 0)} after at most {RECEIVE_TIMEOUT_S} s; it is tried again"
-            raise WiringError(f"{step}: the kernel's answer was lost", details=details) from exc
+            raise WiringError(
+                f"{step}: the kernel's answer was lost",
+                details=f"{describe_errno(exc.errno or 0)} after at most {RECEIVE_TIMEOUT_S} s; it is tried again",
+            ) from exc
 
 
 def must(outcomes: Iterable[Outcome], what: str) -> None:

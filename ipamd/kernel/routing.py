@@ -108,8 +108,9 @@ def address_removal(
     """
     network = family_of(one.address).network((one.address, one.length), strict=False)
     others = any(each.is_secondary and each.length == one.length and each.address in network for each in ours)
-    step = f"delete address {one.address}/{one.length} from {who}"
-    change = messages.delete_address(link.index, one.address, length=one.length, step=step)
+    change = messages.delete_address(
+        link.index, one.address, length=one.length, step=f"delete address {one.address}/{one.length} from {who}"
+    )
     # Source: the kernel's Documentation/networking/ip-sysctl.rst, promote_secondaries; systemd sets it for all links.
     promote = (f"net/ipv4/conf/{link.name}/promote_secondaries", "1") if others and not one.is_secondary else None
     return Repair(RepairKind.ADDRESS, f"{who} had a foreign address {one.address}/{one.length}", "removed", change, promote)
@@ -168,8 +169,9 @@ def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> li
         is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
         is_own = rule.priority == dataplane.FROM_ENI_PRIORITY and rule.source in own_source
         if is_own or (is_ours and not successors):
-            source = family.network((rule.source, rule.source_length))
-            found.append(messages.delete_rule(rule.priority, table=table, source=source))
+            found.append(
+                messages.delete_rule(rule.priority, table=table, source=family.network((rule.source, rule.source_length)))
+            )
     return found
 
 
@@ -334,8 +336,10 @@ def sysctl(key: str, *, wanted: str, is_set: bool = False) -> str:
         return (SYSCTL_ROOT / key).read_text(encoding="ascii").strip()
     except OSError as exc:
         command = f"sysctl -w {key.replace('/', '.')}={wanted}"
-        details = f"{exc.strerror}; run `{command}` on the node, or let the init container do it"
-        raise WiringError(f"sysctl {key} could not be set to {wanted}", details=details) from exc
+        raise WiringError(
+            f"sysctl {key} could not be set to {wanted}",
+            details=f"{exc.strerror}; run `{command}` on the node, or let the init container do it",
+        ) from exc
 
 
 def rest_repairs(look: HostLook, prefixes: Collection[IpNetwork]) -> Iterator[Repair]:
@@ -354,8 +358,9 @@ def rest_repairs(look: HostLook, prefixes: Collection[IpNetwork]) -> Iterator[Re
             yield Repair(RepairKind.ROUTE, f"{change.step.removeprefix('add ')} was missing", "added", change)
     for prefix, one in there.items():
         if prefix not in prefixes:
-            step = f"delete unreachable {prefix} table {table}"
-            change = messages.delete_route(one.destination, length=one.length, table=table, index=0, step=step)
+            change = messages.delete_route(
+                one.destination, length=one.length, table=table, index=0, step=f"delete unreachable {prefix} table {table}"
+            )
             yield Repair(RepairKind.ROUTE, f"unreachable {prefix} table {table} is not needed", "removed", change)
 
 

@@ -86,7 +86,13 @@ def replace_table(
     if has_snat:
         chains.append(_cidr_set("exempt", [*vpc_cidrs, *config.exclude_snat_cidrs]))
         chains.append(_mark_out(config))
-        chains.append(_snat(config, primary_address))
+        rules = [
+            'oifname "lo" return',
+            f'oifname "{BRANCH_LINKS}" return',
+            "ip daddr @exempt return",
+            f"fib daddr type != local snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}",
+        ]
+        chains.append(chain("snat_out", "type nat hook postrouting priority srcnat + 10; policy accept;", rules))
     if not chains:
         return SNAT.removal()
     body = _with_prefixes("\n".join(chains), config.veth_prefix, former.veth_prefixes)
@@ -161,16 +167,6 @@ def _mark_out(config: NetworkConfig) -> str:
     selector = f'iifname "{config.veth_prefix}*" ct state new fib daddr type != local ip daddr != @exempt'
     rule = f"{selector} ct mark set ct mark or {mark} meta mark set meta mark or {mark}"
     return chain("mark_out", "type filter hook prerouting priority dstnat + 10; policy accept;", [rule])
-
-
-def _snat(config: NetworkConfig, primary_address: IPv4Address) -> str:
-    rules = [
-        'oifname "lo" return',
-        f'oifname "{BRANCH_LINKS}" return',
-        "ip daddr @exempt return",
-        f"fib daddr type != local snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}",
-    ]
-    return chain("snat_out", "type nat hook postrouting priority srcnat + 10; policy accept;", rules)
 
 
 def _cidr_set(name: str, cidrs: Iterable[IPv4Network]) -> str:

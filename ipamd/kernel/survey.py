@@ -85,7 +85,10 @@ def _parsed(
         routes=map(_route, routes),
         rules=[rule for of_family in read for rule in of_family],
         is_whole=is_whole,
-        has_own_rule=all(any(map(_is_own, of_family)) for of_family in read),
+        has_own_rule=all(
+            (dataplane.OWN_TABLE_PRIORITY, dataplane.OWN_TABLE) in ((rule.priority, rule.table) for rule in of_family)
+            for of_family in read
+        ),
     )
     tables = {TABLE_BASE + one.vlan for one in vlans} | {dataplane.STRICT_TABLE}
     branch_routes = frozenset(
@@ -156,10 +159,6 @@ def _merged(sock: NetlinkSocket, message: Message, *, may_be_torn: bool) -> tupl
         return sock.dump(message), True
     passes, is_whole = sock.dump_passes(message)
     return (passes[-1] if is_whole else [body for one in passes for body in one]), is_whole
-
-
-def _is_own(rule: messages.Rule) -> bool:
-    return (rule.priority, rule.table) == (dataplane.OWN_TABLE_PRIORITY, dataplane.OWN_TABLE)
 
 
 def is_to_sandbox(rule: messages.Rule) -> bool:

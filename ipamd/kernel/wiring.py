@@ -190,8 +190,7 @@ class KernelWiring(Wiring):
                 # Another route to an address through its link: only a link that is down has none.
                 batch, links = [], [each for each, answer in looked if _may_lead_to(each[0], answer)]
             for each, _ in links:
-                step = f"take link {each.name} down"
-                down = messages.change_link(each.index, step=step, is_up=False, group=uapi.DYING_GROUP)
+                down = messages.change_link(each.index, step=f"take link {each.name} down", is_up=False, group=uapi.DYING_GROUP)
                 batch.append(replace(down, tolerated=messages.ABSENT))
             host.carry_out(batch, what=what)
         return found
@@ -219,7 +218,7 @@ class KernelWiring(Wiring):
                 again.append(branches.rule(messages.delete_rule, IncomingRule(host_veth, branch.route_table), branch))
             is_fixed = family_of(address) is IPV6 or survey.host_veth(link).is_egress
             if is_fixed and (mac := checks.mac_inside(host, link)):
-                again.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
+                again.append(messages.add_neighbour(link.index, address, mac=mac))
             host.carry_out([down, name, up, *again], what=what)
 
     def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
@@ -234,7 +233,7 @@ class KernelWiring(Wiring):
     def _adoption(self, host: NetlinkSocket, link: messages.Link, alias: str, address: IpAddress) -> list[Message]:
         batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
         if family_of(address) is IPV6 and (mac := checks.mac_inside(host, link)):
-            batch.append(messages.add_neighbour(link.index, address, mac=mac, step=f"fix the neighbour {address}"))
+            batch.append(messages.add_neighbour(link.index, address, mac=mac))
         return batch
 
     def stamp_branch(self, veth: HostVeth, led: Led, *, key: AttachmentKey, eni_id: EniId) -> tuple[HostVeth, VlanLink]:
@@ -312,9 +311,8 @@ class KernelWiring(Wiring):
             (looked,) = sandbox.request([messages.match_route(family.outside, index=inside.index)])
             via = messages.read_route(looked.replies[0]).via if looked.replies else None
             gateway = via or family.egress.gateway  # with IPv6 the next hop is the host end's own link-local address
-            step = f"fix the neighbour {gateway} in the sandbox"
-            sandbox.carry_out([messages.add_neighbour(inside.index, gateway, mac=link.mac, step=step)], what=what)
-        fixed = messages.add_neighbour(link.index, address, mac=inside.mac, step=f"fix the neighbour {address}")
+            sandbox.carry_out([messages.add_neighbour(inside.index, gateway, mac=link.mac)], what=what)
+        fixed = messages.add_neighbour(link.index, address, mac=inside.mac)
         host.carry_out([fixed], what=what)
 
     def sweep(self) -> None:
@@ -593,8 +591,13 @@ def _creation(spec: WiringSpec, netns: int) -> Message:
 def _routeless(link: messages.Link, address: IpAddress, *, tables: Iterable[int]) -> Iterable[Message]:
     """Mark a link as dying and remove the routes to its address through it."""
     for table in tables:
-        step = f"delete route {address} dev {link.name} table {table}"
-        yield messages.delete_route(address, length=address.max_prefixlen, table=table, index=link.index, step=step)
+        yield messages.delete_route(
+            address,
+            length=address.max_prefixlen,
+            table=table,
+            index=link.index,
+            step=f"delete route {address} dev {link.name} table {table}",
+        )
     group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
     yield replace(group, tolerated=messages.ABSENT)
 
@@ -659,8 +662,7 @@ def host_side(spec: WiringSpec, index: int, vlan_index: int = 0, *, ipv4_conf: M
     if not (spec.branch and spec.branch.is_strict):
         batch += sandbox_routes(spec.address, index, name)
     if family_of(spec.address) is IPV6 or spec.is_egress:
-        step = f"add neighbour {spec.address} dev {name}"
-        batch.append(messages.add_neighbour(index, spec.address, mac=spec.mac("sandbox"), step=step))
+        batch.append(messages.add_neighbour(index, spec.address, mac=spec.mac("sandbox")))
     if spec.branch and spec.branch.is_strict:
         return batch
     if spec.route_table != uapi.RT_TABLE_MAIN:
@@ -685,7 +687,7 @@ def sandbox_side(spec: WiringSpec, index: int) -> list[Message]:
         *batch,
         messages.add_route(gateway, index=index, step=f"add route {gateway} dev {name}"),
         messages.add_route(None, index=index, via=gateway, step=f"add default route via {gateway}"),
-        messages.add_neighbour(index, gateway, mac=spec.mac("host"), step=f"add neighbour {gateway}"),
+        messages.add_neighbour(index, gateway, mac=spec.mac("host")),
     ]
 
 

@@ -37,6 +37,7 @@ from ipamd.model.family import Family, IpAddress
 from ipamd.model.record import astuple, dataclass
 from ipamd.ports import Clock
 from ipamd.settings import TakeoverConfig
+from ipamd.settings.settings_file import created
 
 log = logging.getLogger(__name__)
 
@@ -117,9 +118,7 @@ def replace(path: Path, content: bytes, *, mode: int, announce: Callable[[Versio
     `announce` is told which version it will be, when all of it is on the disk and before it takes its place. Raises: OSError.
     """
     scratch = path.with_name(f".{path.name}.vpc-ipamd-tmp")
-    scratch.unlink(missing_ok=True)  # of a daemon that was killed
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as stream:
+    with created(scratch, mode) as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())

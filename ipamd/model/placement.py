@@ -55,6 +55,11 @@ def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
     return max(min(slots, known.slot_caps.get(eni.eni_id, slots)) - taken, 0)
 
 
+def vacant_count(snapshot: PoolSnapshot) -> int:
+    """Slots of all ENIs that can be asked for."""
+    return sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+
+
 def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     """Whether growth is by /28s now. The last addresses below maxPods are single ones if slots are left for all of them; else one
     more /28 is taken, as amazon-vpc-cni-k8s does: it takes one slot, and an ENI less."""
@@ -63,7 +68,7 @@ def asks_for_prefixes(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     left = settings.max_pods - snapshot.pool_count
     if not settings.max_pods or left >= ADDRESSES_PER_PREFIX:
         return True
-    return left > sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+    return left > vacant_count(snapshot)
 
 
 def pending_eni_address_count(snapshot: PoolSnapshot, unit: int) -> int:

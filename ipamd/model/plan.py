@@ -26,6 +26,7 @@ from ipamd.model.placement import (
     room_for_eni,
     serving_eni,
     trunk_places,
+    vacant_count,
     vacant_slots,
 )
 from ipamd.model.pool import SHORT_S, Action, Allocate, Blocked, CreateEni, PoolSettings, PoolSnapshot, Refusal
@@ -100,7 +101,7 @@ def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
     seen, counts = snapshot.growth.demand, snapshot.counts
     busy = counts.in_use + counts.cooling + snapshot.waiting_count
     unit = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else 1
-    vacant = unit * sum(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+    vacant = unit * vacant_count(snapshot)
     reserve, grow_s, arriving, growth, needs_eni = FLOOR_COUNT, seen.allocation_s, 0, 0, False
     for needs_eni, grow_s in ((False, seen.allocation_s), (True, seen.creation_s)):
         mean = max(seen.minute_rate, seen.ten_minute_rate) * grow_s
@@ -152,7 +153,7 @@ def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal | 
         return Refusal(reason, "raise MAX_PODS if it is set, or use more nodes", kind=Blocked.MAX_PODS)
     if snapshot.fault is not None:
         return snapshot.fault
-    has_slot = any(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+    has_slot = vacant_count(snapshot) > 0
     has_place = room_for_eni(snapshot, settings)
     is_asked_again_soon = has_slot and known.allocation is not None and not known.allocation.is_lasting
     can_allocate = has_slot and known.allocation is None
@@ -431,7 +432,7 @@ def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) 
         return False
     if snapshot.pool_count < settings.minimum_ip_target or known.allocation is not None:
         return False
-    has_slots = sum(vacant_slots(eni, snapshot) for eni in snapshot.enis) >= want
+    has_slots = vacant_count(snapshot) >= want
     return has_slots and _coming_count(snapshot) > settings.warm_ip_target // 2 and settings.ip_targets_defined
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId
-from ipamd.model.placement import asks_for_prefixes, is_prefix_mode, vacant_slots
+from ipamd.model.placement import asks_for_prefixes, is_prefix_mode, vacant_count
 from ipamd.model.pool import EniCapacity, PoolSettings, PoolSnapshot, Release, ReleaseAddresses, ReleaseEni
 from ipamd.model.record import dataclass
 from ipamd.model.snapshot import Snapshot
@@ -210,7 +210,7 @@ def needs_slot(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
     if snapshot.waiting_count or known.allocation is not None or known.pending_address_count or known.pending_enis:
         return False
     has_single = any(eni.counts.free and eni.used_slot_count > eni.prefix_count for eni in snapshot.enis)
-    return has_single and not any(vacant_slots(eni, snapshot) for eni in snapshot.enis)
+    return has_single and not vacant_count(snapshot)
 
 
 def exchange(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> ReleaseAddresses | None:

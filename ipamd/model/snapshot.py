@@ -133,8 +133,9 @@ def _attachments(snapshot: Snapshot) -> Iterator[str]:
         address = snapshot.addresses.get(attachment.address)
         if attachment.branch is not None:
             others = (other for other in snapshot.attachments.values() if other.branch is not None)
-            enis = snapshot.enis.values()
-            if problem := branch_conflict(BranchEni.of(attachment), attachment.key, row=address, others=others, enis=enis):
+            if problem := branch_conflict(
+                BranchEni.of(attachment), attachment.key, row=address, others=others, enis=snapshot.enis.values()
+            ):
                 yield f"attachment {attachment.key}: {problem} (I1)"
         elif address is None or address.owner != attachment.key or address.eni_id != attachment.eni_id:
             yield f"attachment {attachment.key} has {attachment.address}, which is not assigned to it (I1)"

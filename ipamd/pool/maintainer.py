@@ -402,8 +402,9 @@ class PoolMaintainer(Service):
             self._health.report("ec2", f"EC2: {log_text(error)}")
 
     def _publish(self, sentence: str, blocked: Refusal | None, *, generation: int, decided: Plan | None = None) -> None:
-        kind = Blocked.GROWING if self._known is None else self._known[1].growth.pending_kind
-        status = PoolStatus(generation, sentence, kind=kind)
+        status = PoolStatus(
+            generation, sentence, kind=Blocked.GROWING if self._known is None else self._known[1].growth.pending_kind
+        )
         if blocked is not None:
             deadline = None if blocked.left_s is None else self._clock.monotonic() + blocked.left_s
             status = PoolStatus(generation, sentence, str(blocked), deadline, blocked.next_step, kind=blocked.kind)

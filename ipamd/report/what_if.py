@@ -52,8 +52,9 @@ def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str
     if is_other_type:
         limits = sources.limits_of(instance_type)
         if limits is None:
-            details = "check its spelling, as in m5.large"
-            raise InvalidRequestError(f"instance type {instance_type!r} is not in the built-in table", details=details)
+            raise InvalidRequestError(
+                f"instance type {instance_type!r} is not in the built-in table", details="check its spelling, as in m5.large"
+            )
         snapshot = replace(snapshot, limits=limits)
     if is_other_type or changes:
         limits = snapshot.limits

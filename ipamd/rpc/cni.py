@@ -112,8 +112,9 @@ class CniServicer(cni_pb2_grpc.CniServicer):
         try:
             protocol = negotiate(request)
             result = self._carry_out(request, deadline, steps)
-            is_starting = request.verb == "STATUS" and self._health.is_starting
-            reply = cni_pb2.ExecReply(protocol=protocol, result=result, is_starting=is_starting)
+            reply = cni_pb2.ExecReply(
+                protocol=protocol, result=result, is_starting=request.verb == "STATUS" and self._health.is_starting
+            )
             self._health.resolve(request.verb)
             if request.verb == "DEL":
                 self._health.resolve_deleted(_name("ADD", request))

@@ -264,7 +264,10 @@ class AttachService(Service):
         """Attach it; or say by whom and for what it has to wait, and hold nothing any more."""
         self._health.await_add_service(deadline)
         asked = None
-        if self._branches is not None and not self._is_settled(request.key):
+        is_settled = self._datastore.attachment(request.key) is not None or self._datastore.is_tombstoned(request.key)
+        if (
+            self._branches is not None and not is_settled
+        ):  # else it gets a stored answer, or is refused, whatever its pod must have
             with steps.step("branch"):
                 asked = self._branches.ask(request, deadline)
             if asked.pending:
@@ -298,10 +301,6 @@ class AttachService(Service):
                 f"sandbox {key} is attached already, with address {known.address}",
                 details=f"by another request (netns {known.netns}, this one {request.netns}); DEL it first",
             )
-
-    def _is_settled(self, key: AttachmentKey) -> bool:
-        """Whether an ADD of this sandbox gets a stored answer, or is refused, whatever its pod must have."""
-        return self._datastore.attachment(key) is not None or self._datastore.is_tombstoned(key)
 
     def _attach_branch(
         self,
@@ -377,7 +376,9 @@ class AttachService(Service):
                             details="the sandbox is gone; retry",
                         )
             self._failpoint("attach.wired")
-            self._filter(request, deadline, steps)
+            if self._policy is not None:
+                with steps.step("policy"):
+                    self._policy.enforce(request, deadline)
             with steps.step("commit"):
                 attachment = self._attachment(request, spec, wired)
                 deadline.check(f"attaching sandbox {key}")
@@ -389,11 +390,6 @@ class AttachService(Service):
             raise
         self._failpoint("attach.committed")
         return attachment
-
-    def _filter(self, request: AttachRequest, deadline: Deadline, steps: Steps) -> None:
-        if self._policy is not None:
-            with steps.step("policy"):
-                self._policy.enforce(request, deadline)
 
     def _reserve(self, key: AttachmentKey, deadline: Deadline, *, egress: Family | None) -> Address:
         """Take a free address; while none is free, wait as long as the pool may still grow and the caller has time."""

@@ -217,8 +217,7 @@ class GcService(Service):
         if judgement.verdict is Verdict.KEEP:
             self._judge.record_kept(attachment.key, judgement)
             return False
-        reason = f"GC: {'; '.join(judgement.reasons)}"
-        self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason=reason)
+        self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason=f"GC: {'; '.join(judgement.reasons)}")
         return True
 
     def _listed(self, attachments: tuple[Attachment, ...]) -> frozenset[str]:

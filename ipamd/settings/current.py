@@ -86,8 +86,10 @@ class CurrentSettings:
             settings = replace(settings, **{topic: replace(getattr(settings, topic), **{item.name: new})})
         change = Change(tuple(taken), tuple(waiting))
         if problems := contradictions(settings):
-            details = f"{'; '.join(problems)}; needs a restart first: {', '.join(waiting)}"
-            raise SettingsError(f"{len(problems)} setting(s) are wrong until a restart", details=details)
+            raise SettingsError(
+                f"{len(problems)} setting(s) are wrong until a restart",
+                details=f"{'; '.join(problems)}; needs a restart first: {', '.join(waiting)}",
+            )
         if not taken and change.needs_restart == before.needs_restart:
             return change
         self._generation = Generation(before.number + 1, settings, change.needs_restart)

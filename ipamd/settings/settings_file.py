@@ -60,6 +60,15 @@ def opened(path: str | Path, *, flags: int = 0) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def created(path: Path, mode: int) -> BinaryIO:
+    """Make a file anew to write it: what lies there, of a daemon that was killed or a stranger's link, goes and is not written into.
+
+    `mode`: from which the umask takes. Raises: OSError.
+    """
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "wb")
+
+
 def parse(text: str, *, source: str) -> tuple[dict[str, str], list[str]]:
     """Read the lines of a file. Returns: its settings, and one sentence for each wrong line. Concurrency: pure."""
     found: dict[str, str] = {}

@@ -49,7 +49,7 @@ def test_ipv4_is_packed_as_ever():
         "delete_route": messages.delete_route(one, length=32, table=113213, index=7, step="x", metric=9),
         "look_up_route": messages.look_up_route(one, ip_address("10.0.9.9"), 5, 0x80),
         "match_route": messages.match_route(one, index=7),
-        "add_neighbour": messages.add_neighbour(7, gateway, mac="02:00:00:00:00:01", step="x"),
+        "add_neighbour": messages.add_neighbour(7, gateway, mac="02:00:00:00:00:01"),
         "get_neighbour": messages.get_neighbour(7, gateway),
         "rule from": messages.add_rule(1536, table=3, source=ip_network("10.0.3.0/28")),
         "rule to": messages.add_rule(512, table=254, destination=one),
@@ -76,7 +76,7 @@ def test_addresses_and_neighbours_of_both_families(world, link, dash, address, o
     with world.netns.netlink() as sock:
         add = [
             messages.add_address(link, one, length=length, step="add the address"),
-            messages.add_neighbour(link, near, mac=MAC, step="add the neighbour"),
+            messages.add_neighbour(link, near, mac=MAC),
         ]
         sock.carry_out(add, what="test")
         (shown,) = world.host.ip(f"{dash} addr show dev v0")
