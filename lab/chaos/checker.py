@@ -277,7 +277,9 @@ class Checker:
         holders: dict[str, list[str]] = defaultdict(list)
         for name, seen in round_.observations.items():
             for veth in (*seen.kernel.veths, *seen.kernel.branch_veths):
-                if veth.is_wired:
+                # Whom an orphan's branch ENI went to has the address now: nobody told the node, which leads none of it to the network.
+                is_outlived = veth.is_branch and f"{name}/{veth.container_id}" in self.orphans
+                if veth.is_wired and not is_outlived:
                     holders[veth.address].append(f"{name}/{veth.name}")
         for address, names in holders.items():
             nodes = [name.partition("/")[0] for name in names]

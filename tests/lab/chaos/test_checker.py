@@ -277,6 +277,16 @@ def test_a_branch_eni_may_be_gone_before_an_orphan_of_it() -> None:
     assert "I19" in lasting(lambda at: branch_round(at, record=None, branches={}, on_enis={A: ""}), 60)
 
 
+def test_an_orphan_does_not_share_the_address_that_its_branch_eni_had() -> None:
+    """EC2 gave it to another node's pool since, whose pod has it alone; of a sandbox that is known two have it (I1)."""
+    view = ExpectedSnapshot({"c1": replace(POD, node="node-b")}, {})
+    there: dict[str, Any] = {"other": SEEN, "on_enis": {A: "node-b"}, "branches": {}, "before": view, "after": view}
+    killed = replace(READY, runtime_killed_at=(101.0,))
+    seen = with_kernel(TO_BRANCH, branch_veths=(replace(BRANCH_VETH, container_id="c9"),))
+    assert "I1" not in lasting(lambda at: branch_round(at, seen=seen, state=killed, **there), 60)
+    assert "I1" in lasting(lambda at: branch_round(at, seen=seen, **there), 60)
+
+
 def test_a_wiring_that_is_gone_is_found_at_the_second_look() -> None:
     """Nothing but the daemon takes a living sandbox's veth (I2); one look may be a torn dump."""
     gone = with_kernel(SEEN, veths=(), routes=(), rules=())
