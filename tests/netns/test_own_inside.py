@@ -123,7 +123,8 @@ def test_the_inside_stays_as_the_sandbox_made_it(node, what):
     node.pass_by()
     assert str(made.address) in node.world.host.sh(node.world.words("ip route"))
     assert pod.snapshot() == before
-    (finding,) = node.audited()
+    *network, finding = node.audited()
+    assert [one.subject for one in network] in ([], ["network"]), "whom its own change cut off is told besides"
     assert (finding.severity, finding.subject) == ("difference", str(made.address))
     assert sentence in finding.what
     assert "delete the pod" in finding.next
@@ -154,14 +155,18 @@ def test_the_host_end_is_repaired_for_an_inside_that_stays(node):
 
 
 def test_a_pair_that_is_gone_is_named_and_not_made_in_a_living_sandbox(node):
-    """A host end that is deleted takes the inside along: CHECK names both, the audit waits for the DEL, no pass fails by it."""
+    """A host end that is deleted takes the inside along: CHECK names both, the audit tells who has no network and waits for the DEL, no
+    pass fails by it."""
     pod, made = node.attach()
     node.world.host.sh(f"ip link del {made.host_veth}")
     node.pass_by()
     assert not any(one.startswith("eth") for one in pod.link_names())
     assert f"host link {made.host_veth} is missing" in node.check()
     assert "interface eth0 is missing" in node.check()
-    assert [finding.severity for finding in node.audited()] == ["pending"]
+    assert [(finding.severity, finding.subject) for finding in node.audited()] == [
+        ("violation", "network"),
+        ("pending", str(made.address)),
+    ]
 
 
 def test_a_crowded_sandbox_costs_passes_audit_and_restart_no_memory(node, tmp_path):
