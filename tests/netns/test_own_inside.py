@@ -155,7 +155,7 @@ def test_the_host_end_is_repaired_for_an_inside_that_stays(node):
 
 
 def test_a_pair_that_is_gone_is_named_and_not_made_in_a_living_sandbox(node):
-    """A host end that is deleted takes the inside along: CHECK names both, the audit tells who has no network and waits for the DEL, no
+    """A host end that is deleted takes the inside along: CHECK names both, audit tells who has no network and waits for the DEL, no
     pass fails by it."""
     pod, made = node.attach()
     node.world.host.sh(f"ip link del {made.host_veth}")
