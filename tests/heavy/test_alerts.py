@@ -140,9 +140,9 @@ def _query(made: Rig, expression: str) -> list[dict[str, Any]]:
 
 
 EMPTY_WHEN_WELL = re.compile(
-    r"ipamd_(repairs|dropped_packets|refusals)_total|code!=\"0\"|ipamd_condition_subjects|ipamd_egress_addresses"
+    r"ipamd_(repairs|dropped_packets|refusals)_total|code!=\"0\"|ipamd_condition_subjects|ipamd_egress_addresses|ipamd_metadata_list_age_s"
 )
-"""What may have no series on a node on which nothing happened, and without egress."""
+"""What may have no series on a node on which nothing happened, without egress, and before metadata's first turn of a minute."""
 
 WITHOUT_RUNTIME = {"VpcIpamdRuntimeUnreachable", "VpcIpamdConditionStays"}
 """The rig's daemon follows no runtime, and says so."""
