@@ -217,12 +217,12 @@ SURVEYED = frozenset(
 )
 """What a survey shows, or may; nftables, which kube-proxy changes every second, is not among it."""
 
-SURVEY_TURNS = 4
-"""Passes by the clock of which one reads the sandboxes' wiring in any case: with one pass each 30 s every two minutes. Ours: the
-announcements have been tested for all that a survey shows, so this guards against what nobody thought of."""
-
 WAY_TURNS, WAY_LEAST = 9, 8
 """Passes by the clock in which the ways of all sandboxes are asked for, within 5 minutes; of fewer than these all at each. Ours."""
+
+SURVEY_TURNS = WAY_TURNS
+"""Passes by the clock of which one reads the sandboxes' wiring in any case. Ours: the announcements have been tested for all that a
+survey shows, so this guards against what nobody thought of, and each of 660 sandboxes costs as much in it as its way does."""
 
 WAY = "way"
 """Of the agenda, with an address that a change named: its sandbox is asked for at the next pass."""

@@ -326,9 +326,7 @@ class KernelHostNetwork(HostNetwork):
                 if eni.mac in links and (is_ipv4 or eni.is_primary)
             }
             mark = self._config.connmark if ruleset.needs_mark(self._config) else 0
-            branched = [spec for spec in specs if spec.branch]
-            found = list(ways.differences(sock, [spec for spec in specs if not spec.branch], uplinks, mark=mark))
-            return found + list(ways.branch_differences(sock, branched, uplinks))
+            return list(ways.differences(sock, specs, uplinks, mark=mark))
 
     def _eni_differences(self, look: HostLook, eni: Eni) -> list[RoutingDifference]:
         try:

@@ -8,7 +8,7 @@ asked for and nothing is sent. Rejected: a ping, which a sandbox may leave unans
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ipamd.kernel import checks, messages, survey, uapi
@@ -43,85 +43,79 @@ Uplinks = Mapping[int, tuple[Link, IpAddress]]
 def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplinks, *, mark: int) -> Iterator[RoutingDifference]:
     """Find what keeps packets from sandboxes, or theirs from the network; `mark` leads by the primary ENI. Raises: WiringError.
 
-    Of the first sandbox of each ENI every packet is asked for, of the others what may concern one alone.
+    All are asked for together: a send for each would cost as much as what it asks. What goes wrong first is told of a link.
     """
-    if not specs:
-        return
-    far_off = family_of(specs[0].address).outside  # sandboxes of a node are of one family
+    every = [(spec, one) for spec in specs for one in spec.links]
+    names = {name for _, one in every for name in (one.host_veth, one.branch and one.branch.link) if name}
+    found = (looked.read(survey.read_link) for looked in sock.request([messages.get_link(name) for name in names]))
+    links = {link.name: link for link in found if link and link.group != uapi.DYING_GROUP}
     # A node without a way out has none for sandboxes. Of IPv6 its router is not known: without a default route there is no way at all.
-    (outside,) = sock.request([messages.look_up_route(far_off)])
-    first = {spec.route_table: spec for spec in reversed(specs)}
-    for spec in specs:
-        yield from _of_second(sock, spec, uplinks)
-        (looked,) = sock.request([messages.get_link(spec.host_veth)])
-        if (veth := _living(looked)) is None:
+    families = list({family_of(one.address) for _, one in every})
+    outside = sock.request([messages.look_up_route(family.outside) for family in families]) if families else []
+    refusals = {family: looked.errno for family, looked in zip(families, outside, strict=True)}
+    asked, seen = list[tuple[WiringSpec, WiringSpec, list[_Packet]]](), set[int]()
+    questions = []
+    for first, spec in every:
+        if (veth := links.get(spec.host_veth)) is None:
             continue  # `wiring_differences` tells of it; a DEL that the disk refused is tried again by the runtime
-        packets = list[_Packet]()
-        if {spec.route_table, uapi.RT_TABLE_MAIN} <= uplinks.keys():  # a link that is missing is told of as such
-            uplink, router = uplinks[spec.route_table]
-            into, out = _Packet(veth, spec.address, router, uplink), _Packet(uplink, router, spec.address, veth)
-            primary = uplinks[uapi.RT_TABLE_MAIN][0] if mark else uplink
-            far = out if outside.errno == errno.ENETUNREACH else out._replace(to=far_off)
-            packets = [into, far]
-            if spec is first[spec.route_table]:
-                packets += [into._replace(mark=MASQUERADE_MARK), out, _Packet(veth, spec.address)]
-                packets.append(out if far is out else far._replace(mark=mark, by=primary))
-        yield from _of_one(sock, spec, veth, packets, str(spec.address))
-
-
-def branch_differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplinks) -> Iterator[RoutingDifference]:
-    """The same of sandboxes with branch ENIs. Nothing leads from the node itself to one in strict mode but the VPC."""
-    for spec in specs:
-        if spec.branch is None:
-            continue
-        yield from _of_second(sock, spec, uplinks)
-        looked = sock.request([messages.get_link(name) for name in (spec.host_veth, spec.branch.link)])
-        veth, link = map(_living, looked)
-        if veth is None or link is None:
-            continue  # `wiring_differences` tells of it
-        far_off = family_of(spec.address).outside
-        packets = [_Packet(veth, spec.address, far_off, link)]
-        if spec.branch.is_strict:
-            packets.append(_Packet(link, far_off, spec.address, veth))
+        refusal, is_first = refusals[family_of(spec.address)], spec.route_table not in seen
+        if spec.is_egress or spec.branch:
+            packets = _of_others(spec, veth, links, uplinks, refusal=refusal)
         else:
-            packets.append(_Packet(veth, spec.address))
-            if family_of(spec.address) is IPV4:
-                packets.append(_Packet(link, spec.branch.gateway, spec.address, veth))
-        yield from _of_one(sock, spec, veth, packets, str(spec.address))
+            packets = _of_pool(spec, veth, uplinks, refusal=refusal, mark=mark, is_first=is_first)
+            seen.add(spec.route_table)
+        asked.append((first, spec, packets))
+        questions.append(messages.get_neighbour(veth.index, spec.address))
+        questions += [
+            messages.look_up_route(one.to, one.source, one.incoming.index if one.incoming else 0, one.mark) for one in packets
+        ]
+    outcomes = iter(sock.request(questions))
+    for first, spec, packets in asked:
+        if wrong := checks.wrong_neighbour(next(outcomes), spec):
+            yield RoutingDifference(str(first.address), wrong)
+        led_away = [_led_away(spec, packet, next(outcomes)) for packet in packets]
+        yield from [RoutingDifference(str(first.address), what, False, mend) for what, mend in led_away if what][:1]
 
 
-def _living(looked: Outcome) -> Link | None:
-    """A link that was looked at, unless it is gone or on its way out."""
-    link = looked.read(survey.read_link)
-    return None if link is None or link.group == uapi.DYING_GROUP else link
+def _of_pool(spec: WiringSpec, veth: Link, uplinks: Uplinks, *, refusal: int, mark: int, is_first: bool) -> list[_Packet]:
+    """Of the first sandbox of each ENI every packet is asked for, of the others what may concern one alone."""
+    if not {spec.route_table, uapi.RT_TABLE_MAIN} <= uplinks.keys():  # a link that is missing is told of as such
+        return []
+    uplink, router = uplinks[spec.route_table]
+    into, out = _Packet(veth, spec.address, router, uplink), _Packet(uplink, router, spec.address, veth)
+    far = out if refusal == errno.ENETUNREACH else out._replace(to=family_of(spec.address).outside)
+    if not is_first:
+        return [into, far]
+    by_primary = far._replace(mark=mark, by=uplinks[uapi.RT_TABLE_MAIN][0] if mark else uplink)
+    return [into, far, into._replace(mark=MASQUERADE_MARK), out, _Packet(veth, spec.address), out if far is out else by_primary]
 
 
-def _of_second(sock: NetlinkSocket, first: WiringSpec, uplinks: Uplinks) -> Iterator[RoutingDifference]:
-    if (spec := first.second) is None:
-        return
+def _of_others(spec: WiringSpec, veth: Link, links: Mapping[str, Link], uplinks: Uplinks, *, refusal: int) -> list[_Packet]:
+    """Of a second link, by the primary ENI; of a branch ENI; in strict mode nothing leads there from the node itself but the VPC."""
     far_off = family_of(spec.address).outside
-    looked, outside = sock.request([messages.get_link(spec.host_veth), messages.look_up_route(far_off)])
-    if (veth := _living(looked)) and not outside.errno and uapi.RT_TABLE_MAIN in uplinks:
-        uplink, _ = uplinks[uapi.RT_TABLE_MAIN]
-        packets = _Packet(veth, spec.address, far_off, uplink), _Packet(uplink, far_off, spec.address, veth)
-        yield from _of_one(sock, spec, veth, packets, str(first.address))
+    if spec.branch is None:
+        link = None if refusal or uapi.RT_TABLE_MAIN not in uplinks else uplinks[uapi.RT_TABLE_MAIN][0]
+    else:
+        link = links.get(spec.branch.link)  # `wiring_differences` tells of one that is missing
+    if link is None:
+        return []
+    packets = [_Packet(veth, spec.address, far_off, link)]
+    if spec.branch is None or spec.branch.is_strict:
+        return [*packets, _Packet(link, far_off, spec.address, veth)]
+    packets.append(_Packet(veth, spec.address))
+    if family_of(spec.address) is IPV4:
+        packets.append(_Packet(link, spec.branch.gateway, spec.address, veth))
+    return packets
 
 
-def _of_one(
-    sock: NetlinkSocket, spec: WiringSpec, veth: Link, packets: Collection[_Packet], subject: str
-) -> Iterator[RoutingDifference]:
-    asked = [messages.look_up_route(one.to, one.source, one.incoming.index if one.incoming else 0, one.mark) for one in packets]
-    *looked, neighbour = sock.request([*asked, messages.get_neighbour(veth.index, spec.address)])
-    if wrong := checks.wrong_neighbour(neighbour, spec):
-        yield RoutingDifference(subject, wrong)
-    for packet, outcome in zip(packets, looked, strict=True):
-        route = outcome.read(messages.read_route)
-        if route is None or (route.index, route.route_type) != (packet.by.index, uapi.RTN_UNICAST):
-            says = f"goes by table {route.table}" if route else f"is refused, {outcome.cause}"
-            what = f"a packet of {spec.address} does not go by {packet.by.name}: `{packet}` {says}"
-            ip = "ip" if spec.address.version == 4 else "ip -6"
-            mend = f"remove the rule or route that does it, unless rule 32766 to main is missing: `{ip} rule`"
-            if outcome.errno == errno.ENETUNREACH:
-                mend = f"bring back the node's default route, or its rule 32766 to main: `{ip} route`, `{ip} rule`"
-            yield RoutingDifference(subject, what, False, mend)
-            return
+def _led_away(spec: WiringSpec, packet: _Packet, outcome: Outcome) -> tuple[str, str]:
+    """What the kernel does with a packet instead of sending it by its link, and what to do; twice "" if nothing else."""
+    route = outcome.read(messages.read_route)
+    if route is not None and (route.index, route.route_type) == (packet.by.index, uapi.RTN_UNICAST):
+        return "", ""
+    says = f"goes by table {route.table}" if route else f"is refused, {outcome.cause}"
+    what = f"a packet of {spec.address} does not go by {packet.by.name}: `{packet}` {says}"
+    ip = "ip" if spec.address.version == 4 else "ip -6"
+    if outcome.errno == errno.ENETUNREACH:
+        return what, f"bring back the node's default route, or its rule 32766 to main: `{ip} route`, `{ip} rule`"
+    return what, f"remove the rule or route that does it, unless rule 32766 to main is missing: `{ip} rule`"
