@@ -18,7 +18,7 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.loop import NAMED_MAX, Loop, OddObjects
 from ipamd.eni.enis import EniService
-from ipamd.host.repair_backoff import Fights
+from ipamd.host.repair_backoff import OPEN_FIGHT, Fights
 from ipamd.model import kernel as dataplane
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, WiringSpec, host_veths
@@ -545,8 +545,11 @@ class HostNetworkReconciler(Service):
         self._held = self.fights.held()
 
     def _record(self, repairs: list[str]) -> None:
-        log.warning("host routing repaired=%s", "; ".join(repairs))
-        self.record_repair("; ".join(repairs))
+        """Log and record repairs, but not each of an object that is put back each time in a fight: its condition counts them."""
+        told = [one for one in repairs if not isinstance(one, Repaired) or self._agenda.is_due((OPEN_FIGHT, one.thing))]
+        if told:
+            log.warning("host routing repaired=%s", "; ".join(told))
+            self.record_repair("; ".join(told))
 
     def record_repair(self, sentence: str) -> None:
         """Record a repair in the ledger. From any thread. Raises: DatastoreError."""

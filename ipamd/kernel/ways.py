@@ -46,13 +46,12 @@ def differences(sock: NetlinkSocket, specs: Sequence[WiringSpec], uplinks: Uplin
     All are asked for together: a send for each would cost as much as what it asks. What goes wrong first is told of a link.
     """
     every = [(spec, one) for spec in specs for one in spec.links]
-    names = {name for _, one in every for name in (one.host_veth, one.branch and one.branch.link) if name}
+    names = [*(one.host_veth for _, one in every), *(one.branch.link for one in specs if one.branch)]
     found = (looked.read(survey.read_link) for looked in sock.request([messages.get_link(name) for name in names]))
     links = {link.name: link for link in found if link and link.group != uapi.DYING_GROUP}
     # A node without a way out has none for sandboxes. Of IPv6 its router is not known: without a default route there is no way at all.
-    families = list({family_of(one.address) for _, one in every})
-    outside = sock.request([messages.look_up_route(family.outside) for family in families]) if families else []
-    refusals = {family: looked.errno for family, looked in zip(families, outside, strict=True)}
+    families = {family_of(one.address) for _, one in every}
+    refusals = {family: sock.request([messages.look_up_route(family.outside)])[0].errno for family in families}
     asked, seen = list[tuple[WiringSpec, WiringSpec, list[_Packet]]](), set[int]()
     questions = []
     for first, spec in every:

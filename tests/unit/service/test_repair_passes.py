@@ -12,7 +12,7 @@ import pytest
 
 from ipamd.core.agenda import REPAIR
 from ipamd.host.network import CALM_S, COALESCE_S, GAP_MAX_S, RECONCILE_INTERVAL_S, Scope, Triggers
-from ipamd.host.repair_backoff import FIGHT_REPAIRS
+from ipamd.host.repair_backoff import FIGHT_REPAIRS, FIGHT_WINDOW_S
 from ipamd.model.attachment import sandbox_mac
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError, WiringError
@@ -182,6 +182,28 @@ def test_a_lasting_refusal_is_no_repair(node: FakeNode) -> None:
     assert wait_after_changes(node, count=8) == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
     assert any("the source is not checked" in one for one in node.health.conditions())
     assert rows == []
+
+
+def test_a_fight_is_no_row_at_each_repair(node: FakeNode) -> None:
+    """What is put back each second fills neither the history nor the log: the condition counts it. A later one is told again."""
+    rows: list[str] = []
+    node.host_reconciler.record_repair = rows.append  # type: ignore[method-assign]
+
+    def repaired(count: int) -> None:
+        for _ in range(count):
+            node.hostnet.is_table_lost = True
+            node.host_reconciler.mark(Scope.TABLE)
+            node.clock.advance(COALESCE_S * 2)
+            node.host_reconciler.run_due(is_by_clock=False)
+            assert not node.hostnet.is_table_lost
+
+    repaired(40)
+    assert len(rows) == FIGHT_REPAIRS - 1
+    assert any("was repaired 40 times" in one for one in node.health.conditions())
+    node.clock.advance(FIGHT_WINDOW_S * 3)
+    node.host_reconciler.reconcile()
+    repaired(1)
+    assert len(rows) == FIGHT_REPAIRS
 
 
 def test_passes_that_fail_grow_rare(node: FakeNode) -> None:
