@@ -116,12 +116,16 @@ class Story:
         self._api.create(objects.collection("services"), objects.service(ECHO))
         spent = cluster.wait_rolled_out("deployments", ECHO, timeout_s=START_TIMEOUT_S)
         cluster.wait_rolled_out("deployments", "coredns", namespace=NAMESPACE, timeout_s=START_TIMEOUT_S)
-        # A service is there when both kube-proxies have heard of it, which nothing announces.
-        self._api.wait(self._trial.service_problem, what="served by kube-proxy", timeout_s=START_TIMEOUT_S)
+        # A service is there when both kube-proxies have heard of all its pods, which nothing announces.
+        self._api.wait(self._unserved, what="served by kube-proxy", timeout_s=START_TIMEOUT_S)
         nodes = sorted({pod["spec"]["nodeName"] for pod in cluster.pods(ECHO)})
         self._report.check(
             "pods run on both nodes", nodes == [*WORKERS], f"{REPLICAS} pods on {', '.join(nodes)} in {spent:.1f} s"
         )
+
+    def _unserved(self) -> str:
+        is_served, evidence = _on_both(self._trial.reached(ECHO, 80))
+        return "" if is_served else evidence
 
     def _pods_answer(self) -> None:
         wrong = self._trial.mispaired()
@@ -241,13 +245,13 @@ class Story:
         for worker in self._cluster.workers.values():
             worker.start_proxy("iptables")
         try:
-            self._api.wait(self._trial.service_problem, what="served by iptables", timeout_s=START_TIMEOUT_S)
+            self._api.wait(self._unserved, what="served by iptables", timeout_s=START_TIMEOUT_S)
             self._services("iptables")
             self._report.check("all parties agree in iptables mode", True, judge.settle(self._cluster))
         finally:
             for worker in self._cluster.workers.values():
                 worker.start_proxy("nftables")
-        self._api.wait(self._trial.service_problem, what="served by nftables again", timeout_s=START_TIMEOUT_S)
+        self._api.wait(self._unserved, what="served by nftables again", timeout_s=START_TIMEOUT_S)
 
     def _other_release(self) -> None:
         """Back to the commit before, and on again: each way both releases stand in the cluster for a while, under churn."""
