@@ -30,12 +30,8 @@ __all__ = ["PLUGIN_PATH", "Daemon"]
 
 DAEMON_LOG = "/var/log/vpc-ipamd.log"
 RUN_DIR = DEFAULT_RUN_DIR
-SHIPPED_PYTHON = {
-    "PYTHONOPTIMIZE": "2",
-    "PYTHONNODEBUGRANGES": "1",
-    "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener",
-}
-"""How the image runs Python and gRPC (manifests/Dockerfile, docs/performance.md): the lab shows and measures what is shipped."""
+SHIPPED_PYTHON = {"PYTHONOPTIMIZE": "2", "PYTHONNODEBUGRANGES": "1"}
+"""How the image runs Python (manifests/Dockerfile, docs/performance.md): what the lab shows and measures is what is shipped."""
 
 BYTECODE = REPOSITORY / "build" / "bytecode"
 """Of these options: beside the checkout's own, so that neither takes the other's for its own."""

@@ -106,13 +106,16 @@ class Space:
         return {one["ifname"] for one in self.ip("link") if one["ifname"] != "lo"}
 
     def snapshot(self):
-        """Everything of the family that a wiring could leave behind, but for what the kernel tells late: carrier (linkwatch), and
-        that nobody else has a link-local address.
+        """Everything of the family that a wiring could leave behind, but for what the kernel tells late: carrier (linkwatch) and the
+        multicast route that comes with it, and that nobody else has a link-local address.
         """
         asked = ("-o addr", "route show table all", "rule", "neigh show nud permanent")
         found = {what: self.sh(f"ip {self.dash} {what}").replace(" linkdown", "").replace(" tentative", "") for what in asked}
         if self.dash == "-6":  # in the order in which they were made, if they were made again
-            found = {what: "".join(sorted(text.splitlines(keepends=True))) for what, text in found.items()}
+            lines = {
+                what: [one for one in text.splitlines(keepends=True) if "ff00::/8" not in one] for what, text in found.items()
+            }
+            found = {what: "".join(sorted(each)) for what, each in lines.items()}
         found["link"] = [
             (one["ifname"], one["address"], one["mtu"], one["group"], one.get("ifalias"), "UP" in one["flags"])
             for one in self.ip("link")
