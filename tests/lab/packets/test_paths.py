@@ -65,13 +65,16 @@ def test_outside_sees_who_is_to_translate(everywhere: Ground, pod: str, outside:
 
 @pytest.mark.parametrize("pod", LOCAL_PODS)
 def test_source_ports_are_chosen_as_the_setting_says(everywhere: Ground, pod: str) -> None:
-    """RANDOMIZESNAT none keeps the port while it is free, as does a node that does not translate; the default not all of four."""
+    """RANDOMIZESNAT none keeps the port while it is free, as does a node that does not translate; the default almost never.
+
+    One of the four may be taken: a question asked under the default a minute ago was given any port above 1023.
+    """
     ports = everywhere.unused_ports(4)
     heard = [everywhere.ask(pod, "outside", source_port=port) for port in ports]
     kept = [answer is not None and answer.seen_port == port for answer, port in zip(heard, ports, strict=True)]
     setting = everywhere.setting
     assert all(answer is not None for answer in heard)
-    assert all(kept) if setting.keeps_ports or not everywhere.node_translates else not all(kept), heard
+    assert sum(kept) >= 3 if setting.keeps_ports or not everywhere.node_translates else sum(kept) <= 1, heard
 
 
 @pytest.mark.parametrize("pod", LOCAL_PODS)
