@@ -78,6 +78,8 @@ EXPECTED: dict[str, str] = {
     "metadata-silent": "MetadataDiffers",
     "short-lives": "Down Restarts",
     "eni-detached-while-away": "PodsCutOff ConditionStays",
+    "undone-each-25-minutes": "Fight",
+    "ends-each-15-minutes": "Restarts",
 }
 """Recording -> alerts, without their common beginning. From idle-ipv6 on they were recorded when the rules stood."""
 

@@ -815,6 +815,30 @@ def eni_detached_while_away(at: Stage) -> None:
     at.watch(TROUBLED)
 
 
+# Slower than the rules of their time; these were changed for them.
+
+
+@later(speed=10, steady=100, seed=7)
+def undone_each_25_minutes(at: Stage) -> None:
+    """Something deletes a rule of ours every 25 minutes; accelerated tenfold."""
+    at.fill(6)
+    at.watch(CALM)
+    for _ in range(2):
+        at.rig.node.run(["ip", "rule", "del", "pref", "1024"])
+        at.watch(100)
+
+
+@later(speed=10, steady=120, seed=7)
+def ends_each_15_minutes(at: Stage) -> None:
+    """The daemon ends every 15 minutes, and starts again; accelerated tenfold."""
+    at.fill(5)
+    at.watch(CALM)
+    at.watch(60)
+    for _ in range(2):
+        at.rig.restart()
+        at.watch(60)
+
+
 def by_name(names: list[str]) -> list[Scenario]:
     """Those of these names; all without names. Raises: SystemExit for an unknown name."""
     known = {one.name: one for one in SCENARIOS}

@@ -23,6 +23,8 @@ from ipamd.model.ids import PodName
 from tests.unit.datastore.support import COOLDOWN, FakeClock, a_branch, a_key, attach, crashed_copy, fill, ip, open_at
 from tests.upgrade.release import git, lacks_commit
 
+pytestmark = pytest.mark.slow
+
 BEFORE = {
     "without branch ENIs": "a1bc9526db770c99d5b9e40c57ce5cd8293bf9d7",
     "without what the policy agent is owed": "00f24a7faac614bf7b34255b1c791028df006d03",

@@ -20,6 +20,8 @@ import pytest
 from lab.node.node import REPOSITORY
 from tests.upgrade.release import git, lacks_commit
 
+pytestmark = pytest.mark.slow
+
 BEFORE = "face7a9c9b7c7aaea68e17a472484c406f35470e"
 """The last commit in which an intent was a dictionary of strings everywhere."""
 

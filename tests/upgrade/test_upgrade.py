@@ -27,7 +27,7 @@ COOLDOWN_S = 60
 """Longer than a test, so that what cools when one version dies is still cooling at the end."""
 
 MISSING = "; ".join(filter(None, map(lacks_commit, BEFORE.values())))
-pytestmark = [pytest.mark.privileged, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+pytestmark = [pytest.mark.slow, pytest.mark.privileged, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
 OLDER, LAST = BEFORE.values()

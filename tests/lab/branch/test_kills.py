@@ -109,9 +109,9 @@ def runtime(mode: str) -> Iterator[Runtime]:
         assert branches.controller.problems == []
 
 
-@pytest.fixture(scope="module", params=list(MODES))
+@pytest.fixture(scope="module", params=["strict", pytest.param("standard", marks=pytest.mark.heavy)])
 def made(request: pytest.FixtureRequest) -> Iterator[Runtime]:
-    """In each mode."""
+    """In each mode: strict, which has all the rules, with `make test`; the other with `make test-all`."""
     with runtime(request.param) as found:
         yield found
 

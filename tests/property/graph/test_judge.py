@@ -13,7 +13,7 @@ def test_a_seed_is_one_order_of_events() -> None:
     assert run(3, is_short=True).trace == run(3, is_short=True).trace
 
 
-FIRST = {"I9": 24, "I11": 24}
+FIRST = {"I9": 25, "I11": 39}
 """The first seed to try: an ENI that is lost without an intent must neither be attached nor be looked for, and one
 Describe that lags must take what somebody has."""
 
