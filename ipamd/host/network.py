@@ -26,7 +26,7 @@ from ipamd.model.branch import TABLE_BASE, VLAN_MAX
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.eni import EniState
-from ipamd.model.errors import IpamError, WiringError, log_text
+from ipamd.model.errors import BranchPendingError, IpamError, WiringError, log_text
 from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
@@ -406,9 +406,10 @@ class HostNetworkReconciler(Service):
                     if attachment.key in moved:  # the record comes first, because DEL goes by it
                         with self._datastore.transaction() as uow:
                             attachment = uow.move_table(attachment.key, route_table=moved[attachment.key])
-                    trunk = self._enis.book.trunk() if attachment.branch else None
                     spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment))
-                    spec = replace(spec, trunk_mac=trunk[1]) if trunk else spec
+                    if attachment.branch:
+                        with suppress(BranchPendingError):  # EC2 is asked then, for a trunk that is back
+                            spec = replace(spec, trunk_mac=self._enis.trunk_mac())
                     if attachment.is_cut_off:
                         repairs.append(self._wiring.cut_off(spec))
                         continue

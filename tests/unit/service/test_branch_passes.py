@@ -12,7 +12,7 @@ from ipamd.model.cniresult import recorded_spec
 from ipamd.model.family import read_address
 from ipamd.model.kernel import STRICT_TABLE, ChangeKind, HostChange, wiring_differences
 from tests.fakes.node import FakeNode
-from tests.unit.service.branches import attach, node_with_trunk
+from tests.unit.service.branches import TRUNK_ENI, attach, node_with_trunk
 
 
 @pytest.fixture
@@ -55,3 +55,24 @@ def test_a_sandbox_in_order_has_no_difference(node: FakeNode) -> None:
         (difference,) = wiring_differences(spec, replace(seen, vlans=()))
         assert difference.what == f"VLAN link vlan.eth.{vlan} is missing"
         assert difference.is_absence
+
+
+def test_a_repair_that_needs_the_trunk_has_ec2_asked(node: FakeNode) -> None:
+    """It was gone and is back: once in a growing pause, and only for a sandbox that is damaged; then the VLAN link is made again."""
+    attach(node, 5, is_strict=False)
+    node.enis.book.observe(TRUNK_ENI.eni_id, trunk_mac=None)
+    node.enis._resyncs.changed.clear()
+
+    def is_asked() -> bool:
+        node.host_reconciler.reconcile()
+        asked = node.enis._resyncs.changed.is_set()
+        node.enis._resyncs.changed.clear()
+        return asked
+
+    assert not is_asked()
+    node.wiring.vlans.clear()
+    assert [is_asked(), is_asked()] == [True, False]
+    assert node.wiring.vlans == {}
+    node.enis.book.observe(TRUNK_ENI.eni_id, trunk_mac=TRUNK_ENI.mac)
+    assert not is_asked()
+    assert set(node.wiring.vlans) == {5}
