@@ -6,6 +6,7 @@ checks. `assert_sound` is the last step of every test that uses a rig (I1-I9).
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -15,14 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import IPv4Address, ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
 from lab.lab import IPV6_CIDR, Lab
-from lab.node.daemon import PLUGIN_PATH, READY_TIMEOUT_S, RUN_DIR, Daemon
+from lab.node.daemon import BYTECODE, PLUGIN_PATH, READY_TIMEOUT_S, RUN_DIR, SHIPPED_PYTHON, Daemon
 from lab.node.kernel_view import KernelView, read_kernel
 from lab.node.node import Node
+from lab.node.preloaded import Preloaded
 from lab.node.process import NodeProcess
 from lab.vpc.family import IPV4, IPV6, Family, pool_of
 from lab.vpc.interfaces import Delays
@@ -93,14 +96,33 @@ QUICK = {
 """Settings of every daemon of a rig, unless a test says otherwise: what comes by itself comes at once, and nothing is beside it."""
 
 
+@cache
+def preloaded() -> Preloaded:
+    """The one process of this worker that forks daemons."""
+    made = Preloaded(SHIPPED_PYTHON | {"PYTHONPYCACHEPREFIX": str(BYTECODE), "PYTHONUNBUFFERED": "1"})
+    atexit.register(made.close)
+    return made
+
+
 class Rig:
     """One node of a lab, its daemon and its plugin."""
 
-    def __init__(self, lab: Lab, node: Node, *, env: Mapping[str, str] | None = None, module: str = "ipamd.daemon") -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        node: Node,
+        *,
+        env: Mapping[str, str] | None = None,
+        module: str = "ipamd.daemon",
+        is_executed: bool = False,
+    ) -> None:
+        """`is_executed`: Python is executed at each start, as where it is shipped; else the daemon is forked (`preloaded`)."""
         self.lab = lab
         self.node = node
         self.env = QUICK | dict(env or {})
-        self.driver = Daemon(node, region=lab.vpc.region, settings=self.env, module=module)
+        self.driver = Daemon(
+            node, region=lab.vpc.region, settings=self.env, module=module, by=None if is_executed else preloaded()
+        )
         self.driver.install_plugin()
 
     @property
@@ -310,11 +332,13 @@ def rig(
     name: str = "",
     module: str = "ipamd.daemon",
     family: Family = IPV4,
+    is_executed: bool = False,
 ) -> Iterator[Rig]:
     """A lab with one node and one host, the daemon in it (or `module` in its place); everything is gone afterwards.
 
     Args:
         family: of the daemon's pool. With IPv6 the subnets have both, and the node a default route of each.
+        is_executed: as `Rig` takes it.
     """
     label = name or f"rig-{time.monotonic_ns()}"
     with Lab(
@@ -326,7 +350,7 @@ def rig(
         vpc=Vpc(delays=Delays(attach_s=attach_delay_s), ipv6_cidr=IPV6_CIDR if family is IPV6 else ""),
     ) as lab:
         settings = ({"CRI_SOCKET": ""} if containerd else {}) | family.settings | dict(env or {})
-        made = Rig(lab, lab.node("node-a"), env=settings, module=module)
+        made = Rig(lab, lab.node("node-a"), env=settings, module=module, is_executed=is_executed)
         if start:
             made.start()
         try:

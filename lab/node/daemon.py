@@ -23,7 +23,7 @@ from lab.node import plugin
 from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY, Node
 from lab.node.plugin import PLUGIN_PATH
-from lab.node.process import NodeProcess
+from lab.node.process import NodeProcess, Spawner
 from lab.vpc.family import Family, egress_by, family_by
 
 __all__ = ["PLUGIN_PATH", "Daemon"]
@@ -47,19 +47,27 @@ class Daemon:
     """At most one vpc-ipamd process on one node. Concurrency: any thread asks; one at a time starts and ends it."""
 
     def __init__(
-        self, node: Node, *, region: str, settings: Mapping[str, str] | None = None, module: str = "ipamd.daemon"
+        self,
+        node: Node,
+        *,
+        region: str,
+        settings: Mapping[str, str] | None = None,
+        module: str = "ipamd.daemon",
+        by: Spawner | None = None,
     ) -> None:
         """Nothing is started yet.
 
         Args:
             settings: environment variables of every start; without containerd in the node CRI is off unless they say otherwise.
             module: what `python -m` runs; chaos runs the daemon with a clock that can be set.
+            by: who forks it, having imported what it imports (`lab/node/preloaded.py`); else Python is executed.
         """
         self.node = node
         self.settings = dict(settings or {})
         self.process: NodeProcess | None = None
         self._region = region
         self._module = module
+        self._by = by
         self._has_plugin = False
         self._log_start = 0
 
@@ -117,7 +125,7 @@ class Daemon:
         with Path(self.node.root + DAEMON_LOG).open("ab") as log:
             self._log_start = log.tell()
             environment = self.environment | dict(env or {})
-            self.process = self.node.spawn(argv, env=environment, cwd=str(REPOSITORY), stdout=log, stderr=log)
+            self.process = self.node.spawn(argv, env=environment, cwd=str(REPOSITORY), stdout=log, stderr=log, by=self._by)
 
     def kill(self) -> int:
         """`kill -9`, and wait for the end. Returns: the exit code, 0 if no daemon was ever started."""

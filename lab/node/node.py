@@ -95,8 +95,8 @@ class Node:
         self.containerd = containerd.start(self._spawner, root=self.root, write_file=self.write_file, directory=directory)
 
     def spawn(self, argv: Sequence[str], **options: Any) -> NodeProcess:
-        """Start a process in the node; options as in `Spawner.spawn`: env, stdin, stdout, stderr, cwd, netns."""
-        return self._spawner.spawn(argv, **options)
+        """Start a process in the node; options as in `Spawner.spawn`: env, stdin, stdout, stderr, cwd, netns, by."""
+        return self._spawner.spawn(argv, node_pid=self.pid, **options)
 
     def run(self, argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a process in the node to its end; options as in `Spawner.run`: stdin_bytes, timeout_s, check and `spawn`'s."""

@@ -119,15 +119,25 @@ class Spawner:
         stderr: File = None,
         cwd: str = "/",
         netns: str = "",
+        by: Spawner | None = None,
+        node_pid: int = 0,
     ) -> NodeProcess:
         """Start `argv` in the node.
 
         Args:
             env: added to a small base environment; the lab's own is not inherited.
             netns: path, as the node sees it, of another network namespace to start in (a sandbox's).
+            by: who forks it into the node whose PID 1 is `node_pid`, in that one's place (`lab/node/preloaded.py`).
         Raises: NodeError if the program cannot be executed, or the node is gone.
         """
-        request = {"argv": list(argv), "env": BASE_ENVIRONMENT | dict(env or {}), "cwd": cwd, "netns": netns}
+        request = {
+            "argv": list(argv),
+            "env": BASE_ENVIRONMENT | dict(env or {}),
+            "cwd": cwd,
+            "netns": netns,
+            "node_pid": node_pid,
+        }
+        forker = by or self
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ExitStack() as stack:
             stack.callback(theirs.close)
@@ -135,8 +145,8 @@ class Spawner:
             stack.callback(os.close, null)
             fds = [*(_fileno(file, null) for file in (stdin, stdout, stderr)), theirs.fileno()]
             try:
-                with self._lock:
-                    socket.send_fds(self._control, [json.dumps(request).encode()], fds)
+                with forker._lock:
+                    socket.send_fds(forker._control, [json.dumps(request).encode()], fds)
                 ours.settimeout(START_TIMEOUT_S)
                 message, pidfds, _, _ = _receive_fd(ours)
             except OSError as exc:

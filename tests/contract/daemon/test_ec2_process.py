@@ -74,7 +74,7 @@ def test_a_daemon_that_cannot_start_it_says_so_and_heals(tmp_path: Path) -> None
     broken = tmp_path / "botocore"
     broken.mkdir()
     (broken / "__init__.py").write_text("import os; os._exit(7)")
-    with rig(start=False) as made:
+    with rig(start=False, is_executed=True) as made:
         made.start(wait=False, env={"PYTHONPATH": str(tmp_path)})
         status = made.driver.wait_status(
             lambda status: any("ec2 process: ended with 7" in one for one in status["lacks"]), what="named", timeout_s=PATIENCE_S

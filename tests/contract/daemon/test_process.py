@@ -23,7 +23,7 @@ pytestmark = pytest.mark.privileged
 
 def test_socket_and_directory_are_for_root_only() -> None:
     """The run directory is 0700, the socket 0600, both root's."""
-    with rig() as made:
+    with rig(is_executed=True) as made:
         directory = Path(made.node.root + RUN_DIR).stat()
         socket = Path(made.node.root + RUN_DIR + "/ipamd.sock").stat()
         assert (stat.S_IMODE(directory.st_mode), directory.st_uid) == (0o700, 0)
@@ -34,7 +34,7 @@ def test_socket_and_directory_are_for_root_only() -> None:
 @EACH_FAMILY_HEAVY_IPV6
 def test_a_successor_waits_for_the_end_of_the_first(family: Family) -> None:
     """Two daemons never share a node: the second waits, serves nobody and disturbs nothing, until the first is gone (row 11)."""
-    with rig(family=family) as made:
+    with rig(is_executed=True, family=family) as made:
         first = made.driver.process
         assert first is not None
         made.driver.process = None  # the rig knows one; the first is ended by hand
@@ -50,7 +50,7 @@ def test_a_successor_waits_for_the_end_of_the_first(family: Family) -> None:
 
 def test_a_successor_that_waits_can_be_ended() -> None:
     """SIGTERM is heard while it waits for the lock, and the first is not disturbed."""
-    with rig() as made:
+    with rig(is_executed=True) as made:
         first = made.driver.process
         made.driver.process = None
         made.start(wait=False)
@@ -75,7 +75,7 @@ def test_a_successor_that_waits_can_be_ended() -> None:
 )
 def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: list[str]) -> None:
     """Every problem at once, exit status 2, no traceback."""
-    with rig(start=False) as made:
+    with rig(is_executed=True, start=False) as made:
         environment = made.node.daemon_environment(made.lab.vpc.region) | made.env | env
         done = made.node.run(
             [sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), check=False, timeout_s=30
@@ -88,7 +88,7 @@ def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: l
 @EACH_FAMILY_HEAVY_IPV6
 def test_sigterm_finishes_and_goes(family: Family) -> None:
     """By default nothing is waited for: the daemon is gone at once, the conflist stays, and its successor has every sandbox."""
-    with rig(family=family) as made:
+    with rig(is_executed=True, family=family) as made:
         assert made.add("a").ok
         began = time.monotonic()
         assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
@@ -104,7 +104,7 @@ def test_sigterm_finishes_and_goes(family: Family) -> None:
 @EACH_FAMILY_HEAVY_IPV6
 def test_a_drain_leaves_adds_to_the_successor_and_serves_dels(family: Family) -> None:
     """With VPC_IPAMD_DRAIN: DEL is served, ADD waits in the plugin, a second SIGTERM ends the process; then the ADD succeeds."""
-    with rig(family=family, env={"VPC_IPAMD_DRAIN": "60"}) as made:
+    with rig(is_executed=True, family=family, env={"VPC_IPAMD_DRAIN": "60"}) as made:
         assert made.add("a").ok
         made.node.make_netns("b")
         assert made.daemon is not None
@@ -126,7 +126,7 @@ def test_a_drain_leaves_adds_to_the_successor_and_serves_dels(family: Family) ->
 
 def test_an_idle_daemon_asks_ec2_nothing() -> None:
     """No EC2 call between two looks at a pool that is at its target (I13)."""
-    with rig() as made:
+    with rig(is_executed=True) as made:
         wait_until(lambda: made.pool()["free_count"] == 9, what="pool at target")
         before = len(made.lab.vpc.calls())
         wait_until(lambda: (made.status() or {"uptime_s": 0})["uptime_s"] > 5, what="five seconds of life")
@@ -136,7 +136,7 @@ def test_an_idle_daemon_asks_ec2_nothing() -> None:
 @EACH_FAMILY_HEAVY_IPV6
 def test_introspection_answers_for_people_and_programs(family: Family) -> None:
     """Every command of ipamctl prints a table and JSON, and says with status 3 when the daemon is away."""
-    with rig(family=family) as made:
+    with rig(is_executed=True, family=family) as made:
         address = made.add("seen").any_address
 
         def ctl(*arguments: str) -> tuple[int, str, str]:

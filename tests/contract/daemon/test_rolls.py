@@ -21,7 +21,7 @@ POOL = {"MINIMUM_IP_TARGET": "12", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERIOD": 
 @pytest.mark.slow
 def test_restarts_are_not_noticed() -> None:
     """SIGTERM and kill -9 with the socket away for 3 s: every STATUS succeeds, and every ADD at its first call."""
-    with rig(env=POOL) as made:
+    with rig(is_executed=True, env=POOL) as made:
         with KubeletLike(made.node) as kubelet:
             wait_until(lambda: bool(kubelet.of("ADD")), what="the node lives")
             absences = [roll(made.driver, number, rest_s=1.0) for number in range(3)]
@@ -36,7 +36,7 @@ def test_restarts_are_not_noticed() -> None:
 
 def test_the_mark_is_of_service_not_of_life() -> None:
     """It is left once the daemon is ready and not by one that cannot become so; it is 0600, and moves on while the daemon serves."""
-    with rig(start=False) as made:
+    with rig(is_executed=True, start=False) as made:
         made.lab.faults.apply(
             {"apis": {"DescribeNetworkInterfaces": {"error": {"code": "UnauthorizedOperation", "message": "no"}}}}
         )
@@ -63,7 +63,7 @@ def status(made: Rig) -> int:
 
 def test_a_crash_loop_shows() -> None:
     """A daemon that dies while it starts, again and again, is not passed over for ever: its own patience counts too."""
-    with rig() as made:
+    with rig(is_executed=True) as made:
         mark = Path(made.node.root + RUN_DIR + "/served")
         wait_until(mark.exists, what="the mark, which comes after ready")
         made.kill()
@@ -77,7 +77,7 @@ def test_a_crash_loop_shows() -> None:
 @pytest.mark.parametrize("is_interpreted", [False, True], ids=["static", "interpreted"])
 def test_a_daemon_that_is_stopped_is_late_not_gone(is_interpreted: bool) -> None:
     """SIGSTOP: its socket takes connections and nobody answers. STATUS says yes for a minute after its last mark, and then 50."""
-    with rig() as made:
+    with rig(is_executed=True) as made:
         made.driver.install_plugin(is_interpreted=is_interpreted)
         mark = Path(made.node.root + RUN_DIR + "/served")
         wait_until(mark.exists, what="the mark, which comes after ready")
@@ -110,7 +110,7 @@ for path in "healthz", "readyz":
 
 def test_no_probe_of_a_start_fails() -> None:
     """A failed probe is a Warning event: of the first start and of a restart each is answered with success, once it is so."""
-    with rig(start=False) as made:
+    with rig(is_executed=True, start=False) as made:
         for _ in range(2):
             asking = made.node.spawn(["sh", "-c", f"exec {sys.executable} -c '{KUBELET}' >/var/log/kubelet-asked 2>&1"])
             made.start()
@@ -132,7 +132,7 @@ def test_probes_are_answered_by_a_real_daemon() -> None:
     def page(made: Rig, where: str) -> int:
         return int(made.node.run([sys.executable, "-c", PAGE, f"http://127.0.0.1:{where}"]).stdout)
 
-    with rig(env={"VPC_IPAMD_METRICS_ADDRESS": ":61678"}) as made:
+    with rig(is_executed=True, env={"VPC_IPAMD_METRICS_ADDRESS": ":61678"}) as made:
         for port in (61677, 61678):
             assert [page(made, f"{port}{path}") for path in ("/healthz", "/readyz", "/x")] == [200, 200, 404]
         assert page(made, "61678/metrics") == 200

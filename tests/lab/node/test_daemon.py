@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lab.lab import Lab
-from lab.node.daemon import Daemon
+from lab.node.daemon import DAEMON_LOG, Daemon
 from lab.node.errors import NodeError
+from tests.rig import preloaded
 
 pytestmark = pytest.mark.privileged
 SETTINGS = {"VPC_IPAMD_METRICS_ADDRESS": "off", "WARM_IP_TARGET": "2"}
@@ -22,18 +26,66 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.fixture
-def daemon(lab: Lab) -> Iterator[Daemon]:
+@pytest.fixture(params=["executed", "forked"])
+def daemon(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Daemon]:
     """A daemon that was not started; ended afterwards."""
-    made = Daemon(lab.node("node-a"), region=lab.vpc.region, settings=SETTINGS)
+    by = preloaded() if request.param == "forked" else None
+    made = Daemon(lab.node("node-a"), region=lab.vpc.region, settings=SETTINGS, by=by)
     yield made
     made.kill()
+
+
+def world_of(pid: int) -> dict[str, object]:
+    """What decides what a process sees and may do."""
+    proc = Path("/proc") / str(pid)
+    names = ("NSpid", "SigBlk", "SigIgn", "SigCgt", "CapEff", "CapBnd", "Uid", "NoNewPrivs")
+    status = dict(line.split(":\t", 1) for line in (proc / "status").read_text().splitlines())
+    return {
+        "namespaces": {one.name: one.readlink() for one in (proc / "ns").iterdir() if not one.name.endswith("_for_children")},
+        "cgroup": (proc / "cgroup").read_text(),
+        "paths": [(proc / name).readlink() for name in ("cwd", "root", "fd/0", "fd/1", "fd/2")],
+        "limits": (proc / "limits").read_text(),
+        "is a session": os.getsid(pid) == pid,
+        "levels of process IDs": len(status["NSpid"].split()),
+        "status": {name: status[name] for name in names[1:]},
+    }
+
+
+def test_a_forked_daemon_lives_in_the_world_of_an_executed_one(lab: Lab) -> None:
+    """Namespaces, cgroup, directories, limits, signals, capabilities; and it ends with its node, whoever forked it."""
+    node = lab.add_node("other")
+    worlds = []
+    for by in (None, preloaded()):
+        daemon = Daemon(node, region=lab.vpc.region, settings=SETTINGS, by=by)
+        daemon.start()
+        daemon.wait_ready()
+        worlds.append(world_of(daemon.pid))
+        if by is None:
+            daemon.kill()
+    assert worlds[0] == worlds[1]
+    assert worlds[1]["levels of process IDs"] == 2
+    node.close()
+    assert daemon.process is not None
+    assert daemon.process.wait(30) == -signal.SIGKILL
+
+
+def test_a_node_that_is_gone_gets_no_forked_daemon(lab: Lab) -> None:
+    """An error that says so, and nobody waits."""
+    node = lab.add_node("gone")
+    daemon = Daemon(node, region=lab.vpc.region, settings=SETTINGS, by=preloaded())
+    daemon.install_plugin()
+    preloaded_request = {"env": daemon.environment, "cwd": "/", "by": preloaded()}
+    node.pid = 2**22 - 1  # of no process
+    with pytest.raises(NodeError, match=r"cannot start python: .*No such process"):
+        node.spawn(["python", "-m", "ipamd.daemon"], **preloaded_request)
 
 
 def test_a_daemon_is_started_killed_and_started_again(daemon: Daemon) -> None:
     """Two at once are refused; after `kill -9` nobody answers; the log goes on and the newest start's part is told apart."""
     assert daemon.problem() == "the daemon was not started"
     assert daemon.kill() == 0
+    log = Path(daemon.node.root + DAEMON_LOG)
+    earlier = log.read_text().count("ready after") if log.exists() else 0
     daemon.start()
     with pytest.raises(NodeError, match="a daemon runs on node-a already"):
         daemon.start()
@@ -46,7 +98,7 @@ def test_a_daemon_is_started_killed_and_started_again(daemon: Daemon) -> None:
     assert daemon.problem() == "the daemon ended with exit status -9"
     daemon.start()
     daemon.wait_ready()
-    assert daemon.log_text().count("ready after") == 2
+    assert daemon.log_text().count("ready after") == earlier + 2
     assert daemon.log_text(of_this_start=True).count("ready after") == 1
     assert daemon.ipamctl_json("status")["ready"]
 
