@@ -130,13 +130,8 @@ class Spawner:
             by: who forks it into the node whose PID 1 is `node_pid`, in that one's place (`lab/node/preloaded.py`).
         Raises: NodeError if the program cannot be executed, or the node is gone.
         """
-        request = {
-            "argv": list(argv),
-            "env": BASE_ENVIRONMENT | dict(env or {}),
-            "cwd": cwd,
-            "netns": netns,
-            "node_pid": node_pid,
-        }
+        request: dict[str, Any] = {"argv": list(argv), "env": BASE_ENVIRONMENT | dict(env or {})}
+        request |= {"cwd": cwd, "netns": netns, "node_pid": node_pid}
         forker = by or self
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ExitStack() as stack:

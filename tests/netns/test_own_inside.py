@@ -23,7 +23,11 @@ from tests.netns.conftest import EACH_FAMILY
 
 pytestmark = [pytest.mark.privileged, EACH_FAMILY]
 
-TUNNEL = "ip link add tun type veth peer name nut; ip link set nut up; ip link set tun up"
+TUNNEL = (
+    "ip link add tun type veth peer name nut; ip link set tun addrgenmode none; ip link set nut addrgenmode none;"
+    " ip link set nut up; ip link set tun up"
+)
+"""Without addresses that the kernel gives it by itself, a second or two later."""
 HALVES = "ip route add 0.0.0.0/1 dev tun; ip route add 128.0.0.0/1 dev tun"
 
 OWN = {
