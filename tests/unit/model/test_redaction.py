@@ -189,9 +189,9 @@ LONG_WORDS = [
 def test_the_time_grows_as_the_text_does(word: str) -> None:
     """Sixteen times the text takes about sixteen times as long, not the 256 times of what looks at a word from each of its letters."""
     took_s = []
-    for size in (16 << 10, 256 << 10):
+    for size in (8 << 10, 128 << 10):
         text = word * (size // len(word))
         began_s = time.thread_time()
         without_secrets(text)
         took_s.append(time.thread_time() - began_s)
-    assert took_s[1] < max(took_s[0], 0.02) * 16 * 5, took_s
+    assert took_s[1] < max(took_s[0], 0.01) * 16 * 5, took_s
