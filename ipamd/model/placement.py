@@ -130,8 +130,9 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
 
 
 def serving_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
-    """The ENI for the one /80 of a node of IPv6: the primary one, or if that is excluded another that is attached."""
-    usable = [eni for eni in snapshot.enis if eni.state is EniState.ATTACHED and not eni.is_excluded]
+    """The ENI for the one /80 of a node of IPv6: the primary one, or if that is excluded one of ours; another's may have no IPv6."""
+    attached = [eni for eni in snapshot.enis if eni.state is EniState.ATTACHED and not eni.is_excluded]
+    usable = [eni for eni in attached if eni.is_primary or eni.created_by_us]
     return min(usable, key=lambda eni: (not eni.is_primary, eni.device_index), default=None)
 
 

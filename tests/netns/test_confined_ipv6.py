@@ -72,7 +72,7 @@ class Node:
     def __init__(self, world):
         self.world, self.host = world, world.host
         self.vpc = world.fabric()
-        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX})
+        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX: "eni-1"})
         world.hostnet.setup_node(world.identity())
         world.hostnet.confine_sandboxes()
         self.pod, self.other = world.space(), world.space()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import replace
 
 import pytest
 
 from ipamd.kernel import routing
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.model.family import IPV6
+from ipamd.model.ids import MacAddress
 from tests.netns import packets
 from tests.netns.conftest import FIRST, NODE6, ROUTER, SUBNET6, VPC6
 from tests.patience import PATIENCE_S
@@ -28,7 +30,7 @@ class Node:
         self.vpc = world.fabric()
         self.host.sh("ip -6 route del default; sysctl -qw net.ipv6.conf.eth0.accept_ra=1")
         self.advertise()
-        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX})
+        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX: "eni-1"})
 
     def advertise(self):
         """Let the router advertise itself, and wait for the route."""
@@ -149,3 +151,45 @@ def test_the_rest_of_the_prefix_is_answered(node):
     for _ in range(2):  # as when the pool takes a prefix; it may be there already
         node.world.hostnet.answer_for([PREFIX])
     assert node.world.hostnet.reconcile(identity=identity, enis=[]) == []
+
+
+def test_an_eni_that_has_the_prefix_is_routed_and_no_other_one(world):
+    """Where the primary one is excluded another has the /80: what its sandboxes send leaves by it. Of the rest of the node's ENIs
+    nothing is asked, not even a link.
+    """
+    world.fabric()
+    prefixes = {}
+    hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: prefixes, link_wait_s=0.1)
+    hostnet.setup_node(world.identity())
+    before = world.host.snapshot()
+    other, absent = world.eni(), replace(world.eni(), mac=MacAddress("02:00:00:00:00:99"))
+    for eni in (other, absent):
+        hostnet.setup_eni(eni)
+        assert hostnet.reconcile(identity=world.identity(), enis=[eni]) == []
+    assert world.host.snapshot() == before
+    for serving in ({}, {PREFIX: other.eni_id}):
+        eni = replace(other, created_by_us=not serving)  # before it has its /80, and one that somebody else made
+        prefixes.update(serving)
+        hostnet.setup_eni(eni)
+        shown = [(one["dst"], one.get("gateway"), one["dev"]) for one in world.host.ip("route show table 2")]
+        assert sorted(shown) == [("default", ROUTER, "eth1"), (ROUTER, None, "eth1")]
+        assert "UP" in world.host.ip("link show eth1")[0]["flags"]
+        spec = replace(world.spec(world.space(), number=5, table=2), prefix=PREFIX)
+        world.wiring.wire(spec)
+        assert "dev eth1 table 2" in world.host.sh(f"ip -6 route get {VPC6} from {spec.address} iif {spec.host_veth}")
+        enis = [replace(world.eni(device_index=0), mac=world.identity().primary_mac), eni]
+        assert hostnet.way_differences([spec], enis=enis) == []
+        world.host.sh("ip -6 route flush table 2; ip -6 rule add prio 1536 from 2001:db8:0:1:abce::/80 lookup 2")
+        assert any("table 2" in str(one) for one in hostnet.differences(identity=world.identity(), enis=[eni]))
+        assert hostnet.way_differences([spec], enis=enis) != []
+        said = list(map(str, hostnet.reconcile(identity=world.identity(), enis=[eni])))
+        assert [one.rpartition(" of ")[0] for one in said if "table 2" in one] == [
+            f"route {ROUTER} dev eth1 table 2",
+            f"default route via {ROUTER} dev eth1 table 2",
+        ]
+        assert hostnet.reconcile(identity=world.identity(), enis=[eni]) == []
+        hostnet.remove_prefix_rules(lambda prefix, table: prefix != PREFIX)
+        assert [one["src"] for one in world.host.ip("rule") if one["priority"] == 1536] == [str(PREFIX.network_address)]
+        world.wiring.unwire(spec)
+        hostnet.teardown_eni(eni)
+        assert (world.host.ip("route show table 2"), "lookup 2" in world.host.sh("ip -6 rule")) == ([], False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from ipaddress import IPv6Network
+from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path
 
 import pytest
@@ -226,6 +226,23 @@ def test_an_excluded_primary_eni(tmp_path: Path) -> None:
     node.clock.advance(400)
     node.pool.run_once()
     assert ec2.calls == calls
+    node.assert_sound()
+
+
+def test_an_excluded_primary_eni_and_one_of_others(tmp_path: Path) -> None:
+    """What somebody else attached may have no IPv6: the /80 is on an ENI of ours, and the other one is no error and is left alone."""
+    ec2 = FakeEc2(family=IPV6)
+    ec2.subnets[SUBNET] = replace(ec2.subnets[SUBNET], tags={"kubernetes.io/role/cni": "0"})
+    ec2.add_subnet("subnet-2", "10.0.16.0/20", role="1")
+    others = replace(ec2.enis[PRIMARY], eni_id="eni-others", mac="02:00:00:00:00:77", device_index=1, has_ipv6=False)
+    others = replace(others, primary_address=IPv4Address("10.0.16.50"), subnet_id="subnet-2", attachment_id="a-1")
+    ec2.enis[others.eni_id] = others
+    node = node_of(tmp_path, ec2=ec2)
+    node.bring_up()
+    (made,) = [eni for eni in ec2.attached() if eni.eni_id not in (PRIMARY, others.eni_id)]
+    assert (len(made.prefixes), ec2.enis[others.eni_id].prefixes) == (1, frozenset())
+    assert node.add("c1").eni_id == made.eni_id
+    assert not [one for one in node.health.conditions() if "eni-others" in one]
     node.assert_sound()
 
 
