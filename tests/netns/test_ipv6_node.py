@@ -72,6 +72,20 @@ def test_the_way_out_from_advertisements_stays(node):
     assert node.world.hostnet.differences(identity=node.world.identity(), enis=[]) == []
 
 
+@pytest.mark.parametrize("key", ["all/forwarding", "eth0/accept_ra", "all/disable_ipv6", "default/disable_ipv6"])
+def test_a_sysctl_that_others_change_is_put_back(world, key):
+    """An administrator's or another agent's sysctl is a difference until the next pass, which sets it and is silent then."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    (wanted,) = world.host.sh(f"cat /proc/sys/net/ipv6/conf/{key}").split()
+    world.host.sh(f"echo {1 if wanted == '0' else 0} > /proc/sys/net/ipv6/conf/{key}")
+    assert any(f"net/ipv6/conf/{key} was " in one.what for one in world.hostnet.differences(identity=world.identity(), enis=[]))
+    said = world.hostnet.reconcile(identity=world.identity(), enis=[])
+    assert any(f"net/ipv6/conf/{key} was " in one and one.endswith(f"set to {wanted}") for one in said)
+    assert world.host.sh(f"cat /proc/sys/net/ipv6/conf/{key}").split() == [wanted]
+    assert not any("sysctl" in one for one in world.hostnet.reconcile(identity=world.identity(), enis=[]))
+
+
 def test_in_the_other_order_the_way_out_is_lost(node, monkeypatch):
     """Why the order: to forward first costs the default route until the next advertisement."""
     in_order = routing.wanted_sysctls
