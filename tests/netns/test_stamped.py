@@ -49,7 +49,7 @@ def stamped(world, spec):
 
 
 def test_only_the_alias_changes(world, theirs):
-    """MAC, routes, rules and the inside stay byte for byte, of IPv4 the neighbour too, of IPv6 it is fixed; CHECK finds nothing to say."""
+    """MAC, routes, rules and the inside stay byte for byte, of IPv4 the neighbour too, of IPv6 it is fixed; CHECK says nothing."""
     spec, sandbox = theirs
     before, inside = world.host.snapshot(), sandbox.snapshot()
     veth = stamped(world, spec)
