@@ -244,8 +244,9 @@ class KernelHostNetwork(HostNetwork):
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         routing.refuse_kernel_table(eni)
         with self._lock, self._host.netlink() as sock:
-            removals = routing.removals(sock, eni, keep=tuple(keep), family=self._config.family)
-            sock.carry_out(removals, what=f"teardown of {eni.eni_id}")
+            sock.carry_out(
+                routing.removals(sock, eni, keep=tuple(keep), family=self._config.family), what=f"teardown of {eni.eni_id}"
+            )
 
     def reconcile(
         self,
@@ -365,10 +366,14 @@ class KernelHostNetwork(HostNetwork):
     def _foreign(
         self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IpAddress]
     ) -> list[RoutingDifference]:
-        macs = [eni.mac for eni in secondary]
         with self._host.netlink() as sock:
             return routing.foreign_differences(
-                sock, look, identity=identity, secondary=macs, addresses=addresses, family=self._config.family
+                sock,
+                look,
+                identity=identity,
+                secondary=[eni.mac for eni in secondary],
+                addresses=addresses,
+                family=self._config.family,
             )
 
     def _repair_node(
@@ -451,8 +456,11 @@ class KernelHostNetwork(HostNetwork):
     def _needed(self, refused: Mapping[NftTable, WiringError], commands: Mapping[NftTable, str]) -> list[WiringError]:
         """The refusals that matter: a kernel may lack the family of a table that is to go, or of an egress that is off."""
         is_egress_on = self.egress()[0] is not None
-        matters = [table for table in refused if table == ruleset.SNAT or (is_egress_on and commands[table] != table.removal())]
-        return [refused[table] for table in matters]
+        return [
+            why
+            for table, why in refused.items()
+            if table == ruleset.SNAT or (is_egress_on and commands[table] != table.removal())
+        ]
 
     def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
         """The tables that translate and mark, as they must be for this node."""

@@ -189,7 +189,7 @@ def node_repairs(link: messages.Link, rules: Collection[messages.Rule], config: 
     if config.family is not IPV4:  # no mark is set, and the CIDRs are of IPv4
         return
     main, mark, priority = uapi.RT_TABLE_MAIN, config.connmark, dataplane.MARK_PRIORITY
-    has_mark = any(rule.priority == priority and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules)
+    has_mark = any((rule.priority, rule.mark, rule.mask, rule.table) == (priority, mark, mark, main) for rule in rules)
     if ruleset.needs_mark(config) and not has_mark:
         yield _change(priority, table=main, mark=mark, is_wanted=True)
     # The priority of AWS_EXTERNAL_SERVICE_CIDRS is theirs alone, so other rules of it are left from before.
@@ -349,9 +349,7 @@ def rest_repairs(look: HostLook, prefixes: Collection[IpNetwork]) -> Iterator[Re
             yield Repair(RepairKind.ROUTE, f"{change.step.removeprefix('add ')} was missing", "added", change)
     for prefix, one in there.items():
         if prefix not in prefixes:
-            change = messages.delete_route(
-                one.destination, length=one.length, table=table, index=0, step=f"delete unreachable {prefix} table {table}"
-            )
+            change = _removal(one, f"delete unreachable {prefix} table {table}")
             yield Repair(RepairKind.ROUTE, f"unreachable {prefix} table {table} is not needed", "removed", change)
 
 

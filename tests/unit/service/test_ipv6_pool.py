@@ -49,6 +49,13 @@ def with_prefixes(ec2: FakeEc2, *prefixes: IPv6Network) -> FakeEc2:
     return ec2
 
 
+def with_subnets_of(other: FakeEc2) -> FakeEc2:
+    """Another instance in the same subnets."""
+    ec2 = FakeEc2(family=IPV6)
+    ec2.subnets = other.subnets.copy()
+    return ec2
+
+
 def serving(node: FakeNode) -> set[object]:
     """The prefixes of the pool."""
     return {row.prefix for row in node.datastore.addresses() if row.is_rest}
@@ -227,6 +234,26 @@ def test_an_excluded_primary_eni(tmp_path: Path) -> None:
     node.pool.run_once()
     assert ec2.calls == calls
     node.assert_sound()
+
+
+def test_a_subnet_without_ipv6_gets_no_eni(tmp_path: Path) -> None:
+    """However much room it has for IPv4: status says why, and the ENI is made where it can have a /80 (I13)."""
+    ec2 = FakeEc2(family=IPV6)
+    ec2.subnets[SUBNET] = replace(ec2.subnets[SUBNET], tags={"kubernetes.io/role/cni": "0"})
+    for number, has_ipv6 in ((2, False), (3, True)):
+        cidr, free_count = f"10.0.{16 * number}.0/20", 3000 // number
+        ec2.add_subnet(f"subnet-{number}", cidr, free_count=free_count, has_ipv6=has_ipv6, role="1")
+    node = node_of(tmp_path, ec2=ec2)
+    node.bring_up()
+    (made,) = [eni for eni in ec2.attached() if eni.eni_id != PRIMARY]
+    assert (made.subnet_id, ec2.calls["create_eni"]) == ("subnet-3", 1)
+    told = {one["subnet_id"]: one["why_not"] for one in ask(node, "GetStatus")["subnets"]}
+    assert told == {SUBNET: "excluded by the tag kubernetes.io/role/cni=0", "subnet-2": "without IPv6", "subnet-3": ""}
+    ec2.subnets["subnet-3"] = replace(ec2.subnets["subnet-3"], has_ipv6=False)
+    other = FakeNode(tmp_path / "other", network=NETWORK, ec2=with_subnets_of(ec2))
+    other.bring_up()
+    with pytest.raises(PoolEmptyError, match="subnet-2 is without IPv6; subnet-3 is without IPv6"):
+        other.add("c1", deadline_s=0.5)
 
 
 def test_an_excluded_primary_eni_and_one_of_others(tmp_path: Path) -> None:
