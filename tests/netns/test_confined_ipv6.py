@@ -20,7 +20,7 @@ from ipamd.model.attachment import pod_veth_name
 from ipamd.model.family import IPV6
 from tests.netns import packets
 from tests.netns.conftest import FIRST, NODE6, ROUTER, VPC6
-from tests.netns.test_foreign_links import KINDS, intrude, into_tunnel
+from tests.netns.test_foreign_links import KINDS, into_tunnel, intrude
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 
