@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.rig import wait_until
 pytestmark = [pytest.mark.privileged, pytest.mark.parametrize("family", [IPV6], ids=["ipv6"])]
 
 PREFIX = IPV6.network((FIRST[IPV6], 80))
+NODE_INIT = Path(__file__).parents[2] / "manifests" / "node-init"
 
 
 class Node:
@@ -70,6 +72,29 @@ def test_the_way_out_from_advertisements_stays(node):
     settings = [f"/proc/sys/net/ipv6/conf/{one}" for one in ("all/forwarding", "eth0/accept_ra", "default/disable_ipv6")]
     assert node.host.sh(f"cat {' '.join(settings)}").split() == ["1", "2", "0"]
     assert node.world.hostnet.differences(identity=node.world.identity(), enis=[]) == []
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_init_container_keeps_the_way_out_too(node, tmp_path, is_reversed):
+    """It is the first to let the node forward; with its two lines the other way round the default route is gone."""
+    script, plugin, target = NODE_INIT.read_text(), tmp_path / "vpc-cni", tmp_path / "bin"
+    accept, forward = (
+        next(line for line in script.splitlines() if end in line) for end in ("/accept_ra", "1 >$ipv6/all/forwarding")
+    )
+    if is_reversed:
+        script = script.replace(accept, "").replace(forward, f"{forward}\n{accept}")
+    plugin.write_text("#!/bin/sh\n")
+    plugin.chmod(0o755)
+    target.mkdir()
+    (tmp_path / "node-init").write_text(script)
+    assert node.default() == [(ROUTER, "ra")]
+    for _ in range(2):
+        node.host.sh(f"ENABLE_IPv6=true sh {tmp_path}/node-init {plugin} {target}")
+        assert node.default() == ([] if is_reversed else [(ROUTER, "ra")])
+    settings = [f"/proc/sys/net/ipv6/conf/{one}" for one in ("all/forwarding", "eth0/accept_ra")]
+    assert node.host.sh(f"cat {' '.join(settings)}").split() == ["1", "2"]
+    node.advertise()
+    assert node.default() == [(ROUTER, "ra")], "the next advertisement brings it back"
 
 
 @pytest.mark.parametrize("key", ["all/forwarding", "eth0/accept_ra", "all/disable_ipv6", "default/disable_ipv6"])
