@@ -263,7 +263,7 @@ def _host_network(host: HostNetns, current: CurrentSettings, opened: OpenedDatas
         nft=Nftables(host),
         attachments=opened.datastore.attachments,
         prefixes=lambda: {
-            row.prefix
+            row.prefix: row.eni_id
             for row in (opened.datastore.addresses() if current.now.network.family.is_sparse else ())
             if row.is_rest and row.prefix is not None
         },

@@ -447,7 +447,9 @@ def _subnets(context: ServiceContext, adapters: Adapters, settings: Settings, *,
     return Subnets(
         context,
         ec2=adapters.ec2,
-        policy=SubnetPolicy(settings.subnets.discovery, settings.cloud.cluster_name, adapters.custom_network),
+        policy=SubnetPolicy(
+            settings.subnets.discovery, settings.cloud.cluster_name, adapters.custom_network, settings.network.ipv6
+        ),
         limits=limits,
         identity=adapters.node_info.identity,
         groups_of=lambda eni_id: book.of(eni_id).security_groups,

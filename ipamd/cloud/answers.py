@@ -80,6 +80,7 @@ def described_subnet(entry: Mapping[str, Any]) -> DescribedSubnet:
             vpc_id=entry["VpcId"],
             free_count=int(entry["AvailableIpAddressCount"]),
             tags={tag["Key"]: tag.get("Value", "") for tag in entry.get("Tags") or ()},
+            has_ipv6=bool(entry.get("Ipv6CidrBlockAssociationSet")),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as exc:
         raise incomplete(f"subnet {entry.get('SubnetId', '(no ID)')}", exc) from exc

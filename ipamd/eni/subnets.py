@@ -239,6 +239,8 @@ class Subnets(Service):
             return ""
         if not policy.is_discovering and not is_own:
             return "not the node's own, and ENABLE_SUBNET_DISCOVERY is off"
+        if policy.needs_ipv6 and not subnet.has_ipv6:
+            return "without IPv6"
         return why_unusable(subnet.tags, is_primary=is_own, cluster_name=policy.cluster_name)
 
     def _usable(self, identity: InstanceIdentity) -> list[tuple[SubnetId, int | None]]:

@@ -19,11 +19,12 @@ from ipamd.kernel.nft import Nftables, NftTable, OwnTables
 from ipamd.kernel.other_software import OtherSoftware, remove_left_chains
 from ipamd.kernel.routing import HostLook, HostLooker, Repair
 from ipamd.model.attachment import Attachment, WiringSpec
+from ipamd.model.branch import IPV6_GATEWAY
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
-from ipamd.model.ids import MacAddress
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import (
     LEADING,
     NODE,
@@ -62,14 +63,14 @@ class KernelHostNetwork(HostNetwork):
         nft: Nftables,
         link_wait_s: float = routing.LINK_WAIT_S,
         attachments: Callable[[], Iterable[Attachment]] = tuple,
-        prefixes: Callable[[], Collection[IpNetwork]] = tuple,
+        prefixes: Callable[[], Mapping[IpNetwork, EniId]] = dict,
     ) -> None:
         """Manage the namespace `host` by `config`.
 
         Args:
             link_wait_s: bound of the wait for a newly attached ENI's link.
             attachments: the recorded sandboxes; some host veths may be named by an earlier prefix.
-            prefixes: those of the pool's family whose free addresses are answered for (`routing.rest_repairs`).
+            prefixes: those of the pool's family whose free addresses are answered for (`routing.rest_repairs`), each with its ENI.
         """
         self._host = host
         self._config = config
@@ -212,15 +213,15 @@ class KernelHostNetwork(HostNetwork):
         self._events.stop()
 
     def setup_eni(self, eni: Eni) -> None:
-        """Set up a secondary ENI's link, address, table, routes and rule. Idempotent.
+        """Set up a secondary ENI's link, address, table, routes and rule; of IPv6 link and table, if it is for sandboxes. Idempotent.
 
         Raises: WiringError if its link does not appear, if it has no table of its own, or if the kernel refuses; KernelDumpError.
         """
         routing.refuse_kernel_table(eni)
-        # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
-        link = routing.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
         if not self._secondary([eni]):
             return
+        # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
+        link = routing.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
         with self._lock:
             with self._host.netlink() as sock:
                 look = self.looker.look(sock, [eni.mac])
@@ -235,7 +236,7 @@ class KernelHostNetwork(HostNetwork):
         with self._lock, self._host.netlink() as sock:
             removals = [
                 messages.delete_rule(rule.priority, table=rule.table, source=prefix)
-                for rule in survey.rules_of(sock)
+                for rule in survey.rules_of(sock, self._config.family)
                 if (prefix := survey.from_prefix(rule)) and is_needless(prefix, rule.table)
             ]
             sock.carry_out(removals, what="removal of rules of prefixes")
@@ -243,7 +244,9 @@ class KernelHostNetwork(HostNetwork):
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         routing.refuse_kernel_table(eni)
         with self._lock, self._host.netlink() as sock:
-            sock.carry_out(routing.removals(sock, eni, keep=tuple(keep)), what=f"teardown of {eni.eni_id}")
+            sock.carry_out(
+                routing.removals(sock, eni, keep=tuple(keep), family=self._config.family), what=f"teardown of {eni.eni_id}"
+            )
 
     def reconcile(
         self,
@@ -281,8 +284,9 @@ class KernelHostNetwork(HostNetwork):
         return [*sentences, *repaired, *(f"{NOT_REPAIRED}: {one}" for one in [*refusals, *left])]
 
     def _secondary(self, enis: Iterable[Eni]) -> list[Eni]:
-        """Those that need routing of their own: sandboxes of IPv6 are on the primary one."""
-        return [eni for eni in enis if not eni.is_primary and self._config.family is IPV4]
+        """Those that need routing of their own; of IPv6 the one that has the /80, or is made for it."""
+        serving = None if self._config.family is IPV4 else self._prefixes().values()
+        return [eni for eni in enis if not eni.is_primary and (serving is None or eni.created_by_us or eni.eni_id in serving)]
 
     def reconcile_table(self, *, identity: InstanceIdentity) -> list[str]:
         with self._lock:
@@ -319,11 +323,11 @@ class KernelHostNetwork(HostNetwork):
     def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
         with self._host.netlink() as sock:  # no lock: nothing waits for what is only asked
             links = self.looker.links(sock, (eni.mac for eni in enis))
-            outside, is_ipv4 = self._config.family.outside, self._config.family is IPV4  # the router of IPv6 is link-local
+            family = self._config.family  # the router of IPv6 is link-local
             uplinks: dict[int, tuple[messages.Link, IpAddress]] = {
-                eni.route_table: (links[eni.mac], gateway(eni.subnet_cidr) if is_ipv4 else outside)
+                eni.route_table: (links[eni.mac], gateway(eni.subnet_cidr) if family is IPV4 else family.outside)
                 for eni in enis
-                if eni.mac in links and (is_ipv4 or eni.is_primary)
+                if eni.mac in links and (eni.is_primary or self._secondary([eni]))
             }
             mark = self._config.connmark if ruleset.needs_mark(self._config) else 0
             return list(ways.differences(sock, specs, uplinks, mark=mark))
@@ -362,10 +366,14 @@ class KernelHostNetwork(HostNetwork):
     def _foreign(
         self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IpAddress]
     ) -> list[RoutingDifference]:
-        macs = [eni.mac for eni in secondary]
         with self._host.netlink() as sock:
             return routing.foreign_differences(
-                sock, look, identity=identity, secondary=macs, addresses=addresses, family=self._config.family
+                sock,
+                look,
+                identity=identity,
+                secondary=[eni.mac for eni in secondary],
+                addresses=addresses,
+                family=self._config.family,
             )
 
     def _repair_node(
@@ -448,8 +456,11 @@ class KernelHostNetwork(HostNetwork):
     def _needed(self, refused: Mapping[NftTable, WiringError], commands: Mapping[NftTable, str]) -> list[WiringError]:
         """The refusals that matter: a kernel may lack the family of a table that is to go, or of an egress that is off."""
         is_egress_on = self.egress()[0] is not None
-        matters = [table for table in refused if table == ruleset.SNAT or (is_egress_on and commands[table] != table.removal())]
-        return [refused[table] for table in matters]
+        return [
+            why
+            for table, why in refused.items()
+            if table == ruleset.SNAT or (is_egress_on and commands[table] != table.removal())
+        ]
 
     def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
         """The tables that translate and mark, as they must be for this node."""
@@ -486,13 +497,14 @@ class KernelHostNetwork(HostNetwork):
         return sentences
 
     def _eni_repairs(self, look: HostLook, eni: Eni, link: messages.Link) -> tuple[Iterator[Repair], ...]:
-        """All comparisons of one ENI, ENI_STEPS, in the order in which they are repaired."""
+        """All comparisons of one ENI, ENI_STEPS, in the order in which they are repaired. Its own address is of IPv4."""
+        is_ipv4 = self._config.family is IPV4
         return (
             routing.setting_repairs(link, devconf.ENI),
             routing.link_repairs(eni, link, mtu=self._config.eni_mtu),
-            routing.address_repairs(look, eni, link),
-            routing.table_repairs(look, eni, link),
-            routing.rule_repairs(look, eni),
+            routing.address_repairs(look, eni, link) if is_ipv4 else iter(()),
+            routing.table_repairs(look, eni, link, router=gateway(eni.subnet_cidr) if is_ipv4 else IPV6_GATEWAY),
+            routing.rule_repairs(look, eni) if is_ipv4 else iter(()),
         )
 
     def _carry_out(self, repairs: Iterable[Repair], *, subject: str, held: Collection[RepairedObject]) -> list[str]:

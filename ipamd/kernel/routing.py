@@ -88,11 +88,8 @@ def address_repairs(look: HostLook, eni: Eni, link: messages.Link) -> Iterator[R
         change = replace(change, tolerated=messages.PRESENT)
         yield Repair(RepairKind.ADDRESS, f"{who} lacked its address {address}/{length}", "added", change)
     for route in look.routes:
-        if (route.table, route.destination, route.length) == (
-            uapi.RT_TABLE_MAIN,
-            eni.subnet_cidr.network_address,
-            wanted[1],
-        ) and (route.index == link.index and route.via is None):
+        connected = (uapi.RT_TABLE_MAIN, eni.subnet_cidr.network_address, wanted[1], link.index, None)
+        if (route.table, route.destination, route.length, route.index, route.via) == connected:
             step = f"delete connected route {eni.subnet_cidr} of {who}"
             found = f"main had the connected route {eni.subnet_cidr} dev {who}"
             yield Repair(RepairKind.ROUTE, found, "removed", _removal(route, step))
@@ -116,18 +113,15 @@ def address_removal(
     return Repair(RepairKind.ADDRESS, f"{who} had a foreign address {one.address}/{one.length}", "removed", change, promote)
 
 
-def table_repairs(look: HostLook, eni: Eni, link: messages.Link) -> Iterator[Repair]:
+def table_repairs(look: HostLook, eni: Eni, link: messages.Link, *, router: IpAddress) -> Iterator[Repair]:
     """Compare the ENI's table: the subnet's router on the link, and the default route through it."""
-    router, table = gateway(eni.subnet_cidr), eni.route_table
-    routes = [one for one in look.routes if one.table == table and one.index == link.index]
-    if not any(one.is_to(router) and one.via is None for one in routes):
-        words = f"route {router} dev {link.name} table {table}"
-        change = messages.add_route(router, index=link.index, table=table, step=f"add {words}", is_replaced=True)
-        yield Repair(RepairKind.ROUTE, f"{words} of {eni.eni_id} was missing", "added", change)
-    if not any(one.destination is None and one.via == router for one in routes):
-        words = f"default route via {router} dev {link.name} table {table}"
-        change = messages.add_route(None, via=router, index=link.index, table=table, step=f"add {words}", is_replaced=True)
-        yield Repair(RepairKind.ROUTE, f"{words} of {eni.eni_id} was missing", "added", change)
+    table = eni.route_table
+    there = {(one.destination, one.via) for one in look.routes if one.table == table and one.index == link.index}
+    for to, via in ((router, None), (None, router)):
+        if (to, via) not in there:
+            words = f"{'default route via' if via else 'route'} {router} dev {link.name} table {table}"
+            change = messages.add_route(to, via=via, index=link.index, table=table, step=f"add {words}", is_replaced=True)
+            yield Repair(RepairKind.ROUTE, f"{words} of {eni.eni_id} was missing", "added", change)
 
 
 def rule_repairs(look: HostLook, eni: Eni) -> Iterator[Repair]:
@@ -137,15 +131,13 @@ def rule_repairs(look: HostLook, eni: Eni) -> Iterator[Repair]:
         rule.table for rule in look.rules if rule.priority == priority and rule.source == address and rule.source_length == 32
     ]
     if eni.route_table not in tables:
-        change = messages.add_rule(priority, table=eni.route_table, source=address)
-        yield Repair(RepairKind.RULE, f"rule {priority} from {address} lookup {eni.route_table} was missing", "added", change)
+        yield _change(priority, table=eni.route_table, source=address, is_wanted=True)
     for table in tables:
         if table != eni.route_table:
-            change = messages.delete_rule(priority, table=table, source=address)
-            yield Repair(RepairKind.RULE, f"rule {priority} from {address} looked up table {table}", "removed", change)
+            yield _change(priority, table=table, source=address, is_wanted=False)
 
 
-def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> list[Message]:
+def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = (), family: Family) -> list[Message]:
     """Remove everything in the ENI's table, and our rules that look it up. Dumps.
 
     `keep`: ENIs that stay. If one of them has the same table (a successor at the same device), then the table is its own, and so
@@ -157,13 +149,12 @@ def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> li
     found: list[Message] = []
     if not successors:
         # Default routes first: the kernel removes one by itself only together with its link, not with the route to its next hop.
-        routes = sorted(survey.routes_of(sock, table=table), key=lambda one: one.length)
+        routes = sorted(survey.routes_of(sock, table=table, family=family), key=lambda one: one.length)
         found += [_removal(one, f"delete route {one.destination or 'default'} of table {table}") for one in routes]
     own_source = {eni.primary_address} - {other.primary_address for other in successors}
-    for rule in survey.rules_of(sock):
+    for rule in survey.rules_of(sock, family):
         if rule.table != table or rule.source is None:
             continue
-        family = family_of(rule.source)
         if rule.source_length not in {rule.source.max_prefixlen, family.prefix_length}:
             continue
         is_ours = rule.priority in {dataplane.FROM_ENI_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY}
@@ -177,7 +168,13 @@ def removals(sock: NetlinkSocket, eni: Eni, *, keep: Collection[Eni] = ()) -> li
 
 def _removal(route: messages.Route, step: str) -> Message:
     return messages.delete_route(
-        route.destination, length=route.length, index=route.index, table=route.table, metric=route.metric, step=step
+        route.destination,
+        length=route.length,
+        index=route.index,
+        table=route.table,
+        metric=route.metric,
+        step=step,
+        via=route.via,
     )
 
 
@@ -192,11 +189,9 @@ def node_repairs(link: messages.Link, rules: Collection[messages.Rule], config: 
     if config.family is not IPV4:  # no mark is set, and the CIDRs are of IPv4
         return
     main, mark, priority = uapi.RT_TABLE_MAIN, config.connmark, dataplane.MARK_PRIORITY
-    has_mark = any(rule.priority == priority and (rule.mark, rule.mask, rule.table) == (mark, mark, main) for rule in rules)
-    words = f"rule {priority} fwmark {mark:#x}"
+    has_mark = any((rule.priority, rule.mark, rule.mask, rule.table) == (priority, mark, mark, main) for rule in rules)
     if ruleset.needs_mark(config) and not has_mark:
-        change = messages.add_rule(priority, table=main, mark=mark)
-        yield Repair(RepairKind.RULE, f"{words} was missing", "added", change)
+        yield _change(priority, table=main, mark=mark, is_wanted=True)
     # The priority of AWS_EXTERNAL_SERVICE_CIDRS is theirs alone, so other rules of it are left from before.
     priority, wanted = dataplane.EXTERNAL_SERVICE_PRIORITY, set(config.external_service_cidrs)
     present = {
@@ -204,12 +199,8 @@ def node_repairs(link: messages.Link, rules: Collection[messages.Rule], config: 
         for rule in rules
         if (rule.priority, rule.table, rule.source) == (priority, main, None) and rule.destination is not None
     }
-    for cidr in sorted(wanted - present):
-        change = messages.add_rule(priority, table=main, destination=cidr)
-        yield Repair(RepairKind.RULE, f"rule {priority} to {cidr} was missing", "added", change)
-    for cidr in sorted(present - wanted):
-        change = messages.delete_rule(priority, table=main, destination=cidr)
-        yield Repair(RepairKind.RULE, f"rule {priority} to {cidr} is not needed", "removed", change)
+    for cidr in (*sorted(wanted - present), *sorted(present - wanted)):
+        yield _change(priority, table=main, destination=cidr, is_wanted=cidr in wanted)
 
 
 def strict_repairs(rules: Collection[messages.Rule], config: NetworkConfig, is_strict: bool) -> Iterator[Repair]:
@@ -358,9 +349,7 @@ def rest_repairs(look: HostLook, prefixes: Collection[IpNetwork]) -> Iterator[Re
             yield Repair(RepairKind.ROUTE, f"{change.step.removeprefix('add ')} was missing", "added", change)
     for prefix, one in there.items():
         if prefix not in prefixes:
-            change = messages.delete_route(
-                one.destination, length=one.length, table=table, index=0, step=f"delete unreachable {prefix} table {table}"
-            )
+            change = _removal(one, f"delete unreachable {prefix} table {table}")
             yield Repair(RepairKind.ROUTE, f"unreachable {prefix} table {table} is not needed", "removed", change)
 
 

@@ -227,7 +227,7 @@ def namespace_number(sock: NetlinkSocket, path: str) -> bytes:
     return b""
 
 
-def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0, family: Family = IPV4) -> list[messages.Route]:
+def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0, family: Family) -> list[messages.Route]:
     """A family's routes of a table and of a link, or of all for 0; a table that does not exist has none.
 
     Raises: KernelDumpError, WiringError.
@@ -237,7 +237,7 @@ def routes_of(sock: NetlinkSocket, *, table: int = 0, index: int = 0, family: Fa
     return [route for route in routes if (not table or route.table == table) and (not index or route.index == index)]
 
 
-def rules_of(sock: NetlinkSocket, family: Family = IPV4) -> list[messages.Rule]:
+def rules_of(sock: NetlinkSocket, family: Family) -> list[messages.Rule]:
     """All rules of a family, of two reads that agree; of RULE_READS that never did, every rule that one had.
 
     So a rule that is not in the answer was not there; one that went while they were read may be.

@@ -130,8 +130,12 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
 
 
 def serving_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
-    """The ENI for the one /80 of a node of IPv6: the primary one, or if that is excluded another that is attached."""
-    usable = [eni for eni in snapshot.enis if eni.state is EniState.ATTACHED and not eni.is_excluded]
+    """The ENI for the one /80 of a node of IPv6: the primary one, or if that is excluded one of ours; another's may have no IPv6."""
+    usable = [
+        eni
+        for eni in snapshot.enis
+        if (eni.is_primary or eni.created_by_us) and eni.state is EniState.ATTACHED and not eni.is_excluded
+    ]
     return min(usable, key=lambda eni: (not eni.is_primary, eni.device_index), default=None)
 
 
@@ -281,8 +285,8 @@ def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family)
 
     Source: https://github.com/awslabs/amazon-eks-ami, nodeadm: max-pods from the limits of IPv4, whatever the family.
     """
-    count = (1 << family.any_route.max_prefixlen - family.prefix_length) - 1
-    mode, formula = f"IPv6, one /{family.prefix_length}", f"one /{family.prefix_length} but for its first address = {count}"
+    count = (1 << family.any_route.max_prefixlen - family.prefix_length) - 2
+    mode, formula = f"IPv6, one /{family.prefix_length}", f"one /{family.prefix_length} but for its first and last = {count}"
     if not limits.supports_prefixes:
         no_prefix = (0, f"no prefix can be delegated to {limits.instance_type}: only Nitro types and bare metal have them")
         return _narrowest(mode, [no_prefix], bounds, formula=formula, in_force=True)

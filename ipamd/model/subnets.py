@@ -170,7 +170,7 @@ OTHER_GROUPS = f"{CUSTOM}its security groups are not those that the file names"
 
 @dataclass(frozen=True, slots=True)
 class DescribedSubnet:
-    """One subnet as EC2 described it. `free_count`: addresses that EC2 says are free; it says nothing about whole /28s."""
+    """One subnet as EC2 described it. `free_count`: IPv4 addresses that EC2 says are free; it says nothing about whole /28s."""
 
     subnet_id: SubnetId
     cidr: IPv4Network
@@ -178,16 +178,18 @@ class DescribedSubnet:
     vpc_id: str
     free_count: int
     tags: Mapping[str, str] = field(default_factory=dict)
+    has_ipv6: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SubnetPolicy:
     """Where new ENIs may go. `custom`: custom networking's map, None without it; then subnets are discovered if `is_discovering`, else
-    the node's own is used."""
+    the node's own is used. `needs_ipv6`: for pods of IPv6."""
 
     is_discovering: bool = True
     cluster_name: str = ""
     custom: CustomNetwork | None = None
+    needs_ipv6: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,15 @@ class FakeEc2:
         return self._told(self.subnets[subnet_id])
 
     def add_subnet(
-        self, subnet_id: str, cidr: str, *, free_count: int = 1000, zone: str = "", vpc_id: str = "", **tags: str
+        self,
+        subnet_id: str,
+        cidr: str,
+        *,
+        free_count: int = 1000,
+        zone: str = "",
+        vpc_id: str = "",
+        has_ipv6: bool = True,
+        **tags: str,
     ) -> None:
         """Make another subnet; `free_count` is what it has. Tags: `role` and `cluster` for the two that the pool reads."""
         names = {"role": ROLE_TAG, "cluster": f"{CLUSTER_TAG_PREFIX}{tags.get('cluster')}"}
@@ -182,6 +190,7 @@ class FakeEc2:
             vpc_id or IDENTITY.vpc_id,
             free_count,
             {names[name]: value for name, value in tags.items()},
+            has_ipv6,
         )
 
     def _told(self, subnet: DescribedSubnet) -> DescribedSubnet:

@@ -142,7 +142,7 @@ class World:
         self.config = NetworkConfig(**config)
         self.wiring = self.new_wiring()
         self.nft = Nftables(self.netns)
-        self.prefixes = tuple  # a test that has a pool says which
+        self.prefixes = dict  # a test that has a pool says which, with the ENI of each
         self.hostnet = KernelHostNetwork(
             self.netns, config=self.config, nft=self.nft, link_wait_s=2.0, prefixes=lambda: self.prefixes()
         )

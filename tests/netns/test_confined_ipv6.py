@@ -20,7 +20,9 @@ from ipamd.model.attachment import pod_veth_name
 from ipamd.model.family import IPV6
 from tests.netns import packets
 from tests.netns.conftest import FIRST, NODE6, ROUTER, VPC6
+from tests.netns.test_foreign_links import KINDS, into_tunnel, intrude
 from tests.patience import PATIENCE_S
+from tests.rig import wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.slow, pytest.mark.parametrize("family", [IPV6], ids=["ipv6"])]
 
@@ -72,7 +74,7 @@ class Node:
     def __init__(self, world):
         self.world, self.host = world, world.host
         self.vpc = world.fabric()
-        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX})
+        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX: "eni-1"})
         world.hostnet.setup_node(world.identity())
         world.hostnet.confine_sandboxes()
         self.pod, self.other = world.space(), world.space()
@@ -207,6 +209,53 @@ def test_nobody_listens_to_a_router_or_neighbour_in_a_sandbox(node, shape, has_c
     assert found["discovery"] + found["redirect"] + found["source"] >= sent_count * (
         0.75 if shape == "hidden in fragments" else 1
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_by_a_link_that_it_made_a_sandbox_speaks_for_nobody_and_is_no_router(node, kind):
+    """What a sandbox makes on the node, of each kind: no address that is routed elsewhere leaves by it, however wrapped up, and nobody
+    takes a router advertisement or a redirect; without our tables both happen.
+    """
+    mac = intrude(node.pod, node.host, kind=kind)
+    node.host.sh("sysctl -qw net.ipv6.conf.evil0.accept_ra=2 net.ipv6.conf.evil0.accept_redirects=1")
+    routed = (OTHER, NODE, VPC6, "2001:db8:99::1", OWN)
+
+    def send(frames):
+        if kind == "vxlan":
+            into_tunnel(node.pod, frames, to=mac, kind=packets.ETH_P_IPV6)
+        else:
+            packets.send(node.pod, "inner0", frames, to=mac, kind=packets.ETH_P_IPV6)
+
+    def arrived():
+        with contextlib.ExitStack() as stack:
+            ear = node.ear(stack)
+            for make in SHAPES.values():
+                send([one for source in routed for target in (OTHER, VPC6) for one in make(source, target, b"spoofed-" * 3)])
+            node.send([packets.udp6(OWN, target, b"honest--" * 3) for target in (OTHER, VPC6)])
+            heard = ear.heard(b"spoofed-", until=b"honest--")
+            return [one for one in heard if one[:1] != b"\x60" or one[6] != packets.ICMPV6]  # not the errors that answer them
+
+    def state():
+        """But for what the kernel knows of the new link by itself."""
+        return [line for line in node.state()[0].splitlines() if "kernel" not in line]
+
+    def advertised():
+        before = state()
+        for source in ("fe80::bad", ROUTER):
+            frames = [packets.router_advertisement(source)]
+            frames.append(packets.icmpv6(source, NODE, 137, bytes(4) + IPv6Address(source).packed + IPv6Address(VPC6).packed))
+            send(frames * 3)
+        time.sleep(0.3)
+        return state() != before
+
+    node.world.hostnet.confine_sandboxes()
+    assert [one.name for one in node.world.hostnet.foreign_links()] == ["evil0"]
+    assert arrived() == []
+    assert not advertised()
+    assert node.dropped()["foreign"] >= len(routed) * len(SHAPES)
+    node.host.sh("nft flush ruleset")
+    wait_until(lambda: bool(arrived()), what="without our tables they arrive")
+    wait_until(advertised, what="without our tables the node listens")
 
 
 def test_what_a_healthy_sandbox_sends_is_no_spoofing(node):

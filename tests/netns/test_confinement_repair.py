@@ -7,13 +7,16 @@ import pytest
 from ipamd.kernel import ruleset, survey
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import OUTPUT_TERSE, Nftables
+from ipamd.model.family import IPV6
 from ipamd.model.kernel import Repaired
 from tests.netns.confined import EXTRA, OPEN, PRIMARY, RELEASE_BEFORE, SECONDARY, VPC, WORLD, Node
+from tests.netns.conftest import EACH_FAMILY
 from tests.netns.test_host_network import udp_peer
 
 pytestmark = pytest.mark.privileged
 
 
+@EACH_FAMILY
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
@@ -33,6 +36,9 @@ pytestmark = pytest.mark.privileged
         ("nft add set ip6 vpc-ipamd-confine theirs '{ type mark; }'", "nftables table vpc-ipamd-confine (ip6) had been changed"),
         ("nft add counter arp vpc-ipamd-confine theirs", "nftables table vpc-ipamd-confine (arp) had been changed"),
         ("nft add element ip vpc-ipamd-confine elsewhere '{ lo }'", "nftables table vpc-ipamd-confine had been changed"),
+        ("nft flush chain ip6 vpc-ipamd-confine from_sandbox", "nftables table vpc-ipamd-confine (ip6) had been changed"),
+        ("nft insert rule ip6 vpc-ipamd-confine to_node accept", "nftables table vpc-ipamd-confine (ip6) had been changed"),
+        ("nft add table ip6 vpc-ipamd-confine '{ flags dormant; }'", "nftables table vpc-ipamd-confine (ip6) had been changed"),
         (RELEASE_BEFORE["ip"], "nftables table vpc-ipamd-confine had been changed"),
         (RELEASE_BEFORE["ip6"], "nftables table vpc-ipamd-confine (ip6) had been changed"),
     ],
@@ -116,6 +122,7 @@ def test_with_extra_sources_the_drop_is_known_to_be_in_place_too(make_world):
     assert not world.hostnet.are_tables_in_place()
 
 
+@EACH_FAMILY
 def test_a_kernel_that_refuses_is_said(world, monkeypatch):
     """Without nft_fib the table is refused as a whole: said with what is missing, not verified, and the rest is done."""
     world.wiring.wire(world.spec(world.space(), number=30))
@@ -125,6 +132,7 @@ def test_a_kernel_that_refuses_is_said(world, monkeypatch):
     said = world.hostnet.confine_sandboxes()
     assert [one for one in said if one.startswith("could not be repaired: the source of sandboxes' packets is not checked")]
     assert "nft_fib" in said[0]
+    assert any("CONFIG_NFT_FIB_IPV6" in one and "nothing else checks it" in one for one in said) == (world.family is IPV6)
     assert not world.hostnet.is_source_checked()
     assert world.host.sh(f"cat /proc/sys/net/ipv4/conf/{veth}/rp_filter") == "1\n"
     monkeypatch.undo()

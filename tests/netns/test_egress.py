@@ -372,14 +372,16 @@ def test_a_leftover_goes_with_its_sandbox(make_world):
     assert node.host.link_names() == {"eth0", "eth1"}
 
 
+@FAMILIES
 @pytest.mark.parametrize(("setting", "flag"), [("prng", "fully-random"), ("hashrandom", "random"), ("none", "")])
-def test_how_ports_are_chosen(make_world, setting, flag):
-    """AWS_VPC_K8S_CNI_RANDOMIZESNAT holds for egress too (amazon-vpc-cni-k8s issue 1893)."""
+def test_how_ports_are_chosen(make_world, family, setting, flag):
+    """AWS_VPC_K8S_CNI_RANDOMIZESNAT holds for egress too (amazon-vpc-cni-k8s issue 1893), and multicast keeps its source."""
     node = Node(make_world, randomize_snat=setting)
-    (rule,) = [one for one in node.host.sh("nft list table ip6 vpc-ipamd-egress").splitlines() if "snat to" in one]
-    assert rule.split("snat to ")[1].split()[1:] == flag.split()
-    assert "ip6 daddr != ff00::/8" in rule
-    assert reaches(node.sandboxes[0], OUTSIDE[IPV6])
+    word, multicast = ("ip6", "ff00::/8") if node.family is IPV6 else ("ip", "224.0.0.0/4")
+    (rule,) = [one for one in node.host.sh(f"nft list table {word} vpc-ipamd-egress").splitlines() if "snat to" in one]
+    assert rule.split("snat to ")[1].split() == [NODE[node.family], *flag.split()]
+    assert f"{word} daddr != {multicast}" in rule
+    assert reaches(node.sandboxes[0], OUTSIDE[node.family])
 
 
 def test_a_node_without_ipv6(make_world):
@@ -396,14 +398,16 @@ def test_a_node_without_ipv6(make_world):
     assert node.hostnet.egress() == (IPV6, "")
 
 
-def test_the_table_is_put_back(make_world):
+@FAMILIES
+def test_the_table_is_put_back(make_world, family):
     """The table of egress is repaired like ours, and goes when the setting is off and no sandbox has it."""
     node = Node(make_world)
     identity = node.world.identity()
-    node.host.sh("nft delete table ip6 vpc-ipamd-egress")
-    assert any("vpc-ipamd-egress (ip6) was missing" in one for one in node.hostnet.reconcile(identity=identity, enis=[]))
+    word, told = ("ip6", " (ip6)") if node.family is IPV6 else ("ip", "")
+    node.host.sh(f"nft delete table {word} vpc-ipamd-egress")
+    assert any(f"vpc-ipamd-egress{told} was missing" in one for one in node.hostnet.reconcile(identity=identity, enis=[]))
     assert node.hostnet.reconcile(identity=identity, enis=[]) == []
-    node.hostnet.use(replace(node.world.config, v6_egress=False), identity)
+    node.hostnet.use(replace(node.world.config, v4_egress=False, v6_egress=False), identity)
     assert "vpc-ipamd-egress" not in node.host.sh("nft list tables")
 
 

@@ -187,9 +187,9 @@ def test_link_that_appears_late_is_waited_for(world):
 DAMAGES = pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("ip rule del prio 1024", "rule 1024 fwmark 0x80 was missing: added"),
+        ("ip rule del prio 1024", "rule 1024 fwmark 0x80/0x80 lookup main was missing: added"),
         ("ip rule del prio 32765", "rule 32765 from 10.0.1.10 lookup 2 was missing: added"),
-        ("ip rule add prio 32765 from 10.0.1.10 lookup 9", "rule 32765 from 10.0.1.10 looked up table 9: removed"),
+        ("ip rule add prio 32765 from 10.0.1.10 lookup 9", "rule 32765 from 10.0.1.10 lookup 9 is not needed: removed"),
         ("ip route flush table 2", "default route via 10.0.1.1 dev eth1 table 2 of eni-2 was missing: added"),
         ("ip route flush table 2", "route 10.0.1.1 dev eth1 table 2 of eni-2 was missing: added"),
         ("ip link set eth1 down", "eth1 (eni-2) was down: raised"),

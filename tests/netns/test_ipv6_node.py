@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ipamd.kernel import routing
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.model.family import IPV6
+from ipamd.model.ids import MacAddress
 from tests.netns import packets
 from tests.netns.conftest import FIRST, NODE6, ROUTER, SUBNET6, VPC6
 from tests.patience import PATIENCE_S
@@ -18,6 +21,7 @@ from tests.rig import wait_until
 pytestmark = [pytest.mark.privileged, pytest.mark.parametrize("family", [IPV6], ids=["ipv6"])]
 
 PREFIX = IPV6.network((FIRST[IPV6], 80))
+NODE_INIT = Path(__file__).parents[2] / "manifests" / "node-init"
 
 
 class Node:
@@ -28,7 +32,7 @@ class Node:
         self.vpc = world.fabric()
         self.host.sh("ip -6 route del default; sysctl -qw net.ipv6.conf.eth0.accept_ra=1")
         self.advertise()
-        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX})
+        world.hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: {PREFIX: "eni-1"})
 
     def advertise(self):
         """Let the router advertise itself, and wait for the route."""
@@ -68,6 +72,43 @@ def test_the_way_out_from_advertisements_stays(node):
     settings = [f"/proc/sys/net/ipv6/conf/{one}" for one in ("all/forwarding", "eth0/accept_ra", "default/disable_ipv6")]
     assert node.host.sh(f"cat {' '.join(settings)}").split() == ["1", "2", "0"]
     assert node.world.hostnet.differences(identity=node.world.identity(), enis=[]) == []
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_the_init_container_keeps_the_way_out_too(node, tmp_path, is_reversed):
+    """It is the first to let the node forward; with its two lines the other way round the default route is gone."""
+    script, plugin, target = NODE_INIT.read_text(), tmp_path / "vpc-cni", tmp_path / "bin"
+    accept, forward = (
+        next(line for line in script.splitlines() if end in line) for end in ("/accept_ra", "1 >$ipv6/all/forwarding")
+    )
+    if is_reversed:
+        script = script.replace(accept, "").replace(forward, f"{forward}\n{accept}")
+    plugin.write_text("#!/bin/sh\n")
+    plugin.chmod(0o755)
+    target.mkdir()
+    (tmp_path / "node-init").write_text(script)
+    assert node.default() == [(ROUTER, "ra")]
+    for _ in range(2):
+        node.host.sh(f"ENABLE_IPv6=true sh {tmp_path}/node-init {plugin} {target}")
+        assert node.default() == ([] if is_reversed else [(ROUTER, "ra")])
+    settings = [f"/proc/sys/net/ipv6/conf/{one}" for one in ("all/forwarding", "eth0/accept_ra")]
+    assert node.host.sh(f"cat {' '.join(settings)}").split() == ["1", "2"]
+    node.advertise()
+    assert node.default() == [(ROUTER, "ra")], "the next advertisement brings it back"
+
+
+@pytest.mark.parametrize("key", ["all/forwarding", "eth0/accept_ra", "all/disable_ipv6", "default/disable_ipv6"])
+def test_a_sysctl_that_others_change_is_put_back(world, key):
+    """An administrator's or another agent's sysctl is a difference until the next pass, which sets it and is silent then."""
+    world.fabric()
+    world.hostnet.setup_node(world.identity())
+    (wanted,) = world.host.sh(f"cat /proc/sys/net/ipv6/conf/{key}").split()
+    world.host.sh(f"echo {1 if wanted == '0' else 0} > /proc/sys/net/ipv6/conf/{key}")
+    assert any(f"net/ipv6/conf/{key} was " in one.what for one in world.hostnet.differences(identity=world.identity(), enis=[]))
+    said = world.hostnet.reconcile(identity=world.identity(), enis=[])
+    assert any(f"net/ipv6/conf/{key} was " in one and one.endswith(f"set to {wanted}") for one in said)
+    assert world.host.sh(f"cat /proc/sys/net/ipv6/conf/{key}").split() == [wanted]
+    assert not any("sysctl" in one for one in world.hostnet.reconcile(identity=world.identity(), enis=[]))
 
 
 def test_in_the_other_order_the_way_out_is_lost(node, monkeypatch):
@@ -149,3 +190,45 @@ def test_the_rest_of_the_prefix_is_answered(node):
     for _ in range(2):  # as when the pool takes a prefix; it may be there already
         node.world.hostnet.answer_for([PREFIX])
     assert node.world.hostnet.reconcile(identity=identity, enis=[]) == []
+
+
+def test_an_eni_that_has_the_prefix_is_routed_and_no_other_one(world):
+    """Where the primary one is excluded another has the /80: what its sandboxes send leaves by it. Of the rest of the node's ENIs
+    nothing is asked, not even a link.
+    """
+    world.fabric()
+    prefixes = {}
+    hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: prefixes, link_wait_s=0.1)
+    hostnet.setup_node(world.identity())
+    before = world.host.snapshot()
+    other, absent = world.eni(), replace(world.eni(), mac=MacAddress("02:00:00:00:00:99"))
+    for eni in (other, absent):
+        hostnet.setup_eni(eni)
+        assert hostnet.reconcile(identity=world.identity(), enis=[eni]) == []
+    assert world.host.snapshot() == before
+    for serving in ({}, {PREFIX: other.eni_id}):
+        eni = replace(other, created_by_us=not serving)  # before it has its /80, and one that somebody else made
+        prefixes.update(serving)
+        hostnet.setup_eni(eni)
+        shown = [(one["dst"], one.get("gateway"), one["dev"]) for one in world.host.ip("route show table 2")]
+        assert sorted(shown) == [("default", ROUTER, "eth1"), (ROUTER, None, "eth1")]
+        assert "UP" in world.host.ip("link show eth1")[0]["flags"]
+        spec = replace(world.spec(world.space(), number=5, table=2), prefix=PREFIX)
+        world.wiring.wire(spec)
+        assert "dev eth1 table 2" in world.host.sh(f"ip -6 route get {VPC6} from {spec.address} iif {spec.host_veth}")
+        enis = [replace(world.eni(device_index=0), mac=world.identity().primary_mac), eni]
+        assert hostnet.way_differences([spec], enis=enis) == []
+        world.host.sh("ip -6 route flush table 2; ip -6 rule add prio 1536 from 2001:db8:0:1:abce::/80 lookup 2")
+        assert any("table 2" in str(one) for one in hostnet.differences(identity=world.identity(), enis=[eni]))
+        assert hostnet.way_differences([spec], enis=enis) != []
+        said = list(map(str, hostnet.reconcile(identity=world.identity(), enis=[eni])))
+        assert [one.rpartition(" of ")[0] for one in said if "table 2" in one] == [
+            f"route {ROUTER} dev eth1 table 2",
+            f"default route via {ROUTER} dev eth1 table 2",
+        ]
+        assert hostnet.reconcile(identity=world.identity(), enis=[eni]) == []
+        hostnet.remove_prefix_rules(lambda prefix, table: prefix != PREFIX)
+        assert [one["src"] for one in world.host.ip("rule") if one["priority"] == 1536] == [str(PREFIX.network_address)]
+        world.wiring.unwire(spec)
+        hostnet.teardown_eni(eni)
+        assert (world.host.ip("route show table 2"), "lookup 2" in world.host.sh("ip -6 rule")) == ([], False)

@@ -218,7 +218,7 @@ def test_rules_are_read_until_two_reads_agree():
 
     def read(*reads):
         sock = _Reads(*reads)
-        found = {int(rule.destination) - int(IPv4Address("10.0.0.0")) for rule in surveys.rules_of(sock)}
+        found = {int(rule.destination) - int(IPv4Address("10.0.0.0")) for rule in surveys.rules_of(sock, IPV4)}
         return found, len(sock.reads)
 
     assert read([a, b], [a, b]) == ({0, 1}, 0)

@@ -255,7 +255,7 @@ def test_faults_of_the_host_are_differences(world):
     for part in (
         "ip_forward was 0",
         "nftables table vpc-ipamd was missing",
-        "rule 1024 fwmark 0x80 was missing",
+        "rule 1024 fwmark 0x80/0x80 lookup main was missing",
         "table 2 of eni-2",
     ):
         assert part in found

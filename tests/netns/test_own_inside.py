@@ -68,7 +68,7 @@ class KernelNode(FakeNode):
         ec2 = FakeEc2(limits=InstanceLimits("m5.large", 2, 4), family=world.family)
         super().__init__(run_dir, network=world.config, ec2=ec2)
         self.datastore.close()
-        world.prefixes = lambda: {row.prefix for row in self.datastore.addresses() if row.is_rest}
+        world.prefixes = lambda: {row.prefix: row.eni_id for row in self.datastore.addresses() if row.is_rest}
         self.world, self.wiring, self.hostnet, self.clock = world, world.wiring, world.hostnet, SystemClock()
         self.start()
         self.bring_up()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address
 
 import pytest
 
 from ipamd.model.attachment import IMPORTED_TAG, encode_alias
 from ipamd.model.errors import WiringError
+from ipamd.model.family import IPV6
 from ipamd.model.ids import MacAddress
+from tests.netns.conftest import EACH_FAMILY
 
-pytestmark = pytest.mark.privileged
+pytestmark = [pytest.mark.privileged, EACH_FAMILY]
 
 MAC = "0a:58:00:00:00:07"
 
@@ -25,13 +26,18 @@ def theirs(world):
         f"ip link add {spec.host_veth} address {MAC} mtu 9001 type veth peer name eth0; ip link set {spec.host_veth} up;"
         f" ip link set eth0 netns {sandbox.path}"
     )
+    address, nodad = spec.address, " nodad" if world.family is IPV6 else ""  # whose plugin waits for the detection
     sandbox.sh(
-        "ip link set eth0 mtu 9001 up; ip addr add 10.0.0.7/32 dev eth0; ip route add 169.254.1.1 dev eth0 scope link;"
-        f" ip route add default via 169.254.1.1 dev eth0; ip neigh add 169.254.1.1 lladdr {MAC} nud permanent dev eth0"
+        world.words(
+            f"ip link set eth0 mtu 9001 up; ip addr add {address}/32 dev eth0{nodad}; ip route add 169.254.1.1 dev eth0 scope link;"
+            f" ip route add default via 169.254.1.1 dev eth0; ip neigh add 169.254.1.1 lladdr {MAC} nud permanent dev eth0"
+        )
     )
     world.host.sh(
-        f"ip route add 10.0.0.7 dev {spec.host_veth} scope link;"
-        " ip rule add to 10.0.0.7 table main prio 512; ip rule add from 10.0.0.7 table 2 prio 1536"
+        world.words(
+            f"ip route add {address} dev {spec.host_veth} scope link;"
+            f" ip rule add to {address} table main prio 512; ip rule add from {address} table 2 prio 1536"
+        )
     )
     return spec, sandbox
 
@@ -43,12 +49,18 @@ def stamped(world, spec):
 
 
 def test_only_the_alias_changes(world, theirs):
-    """MAC, routes, rules, neighbour and the inside stay byte for byte; CHECK finds nothing to say."""
+    """MAC, routes, rules and the inside stay byte for byte, of IPv4 the neighbour too, of IPv6 it is fixed; CHECK says nothing."""
     spec, sandbox = theirs
     before, inside = world.host.snapshot(), sandbox.snapshot()
     veth = stamped(world, spec)
     after = world.host.snapshot()
-    assert {name: part for name, part in after.items() if name != "link"} == {n: p for n, p in before.items() if n != "link"}
+    own = sandbox.ip("link show eth0")[0]["address"]
+    fixed = f"{spec.address} dev {spec.host_veth} lladdr {own} PERMANENT"
+    assert after["neigh show nud permanent"].strip() == (fixed if world.family is IPV6 else "")
+    changed = ("link", "neigh show nud permanent")
+    assert {name: part for name, part in after.items() if name not in changed} == {
+        name: part for name, part in before.items() if name not in changed
+    }
     assert [one[:4] + one[5:] for one in after["link"]] == [one[:4] + one[5:] for one in before["link"]]
     assert sandbox.snapshot() == inside
     assert (veth.alias, veth.key) == (encode_alias(spec.key, spec.address, tag=IMPORTED_TAG), spec.key)
@@ -62,15 +74,18 @@ def test_repair_puts_back_its_own(world, theirs):
     spec, sandbox = theirs
     stamped(world, spec)
     world.host.sh(
-        f"ip link set {spec.host_veth} alias ''; ip rule del prio 512; ip route del 10.0.0.7; ip link set {spec.host_veth} mtu 1400"
+        world.words(
+            f"ip link set {spec.host_veth} alias ''; ip rule del prio 512; ip route del {spec.address};"
+            f" ip link set {spec.host_veth} mtu 1400"
+        )
     )
     assert len(world.wiring.repair([spec])) == 3, "the link, in one message; both routes"
     assert world.wiring.check(spec) == []
     before = sandbox.snapshot()
-    sandbox.sh("ip neigh del 169.254.1.1 dev eth0")
+    sandbox.sh(world.words("ip neigh del 169.254.1.1 dev eth0"))
     assert world.wiring.repair([spec]) == []
-    assert any("the neighbour 169.254.1.1 in the sandbox is none" in one for one in world.wiring.check_inside(spec))
-    sandbox.sh("ip neigh add 169.254.1.1 lladdr 0a:58:00:00:00:07 dev eth0 nud permanent")
+    assert any(world.words("the neighbour 169.254.1.1 in the sandbox is none") in one for one in world.wiring.check_inside(spec))
+    sandbox.sh(world.words("ip neigh add 169.254.1.1 lladdr 0a:58:00:00:00:07 dev eth0 nud permanent"))
     assert sandbox.snapshot() == before
     unknown = replace(spec, others_mac=MacAddress(""), mtu=1500)  # of a sandbox that another wires: neither is known
     assert world.wiring.check(unknown) == world.wiring.repair([unknown]) == []
@@ -96,4 +111,4 @@ def test_another_link_by_now_is_not_stamped(world, theirs):
         world.wiring.stamp(replace(found, name="eniother"), key=spec.key, address=spec.address)
     stamped(world, spec)
     with pytest.raises(WiringError, match="changed"):
-        world.wiring.stamp(found, key=world.key("another"), address=IPv4Address("10.0.0.8"))
+        world.wiring.stamp(found, key=world.key("another"), address=world.address(8))

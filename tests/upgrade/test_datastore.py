@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tarfile
+from contextlib import closing
 from io import BytesIO
+from ipaddress import IPv6Network
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,23 @@ import pytest
 from ipamd.datastore import command
 from ipamd.datastore.store import Datastore
 from ipamd.model.address import AddressState
+from ipamd.model.family import IPV6, members
 from ipamd.model.ids import PodName
-from tests.unit.datastore.support import COOLDOWN, FakeClock, a_branch, a_key, attach, crashed_copy, fill, ip, open_at
+from tests.unit.datastore.support import (
+    BOOT,
+    COOLDOWN,
+    FakeClock,
+    a_branch,
+    a_key,
+    an_eni,
+    attach,
+    crashed_copy,
+    eni_id,
+    fill,
+    ip,
+    open_at,
+    raw,
+)
 from tests.upgrade.release import git, lacks_commit
 
 pytestmark = pytest.mark.slow
@@ -33,6 +51,7 @@ BEFORE = {
     "before schema steps": "564f88ad1a9d8d1098c2e5e8799272a2b9972b71",
 }
 OWED = {PodName("default", "web-0"), PodName("default", "web-1")}
+PREFIX = IPv6Network("2001:db8:1:2:abcd::/80")
 LIFE = Path(__file__).with_name("datastore_life.py")
 
 
@@ -59,6 +78,60 @@ def live(folder: Path, path: Path, number: int, *removed: str) -> dict[str, Any]
     assert answer["folder"] == str(folder), "it is the code of its own version"
     assert (answer["outcome"], answer["audit"]) == (outcome, [])
     return answer
+
+
+OPEN = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from ipamd.datastore.open import open_datastore
+from ipamd.model.errors import DatastoreError
+
+at = datetime.now(UTC)
+clock = SimpleNamespace(now=lambda: at, monotonic=lambda: 9000.0)
+try:
+    opened = open_datastore(Path(sys.argv[1]), boot_id=sys.argv[2], clock=clock, lock_wait_s=0.0)
+except DatastoreError as error:
+    print("refused", error)
+else:
+    print(len(opened.datastore.addresses()), len(opened.datastore.attachments()), opened.report.kept)
+"""
+"""What any version does with a file when it starts."""
+
+
+@pytest.mark.parametrize("may_live", [True, False])
+def test_an_earlier_release_meets_a_file_of_ipv6(before: Path, tmp_path: Path, *, may_live: bool) -> None:
+    """It takes no address of it. Since files name their family it refuses to start while a sandbox of it lives, and the file stays as
+    it is; else, and before that always, the file is set aside and kept.
+    """
+    path, netns = tmp_path / "run" / "state.db", tmp_path / "netns"
+    store = open_at(path, family=IPV6).datastore
+    with store.transaction() as unit:
+        unit.put_eni(an_eni())
+        unit.add_addresses(eni_id(0), members(PREFIX), prefix=PREFIX)
+    attach(store, a_key())
+    store.close()
+    netns.touch()
+    found = netns.stat()
+    raw(path, f"UPDATE attachment SET netns = '{netns}', netns_device = {found.st_dev}, netns_inode = {found.st_ino}")
+    if not may_live:
+        netns.unlink()
+    content = path.read_bytes()
+    argv = [sys.executable, "-c", OPEN, str(path), BOOT]
+    done = subprocess.run(
+        argv, cwd=before, env=os.environ | {"PYTHONPATH": str(before)}, check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    if may_live and "of a pool of" in (before / "ipamd" / "datastore" / "open.py").read_text():
+        assert done.stdout.startswith(f"refused {path} is of a pool of ip6, and 1 sandbox of it live")
+        assert path.read_bytes() == content
+        assert open_at(path, family=IPV6).report.is_sound
+        return
+    address_count, attachment_count, kept = done.stdout.strip().split(" ", 2)
+    assert (address_count, attachment_count) == ("0", "0")
+    with closing(sqlite3.connect(kept)) as connection:
+        assert connection.execute("SELECT count(*) FROM attachment").fetchone() == (1,)
 
 
 def lost_ones(store: Datastore) -> dict[str, AddressState]:

@@ -74,6 +74,17 @@ def test_a_prefix_is_given_shown_and_taken_back(cloud: Cloud) -> None:
     cloud.ec2.unassign(cloud.primary, addresses=(), prefixes=given)  # what is not there any more is as it should be
 
 
+def test_a_subnet_says_whether_it_has_ipv6(cloud: Cloud) -> None:
+    """An ENI for pods of IPv6 is made in no other one."""
+    if cloud.vpc is not None:
+        cloud.vpc.add_subnet("10.0.64.0/20")
+    elif isinstance(cloud.ec2, FakeEc2):
+        cloud.ec2.add_subnet("subnet-plain", "10.0.64.0/20", has_ipv6=False)
+    own = cloud.ec2.describe_subnet(cloud.subnet_id)
+    found = cloud.ec2.describe_subnets(vpc_id=own.vpc_id, availability_zone=own.availability_zone)
+    assert {str(one.cidr): one.has_ipv6 for one in found} == {"10.0.0.0/20": True, "10.0.64.0/20": False}
+
+
 def test_a_second_call_gives_a_second_prefix(cloud: Cloud) -> None:
     """The call has no token: whoever repeats it gets another /80, which is why Describe is asked first."""
     first, second = (cloud.ec2.assign_prefixes(cloud.primary, count=1) for _ in range(2))

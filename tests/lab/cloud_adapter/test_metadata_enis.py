@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 import pytest
 
 from ipamd.cloud.metadata import MACS, TOKEN_TTL_S, ImdsMetadata, read_eni, read_macs
 from ipamd.model.errors import CloudError, ThrottledError
+from ipamd.model.family import IPV6
 from ipamd.model.ids import MacAddress
 from ipamd.settings import CloudConfig
+from lab.vpc.ipv6 import Ipv6Request
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.unit.cloud.clocks import FakeClock
 
@@ -27,6 +30,26 @@ def test_enis_agree_with_ec2(bench: Bench) -> None:
         assert (shown.mac, shown.eni_id, shown.device_index) == (eni.mac, eni.eni_id, eni.device_index)
         assert shown.addresses == eni.secondary_addresses | {eni.primary_address}
         assert shown.prefixes == eni.prefixes
+
+
+def test_prefixes_of_ipv6_agree_with_ec2(make_bench: Callable[..., Bench]) -> None:
+    """Of a pool of IPv6 an ENI has its primary IPv4 address and its /80s, as many as there are; a 404 is none of them."""
+    bench = make_bench(has_ipv6=True)
+    imds = ImdsMetadata(bench.config, clock=bench.clock, sleep=bench.clock.sleep, family=IPV6)
+    (eni,) = bench.vpc.enis_of(bench.instance_id)
+    assert imds.ipv6_address() == str(eni.ipv6_addresses[0])
+    for count in range(3):
+        shown = imds.interface(MacAddress(eni.mac))
+        assert (shown.addresses, len(shown.prefixes)) == ({eni.primary_address}, count)
+        assert shown.prefixes == frozenset(bench.vpc.eni(eni.eni_id).ipv6_prefixes)
+        bench.vpc.interfaces.assign_ipv6(eni.eni_id, Ipv6Request(prefix_count=1))
+
+
+def test_a_node_without_ipv6_has_no_address_of_it(bench: Bench) -> None:
+    """A 404 is none and no error, also for a pool of IPv6."""
+    imds = ImdsMetadata(bench.config, clock=bench.clock, sleep=bench.clock.sleep, family=IPV6)
+    assert imds.ipv6_address() == ""
+    assert imds.interface(next(iter(imds.list_interfaces()))).prefixes == frozenset()
 
 
 def test_few_requests(bench: Bench) -> None:
@@ -93,6 +116,36 @@ def test_no_addresses_and_no_prefixes_are_none_there() -> None:
     found = read_eni(MAC, tree.get, None)
     assert (found.eni_id, found.addresses, found.prefixes) == ("eni-9", frozenset(), frozenset())
     assert read_eni(MAC, leaves().get, None).prefixes == {IPv4Network("10.0.1.0/28")}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, []),
+        ("", []),
+        ("2600:1f14:1:2:a::/80", ["2600:1f14:1:2:a::/80"]),
+        ("2600:1f14:1:2:b::/80\n2600:1f14:1:2:a::/80\n", ["2600:1f14:1:2:a::/80", "2600:1f14:1:2:b::/80"]),
+        ("2600:1F14:0001:2:B::/80", ["2600:1f14:1:2:b::/80"]),
+        ("2001:db8::/96", None),
+        ("2001:db8::/79", None),
+        ("2001:db8::1/80", None),
+        ("2001:db8::", None),
+        ("10.0.0.0/28", None),
+        ("2600:1f14:1:2:a::/80\n<html>", None),
+    ],
+)
+def test_prefixes_of_ipv6_are_80s_one_a_line(text: str | None, expected: list[str] | None) -> None:
+    """None of any other length or family, and none with host bits: then nothing of the interface is believed. Of a pool of IPv4 nobody
+    asks for them.
+    """
+    read = leaves(**{"ipv6-prefix": text}).get
+    assert read_eni(MAC, read, None).prefixes == {IPv4Network("10.0.1.0/28")}
+    if expected is None:
+        with pytest.raises(CloudError, match="instance metadata"):
+            read_eni(MAC, read, None, IPV6)
+        return
+    found = read_eni(MAC, read, None, IPV6)
+    assert (found.prefixes, found.addresses) == (set(map(IPv6Network, expected)), {IPv4Address("10.0.0.9")})
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Pods on ENIs of other subnets, in a second CIDR block of the VPC: their packets arrive everywhere, by the right gateway and address.
 
 Node-a has custom networking with subnet and group of a file; node-b finds a subnet by its tag, after the first one it chose was full.
+Of either family: a node whose own subnet is excluded.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from lab.fabric import talk
-from lab.lab import Lab
+from lab.lab import IPV6_CIDR, Lab
 from lab.node.kernel_view import read_kernel
+from lab.vpc.family import IPV4, Family
 from lab.vpc.limits import InstanceLimits
 from lab.vpc.space import Reservation
 from lab.vpc.state import Vpc
-from tests.rig import Rig
+from tests.families import EACH_FAMILY
+from tests.lab.packets.ground import OUTSIDE
+from tests.rig import Rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -140,3 +144,47 @@ def test_the_gateway_is_of_the_enis_own_subnet(made: Ground, pod: str) -> None:
     assert f"default via {eni.subnet_cidr.network_address + 1} " in routes
     assert str(made.places[pod].address) in read_kernel(rig.node).from_rules
     assert made.lab.fabric.dropped(made.places[pod].address) == 0
+
+
+@EACH_FAMILY
+def test_pods_of_a_node_in_an_excluded_subnet_reach_everybody(family: Family) -> None:
+    """They are on an ENI of their own, and what they send leaves by it: after the start, after a kill, and after somebody flushed the
+    ENI's table."""
+    with (
+        Vpc(ipv6_cidr=IPV6_CIDR) as vpc,
+        Lab(nodes=["node-a"], hosts=["host-a"], containerd=False, vpc=vpc) as lab,
+        talk.Servers() as servers,
+    ):
+        lab.add_internet()
+        node = lab.node("node-a")
+        own = vpc.enis_of(node.instance_id)[0]
+        vpc.retag(own.subnet_id, lambda tags: {**tags, "kubernetes.io/role/cni": "0"})
+        vpc.add_subnet(LARGE, tags={"kubernetes.io/role/cni": "1"}, ipv6_cidr=IPV6_CIDR.replace("00::/56", "0f::/64"))
+        rig = Rig(lab, node, env={"WARM_IP_TARGET": "2", **family.settings})
+        rig.start()
+        pods = {name: rig.add(name).any_address for name in ("pod-a", "pod-b")}
+        assert {rig.eni_of(address) for address in pods.values()} & {own.eni_id, None} == set()
+        path, host = node.netns_path("/run/netns/pod-a"), lab.own_address("host-a", family)
+        servers.add("pod-b", node.netns_path("/run/netns/pod-b"), address=pods["pod-b"])
+        servers.add("host-a", lab.hosts["host-a"].path, address=host)
+        servers.add("outside", lab.internet.outside.path, address=OUTSIDE[family])
+        public = lab.internet.associate(lab.primary_address("node-a")) if family is IPV4 else pods["pod-a"]
+        expected = {
+            pods["pod-b"]: ("pod-b", pods["pod-a"]),
+            host: ("host-a", pods["pod-a"]),
+            OUTSIDE[family]: ("outside", public),
+        }
+
+        def heard() -> dict[object, tuple[str, object] | None]:
+            found = {to: talk.ask(path, to) for to in expected}
+            return {to: one and (one.by, one.seen_as) for to, one in found.items()}
+
+        assert heard() == expected
+        rig.restart()
+        assert heard() == expected
+        node.netns.tool(["ip", family.option, "route", "flush", "table", "2"])
+        wait_until(lambda: heard() == expected, what="the routes of the ENI's table are put back")
+        assert lab.fabric.dropped(host) == 0
+        assert not any("frozen" in one["subject"] or "routing" in one["subject"] for one in (rig.status() or {})["conditions"])
+        rig.assert_sound()
+        assert lab.fabric.problems == []

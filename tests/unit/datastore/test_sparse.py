@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.datastore.buckets import PoolIndex
 from ipamd.datastore.open import OpenOutcome
 from ipamd.datastore.store import Datastore
 from ipamd.model.address import Address, AddressState
@@ -76,6 +77,20 @@ def test_order(path: Path) -> None:
     with store.transaction() as unit:
         unit.quarantine(PREFIX[2], reason="wired, and not recorded")
     assert [store.reserve(a_key(n)).address for n in range(4)] == [PREFIX[-3], PREFIX[-2], PREFIX[1], PREFIX[3]]
+
+
+def test_an_add_looks_at_one_address_however_many_are_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside thousands too: nothing is searched for, unless others were wired where the next ones would be."""
+    store = with_prefix(path)
+    asked, is_claimed = list[object](), PoolIndex.is_claimed
+    monkeypatch.setattr(PoolIndex, "is_claimed", lambda index, address: (asked.append(address), is_claimed(index, address))[1])
+    given = [store.reserve(a_key(number)).address for number in range(3000)]
+    assert asked == given
+    assert len(set(given)) == len(given)
+    with store.transaction() as unit:
+        for place in (1, 2):
+            unit.quarantine(IPV6.address(int(given[-1]) + place), reason="wired, and not recorded")
+    assert int(store.reserve(a_key(3000)).address) == int(given[-1]) + 3
 
 
 def test_the_first_place_is_drawn(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from ipaddress import IPv6Network
+from ipaddress import IPv4Address, IPv6Network
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,13 @@ def node_of(path: Path, *, ec2: FakeEc2 | None = None, **pool: object) -> FakeNo
 def with_prefixes(ec2: FakeEc2, *prefixes: IPv6Network) -> FakeEc2:
     """Somebody gave the primary ENI prefixes before us."""
     ec2.enis[PRIMARY] = replace(ec2.enis[PRIMARY], prefixes=frozenset(prefixes))
+    return ec2
+
+
+def with_subnets_of(other: FakeEc2) -> FakeEc2:
+    """Another instance in the same subnets."""
+    ec2 = FakeEc2(family=IPV6)
+    ec2.subnets = other.subnets.copy()
     return ec2
 
 
@@ -226,6 +233,43 @@ def test_an_excluded_primary_eni(tmp_path: Path) -> None:
     node.clock.advance(400)
     node.pool.run_once()
     assert ec2.calls == calls
+    node.assert_sound()
+
+
+def test_a_subnet_without_ipv6_gets_no_eni(tmp_path: Path) -> None:
+    """However much room it has for IPv4: status says why, and the ENI is made where it can have a /80 (I13)."""
+    ec2 = FakeEc2(family=IPV6)
+    ec2.subnets[SUBNET] = replace(ec2.subnets[SUBNET], tags={"kubernetes.io/role/cni": "0"})
+    for number, has_ipv6 in ((2, False), (3, True)):
+        cidr, free_count = f"10.0.{16 * number}.0/20", 3000 // number
+        ec2.add_subnet(f"subnet-{number}", cidr, free_count=free_count, has_ipv6=has_ipv6, role="1")
+    node = node_of(tmp_path, ec2=ec2)
+    node.bring_up()
+    (made,) = [eni for eni in ec2.attached() if eni.eni_id != PRIMARY]
+    assert (made.subnet_id, ec2.calls["create_eni"]) == ("subnet-3", 1)
+    told = {one["subnet_id"]: one["why_not"] for one in ask(node, "GetStatus")["subnets"]}
+    assert told == {SUBNET: "excluded by the tag kubernetes.io/role/cni=0", "subnet-2": "without IPv6", "subnet-3": ""}
+    ec2.subnets["subnet-3"] = replace(ec2.subnets["subnet-3"], has_ipv6=False)
+    other = FakeNode(tmp_path / "other", network=NETWORK, ec2=with_subnets_of(ec2))
+    other.bring_up()
+    with pytest.raises(PoolEmptyError, match="subnet-2 is without IPv6; subnet-3 is without IPv6"):
+        other.add("c1", deadline_s=0.5)
+
+
+def test_an_excluded_primary_eni_and_one_of_others(tmp_path: Path) -> None:
+    """What somebody else attached may have no IPv6: the /80 is on an ENI of ours, and the other one is no error and is left alone."""
+    ec2 = FakeEc2(family=IPV6)
+    ec2.subnets[SUBNET] = replace(ec2.subnets[SUBNET], tags={"kubernetes.io/role/cni": "0"})
+    ec2.add_subnet("subnet-2", "10.0.16.0/20", role="1")
+    others = replace(ec2.enis[PRIMARY], eni_id="eni-others", mac="02:00:00:00:00:77", device_index=1, has_ipv6=False)
+    others = replace(others, primary_address=IPv4Address("10.0.16.50"), subnet_id="subnet-2", attachment_id="a-1")
+    ec2.enis[others.eni_id] = others
+    node = node_of(tmp_path, ec2=ec2)
+    node.bring_up()
+    (made,) = [eni for eni in ec2.attached() if eni.eni_id not in (PRIMARY, others.eni_id)]
+    assert (len(made.prefixes), ec2.enis[others.eni_id].prefixes) == (1, frozenset())
+    assert node.add("c1").eni_id == made.eni_id
+    assert not [one for one in node.health.conditions() if "eni-others" in one]
     node.assert_sound()
 
 
