@@ -245,20 +245,17 @@ class Confinement:
                         return
 
     def _not_checked(self, table: NftTable, exc: WiringError) -> WiringError:
+        """`needed`: what the kernel lacks, if it says that something is not there; another refusal has another cause."""
+        is_absent = os.strerror(errno.ENOENT) in str(exc) or os.strerror(errno.EOPNOTSUPP) in str(exc)
+        needed = "; the kernel needs " if is_absent else ""
         if table == ruleset.BRIDGE:
             return WiringError("what comes from sandboxes by ports of bridges is not dropped", details=str(exc))
         if table == ruleset.ARP:
             what = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
-            return WiringError(what, details=f"{exc}{_needs(exc, 'nf_tables for ARP (CONFIG_NF_TABLES_ARP)')}")
-        family = IPV4 if table == ruleset.IPV4 else IPV6
-        if not self._is_served(family):
-            return WiringError(f"IPv{4 if family is IPV4 else 6} packets of sandboxes are not dropped", details=str(exc))
+            return WiringError(what, details=f"{exc}{needed and needed + 'nf_tables for ARP (CONFIG_NF_TABLES_ARP)'}")
+        number = 4 if table == ruleset.IPV4 else 6
+        if not self._is_served(family := IPV4 if number == 4 else IPV6):
+            return WiringError(f"IPv{number} packets of sandboxes are not dropped", details=str(exc))
         left = {IPV4: "strict rp_filter of the host veths is all that is left", IPV6: "nothing else checks it"}[family]
-        needed = _needs(exc, f"nft_fib (CONFIG_NFT_FIB_IPV{4 if family is IPV4 else 6})")
+        needed = needed and f"{needed}nft_fib (CONFIG_NFT_FIB_IPV{number})"
         return WiringError("the source of sandboxes' packets is not checked", details=f"{exc}: {left}{needed}")
-
-
-def _needs(exc: WiringError, what: str) -> str:
-    """What the kernel lacks, if it says that it has not what the table asks for; another refusal has another cause."""
-    is_absent = any(os.strerror(number) in str(exc) for number in (errno.ENOENT, errno.EOPNOTSUPP, errno.EAFNOSUPPORT))
-    return f"; the kernel needs {what}" if is_absent else ""
