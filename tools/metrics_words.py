@@ -27,7 +27,7 @@ ALERTS_HEAD = """\
 ## Alerts
 
 Of `manifests/monitoring/rules.yaml`. `make test-all` runs each, unscaled, on metrics of lab nodes in trouble, under load and at rest
-(`tests/recordings/`). Nobody has run vpc-ipamd in production yet.
+(`tests/recordings/`).
 """
 
 ALERTS_TAIL = """\
@@ -81,7 +81,7 @@ NOT_HERE: Mapping[str, str] = {
     "awscni_connmark_reconcile_total": "`ipamd_repairs_total`",
     "awscni_ipamd_action_inprogress": "functions of its own code: `ipamd_operations_in_progress`, `ipamd_ec2_calls_in_progress`",
     "awscni_ipamd_error_count": "functions of its own code: `ipamd_refusals_total`, `ipamd_conditions`, `ipamd_defects_total`",
-    "awscni_pod_eni_error_count": "security groups for pods are not supported",
+    "awscni_pod_eni_error_count": "`ipamd_refusals_total`, causes `branch-...`",
     "awscni_unrecovered_checkpoint_entries": "nothing recorded is given up: `ipamd_addresses`, lost or quarantined",
 }
 """Metrics of amazon-vpc-cni-k8s that a scrape does not have here, and what to look at instead.

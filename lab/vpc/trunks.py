@@ -68,8 +68,13 @@ class Trunks:
     def create_branch(
         self, trunk_id: str, *, groups: tuple[str, ...], description: str, tags: Mapping[str, str], subnet_id: str = ""
     ) -> Eni:
-        """Create an ENI that is to become a branch, in the trunk's subnet unless another is named; it is bound to nothing yet."""
+        """Create an ENI that is to become a branch, in the trunk's subnet unless another is named; it is bound to nothing yet.
+
+        Refused: a group that does not exist.
+        """
         world = self._store.world
+        if unknown := [group for group in groups if group not in world.groups]:
+            raise errors.group_not_found(unknown[0])
         subnet = subnet_id or world.eni(trunk_id).subnet_id
         return self._interfaces.create(
             subnet, AddressRequest(), groups=groups, description=description, tags=tags, ipv6=_ipv6(world, subnet)

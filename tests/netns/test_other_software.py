@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tracemalloc
 from collections import Counter
+from ipaddress import ip_address
 
 import pytest
 
@@ -16,6 +17,8 @@ from ipamd.kernel.other_software import LegacyTables, OtherSoftware
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.kernel import NODE, NOT_REPAIRED
 from ipamd.report.audit import _of_routing
+from lab.node.felix import Workload, iptables_rules, nft_rules
+from lab.vpc.family import FAMILIES
 from tests.netns.conftest import EACH_FAMILY
 from tests.netns.test_host_network import udp_peer
 
@@ -139,6 +142,39 @@ def test_firewalld(world):
     assert "forwarded to sandboxes" in sentence
     world.host.sh("nft insert rule inet firewalld filter_FWD_public oifname '\"eni*\"' accept")
     assert found(world) == []
+
+
+WORKLOADS = {"eni0d7763386da": Workload(ip_address("10.0.0.5"))}
+
+
+def by_calico(world, tool):
+    """Have Calico's chains for one sandbox; "nft" for its own tables, of both families."""
+    if tool == "nft":
+        argv, script = ["nft", "-f", "-"], "".join(nft_rules(family, WORKLOADS) for family in FAMILIES)
+    else:
+        argv, script = [f"{tool}-restore", "--noflush"], iptables_rules(WORKLOADS)
+    world.host.call(lambda: subprocess.run(argv, input=script, text=True, timeout=20, check=True))
+
+
+@pytest.mark.parametrize("tool", BOTH)
+def test_calico_by_iptables_is_no_obstacle(world, tool):
+    """It decides about each sandbox, and drops links that it does not know: what drops besides is still named."""
+    run(world, ":", tool)
+    by_calico(world, tool)
+    assert found(world) == []
+    run(world, "{t} -I FORWARD -o eni+ -j DROP", tool)
+    (sentence,) = found(world)
+    assert "drops what is forwarded to sandboxes" in sentence
+
+
+@pytest.mark.parametrize("family", ["ip", "ip6"])
+def test_calico_by_nft_is_no_obstacle(world, family):
+    """The same in its own tables."""
+    by_calico(world, "nft")
+    assert found(world) == []
+    world.host.sh(f"nft insert rule {family} calico filter-FORWARD drop")
+    (sentence,) = found(world)
+    assert "from sandboxes and to sandboxes" in sentence
 
 
 def test_another_table(world):
@@ -325,16 +361,6 @@ def test_a_large_table_of_others_costs_no_memory(world):
     assert (len(table.chains["AWS-SNAT-CHAIN-0"]), len(table.chains["KUBE-SVC"])) == (2, 5001)
 
 
-CALICO = """
-{t} -N cali-FORWARD; {t} -N cali-from-wl; {t} -N cali-fw-1; {t} -I FORWARD -m comment --comment "cali:x" -j cali-FORWARD
-{t} -A cali-FORWARD -i eni+ -j cali-from-wl
-{t} -A cali-from-wl -i eni0000000000a -g cali-fw-1
-{t} -A cali-from-wl -m comment --comment "Unknown interface" -m mark --mark 0x1/0x1 -j DROP
-{t} -A cali-fw-1 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
-{t} -A cali-fw-1 -m conntrack --ctstate INVALID -j DROP
-{t} -A cali-fw-1 -p udp -m comment --comment "Drop VXLAN encapped packets originating in workloads" -m udp --dport 4789 -j DROP
-{t} -A cali-fw-1 -m comment --comment "Drop if no profiles matched" -m mark --mark 0x0/0x1 -j DROP
-"""
 SERVICES = """
 {t} -N KUBE-EXTERNAL-SERVICES; {t} -A FORWARD -m conntrack --ctstate NEW -j KUBE-EXTERNAL-SERVICES
 {t} -A KUBE-EXTERNAL-SERVICES -d 172.20.0.10/32 -p udp -m comment --comment "has no endpoints" -m udp --dport 53 -j REJECT
@@ -352,7 +378,8 @@ SERVICES = """
 )
 def test_a_filter_that_drops_dns_alone_is_named(world, tool, rule, ways):
     """Beside kube-proxy's and Calico's rules, of which none is blamed; it does not count as one that cuts sandboxes off."""
-    run(world, CALICO + KUBE_PROXY + SERVICES, tool)
+    run(world, KUBE_PROXY + SERVICES, tool)
+    by_calico(world, tool)
     assert found(world) == []
     run(world, f"{{t}} -I FORWARD {rule}", tool)
     (sentence,) = found(world)

@@ -21,7 +21,13 @@ def record(one: Scenario) -> str:
     began_s = time.monotonic()
     try:
         with stage(
-            seed=one.seed, env=one.env, interval_s=one.interval_s, speed=one.speed, start=one.start, **dict(one.options)
+            seed=one.seed,
+            env=one.env,
+            interval_s=one.interval_s,
+            speed=one.speed,
+            start=one.start,
+            play_on=one.play_on,
+            **dict(one.options),
         ) as at:
             one.play(at)
             path = write(recording(at, name=one.name, what=one.what, steady=one.steady))

@@ -80,6 +80,16 @@ EXPECTED: dict[str, str] = {
     "eni-detached-while-away": "PodsCutOff ConditionStays",
     "undone-each-25-minutes": "Fight",
     "ends-each-15-minutes": "Restarts",
+    "branch-idle": "",
+    "branch-churn": "",
+    "branch-churn-by-kubelet": "",
+    "branch-controller-slow": "",
+    "branch-controller-away": "",
+    "branch-controller-gone": "BranchesPending",
+    "branch-controller-gone-by-kubelet": "BranchesPending",
+    "branch-never-made": "BranchesPending",
+    "trunk-missing": "BranchesPending ConditionStays",
+    "pods-service-gone": "AddsFail ConditionStays",
 }
 """Recording -> alerts, without their common beginning. From idle-ipv6 on they were recorded when the rules stood."""
 

@@ -22,12 +22,15 @@ from lab.node.errors import NodeError
 from tests import aws_node
 from tests.lab.migration.conftest import LOOPBACK
 from tests.recordings.series import Recording, Value
-from tests.rig import Rig, rig
+from tests.rig import CniReply, Rig, rig
 
 PORT = 61678
 SCRAPE_TIMEOUT_S = 10.0
-LEFT_OUT = re.compile(r"_created$|^ipamd_(step_duration|ec2_attempt_duration)_ms|^awscni_aws_api_latency|^ipamd_start_stage")
-"""Families that no alert and no panel reads, and the client library's times of creation."""
+LEFT_OUT = re.compile(
+    r"_created\b|^ipamd_ec2_attempt_duration_ms|^awscni_aws_api_latency|^ipamd_start_stage"
+    r"|^ipamd_step_duration_ms_(?!count{step=\"(branch|reserve)\"|bucket{le=\"1000.0\",step=\"branch\")"
+)
+"""Series that no alert and no panel reads, and the client library's times of creation."""
 
 PRODUCTION = {
     "IP_COOLDOWN_PERIOD": "30",
@@ -46,7 +49,9 @@ RETRY_S = 10.0
 
 
 class Stage:
-    """The node. `rng`: of the load; `passed_s`: how far the daemon's clock is ahead."""
+    """The node. `rng`: of the load; `passed_s`: how far the daemon's clock is ahead; `module`: what the daemon is started by."""
+
+    module = "ipamd.daemon"
 
     def __init__(self, made: Rig, runtime: aws_node.Runtime, *, seed: int, interval_s: int, speed: int) -> None:
         self.rig, self.runtime = made, runtime
@@ -106,7 +111,7 @@ class Stage:
         with self._lock:
             self._names += 1
             sandbox = f"{name or 'pod'}-{self._names}"
-        reply = self.rig.add(sandbox)
+        reply = self._begin(name, sandbox)
         if reply.ok:
             self.runtime.run_pod(sandbox, sandbox)
         else:
@@ -118,6 +123,10 @@ class Stage:
             else:
                 self.pending.append((self.now_s() + RETRY_S * self.rng.uniform(0.8, 1.6), name))
         return reply.ok
+
+    def _begin(self, name: str, sandbox: str) -> CniReply:  # `name`: of a pod that somebody knows by name
+        """ADD of a new sandbox."""
+        return self.rig.add(sandbox)
 
     def remove(self) -> bool:
         """End one pod, any. Returns: whether DEL succeeded."""
@@ -157,13 +166,18 @@ class Stage:
     def retry(self) -> None:
         """A load: pods that could not start are tried again when they are due."""
         with self._lock:
-            due = [one for one in self.pending if one[0] <= self.now_s()]
+            due = [one for one in self.pending if one[0] <= self.now_s() or self._is_news(one[1])]
             self.pending = [one for one in self.pending if one not in due]
         for _, name in due:
             self._workers.submit(self.add, name)
 
-    def churn(self, every_s: float, *, low: int = 0) -> Callable[[], None]:
-        """A load: about every so many seconds a pod ends and another starts; what could not start is tried again."""
+    def _is_news(self, name: str) -> bool:
+        """Whether a kubelet tries a pod at once, because it changed."""
+        return False
+
+    def churn(self, every_s: float, *, low: int = 0, add: Callable[[], object] | None = None) -> Callable[[], None]:
+        """A load: about every so many seconds a pod ends and another starts, by default one of any name; what could not start is tried
+        again."""
         state = {"next": self.now_s()}
 
         def step() -> None:
@@ -172,7 +186,7 @@ class Stage:
                 state["next"] = self.now_s() + every_s * self.rng.uniform(0.5, 1.5)
                 if len(self.running) > low:
                     self._workers.submit(self.remove)
-                self._workers.submit(self.add)
+                self._workers.submit(add or self.add)
 
         return step
 
@@ -200,10 +214,10 @@ class Stage:
 
 def _samples(text: str) -> Mapping[str, float]:
     return {
-        _name(sample.name, sample.labels): sample.value
+        name: sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if not LEFT_OUT.search(sample.name)
+        if not LEFT_OUT.search(name := _name(sample.name, sample.labels))
     }
 
 
@@ -219,17 +233,18 @@ def stage(
     interval_s: int = 15,
     speed: int = 1,
     start: bool = True,
+    play_on: type[Stage] = Stage,
     **options: object,
 ) -> Iterator[Stage]:
     """A lab node with a runtime that lists its pods; the daemon is started and ready, unless it is not to be."""
-    module = skewed_daemon.__name__ if speed > 1 else "ipamd.daemon"
+    module = skewed_daemon.__name__ if speed > 1 else play_on.module
     with rig(start=False, env=PRODUCTION | dict(env or {}), module=module, **options) as made:  # type: ignore[arg-type]
         runtime = aws_node.Runtime(made.node)
         made.node.write_file("/opt/cni/bin/loopback", LOOPBACK, 0o755)
         try:
             if start:
                 made.start()
-            at = Stage(made, runtime, seed=seed, interval_s=interval_s, speed=speed)
+            at = play_on(made, runtime, seed=seed, interval_s=interval_s, speed=speed)
             try:
                 yield at
             finally:

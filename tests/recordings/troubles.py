@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from lab.fabric.errors import FabricError
 from lab.fabric.netns import run_inside
 from lab.vpc.family import IPV6
 from tests.patience import PATIENCE_S
+from tests.recordings.branches import BranchStage
 from tests.recordings.stage import PORT, Stage
 from tests.rig import RUN_DIR
 
@@ -29,11 +31,11 @@ CALM, TROUBLED, STEADY = 4, 20, 8
 
 @dataclass(frozen=True)
 class Scenario:
-    """One recording to be made. `env` to `seed`: of `stage`. `is_later`: recorded when the rules stood."""
+    """One recording to be made. `env` to `seed`, and `play_on`: of `stage`. `is_later`: recorded when the rules stood."""
 
     name: str
     what: str
-    play: Callable[[Stage], None]
+    play: Callable[[Any], None]
     env: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, object] = field(default_factory=dict)
     steady: int = STEADY
@@ -42,15 +44,16 @@ class Scenario:
     start: bool = True
     seed: int = 1
     is_later: bool = False
+    play_on: type[Stage] = Stage
 
 
 SCENARIOS: list[Scenario] = []
 
 
-def scenario(**how: object) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
+def scenario(**how: object) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
     """Record a function under its name; its docstring says what was done."""
 
-    def add(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
+    def add(play: Callable[[Any], None]) -> Callable[[Any], None]:
         SCENARIOS.append(Scenario(play.__name__.replace("_", "-"), play.__doc__ or "", play, **how))  # type: ignore[arg-type]
         return play
 
@@ -837,6 +840,114 @@ def ends_each_15_minutes(at: Stage) -> None:
     for _ in range(2):
         at.rig.restart()
         at.watch(60)
+
+
+# Pods with security groups of their own; recorded when the rules for them stood.
+
+branches = partial(later, play_on=BranchStage, seed=8)
+ANNOTATIONS = {"ENABLE_POD_ENI": "true", "WARM_IP_TARGET": "6"}
+KUBELET = ANNOTATIONS | {"VPC_IPAMD_POD_FACTS": "kubelet"}
+
+
+def _with_branches(at: BranchStage, *, share: float = 1 / 3) -> Callable[[], None]:
+    """The node's first pods. Returns: a load: about every six seconds one of either kind ends and one starts."""
+    at.fill(4)
+    at.want_branches(3)
+    return at.churn_of_both(6.0, most=5, share=share)
+
+
+@branches(env=ANNOTATIONS)
+def branch_idle(at: BranchStage) -> None:
+    """Quiet: five pods with security groups and three without, and nothing happens."""
+    at.fill(3)
+    at.want_branches(5)
+    at.watch(CALM + TROUBLED, load=at.retry)
+
+
+@branches(env=ANNOTATIONS)
+def branch_churn(at: BranchStage) -> None:
+    """Load: pods come and go, and more than one in four has security groups; each of these is refused once, until its ENI is named."""
+    load = _with_branches(at)
+    at.watch(CALM + TROUBLED, load=load)
+
+
+@branches(env=KUBELET)
+def branch_churn_by_kubelet(at: BranchStage) -> None:
+    """Load: the same, by kubelet's pods service: each ADD waits for the control plane, which takes four seconds."""
+    at.branches.controller.slow_s = 4.0
+    load = _with_branches(at)
+    at.watch(CALM + TROUBLED, load=load)
+
+
+@branches(env=ANNOTATIONS)
+def branch_controller_slow(at: BranchStage) -> None:
+    """Load: the control plane takes half a minute for each branch ENI."""
+    load = _with_branches(at)
+    at.watch(CALM, load=load)
+    at.branches.controller.slow_s = 30.0
+    at.watch(TROUBLED + STEADY, load=load)
+
+
+@branches(env=ANNOTATIONS)
+def branch_controller_away(at: BranchStage) -> None:
+    """Load: the control plane's controller is away for four minutes, in which pods with security groups are wanted."""
+    load = _with_branches(at)
+    at.watch(CALM, load=load)
+    at.branches.controller.stop()
+    at.want_branches(2)
+    at.watch(16, load=load)
+    at.branches.controller.start()
+    at.watch(TROUBLED, load=load)
+
+
+@branches(env=ANNOTATIONS)
+def branch_controller_gone(at: BranchStage) -> None:
+    """The control plane's controller is gone, and one pod with security groups is wanted, beside pods without."""
+    at.fill(4)
+    at.want_branches(3)
+    at.watch(CALM, load=at.retry)
+    at.branches.controller.stop()
+    at.want_branches(1)
+    at.watch(TROUBLED, load=at.churn(6.0, low=4))
+
+
+@branches(env=KUBELET, steady=18)
+def branch_controller_gone_by_kubelet(at: BranchStage) -> None:
+    """The same, by kubelet's pods service: each ADD waits as long as it may."""
+    at.fill(4)
+    at.want_branches(3)
+    at.watch(CALM, load=at.retry)
+    at.branches.controller.stop()
+    at.want_branches(1)
+    at.watch(TROUBLED + 2, load=at.churn(6.0, low=4))
+
+
+@branches(env=ANNOTATIONS)
+def branch_never_made(at: BranchStage) -> None:
+    """One pod's security group does not exist, so that its branch ENI is never made; a few others with security groups get theirs."""
+    load = _with_branches(at, share=0.05)
+    at.watch(CALM, load=load)
+    at.want_branches(1, groups=("sg-unknown",))
+    at.watch(TROUBLED, load=load)
+
+
+@branches(env=ANNOTATIONS)
+def trunk_missing(at: BranchStage) -> None:
+    """The trunk was deleted, the control plane makes no other, and two pods with security groups are wanted."""
+    at.fill(5)
+    at.watch(CALM)
+    at.lose_trunk()
+    at.want_branches(2)
+    at.watch(TROUBLED + 6, load=at.retry)
+
+
+@branches(env=KUBELET)
+def pods_service_gone(at: BranchStage) -> None:
+    """kubelet's pods service does not answer, and pods are wanted."""
+    load = _with_branches(at)
+    at.watch(CALM, load=load)
+    at.branches.services[at.rig.node.name].stop()
+    at.watch(TROUBLED, load=load)
 
 
 def by_name(names: list[str]) -> list[Scenario]:

@@ -16,7 +16,7 @@ from lab.node.kube_proxy import KubeProxy, Service
 from lab.node.policy_agent import PolicyAgent
 from lab.vpc.family import FAMILIES, IPV4, IPV6, Family
 from lab.vpc.model import Address
-from tests.lab.branch.ground import MODES, BranchGround, Sandbox, ground
+from tests.lab.branch.ground import MODES, UNHEARD_S, BranchGround, Sandbox, ground
 
 pytestmark = pytest.mark.privileged
 
@@ -184,6 +184,26 @@ def test_services_of_both_kinds(beside: Beside, served: Callable[[Beside], Itera
         found = {client: beside.asked(client, web, 80) for client in ("pool", NODE)}
         assert found == dict.fromkeys(("pool", NODE), beside.who("web"))
         assert beside.asked("web", pool, 80) == beside.who("pool")
+
+
+@pytest.mark.parametrize("is_local", [False, True], ids=["cluster", "local"])
+def test_a_node_port_of_its_node(beside: Beside, is_local: bool) -> None:
+    """With externalTrafficPolicy Cluster the pod sees its node, with Local the client, which hears it in standard mode alone: in
+    strict mode its answer leaves by its own ENI. So it does in standard mode with IPv6 under both: no connection is marked there.
+    """
+    found, proxy, port = beside.ground, KubeProxy(beside.ground.rig.node), 30080 + is_local
+    endpoints = ((found.addresses["web"], talk.PORT),)
+    service = Service("web", CLUSTER_ADDRESS[found.family] + 5, 80, endpoints, node_port=port, is_local=is_local)
+    is_heard = not is_local if beside.is_strict else found.family is IPV4
+    answer = (beside.who("web"), found.addresses["host-a" if is_local else NODE])
+    proxy.sync([service], local=[found.addresses["web"]])
+    try:
+        for tcp in (False, True):
+            timeout_s = talk.TIMEOUT_S if is_heard else UNHEARD_S
+            heard = talk.ask(found.paths["host-a"], found.addresses[NODE], port=port, tcp=tcp, timeout_s=timeout_s)
+            assert (heard and (heard.by, heard.seen_as)) == (answer if is_heard else None)
+    finally:
+        proxy.stop()
 
 
 def test_node_local_dns(beside: Beside) -> None:

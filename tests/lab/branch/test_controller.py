@@ -143,6 +143,15 @@ def test_a_full_trunk_makes_a_pod_wait_one_cooldown(control: Control) -> None:
     assert control.given(pods[4]).deleted_at_s is not None
 
 
+def test_a_pod_whose_group_does_not_exist_gets_no_branch(control: Control) -> None:
+    """EC2 refuses it; the others are served."""
+    control.join()
+    refused = control.pods.create("web", node="node-a", groups=("sg-unknown",))
+    assert control.told(control.pod("api"))["vlanId"] == 1
+    assert POD_ENI not in control.pods.get(refused).annotations
+    assert control.controller.problems == []
+
+
 def test_it_is_slow_forgetful_and_wrong_as_told(control: Control) -> None:
     """A pod whose annotation was forgotten is told when it is remembered."""
     control.join()

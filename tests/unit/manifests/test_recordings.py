@@ -12,7 +12,7 @@ from tests.recordings.series import SERIES, Recording, Value, decode, encode, ev
 from tests.recordings.troubles import SCENARIOS
 from tests.unit.manifests import monitoring
 
-QUIET = {"idle", "packed", "packed-without-spare", "packed-to-max-pods", "idle-ipv6", "packed-prefixes"}
+QUIET = {"idle", "packed", "packed-without-spare", "packed-to-max-pods", "idle-ipv6", "packed-prefixes", "branch-idle"}
 
 
 @pytest.mark.parametrize(
