@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,9 @@ from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
 from ipamd.settings import NetworkConfig
+
+ABSENT = "if nftables says that something is not there, the kernel lacks"
+"""It refuses for other reasons too."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
 """Names of host veths of ours. A sandbox may give a link any name, and any alias: not each can be written into a rule."""
@@ -245,17 +247,14 @@ class Confinement:
                         return
 
     def _not_checked(self, table: NftTable, exc: WiringError) -> WiringError:
-        """`needed`: what the kernel lacks, if it says that something is not there; another refusal has another cause."""
-        is_absent = os.strerror(errno.ENOENT) in str(exc) or os.strerror(errno.EOPNOTSUPP) in str(exc)
-        needed = "; the kernel needs " if is_absent else ""
         if table == ruleset.BRIDGE:
             return WiringError("what comes from sandboxes by ports of bridges is not dropped", details=str(exc))
         if table == ruleset.ARP:
             what = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
-            return WiringError(what, details=f"{exc}{needed and needed + 'nf_tables for ARP (CONFIG_NF_TABLES_ARP)'}")
-        number = 4 if table == ruleset.IPV4 else 6
-        if not self._is_served(family := IPV4 if number == 4 else IPV6):
-            return WiringError(f"IPv{number} packets of sandboxes are not dropped", details=str(exc))
+            return WiringError(what, details=f"{exc}; {ABSENT} nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
+        family = IPV4 if table == ruleset.IPV4 else IPV6
+        if not self._is_served(family):
+            return WiringError(f"IPv{4 if family is IPV4 else 6} packets of sandboxes are not dropped", details=str(exc))
         left = {IPV4: "strict rp_filter of the host veths is all that is left", IPV6: "nothing else checks it"}[family]
-        needed = needed and f"{needed}nft_fib (CONFIG_NFT_FIB_IPV{number})"
-        return WiringError("the source of sandboxes' packets is not checked", details=f"{exc}: {left}{needed}")
+        needed = f"{ABSENT} nft_fib (CONFIG_NFT_FIB_IPV{4 if family is IPV4 else 6})"
+        return WiringError("the source of sandboxes' packets is not checked", details=f"{exc}: {left}; {needed}")
