@@ -146,7 +146,9 @@ def test_a_kernel_that_refuses_the_table_of_arp_only(world, monkeypatch):
     world.hostnet.confine_sandboxes()
     (said,) = world.hostnet.confine_sandboxes()
     assert said.startswith("could not be repaired: ARP requests of sandboxes are not dropped")
-    assert said.endswith("if nftables says that something is not there, the kernel lacks nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
+    assert said.endswith(
+        "if nftables says that something is not there, the kernel lacks nf_tables for ARP (CONFIG_NF_TABLES_ARP)"
+    )
     assert world.hostnet.is_source_checked()
 
 
