@@ -7,6 +7,7 @@ Of either family: a node whose own subnet is excluded.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
@@ -152,7 +153,7 @@ def test_pods_of_a_node_in_an_excluded_subnet_reach_everybody(family: Family) ->
     ENI's table."""
     with (
         Vpc(ipv6_cidr=IPV6_CIDR) as vpc,
-        Lab(nodes=["node-a"], hosts=["host-a"], containerd=False, vpc=vpc) as lab,
+        Lab(name=f"excluded-{time.monotonic_ns()}", nodes=["node-a"], hosts=["host-a"], containerd=False, vpc=vpc) as lab,
         talk.Servers() as servers,
     ):
         lab.add_internet()
