@@ -493,7 +493,7 @@ class SparseDatastoreMachine(DatastoreMachine):
     pool = POOL_6
 
 
-EXAMPLES = 90 if os.environ.get("VPC_IPAMD_HEAVY") else 30
+EXAMPLES = 90 if os.environ.get("VPC_IPAMD_HEAVY") else 20
 """Other ones in each run."""
 
 TestDatastoreMachine = DatastoreMachine.TestCase

@@ -50,12 +50,18 @@ BEFORE = {
     "with the modules in their old places": "e29f757b27966b64f798296f5dffe5932b015292",
     "before schema steps": "564f88ad1a9d8d1098c2e5e8799272a2b9972b71",
 }
+ALWAYS = {"without branch ENIs", "before schema steps"}
+"""The newest and the oldest; `make test-all` has those between."""
+
 OWED = {PodName("default", "web-0"), PodName("default", "web-1")}
 PREFIX = IPv6Network("2001:db8:1:2:abcd::/80")
 LIFE = Path(__file__).with_name("datastore_life.py")
 
 
-@pytest.fixture(scope="module", params=BEFORE.values(), ids=BEFORE.keys())
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(one, marks=[] if name in ALWAYS else pytest.mark.heavy, id=name) for name, one in BEFORE.items()],
+)
 def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an earlier version of the code; the older ones know no schema steps."""
     missing = lacks_commit(request.param)

@@ -129,7 +129,7 @@ def translate(step: Step, ours: Player) -> Callable[[Player], Any] | None:
     return call if is_common else None
 
 
-SCRIPTS = 25 if os.environ.get("VPC_IPAMD_HEAVY") else 8
+SCRIPTS = 25 if os.environ.get("VPC_IPAMD_HEAVY") else 5
 
 
 @settings(max_examples=SCRIPTS, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
