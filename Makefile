@@ -126,7 +126,7 @@ test: ready-for-tests ## everything: all tests, and all checks beside them
 
 test-all: setup plugin plugin-arm64 heavy ## what needs heavy tools, beside `make test`: image, manifests, and the plugin on arm64 under QEMU
 	VPC_CNI_ARM64=1 $(PYTEST) -n $(WORKERS) tests/contract/plugin -k arm64
-	VPC_IPAMD_HEAVY=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder $(HEAVIER) tests/heavy
+	VPC_IPAMD_HEAVY=1 $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(HEAVIER) tests/heavy
 	VPC_IPAMD_HEAVY=1 $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m heavy tests $(NOT_HEAVY:%=--ignore=%)
 
 heavy: setup
