@@ -37,7 +37,7 @@ def main() -> None:
     assert ipamd.__file__.startswith("/opt/ipamd/lib/"), ipamd.__file__
     assert sys.executable.startswith("/opt/ipamd/bin/"), sys.executable
     held(f"the image's daemon on {platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}")
-    with rig.rig(start=False) as made:
+    with rig.rig(start=False, is_executed=True) as made:
         made.start(wait=False)
         made.wait_ready(30.0 * SLOWER)
         held("ready")

@@ -30,7 +30,7 @@ def record() -> Path:
     """
     lines: list[str] = []
     with Lab(name=NAME, nodes=["node-a", "node-b"], containerd=False, vpc=Vpc(ipv6_cidr=IPV6_CIDR)) as lab:
-        at = Rig(lab, lab.node("node-a"), env=SETTINGS)
+        at = Rig(lab, lab.node("node-a"), env=SETTINGS, is_executed=True)
         with closing(aws_node.Runtime(at.node)) as runtime:
             at.node.write_file("/opt/cni/bin/loopback", LOOPBACK, 0o755)
             at.start()
@@ -50,7 +50,7 @@ def record() -> Path:
             at.kill()
             lines += at.driver.log_text().splitlines()
             lab.vpc.terminate_instance(at.node.instance_id)
-        at = Rig(lab, lab.node("node-b"), env=SETTINGS | {"ENABLE_V6_EGRESS": "true"})
+        at = Rig(lab, lab.node("node-b"), env=SETTINGS | {"ENABLE_V6_EGRESS": "true"}, is_executed=True)
         with closing(aws_node.Runtime(at.node)) as runtime:
             at.node.write_file("/opt/cni/bin/loopback", LOOPBACK, 0o755)
             (eni,) = lab.vpc.enis_of(at.node.instance_id)

@@ -238,7 +238,7 @@ def stage(
 ) -> Iterator[Stage]:
     """A lab node with a runtime that lists its pods; the daemon is started and ready, unless it is not to be."""
     module = skewed_daemon.__name__ if speed > 1 else play_on.module
-    with rig(start=False, env=PRODUCTION | dict(env or {}), module=module, **options) as made:  # type: ignore[arg-type]
+    with rig(start=False, is_executed=True, env=PRODUCTION | dict(env or {}), module=module, **options) as made:  # type: ignore[arg-type]
         runtime = aws_node.Runtime(made.node)
         made.node.write_file("/opt/cni/bin/loopback", LOOPBACK, 0o755)
         try:
