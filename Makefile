@@ -23,7 +23,7 @@ HEAVIER := tests/lab/cloud/test_lab_against_moto.py tests/lab/cloud_adapter/test
            tests/property/test_datastore_machine.py \
            tests/contract/plugin/test_plugin_onefile.py::test_two_builds_give_the_same_bytes
 # What has no test marked heavy but those that the line above has
-NOT_HEAVY := tests/contract/plugin tests/heavy tests/lab/chaos/test_run.py
+NOT_HEAVY := tests/contract/plugin tests/heavy tests/lab/chaos/test_run.py tests/lab/cloud_adapter/test_probe_cleanup.py
 
 # of `make chaos` and `make fuzz`
 SEED ?= 1

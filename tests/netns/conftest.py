@@ -38,6 +38,11 @@ SECONDARY_MAC = MacAddress("02:00:00:00:00:02")
 EACH_FAMILY = pytest.mark.parametrize("family", [IPV4, IPV6], ids=["ipv4", "ipv6"])
 """Marks what is promised in both families: the world of the test is then of one and of the other."""
 
+EACH_FAMILY_HEAVY_IPV6 = pytest.mark.parametrize(
+    "family", [IPV4, pytest.param(IPV6, marks=pytest.mark.heavy)], ids=["ipv4", "ipv6"]
+)
+"""The same where one code serves both: IPv6 in `make test-all`. What differs has files of its own (`test_ipv6_node.py`)."""
+
 FIRST = {IPV4: ip_address("10.0.0.0"), IPV6: ip_address("2001:db8:0:1:abcd::")}
 """The address before those of sandboxes: of the subnet, and of the node's /80."""
 

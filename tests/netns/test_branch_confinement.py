@@ -20,10 +20,10 @@ from ipamd.settings import NetworkConfig
 from ipamd.settings.parsers import MARKS_OF_OTHERS
 from tests.netns import packets
 from tests.netns.branched import Node
-from tests.netns.conftest import EACH_FAMILY, NODE6, VPC6
+from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6, NODE6, VPC6
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.privileged, EACH_FAMILY]
+pytestmark = [pytest.mark.privileged, EACH_FAMILY_HEAVY_IPV6]
 
 TRIES = 3
 """Of an honest packet."""

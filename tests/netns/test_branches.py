@@ -13,10 +13,10 @@ from ipamd.model.errors import BranchPendingError, WiringError
 from ipamd.model.family import IPV6
 from ipamd.model.kernel import wiring_differences
 from tests.netns.branched import TRUNK_MAC, Node
-from tests.netns.conftest import EACH_FAMILY, VPC6
+from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6, VPC6
 from tests.netns.test_wiring import talk
 
-pytestmark = [pytest.mark.privileged, EACH_FAMILY]
+pytestmark = [pytest.mark.privileged, EACH_FAMILY_HEAVY_IPV6]
 
 OF_A_TALK = 3
 """Packets that each side of one sends at least; of the talk before, that side has two left to send: an acknowledgement and its end."""

@@ -9,11 +9,11 @@ import pytest
 from ipamd.model.address import AddressState
 from ipamd.model.family import IPV6
 from ipamd.report.audit import audit
-from tests.netns.conftest import EACH_FAMILY
+from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6
 from tests.netns.test_repair_at_once import node as live_node  # noqa: F401  # a fixture
 from tests.rig import wait_until
 
-pytestmark = [pytest.mark.privileged, pytest.mark.slow, EACH_FAMILY]
+pytestmark = [pytest.mark.privileged, pytest.mark.slow, EACH_FAMILY_HEAVY_IPV6]
 
 FORMS = ("alias", "name and alias", "name and MAC", "name, alias and MAC")
 """Of the link that was deleted: what the new one has of it."""

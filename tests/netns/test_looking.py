@@ -17,12 +17,12 @@ from ipamd.kernel.netlink import BATCH_MAX, NetlinkSocket
 from ipamd.kernel.routing import HostLooker
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.family import IPV4
-from tests.netns.conftest import EACH_FAMILY
+from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6
 
 pytestmark = pytest.mark.privileged
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 @pytest.mark.parametrize(
     ("side", "command", "sentence"),
     [
@@ -150,7 +150,7 @@ def test_survey_under_churn_is_whole_or_refused(world):
     assert whole + refused == 300
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_routes_under_churn_never_lack_one_that_stays(world):
     """I11: of IPv6 routes, too, the kernel marks no dump as interrupted, and skips some that were there all the time."""
     world.host.sh("ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up")

@@ -19,7 +19,7 @@ from ipamd.model.kernel import NODE, NOT_REPAIRED
 from ipamd.report.audit import _of_routing
 from lab.node.felix import Workload, iptables_rules, nft_rules
 from lab.vpc.family import FAMILIES
-from tests.netns.conftest import EACH_FAMILY
+from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6
 from tests.netns.test_host_network import udp_peer
 
 pytestmark = pytest.mark.privileged
@@ -252,7 +252,7 @@ WHOSE = {
 """Rules, and whose packets they drop, all of them: a sandbox's by its address or veth, or nobody's."""
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 @pytest.mark.parametrize("rule", WHOSE)
 def test_whose_packets_are_dropped(world, rule):
     """One sandbox is told for itself, and is cut off; a prefix may be meant, so nobody is. What takes a part blames nobody."""

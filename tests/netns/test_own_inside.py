@@ -19,9 +19,9 @@ from ipamd.model.family import IPV4
 from ipamd.report.audit import audit
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
-from tests.netns.conftest import EACH_FAMILY
+from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6
 
-pytestmark = [pytest.mark.privileged, EACH_FAMILY]
+pytestmark = [pytest.mark.privileged, EACH_FAMILY_HEAVY_IPV6]
 
 TUNNEL = (
     "ip link add tun type veth peer name nut; ip link set tun addrgenmode none; ip link set nut addrgenmode none;"

@@ -24,7 +24,7 @@ from ipamd.report.audit import audit
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.loops import running
-from tests.netns.conftest import EACH_FAMILY, SECONDARY_MAC
+from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6, SECONDARY_MAC
 from tests.rig import wait_until
 
 pytestmark = [pytest.mark.privileged, pytest.mark.slow]
@@ -225,7 +225,7 @@ def test_what_is_not_ours_is_named_with_the_command(node):
     wait_until(lambda: node.health.conditions() == [], what="over")
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 @pytest.mark.parametrize(
     "rule", ["to {pod} blackhole", "from {pod} prohibit", "iif eth0 blackhole", "fwmark 0x4000/0x4000 blackhole"]
 )
@@ -238,7 +238,7 @@ def test_a_rule_ahead_of_ours_is_named_at_once(node, rule):
     wait_until(lambda: node.health.conditions() == [], what="over")
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 @pytest.mark.parametrize("what", ["set {veth} master br0", "set {veth} down name veth99 up"])
 def test_a_veth_that_was_taken_is_taken_back_at_once(node, what):
     """Row 3: out of a bridge, or under another name."""
@@ -249,7 +249,7 @@ def test_a_veth_that_was_taken_is_taken_back_at_once(node, what):
     wait_until(lambda: RepairKind.LINK in node.host_reconciler.fights.counts() and host.snapshot() == before, what="repaired")
 
 
-@EACH_FAMILY
+@EACH_FAMILY_HEAVY_IPV6
 def test_our_own_changes_make_no_pass(node):
     """Our repair, ADD, DEL and the sweep of their links are announced too: none of them makes the reconciler look at the host."""
 

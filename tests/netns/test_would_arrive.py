@@ -16,11 +16,11 @@ import pytest
 from ipamd.host.network import SURVEY_TURNS
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.kernel import OWN_TABLE
-from tests.netns.conftest import EACH_FAMILY, ROUTER
+from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6, ROUTER
 from tests.netns.test_own_inside import KernelNode
 from tests.patience import PATIENCE_S
 
-pytestmark = [pytest.mark.privileged, pytest.mark.slow, EACH_FAMILY]
+pytestmark = [pytest.mark.privileged, pytest.mark.slow, EACH_FAMILY_HEAVY_IPV6]
 
 ASTRAY = {
     "a rule ahead": ("ip rule add prio 100 lookup 77; ip route add blackhole default table 77", "ip rule del prio 100"),

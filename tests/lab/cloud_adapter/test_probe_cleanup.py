@@ -84,7 +84,9 @@ def odd(_probe: ProbeOnLab, send: Send, api: str, params: dict[str, Any]) -> Map
 STRIKES = [stop_before, killed_in_the_call, lost_answer, server_error, denied, odd]
 
 
-@pytest.mark.parametrize("strike", STRIKES)
+@pytest.mark.parametrize(
+    "strike", [pytest.param(one, marks=pytest.mark.heavy if one in (server_error, odd) else ()) for one in STRIKES]
+)
 def test_nothing_is_left_whichever_call_goes_wrong(strike: Around, real_bench: Bench) -> None:
     """One call after the other goes wrong, in a run of its own: after each, none of the probe's ENIs exists, and none is named."""
     run_count, client = 0, ProbeOnLab(real_bench).client

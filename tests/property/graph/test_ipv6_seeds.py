@@ -7,7 +7,7 @@ import pytest
 from ipamd.model.family import IPV6
 from tests.property.graph.scenario import assert_sound
 
-HEAVY_FROM = 109
+HEAVY_FROM = 108
 
 pytestmark = pytest.mark.slow
 

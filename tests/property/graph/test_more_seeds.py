@@ -6,7 +6,7 @@ import pytest
 
 from tests.property.graph.scenario import assert_sound
 
-HEAVY_FROM = 33
+HEAVY_FROM = 31
 
 pytestmark = pytest.mark.slow
 
