@@ -20,9 +20,12 @@ NOTICE_S = 120.0
 """A look at metadata, up to 75 s apart, the second look at EC2 that makes it evidence, 30 s later, and a busy machine."""
 
 TURN_S = 75.0
-MASS_LOSS_S = 600.0 + 300.0
+RECENT_S = 300.0
+"""For so long what a call of the daemon's own added is not missed (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
+
+MASS_LOSS_S = 600.0 + RECENT_S
 """Where hands took over half of what sandboxes have: an answer of EC2 that lacks so much is believed after ten minutes at the
-earliest, and what our own call added is not missed for five minutes (docs/adr/0017-absence-at-ec2-needs-two-answers.md)."""
+earliest, and only what is not recent is missed."""
 
 ENIS_PER_TURN = 3
 """Metadata is read in turns of at most ten requests, which suffice for three ENIs (ipamd/eni/external_changes.py)."""
@@ -58,19 +61,22 @@ class _Take:
     bound_s: float
     needs_cloud: bool
     lost_s: float
+    agreed_s: float
 
 
 @dataclass(frozen=True)
 class Takes:
     """The book at one time.
 
-    `until_s`: (node, address or prefix) -> until when giving it away is excused; `since_s`: when it was taken. `detached`: ENIs that
+    `until_s`: (node, address or prefix) -> until when giving it away is excused; `since_s`: when it was taken; `agreed_s`: when the
+    daemon has to agree with EC2 about it, in a run without faults. `detached`: ENIs that
     may stay attached to nothing: a person detached them, who decides what becomes of them. `forgotten`: a daemon was making them when
     its datastore was destroyed; the daemon deletes them some minutes after a start (I9, docs/invariants.md).
     """
 
     until_s: dict[tuple[str, str], float] = field(default_factory=dict)
     since_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    agreed_s: dict[tuple[str, str], float] = field(default_factory=dict)
     detached: frozenset[str] = frozenset()
     forgotten: frozenset[str] = frozenset()
     stepped_s: float = 0.0
@@ -102,17 +108,20 @@ class HandsBook:
         self._forgotten: set[str] = set()
         self._stepped_s = 0.0
 
-    def took(self, node: str, addresses: Iterable[str], *, at_s: float, cuts_link: bool, eni_count: int = 1) -> list[str]:
-        """Note, before it is done, that addresses are taken from a node with so many ENIs.
+    def took(
+        self, node: str, addresses: Iterable[str], *, at_s: float, cuts_link: bool, eni_count: int = 1, age_s: float = RECENT_S
+    ) -> list[str]:
+        """Note, before it is done, that addresses are taken from a node with so many ENIs, which has had them for `age_s`.
 
         Returns: what `gave_back` takes if it is refused.
         """
         with self._lock:
             lost = self._lost.setdefault(node, _Lost())
-            lost_s, bound_s = (lost.away_s, LINK_S) if cuts_link else (lost.away_s + lost.blind_s, notice_s(eni_count))
+            agreed_s = max(RECENT_S - age_s, 0.0) + notice_s(eni_count)
+            lost_s, bound_s = (lost.away_s, LINK_S) if cuts_link else (lost.away_s + lost.blind_s, agreed_s)
             noted = list(addresses)
             for address in noted:
-                self._takes[node, address] = _Take(at_s, bound_s, not cuts_link, lost_s)
+                self._takes[node, address] = _Take(at_s, bound_s, not cuts_link, lost_s, at_s + agreed_s)
             return noted
 
     def gave_back(self, node: str, addresses: Iterable[str]) -> None:
@@ -149,6 +158,7 @@ class HandsBook:
             return Takes(
                 until_s,
                 {key: take.at_s for key, take in self._takes.items()},
+                {key: take.agreed_s for key, take in self._takes.items()},
                 frozenset(self._detached),
                 frozenset(self._forgotten),
                 self._stepped_s,

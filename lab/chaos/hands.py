@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address
+from math import inf
 from typing import Any
 
 from lab.chaos.expected_state import ExpectedState
@@ -14,7 +15,7 @@ from lab.chaos.observer import OURS
 from lab.errors import LabError
 from lab.lab import Lab
 from lab.vpc.errors import Ec2Error
-from lab.vpc.family import IPV4, Family
+from lab.vpc.family import FAMILIES, IPV4, Family
 from lab.vpc.family import pool_of as pool_networks
 from lab.vpc.hands import NO_MANAGE
 from lab.vpc.model import AttachmentStatus, Eni
@@ -150,8 +151,10 @@ class OtherHands:
 
         A link goes when the lab has taken it, which on a busy machine takes seconds: only then can the daemon know.
         """
-        count = len(self._lab.vpc.enis_of(self._lab.node(node).instance_id))
-        take = partial(self._book.took, node, tuple(addresses), cuts_link=cuts_link, eni_count=count)
+        taken = tuple(addresses)
+        enis = self._lab.vpc.enis_of(self._lab.node(node).instance_id)
+        age_s = self._age_s({eni.eni_id for eni in enis}, taken)
+        take = partial(self._book.took, node, taken, cuts_link=cuts_link, eni_count=len(enis), age_s=age_s)
         noted = take(at_s=self._history.now())
         try:
             yield
@@ -162,6 +165,15 @@ class OtherHands:
             with suppress(LabError):
                 self._lab.settle()
             take(at_s=self._history.now())
+
+    def _age_s(self, eni_ids: Container[str], addresses: Iterable[str]) -> float:
+        """Seconds since the youngest of these addresses came to one of these ENIs, inf if nobody knows when."""
+        came = [
+            change.at
+            for change in self._lab.vpc.changes()
+            if change.eni_id in eni_ids and not _on(change.after).isdisjoint(set(addresses) - _on(change.before))
+        ]
+        return self._lab.vpc.clock() - max(came) if came else inf
 
     def _attached(self, node: str) -> list[Eni]:
         """ENIs of a node that the daemon uses, its first one included."""
@@ -197,6 +209,10 @@ class OtherHands:
 def pool_of(eni: Eni, family: Family = IPV4) -> list[str]:
     """What of an ENI is for sandboxes: in IPv4 all addresses but the primary, those of prefixes one by one; in IPv6 its /80s."""
     return [str(one) for network in pool_networks(eni, family) for one in (network if family is IPV4 else [network])]
+
+
+def _on(eni: Eni | None) -> set[str]:
+    return {address for family in FAMILIES for address in pool_of(eni, family)} if eni else set()
 
 
 def _picked(choices: list[Any], pick: float) -> Any:

@@ -51,7 +51,7 @@ class Healing:
                 self._tell("ready", node.name, f"not ready within {READY_TIMEOUT_S:.0f} s: {node.daemon.status()}")
                 return
         began_s = time.monotonic()
-        patience_s = {node.name: self._patience_s(node) for node in self._nodes}
+        patience_s = {node.name: self.patience_s(node) for node in self._nodes}
         for node in self._nodes:
             if not _wait(lambda node=node: not self.difference(node), began_s + patience_s[node.name]):  # type: ignore[misc]
                 self._tell("heal", node.name, f"{patience_s[node.name]:.0f} s after the last fault: {self.difference(node)}")
@@ -59,9 +59,11 @@ class Healing:
             self._tell("heal", "all nodes", f"sandboxes that nobody hit do not answer: {self._silent()}")
         self._demand_foreign_untouched()
 
-    def _patience_s(self, node: ChaosNode) -> float:
-        """How long a node may take to agree with EC2 after the last deed of other hands."""
-        noticed_s = max(HEAL_S, notice_s(len(self._lab.vpc.enis_of(node.lab_node.instance_id))))
+    def patience_s(self, node: ChaosNode) -> float:
+        """How long from now a node may take to agree with EC2 after the last deed of other hands."""
+        agreed_s = (at_s for (name, _), at_s in self._expected.book.takes().agreed_s.items() if name == node.name)
+        left_s = max(agreed_s, default=0.0) - self._history.now()
+        noticed_s = max(HEAL_S, notice_s(len(self._lab.vpc.enis_of(node.lab_node.instance_id))), left_s)
         return noticed_s + (MASS_LOSS_S if self._is_mass_loss(node) else 0.0)
 
     def _is_mass_loss(self, node: ChaosNode) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lab.chaos.book import LINK_S
+from lab.chaos.book import LINK_S, NOTICE_S, RECENT_S
 from lab.chaos.expected_state import ExpectedState, PodRecord
 from lab.chaos.hands import OtherHands, pool_of
 from lab.chaos.healing import address_count, is_for_sandboxes
@@ -243,3 +243,19 @@ def test_a_link_that_goes_late_is_excused_from_then_on(stage: Stage) -> None:
     stage.do("detach-used")
     (settled_at_s,) = stage.settled_at_s
     assert stage.expected.book.takes().until_s["node-a", stage.used] >= settled_at_s + LINK_S
+
+
+@pytest.mark.parametrize(("age_s", "fresh_s"), [(20.0, RECENT_S - 20.0), (RECENT_S, 0.0), (2 * RECENT_S + 1.0, 0.0)])
+def test_what_came_lately_is_missed_later(age_s: float, fresh_s: float) -> None:
+    """A daemon does not believe for some minutes that EC2 lacks what it has just been given; both bounds are later by the rest."""
+    now_s = [0.0]
+    with Vpc(clock=lambda: now_s[0]) as vpc:
+        stage = Stage(vpc)
+        now_s[0] += age_s
+        vpc.tick()
+        stage.do("unassign-used")
+        takes, key = stage.expected.book.takes(), ("node-a", stage.used)
+        bound_s = NOTICE_S + fresh_s
+        assert (takes.until_s[key] - takes.since_s[key], takes.agreed_s[key] - takes.since_s[key]) == pytest.approx(
+            (bound_s, bound_s)
+        )

@@ -7,7 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from lab.chaos.healing import prefix_difference
+from lab.chaos.expected_state import ExpectedState
+from lab.chaos.healing import HEAL_S, Healing, prefix_difference
+from lab.chaos.history import History
 from lab.chaos.node import ADDRESSES_PER_ENI
 
 PREFIX, FULL = "2001:db8:0:0:a::/80", "eni-1 takes no /80 now"
@@ -32,3 +34,19 @@ def test_a_prefix_or_its_cause(there: list[str], known: list[str], singles: int,
     daemon = SimpleNamespace(ask=lambda _: answer, status=lambda: {"pool": {"plan": said}})
     node = SimpleNamespace(daemon=daemon, lab_node=SimpleNamespace(instance_id="i-1"))
     assert (prefix_difference(cast(Any, lab), cast(Any, node)) == "") is is_sound
+
+
+@pytest.mark.parametrize(
+    ("node", "age_s", "wanted_s"), [("node-a", 15.0, 350.0), ("node-a", 400.0, HEAL_S), ("node-b", 15.0, HEAL_S)]
+)
+def test_a_node_may_agree_as_late_as_its_book_says(node: str, age_s: float, wanted_s: float) -> None:
+    """What was taken 55 s ago, 15 s after the daemon had made it, is missed 285 s later at the earliest, and noticed after that."""
+    history, now_s = History(), 100.0
+    expected = ExpectedState(clock=lambda: now_s, cooldown_s=5.0, report=history.violate)
+    expected.book.took(node, ["10.0.0.9"], at_s=now_s - 55.0, cuts_link=False, age_s=age_s)
+    lab = SimpleNamespace(vpc=SimpleNamespace(enis_of=lambda _: []))
+    daemon = SimpleNamespace(ask=lambda _: {"enis": []}, rows=dict, family=None)
+    one = SimpleNamespace(name="node-a", daemon=daemon, lab_node=SimpleNamespace(instance_id="i-1"))
+    history.now = lambda: now_s  # type: ignore[method-assign]
+    healing = Healing(cast(Any, lab), nodes=[cast(Any, one)], host="h", expected=expected, history=history)
+    assert healing.patience_s(cast(Any, one)) == pytest.approx(wanted_s)
