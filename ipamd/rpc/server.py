@@ -133,6 +133,7 @@ class UnixServer:
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
                 ("grpc.max_connection_age_ms", CONNECTION_AGE_MS),
                 ("grpc.max_connection_age_grace_ms", CONNECTION_GRACE_MS),
+                ("grpc.http2.bdp_probe", 0),  # else each call has a ping more: a twelfth of what it costs
             ],
         )
         self._add(made)
