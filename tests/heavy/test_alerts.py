@@ -147,7 +147,7 @@ def _query(made: Rig, expression: str) -> list[dict[str, Any]]:
 
 EMPTY_WHEN_WELL = re.compile(
     r"ipamd_(repairs|dropped_packets|refusals)_total|code!=\"0\"|ipamd_condition_subjects|ipamd_egress_addresses|ipamd_metadata_list_age_s"
-    r"|ipamd_waiting_branch_adds"
+    r"|ipamd_waiting_branch_adds|ipamd_longest_refusal_s"
 )
 """What may have no series on a node on which nothing happened, without egress or branch ENIs, and before metadata's first turn of a
 minute."""
