@@ -64,14 +64,14 @@ class Counts:
 Values = Mapping[Any, float] | float | None
 """One value without labels, None while it is not known; or a value for each label, which a tuple has if there are several."""
 
-Row = tuple[str, str, str, Values]
-"""Name, text, labels with spaces between them, values."""
+Row = tuple[str, str, *tuple[str, ...], Values]
+"""Name, text, labels if there are any, values."""
 
 
 def families(kind: Callable[..., GaugeMetricFamily | CounterMetricFamily | UnknownMetricFamily], *rows: Row) -> Iterator[Metric]:
     """Make the families of one kind."""
-    for name, text, labels, values in rows:
-        family = kind(name, text, labels=labels.split())
+    for name, text, *labels, values in rows:
+        family = kind(name, text, labels=labels)
         for key, value in (values if isinstance(values, Mapping) else {(): values}).items():
             if value is not None:
                 family.add_metric(key if isinstance(key, tuple) else (str(key),), value)
@@ -137,38 +137,40 @@ class Families(Collector):
     def _node(self) -> Iterator[Row]:
         sources, health, known = self._sources, self._sources.health, facts(self._sources)
         text = "1 when ADD is served and the conflist is in place; never before the first address of a boot"
-        yield "ipamd_ready", text, "", int(health.is_ready)
-        yield "ipamd_conditions", "Lines `lacks` of `ipamctl status`", "", len(known.conditions)
+        yield "ipamd_ready", text, int(health.is_ready)
+        yield "ipamd_conditions", "Lines `lacks` of `ipamctl status`", len(known.conditions)
         text = "Lines `lacks` of `ipamctl status`, by subject"
         yield "ipamd_condition_subjects", text, "subject", Counter(kind_of(one) or OTHER for one in known.conditions)
-        yield "ipamd_assignable_addresses", f"Free addresses that an ADD could have now{OF_REST}", "", known.assignable_count
+        yield "ipamd_assignable_addresses", f"Free addresses that an ADD could have now{OF_REST}", known.assignable_count
         held = sources.locks.held()
-        yield "ipamd_operations_in_progress", "Sandboxes with an operation in progress", "", len(held)
+        yield "ipamd_operations_in_progress", "Sandboxes with an operation in progress", len(held)
         oldest = max((row.age_s for row in held), default=0.0)
-        yield "ipamd_oldest_operation_age_s", "Age of the longest-running operation", "", oldest
-        yield "ipamd_waiting_adds", "ADDs that wait for an address now", "", sources.demand.waiting()[0]
-        yield "ipamd_spooled_deletes", "DELs waiting in the spool", "", sources.spool.pending_count()
+        yield "ipamd_oldest_operation_age_s", "Age of the longest-running operation", oldest
+        text = "For how long a pod has been refused, the longest by cause"
+        yield "ipamd_longest_refusal_s", text, "cause", sources.refused.longest_s()
+        yield "ipamd_waiting_adds", "ADDs that wait for an address now", sources.demand.waiting()[0]
+        yield "ipamd_spooled_deletes", "DELs waiting in the spool", sources.spool.pending_count()
         text = "Names of pods that are gone and that the network policy agent may know"
-        yield "ipamd_owed_policy_names", text, "", len(sources.owed())
-        yield "ipamd_dying_links", "Host veths marked and not yet deleted", "", sources.dying_count()
+        yield "ipamd_owed_policy_names", text, len(sources.owed())
+        yield "ipamd_dying_links", "Host veths marked and not yet deleted", sources.dying_count()
         if (runtime := sources.runtime_view()) is not None:
-            yield "ipamd_cri_reachable", "1 when the last list was complete", "", int(runtime.reachable)
+            yield "ipamd_cri_reachable", "1 when the last list was complete", int(runtime.reachable)
         text = "1 while no sandbox can send with a source that is not its own; 0 with VPC_IPAMD_EXTRA_SOURCE_CIDRS"
-        yield "ipamd_source_checked", text, "", int(sources.hostnet.is_source_checked())
+        yield "ipamd_source_checked", text, int(sources.hostnet.is_source_checked())
         text = "Living sandboxes without network, whatever the cause; `ipamctl audit` names them"
-        yield "ipamd_cut_off_sandboxes", text, "", known.cut_off_count
+        yield "ipamd_cut_off_sandboxes", text, known.cut_off_count
         yield from self._branches()
         generation = sources.settings.generation
         text = "Generation of the settings in force: 1 at the start, one more with each change that was accepted"
-        yield "ipamd_settings_generation", text, "", int(generation.number)
+        yield "ipamd_settings_generation", text, int(generation.number)
         text = "0 while the settings that were read last are wrong and the generation before them is kept"
-        yield "ipamd_settings_valid", text, "", int(INVALID_SETTINGS not in health.conditions_by_subject())
+        yield "ipamd_settings_valid", text, int(INVALID_SETTINGS not in health.conditions_by_subject())
         text = "Settings that were changed and take effect at the next start"
-        yield "ipamd_settings_awaiting_restart", text, "", len(generation.needs_restart)
+        yield "ipamd_settings_awaiting_restart", text, len(generation.needs_restart)
         stages = {one.name: one.elapsed_ms / 1000 for one in health.stages() if one.state is not StageState.PENDING}
         yield "ipamd_start_stage_s", "Time that each stage of the start took, or has taken so far", "stage", stages
         text = "Addresses that sandboxes of ours have and amazon-vpc-cni-k8s gave to others, by its file: two daemons are on this node"
-        yield "ipamd_given_twice_addresses", text, "", len(sources.given_twice())
+        yield "ipamd_given_twice_addresses", text, len(sources.given_twice())
 
     def _branches(self) -> Iterator[Row]:
         """No sample where pods get no security groups of their own."""
@@ -177,15 +179,14 @@ class Families(Collector):
         yield (
             "ipamd_branch_sandboxes",
             "Sandboxes with a branch ENI; none without ENABLE_POD_ENI",
-            "",
             len(found) if is_on else None,
         )
         text = "Sandboxes of whose branch ENI EC2 says something else; in strict mode they are cut off"
-        yield "ipamd_contradicted_branches", text, "", sum(bool(one.contradiction) for one in found) if is_on else None
+        yield "ipamd_contradicted_branches", text, sum(bool(one.contradiction) for one in found) if is_on else None
         text = "1 while the trunk ENI is attached, as far as EC2 has shown"
-        yield "ipamd_trunk_attached", text, "", int(sources.trunk() is not None) if is_on else None
+        yield "ipamd_trunk_attached", text, int(sources.trunk() is not None) if is_on else None
         text = "ADDs that wait for the control plane to name a branch ENI"
-        yield "ipamd_waiting_branch_adds", text, "", sources.waiting_branches() if is_on else None
+        yield "ipamd_waiting_branch_adds", text, sources.waiting_branches() if is_on else None
 
     def _pool(self) -> Iterator[Row]:
         sources, counts = self._sources, self._sources.datastore.counts()
@@ -197,9 +198,9 @@ class Families(Collector):
         text = "1 for what keeps the pool from growing now; `growing`: nothing"
         yield "ipamd_pool_blocked", text, "cause", blocked
         yield "ipamd_addresses", f"Addresses by state{OF_REST}", "state", {state: getattr(counts, state) for state in STATES}
-        yield "ipamd_held_addresses", "Free addresses that are given to nobody for now", "", counts.held
+        yield "ipamd_held_addresses", "Free addresses that are given to nobody for now", counts.held
         text = "Free addresses above the target, in whole units of what the target counts"
-        yield "ipamd_excess_addresses", text, "", int(sources.demand.status().excess_count)
+        yield "ipamd_excess_addresses", text, int(sources.demand.status().excess_count)
         text = "Subnets of the node's zone by EC2's last answer: whether a new ENI may go there now; none before it"
         subnets = sources.subnets()
         usable = [one for one in subnets if not one.why_not]
@@ -210,7 +211,7 @@ class Families(Collector):
             "Free addresses of the roomiest subnet that a new ENI may go to, by EC2's last answer less what this node took since"
         )
         is_asked = bool(subnets) and not sources.settings.now.network.family.is_sparse  # a /80 is of other room
-        yield "ipamd_subnet_room_addresses", text, "", max(known, default=0) if is_asked else None
+        yield "ipamd_subnet_room_addresses", text, max(known, default=0) if is_asked else None
         text = "Addresses for egress of the other family on this node, by state; none where sandboxes have no egress"
         yield "ipamd_egress_addresses", text, "state", self._egress()
 
@@ -230,10 +231,10 @@ class Families(Collector):
         yield "ipamd_released", text, "kind", all_of(RELEASED_KINDS, counts.released())
         text = "What happened to addresses, ENIs and sandboxes, as `ipamctl history` has it: adopted, reaped, lost, ..."
         yield "ipamd_events", text, "event", all_of(LedgerEvent, sources.datastore.event_counts())
-        yield "ipamd_replayed_adds", "Repeated ADDs answered with the stored result", "", counts.replayed()
+        yield "ipamd_replayed_adds", "Repeated ADDs answered with the stored result", counts.replayed()
         if (runtime := sources.runtime_view()) is not None:
             text = "Changes found by a list that no event had announced"
-            yield "ipamd_cri_missed_events", text, "", runtime.missed_events_count
+            yield "ipamd_cri_missed_events", text, runtime.missed_events_count
         text = "Packets of sandboxes that were dropped, by reason"
         yield "ipamd_dropped_packets", text, "reason", all_of(DROP_REASONS, sources.hostnet.dropped_packets())
         text = "Objects of the host put right after something else changed them, by kind"
@@ -252,25 +253,30 @@ class Families(Collector):
         yield "ipamd_ec2_budget_calls", text, "api", {api: report.left_count for api, report in reports}
         text = "Calls per second that the budget allows; halved each time when EC2 throttles"
         yield "ipamd_ec2_budget_rate_per_s", text, "api", {api: report.rate_per_s for api, report in reports}
-        under_way = len(self._counts.ec2.calls_under_way())
-        yield "ipamd_ec2_calls_in_progress", "EC2 calls that are being made or repeated now", "", under_way
+        yield "ipamd_ec2_calls_in_progress", "EC2 calls being made or repeated now", len(self._counts.ec2.calls_under_way())
         text = "Differences between instance metadata and the record, by the last comparison"
-        yield "ipamd_metadata_differences", text, "", differing.count
+        yield "ipamd_metadata_differences", text, differing.count
         text = "How long instance metadata and the record have differed without a break; 0: they agree"
-        yield "ipamd_metadata_difference_age_s", text, "", differing.since_s
+        yield "ipamd_metadata_difference_age_s", text, differing.since_s
         text = "Age of the last list of ENIs that instance metadata gave; none before the first"
-        yield "ipamd_metadata_list_age_s", text, "", differing.turn_age_s
+        yield "ipamd_metadata_list_age_s", text, differing.turn_age_s
 
     def _ec2_counters(self) -> Iterator[Row]:
         reports = self._reports()
         ends = {(api, outcome.value): report.outcomes.get(outcome, 0) for api, report in reports for outcome in Outcome}
-        yield "ipamd_ec2_attempts", "EC2 attempts (HTTP requests, repetitions included), by how they ended", "api outcome", ends
+        yield (
+            "ipamd_ec2_attempts",
+            "EC2 attempts (HTTP requests, repetitions included), by how they ended",
+            "api",
+            "outcome",
+            ends,
+        )
         text = "Calls that the node's own budget refused, because their turn would come too late"
         yield "ipamd_ec2_held_back", text, "api", {api: report.held_back_count for api, report in reports}
         looks = all_of(ResyncReason, self._counts.looks())
         yield "ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", "reason", looks
-        requests = self._counts.metadata_requests()
-        yield "ipamd_metadata_requests", "Requests to instance metadata, unanswered ones included", "", requests
+        text = "Requests to instance metadata, unanswered ones included"
+        yield "ipamd_metadata_requests", text, self._counts.metadata_requests()
 
     def _enis(self) -> Iterator[Row]:
         """Pool and limits. A limit has no sample before the instance's limits are known: a 0 would look like a full node."""
@@ -283,29 +289,28 @@ class Families(Collector):
         network = sources.settings.now.network
         if network.egress and most is not None:
             most = min(most, len(network.egress.egress.addresses()))
-        yield "awscni_eni_allocated", "ENIs attached that carry pods or may", "", len(enis)
+        yield "awscni_eni_allocated", "ENIs attached that carry pods or may", len(enis)
         yield (
             "awscni_eni_max",
             "ENIs this node may have for pods: without the places of ENIs that are not ours to use",
-            "",
             usable,
         )
-        yield "awscni_ip_max", "Addresses this node may have, in its mode and with the ENIs that are there", "", most
+        yield "awscni_ip_max", "Addresses this node may have, in its mode and with the ENIs that are there", most
         shown_count = sum(one.counts.total - one.counts.lost for one in enis)
-        yield "awscni_total_ip_addresses", f"Addresses on our ENIs{OF_REST}", "", shown_count
+        yield "awscni_total_ip_addresses", f"Addresses on our ENIs{OF_REST}", shown_count
         prefix_count = 0 if network.family.is_sparse else sum(one.prefix_count for one in enis)
-        yield "awscni_total_ipv4_prefixes", "Prefixes (/28) on our ENIs; 0 with IPv6", "", prefix_count
-        yield "awscni_assigned_ip_addresses", "Addresses assigned to sandboxes", "", counts.assigned
+        yield "awscni_total_ipv4_prefixes", "Prefixes (/28) on our ENIs; 0 with IPv6", prefix_count
+        yield "awscni_assigned_ip_addresses", "Addresses assigned to sandboxes", counts.assigned
         text = "Addresses assigned to sandboxes, by ENI: a series for each attached ENI"
         yield "awscni_assigned_ip_per_eni", text, "eni", {one.eni.eni_id: one.counts.assigned for one in enis}
         yield "awscni_connmark_backend", "1 for what marks connections: always nftables", "backend", {"nftables": 1}
 
     def _counted(self) -> Iterator[Row]:
         found, reports = self._counts.looks(), self._reports()
-        yield "awscni_add_ip_req_count", "ADD requests", "", self._served("ADD")
+        yield "awscni_add_ip_req_count", "ADD requests", self._served("ADD")
         yield "awscni_del_ip_req_count", "DEL requests", "reason", {"PodDeleted": self._served("DEL")}
         refused = sum(self._counts.pool_empty().values())
-        yield "awscni_no_available_ip_addresses", "ADDs refused because no address was free", "", refused
+        yield "awscni_no_available_ip_addresses", "ADDs refused because no address was free", refused
         yield "awscni_ec2api_req_count", "EC2 calls, retries included", "fn", {api: report.count for api, report in reports}
         failed = {api: report.count - report.outcomes.get(Outcome.OK, 0) for api, report in reports}
         yield "awscni_ec2api_error_count", "EC2 attempts that failed, whatever the cause", "fn", failed
@@ -316,13 +321,13 @@ class Families(Collector):
             if code not in (ANSWERED, UNANSWERED)
         }
         text = f"EC2 attempts that EC2 refused, by its code; `{OTHER}` is any beyond the first 24"
-        yield "awscni_aws_api_error_count", text, "api error", errors
+        yield "awscni_aws_api_error_count", text, "api", "error", errors
         text = "What external changes added or took, as a resync with EC2 showed it"
         yield "awscni_reconcile_count", text, "fn", {fn: found.get(what, 0) for fn, what in RECONCILED.items()}
         text = "ENIs that EC2 showed no more while sandboxes had their addresses"
-        yield "awscni_force_removed_enis", text, "", found.get(Found.FORCED_ENI, 0)
+        yield "awscni_force_removed_enis", text, found.get(Found.FORCED_ENI, 0)
         text = "Addresses that EC2 showed no more while a sandbox had them"
-        yield "awscni_force_removed_ips", text, "", found.get(Found.FORCED_ADDRESS, 0)
+        yield "awscni_force_removed_ips", text, found.get(Found.FORCED_ADDRESS, 0)
 
     def _durations(self) -> Iterator[Metric]:
         health = self._sources.health

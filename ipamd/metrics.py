@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -34,33 +35,15 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)  # of /proc/self, at each scrape
-        self._requests = Counter("ipamd_requests", "CNI requests answered", ("verb", "code"), registry=self.registry)
-        self._latency = Histogram(
-            "ipamd_request_duration_ms",
-            "Time that the daemon takes for a CNI request",
-            ("verb",),
-            buckets=LATENCY_BUCKETS_MS,
-            registry=self.registry,
-        )
-        self._steps = Histogram(
-            "ipamd_step_duration_ms",
-            "One step of a CNI request",
-            ("verb", "step"),
-            buckets=LATENCY_BUCKETS_MS,
-            registry=self.registry,
-        )
-        self._orphaned = Counter(
-            "ipamd_orphaned_requests", "Requests whose caller had gone before the answer", ("verb",), registry=self.registry
-        )
-        self._refusals = Counter(
-            "ipamd_refusals", "Requests that were refused, by the kind of error", ("verb", "cause"), registry=self.registry
-        )
-        self._refused = Counter(
-            "ipamd_metrics_refused_connections",
-            "Connections to this port or the probes' that were closed without an answer, by the bound that was reached",
-            ("reason",),
-            registry=self.registry,
-        )
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry, buckets=LATENCY_BUCKETS_MS)
+        self._requests = counter("ipamd_requests", "CNI requests answered", ("verb", "code"))
+        self._latency = histogram("ipamd_request_duration_ms", "Time that the daemon takes for a CNI request", ("verb",))
+        self._steps = histogram("ipamd_step_duration_ms", "One step of a CNI request", ("verb", "step"))
+        self._orphaned = counter("ipamd_orphaned_requests", "Requests whose caller had gone before the answer", ("verb",))
+        self._refusals = counter("ipamd_refusals", "Requests that were refused, by the kind of error", ("verb", "cause"))
+        text = "Connections to this port or the probes' that were closed without an answer, by the bound that was reached"
+        self._refused = counter("ipamd_metrics_refused_connections", text, ("reason",))
         for reason in Refusal:
             self._refused.labels(reason.value)
 

@@ -28,7 +28,7 @@ def metrics_page() -> str:
     """Write the page: head, alerts, what must stay 0, all metrics, and those of amazon-vpc-cni-k8s that are missing."""
     rows = [_row(metric) for metric in sorted(documented(), key=lambda metric: metric.name)]
     head = (
-        "## All of them\n\n*There* is amazon-vpc-cni-k8s, where a name `awscni_` means the same unless its row says otherwise.\n\n"
+        "## All of them\n\n*There*: amazon-vpc-cni-k8s, whose names mean the same unless the row says otherwise.\n\n"
         "| Name | Type | Labels | Meaning |\n|---|---|---|---|\n"
     )
     missing = "\n".join(f"| `{name}` | {why} |" for name, why in sorted(NOT_HERE.items()))

@@ -37,8 +37,7 @@ A full node (`awscni_assigned_ip_addresses / awscni_ip_max`, which does not know
 ZERO = """\
 ## What must stay 0
 
-`ipamd_defects_total` counts what must never happen, whatever others do. Every value of its label has a series from the start. Any increase
-is a defect of vpc-ipamd.
+`ipamd_defects_total` counts what must never happen. Every value of its label has a series from the start.
 
 | `what` | Means |
 |---|---|
@@ -56,7 +55,7 @@ OF_THEIRS: Mapping[str, str] = {
     "awscni_assigned_ip_per_eni": "the same; a series ends when its ENI goes",
     "awscni_aws_api_error_count": "the same for EC2; errors of instance metadata are not in it",
     "awscni_aws_api_latency_ms": "the same, per attempt; no quantiles",
-    "awscni_connmark_backend": "the same; here it is always nftables",
+    "awscni_connmark_backend": THE_SAME,
     "awscni_del_ip_req_count": "the same; the reason is always PodDeleted",
     "awscni_ec2api_error_count": "the same, per call",
     "awscni_ec2api_req_count": "the same, per call",

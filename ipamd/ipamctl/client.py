@@ -18,8 +18,8 @@ from ipamd.ipamctl.verb import AwayError, RefusedError
 from ipamd.pb import introspection_pb2 as pb
 
 TIMEOUT_S = 5.0
-TIMEOUTS_S = {"Audit": 60.0, "Export": 60.0}
-"""For RPCs that need longer. An audit asks EC2, which may make it wait; an export waits for ADDs."""
+PATIENT_S = 60.0
+"""For what needs longer: an audit and `explain --find` ask EC2, which may make them wait; an export waits for ADDs."""
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
@@ -60,7 +60,7 @@ class Client:
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         try:
-            return plain(call(request, timeout=TIMEOUTS_S.get(rpc, TIMEOUT_S)))
+            return plain(call(request, timeout=PATIENT_S if rpc in ("Audit", "Export") or fields.get("find") else TIMEOUT_S))
         except grpc.RpcError as error:
             status: Any = error  # at run time every RpcError of a call carries code and details
             if status.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):

@@ -39,7 +39,6 @@ ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, sc
 ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, dst length, src length, tos, table, protocol, scope, type, flags
 NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, index, state, flags, type
 U32 = struct.Struct("=I")
-_AF_UNSPEC = 0
 
 _LOOK_UP_FLAGS = {IPV4.number: uapi.RTM_F_LOOKUP_TABLE, IPV6.number: 0}
 """IPv6 names the table in any case, and refuses the flag (the kernel's net/ipv6/route.c, inet6_rtm_valid_getroute_req)."""
@@ -50,7 +49,7 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
 
     `mtu` in bytes, of both ends. Creating it in the host and moving it later would cost seconds in a burst.
     """
-    peer = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+    peer = _link() + b"".join(
         (
             text_attribute(uapi.IFLA_IFNAME, peer_name),
             attribute(uapi.IFLA_ADDRESS, _mac(peer_mac)),
@@ -60,7 +59,7 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
         )
     )
     data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.VETH_INFO_PEER | uapi.NLA_F_NESTED, peer))
-    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+    body = _link() + b"".join(
         (
             text_attribute(uapi.IFLA_IFNAME, name),
             attribute(uapi.IFLA_ADDRESS, _mac(mac)),
@@ -78,7 +77,7 @@ def create_vlan(name: str, *, vlan: int, parent: int, mac: str) -> Message:
     It begins in group 0. Source: the kernel's net/8021q/vlan_netlink.c.
     """
     data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.IFLA_VLAN_ID, struct.pack("=H", vlan)))
-    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + b"".join(
+    body = _link() + b"".join(
         (
             text_attribute(uapi.IFLA_IFNAME, name),
             _u32(uapi.IFLA_LINK, parent),
@@ -93,7 +92,7 @@ def create_vlan(name: str, *, vlan: int, parent: int, mac: str) -> Message:
 def get_link(which: str | int, *, netnsid: bytes = b"") -> Message:
     """Ask for one link by name or index, of the namespace with a number if one is given; none is fine, and has no reply."""
     index, name = (0, text_attribute(uapi.IFLA_IFNAME, which)) if isinstance(which, str) else (which, b"")
-    body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + name + _NO_STATS
+    body = _link(index) + name + _NO_STATS
     if netnsid:
         body += attribute(uapi.IFLA_TARGET_NETNSID, netnsid)
     return Message(f"look at link {which}", uapi.RTM_GETLINK, 0, body, ABSENT)
@@ -124,7 +123,7 @@ def change_link(
     """
     flags = uapi.IFF_UP if is_up else 0
     change = 0 if is_up is None else uapi.IFF_UP
-    body = LINK.pack(_AF_UNSPEC, 0, index, flags, change)
+    body = _link(index, flags, change)
     if alias:
         body += attribute(uapi.IFLA_IFALIAS, alias.encode())  # its length is the attribute's: no terminator
         body += _u32(uapi.IFLA_MASTER, 0)
@@ -149,7 +148,7 @@ def give_no_ipv6_address(index: int, *, step: str) -> Message:
     that raises the link it would come after the raising. Source: the kernel's net/core/rtnetlink.c, validate_linkmsg and do_setlink.
     """
     mode = attribute(uapi.IFLA_INET6_ADDR_GEN_MODE, bytes([uapi.IN6_ADDR_GEN_MODE_NONE]))
-    body = LINK.pack(_AF_UNSPEC, 0, index, 0, 0) + _family(IPV6, mode)
+    body = _link(index) + _family(IPV6, mode)
     return Message(step, uapi.RTM_SETLINK, 0, body, frozenset({errno.EAFNOSUPPORT}))
 
 
@@ -168,7 +167,7 @@ def delete_link(index: int, *, step: str) -> Message:
     """Delete one link; gone already is fine. The kernel answers after an RCU grace period (docs/performance.md)."""
     if index <= 0:
         raise ValueError(f"link index {index} names no link")
-    return Message(step, uapi.RTM_DELLINK, 0, LINK.pack(_AF_UNSPEC, 0, index, 0, 0), ABSENT)
+    return Message(step, uapi.RTM_DELLINK, 0, _link(index), ABSENT)
 
 
 def delete_group(group: int) -> Message:
@@ -178,7 +177,7 @@ def delete_group(group: int) -> Message:
     """
     if group == 0:
         raise ValueError("group 0 holds every ordinary link of the node")
-    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _u32(uapi.IFLA_GROUP, group)
+    body = _link() + _u32(uapi.IFLA_GROUP, group)
     return Message(f"delete links of group {group:#x}", uapi.RTM_DELLINK, 0, body, ABSENT)
 
 
@@ -313,7 +312,7 @@ def dump_connections(mark: int, *, without: int) -> Message:
 
 def dump_links(*, kind: str = "") -> Message:
     """Ask for all links, or those of a kind, without statistics."""
-    body = LINK.pack(_AF_UNSPEC, 0, 0, 0, 0) + _NO_STATS
+    body = _link() + _NO_STATS
     if kind:
         body += attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, kind))
     return Message("dump of links", uapi.RTM_GETLINK, 0, body)
@@ -423,6 +422,11 @@ def _route_body(
 
 def _of(one: IpAddress | IpNetwork | None, otherwise: Family = IPV4) -> Family:
     return family_of(one) if one else otherwise
+
+
+def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
+    """The header of a message about links, of any family and type."""
+    return LINK.pack(0, 0, index, flags, change)
 
 
 def _u32(kind: int, value: int) -> bytes:

@@ -17,7 +17,7 @@ import grpc
 from ipamd.core.deadline import Deadline, Steps
 from ipamd.core.refused_adds import RefusedAdd
 from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
-from ipamd.model.errors import InvalidRequestError, IpamError, log_text
+from ipamd.model.errors import InvalidRequestError, IpamError, cause_of, log_text
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, parse_key
 from ipamd.model.words import printable
 from ipamd.pb import cni_backend_pb2 as pb
@@ -109,7 +109,7 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
             if isinstance(request, pb.AddNetworkRequest):
                 ids = request.ContainerID[:CONTAINER_ID_MAX], request.IfName[:IFNAME_MAX]
                 pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}" if request.K8S_POD_NAME else ""
-                self._refused(RefusedAdd(*ids, printable(pod), error.cni_code, log_text(error)))
+                self._refused(RefusedAdd(*ids, printable(pod), error.cni_code, log_text(error), cause_of(error)))
             context.abort(grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION, str(error))
             raise
         log.info("served the plugin of amazon-vpc-cni-k8s request=%s", what)

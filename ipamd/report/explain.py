@@ -86,18 +86,18 @@ def _explain_foreign(sources: Sources, address: IpAddress, *, find: bool) -> lis
             *sentences,
             "`--find` asks EC2 whose it is; who had it is told on that node: docs/troubleshooting.md#who-had-this-address",
         ]
-    subnet = next((eni.subnet_id for eni in sources.datastore.enis() if address in eni.subnet_cidr), None)
     found = sources.ec2.find_address(address)
-    if not found and subnet is not None:  # one of a prefix, which EC2 finds by its subnet only
-        found = sources.ec2.find_address(address, subnet_id=subnet)
+    if not found:  # one of a prefix, which EC2 finds by its subnet only; no ENI tells its subnet's range of IPv6
+        enis = sources.datastore.enis()
+        subnets = {eni.subnet_id for eni in enis if address.version == 6 or address in eni.subnet_cidr}
+        found = tuple(eni for subnet in subnets for eni in sources.ec2.find_address(address, subnet_id=subnet))
     for eni in found:
         owner = f"instance {eni.instance_id}" if eni.instance_id else f"no instance ({eni.status})"
         sentences.append(
             f"EC2 has it on {eni.eni_id} in {eni.subnet_id}, attached to {owner}; description: {eni.description or '-'}"
         )
-    nobody = "EC2 shows it on no ENI of this VPC"
-    beyond = "" if subnet is not None else "; of a prefix of a subnet that this node is not in, EC2 does not tell it"
-    return sentences if found else [*sentences, nobody + beyond]
+    nobody = "EC2 shows it on no ENI of this VPC; what is of a prefix it tells only of subnets in which this node has an ENI"
+    return sentences if found else [*sentences, nobody]
 
 
 def _explain_egress(sources: Sources, address: IpAddress) -> list[str]:

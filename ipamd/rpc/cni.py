@@ -197,7 +197,9 @@ class CniServicer(cni_pb2_grpc.CniServicer):
             error = log_text(IpamError(reply.error.message, details=reply.error.details))
             line["error"] = error
             if request.verb == "ADD" and not self._is_left_to_successor(code):
-                self._refused(RefusedAdd(request.container_id[:CONTAINER_ID_MAX], request.ifname[:IFNAME_MAX], pod, code, error))
+                self._refused(
+                    RefusedAdd(request.container_id[:CONTAINER_ID_MAX], request.ifname[:IFNAME_MAX], pod, code, error, cause)
+                )
         log.log(logging.WARNING if code else logging.INFO, "request", line)
 
 

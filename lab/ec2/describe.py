@@ -47,6 +47,7 @@ _ENI_FIELDS: Fields[Eni] = {
     "group-id": lambda eni: eni.security_groups,
     "private-ip-address": lambda eni: eni.addresses[:1] if eni.primary_address else [],
     "addresses.private-ip-address": lambda eni: eni.addresses,
+    "ipv6-addresses.ipv6-address": lambda eni: eni.ipv6_addresses,
     "addresses.primary": lambda eni: [address == eni.primary_address for address in eni.addresses],
     "interface-type": lambda eni: [eni.interface_type],
     "owner-id": lambda _: [OWNER_ID],

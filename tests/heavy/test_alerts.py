@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from lab.lab import missing_requirements
-from tests.heavy.tools import needs
+from tests.heavy.tools import ROOT, needs
 from tests.recordings.expected import EXPECTED, EXTENDED_S, alerts
 from tests.recordings.series import SERIES, extended, read
-from tests.recordings.trial import run, run_series, without_scrapes
+from tests.recordings.trial import run, run_series, value, without_scrapes
 from tests.rig import Rig, rig, wait_until
 from tests.unit.manifests import monitoring
 
@@ -57,6 +57,17 @@ def test_an_add_before_the_control_plane_is_no_failure(cause: str, is_failure: b
     adds = {f'ipamd_requests_total{{verb="ADD",code="{code}"}}': "0+2x120" for code in (0, 11)}
     refused = {f'ipamd_refusals_total{{verb="ADD",cause="{cause}"}}': "0+2x120"} if cause else {}
     assert ("VpcIpamdAddsFail" in run_series(adds | refused, tmp_path).alerts) is is_failure
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [("churn", True), ("branch-churn", True), ("branch-never-made", True), ("denied", False), ("pods-service-gone", False)],
+)
+def test_the_pilots_first_objective_is_kept_by_load_and_missed_in_trouble(name: str, is_kept: bool, tmp_path: Path) -> None:
+    """Its query on recordings: pods that wait for their branch ENIs are refused, and no ADD has failed."""
+    page = (ROOT / "docs" / "pilot.md").read_text()
+    (limit, query) = re.findall(r"^\| ADDs that .* \| ([\d.]+) % \| `(.*)` \|$", page, re.M)[0]
+    assert (value(query, read(SERIES / f"{name}.json.gz"), tmp_path) * 100 >= float(limit)) is is_kept
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
@@ -136,7 +147,7 @@ def _query(made: Rig, expression: str) -> list[dict[str, Any]]:
 
 EMPTY_WHEN_WELL = re.compile(
     r"ipamd_(repairs|dropped_packets|refusals)_total|code!=\"0\"|ipamd_condition_subjects|ipamd_egress_addresses|ipamd_metadata_list_age_s"
-    r"|ipamd_waiting_branch_adds"
+    r"|ipamd_waiting_branch_adds|ipamd_longest_refusal_s"
 )
 """What may have no series on a node on which nothing happened, without egress or branch ENIs, and before metadata's first turn of a
 minute."""

@@ -88,6 +88,7 @@ EXPECTED: dict[str, str] = {
     "branch-controller-gone": "BranchesPending",
     "branch-controller-gone-by-kubelet": "BranchesPending",
     "branch-never-made": "BranchesPending",
+    "branch-never-made-beside-many": "BranchesPending",
     "trunk-missing": "BranchesPending ConditionStays",
     "pods-service-gone": "AddsFail ConditionStays",
 }

@@ -137,8 +137,10 @@ def _grows(name: str) -> bool:
 
 
 def _is_stuck(name: str, steady: list[Value]) -> bool:
-    """Whether an age is of the same thing all the time, an operation or metadata's last list: it goes on, else it comes again."""
+    """Whether an age is of the same operation, pod or list of metadata all the time: it goes on, else it comes again."""
     known = [value for value in steady if value is not None]
+    if name.startswith("ipamd_longest_refusal_s"):  # as old as the last refusal: it stands still between two
+        return bool(known) and known == sorted(known) and known[-1] > known[0]
     return name.startswith(("ipamd_oldest_operation_age_s", "ipamd_metadata_list_age_s")) and all(
         after > before for before, after in pairwise(known)
     )

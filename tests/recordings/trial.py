@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,9 +38,9 @@ def without_scrapes(recording: Recording, missed: Iterable[int]) -> Recording:
     return replace(recording, up=[-1 if at in gone else one for at, one in enumerate(recording.up)], series=series)
 
 
-def input_series(recording: Recording) -> Iterator[dict[str, str]]:
-    """What promtool is to be given: those series that an alert reads, one for each pod of the DaemonSet."""
-    wanted = {name for rule in monitoring.rules() for name in monitoring.metrics_of(rule["expr"])}
+def input_series(recording: Recording, *, names: Collection[str] = ()) -> Iterator[dict[str, str]]:
+    """What promtool is to be given: those series that an alert reads, or these, one for each pod of the DaemonSet."""
+    wanted = names or {name for rule in monitoring.rules() for name in monitoring.metrics_of(rule["expr"])}
     up: list[Value] = [None if one < 0 else float(one) for one in recording.up]
     for name, values in {"up": up, **recording.series}.items():
         family, _, labels = name.partition("{")
@@ -75,12 +75,28 @@ def run(recording: Recording, folder: Path, *, beside: Mapping[str, str] | None 
 
 def run_series(series: Mapping[str, str], folder: Path, *, interval_s: int = 60, count: int = 120) -> Fired:
     """Run all alerts on series in promtool's notation, so many scrapes long."""
+    answers = _answers(_questions(count * interval_s), series, folder, interval_s=interval_s, count=count)
+    found: dict[bool, set[str]] = {False: set(), True: set()}
+    for answer in answers:
+        found[AGAIN in answer.partition(", time")[0]] |= set(re.findall(r'alertname="(\w+)"', answer.partition("got:")[2]))
+    return Fired(frozenset(found[False]), frozenset(found[True]))
+
+
+def value(expression: str, recording: Recording, folder: Path) -> float:
+    """What an expression without labels gives at a recording's end. Raises: AssertionError if that is nothing."""
+    series = {one["series"]: one["values"] for one in input_series(recording, names=monitoring.metrics_of(expression))}
+    answers = _answers((expression,), series, folder, interval_s=recording.interval_s, count=recording.count)
+    found = re.search(r"got:\W*\{\} ([\d.E+-]+)", "".join(answers))
+    assert found, answers
+    return float(found[1])
+
+
+def _answers(questions: Iterable[str], series: Mapping[str, str], folder: Path, *, interval_s: int, count: int) -> list[str]:
+    """What promtool says of each expression at the end of series: it expects nothing, and so tells what it got."""
     tests = {
         "interval": f"{interval_s}s",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [
-            {"expr": one, "eval_time": f"{count * interval_s}s", "exp_samples": []} for one in _questions(count * interval_s)
-        ],
+        "promql_expr_test": [{"expr": one, "eval_time": f"{count * interval_s}s", "exp_samples": []} for one in questions],
     }
     (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": monitoring.groups()}))
     test = {"rule_files": ["rules.yaml"], "evaluation_interval": f"{EVALUATION_S}s", "tests": [tests]}
@@ -89,10 +105,7 @@ def run_series(series: Mapping[str, str], folder: Path, *, interval_s: int = 60,
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     answers = (done.stdout + done.stderr).split("expr: ")[1:]
     assert done.returncode == 0 or answers, done.stdout + done.stderr
-    found: dict[bool, set[str]] = {False: set(), True: set()}
-    for answer in answers:
-        found[AGAIN in answer.partition(", time")[0]] |= set(re.findall(r'alertname="(\w+)"', answer.partition("got:")[2]))
-    return Fired(frozenset(found[False]), frozenset(found[True]))
+    return answers
 
 
 def _questions(end_s: int) -> tuple[str, str]:

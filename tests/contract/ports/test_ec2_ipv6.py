@@ -112,6 +112,15 @@ def test_an_eni_of_ipv6_is_made_with_an_address_of_its_own(cloud: Cloud) -> None
     assert shown[made.eni_id].prefixes == given
 
 
+def test_an_address_of_a_prefix_is_found_by_its_subnet(cloud: Cloud) -> None:
+    """As a pod's; nobody's is found nowhere."""
+    (prefix,) = cloud.ec2.assign_prefixes(cloud.primary, count=1)
+    inside, outside = prefix.network_address + 3, prefix.broadcast_address + 1
+    assert cloud.ec2.find_address(inside) == ()
+    assert [one.eni_id for one in cloud.ec2.find_address(inside, subnet_id=cloud.subnet_id)] == [cloud.primary]
+    assert cloud.ec2.find_address(outside, subnet_id=cloud.subnet_id) == ()
+
+
 def test_an_eni_that_does_not_exist(cloud: Cloud) -> None:
     """It is not found."""
     with pytest.raises(CloudNotFoundError):

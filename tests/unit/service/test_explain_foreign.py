@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 import pytest
 
@@ -48,6 +48,13 @@ def test_it_is_told_whose_it_is_if_that_is_asked(beside: FakeNode, address: obje
     found = explained(beside, address, find=True)
     assert [OTHER in one and "instance i-other" in one for one in found[1:]] == [True]
     assert beside.ec2.calls["find_address"] == describes
+
+
+def test_a_pods_ipv6_address_is_found_by_its_prefix(beside: FakeNode) -> None:
+    """Every pod's is of a /80, and no ENI of this node says which range its subnet has."""
+    beside.ec2.enis[OTHER] = replace(beside.ec2.enis[OTHER], prefixes=frozenset({IPv6Network("2001:db8::/80")}))
+    assert OTHER in explained(beside, "2001:db8::7", find=True)[1]
+    assert "on no ENI of this VPC" in explained(beside, "2001:db8:0:0:9::7", find=True)[1]
 
 
 def test_nobodys_address_is_said_to_be_on_no_eni(beside: FakeNode) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from ipamd.core.deadline import Deadline
 from ipamd.core.health import Phase
-from ipamd.core.refused_adds import SERIES_MAX, TELL_S, RefusedAdd, RefusedAdds
+from ipamd.core.refused_adds import GOES_ON_S, SERIES_MAX, TELL_S, RefusedAdd, RefusedAdds
 from ipamd.model.history import HistoryQuestion, HistoryRecord, Recorded, Subject
 from ipamd.pb import cni_pb2
 from ipamd.report.explain import explain
@@ -32,12 +32,11 @@ class Told:
         raise AssertionError(subject)
 
 
-def refusal(number: int = 0, *, pod: str = "default/a", cause: str = "") -> RefusedAdd:
+def refusal(number: int = 0, *, pod: str = "default/a", cause: str = "", kind: str = "pool-empty") -> RefusedAdd:
     """The refusal of a sandbox of its own, as kubelet makes them."""
     container_id = f"{number:064x}"
-    return RefusedAdd(
-        container_id, "eth0", pod, 11, cause or f"no address for sandbox {container_id}/eth0; 27 addresses: {number} free"
-    )
+    text = cause or f"no address for sandbox {container_id}/eth0; 27 addresses: {number} free"
+    return RefusedAdd(container_id, "eth0", pod, 11, text, kind)
 
 
 @pytest.fixture
@@ -69,6 +68,22 @@ def test_days_of_retries_are_a_few_records(refused: RefusedAdds, told: Told, clo
     assert told.records[-1].count > series.count - TELL_S / 10 - 2
     assert series.since is not None
     assert (series.at - series.since).total_seconds() == 10 * (series.count - 1)
+
+
+def test_it_tells_how_long_a_pod_has_been_refused(refused: RefusedAdds, clock: FakeClock) -> None:
+    """One that is refused again and again, among others that are refused once each; one that comes again later is another."""
+    assert refused.longest_s() == {}
+    for number in range(100):
+        refused.record_refusal(refusal(number, kind="branch-pending"))
+        refused.record_refusal(refusal(number, pod=f"default/other-{number}", kind="branch-pending"))
+        refused.record_refusal(refusal(number, pod=f"default/full-{number}"))
+        clock.advance(12)
+    assert refused.longest_s() == {"branch-pending": 99 * 12, "pool-empty": 0}
+    clock.advance(GOES_ON_S)
+    assert refused.longest_s() == {}
+    refused.record_refusal(refusal(100, kind="branch-pending"))
+    assert refused.longest_s() == {"branch-pending": 0}
+    assert refused.records(Subject("default/a"))[0].count == 101
 
 
 def test_other_pods_and_other_causes_are_told_apart(refused: RefusedAdds) -> None:
