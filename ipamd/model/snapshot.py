@@ -168,11 +168,11 @@ def branch_conflict(
         if other.key == key:
             continue
         branch = other.branch
-        if branch is not None and branch.vlan == wanted.vlan:
+        if branch and branch.vlan == wanted.vlan:
             return f"VLAN {wanted.vlan} is that of sandbox {other.key}"
         if wanted.address == other.address or wanted.eni_id == other.eni_id:
             return f"{wanted.eni_id} with {wanted.address} is that of sandbox {other.key}"
-        if branch is not None and branch.mac == wanted.mac:
+        if branch and branch.mac == wanted.mac:
             return f"MAC {wanted.mac} is that of sandbox {other.key}"
     return ""
 

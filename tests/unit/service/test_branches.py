@@ -548,6 +548,26 @@ def test_a_pod_without_groups_of_that_name(node: FakeNode) -> None:
     assert len(node.wiring.wired) == 2
 
 
+def test_a_pod_with_groups_after_one_without(node: FakeNode) -> None:
+    """In strict mode its link's name begins otherwise. A policy agent takes the first of both that is there: so the predecessor gives
+    its name away all the same, or the pod would run without a filter (I21).
+    """
+    node.network = replace(node.network, pod_veth_names=True)
+    restart(node)
+    first = add(node, "a", pod="web-0")
+    refused_branch(node, "b", vlan=2, pod="web-0", error=VethNameTakenError)
+    node.runtime.run("a", state=SandboxState.NOTREADY)
+    second = add(node, "b", pod="web-0")
+    moved = node.datastore.attachment(first.key)
+    assert moved is not None
+    assert moved.host_veth == veth_name(first.key, prefix="eni")
+    assert node.wiring.wired.keys() == {moved.host_veth, second.host_veth}
+    add(node, "c", pod="web-1")
+    assert node.delete("c")
+    last = branch(node, "d", 3, pod="web-1")
+    assert node.wiring.wired.keys() == {moved.host_veth, second.host_veth, last.host_veth}, "a link that is dying is gone"
+
+
 STALE = {
     "of ours": ("10.0.129.77", 2),
     "of the same address": ("10.0.129.102", 2),
