@@ -213,7 +213,7 @@ class BranchHook(Service):
                 is_recorded = veth.key is not None and self._datastore.attachment(veth.key) is not None
                 if veth.is_dying or veth.key == key or is_recorded:
                     continue
-                if veth.address == eni.address or (link is not None and eni.vlan == link.vlan):
+                if veth.address == eni.address or (link and eni.vlan == link.vlan):
                     raise BranchPendingError(
                         f"VLAN {eni.vlan} or {eni.address} of {_who(request)} is that of sandbox {veth.key}, which is not recorded",
                         details="retry: it is adopted or removed by itself once the runtime lists its sandboxes",

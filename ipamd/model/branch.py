@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ipamd.model.errors import BranchAnnotationError
-from ipamd.model.family import IPV4, Family, IpAddress, read_address
+from ipamd.model.family import IPV4, Family, IpAddress, read_address, read_network
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.record import dataclass
 from ipamd.model.words import printable
@@ -67,6 +67,9 @@ strict mode AWS_VPC_K8S_CNI_CONNMARK's."""
 IPV6_GATEWAY = read_address("fe80:ec2::1")
 """Of every subnet. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, GetIPv6Gateway."""
 
+AWS_LOCAL = read_network("fd00:ec2::/32")
+"""Resolver, clock, metadata and Pod Identity in IPv6; no VPC has it. Source: EC2 and VPC user guides; EKS, pod-id-agent-config."""
+
 LINK_TAG = "vpc-ipamd-vlan/1"
 """Of a VLAN link's alias."""
 
@@ -81,7 +84,7 @@ ANNOTATION_MAX = 16 * 1024
 """Characters of the annotation. Ours: the controller's has 300."""
 
 _ENI_ID = re.compile(r"eni-[0-9a-f]{4,17}")
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_UNICAST_MAC = re.compile(r"(?!00(:00){5})[0-9a-f][02468ace](:[0-9a-f]{2}){5}")
 
 
 class EnforcingMode(StrEnum):
@@ -150,12 +153,10 @@ def parse_pod_eni(text: str, *, family: Family) -> BranchEni:
         raise _refusal("vlanId", vlan, f"a number from {VLAN_MIN} to {VLAN_MAX}")
     if TABLE_BASE + vlan in KERNELS_TABLES:
         raise _refusal("vlanId", vlan, f"none whose route table, {TABLE_BASE + vlan}, is the kernel's")
-    eni_id = fields.get("eniid")
-    if not isinstance(eni_id, str) or not _ENI_ID.fullmatch(eni_id):
+    eni_id, mac = str(fields.get("eniid")), str(fields.get("ifaddress")).lower()
+    if not _ENI_ID.fullmatch(eni_id):
         raise _refusal("eniId", eni_id, "the ID of an ENI")
-    mac = fields.get("ifaddress")
-    mac = mac.lower() if isinstance(mac, str) else mac
-    if not isinstance(mac, str) or not _MAC.fullmatch(mac) or int(mac[:2], 16) & 1 or mac == "00:00:00:00:00:00":
+    if not _UNICAST_MAC.fullmatch(mac):
         raise _refusal("ifAddress", mac, "a unicast MAC address")
     address, gateway = _address(fields, family)
     return BranchEni(EniId(eni_id), MacAddress(mac), address, vlan, gateway)
@@ -175,22 +176,21 @@ def _first_entry(text: str) -> dict[str, Any]:
 
 def _address(fields: dict[str, Any], family: Family) -> tuple[IpAddress, IpAddress]:
     """The pod's address and its gateway, of the pool's family."""
-    name, block = ("privateIp", "subnetCidr") if family is IPV4 else ("ipv6Addr", "subnetV6Cidr")
-    said, cidr = fields.get(name.lower()), fields.get(block.lower())
+    of_ipv4 = ("privateIp", "subnetCidr", range(16, 29))
+    name, block, lengths = of_ipv4 if family is IPV4 else ("ipv6Addr", "subnetV6Cidr", range(44, 65))
+    said, cidr = str(fields.get(name.lower())), str(fields.get(block.lower()))
     try:
-        if not (isinstance(said, str) and isinstance(cidr, str)):
-            raise ValueError
-        address, subnet = family.address(said), family.network(cidr)
+        address, subnet = read_address(said), family.network(cidr)
     except ValueError:
         raise _refusal(f"{name} and {block}", f"{said} and {cidr}", "an address and its subnet") from None
-    gateway = subnet.network_address + 1 if family is IPV4 else IPV6_GATEWAY
-    if address not in subnet or subnet.num_addresses < 4:
-        raise _refusal(name, said, f"an address of {cidr}")
-    if address in (subnet.network_address, subnet.broadcast_address, gateway):
+    if subnet.prefixlen not in lengths:
+        raise _refusal(block, cidr, f"a subnet of /{lengths[0]} to /{lengths[-1]}")
+    # Of each subnet AWS has the first four for router and resolver, and the last one.
+    if address not in subnet or not 4 <= int(address) - int(subnet[0]) < subnet.num_addresses - 1:
         raise _refusal(name, said, f"one that a host of {cidr} may have")
-    if address.is_loopback or address.is_multicast or address.is_link_local or address.is_unspecified:
+    if address.is_loopback or address.is_multicast or address.is_link_local or address.is_reserved or address in AWS_LOCAL:
         raise _refusal(name, said, "a unicast address of the VPC")
-    return address, gateway
+    return address, subnet.network_address + 1 if family is IPV4 else IPV6_GATEWAY
 
 
 def _refusal(field: str, said: object, wanted: str) -> BranchAnnotationError:

@@ -155,12 +155,12 @@ def family_of(one: IpAddress | IpNetwork) -> Family:
 
 
 def read_address(text: str) -> IpAddress:
-    """Read an address of either family. Raises: ValueError."""
+    """Read an address of either family; one with a zone (`%eth0`) is none that can be compared. Raises: ValueError."""
     family = IPV6 if ":" in text else IPV4
     try:
         return family.address(inet_pton(family.number, text))
     except OSError:
-        return family.address(text)  # says what is wrong with it
+        raise ValueError(f"{text!r} is no address") from None
 
 
 def unpack_address(packed: bytes) -> IpAddress:

@@ -160,17 +160,20 @@ def branch_conflict(
     for eni in enis:
         if eni.eni_id == wanted.eni_id:
             return f"{eni.eni_id} is attached to this node: it is no branch ENI"
-        if eni.primary_address == wanted.address:
-            return f"address {wanted.address} is the primary one of {eni.eni_id}"
+        if wanted.address == eni.primary_address or wanted.mac == eni.mac:
+            return f"{wanted.address} or {wanted.mac} is that of {eni.eni_id}"
         if eni.route_table == TABLE_BASE + wanted.vlan:
             return f"VLAN {wanted.vlan} means route table {eni.route_table}, which is that of {eni.eni_id}"
     for other in others:
         if other.key == key:
             continue
-        if other.branch is not None and other.branch.vlan == wanted.vlan:
+        branch = other.branch
+        if branch and branch.vlan == wanted.vlan:
             return f"VLAN {wanted.vlan} is that of sandbox {other.key}"
-        if other.address == wanted.address or (other.branch is not None and other.eni_id == wanted.eni_id):
+        if wanted.address == other.address or wanted.eni_id == other.eni_id:
             return f"{wanted.eni_id} with {wanted.address} is that of sandbox {other.key}"
+        if branch and branch.mac == wanted.mac:
+            return f"MAC {wanted.mac} is that of sandbox {other.key}"
     return ""
 
 

@@ -20,6 +20,7 @@ from ipamd.core.demand import PoolStatus
 from ipamd.model.address import Address
 from ipamd.model.attachment import (
     POD_IFNAME,
+    VETH_HASH_LENGTH,
     Attachment,
     AttachRequest,
     NetnsIdentity,
@@ -103,21 +104,24 @@ class VethNames(Service):
             yield veth_name(key, prefix=self._prefix)
             return
         name = pod_veth_name(names.pod_namespace, names.pod_name, prefix=self._prefix)
-        of_pod = pod_veth_name(names.pod_namespace, names.pod_name, prefix=self._lock_prefix)
+        of_pod = self._lock_prefix + name[-VETH_HASH_LENGTH:]
         with self._locks.hold(name_key(of_pod), "NAME", deadline):
-            self._free(name, key, deadline)
+            self._free(name, of_pod, key, deadline)
             yield name
 
-    def _free(self, name: str, key: AttachmentKey, deadline: Deadline) -> None:
-        """Take the name from whatever has it in kernel or datastore."""
-        if self._cooldown.is_dying(name):
+    def _free(self, name: str, of_pod: str, key: AttachmentKey, deadline: Deadline) -> None:
+        """Take the name from whatever has it in kernel or datastore.
+
+        `of_pod` goes too, if it is a recorded sandbox's or a dying link's: of both a policy agent takes it first.
+        """
+        if self._cooldown.is_dying(name, of_pod):
             self._cooldown.sweep()
         occupant = self._wiring.veth(name)
-        if self._cooldown.is_dying(name) or (occupant is not None and occupant.is_dying):
+        if self._cooldown.is_dying(name, of_pod) or (occupant is not None and occupant.is_dying):
             raise VethNameTakenError(f"host veth {name} of sandbox {key} is being deleted", details="retry")
         for attachment in self._datastore.attachments():
-            if attachment.host_veth == name and attachment.key != key:
-                self._rename(attachment.key, name, key, deadline)
+            if attachment.host_veth in (name, of_pod) and attachment.key != key:
+                self._rename(attachment.key, attachment.host_veth, key, deadline)
         if occupant is None or occupant.key == key:
             return
         if occupant.key is None:
@@ -145,7 +149,7 @@ class VethNames(Service):
             is_wired = held is not None and held.key == owner
             if is_wired:
                 self._require_not_ready(attachment, name, key)
-            to = veth_name(owner, prefix=self._prefix)
+            to = veth_name(owner, prefix=name[:-VETH_HASH_LENGTH])
             if attachment.host_veth != to:
                 with self._datastore.transaction() as uow:
                     uow.rename_veth(owner, host_veth=to)
@@ -168,7 +172,7 @@ class VethNames(Service):
                 found = states.get(attachment.key.container_id)
                 if found is SandboxState.NOTREADY:
                     return
-                state = str(found) if found is not None else "not in the runtime's list"
+                state = str(found or "not in the runtime's list")
         raise VethNameTakenError(
             f"host veth {name} of sandbox {key} is that of the pod's earlier sandbox {attachment.key}, which is {state}",
             details="retry: it goes over once that sandbox is not ready, or is deleted; no other name would be under network policy",

@@ -120,9 +120,9 @@ class Cooldown(Service):
         """Whether an address cools, recorded or not."""
         return address in self._cooling
 
-    def is_dying(self, host_veth: str) -> bool:
-        """Whether a link of this name waits for its deletion."""
-        return host_veth in self._dying
+    def is_dying(self, *links: str) -> bool:
+        """Whether a link of one of these names waits for its deletion."""
+        return not self._dying.keys().isdisjoint(links)
 
     def dying_count(self) -> int:
         """Links marked and not yet deleted."""

@@ -173,6 +173,16 @@ def test_what_is_in_the_way(node):
     assert node.wiring.check(second) == []
 
 
+@EACH_MODE
+def test_a_default_route_of_others_in_the_table(node, is_strict):
+    """Another program has the table (strongSwan's is 220, which VLAN 120 means): refused and undone, and its route stays."""
+    node.host.sh(node.world.words("ip link set eth1 up; ip link set eth2 up; ip route add default dev eth1 table 220"))
+    before = lines(node)
+    with pytest.raises(WiringError):
+        node.wiring.wire(node.spec(node.world.space(), vlan=120, is_strict=is_strict))
+    assert lines(node) == before
+
+
 def test_stale_rules_of_the_names_go(node):
     """The pod's earlier sandbox had another VLAN: its rule would lead the new one's packets by another pod's branch ENI."""
     spec = node.spec(node.world.space())

@@ -228,3 +228,14 @@ def test_the_policy_agent_filters_it(beside: Beside) -> None:
     assert beside.heard("host-a", "pool") is not None
     assert agent.policy_comes("default", "web", passes=True)
     assert beside.heard("host-a", "web") is not None
+
+
+def test_the_policy_agent_filters_the_next_of_a_name(beside: Beside) -> None:
+    """After a pod without groups one with: in strict mode its link has another name, and the agent looks for the former one first."""
+    found, agent = beside.ground, beside.agent
+    for groups in ((), None, (), None):
+        pod = found.run("turn", groups=groups)
+        kernel = found.rig.kernel()
+        veth = {**kernel.wired, **kernel.wired_to_branches}[pod.name]
+        assert agent.filtered(veth.name).is_whole, veth.name
+        found.end(pod)

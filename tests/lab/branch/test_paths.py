@@ -83,10 +83,16 @@ class Paths:
         return answer is not None and answer.by == self.by(server)
 
 
+AS_KUBE_PROXY = "table inet invalid { chain forward { type filter hook forward priority filter; ct state invalid drop; }; }"
+"""Source: kubernetes pkg/proxy/iptables/proxier.go, KUBE-FORWARD; amazon-vpc-cni-k8s issue 1746, where answers fell under it."""
+
+
 @pytest.fixture(scope="module", params=list(MODES))
 def made(request: pytest.FixtureRequest) -> Iterator[Paths]:
-    """In each mode."""
+    """In each mode; nothing that passes is unknown to connection tracking."""
     with ground(request.param) as found:
+        for node in found.rigs:
+            found.rigs[node].node.netns.tool(["nft", "-f", "-"], script=AS_KUBE_PROXY)
         paths = Paths(found, request.param)
         yield paths
         found.end_all()

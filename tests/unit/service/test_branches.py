@@ -20,7 +20,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames, WiringSpec, pod_veth_name, veth_name
 from ipamd.model.branch import KERNELS_TABLES, NOBODY_MARKS, STRICT_VETH_PREFIX, PodFacts, Wish
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.eni import INSTANCE_TAG
+from ipamd.model.eni import INSTANCE_TAG, Eni
 from ipamd.model.errors import (
     BranchAnnotationError,
     BranchPendingError,
@@ -398,12 +398,20 @@ def pool_address(node: FakeNode) -> str:
     return str(node.datastore.addresses(state=AddressState.FREE)[0].address)
 
 
+def primary(node: FakeNode) -> Eni:
+    """The primary ENI."""
+    return next(one for one in node.datastore.enis() if one.is_primary)
+
+
 CLASHES: dict[str, Callable[[FakeNode], dict[str, object]]] = {
     "the VLAN of another": lambda _: {"vlan": 2, "host": 150, "eni": "eni-00009"},
     "the address of another": lambda _: {"vlan": 5, "host": 102, "eni": "eni-00009"},
     "the ENI of another": lambda _: {"vlan": 5, "host": 150, "eni": "eni-00002"},
+    "the MAC of another": lambda _: {"vlan": 5, "host": 150, "ifAddress": "06:00:00:00:00:02"},
     "an address of the pool": lambda node: {"vlan": 5, "privateIp": pool_address(node), "subnetCidr": "10.0.0.0/16"},
     "a primary address": lambda _: {"vlan": 5, "privateIp": "10.0.0.10", "subnetCidr": "10.0.0.0/16"},
+    "the trunk's MAC": lambda _: {"vlan": 5, "ifAddress": TRUNK_ENI.mac},
+    "the primary ENI's MAC": lambda node: {"vlan": 5, "ifAddress": primary(node).mac},
     "the trunk itself": lambda _: {"vlan": 5, "eni": TRUNK_ENI.eni_id},
     "a table of the kernel": lambda _: {"vlan": KERNELS_TABLES[1] - 100},
 }
@@ -414,6 +422,14 @@ def test_what_others_have(node: FakeNode, clash: str) -> None:
     """Refused: neither the live sandbox nor the pool loses anything, whoever wrote the annotation."""
     live(node)
     refused_branch(node, "b", **CLASHES[clash](node))  # type: ignore[arg-type]  # fields of the annotation
+
+
+def test_the_address_of_another_with_a_zone(tmp_path: Path) -> None:
+    """To the kernel it is the same one, and it would take what is sent to the other."""
+    node = made(tmp_path, network=network_of(IPV6))
+    live(node)
+    refused_branch(node, "b", vlan=5, host=150, ipv6Addr="2001:db8:9::66%lo")
+    node.datastore.close()
 
 
 def test_an_address_of_a_prefix(tmp_path: Path) -> None:
@@ -530,6 +546,26 @@ def test_a_pod_without_groups_of_that_name(node: FakeNode) -> None:
     node.runtime.run("a", state=SandboxState.NOTREADY)
     assert add(node, "b", pod="web-0").branch is None
     assert len(node.wiring.wired) == 2
+
+
+def test_a_pod_with_groups_after_one_without(node: FakeNode) -> None:
+    """In strict mode its link's name begins otherwise. A policy agent takes the first of both that is there: so the predecessor gives
+    its name away all the same, or the pod would run without a filter (I21).
+    """
+    node.network = replace(node.network, pod_veth_names=True)
+    restart(node)
+    first = add(node, "a", pod="web-0")
+    refused_branch(node, "b", vlan=2, pod="web-0", error=VethNameTakenError)
+    node.runtime.run("a", state=SandboxState.NOTREADY)
+    second = add(node, "b", pod="web-0")
+    moved = node.datastore.attachment(first.key)
+    assert moved is not None
+    assert moved.host_veth == veth_name(first.key, prefix="eni")
+    assert node.wiring.wired.keys() == {moved.host_veth, second.host_veth}
+    add(node, "c", pod="web-1")
+    assert node.delete("c")
+    last = branch(node, "d", 3, pod="web-1")
+    assert node.wiring.wired.keys() == {moved.host_veth, second.host_veth, last.host_veth}, "a link that is dying is gone"
 
 
 STALE = {

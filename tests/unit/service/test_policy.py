@@ -208,6 +208,32 @@ def test_a_slow_agent(node: FakeNode, slow_s: float) -> None:
     assert AGENT not in node.health.conditions_by_subject()
 
 
+def test_a_slow_agent_acts_all_the_same(node: FakeNode) -> None:
+    """Nobody waits for its answer any more, and it remembers the name of a sandbox that was never promised."""
+    agent = node.policy_agent
+    agent.slow_s, agent.meanwhile = WAIT_S + 1.0, lambda: agent.known.add(WEB)
+    refused(node, "a", PolicyAgentSilentError)
+    agent.slow_s, agent.meanwhile = 0.0, lambda: None
+    add(node, "b")
+    assert agent.calls == [FORGET, ENFORCE]
+
+
+def test_off_for_a_while(node: FakeNode) -> None:
+    """Nothing is asked meanwhile, and nothing is forgotten of what the agent knows: it is told when it is on again."""
+    add(node, "a")
+    node.policy_mode = "none"
+    restart(node)
+    node.delete("a")
+    add(node, "b")
+    assert node.policy_agent.calls == [ENFORCE]
+    assert WEB in node.policy_agent.known
+    node.policy_mode = "strict"
+    restart(node)
+    node.delete("b")
+    add(node, "c")
+    assert node.policy_agent.calls == [ENFORCE, FORGET, ENFORCE]
+
+
 def test_a_caller_with_less_time(node: FakeNode) -> None:
     """Its deadline, if that is sooner."""
     node.policy_agent.slow_s = 1.0
