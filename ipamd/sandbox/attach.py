@@ -146,7 +146,7 @@ class VethNames(Service):
             if attachment is None:
                 return
             held = self._wiring.veth(name)
-            is_wired = held is not None and held.key == owner
+            is_wired = held and held.key == owner
             if is_wired:
                 self._require_not_ready(attachment, name, key)
             to = veth_name(owner, prefix=name[:-VETH_HASH_LENGTH])

@@ -900,26 +900,25 @@ def branch_controller_away(at: BranchStage) -> None:
     at.watch(TROUBLED, load=load)
 
 
-@branches(env=ANNOTATIONS)
-def branch_controller_gone(at: BranchStage) -> None:
-    """The control plane's controller is gone, and one pod with security groups is wanted, beside pods without."""
+def _controller_goes(at: BranchStage, scrapes: int) -> None:
     at.fill(4)
     at.want_branches(3)
     at.watch(CALM, load=at.retry)
     at.branches.controller.stop()
     at.want_branches(1)
-    at.watch(TROUBLED, load=at.churn(6.0, low=4))
+    at.watch(scrapes, load=at.churn(6.0, low=4))
+
+
+@branches(env=ANNOTATIONS)
+def branch_controller_gone(at: BranchStage) -> None:
+    """The control plane's controller is gone, and one pod with security groups is wanted, beside pods without."""
+    _controller_goes(at, TROUBLED)
 
 
 @branches(env=KUBELET, steady=18)
 def branch_controller_gone_by_kubelet(at: BranchStage) -> None:
     """The same, by kubelet's pods service: each ADD waits as long as it may."""
-    at.fill(4)
-    at.want_branches(3)
-    at.watch(CALM, load=at.retry)
-    at.branches.controller.stop()
-    at.want_branches(1)
-    at.watch(TROUBLED + 2, load=at.churn(6.0, low=4))
+    _controller_goes(at, TROUBLED + 2)
 
 
 @branches(env=ANNOTATIONS)
