@@ -30,12 +30,15 @@ class BranchStage(Stage):
         self._told: dict[str, str] = {}
         self._made = 0
 
-    def want_branches(self, count: int, *, groups: tuple[str, ...] = ()) -> None:
-        """Start so many pods with security groups at once, by default with one that there is; returns at once."""
+    def want_branches(self, count: int, *, groups: tuple[str, ...] = (), named: str = "") -> None:
+        """Start so many pods with security groups at once, by default with one that there is; returns at once. `named`: what somebody
+        else than the controller writes as their ENIs."""
         for _ in range(count):
             self._made += 1
             name = f"web-{self._made}"
             self._pods[name] = self.branches.pods.create(name, node=self.rig.node.name, groups=groups or (self._group,))
+            if named:
+                self.branches.pods.annotate(self._pods[name], POD_ENI, named)
             self._workers.submit(self.add, name)
 
     def churn_of_both(self, every_s: float, *, most: int, share: float) -> Callable[[], None]:

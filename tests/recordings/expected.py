@@ -89,6 +89,7 @@ EXPECTED: dict[str, str] = {
     "branch-controller-gone-by-kubelet": "BranchesPending",
     "branch-never-made": "BranchesPending",
     "branch-never-made-beside-many": "BranchesPending",
+    "branch-named-wrongly": "AddsFail",
     "trunk-missing": "BranchesPending ConditionStays",
     "pods-service-gone": "AddsFail ConditionStays",
 }

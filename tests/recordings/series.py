@@ -167,5 +167,5 @@ def _delta(values: Sequence[Value], at: int) -> float | None:
     return None if here is None or there is None else round(there - here, 9)
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(round(value, 9))
+def _number(value: float) -> str:  # milliseconds and thousandths: an alert asks for no more
+    return str(int(value)) if value == int(value) else repr(round(value, 3))

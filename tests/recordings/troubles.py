@@ -940,6 +940,15 @@ def branch_never_made_beside_many(at: BranchStage) -> None:
 
 
 @branches(env=ANNOTATIONS)
+def branch_named_wrongly(at: BranchStage) -> None:
+    """Somebody wrote an annotation into a pod that names no branch ENI; others with security groups get theirs in every minute."""
+    load = _with_branches(at)
+    at.watch(CALM, load=load)
+    at.want_branches(1, groups=("sg-unknown",), named="[]")
+    at.watch(TROUBLED, load=load)
+
+
+@branches(env=ANNOTATIONS)
 def trunk_missing(at: BranchStage) -> None:
     """The trunk was deleted, the control plane makes no other, and two pods with security groups are wanted."""
     at.fill(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -37,7 +38,7 @@ def _conditions(answer: Answer) -> list[str]:
 def _once(line: str, told: Sequence[str]) -> str:
     """Leave out of a line what a condition has told already."""
     for text in told:
-        for core in (text, text.partition(": ")[2], text.partition(": ")[2].partition("; ")[0]):
+        for core in (text.partition(": ")[2].partition("; ")[0], *re.split(r"[:;] | \(next try", text)):
             if len(core) >= REPEATED_MIN and core in line:
                 line = line.replace(core, "(told above)")
     return fitting(line, LINE_MAX) if "\n" not in line else line

@@ -253,6 +253,27 @@ def test_a_sentence_stands_once_on_the_screen() -> None:
     assert "(next try in 600 s)" in text
 
 
+def test_the_second_refusal_stands_once_too() -> None:
+    """Two calls are refused: one is the condition of EC2, the other the pool's, whose next try is at another time in each line."""
+    conditions = [
+        {"subject": subject, "since": "", "text": text, "next": "do what it says", "page": "docs/iam.md"}
+        for subject, text in {
+            "ec2": "EC2: EC2 CreateNetworkInterface failed for a new ENI in subnet-1: UnauthorizedOperation: another text; allow it",
+            "pool": f"pool: no address is assignable: {REFUSAL} (next try in 600 s)",
+        }.items()
+    ]
+    pool = answer()["pool"] | {"last_cycle": f"short of 1 address, and cannot grow: {REFUSAL} (next try in 590 s)"}
+    last = {
+        "at": "t",
+        "what": "ADD x",
+        "message": f"no address: cause: {REFUSAL} (next try in 599 s); 3 addresses",
+        "resolved_at": "",
+    }
+    text = STATUS.render(answer(conditions=conditions, lacks=["x"], last_error=last, pool=pool))
+    assert text.count("AssignPrivateIpAddresses failed") == text.count("You are not authorized") == 1
+    assert "(next try in 590 s)" in text
+
+
 def test_a_corrected_error_says_so() -> None:
     """It is the last one that there was, and no longer one."""
     last = {"at": "2026-11-25T10:00:00.000Z", "what": "pool", "message": "no", "resolved_at": "2026-11-25T11:00:00.000Z"}
