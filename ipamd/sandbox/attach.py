@@ -117,7 +117,7 @@ class VethNames(Service):
         if self._cooldown.is_dying(name, of_pod):
             self._cooldown.sweep()
         occupant = self._wiring.veth(name)
-        if self._cooldown.is_dying(name, of_pod) or (occupant is not None and occupant.is_dying):
+        if self._cooldown.is_dying(name, of_pod) or (occupant and occupant.is_dying):
             raise VethNameTakenError(f"host veth {name} of sandbox {key} is being deleted", details="retry")
         for attachment in self._datastore.attachments():
             if attachment.host_veth in (name, of_pod) and attachment.key != key:
@@ -128,7 +128,7 @@ class VethNames(Service):
             raise VethNameTakenError(
                 f"host veth {name} of sandbox {key} is taken by a link without our alias", details=f"see `ip -d link show {name}`"
             )
-        if self._wiring.veth(name) is not None:
+        if self._wiring.veth(name):
             if self._datastore.attachment(occupant.key) is not None:  # its row has another name after a crash
                 self._rename(occupant.key, name, key, deadline)
             elif self._datastore.is_tombstoned(occupant.key):
