@@ -194,7 +194,7 @@ class BranchHook(Service):
     def _require_free(self, request: AttachRequest, eni: BranchEni) -> None:
         others, key = self._datastore.attachments(), request.key
         for other in others:
-            if other.branch is not None and other.key != key and BranchEni.of(other) == eni:
+            if other.branch and other.key != key and BranchEni.of(other) == eni:
                 raise BranchPendingError(
                     f"{eni.eni_id} of {_who(request)} is still that of the pod's earlier sandbox {other.key}",
                     details="retry: it goes over once that sandbox is deleted; a live sandbox keeps its branch ENI",

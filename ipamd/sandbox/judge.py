@@ -180,7 +180,7 @@ class SandboxJudge(Service):
         if veth.key is not None and self._datastore.is_tombstoned(veth.key):
             return Record.DELETED
         row = self._datastore.address(veth.address) if veth.address is not None else None
-        if row is not None and row.state is AddressState.QUARANTINED:
+        if row and row.state is AddressState.QUARANTINED:
             return Record.QUARANTINED
         is_unowned = row is not None and row.state in (AddressState.FREE, AddressState.COOLING)
         # Its address has no row in any case; nor has the sandbox, if a lost datastore was rebuilt while its VLAN link was gone, which
