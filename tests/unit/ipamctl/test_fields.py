@@ -29,7 +29,8 @@ def test_no_field_is_lost() -> None:
     """What was published once is there still, with its type. A new field is added to the list."""
     kept = set(KEPT.read_text().splitlines())
     assert not kept - published(), "fields that scripts may read are gone"
-    assert not published() - kept, f"add them to {KEPT.name}"
+    added = published() - kept
+    assert not added, "\n".join([f"add to {KEPT.name}:", *sorted(added)])
 
 
 def test_a_field_that_nothing_fills_is_a_defect() -> None:
