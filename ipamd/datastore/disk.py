@@ -201,7 +201,8 @@ def _connect(path: Path, lock_wait_s: float, is_probe: bool) -> sqlite3.Connecti
         if not is_probe:
             raw.execute("PRAGMA locking_mode = EXCLUSIVE")  # before WAL is first touched: then there is no -shm
             raw.execute("PRAGMA journal_mode = WAL")
-            raw.execute("PRAGMA synchronous = FULL")
+            # A file of another boot is set aside: what the kernel has of ours lives as long as it may count, on disk or not.
+            raw.execute("PRAGMA synchronous = OFF")
             raw.execute(f"PRAGMA wal_autocheckpoint = {WAL_AUTOCHECKPOINT_PAGES}")
         raw.execute("PRAGMA foreign_keys = ON")
         raw.execute("PRAGMA trusted_schema = OFF")
