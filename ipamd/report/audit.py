@@ -261,7 +261,7 @@ def against_kernel(snapshot: Snapshot, survey: KernelSurvey, *, datastore: Datas
     for address in sorted(cold & {*survey.to_rules, *survey.from_rules, *survey.routes, *survey.own_routes}):
         # The rows are older than the survey: an ADD may have wired the address since.
         now = datastore.address(address)
-        if now is not None and now.state in (AddressState.FREE, AddressState.COOLING):
+        if now and now.state in (AddressState.FREE, AddressState.COOLING):
             findings.append(
                 Finding(Severity.VIOLATION, str(address), f"{now.state}, yet it has a route or rule (I4)", "restart vpc-ipamd")
             )
@@ -281,7 +281,7 @@ def _unowned_links(
             findings.append(Finding(Severity.DIFFERENCE, veth.name, "carries no identity of ours", "left alone"))
         elif not {veth.name, veth.key} & {*owners, *busy}:
             row = datastore.address(veth.address) if veth.address else None
-            is_quarantined = row is not None and row.state is AddressState.QUARANTINED
+            is_quarantined = row and row.state is AddressState.QUARANTINED
             findings.append(
                 Finding(
                     Severity.DIFFERENCE,

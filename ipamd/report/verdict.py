@@ -45,7 +45,7 @@ NO_ADDRESS = "docs/troubleshooting.md#a-pod-does-not-start-code-11-try-again-lat
 BY_HAND = "docs/troubleshooting.md#an-eni-was-detached-by-hand"
 MIGRATION = "docs/migration.md"
 BY_ITSELF = "it is tried again by itself"
-ASK_EC2 = "do what it says, then `ipamctl retry`, or wait"
+ASK_EC2 = "do what it says, then `ipamctl retry`; while EC2 throttles, wait"
 CRI_NEXT = "start the container runtime, or set CRI_SOCKET; it is asked again by itself"
 
 STEPS = {

@@ -39,9 +39,10 @@ def _once(line: str, told: Sequence[str]) -> str:
     """Leave out of a line what a condition has told already."""
     for text in told:
         for core in (text.partition(": ")[2].partition("; ")[0], *re.split(r"[:;] | \(next try", text)):
-            if len(core) >= REPEATED_MIN and core in line:
+            if len(core) >= REPEATED_MIN:
                 line = line.replace(core, "(told above)")
-    return fitting(line, LINE_MAX) if "\n" not in line else line
+    line = re.sub(r"\(told above\)(; \(told above\))+", "(told above)", line)
+    return line if "\n" in line else fitting(line, LINE_MAX)
 
 
 def _topics(answer: Answer) -> list[str]:

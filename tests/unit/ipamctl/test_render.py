@@ -274,6 +274,16 @@ def test_the_second_refusal_stands_once_too() -> None:
     assert "(next try in 590 s)" in text
 
 
+def test_what_is_told_above_thrice_is_said_to_be_once() -> None:
+    """A message whose every part a condition has."""
+    parts = [
+        f"{name} failed for a new ENI in subnet-1" for name in ("CreateNetworkInterface", "AttachNetworkInterface", "UnassignIt")
+    ]
+    conditions = [{"subject": "ec2", "since": "", "text": f"EC2: {one}; allow it", "next": "do it", "page": "p"} for one in parts]
+    last = {"at": "t", "what": "pool", "message": "; ".join([*parts, "and more"]), "resolved_at": ""}
+    assert lines_of(conditions=conditions, lacks=["x"], last_error=last)["last"] == "error  t pool: (told above); and more"
+
+
 def test_a_corrected_error_says_so() -> None:
     """It is the last one that there was, and no longer one."""
     last = {"at": "2026-11-25T10:00:00.000Z", "what": "pool", "message": "no", "resolved_at": "2026-11-25T11:00:00.000Z"}
