@@ -101,8 +101,9 @@ class Adapters:
 
     @property
     def is_datastore_lost(self) -> bool:
-        """Rows of this boot were lost: there was a daemon, and it left none that can be relied on."""
-        return self.has_run_before and not self.opened.report.is_intact
+        """Rows of this boot were lost: there was a daemon, and it left none that can be relied on. Or before an earlier start: a
+        sandbox that EC2 did not show then has no row, and what it had may be released while no daemon runs (I8)."""
+        return self.opened.datastore.snapshot().was_lost or (self.has_run_before and not self.opened.report.is_intact)
 
 
 def connect(

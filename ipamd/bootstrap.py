@@ -138,10 +138,8 @@ class App:
             return None
         from ipamd.policy.hook import PolicyHook
 
-        is_unsure = self.adapters.is_datastore_lost or self.context.datastore.snapshot().was_lost
-        return PolicyHook(
-            self.context, agent=agent, mode=settings.policy.mode, prefix=settings.network.veth_prefix, is_unsure=is_unsure
-        )
+        is_unsure, prefix = self.adapters.is_datastore_lost, settings.network.veth_prefix
+        return PolicyHook(self.context, agent=agent, mode=settings.policy.mode, prefix=prefix, is_unsure=is_unsure)
 
     def _branches(self, names: Callable[..., VethNames]) -> BranchHook | None:
         """Who tells which sandboxes get branch ENIs; nothing of it is imported unless a setting wants it."""

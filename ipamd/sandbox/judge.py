@@ -82,7 +82,7 @@ class SandboxJudge(Service):
         except IpamError:
             return len(attachments) + quarantined_count
         wired = [veth for veth in survey.firsts if not veth.is_dying]
-        if any(veth.key is not None and veth.key.container_id in listed for veth in wired):
+        if any(veth.key and veth.key.container_id in listed for veth in wired):
             return 0
         return len(wired)
 
@@ -177,7 +177,7 @@ class SandboxJudge(Service):
         An ADD that died took its address from a free row, and the row is still there. A veth whose address has no row, or one that
         somebody else has, is no remainder of an ADD: EC2 may not have shown the address when a lost datastore was rebuilt.
         """
-        if veth.key is not None and self._datastore.is_tombstoned(veth.key):
+        if veth.key and self._datastore.is_tombstoned(veth.key):
             return Record.DELETED
         row = self._datastore.address(veth.address) if veth.address is not None else None
         if row and row.state is AddressState.QUARANTINED:

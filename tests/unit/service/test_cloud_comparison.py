@@ -226,3 +226,30 @@ def test_what_was_released_before_the_datastore_was_lost_cools_wherever_it_turns
     row = node.datastore.address(released.address)
     assert row is not None
     assert row.state is AddressState.FREE
+
+
+@pytest.mark.parametrize("starts", [1, 3])
+def test_what_is_released_while_no_daemon_runs_cools_if_no_row_told_of_it(node: FakeNode, starts: int) -> None:
+    """I8: after the loss EC2 did not show a live sandbox's address. The daemon restarts, and it ends meanwhile: when EC2 shows the address
+    again, nothing tells whose it was.
+    """
+    node.runtime.run("s")
+    node.add("s")
+    held = node.datastore.attachments()[0]
+    node.crash(keep_datastore=False)
+    eni = node.ec2.enis[held.eni_id]
+    node.ec2.enis[held.eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses - {held.address})
+    node.bring_up()
+    assert node.quarantine.unplaced() == {held.host_veth}
+    for _ in range(starts):
+        node.clock.advance(10 * COOLDOWN_S)
+        node.crash()
+    del node.runtime.listed["s"]
+    del node.wiring.wired[held.host_veth], node.wiring.routes[held.address]
+    node.ec2.enis[held.eni_id] = eni
+    node.bring_up()
+    row = node.datastore.address(held.address)
+    assert row is not None
+    assert row.state is AddressState.COOLING
+    node.cool()
+    assert node.datastore.addresses(state=AddressState.COOLING) == ()
