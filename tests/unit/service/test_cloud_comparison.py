@@ -230,8 +230,8 @@ def test_what_was_released_before_the_datastore_was_lost_cools_wherever_it_turns
 
 @pytest.mark.parametrize("starts", [1, 3])
 def test_what_is_released_while_no_daemon_runs_cools_if_no_row_told_of_it(node: FakeNode, starts: int) -> None:
-    """I8: after the loss EC2 did not show a live sandbox's address. The daemon restarts, and it ends meanwhile: when EC2 shows the address
-    again, nothing tells whose it was.
+    """I8: after the loss EC2 did not show a live sandbox's address. The daemon restarts, and it ends meanwhile: when EC2 shows
+    the address again, nothing tells whose it was.
     """
     node.runtime.run("s")
     node.add("s")
