@@ -184,11 +184,14 @@ class Checker:
             return
         if seen.policy is not None:
             yield from _policed(subject, veth, seen.policy)
-        damaged_at = state.damaged.get(record.address)
-        patience = _Patience(damaged_at, state.ready_since)
-        yield from _with_egress(record, seen, patience, is_demanded=state.has_egress)
-        yield from _led_to(record, veth, seen.kernel, patience)
+        patience = _Patience(state.damaged.get(record.address), state.ready_since)
         is_hit = round_.takes.hit(record.node, record.address, record.created_at_s)
+        lost_at = round_.after.lost_at.get(record.node, -1.0)
+        # Nothing tells on which ENI its address was: it is quarantined, without a row, and what is taken of its wiring stays away.
+        is_unplaced = is_hit and lost_at > record.created_at_s and record.sandbox_id not in (seen.rows or {})
+        if not is_unplaced:
+            yield from _with_egress(record, seen, patience, is_demanded=state.has_egress)
+            yield from _led_to(record, veth, seen.kernel, patience)
         if record.address in round_.silent and not is_hit:
             yield from patience.claim("I2", subject, "it does not answer from the VPC", SILENT_S)
         if record.sandbox_id in round_.mute:
@@ -196,11 +199,8 @@ class Checker:
         inside = seen.inside.get(record.sandbox_id)
         if inside is not None and inside != record.address:
             yield _Claim("I1", subject, f"its own eth0 has {inside}")
-        if state.ready_since is not None and seen.rows is not None:
+        if state.ready_since is not None and seen.rows is not None and not is_unplaced:
             row = seen.rows.get(record.sandbox_id)
-            lost_at = round_.after.lost_at.get(record.node, -1.0)
-            if row is None and is_hit and lost_at > record.created_at_s:
-                return  # nothing tells on which ENI its address was: it is quarantined, without a row
             if row is not None:
                 self._row_seen_at[record.sandbox_id] = round_.at_s
             is_hidden = self._row_seen_at.get(record.sandbox_id, -1.0) <= lost_at and round_.lied_until > lost_at

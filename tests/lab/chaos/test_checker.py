@@ -374,7 +374,9 @@ def test_a_sandbox_hit_by_other_hands_is_excused() -> None:
 
 
 def test_a_row_is_not_asked_for_when_hands_and_a_lost_datastore_meet() -> None:
-    """Nothing is left that says on which ENI the address was. The wiring must stay, and either alone excuses nothing."""
+    """Nothing is left that says on which ENI the address was, nor which route chaos took. The link must stay, and either alone excuses
+    nothing.
+    """
     rowless = replace(SEEN, rows={})
     lost = ExpectedSnapshot({"c1": POD}, {}, {"node-a": 120.0})
 
@@ -384,6 +386,9 @@ def test_a_row_is_not_asked_for_when_hands_and_a_lost_datastore_meet() -> None:
     assert played(before=lost, after=lost, takes=HIT) == []
     assert played(takes=HIT) == ["I2"]
     assert set(played(before=lost, after=lost)) == {"I2", "I7"}
+    torn = with_kernel(rowless, routes=(), rules=())
+    for taken, expected in (({"before": lost, "after": lost, "takes": HIT}, []), ({"takes": HIT}, ["I2", "I2", "I2"])):
+        assert lasting(lambda at, taken=taken: round_(at, seen=torn, on_enis={A: ""}, **taken), ROW_S) == expected  # type: ignore[misc]
     gone = with_kernel(rowless, veths=(), routes=(), rules=())
     assert broken(*(round_(100.0 + s, seen=gone, before=lost, after=lost, takes=HIT) for s in range(2))) == ["I2"]
 
