@@ -163,8 +163,8 @@ def test_nobody_listens(agent: Agent, adapter: GrpcPolicyAgent, what: str) -> No
 
 @CALLS
 def test_a_restart_is_found(agent: Agent, adapter: GrpcPolicyAgent, what: str) -> None:
-    """One channel for all: a call that waits reaches the next agent, at the same path. One that was written to the connection just when
-    that broke is silence, and is repeated, as an ADD or the maintenance does.
+    """One channel for all: a call that waits reaches the next agent, at the same path. One that was written to the connection when
+    that just broke is silence, and is repeated, as an ADD or the maintenance does.
     """
     call(adapter, what)
     agent.stop()
