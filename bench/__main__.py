@@ -70,7 +70,7 @@ GROUPS = {
     "scale": ("scale",),
     "rolls": ("roll_",),
     "pool": ("pool",),
-    "policy": ("add_policy",),
+    "policy": ("add_policy", "del_agent_dead"),
     "branch": ("add_branch", "branch_rss"),
     "packets": ("packet", "connect"),
     "families": ("ipv6_", "add_ipv6", "del_ipv6", "add_egress", "del_egress"),

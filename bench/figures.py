@@ -88,6 +88,7 @@ BUDGETS: Mapping[str, Budget] = {
     "ipv6_restart_first_add": Budget("value", 0.8),
     "ipv6_prefix_memory": Budget("ratio", 1),
     "add_policy": Budget("excess", 2),
+    "del_agent_dead": Budget("ratio", 1.1),
     "add_branch_cpu_strict": Budget("ratio", 1.4),
     "add_branch_cpu_standard": Budget("ratio", 1.4),
     "branch_rss": Budget("excess", 3),

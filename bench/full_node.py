@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.figures import Figure
 from bench.samples import median, spread
 from bench.scale import Scale
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.datastore.open import current_boot_id, open_datastore
 from ipamd.datastore.store import Datastore
 from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name

@@ -74,19 +74,20 @@ def bursts(*, plugins: dict[str, str], rounds: int, count: int, settle_s: float,
     return found
 
 
-def attach(*, path: str, count: int, tag: str) -> list[str]:
-    """Attach `count` sandboxes that stay, one after the other. Returns: their container IDs."""
+def attach(*, path: str, count: int, tag: str, names_pods: bool = False) -> list[str]:
+    """Attach `count` sandboxes that stay, one after the other; `names_pods` as in `cycles`. Returns: their container IDs."""
     ids = [_container_id(tag, number, path) for number in range(count)]
     make_all(ids)
     for container_id in ids:
-        _run_one("ADD", path, "vpc", container_id)
+        _run_all("ADD", path, "vpc", [container_id], names_pods=names_pods)
     return ids
 
 
-def detach(*, path: str, ids: Sequence[str]) -> None:
-    """Detach sandboxes that stayed, one after the other, and remove their namespaces."""
+def detach(*, path: str, ids: Sequence[str], names_pods: bool = False, settle_s: float = 0.0) -> None:
+    """Detach sandboxes that stayed, one after the other with a pause after each, and remove their namespaces."""
     for container_id in ids:
-        _run_one("DEL", path, "vpc", container_id)
+        _run_all("DEL", path, "vpc", [container_id], names_pods=names_pods)
+        time.sleep(settle_s)
     remove_all(ids)
 
 
@@ -121,10 +122,6 @@ def storm(*, path: str, count: int, tag: str, deadline_s: float) -> dict[str, An
 def configure(*, kind: str, more: dict[str, Any]) -> None:
     """Have a kind of configuration: ours, with what a runtime adds."""
     (FOLDER / f"{kind}.conf").write_text(json.dumps({**CONFIGS["vpc"], **more}))
-
-
-def _run_one(verb: str, path: str, kind: str, container_id: str) -> None:
-    _run_all(verb, path, kind, [container_id])
 
 
 def _run_all(verb: str, path: str, kind: str, container_ids: Sequence[str], *, names_pods: bool = False) -> None:

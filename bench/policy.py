@@ -1,4 +1,5 @@
 """`add_policy`: an ADD on a node whose pods a policy agent filters, beside one on a node without, and the agent's own answer.
+`del_agent_dead`: a DEL there whose agent was killed, beside one on the node without.
 
 Two nodes that name links by pod take turns in blocks, cold calls with a pause after each; the time is the daemon's part. The agent is
 the lab's, in Python; its answer is timed by a client of its own, on links that no daemon made. Each pod has a name of no replica, so
@@ -8,6 +9,7 @@ that every question loads programs.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 
 import grpc
@@ -39,20 +41,33 @@ def measure(scale: Scale) -> list[Figure]:
             name: stack.enter_context(Stage(name=f"bench-{name}", instance_type=INSTANCE_TYPE, daemon_env=settings))
             for name, settings in (("off", OFF), ("on", ON))
         }
-        PolicyAgent(stages["on"].node).start()
+        agent_process = PolicyAgent(stages["on"].node)
+        agent_process.start()
         for stage in stages.values():
             _adds(stage, rounds=2, tag="warm-up")
         for number in range(BLOCKS):
             for name in ("off", "on") if number % 2 == 0 else ("on", "off"):
                 samples[name] += _adds(stages[name], rounds=rounds, tag=f"block-{number}")
             samples["agent"] += _answers(stages["on"], range(number * rounds, (number + 1) * rounds))
+        dels = _dels(stages, agent_process, rounds=rounds)
     commands = {"bare": plugin_exec.bare_interpreter(PYTHON)}
     bare = plugin_exec.medians_ms(commands, environment={}, rounds=scale.exec_rounds)["bare"]
     off, agent = median(samples["off"]), median(samples["agent"])
     note = f"{spread(samples['on'])}; without it {off:.2f} ms, the agent {agent:.2f} ms; {SETTLE_S * 1000:.0f} ms between calls"
     reference_is = "an ADD without it and the agent's answer"
     count = len(samples["on"])
-    return [Figure("add_policy", median(samples["on"]), "ms", off + agent, reference_is, count, note, slowness(bare))]
+    return [
+        Figure("add_policy", median(samples["on"]), "ms", off + agent, reference_is, count, note, slowness(bare)),
+        Figure(
+            "del_agent_dead",
+            median(dels["on"]),
+            "ms",
+            median(dels["off"]),
+            "a DEL without a policy agent",
+            len(dels["on"]),
+            f"the daemon's part; {spread(dels['on'])}; without it {spread(dels['off'])}",
+        ),
+    ]
 
 
 def _adds(stage: Stage, *, rounds: int, tag: str) -> list[float]:
@@ -63,6 +78,22 @@ def _adds(stage: Stage, *, rounds: int, tag: str) -> list[float]:
     if len(lines) != rounds or any(line["code"] for line in lines):
         raise BenchError(f"{rounds} ADDs were made, and not as many are in the daemon's log")
     return [line["ms"] for line in lines]
+
+
+def _dels(stages: Mapping[str, Stage], agent: PolicyAgent, *, rounds: int) -> dict[str, list[float]]:
+    """Attach pods to both nodes, kill the agent, and detach them in turn, block by block. Returns: the daemon's parts, in ms."""
+    found: dict[str, list[float]] = {name: [] for name in stages}
+    ids = {
+        name: stage.job("attach", path=PLUGIN_PATH, count=rounds * BLOCKS, tag="outlives", names_pods=True)
+        for name, stage in stages.items()
+    }
+    agent.kill()
+    for number in range(BLOCKS):
+        for name in sorted(stages, reverse=bool(number % 2)):
+            block = ids[name][number * rounds : (number + 1) * rounds]
+            stages[name].job("detach", path=PLUGIN_PATH, ids=block, names_pods=True, settle_s=SETTLE_S)
+            found[name] += [line["ms"] for line in stages[name].requests("DEL", block)]
+    return found
 
 
 def _answers(stage: Stage, numbers: range) -> list[float]:

@@ -10,7 +10,7 @@ from ipamd import failpoints
 from ipamd.cloud.child import Ec2Child, Process
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore, set_aside
 from ipamd.datastore.spool import Spool

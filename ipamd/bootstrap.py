@@ -42,11 +42,10 @@ from ipamd.model.branch import STRICT_VETH_PREFIX, EnforcingMode
 from ipamd.model.eni import EniTags
 from ipamd.model.errors import SUPPLY
 from ipamd.model.family import IPV4, IPV6
-from ipamd.model.ids import EniId
 from ipamd.model.pool import Refusal, assignable_count
 from ipamd.model.record import dataclass
 from ipamd.model.subnets import SubnetPolicy
-from ipamd.model.words import counted
+from ipamd.model.words import counted, printable
 from ipamd.pool.maintainer import PoolMaintainer
 from ipamd.report.sources import CloudView, Sources
 from ipamd.rpc.cni import CniServicer, SandboxServices
@@ -295,10 +294,10 @@ class App:
         counts = Counts(
             ec2=adapters.ec2,
             replayed=lambda: self.sandbox.attach.replayed_count,
-            pool_empty=self.sandbox.attach.pool_empty_counts,
-            looks=lambda: self.pool.resyncs.counts,
+            pool_empty=self.sandbox.attach.pool_empty,
+            looks=self.pool.resyncs.counts,
             repairs=self.host_network.fights.counts,
-            released=lambda: self.pool.provisioner.steps.counts,
+            released=self.pool.provisioner.steps.counts,
             metadata=self.cloud.difference,
             metadata_requests=adapters.metadata.request_count,
         )
@@ -359,27 +358,23 @@ class App:
             owed=self.policy.due if self.policy else dict,
             cut_off=self.host_network.cut_off,
             unplaced=self.quarantine.cut_off,
-            trunk=self._trunk,
+            trunk=lambda: (pool.enis.book.trunk() or [None])[0],
             waiting_branches=lambda: len(self.branches.waiting_keys()) if self.branches else 0,
             limits_of=from_table,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
             version=__version__,
         )
 
-    def _trunk(self) -> EniId | None:
-        found = self.pool.enis.book.trunk()
-        return found and found[0]
-
     def _cloud_view(self) -> CloudView:
         """What EC2 last said, and what it is being asked now: a call with its retries lasts up to a minute."""
-        reachable, detail = self.adapters.node_info.cloud()
+        reachable, detail = self.adapters.node_info.cloud
         for call in self.adapters.ec2.calls_under_way():
             detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
             detail += f", refused {counted(call.refusal_count, 'time')}, last: {call.last_refusal}" if call.refusal_count else ""
         return CloudView(
             reachable=reachable,
             call_count=sum(report.count for report in self.adapters.ec2.call_reports().values()),
-            detail=detail,
+            detail=printable(detail),
         )
 
 

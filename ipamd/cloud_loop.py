@@ -77,7 +77,7 @@ class CloudLoop:
             self.is_answered = True
             limits = app.adapters.ec2.instance_limits(identity.instance_type)
             stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
-        app.adapters.node_info.set_cloud(reachable=True, detail=f"last compared at start: {result}")
+        app.adapters.node_info.cloud = True, f"last compared at start: {result}"
         health.report("ec2", "")
         try:  # SNAT and marks: sandboxes get addresses without them, and the host network reconciler tries again
             app.adapters.hostnet.setup_node(identity)
@@ -137,4 +137,4 @@ class CloudLoop:
         return what
 
     def _tell(self, detail: str) -> None:
-        self._app.adapters.node_info.set_cloud(reachable=False, detail=detail)
+        self._app.adapters.node_info.cloud = False, detail

@@ -44,7 +44,7 @@ K = TypeVar("K", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Each callable returns at once, from memory; a key that a mapping lacks counts as 0.
+    """Mappings go on counting, and callables return at once, from memory; a key that a mapping lacks counts as 0.
 
     `replayed`: repeated ADDs that got the stored answer. `pool_empty`: ADDs refused for want of an address. `looks`: at EC2, out of
     turn, and what those showed of external changes. `repairs`: of the host. `released`: to EC2, by kind. `metadata`: how it differs
@@ -53,10 +53,10 @@ class Counts:
 
     ec2: Ec2
     replayed: Callable[[], int]
-    pool_empty: Callable[[], Mapping[Blocked, int]]
-    looks: Callable[[], Mapping[ResyncReason | Found, int]]
+    pool_empty: Mapping[Blocked, int]
+    looks: Mapping[ResyncReason | Found, int]
     repairs: Callable[[], Mapping[RepairKind, int]]
-    released: Callable[[], Mapping[str, int]]
+    released: Mapping[str, int]
     metadata: Callable[[], MetadataDifference]
     metadata_requests: Callable[[], int]
 
@@ -192,7 +192,7 @@ class Families(Collector):
         sources, counts = self._sources, self._sources.datastore.counts()
         frozen = all_of(FreezeCause, {one.cause: 1 for one in sources.freezings()})
         yield "ipamd_pool_frozen", "1 for each reason why the pool makes no ENI and releases nothing", "reason", frozen
-        kind = sources.demand.status().kind
+        kind = sources.demand.status.kind
         kind = delay(self._counts.ec2, sources.clock) if kind is Blocked.GROWING else kind
         blocked = all_of(Blocked, {kind: 1})
         text = "1 for what keeps the pool from growing now; `growing`: nothing"
@@ -200,7 +200,7 @@ class Families(Collector):
         yield "ipamd_addresses", f"Addresses by state{OF_REST}", "state", {state: getattr(counts, state) for state in STATES}
         yield "ipamd_held_addresses", "Free addresses that are given to nobody for now", counts.held
         text = "Free addresses above the target, in whole units of what the target counts"
-        yield "ipamd_excess_addresses", text, int(sources.demand.status().excess_count)
+        yield "ipamd_excess_addresses", text, int(sources.demand.status.excess_count)
         text = "Subnets of the node's zone by EC2's last answer: whether a new ENI may go there now; none before it"
         subnets = sources.subnets()
         usable = [one for one in subnets if not one.why_not]
@@ -226,9 +226,9 @@ class Families(Collector):
     def _events(self) -> Iterator[Row]:
         sources, counts = self._sources, self._counts
         text = "ADDs refused for want of an address, by what kept the pool from growing"
-        yield "ipamd_no_address", text, "cause", all_of(Blocked, counts.pool_empty())
+        yield "ipamd_no_address", text, "cause", all_of(Blocked, counts.pool_empty)
         text = "What was in excess and was released, by kind"
-        yield "ipamd_released", text, "kind", all_of(RELEASED_KINDS, counts.released())
+        yield "ipamd_released", text, "kind", all_of(RELEASED_KINDS, counts.released)
         text = "What happened to addresses, ENIs and sandboxes, as `ipamctl history` has it: adopted, reaped, lost, ..."
         yield "ipamd_events", text, "event", all_of(LedgerEvent, sources.datastore.event_counts())
         yield "ipamd_replayed_adds", "Repeated ADDs answered with the stored result", counts.replayed()
@@ -240,7 +240,7 @@ class Families(Collector):
         text = "Objects of the host put right after something else changed them, by kind"
         yield "ipamd_repairs", text, "object", all_of(RepairKind, counts.repairs())
         text = "What must never happen: any increase is a defect of vpc-ipamd, to be reported with its log"
-        yield "ipamd_defects", text, "what", all_of(Defect, sources.health.defects())
+        yield "ipamd_defects", text, "what", all_of(Defect, sources.health.defects)
 
     # EC2 calls and instance metadata: what they cost, how they end, what is left of the node's own budget.
 
@@ -273,7 +273,7 @@ class Families(Collector):
         )
         text = "Calls that the node's own budget refused, because their turn would come too late"
         yield "ipamd_ec2_held_back", text, "api", {api: report.held_back_count for api, report in reports}
-        looks = all_of(ResyncReason, self._counts.looks())
+        looks = all_of(ResyncReason, self._counts.looks)
         yield "ipamd_ec2_looks", "Looks at all ENIs in EC2 out of turn, by reason", "reason", looks
         text = "Requests to instance metadata, unanswered ones included"
         yield "ipamd_metadata_requests", text, self._counts.metadata_requests()
@@ -306,10 +306,10 @@ class Families(Collector):
         yield "awscni_connmark_backend", "1 for what marks connections: always nftables", "backend", {"nftables": 1}
 
     def _counted(self) -> Iterator[Row]:
-        found, reports = self._counts.looks(), self._reports()
+        found, reports = self._counts.looks, self._reports()
         yield "awscni_add_ip_req_count", "ADD requests", self._served("ADD")
         yield "awscni_del_ip_req_count", "DEL requests", "reason", {"PodDeleted": self._served("DEL")}
-        refused = sum(self._counts.pool_empty().values())
+        refused = sum(self._counts.pool_empty.values())
         yield "awscni_no_available_ip_addresses", "ADDs refused because no address was free", refused
         yield "awscni_ec2api_req_count", "EC2 calls, retries included", "fn", {api: report.count for api, report in reports}
         failed = {api: report.count - report.outcomes.get(Outcome.OK, 0) for api, report in reports}
@@ -345,7 +345,7 @@ class Families(Collector):
         text = "Time from the start of the process until ADD was served; one observation in a process"
         init = HistogramMetricFamily("awscni_ipamd_node_initialization_duration_seconds", text, labels=("success",))
         for family, words, stage in ((startup, ("true", "false", ""), READY), (init, ("true",), Phase.SERVING)):
-            if (seconds := health.reached_s(stage)) is not None:
+            if (seconds := health.reached_s.get(stage)) is not None:
                 buckets = [(str(bound), float(seconds <= bound)) for bound in START_BUCKETS_S]
                 family.add_metric(words, [*buckets, ("+Inf", 1.0)], seconds)
         yield from (attempts, latency, startup, init)

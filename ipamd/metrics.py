@@ -112,6 +112,6 @@ def serve(metrics: Metrics, address: str, *, health: Pages | None = None) -> Met
     def pages(path: str, is_openmetrics: bool) -> tuple[bytes, bytes]:
         if path == "/metrics":
             return page(is_openmetrics)
-        return health(path, is_openmetrics) if health is not None else plain_page("404 Not Found", "there is /metrics")
+        return health(path, is_openmetrics) if health else plain_page("404 Not Found", "there is /metrics")
 
     return listen(address, variable="VPC_IPAMD_METRICS_ADDRESS", pages=pages, refused=metrics.scrape_refused)

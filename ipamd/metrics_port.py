@@ -397,11 +397,8 @@ def listen_early(address: str) -> list[socket.socket]:
 def after_start(pages: Pages, *, health: Health) -> Pages:
     """The pages for kubelet alone: a start is no failure, so the first answers wait for *ready*, START_S at most."""
 
-    def is_decided() -> bool:
-        return health.is_ready or health.phase is Phase.DRAINING
-
     def page(path: str, is_openmetrics: bool) -> tuple[bytes, bytes]:
-        health.wait_for(is_decided, max(START_S - health.uptime_s(), 0.0))
+        health.wait_for(lambda: health.is_ready or health.phase is Phase.DRAINING, max(START_S - health.uptime_s(), 0.0))
         return pages(path, is_openmetrics)
 
     return page

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError, DatastoreError, log_text
 from ipamd.model.sandbox import RuntimeInfo
-from ipamd.model.words import CLOUD_NOT_ASKED, printable
+from ipamd.model.words import CLOUD_NOT_ASKED
 from ipamd.ports import Clock, Datastore, Metadata
 
 SILENCE_S = 30.0
@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class NodeInfo:
-    """Safe from any thread without a lock: each fact is one value, replaced whole."""
+    """Safe from any thread without a lock: each fact is one value, replaced whole. `cloud`: whether EC2 answered at the last try, and
+    what it said."""
 
     def __init__(self, metadata: Metadata, *, datastore: Datastore, clock: Clock) -> None:
         self._metadata = metadata
@@ -33,7 +34,7 @@ class NodeInfo:
         self._refresh_deadline = clock.monotonic()
         self._identity = datastore.identity()
         self._runtime: RuntimeInfo | None = None
-        self._cloud = False, CLOUD_NOT_ASKED
+        self.cloud = False, CLOUD_NOT_ASKED
 
     def learn_identity(self) -> InstanceIdentity:
         """Ask instance metadata who this node is, and remember it. Raises: CloudError; then the identity is unchanged."""
@@ -87,11 +88,3 @@ class NodeInfo:
     def set_runtime(self, runtime: RuntimeInfo) -> None:
         """Record which runtime answered."""
         self._runtime = runtime
-
-    def set_cloud(self, *, reachable: bool, detail: str) -> None:
-        """Record whether EC2 answered, and what it said."""
-        self._cloud = reachable, printable(detail)
-
-    def cloud(self) -> tuple[bool, str]:
-        """Whether EC2 answered at the last try, and what it said."""
-        return self._cloud

@@ -348,7 +348,7 @@ class Wiring(Protocol):
         branch: Branch | None = None,
     ) -> IpAddress | None:
         """Remove wiring that nobody owns: link by name, and every route and rule of an address, in any table. `branch`: its VLAN link,
-        its table and the rules that lead there, if the link's alias has this address, or there is none.
+        its table and the rules that lead there, if the link's alias has this address, or none.
 
         Without `address` it is the one that the link's alias names, unless it is routed through another link. Returns: which it was.
         With the link goes the one for egress of its sandbox, which is `key` where it does not say.

@@ -65,7 +65,7 @@ class FirstAddress(Service):
 
     def _wait(self) -> str:
         while not self._stopped.is_set():
-            supply, status = self._demand.supply_count(), self._demand.status()
+            supply, status = self._demand.supply_count, self._demand.status
             count, attached = assignable_count(self._datastore.stock()), len(self._datastore.attachments())
             if count or attached:
                 self._health.report(CONDITION, "")

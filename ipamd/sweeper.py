@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None, *, sleep: Callable[[float], None] = 
         is_dry_run=not arguments.delete,
     )
     from ipamd.cloud.ec2 import BotoEc2
-    from ipamd.core.clock import SystemClock
+    from ipamd.core.deadline import SystemClock
 
     clock = SystemClock()
     try:

@@ -191,7 +191,7 @@ def chains(node: Node, *, tool: str = "iptables-nft") -> None:
       --limit-iface-in -j CONNMARK --set-mark 0x80/0x80
     {tool} -t mangle -A PREROUTING -i eni+ -m comment --comment "AWS, primary ENI" -j CONNMARK --restore-mark --mask 0x80
     """
-    node.run(["/bin/sh", "-ec", script], timeout_s=60)
+    node.run(["/bin/sh", "-ec", script], timeout_s=120)
 
 
 _AGENT = """

@@ -6,6 +6,6 @@ else fails no test. What the code promises in seconds is asserted where it is pr
 
 from __future__ import annotations
 
-PATIENCE_S = 30.0
+PATIENCE_S = 50.0
 """Events here take milliseconds, the start of a daemon a second. Ours: below the minute of `RELIST_WITH_EVENTS_S`, so that a wait
 for an event is not ended by the next list."""

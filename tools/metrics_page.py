@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import yaml
 from prometheus_client import Metric
@@ -59,10 +59,10 @@ def documented() -> Iterator[Metric]:
         Counts(
             ec2=ec2,
             replayed=lambda: 0,
-            pool_empty=dict,
-            looks=dict,
+            pool_empty={},
+            looks={},
             repairs=dict,
-            released=dict,
+            released={},
             metadata=lambda: MetadataDifference(0, 0.0, None),
             metadata_requests=lambda: 0,
         ),
@@ -92,7 +92,9 @@ def _row(metric: Metric) -> str:
 
 
 class _Nothing:
-    """Has every attribute, is called with anything, and counts nothing."""
+    """Has every attribute, is called with anything, and counts nothing; nothing was reached."""
+
+    reached_s: ClassVar[Mapping[str, float]] = {}
 
     def __getattr__(self, name: str) -> _Nothing:
         return self
@@ -114,9 +116,6 @@ class _Nothing:
 
     def outlook(self) -> None:
         """Nothing is known of the pool."""
-
-    def reached_s(self, _: str) -> None:
-        """Nothing was reached."""
 
 
 class _Silent:

@@ -114,7 +114,7 @@ class VirtualDemand(Demand):
 
     def take(self) -> None:
         """See the base class."""
-        self._served += 1
+        self.served_count += 1
         self.trigger()
 
     def join(self) -> int:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from ipamd.grpc_client import open_channel, status
 from ipamd.model.attachment import AttachRequest
 from ipamd.model.branch import POD_ENI, PodFacts, Wish, read_annotations
 from ipamd.model.words import printable
@@ -38,21 +38,6 @@ Source: kubernetes pkg/kubelet/apis/pods/server.go, pkg/kubelet/apis/grpc/rateli
 
 ANSWER_MAX_BYTES = 4 * 1024 * 1024
 """Ours: etcd takes no pod of more than 1.5 MiB."""
-
-TEXT_MAX = 200
-"""Characters of kubelet's own text that are quoted. Ours."""
-
-OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    # Without it grpc sends the socket's path as authority, and Go's HTTP/2 server refuses that: it is no host name.
-    ("grpc.default_authority", "localhost"),
-    ("grpc.use_local_subchannel_pool", 1),
-    # Soon after kubelet came back: an ADD waits for it.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.max_receive_message_length", ANSWER_MAX_BYTES),
-)
 
 
 class AnnotationFacts(PodFactsSource):
@@ -79,7 +64,7 @@ class KubeletFacts(PodFactsSource):
 
     def __init__(self, *, socket: str) -> None:
         self._socket = socket
-        self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
+        self._channel = open_channel(socket, answer_max_bytes=ANSWER_MAX_BYTES)
         self._stub = pods_pb2_grpc.PodsStub(self._channel)  # type: ignore[no-untyped-call]  # generated code
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
@@ -92,15 +77,14 @@ class KubeletFacts(PodFactsSource):
             try:
                 reply = self._stub.GetPod(question, timeout=max(until - time.monotonic(), 0.0), wait_for_ready=True)
             except grpc.RpcError as error:
-                status: Any = error  # at run time every RpcError of a call carries code and details
-                if status.code() in PASSING and until - time.monotonic() > RETRY_S:
-                    earlier = status
+                failed = status(error)
+                if failed[0] in PASSING and until - time.monotonic() > RETRY_S:
+                    earlier = failed
                     time.sleep(RETRY_S)
                     continue
                 # What kubelet said before its last question's time was up says more than that.
-                is_late = status.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                said = (earlier if is_late else None) or status
-                return PodFacts(Wish.UNKNOWN, self._why(said, names.pod_uid), is_of_pod=said.code() is grpc.StatusCode.NOT_FOUND)
+                code, said = failed if failed[0] is not grpc.StatusCode.DEADLINE_EXCEEDED else earlier or failed
+                return PodFacts(Wish.UNKNOWN, self._why(code, said, names.pod_uid), is_of_pod=code is grpc.StatusCode.NOT_FOUND)
             return _read(reply, request)
 
     def wait(self, *, timeout_s: float) -> bool:
@@ -112,10 +96,8 @@ class KubeletFacts(PodFactsSource):
         """Close the channel; a question that is asked ends."""
         self._channel.close()
 
-    def _why(self, status: Any, uid: str) -> str:
+    def _why(self, code: grpc.StatusCode, said: str, uid: str) -> str:
         """Why there is no answer, and what helps where waiting does not."""
-        code = status.code()
-        said = f"{code.name}: {printable(status.details() or 'no text', most=TEXT_MAX)}"
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return f"kubelet serves no pods at {self._socket} ({said}): it does from 1.37 on; else set VPC_IPAMD_POD_FACTS=annotations"
         if code is grpc.StatusCode.NOT_FOUND:

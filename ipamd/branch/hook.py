@@ -8,6 +8,7 @@ Rejected: to fail the sandbox and have the runtime make another, which costs a s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -55,6 +56,12 @@ FACTS = "pod facts"
 MARKS = "pod marks"
 """Subject of the condition that nobody marks pods."""
 
+TRUNK_POLL_S = 0.1
+"""Ours: EC2 answers in some tenths of a second."""
+
+TRUNK_ASKED = "EC2 is asked for the node's trunk ENI"
+"""Why a sandbox waits whose branch ENI is named."""
+
 FAILPOINTS = ("branch.marked", "branch.claimed")
 
 
@@ -87,7 +94,7 @@ class BranchHook(Service):
 
         Args:
             family: of the pool; the annotation tells an address of either.
-            trunk_mac: raises BranchPendingError while no trunk ENI is attached.
+            trunk_mac: "" while EC2 is asked for it; raises BranchPendingError while no trunk ENI is attached.
             unplaced: host veths of wired sandboxes that are not recorded.
         """
         super().__init__(context)
@@ -104,7 +111,7 @@ class BranchHook(Service):
         """Ask the source, and decide. Hold no lock of the sandbox: the source may take `FACTS_S`.
 
         Raises: PodFactsError if nobody tells what the pod must have, or it is older than who marks pods; BranchAnnotationError;
-            DatastoreError.
+            BranchPendingError if there is no trunk; DatastoreError.
         """
         facts = self._source.facts(request, timeout_s=min(FACTS_S, deadline.remaining_s()))
         self._learn(facts)
@@ -115,9 +122,10 @@ class BranchHook(Service):
             case Way.POOL:
                 return Asked()
             case Way.WAIT:
-                return Asked(pending=decision.why)
+                return Asked(pending=f"the control plane has not named it: {decision.why}")
             case Way.BRANCH:
-                return Asked(parse_pod_eni(facts.annotation, family=self._family))
+                eni = parse_pod_eni(facts.annotation, family=self._family)
+                return Asked(eni, pending="" if self._trunk_mac() else TRUNK_ASKED)
         kind = BranchAnnotationError if facts.wish is Wish.NO else PodFactsError
         raise kind(f"{who} gets no address (I19): {decision.why}", details=decision.advice)
 
@@ -163,15 +171,17 @@ class BranchHook(Service):
     def _wait(self, request: AttachRequest, deadline: Deadline, why: str) -> None:
         deadline.check(f"waiting for the branch ENI of sandbox {request.key}")
         left_s = deadline.remaining_s() - WAIT_MARGIN_S
-        if left_s > 0 and self._source.wait(timeout_s=min(left_s, LOOK_S)):
-            return
-        pending = f"{_who(request)} must have a branch ENI, and the control plane has not named it: {why}"
-        step = "retry; if it lasts, look at the events of the pod and at the logs of the VPC resource controller"
+        step = "retry; if it lasts, see `ipamctl status`, the events of the pod, and the logs of the VPC resource controller"
         try:
             self._trunk_mac()
         except BranchPendingError as error:
             step = f"{error.message}: {error.details}"
-        raise BranchPendingError(pending, details=step)
+        if left_s > 0 and self._source.wait(timeout_s=min(left_s, LOOK_S)):
+            return
+        if left_s > 0 and why == TRUNK_ASKED:
+            time.sleep(TRUNK_POLL_S)
+            return
+        raise BranchPendingError(f"{_who(request)} must have a branch ENI, and {why}", details=step)
 
     @contextmanager
     def claimed(self, request: AttachRequest, eni: BranchEni, deadline: Deadline) -> Iterator[tuple[Branch, MacAddress]]:
@@ -182,6 +192,8 @@ class BranchHook(Service):
             sandbox has the branch ENI still; BranchAnnotationError if something of it is somebody else's; BusyError, WiringError.
         """
         branch, trunk_mac = eni.branch(self._mode), self._trunk_mac()
+        if not trunk_mac:  # it was known a moment ago
+            raise BranchPendingError(TRUNK_ASKED, details="retry")
         with ExitStack() as stack:
             for name in sorted((branch.link, str(eni.address), eni.eni_id)):  # in one order, so that nobody waits in a circle
                 stack.enter_context(self._locks.hold(name_key(name), "BRANCH", deadline))
@@ -210,7 +222,7 @@ class BranchHook(Service):
             survey = self._wiring.survey()
             for veth in survey.branches:
                 link = survey.vlan_of(veth.address)
-                is_recorded = veth.key is not None and self._datastore.attachment(veth.key) is not None
+                is_recorded = veth.key and self._datastore.attachment(veth.key)
                 if veth.is_dying or veth.key == key or is_recorded:
                     continue
                 if veth.address == eni.address or (link and eni.vlan == link.vlan):

@@ -1,4 +1,4 @@
-"""What is passed along with one request: its deadline, and the duration of its steps.
+"""Time: the clock, and what is passed along with one request: its deadline, and the duration of its steps.
 
 The deadline is made once at the edge and passed down, so that every wait on the way shares it.
 """
@@ -6,14 +6,28 @@ The deadline is made once at the edge and passed down, so that every wait on the
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 from ipamd.model.errors import BusyError, DeadlineError
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.record import dataclass, field
 from ipamd.ports import Clock
+
+
+class SystemClock(Clock):
+    """Wall time and monotonic time of this machine."""
+
+    def now(self) -> datetime:
+        """See the port."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """See the port."""
+        return time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,18 +59,20 @@ def delay(ec2: Ec2, clock: Clock) -> Blocked:
 class Demand:
     """Counts waiting ADDs, wakes the pool maintainer (`triggered`), and the ADDs when addresses appear. Safe from any thread.
 
-    One number or status is read without the lock: each is replaced whole. `on_supply` is called when addresses appear.
+    One number or status is read without the lock: each is replaced whole. `served_count`: ADDs that took an address since start.
+    `supply_count` grows with every announcement: read it before trying, wait on it after. `status`: published last.
     """
 
     def __init__(self, *, on_supply: Callable[[], None] = lambda: None) -> None:
+        """`on_supply` is called when addresses appear."""
         self._on_supply = on_supply
         self._changed = threading.Condition()
         self.triggered = threading.Event()
         self._waiting = 0
         self._generation = 0
-        self._supply = 0
-        self._served = 0
-        self._status = PoolStatus()
+        self.supply_count = 0
+        self.served_count = 0
+        self.status = PoolStatus()
 
     def trigger(self) -> None:
         """Wake the pool maintainer: something changed."""
@@ -84,12 +86,8 @@ class Demand:
     def take(self) -> None:
         """Count an ADD that took an address, and wake the pool maintainer."""
         with self._changed:
-            self._served += 1
+            self.served_count += 1
         self.triggered.set()
-
-    def served_count(self) -> int:
-        """ADDs that took an address since start."""
-        return self._served
 
     def join(self) -> int:
         """Start to wait, as an ADD; returns the generation from which on a status takes this ADD into account."""
@@ -113,25 +111,17 @@ class Demand:
     def announce_supply(self) -> None:
         """Wake the waiting ADDs: addresses became free."""
         with self._changed:
-            self._supply += 1
+            self.supply_count += 1
             self._changed.notify_all()
         self._on_supply()
 
     def publish(self, status: PoolStatus) -> None:
         """Publish what the maintainer decided."""
         with self._changed:
-            self._status = status
+            self.status = status
             self._changed.notify_all()
-
-    def status(self) -> PoolStatus:
-        """The latest published status."""
-        return self._status
-
-    def supply_count(self) -> int:
-        """A number that grows with every announcement; read it before trying, wait on it after."""
-        return self._supply
 
     def wait(self, *, seen_supply: int, seen_status: PoolStatus, timeout_s: float) -> None:
         """Sleep until supply was announced, the status changed, or time is up."""
         with self._changed:
-            self._changed.wait_for(lambda: self._supply != seen_supply or self._status is not seen_status, timeout=timeout_s)
+            self._changed.wait_for(lambda: self.supply_count != seen_supply or self.status is not seen_status, timeout=timeout_s)

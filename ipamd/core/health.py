@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
@@ -128,7 +128,9 @@ class Stage:
 class Health:
     """Phase and stages; safe to use from any thread. What is one value or one copy is read without the lock.
 
-    `awaits_first_address`: *ready* waits for the first address that can be given since the boot.
+    `awaits_first_address`: *ready* waits for the first address that can be given since the boot. `last_error`: what went wrong last
+    since start; `defects`: what must never happen and did. `reached_s`: seconds from the start until a phase, or READY, was reached
+    first.
     """
 
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
@@ -139,12 +141,12 @@ class Health:
         self.awaits_first_address = False
         self._stages: dict[str, Stage | None] = dict.fromkeys(stages)
         self._conditions: dict[str, Condition] = {}
-        self._last_error: ErrorReport | None = None
+        self.last_error: ErrorReport | None = None
         self._is_ready = False
         self._next_turn_s = -math.inf
         self._held: dict[str, str] = {}
-        self._defects: Counter[Defect] = Counter()
-        self._reached_s: dict[str, float] = {}
+        self.defects: Counter[Defect] = Counter()
+        self.reached_s: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
@@ -170,7 +172,7 @@ class Health:
         with self._changed:
             if self.phase is not Phase.DRAINING:
                 self.phase = phase
-                self._reached_s.setdefault(phase, self.uptime_s())
+                self.reached_s.setdefault(phase, self.uptime_s())
             self._changed.notify_all()
         if phase is Phase.SERVING:
             self.resolve(SERVICE)
@@ -179,12 +181,8 @@ class Health:
         """Say that ADD is served, the conflist is in place, and this node could give an address in this boot."""
         with self._changed:
             self._is_ready = True
-            self._reached_s.setdefault(READY, self.uptime_s())
+            self.reached_s.setdefault(READY, self.uptime_s())
             self._changed.notify_all()
-
-    def reached_s(self, phase: str) -> float | None:
-        """Seconds from the start until a phase, or READY, was reached first; None: not yet."""
-        return self._reached_s.get(phase)
 
     def hold_adds(self, subject: str, reason: str) -> None:
         """Refuse every ADD from now on, whatever the phase, and end *ready*; `serve_adds` of the same subject ends it."""
@@ -242,7 +240,7 @@ class Health:
     def record_error(self, what: str, error: BaseException) -> None:
         """Remember the last error for people, and count it if it shows a defect of ours."""
         self.count_defects(defect_of(error), 1)
-        self._last_error = ErrorReport(
+        self.last_error = ErrorReport(
             self._clock.now(),
             printable(what, most=WHAT_MAX),
             printable(str(error)),
@@ -258,15 +256,15 @@ class Health:
 
         Costs a comparison; `is_over` is asked only then.
         """
-        last = self._last_error
+        last = self.last_error
         if last is None or last.resolved_at is not None:
             return
         if (last.ends_with == what or f"{last.what} ".startswith(f"{what} ")) and is_over():
-            self._last_error = replace(last, resolved_at=self._clock.now())
+            self.last_error = replace(last, resolved_at=self._clock.now())
 
     def resolve_deleted(self, add: str) -> None:
         """The sandbox of this ADD was deleted: an error that nothing else on the node would end went with it."""
-        last = self._last_error
+        last = self.last_error
         if last is not None and not last.ends_with:
             self.resolve(add)
 
@@ -274,11 +272,7 @@ class Health:
         """Count what must never happen; None is nothing."""
         if defect is not None:
             with self._changed:
-                self._defects[defect] += count
-
-    def defects(self) -> Mapping[Defect, int]:
-        """What must never happen and did, since start."""
-        return self._defects.copy()
+                self.defects[defect] += count
 
     @property
     def is_ready(self) -> bool:
@@ -314,10 +308,6 @@ class Health:
         """Subject of each degraded condition -> its sentence, and since when."""
         with self._changed:  # a sentence that is replaced is away for a moment
             return self._conditions.copy()
-
-    def last_error(self) -> ErrorReport | None:
-        """The last thing that went wrong since start."""
-        return self._last_error
 
     def uptime_s(self) -> float:
         """Seconds since start."""

@@ -40,6 +40,9 @@ Place = tuple[int, int]
 PLACE = "place"
 """Key of a refused place in the agenda."""
 
+NOT_SHOWN = "EC2 no longer shows"
+"""Begins the reason why what EC2 did not show, and no call of ours took away, is recorded as gone."""
+
 log = logging.getLogger(__name__)
 
 
@@ -274,10 +277,6 @@ class EniBook(Service):
         known = {*self.shown().values(), *self._present()} if refused else ()
         return frozenset(cast("Place", place) for _, place in refused if place not in known)
 
-    def next_end_s(self) -> float | None:
-        """Seconds until the first refused place may be asked for again; None if there is none."""
-        return self._agenda.next_s(PLACE)
-
     def free_index(self, *, beside: Collection[int]) -> int:
         """The lowest device index of the first network card that nothing known has, `beside` those that are asked for already."""
         recorded = {(eni.network_card, eni.device_index) for eni in self._datastore.enis()}
@@ -337,7 +336,8 @@ def remember_released(book: EniBook, read_since: Callable[[datetime], Recorded],
     """Read the last `RECENT_S` of the ledger or the history. What it cannot tell is as it would be without one."""
     now = clock.now()
     last: dict[tuple[CloudKey, EniId], HistoryRecord] = {}
-    for record in sorted(read_since(now - timedelta(seconds=RECENT_S)).records, key=lambda record: record.at):
+    records = sorted(read_since(now - timedelta(seconds=RECENT_S)).records, key=lambda record: record.at)
+    for record in records:
         (intent, _, payload), eni_id = record.detail.partition(": "), EniId(record.eni_id)
         try:
             match record.event:
@@ -355,7 +355,12 @@ def remember_released(book: EniBook, read_since: Callable[[datetime], Recorded],
                     last = {key: one for key, one in last.items() if not one.detail.startswith(f"{intent}: ")}
         except ValueError as error:
             log.warning("a record of the history is not understood error=%s", log_text(error))
+    about = (LedgerEvent.INTENT_OPENED, LedgerEvent.INTENT_CLOSED)
+    takers = {one.eni_id for one in records if one.event in about and not one.detail.startswith(IntentKind.ASSIGN)}
+    added = {key for (key, _), one in last.items() if one.event == LedgerEvent.ADDED}  # where it was, it is not now
     for (key, on), record in last.items():
+        if NOT_SHOWN in record.detail and on not in takers and key not in added:
+            continue  # EC2's word alone, which it may take back
         if record.event not in (LedgerEvent.ADDED, LedgerEvent.HEALED, LedgerEvent.ENI_ADDED, LedgerEvent.ENI_CHANGED):
             left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
             book.record_own([key], on=on, is_added=False, left_s=left_s)

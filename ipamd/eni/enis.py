@@ -19,7 +19,7 @@ from datetime import timedelta
 
 from ipamd.core.agenda import EC2
 from ipamd.core.context import Service, ServiceContext
-from ipamd.eni.book import EniBook, Place, remember_named
+from ipamd.eni.book import NOT_SHOWN, EniBook, Place, remember_named
 from ipamd.eni.operations import OperationLog
 from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncReason, ResyncScheduler, say_result
 from ipamd.eni.routing import EniRouting
@@ -145,15 +145,18 @@ class EniService(Service):
     def trunk_mac(self) -> MacAddress:
         """MAC of the node's trunk ENI, on whose link the VLAN links of branch ENIs are. From any thread, from memory.
 
-        Raises: BranchPendingError if none is attached; then EC2 is looked at: a node gets its trunk soon after it joined, which
-            metadata tells a minute later, and who asks has a pod that needs it.
+        Returns: "" while EC2 is asked: after a restart only its answer tells, and a node gets its trunk soon after it joined, which
+            metadata tells a minute later.
+        Raises: BranchPendingError if none is attached.
         """
-        if (found := self.book.trunk()) is None:
-            if self._agenda.is_due(TRUNK_LOOK):
-                self._agenda.put_off(TRUNK_LOOK, EC2)
-                self._resyncs.request(ResyncReason.OTHER, "a pod must have a branch ENI, and no trunk is known")
+        if (found := self.book.trunk()) is not None:
+            return found[1]
+        if self._agenda.is_due(TRUNK_LOOK) and not self._resyncs.is_asked:
+            self._agenda.put_off(TRUNK_LOOK, EC2)
+            self._resyncs.request(ResyncReason.OTHER, "a pod must have a branch ENI, and no trunk is known")
+        if not self._resyncs.is_asked:
             raise BranchPendingError("this node has no trunk ENI", details=f"the control plane attaches it; {ASK_FOR_TRUNK}")
-        return found[1]
+        return MacAddress("")
 
     def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
         """Make the record of an attached ENI from what EC2 shows.
@@ -177,7 +180,7 @@ class EniService(Service):
             state=EniState.ATTACHED,
             created_by_us=is_created_by_us(described, identity),
             managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
-            excluded=known.excluded if known is not None else "",
+            excluded=known.excluded if known else "",
         )
         return replace(eni, excluded=self._exclusion(eni))
 
@@ -271,7 +274,7 @@ class EniService(Service):
                         eni = self._datastore.eni(eni_id)  # units of work are serialised; EC2 may have shown it again meanwhile
                         if eni is None or eni.state is not EniState.DETACHING or not self._is_unused(eni_id):
                             continue
-                        uow.remove_eni(eni_id, reason="EC2 no longer shows it attached")
+                        uow.remove_eni(eni_id, reason=f"{NOT_SHOWN} it attached")
                     self.book.forget(eni_id)
                     self._demand.trigger()  # its place is free
                 except IpamError as error:  # a full disk must not stop the repair of the sandboxes' routes, which comes next
@@ -503,7 +506,7 @@ class EniService(Service):
                     if eni_id:
                         self._mark_detaching(uow, eni_id)
                     for row in rows:
-                        uow.lose(row.address, reason=f"EC2 no longer shows {'its ENI attached' if eni_id else 'it on this ENI'}")
+                        uow.lose(row.address, reason=f"{NOT_SHOWN} {'its ENI attached' if eni_id else 'it on this ENI'}")
             except (InvariantError, IllegalTransitionError) as error:
                 log.error("gone at EC2 and stays recorded subject=%s error=%s", key, log_text(error))
                 outcome.keep(f"{key} is gone at EC2 and stays recorded: {log_text(error)}")
@@ -518,7 +521,7 @@ class EniService(Service):
                 if self._datastore.address(row.address) is None:
                     outcome.removed_count += 1
                 elif row.is_in_use:
-                    outcome.keep(f"{row.address} is in use and EC2 no longer shows it on {row.eni_id}")
+                    outcome.keep(f"{row.address} is in use and {NOT_SHOWN} it on {row.eni_id}")
         if outcome.lost_count:
             self._demand.trigger()  # the pool has less than it planned with
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.loop import OddObjects
+from ipamd.eni.book import PLACE
 from ipamd.eni.enis import EniService
 from ipamd.eni.leaked import LeakedEnis
 from ipamd.eni.limits import RELEASE_DENIED
@@ -224,7 +225,7 @@ class EniProvisioner(Service):
         open_ids = {intent.intent_id for intent in opened}
         self._failed = {intent_id: error for intent_id, error in self._failed.items() if intent_id in open_ids}
         self._agenda.keep_only(PAUSE, open_ids)
-        return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self.enis.book.next_end_s()])
+        return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self._agenda.next_s(PLACE)])
 
     def with_pending(self, known: GrowthState) -> GrowthState:
         """Add what EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come, and slots

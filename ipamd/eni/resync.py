@@ -21,7 +21,7 @@ from ipamd.core.health import Health
 from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId
-from ipamd.model.record import dataclass, field
+from ipamd.model.record import dataclass, field, replace
 from ipamd.model.words import counted, first_of
 
 PATIENCE_S = 720.0
@@ -126,8 +126,8 @@ class EniSyncResult:
 
 
 class ResyncScheduler(Service):
-    """Which resyncs are due. `request`, `is_answered` and `counts` are for any thread, `run_due` is the pool's, `trigger_due` and
-    `wait_s` are the cloud loop's. It needs no lock: each step is one operation on a dictionary, and only `run_due` takes reasons out;
+    """Which resyncs are due. `run_due` is for the pool's thread, `trigger_due` and `wait_s` are for the cloud loop's, all else is for
+    any. It needs no lock: each step is one operation on a dictionary, and only `run_due` takes reasons out;
     a reason that comes while it begins is of that look, or stays.
 
     `counts`: looks since the start by reason, a look with two reasons for both; and what external changes EC2 showed.
@@ -149,11 +149,18 @@ class ResyncScheduler(Service):
         self.changed.set()
         self._demand.trigger()
 
-    def is_answered(self, since_monotonic_s: float = -math.inf) -> bool:
+    def is_answered(self, since_monotonic_s: float) -> bool:
         """Whether EC2 has answered a look that began since then, nothing is in doubt, and no other look is asked for."""
         last = self._result
         is_clear = last.again_s is None and not last.implausible
         return not self._reasons and since_monotonic_s <= last.began_monotonic_s and is_clear
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a look is under way or asked for, and EC2 is not left alone for a while."""
+        last = self._result
+        is_unanswered = last.began_monotonic_s == -math.inf or bool(last.implausible)
+        return is_unanswered or (bool(self._reasons) and self._agenda.is_due(AGAIN))
 
     def record_result(self, result: EniSyncResult) -> None:
         """Take the result of a comparison, ours or another's, one at a time: what it leaves in doubt is looked at again."""
@@ -204,10 +211,12 @@ class ResyncScheduler(Service):
         for why in due:
             self._reasons.pop(why)
         self.counts.update(set(due.values()))
-        reasons = "; ".join(due)
+        reasons, before = "; ".join(due), self._result
+        self._result = replace(before, began_monotonic_s=-math.inf)  # until EC2 has answered
         try:
             result = compare()
         except Exception as error:
+            self._result = before
             for why, reason in due.items():
                 self._reasons.setdefault(why, reason)
             self._agenda.put_off(AGAIN, EC2)

@@ -247,7 +247,7 @@ class Steps(Service):
             if eni.primary_address == made.primary_address and eni.eni_id in needed:
                 return f"its primary address {eni.primary_address} is recorded as that of {eni.eni_id}, which sandboxes need"
         rows = (self._datastore.address(one) for one in all_addresses(made.secondary_addresses, made.prefixes))
-        row = self._datastore.address(made.primary_address) if made.primary_address is not None else None
+        row = self._datastore.address(made.primary_address) if made.primary_address else None
         if row is not None and row.is_in_use:
             return f"its primary address {row.address} is that of {row.owner}, from which it was taken at EC2"
         if (made.secondary_addresses or made.prefixes) and all(row is not None and row.is_in_use for row in rows):

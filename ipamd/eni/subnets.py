@@ -80,7 +80,7 @@ class Subnets(Service):
         Raises: SubnetChoiceError if no subnet may be used; SubnetExhaustedError if none has room, CloudError if EC2 does not tell.
         """
         usable, zone = self._usable(identity), self._zone(identity)
-        groups = (zone.security_group_ids if zone is not None else ()) or identity.security_group_ids
+        groups = (zone.security_group_ids if zone else ()) or identity.security_group_ids
         self.candidates = tuple(subnet_id for subnet_id, _ in usable)
         for subnet_id, told in usable:
             fitted = self._fitted(action, subnet_id, told)
@@ -117,7 +117,7 @@ class Subnets(Service):
     def exclusion(self, eni: Eni) -> str:
         """Why an attached ENI gets no new sandbox; "" if it does."""
         identity = self._identity()
-        zone = identity.availability_zone if identity is not None else ""
+        zone = identity.availability_zone if identity else ""
         return exclusion(eni, self._policy, self._listed, zone=zone, security_group_ids=self._groups_of(eni.eni_id))
 
     def look_before(self, action: Action, identity: InstanceIdentity) -> bool:

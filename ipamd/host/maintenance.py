@@ -77,7 +77,7 @@ class Maintenance(Service):
         if DATASTORE in self._health.conditions_by_subject():
             self._try_datastore()
         counts = self._datastore.counts()
-        is_dry = counts.free <= counts.held and not self._demand.status().blocked_by
+        is_dry = counts.free <= counts.held and not self._demand.status.blocked_by
         self._rest(is_wanted=is_dry)  # the next ADD will wait for EC2
         if self._spool.pending_count():
             self._replay()

@@ -147,7 +147,7 @@ def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
         attachment = datastore.attachment(veth.key)
     else:
         attachment = next((one for one in datastore.attachments() if veth.name in host_veths(one)), None)
-    specs = recorded_spec(attachment).links if attachment is not None else ()
+    specs = recorded_spec(attachment).links if attachment else ()
     # A second link that is not recorded is none of ours: a sandbox may make any.
     spec = next((one for one in specs if one.is_egress is veth.is_egress), None)
     return spec is not None and (veth.name != spec.host_veth or bool(veth_differences(spec, veth)))

@@ -14,6 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from ipamd.grpc_client import open_channel
 from ipamd.ipamctl.verb import AwayError, RefusedError
 from ipamd.pb import introspection_pb2 as pb
 
@@ -23,7 +24,6 @@ PATIENT_S = 60.0
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
 class Client:
@@ -31,9 +31,7 @@ class Client:
 
     def __init__(self, socket: str = "") -> None:
         self._path = socket or str(Path(os.environ.get("VPC_IPAMD_RUN_DIR") or DEFAULT_RUN_DIR) / "ipamd.sock")
-        self._channel = grpc.insecure_channel(
-            f"unix:{self._path}", options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
-        )
+        self._channel = open_channel(self._path)
 
     def __enter__(self) -> Client:
         return self

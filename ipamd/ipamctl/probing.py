@@ -19,7 +19,7 @@ from typing import Any
 from ipamd.cloud.client import Ec2Client, NotCalledError
 from ipamd.cloud.errors import failed
 from ipamd.cloud.metadata import ImdsMetadata
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.ipamctl.verb import RefusedError
 from ipamd.model.eni import CLUSTER_TAG, NO_MANAGE_TAG
 from ipamd.model.words import printable

@@ -18,6 +18,7 @@ from contextlib import suppress
 
 from ipamd.kernel import checks, devconf, messages, routing, survey, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
+from ipamd.kernel.netns import HostNetns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.branch import Branch, encode_link_alias
@@ -36,10 +37,34 @@ class BranchLinks:
         self._looker = looker
         self._links = links
 
-    def ahead(self, spec: WiringSpec, branch: Branch) -> list[Message]:
-        """Messages that make the link on the trunk's link as that was last, for the send that makes the veth; `made` reads their
-        answers. None if that is not known: then `make` is called, which looks first.
+    def _require_table(self, host: HostNetns, branch: Branch) -> None:
+        """Raise WiringError if another program uses the branch's table: what it sends would go by the branch ENI, or the pod's by it.
+
+        An ADD reads the kernel only where something may be there by the last look; that follows each change within a second.
         """
+        table = branch.route_table
+        if not self._looker.may_be_used(table):
+            return
+        with host.netlink() as sock:
+            family, own = family_of(branch.gateway), (dataplane.BRANCH_PRIORITY, dataplane.FROM_SANDBOX_PRIORITY)
+            found = [
+                f"rule {one.priority}" for one in survey.rules_of(sock, family) if one.table == table and one.priority not in own
+            ]
+            for route in survey.routes_of(sock, table=table, family=family):
+                link = checks.find_link(sock, route.index)
+                if link is None or not (link.name == branch.link or survey.is_strict_veth(link)):
+                    found.append(f"a route to {route.destination or 'all'}")
+        if found:
+            raise WiringError(
+                f"VLAN {branch.vlan}: another program uses table {table}: {found[0]}",
+                details=f"see `ip rule` and `ip route show table {table}`; let that program have another table, or delete the pod",
+            )
+
+    def ahead(self, host: HostNetns, spec: WiringSpec, branch: Branch) -> list[Message]:
+        """Messages that make the link on the trunk's link as that was last, for the send that makes the veth; `made` reads their
+        answers. None if that is not known: then `make` is called, which looks first. Raises: WiringError.
+        """
+        self._require_table(host, branch)
         parent = self._looker.known(spec.trunk_mac)
         if parent is None:
             return []
@@ -58,7 +83,7 @@ class BranchLinks:
         if link is None or any(one.errno for one in created):
             return 0, False
         trunk = looked.read(messages.read_link)
-        is_trunk = trunk is not None and parent is not None and (trunk.index, trunk.mac) == (parent.index, spec.trunk_mac)
+        is_trunk = bool(trunk and parent and (trunk.index, trunk.mac) == (parent.index, spec.trunk_mac))
         return link.index, is_trunk and trunk is not None and trunk.is_up and trunk.mtu >= spec.mtu
 
     def make(self, sock: NetlinkSocket, spec: WiringSpec, branch: Branch) -> int:
@@ -140,18 +165,20 @@ class BranchLinks:
         found = [one.what for one in dataplane.vlan_differences(spec, known)] if known else []
         if not known or found:
             self._raise_parent(sock, spec)
-            mac = "" if link.mac == branch.mac else branch.mac
             change = replace(naming(spec, branch, link.index), step=f"set {link.name}")
-            with_mac = [messages.change_link(link.index, step=f"set the MAC of {link.name}", mac=mac)] if mac else []
-            work.make(RepairKind.LINK, [(one, f"{'; '.join(found)}: set") for one in (*with_mac, change)] if found else [])
+            with_mac = [messages.change_link(link.index, step=f"set the MAC of {link.name}", mac=branch.mac)] * (
+                link.mac != branch.mac
+            )
+            changes = [*with_mac, change] if found else []
+            work.make(RepairKind.LINK, [(one, f"{'; '.join(found)}: set") for one in changes])
             sock.request([change, *own_addresses(branch, link.index)])
         indexes = {branch.link: link.index, spec.host_veth: veth.index}
         wanted = dataplane.branch_routes(spec)
         strays = [one for one in seen.branch_routes if one.table == branch.route_table and one not in wanted]
         removed = [(_route_removal(one, sock), f"the route {one} led elsewhere: removed") for one in strays]
         work.make(RepairKind.ROUTE, removed)
-        routes = [(_route(one, indexes), f"the route {one} was missing: added") for one in wanted]
-        work.make(RepairKind.ROUTE, [(replace(one, tolerated=messages.PRESENT), said) for one, said in routes])
+        added = [(_route(one, indexes), f"the route {one} was missing: added") for one in wanted]
+        work.make(RepairKind.ROUTE, [(replace(message, tolerated=messages.PRESENT), said) for message, said in added])
         due = dataplane.incoming_rules(spec)
         stale = [one for one in seen.incoming_rules if one.incoming in indexes and one not in due]
         work.make(RepairKind.RULE, [(rule(messages.add_rule, one, branch), f"{one} was missing: added") for one in due])
@@ -169,7 +196,9 @@ class BranchLinks:
 def naming(spec: WiringSpec, branch: Branch, index: int) -> Message:
     """Name and raise a VLAN link."""
     alias = encode_link_alias(spec.address, spec.eni_id, branch)
-    return messages.change_link(index, step=f"name and raise {branch.link}", is_up=True, alias=alias, ipv4_conf=devconf.BRANCH)
+    return messages.change_link(
+        index, step=f"name and raise {branch.link}", is_up=True, alias=alias, group=0, ipv4_conf=devconf.BRANCH
+    )
 
 
 def own_addresses(branch: Branch, index: int) -> list[Message]:
@@ -236,14 +265,14 @@ def idle_rules(sock: NetlinkSocket, branch: Branch) -> list[Message]:
     return [rule(messages.delete_rule, IncomingRule(name, branch.route_table), branch) for name in idle]
 
 
-def is_link_of(link: messages.Link, address: IpAddress) -> bool:
+def is_link_of(link: messages.Link, address: IpAddress | None) -> bool:
     """Whether a link is to the branch ENI with an address: its alias says so, or nothing yet."""
     known = survey.vlan_link(link)
     return known is not None and known.address in (None, address)
 
 
 def ending(
-    sock: NetlinkSocket, branch: Branch, *, address: IpAddress, host_veth: str | None, is_deleted: bool = False
+    sock: NetlinkSocket, branch: Branch, *, address: IpAddress | None, host_veth: str | None, is_deleted: bool = False
 ) -> list[Message]:
     """Take a branch's link down, with the routes of its table, put it into the dying group, and remove its rules; or delete it.
 

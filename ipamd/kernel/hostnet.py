@@ -308,7 +308,7 @@ class KernelHostNetwork(HostNetwork):
         Concurrency: under the lock, so that a set-up that is half done is not reported.
         """
         secondary = self._secondary(enis)
-        macs = [eni.mac for eni in secondary] + ([identity.primary_mac] if identity is not None else [])
+        macs = [eni.mac for eni in secondary] + ([identity.primary_mac] if identity else [])
         with self._lock:
             with self._host.netlink() as sock:
                 look = self.looker.look(sock, macs)
@@ -480,7 +480,7 @@ class KernelHostNetwork(HostNetwork):
     def _of_others(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
         """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
         try:
-            return self._others.find(self._primary_name, addresses)
+            return self._others.find(self._primary_name, addresses, self._confinement.has_strict())
         except WiringError:
             return []
 

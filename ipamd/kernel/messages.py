@@ -74,7 +74,7 @@ def create_veth(name: str, *, mac: str, peer_name: str, peer_mac: str, peer_netn
 def create_vlan(name: str, *, vlan: int, parent: int, mac: str) -> Message:
     """Create an 802.1Q link on the link with index `parent`, whose MTU it takes; EEXIST if that has one with this ID, of any name.
 
-    It begins in group 0. Source: the kernel's net/8021q/vlan_netlink.c.
+    Until it is named it is in MAKING_GROUP. Source: the kernel's net/8021q/vlan_netlink.c.
     """
     data = attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, attribute(uapi.IFLA_VLAN_ID, struct.pack("=H", vlan)))
     body = _link() + b"".join(
@@ -82,7 +82,7 @@ def create_vlan(name: str, *, vlan: int, parent: int, mac: str) -> Message:
             text_attribute(uapi.IFLA_IFNAME, name),
             _u32(uapi.IFLA_LINK, parent),
             attribute(uapi.IFLA_ADDRESS, _mac(mac)),
-            _u32(uapi.IFLA_GROUP, 0),
+            _u32(uapi.IFLA_GROUP, uapi.MAKING_GROUP),
             attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, text_attribute(uapi.IFLA_INFO_KIND, uapi.VLAN_KIND) + data),
         )
     )

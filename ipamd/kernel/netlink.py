@@ -66,10 +66,10 @@ class Message:
 
 @dataclass(slots=True)
 class Outcome:
-    """The kernel's answer to one message: 0 or an errno, its extended text, and the replies to a query."""
+    """The kernel's answer to one message: 0 or an errno, its extended text, and the replies to a query. -1: a query without answer."""
 
     message: Message
-    errno: int = -1
+    errno: int
     text: str = ""
     replies: list[bytes] = field(default_factory=list)
 
@@ -151,27 +151,28 @@ class NetlinkSocket:
         return [outcome for start in starts for outcome in self._request_batch(messages[start : start + BATCH_MAX])]
 
     def _request_batch(self, messages: Sequence[Message]) -> list[Outcome]:
-        first = self._sequence + 1
-        outcomes = [Outcome(message) for message in messages]
-        # What asks is answered or refused: an acknowledgement besides would be a datagram more to read.
-        asked = [one.flags | uapi.NLM_F_REQUEST | (one.kind not in uapi.QUESTIONS) * uapi.NLM_F_ACK for one in messages]
-        self._send(b"".join(map(self._pack, messages, asked)), messages[0].step)
-        missing = len(outcomes)
-        while missing:
-            data = self._receive(messages[0].step)
-            for kind, flags, sequence, _, start, end in split(data):
-                if not first <= sequence < first + len(outcomes):
+        first, step = self._sequence + 1, messages[0].step
+        # A refusal is told unasked, in order, and a question is answered: only the last message must say that it was reached. Each
+        # further acknowledgement would be a datagram to read, nine in an ADD.
+        outcomes = [Outcome(one, -(one.kind in uapi.QUESTIONS)) for one in messages]
+        asks = messages[-1].kind in uapi.QUESTIONS
+        flags = [uapi.NLM_F_REQUEST] * len(messages)
+        flags[-1] |= uapi.NLM_F_ACK * (not asks)
+        self._send(b"".join(map(self._pack, messages, flags)), step)
+        while True:
+            data = self._receive(step)
+            for kind, found, sequence, _, start, end in split(data):
+                if not first <= sequence <= self._sequence:
                     continue
-                outcome = outcomes[sequence - first]
-                if kind == uapi.NLMSG_ERROR:
+                outcome, is_error = outcomes[sequence - first], kind == uapi.NLMSG_ERROR
+                if is_error:
                     outcome.errno = -_ERRNO.unpack_from(data, start)[0]
-                    outcome.text = _extended_text(data, start, end, flags)
-                    missing -= 1
+                    outcome.text = _extended_text(data, start, end, found)
                 else:
+                    outcome.errno = 0
                     outcome.replies.append(data[start:end])
-                    if outcome.message.kind in uapi.QUESTIONS:
-                        outcome.errno, missing = 0, missing - 1
-        return outcomes
+                if sequence == self._sequence and (is_error or asks):
+                    return outcomes
 
     def carry_out(self, messages: Sequence[Message], *, what: str) -> None:
         """Send any number of messages, and continue after a refused one.
@@ -231,7 +232,7 @@ class NetlinkSocket:
         return False
 
     def _dump_once(self, message: Message, *, most: int | None = None) -> tuple[list[bytes], bool]:
-        data = self._pack(message, message.flags | uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP)
+        data = self._pack(message, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP)
         expected = self._sequence
         self._send(data, message.step)
         entries: list[bytes] = []
@@ -255,7 +256,8 @@ class NetlinkSocket:
 
     def _pack(self, message: Message, flags: int) -> bytes:
         self._sequence += 1
-        return _HEADER.pack(_HEADER.size + len(message.body), message.kind, flags, self._sequence, 0) + message.body
+        size = _HEADER.size + len(message.body)
+        return _HEADER.pack(size, message.kind, message.flags | flags, self._sequence, 0) + message.body
 
     def _send(self, data: bytes, step: str) -> None:
         try:

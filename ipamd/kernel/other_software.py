@@ -1,8 +1,9 @@
 """Find what other software on the node does to sandboxes' traffic that we cannot repair: name it, with the command that mends it.
 
-Two things: rules that amazon-vpc-cni-k8s left, which SNAT or mark traffic whatever our settings say; and filters (Docker, firewalld,
-an administrator's) that drop all that sandboxes send or are sent. Neither is ours to change, and no table of ours can undo them: a
-drop is final, and the first source translation stands. Source of the names: amazon-vpc-cni-k8s pkg/networkutils/network.go.
+Rules that amazon-vpc-cni-k8s left, which SNAT or mark traffic whatever our settings say; filters (Docker, firewalld, an
+administrator's) that drop all that sandboxes send or are sent; kube-proxy in IPVS mode beside sandboxes in strict mode. None is ours
+to change, and no table of ours can undo them: a drop is final, and the first source translation stands. Source of the names:
+amazon-vpc-cni-k8s pkg/networkutils/network.go.
 """
 
 from __future__ import annotations
@@ -40,6 +41,17 @@ EGRESS_CHAINS = ("CNI-E4-", "CNI-E6-")
 FAMILY_NUMBERS = {one.nft: one.number for one in (IPV4, IPV6)}
 FAMILIES, HOOKS = ("inet", "netdev"), ("prerouting", "forward", "postrouting")
 """Families of nftables that see what every family sends; besides there are those of pool and egress."""
+IPVS_CONF = Path("/proc/sys/net/ipv4/conf/kube-ipvs0")
+"""Of the link that has each service's address in that mode. Source: kubernetes pkg/proxy/ipvs/proxier.go, defaultDummyDevice."""
+IPVS = RoutingDifference(
+    NODE,
+    "kube-proxy is in IPVS mode: pods with branch ENIs in strict mode reach no service",
+    False,
+    "set kube-proxy's mode to nftables; or POD_SECURITY_GROUP_ENFORCING_MODE=standard, and make these pods anew",
+    False,
+)
+"""IPVS takes what is delivered to the node; theirs is led to their branch ENIs before that (`MOVED_LOCAL_PRIORITY` in `kernel.py`)."""
+
 EXAMPLE, ITS_LINK = "00000000000", "its link "
 OURS = "vpc-ipamd"
 """How the names of our own tables begin."""
@@ -562,7 +574,7 @@ class OtherSoftware:
         self._legacy = {family.nft: LegacyTables(host, family) for family in (IPV4, IPV6)}
         self._known: tuple[object, list[RoutingDifference]] | None = None  # generation, primary link, families; what was found
 
-    def find(self, primary_link: str, addresses: Container[IpAddress] = ()) -> list[RoutingDifference]:
+    def find(self, primary_link: str, addresses: Container[IpAddress] = (), has_strict: bool = False) -> list[RoutingDifference]:
         """Everything found, each with the command that mends it, of single addresses only these. Raises: WiringError if nftables
         cannot be asked.
 
@@ -579,6 +591,10 @@ class OtherSoftware:
             found = self._known[1]
         names = (NODE, self._veth_prefix)
         found = [one for one in found if one.subject.startswith(names) or _is_one_of(one.subject, addresses)]
+        if has_strict:
+            with self._host.entered():
+                if IPVS_CONF.exists():
+                    found.append(IPVS)
         return [*found, *(one for family in families for one in self._in_legacy(primary_link, family))]
 
     def _in_nft(self, chains: Sequence[Chain], primary_link: str, families: Container[str]) -> Iterator[RoutingDifference]:

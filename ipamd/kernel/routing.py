@@ -430,7 +430,7 @@ def own_address(sock: NetlinkSocket, link: messages.Link, family: Family) -> IpA
 
 def _name(sock: NetlinkSocket, index: int) -> str:
     link = checks.find_link(sock, index)
-    return link.name if link is not None else f"link {index}"
+    return link.name if link else f"link {index}"
 
 
 # Find an ENI's link by its MAC, and wait for it to appear after EC2 reported "attached".
@@ -496,13 +496,14 @@ def lowest_by_mac(links: Iterable[messages.Link], mac: MacAddress, veth_prefix: 
 @dataclass(frozen=True, slots=True)
 class HostLook:
     """What the host had of the pool's family. `links`: of those ENIs whose link is there. `routes`: of all tables, but for sandboxes'
-    own. `rules`: see `survey.rules_of`.
+    own. `rules`: see `survey.rules_of`. `tables`: of both.
     """
 
     links: Mapping[MacAddress, messages.Link]
-    addresses: tuple[messages.InterfaceAddress, ...]
-    routes: tuple[messages.Route, ...]
-    rules: tuple[messages.Rule, ...]
+    addresses: list[messages.InterfaceAddress]
+    routes: list[messages.Route]
+    rules: list[messages.Rule]
+    tables: set[int]
 
 
 class HostLooker:
@@ -528,16 +529,19 @@ class HostLooker:
         if is_silent and self._last is not None:
             return replace(self._last, links=self.links(sock, macs))
         self._last = None  # of a look that fails nothing may be used again, and what was read before it is out of date
+        # Of sandboxes' own routes no comparison asks; each would look through hundreds, for every ENI.
+        routes = [
+            one
+            for one in survey.routes_of(sock, family=self._family)
+            if one.table not in survey.SANDBOX_TABLES or not one.destination or not one.is_to(one.destination)
+        ]
+        rules = survey.rules_of(sock, self._family)
         self._last = HostLook(
             links=self.links(sock, macs),
-            addresses=tuple(messages.read_address(body) for body in sock.dump(messages.dump_addresses(self._family))),
-            # Of sandboxes' own routes no comparison asks; each would look through hundreds, for every ENI.
-            routes=tuple(
-                one
-                for one in survey.routes_of(sock, family=self._family)
-                if one.table not in survey.SANDBOX_TABLES or not one.destination or not one.is_to(one.destination)
-            ),
-            rules=tuple(survey.rules_of(sock, self._family)),
+            addresses=[messages.read_address(body) for body in sock.dump(messages.dump_addresses(self._family))],
+            routes=routes,
+            rules=rules,
+            tables={one.table for one in routes} | {one.table for one in rules},
         )
         return self._last
 
@@ -556,6 +560,11 @@ class HostLooker:
             found |= {mac: link for mac in wanted if mac not in found and (link := lowest_by_mac(present, mac, prefix))}
         self._known = {mac: link for mac, link in known.items() if mac not in wanted} | found
         return found
+
+    def may_be_used(self, table: int) -> bool:
+        """Whether a table had a route or a rule at the last look; true if there was none since the last change."""
+        last = self._last
+        return not last or table in last.tables
 
     def known(self, mac: MacAddress) -> messages.Link | None:
         """The link with a MAC as it was last, without a look; None if none was found since."""

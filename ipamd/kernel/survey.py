@@ -14,16 +14,17 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain
 
 from ipamd.kernel import devconf, messages, uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket
 from ipamd.kernel.netns import opened_netns
 from ipamd.model import kernel as dataplane
 from ipamd.model.attachment import BRANCH_TAG, EGRESS_TAG, VETH_HASH_LENGTH, Attachment, decode_alias, host_veths
-from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX, TABLE_BASE, decode_link_alias
+from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX, TABLE_BASE, Branch, decode_link_alias
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork, family_of
-from ipamd.model.ids import AttachmentKey, EniId
+from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.kernel import BranchRoute, HostVeth, IncomingRule, KernelSurvey, VlanLink
 from ipamd.model.record import replace
 
@@ -74,16 +75,18 @@ def _parsed(
     links: tuple[bytes, ...], routes: tuple[bytes, ...], rules: tuple[tuple[bytes, ...], ...], veth_prefix: str, is_whole: bool
 ) -> KernelSurvey:
     # The last of an index wins: it is the youngest.
-    veths = {link.index: link for link in map(read_link, links) if link.kind == uapi.VETH_KIND}
-    ours = sorted(our_veths(veths.values(), veth_prefix), key=lambda veth: veth.name)
-    vlans = [one for one in map(vlan_link, {link.index: link for link in map(read_link, links)}.values()) if one]
-    names = {index: link.name for index, link in veths.items()} | {one.ifindex: one.name for one in vlans}
+    every = {link.index: link for link in map(read_link, links)}.values()
+    veths = [link for link in every if link.kind == uapi.VETH_KIND]
+    ours = sorted(our_veths(veths, veth_prefix), key=lambda veth: veth.name)
+    vlans = tuple(one for one in map(vlan_link, every) if one)
+    names = {link.index: link.name for link in veths} | {one.ifindex: one.name for one in vlans}
     read = [[_rule(body) for body in of_family] for of_family in rules]
+    all_rules = [*chain(*read)]
     found = seen(
         ours,
         names,
         routes=map(_route, routes),
-        rules=[rule for of_family in read for rule in of_family],
+        rules=all_rules,
         is_whole=is_whole,
         has_own_rule=all(
             (dataplane.OWN_TABLE_PRIORITY, dataplane.OWN_TABLE) in ((rule.priority, rule.table) for rule in of_family)
@@ -98,11 +101,10 @@ def _parsed(
     )
     incoming = frozenset(
         IncomingRule(rule.incoming, rule.table)
-        for of_family in read
-        for rule in of_family
+        for rule in all_rules
         if rule.priority == dataplane.BRANCH_PRIORITY and rule.incoming
     )
-    return replace(found, vlans=tuple(vlans), branch_routes=branch_routes, incoming_rules=incoming)
+    return replace(found, vlans=vlans, branch_routes=branch_routes, incoming_rules=incoming)
 
 
 def seen(
@@ -305,7 +307,8 @@ def vlan_link(link: messages.Link) -> VlanLink | None:
     number = link.name.removeprefix(LINK_PREFIX)
     if number == link.name or not (number.isascii() and number.isdigit()):
         return None
-    address, eni_id, branch = found or (None, EniId(""), None)
+    unfinished = Branch(int(number), MacAddress(link.mac), IPV4.gateway, False) if link.group == uapi.MAKING_GROUP else None
+    address, eni_id, branch = found or (None, EniId(""), unfinished)
     return VlanLink(
         name=link.name,
         ifindex=link.index,

@@ -214,5 +214,8 @@ DYING_GROUP = 0x1BA3D
 Ours: far from 0 (every other link) and from the small numbers that people use.
 """
 
+MAKING_GROUP = DYING_GROUP + 1
+"""Link group of a VLAN link of ours until it is named: what dies in between leaves one that nobody else can have made."""
+
 VETH_KIND = "veth"
 VLAN_KIND = "vlan"

@@ -122,7 +122,7 @@ class KernelWiring(Wiring):
             done: list[Message] = []
             pairs: list[_Pair] = []
             try:
-                ahead = self._branches.ahead(spec, spec.branch) if spec.branch else []
+                ahead = self._branches.ahead(self._host, spec, spec.branch) if spec.branch else []
                 link = self._create_vlan(spec, undo=done) if spec.branch and not ahead else 0
                 pairs, made = self._create(spec, netns, ahead, undo=done)
                 if ahead:
@@ -436,9 +436,9 @@ class KernelWiring(Wiring):
                     batch.append(messages.delete_link(second.index, step=f"delete link {name}"))
             if address is not None:
                 batch += address_removals(host, address)
-                if branch:
-                    batch += branches.ending(host, branch, address=address, host_veth=host_veth, is_deleted=True)
-                    batch += branches.idle_rules(host, branch)
+            if branch:
+                batch += branches.ending(host, branch, address=address, host_veth=host_veth, is_deleted=True)
+                batch += branches.idle_rules(host, branch)
             host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
         return address
 

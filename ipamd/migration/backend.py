@@ -77,7 +77,7 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat(), NetworkPolicyMode=self._policy_mode)
         reply.IPAllocationMetadata.add(
             IPv4Addr=str(attachment.address),
-            DeviceNumber=eni.device_index if eni is not None else 0,
+            DeviceNumber=eni.device_index if eni else 0,
             RouteTableId=attachment.route_table,
         )
         return reply

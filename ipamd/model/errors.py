@@ -260,25 +260,14 @@ class CloudError(IpamError):
         self.code = code
         self._said = said
         self.next_step = next_step
-        self._may_have_happened: bool | None = None
+        # Whether the call may have taken effect all the same: its answer, or that of an earlier attempt, was lost. Unless the adapter
+        # knows better a refusal of a class of its own changed nothing, and any other failure may have.
+        self.may_have_happened = type(self) is CloudError
 
     @property
     def cause(self) -> str:
         """What failed and what EC2 said about it, without the advice."""
         return f"{self.message}: {self._said}" if self._said else str(self)
-
-    @property
-    def may_have_happened(self) -> bool:
-        """Whether the call may have taken effect all the same: its answer, or that of an earlier attempt, was lost.
-
-        Unless the adapter knows better a refusal of a class of its own changed nothing, and any other failure may have.
-        """
-        return type(self) is CloudError if self._may_have_happened is None else self._may_have_happened
-
-    @may_have_happened.setter
-    def may_have_happened(self, value: bool) -> None:
-        """Say what the adapter knows about it."""
-        self._may_have_happened = value
 
 
 class ThrottledError(CloudError):

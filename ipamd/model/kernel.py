@@ -45,7 +45,8 @@ class HostVeth:
 class VlanLink:
     """The link to a branch ENI: one with our alias, or named as those of amazon-vpc-cni-k8s are.
 
-    `parent`: index of the trunk's link. `address`, `eni_id`, `branch` come from the alias; None or "" where it does not say.
+    `parent`: index of the trunk's link. `address`, `eni_id`, `branch` come from the alias; None or "" where it does not say. One that
+    we made and have not named yet has a `branch` and no address.
     """
 
     name: str

@@ -92,6 +92,7 @@ def differences(
     expected |= {eni.mac: eni.eni_id for eni in enis.values() if eni.state is EniState.ATTACHED}
     in_list: list[Candidate] = [(absent, mac, eni_id, eni_id) for mac, eni_id in expected.items() if mac not in listed]
     in_enis: list[Candidate] = []
+    known = [row for row in recorded.addresses.values() if not row.is_lost]
     for mac, shown in listed.items():
         eni = enis.get(mac)
         if eni is not None and eni.state is EniState.DETACHING:  # attached again, perhaps, and its sandboxes need it
@@ -104,13 +105,13 @@ def differences(
         elif shown.eni_id != eni.eni_id:
             in_enis.append((unknown, mac, shown.eni_id, shown.eni_id))
         elif mac in expected and eni.managed and not recent.covers(absent, eni.eni_id, on=eni.eni_id):
-            rows = [row for row in recorded.addresses.values() if row.eni_id == eni.eni_id and not row.is_lost]
-            ours = {eni.primary_address, *(row.prefix or row.address for row in rows)}
+            ours = {eni.primary_address, *(row.prefix or row.address for row in known if row.eni_id == eni.eni_id)}
             theirs = shown.addresses | shown.prefixes
             in_enis += [(absent, mac, one, eni.eni_id) for one in ours - theirs]
-            more = theirs - ours  # of /80s one serves, whatever else is there
-            serving = (one for one in more if not isinstance(one, IpNetwork) or not family_of(one).is_sparse)
-            in_enis += [(unknown, mac, one, eni.eni_id) for one in serving]
+            for one in theirs - ours:
+                is_sparse = isinstance(one, IpNetwork) and family_of(one).is_sparse
+                if not (is_sparse and any(row.prefix for row in known)):  # of /80s one serves, whatever else is there
+                    in_enis.append((unknown, mac, one, eni.eni_id))
     of_list, of_enis = (
         frozenset(Difference(mac, kind, str(what)) for kind, mac, what, on in found if not recent.covers(kind, what, on=on))
         for found in (in_list, in_enis)

@@ -291,7 +291,7 @@ def _plan_of_ipv6(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
     eni, short = serving_eni(snapshot), "short of a /80"
     if known.pending_address_count or known.pending_enis or any(one.state is EniState.ATTACHING for one in snapshot.enis):
         return Plan((), f"{short}, which may be on its way: {known.pending or 'EC2 is asked'}", deficit)
-    action = Allocate(eni.eni_id, prefix_count=1) if eni is not None else eni_for_prefix(snapshot, settings)
+    action = Allocate(eni.eni_id, prefix_count=1) if eni else eni_for_prefix(snapshot, settings)
     if not snapshot.limits.supports_prefixes:
         step = "use a Nitro or bare-metal type, or a cluster of IPv4"
         blocked: Refusal | None = Refusal(f"{snapshot.limits.instance_type} is not built on Nitro and has no /80", step)

@@ -15,11 +15,11 @@ import grpc
 
 from ipamd.core.deadline import Deadline
 from ipamd.core.health import LOOK_S, Health
+from ipamd.grpc_client import open_channel, status
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError, PolicyAgentRefusedError, PolicyAgentSilentError, log_text
 from ipamd.model.family import IPV4, Family
 from ipamd.model.ids import PodName
-from ipamd.model.words import printable
 from ipamd.pb import network_policy_pb2 as pb
 from ipamd.pb import network_policy_pb2_grpc
 from ipamd.ports import Clock, Metadata, PolicyAgent
@@ -30,23 +30,8 @@ INTERFACE_COUNT = 1
 SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 """What a call ends with that the agent did not answer."""
 
-TEXT_MAX = 200
-"""Characters of the agent's own text that are quoted. Ours."""
-
 ANSWER_MAX_BYTES = 64 * 1024
 """Ours: an answer is one flag."""
-
-OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    # Without it grpc sends the socket's path as authority, and Go's HTTP/2 server refuses that: it is no host name.
-    ("grpc.default_authority", "localhost"),
-    ("grpc.use_local_subchannel_pool", 1),
-    # Soon after the agent came back: an ADD waits for it for 2 s.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.max_receive_message_length", ANSWER_MAX_BYTES),
-)
 
 QUESTION_S = 25.0
 """How long the agent's question waits for instance metadata, if it has no deadline. Ours: it gives up after 30 s."""
@@ -59,7 +44,7 @@ class GrpcPolicyAgent(PolicyAgent):
 
     def __init__(self, *, socket: str) -> None:
         self._socket = socket
-        self._channel = grpc.insecure_channel(f"unix:{socket}", options=OPTIONS)
+        self._channel = open_channel(socket, answer_max_bytes=ANSWER_MAX_BYTES)
         self._stub = network_policy_pb2_grpc.NPBackendStub(self._channel)  # type: ignore[no-untyped-call]  # generated code
 
     def enforce(self, pod: PodName, *, mode: str, timeout_s: float) -> None:
@@ -82,9 +67,8 @@ class GrpcPolicyAgent(PolicyAgent):
         try:
             reply = getattr(self._stub, call)(request, timeout=timeout_s, wait_for_ready=is_patient)
         except grpc.RpcError as error:
-            status: Any = error  # at run time every RpcError of a call carries code and details
-            said = f"{status.code().name}: {printable(status.details() or 'no text', most=TEXT_MAX)}"
-            if status.code() in SILENT:
+            code, said = status(error)
+            if code in SILENT:
                 raise PolicyAgentSilentError(
                     f"the network policy agent does not answer at {self._socket}",
                     details=f"{said}; start its DaemonSet on this node, or unset NETWORK_POLICY_ENFORCING_MODE; retry",

@@ -159,7 +159,7 @@ class PoolMaintainer(Service):
         """
         self.cycle()  # first: an ADD may wait for it, and creating an ENI asks metadata again
         # Now: what follows may block past it, and nothing would show it any more.
-        pause_s, deadline = self._pause_s(), self._demand.status().retry_deadline
+        pause_s, deadline = self._pause_s(), self._demand.status.retry_deadline
         due_deadline = soonest_s([deadline, None if pause_s is None else self._clock.monotonic() + pause_s])
         if self.limits is not None:  # before, the cloud thread may be recording what EC2 shows: only one thread at a time
             self._enis.resync_due()
@@ -177,7 +177,7 @@ class PoolMaintainer(Service):
             waiting, generation = self._demand.waiting()
             if waiting:
                 self._enis.routing.retry_due()
-            counts, served_count, now_s = self._datastore.counts(), self._demand.served_count(), self._clock.monotonic()
+            counts, served_count, now_s = self._datastore.counts(), self._demand.served_count, self._clock.monotonic()
             if self.limits is not None:  # before, what EC2 shows may not be recorded yet
                 self._window.observe(counts, self.settings, waiting_count=waiting, served_count=served_count, now_s=now_s)
             snapshot = self.snapshot(waiting_count=waiting)
@@ -363,7 +363,7 @@ class PoolMaintainer(Service):
     def _pause_s(self) -> float | None:
         """Seconds until something is due by itself; None: an idle pool has no timer (I13)."""
         pauses, now_s = [self._security_groups.next_retry_s()], self._clock.monotonic()
-        pauses += [self._branches.next_s()] if self._branches is not None else []
+        pauses += [self._branches.next_s()] if self._branches else []
         fault = self._refused.refusal(FAULT)
         if fault is not None:
             pauses.append(fault.left_s)
@@ -410,6 +410,6 @@ class PoolMaintainer(Service):
             status = PoolStatus(generation, sentence, str(blocked), deadline, blocked.next_step, kind=blocked.kind)
         if decided is not None:
             status = replace(status, excess_count=decided.excess_count, kept=decided.kept)
-        if sentence != self._demand.status().sentence:
+        if sentence != self._demand.status.sentence:
             log.info("pool plan=%s", sentence)
         self._demand.publish(status)

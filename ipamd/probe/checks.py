@@ -108,12 +108,12 @@ CHECKS = (
 """All; the first is answered before the first step."""
 
 NOT_PROBED = (
-    ("order of the checks of capacity and token", "needs a full subnet"),
-    ("codes for a full or fragmented subnet", "needs a full or fragmented subnet"),
-    ("AttachmentLimitExceeded, with volumes in the slots", "needs all slots of the instance"),
-    ("codes for throttling", "needs the account's budget, which others share"),
-    ("another ENI at the device index", "needs a second ENI"),
-    ("frozen instance metadata", "needs many quick changes, and may stay frozen"),
-    ("forced detach", "may leave metadata wrong until the instance is stopped"),
+    "order of the checks of capacity and token: needs a full subnet",
+    "codes for a full or fragmented subnet: needs a full or fragmented subnet",
+    "AttachmentLimitExceeded, with volumes in the slots: needs all slots of the instance",
+    "codes for throttling: needs the account's budget, which others share",
+    "another ENI at the device index: needs a second ENI",
+    "frozen instance metadata: needs many quick changes, and may stay frozen",
+    "forced detach: may leave metadata wrong until the instance is stopped",
 )
 """What the probe leaves alone, and why."""

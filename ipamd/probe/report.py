@@ -36,7 +36,7 @@ def as_dict(subject: Subject) -> dict[str, Any]:
         "checks": [
             {**check._asdict(), **subject.findings[check.name]._asdict()} for check in CHECKS if check.name in subject.findings
         ],
-        "not_probed": [{"what": what, "why": why} for what, why in NOT_PROBED],
+        "not_probed": NOT_PROBED,
         "left_over": [one._asdict() for one in subject.left_over],
         "answers": [
             {
@@ -69,7 +69,7 @@ def markdown(report: dict[str, Any]) -> str:
     if is_real:
         keys = ("name", "verdict", "assumption", "expected", "observed")
         parts.append("## Checks\n\n" + _table(tuple(map(str.capitalize, keys)), _cells(report["checks"], keys)))
-        parts.append("## Not probed\n\n" + _table(("What", "Why"), _cells(report["not_probed"], ("what", "why"))))
+        parts.append("\n- ".join(["## Not probed\n", *NOT_PROBED]))
         parts.append("## Calls\n\n" + _table(("No.", "At, s", "Took, ms", "API", "About", "Answer"), _calls(report)))
         parts.append("Open an issue with this report: it turns unknowns of docs/assumptions.md into facts.")
     return "\n\n".join(parts)

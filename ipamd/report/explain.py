@@ -122,7 +122,7 @@ def _what_next(sources: Sources, row: Address) -> list[str]:
         left = (row.cooling_until - sources.clock.now()).total_seconds()
         return [f"it is free again in {max(left, 0):.0f} s, once its link is gone (I4, I8)"]
     if row.state is AddressState.QUARANTINED:
-        verdicts = sources.quarantined(row.address) if sources.quarantined is not None else []
+        verdicts = sources.quarantined(row.address) if sources.quarantined else []
         return [
             "it is not assigned until runtime and kernel agree on it; they are compared at every complete CRI list",
             *verdicts,

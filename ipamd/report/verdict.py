@@ -161,7 +161,7 @@ def facts(sources: Sources) -> Facts:
     known = health.conditions_since()
     conditions, since = {name: one.text for name, one in known.items()}, {name: one.since for name, one in known.items()}
     if is_ready and not count:
-        conditions[POOL] = f"pool: no address is assignable: {sources.demand.status().cause(delay(sources.ec2, sources.clock))}"
+        conditions[POOL] = f"pool: no address is assignable: {sources.demand.status.cause(delay(sources.ec2, sources.clock))}"
         since[POOL] = max((row.since for row in datastore.addresses()), default=now)  # no row has changed since it became so
     disks = {name: one.disk for name, one in known.items()}
     if SQLITE in conditions.get(POOL, ""):  # what the pool could not record is why it is empty

@@ -99,7 +99,7 @@ class IntrospectionServicer:
             pb.GetStatusReply,
             known,
             sources,
-            instance_id=identity.instance_id if identity is not None else "",
+            instance_id=identity.instance_id if identity else "",
             alive=True,
             ready=known.is_ready,
             uptime_s=health.uptime_s(),
@@ -129,7 +129,7 @@ class IntrospectionServicer:
             owed_count=len(sources.owed()),
             branches=self._branches(),
             cloud=sources.cloud(),
-            last_error=health.last_error(),
+            last_error=health.last_error,
         )
 
     def _branches(self) -> pb.Branches:
@@ -234,7 +234,7 @@ class IntrospectionServicer:
 
     def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self.sources
-        counts, limits, status = sources.datastore.counts(), sources.pool.limits, sources.demand.status()
+        counts, limits, status = sources.datastore.counts(), sources.pool.limits, sources.demand.status
         return answer(
             pb.Pool,
             status,

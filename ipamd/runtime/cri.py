@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from grpc import _common
 
+from ipamd.grpc_client import MAX_ANSWER_BYTES, open_channel, status
 from ipamd.model.branch import ANNOTATION_MAX, POD_ENI
 from ipamd.model.errors import EventsUnsupportedError, IpamError, RuntimeUnreachableError
 from ipamd.model.ids import CONTAINER_ID_MAX, parse_container_id
@@ -48,30 +48,8 @@ Source: https://kubernetes.io/docs/setup/production-environment/container-runtim
 and some node images keep it as a link.
 """
 
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""Ours: four times 16 MiB, containerd's default limit of a gRPC message, for nodes where the limit was raised."""
-
-TEXT_MAX = 500
-"""Characters of the runtime's own text that are quoted. Ours."""
-
 PROBE_TIMEOUT_S = 2.0
 """Ours: a runtime answers Version from memory in under a millisecond; a candidate that takes longer is not serving."""
-
-OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    # Without it grpc sends the socket's path as authority, and Go's HTTP/2 server refuses that: it is no host name.
-    ("grpc.default_authority", "localhost"),
-    # Back-off belongs to the subchannel: an earlier failed probe must not delay a call of another channel.
-    ("grpc.use_local_subchannel_pool", 1),
-    # Reconnect soon after the runtime restarted: the default back-off grows to two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-
-WAIT_SLICE_S = 5.0
-"""How long grpcio's own waits sleep without looking up. It looks up every 0.1 s, so that a main thread that waits hears signals
-(https://github.com/grpc/grpc/issues/19464); ours waits elsewhere, and is woken for what comes. Ten looks a second for a stream on
-which nothing happens were a quarter of the daemon's CPU time at idle. Ours: as often as other loops turn."""
 
 
 def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:
@@ -93,15 +71,9 @@ def choose_socket(configured: str, candidates: tuple[str, ...]) -> str:
     raise _nobody(problems)
 
 
-def open_channel(path: str) -> grpc.Channel:
-    """Make a channel to a Unix socket; it connects at the first call and reconnects after the runtime restarted."""
-    _common.MAXIMUM_WAIT_TIMEOUT = WAIT_SLICE_S  # not part of grpcio's API; where it is not read, waits are as they were
-    return grpc.insecure_channel(f"unix:{path}", options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), *OPTIONS])
-
-
 def unreachable(error: grpc.RpcError, *, call: str, socket: str) -> RuntimeUnreachableError:
     """Convert a gRPC error into our error: why the call gave no complete answer."""
-    code, text = _status(error)
+    code, said = status(error)
     if code is grpc.StatusCode.UNIMPLEMENTED and call == "GetContainerEvents":
         return EventsUnsupportedError(
             f"the runtime at {socket} does not know {call}", details="re-listing takes its place (containerd < 1.7)"
@@ -113,12 +85,12 @@ def unreachable(error: grpc.RpcError, *, call: str, socket: str) -> RuntimeUnrea
         )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return RuntimeUnreachableError(
-            f"the answer of the container runtime at {socket} to {call} is larger than {MAX_MESSAGE_BYTES >> 20} MiB",
-            details=f"{text}; remove exited sandboxes; nothing is freed until a whole list fits",
+            f"the answer of the container runtime at {socket} to {call} is larger than {MAX_ANSWER_BYTES >> 20} MiB",
+            details=f"{said}; remove exited sandboxes; nothing is freed until a whole list fits",
         )
     return RuntimeUnreachableError(
         f"the container runtime at {socket} did not answer {call}",
-        details=f"{code.name}: {text}; nothing is freed until it answers",
+        details=f"{said}; nothing is freed until it answers",
     )
 
 
@@ -143,15 +115,8 @@ def _probe(path: str) -> str:
         try:
             stub.Version(cri_pb2.VersionRequest(version="v1"), timeout=PROBE_TIMEOUT_S)
         except grpc.RpcError as error:
-            code, text = _status(error)
-            return f"{code.name}: {text}"
+            return status(error)[1]
     return ""
-
-
-def _status(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
-    # At run time every RpcError of a call is also a grpc.Call; the type stubs do not know that.
-    status: Any = error
-    return status.code(), printable(status.details() or "no text", most=TEXT_MAX)
 
 
 CALL_TIMEOUT_S = 10.0

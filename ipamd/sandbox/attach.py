@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -225,12 +225,8 @@ class AttachService(Service):
         self._policy = policy
         self._branches = branches
         self.replayed_count = 0
-        self._pool_empty: Counter[Blocked] = Counter()
+        self.pool_empty: Counter[Blocked] = Counter()
         self._places = threading.BoundedSemaphore(waiting_limit)
-
-    def pool_empty_counts(self) -> Mapping[Blocked, int]:
-        """ADDs that were refused for lack of an address, by what kept the pool from growing."""
-        return dict(self._pool_empty)
 
     def attach_sandbox(self, request: AttachRequest, *, deadline: Deadline, steps: Steps) -> Attachment:
         """Attach one interface of one sandbox.
@@ -404,7 +400,7 @@ class AttachService(Service):
         try:
             while True:
                 # Read before trying, so that a change after this point ends the wait below at once.
-                supply, status = self._demand.supply_count(), self._demand.status()
+                supply, status = self._demand.supply_count, self._demand.status
                 try:
                     return self._take(key, egress)
                 except PoolEmptyError as empty:
@@ -426,13 +422,13 @@ class AttachService(Service):
         try:
             return self._datastore.reserve(key, egress=egress)
         except EgressEmptyError:
-            self._pool_empty[Blocked.EGRESS] += 1
+            self.pool_empty[Blocked.EGRESS] += 1
             raise
 
     def _refusal(self, key: AttachmentKey, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None) -> PoolEmptyError:
         """The cause that the pool published, and a next step that helps against it (I14)."""
         kind = self._delay() if status.kind is Blocked.GROWING else status.kind
-        self._pool_empty[kind] += 1
+        self.pool_empty[kind] += 1
         cause = status.shortage(kind)
         step = status.next_step or ("" if cooled_s is not None else "retry; `ipamctl status` shows the pool loop")
         if cooled_s is not None:

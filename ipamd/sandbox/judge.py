@@ -99,7 +99,7 @@ class SandboxJudge(Service):
         `is_datastore_whole`: no ADD is under way, and the datastore has the row of every ADD that was answered. `is_unpromised`: so
         it was when this veth was first judged; its address has been quarantined since, because the kernel refused to remove it.
         """
-        container_id = veth.key.container_id if veth.key is not None else ""
+        container_id = veth.key.container_id if veth.key else ""
         is_whole = is_datastore_whole and (listed is not None or not veth.is_branch)
         record = Record.NEVER_PROMISED if is_unpromised else self._record_of(veth, is_datastore_whole=is_whole)
         with self._lock:
@@ -179,7 +179,7 @@ class SandboxJudge(Service):
         """
         if veth.key and self._datastore.is_tombstoned(veth.key):
             return Record.DELETED
-        row = self._datastore.address(veth.address) if veth.address is not None else None
+        row = self._datastore.address(veth.address) if veth.address else None
         if row and row.state is AddressState.QUARANTINED:
             return Record.QUARANTINED
         is_unowned = row is not None and row.state in (AddressState.FREE, AddressState.COOLING)

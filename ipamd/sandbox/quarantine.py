@@ -104,10 +104,10 @@ class QuarantineService(Service):
 
         One that an ADD is just making is left alone, and so is one whose sandbox is wired and not recorded. Returns: how many.
         """
-        used = {veth.address for veth in survey.firsts if not veth.is_dying}
+        used = {veth.address for veth in survey.firsts if veth.address and not veth.is_dying}
         count = 0
         for link in survey.vlans:
-            if link.address is None or link.branch is None or link.is_dying or link.address in used:
+            if link.branch is None or link.is_dying or link.address in used:
                 continue
             try:
                 with self._locks.hold(name_key(link.name), "RESOLVE", Deadline.after(self._clock, 0.0)):

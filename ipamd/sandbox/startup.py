@@ -259,10 +259,6 @@ class SpooledDeletes(Service):
         self._detach = detach
         self._odd = OddObjects(context.health, work="spooled DELs")
 
-    def pending_count(self) -> int:
-        """How many DELs wait on disk."""
-        return self._spool.pending_count()
-
     def replay(self, *, deadline: Deadline) -> int:
         """Carry out every spooled DEL. The socket must be listening already, so that no plugin spools one unseen.
 

@@ -40,21 +40,17 @@ class CurrentSettings:
     """Holds one generation of settings and replaces it as a whole. Read by any thread; changed by one, that of `ipamd/reload.py`.
 
     A field that is not live keeps its value of the start, so that no two parts of the daemon ever go by different values of it.
+    `generation`: the settings in force, their number, and what waits for a restart, of one instant.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._generation = Generation(1, settings)
+        self.generation = Generation(1, settings)
         self._followers: list[Callable[[Settings, Settings], None]] = []
 
     @property
     def now(self) -> Settings:
         """The settings in force."""
-        return self._generation.settings
-
-    @property
-    def generation(self) -> Generation:
-        """The settings in force, their number, and what waits for a restart, of one instant."""
-        return self._generation
+        return self.generation.settings
 
     def follow(self, part: Callable[[Settings], T], follower: Callable[[T], None]) -> None:
         """Tell `follower` what `part` is whenever it has changed, in the thread that changes it and in the order of these calls."""
@@ -71,7 +67,7 @@ class CurrentSettings:
         Returns: what changed; nothing at all is no new generation.
         Raises: SettingsError if what would be in force contradicts itself, because a part of it waits for a restart.
         """
-        before = self._generation
+        before = self.generation
         settings = before.settings
         taken: list[str] = []
         waiting: list[str] = []
@@ -92,7 +88,7 @@ class CurrentSettings:
             )
         if not taken and change.needs_restart == before.needs_restart:
             return change
-        self._generation = Generation(before.number + 1, settings, change.needs_restart)
+        self.generation = Generation(before.number + 1, settings, change.needs_restart)
         for told in self._followers if taken else ():
             try:
                 told(before.settings, settings)

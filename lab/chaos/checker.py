@@ -188,11 +188,14 @@ class Checker:
         is_hit = round_.takes.hit(record.node, record.address, record.created_at_s)
         lost_at = round_.after.lost_at.get(record.node, -1.0)
         # Nothing tells on which ENI its address was: it is quarantined, without a row, and what is taken of its wiring stays away.
-        is_unplaced = is_hit and lost_at > record.created_at_s and record.sandbox_id not in (seen.rows or {})
+        # Of one with a branch the VLAN link tells it, which chaos took since its row was seen.
+        row_seen_at = self._row_seen_at.get(record.sandbox_id, -1.0)
+        is_nameless = bool(record.vlan) and row_seen_at <= state.damaged.get(record.address, -2.0)
+        is_unplaced = (is_hit or is_nameless) and lost_at > record.created_at_s and record.sandbox_id not in (seen.rows or {})
         if not is_unplaced:
             yield from _with_egress(record, seen, patience, is_demanded=state.has_egress)
             yield from _led_to(record, veth, seen.kernel, patience)
-        if record.address in round_.silent and not is_hit:
+        if record.address in round_.silent and not (is_hit or is_unplaced):
             yield from patience.claim("I2", subject, "it does not answer from the VPC", SILENT_S)
         if record.sandbox_id in round_.mute:
             yield from _mute(subject, patience, state)

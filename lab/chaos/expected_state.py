@@ -106,9 +106,13 @@ class ExpectedState:
             lost_at = self._lost_at.get(record.node, -1.0)
         takes = self.book.takes()
         for other in others:
-            if other.node != record.node and any(takes.hit(one.node, one.address, one.created_at_s) for one in (other, record)):
+            # Other hands took it from one node, and EC2 gave it to the other: neither daemon could know yet. Or EC2 gave it to the
+            # same one, which knows nothing of a sandbox that ended after its datastore was lost: what EC2 just gave has no past.
+            is_forgotten = other.removing_at_s is not None and other.created_at_s < lost_at
+            may_be = other.node != record.node or is_forgotten
+            if may_be and any(takes.hit(one.node, one.address, one.created_at_s) for one in (other, record)):
                 self.doubled.append(f"{record.address}: {other.node}/{other.pod} had it, given to {record.node}/{record.pod}")
-                continue  # other hands took it from one node, and EC2 gave it to the other: neither daemon could know yet
+                continue
             self._judge(record.address, record, other, lost_at)
         for other in beside:
             self._judge(record.egress, record, other, lost_at)

@@ -4,7 +4,7 @@
 
 The kernel has no namespace for CLOCK_REALTIME, and the machine's own clock must not be stepped. libfaketime 0.9.10
 (Debian bookworm) was tried and rejected: with Python 3.11 and a faked wall clock only, every time.sleep fails with EINVAL. All of
-ipamd reads time through one class (ipamd/core/clock.py), so this entry point replaces its methods; production code is not involved.
+ipamd reads time through one class (ipamd/core/deadline.py), so this entry point replaces its methods; production code is not involved.
 What this does not step: time stamps in log lines, gRPC's own timers, signatures of requests to EC2 (none decides anything).
 """
 
@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ipamd import daemon
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from lab.node.vlan_standin import VlanStandIn
 
 OFFSET_PATH = Path("/run/chaos-clock")  # in the node, whose /run is its own

@@ -12,9 +12,11 @@ with the ports the nodes' interfaces.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 
@@ -263,20 +265,22 @@ class Fabric:
         if plug.told is None:
             return
         name = port.port_name(plug.eni.eni_id)
+        node, trunk_index = self._state.netns_of.get(plug.instance_id), 0
         if plug.eni.interface_type == "trunk":
             self._cut_branches(plug)
+            with suppress(OSError):  # the node may have lost the link by itself
+                trunk_index = node.call(lambda: socket.if_nametoindex(port.interface_name(plug.eni))) if node is not None else 0
         source_check.change(self._netns, name, added=(), removed=plug.told)
         self._netns.ip([f"link del {name}"])
         plug.told = None
+        if node is not None and trunk_index:
+            node.call(lambda: vlan.lose_all(trunk_index))
 
     def _cut_branches(self, trunk: _Plug) -> None:
-        """As the kernel does on both sides: the links on a trunk go with it."""
+        """As the kernel does on the VPC's side: the links on a trunk go with it. On the node's they do after it (`vlan.lose_all`)."""
         for plug in self._state.plugs.values():
             if plug.eni.association is not None and plug.eni.association.trunk_id == trunk.eni.eni_id:
                 self._cut(plug)
-        node = self._state.netns_of.get(trunk.instance_id)
-        if node is not None:
-            node.call(lambda: vlan.lose_all(port.interface_name(trunk.eni)))
 
 
 def _networks(addresses: tuple[Address, ...], prefixes: tuple[Network, ...]) -> frozenset[Network]:

@@ -26,12 +26,13 @@ PEER, UNFINISHED = "q", "n"
 """How the names of the veth's other end, and of a link that is not finished, begin."""
 
 
-def make(trunk: str, name: str, vlan: int, *, mac: str = "") -> int:
+def make(trunk: str, name: str, vlan: int, *, mac: str = "", group: int = 0) -> int:
     """Make a link, which is down. Whoever dies in here leaves no link of that name, and the next call removes what is left.
 
     Args:
         trunk: name of the link that carries the tagged frames.
         mac: of the new link, by default the kernel's choice; its MTU is the trunk's.
+        group: that it is in from the beginning.
     Returns: its index. Raises: FileExistsError if the name, or the ID on this trunk, is taken; FabricError.
     """
     trunk_index = socket.if_nametoindex(trunk)
@@ -41,7 +42,7 @@ def make(trunk: str, name: str, vlan: int, *, mac: str = "") -> int:
     if _index(name) or _index(peer):
         raise FileExistsError(errno.EEXIST, f"{os.strerror(errno.EEXIST)}: {name}, VLAN ID {vlan} on {trunk}")
     mtu, address = _mtu(trunk), f" address {mac}" if mac else ""
-    _ip(f"link add {unfinished} mtu {mtu}{address} type veth peer name {peer} mtu {mtu}")
+    _ip(f"link add {unfinished} mtu {mtu}{address} group {group} type veth peer name {peer} mtu {mtu}")
     _set(f"ipv6/conf/{peer}/disable_ipv6", "1")
     # The first frame after the link goes up may be lost by a veth, which no real VLAN link does (port.interface_sysctls).
     _set(f"ipv4/neigh/{unfinished}/retrans_time_ms", "100")
@@ -56,10 +57,13 @@ def make(trunk: str, name: str, vlan: int, *, mac: str = "") -> int:
     return socket.if_nametoindex(name)
 
 
-def lose_all(trunk: str) -> None:
-    """Remove the links of a trunk, as the kernel does when the trunk's link goes."""
-    ending = f"-{socket.if_nametoindex(trunk)}"
-    _ip(*(f"link del {name}" for _, name in socket.if_nameindex() if name.startswith(PEER) and name.endswith(ending)))
+def lose_all(trunk_index: int) -> None:
+    """Remove the links of a trunk whose link has gone, as the kernel does. While it is there another may be made on it meanwhile."""
+    ending = f"-{trunk_index}"
+    for _, name in socket.if_nameindex():
+        if name.startswith(PEER) and name.endswith(ending):
+            with suppress(FabricError):  # its other end has been removed meanwhile, and this one with it
+                _ip(f"link del {name}")
 
 
 def _hang(ifindex: int, program: int, *, name: str, priority: int) -> None:

@@ -81,9 +81,17 @@ class CriClient:
         return str(answer.pod_sandbox_id)
 
     def stop(self, sandbox_id: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Stop a sandbox: CNI DEL, then its processes; repeatable."""
+        """Stop a sandbox: CNI DEL, then its processes; repeatable. One that the runtime does not know has been removed.
+
+        A removal whose answer was lost has taken effect. Source: kubernetes pkg/kubelet/kuberuntime/kuberuntime_manager.go, which
+        takes NotFound for done.
+        """
         request = cri_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox_id)
-        _call(f"stop sandbox {sandbox_id}", self._runtime.StopPodSandbox, request, timeout_s)
+        try:
+            _call(f"stop sandbox {sandbox_id}", self._runtime.StopPodSandbox, request, timeout_s)
+        except SandboxError as error:
+            if not isinstance(error.__cause__, grpc.RpcError) or error.__cause__.code() is not grpc.StatusCode.NOT_FOUND:
+                raise
 
     def remove(self, sandbox_id: str, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         """Remove a sandbox, stopping it first if need be; repeatable."""

@@ -36,7 +36,7 @@ SHIPPED_PYTHON = {"PYTHONOPTIMIZE": "2", "PYTHONNODEBUGRANGES": "1"}
 BYTECODE = REPOSITORY / "build" / "bytecode"
 """Of these options: beside the checkout's own, so that neither takes the other's for its own."""
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 90.0
 END_TIMEOUT_S = 20.0
 POLL_S = 0.02
 LOG_LINES = 30

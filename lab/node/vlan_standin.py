@@ -10,6 +10,7 @@ import socket
 import sys
 
 from ipamd import daemon
+from ipamd.kernel import uapi
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import MacAddress
 from lab.fabric import vlan as stand_in
@@ -22,7 +23,7 @@ class VlanStandIn:
     def make(self, name: str, *, vlan: int, parent: int, mac: MacAddress) -> bool:
         """See the port."""
         try:
-            stand_in.make(socket.if_indextoname(parent), name, vlan, mac=mac)
+            stand_in.make(socket.if_indextoname(parent), name, vlan, mac=mac, group=uapi.MAKING_GROUP)
         except FileExistsError:
             return False
         except (FabricError, OSError) as error:

@@ -182,7 +182,7 @@ def after_release(rig: Rig) -> None:
     """The pool comes to its target; the sandbox keeps its address, and no ENI is left at EC2."""
     rig.assert_sound(expected=1)
     assert rig.lab.ping(source="host-a", targets=rig.attachments().values())[rig.attachments()["victim"]]
-    wait_until(lambda: rig.pool()["total_count"] == 3, what="at its target", timeout_s=30)
+    wait_until(lambda: rig.pool()["total_count"] == 3, what="at its target", timeout_s=120)
     ours = [eni for eni in rig.lab.vpc.enis() if eni.description == f"aws-K8S-{rig.node.instance_id}"]
     assert len(ours) + 1 == rig.pool()["eni_count"], "I9: what is left at EC2 is known"
 

@@ -164,6 +164,7 @@ def test_while_a_start_removes_what_is_left(node: FakeNode, at: str) -> None:
     if at == "adopt.vlan-removed":
         node.wiring.leave_vlan(7, IPv4Address("10.0.129.77"))
         node.wiring.leave_vlan(9, IPv4Address("10.0.129.79"))
+        node.wiring.leave_vlan(11, None, is_ours=True)
         node.crash()
     else:
         killed(node, "attach.wired", lambda: add(node, "a", pod=POD))

@@ -22,7 +22,7 @@ from ipamd.model.aws_node import Led
 from ipamd.model.branch import Branch, encode_link_alias
 from ipamd.model.eni import MAIN_TABLE
 from ipamd.model.errors import BranchPendingError, IpamError, KernelDumpError, NetnsError, WiringError
-from ipamd.model.family import Family, IpAddress
+from ipamd.model.family import IPV4, Family, IpAddress
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.kernel import (
     BranchRoute,
@@ -351,13 +351,16 @@ class FakeWiring:
             self._drop_vlan(branch, address)
         return address
 
-    def leave_vlan(self, vlan: int, address: IpAddress | None, *, eni_id: str = "eni-0aaa", is_strict: bool = True) -> None:
-        """A VLAN link is there that nobody has just made; without an address it is another software's."""
+    def leave_vlan(
+        self, vlan: int, address: IpAddress | None, *, eni_id: str = "eni-0aaa", is_strict: bool = True, is_ours: bool = False
+    ) -> None:
+        """A VLAN link is there that nobody has just made; without an address it is another software's, or ours if it `is_ours`."""
         mac, gateway = MacAddress("02:00:00:00:88:88"), address
-        branch = Branch(vlan, mac, gateway, is_strict) if gateway else None
+        branch = Branch(vlan, mac, gateway or IPV4.gateway, is_strict) if gateway or is_ours else None
         alias = encode_link_alias(address, EniId(eni_id), branch) if address and branch else ""
         name = f"vlan.eth.{vlan}"
-        self.vlans[vlan] = VlanLink(name, 700 + vlan, vlan, mac, alias, 3, False, True, address, EniId(eni_id), branch)
+        link = VlanLink(name, 700 + vlan, vlan, mac, alias, 3, False, True, address, EniId(eni_id), branch)
+        self.vlans[vlan] = link
 
     def tear_vlan(self, vlan: int) -> None:
         """Somebody deletes a VLAN link; the kernel's notification of it is lost."""

@@ -27,7 +27,7 @@ def _helm(*words: str, values: dict[str, Any] | None = None, folder: Path) -> su
     file = folder / "values.json"
     file.write_text(json.dumps(values or {}))
     command = [str(HELM), *words, "--namespace", "kube-system", "--values", str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={"HOME": str(folder)})
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env={"HOME": str(folder)})
 
 
 def _rendered(folder: Path, values: dict[str, Any] | None = None, *, release: str = "vpc-ipamd") -> dict[str, dict[str, Any]]:

@@ -34,7 +34,7 @@ def test_no_log_line_at_idle() -> None:
         before = quiet_log(made, made.driver.run_dir / "served")
         until = time.monotonic() + IDLE_S
         while time.monotonic() < until:
-            assert made.node.cri.network_problem(timeout_s=60) == ""
+            assert made.node.cri.network_problem(timeout_s=120) == ""
             assert probe(made, "/healthz", "/readyz") == [200, 200]
             time.sleep(STATUS_S)
         assert made.driver.log_text()[len(before) :] == ""

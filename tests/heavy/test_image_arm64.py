@@ -189,11 +189,13 @@ def test_the_daemon_refuses_a_wrong_setting(rootfs: Path) -> None:
 
 
 def test_the_daemon_comes_alive(rootfs: Path) -> None:
-    """Datastore and socket are there. QEMU passes no netfilter sockets on, so it gets no further; `test_a_whole_machine` does."""
+    """Datastore and socket are there. QEMU passes no netfilter sockets on, so it gets no further; `test_a_whole_machine` does.
+
+    libnftables ends the process then, so the socket stays. Were it told to end (TERM), it would remove the socket.
+    """
     done = _run(
         rootfs,
-        "timeout",
-        "60",
+        *("timeout", "--signal=KILL", "280"),
         "ipamd",
         CRI_SOCKET="off",
         AWS_EC2_METADATA_SERVICE_ENDPOINT="http://127.0.0.1:9",

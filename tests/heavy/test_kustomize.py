@@ -30,7 +30,7 @@ FOLDERS = ["base", "sweeper", "monitoring", *(f"overlays/{path.name}" for path i
 def _rendered(which: str, folder: str) -> str:
     if not RENDERERS[which][0]:
         pytest.skip("no kubectl on this machine")
-    done = subprocess.run([*RENDERERS[which], str(MANIFESTS / folder)], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*RENDERERS[which], str(MANIFESTS / folder)], check=True, capture_output=True, text=True, timeout=120)
     assert done.stderr == ""  # what is deprecated is said there
     return done.stdout
 

@@ -97,7 +97,7 @@ class Desk:
         }
         done = subprocess.run(
             ["/bin/sh", "-c", filled(command, WORDS)],
-            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=60, check=False,
+            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout

@@ -33,7 +33,7 @@ BOOT_TIMEOUT_S = 300
 
 def libraries(*programs: Path) -> set[Path]:
     """What the loader adds to programs."""
-    shown = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False, timeout=60).stdout
+    shown = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False, timeout=120).stdout
     return {Path(word) for line in shown.splitlines() for word in line.split() if word.startswith("/") and not word.endswith(":")}
 
 
@@ -62,7 +62,7 @@ def test_our_messages_and_a_real_kernel(tmp_path: Path) -> None:
     root, image = tmp_path / "root", tmp_path / "initrd"
     root.mkdir()
     root_of_machine(root)
-    listed = subprocess.run(["find", ".", "-print0"], cwd=root, capture_output=True, check=True, timeout=60).stdout
+    listed = subprocess.run(["find", ".", "-print0"], cwd=root, capture_output=True, check=True, timeout=120).stdout
     with image.open("wb") as file:
         command = ["cpio", "--null", "--create", "--format=newc", "--quiet"]
         subprocess.run(command, cwd=root, input=listed, stdout=file, check=True, timeout=120)

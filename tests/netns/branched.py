@@ -42,8 +42,9 @@ class Node:
         """Another adapter on the same host."""
         families = (self.world.family,)
         return KernelWiring(
-            self.world.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, vlan_links=self.links
-        )
+            self.world.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, vlan_links=self.links,
+            looker=self.world.hostnet.looker,
+        )  # fmt: skip
 
     def add_trunk(self, port):
         """Its link; `port`: of the VPC."""

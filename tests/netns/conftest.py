@@ -77,7 +77,7 @@ class Space:
         assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
         fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         assert os.fstat(fd).st_ino != ROOT_NETNS
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=10)
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True, timeout=120)
         return fd
 
     @property
@@ -87,7 +87,7 @@ class Space:
 
     def call(self, function, *args, **named):
         """Run a function inside."""
-        return self._thread.submit(function, *args, **named).result(timeout=90)
+        return self._thread.submit(function, *args, **named).result(timeout=300)
 
     def submit(self, function, *args):
         """Start a function inside."""
@@ -96,7 +96,7 @@ class Space:
     def sh(self, command):
         """Run a command line inside; its output."""
         done = self.call(
-            lambda: subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+            lambda: subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=240, check=False)
         )
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout

@@ -45,10 +45,12 @@ def rules_of(node):
 
 
 def lines(node):
-    """What a wiring could leave behind, line by line, but for what eth0 has: the kernel takes its time with that's own address."""
+    """What a wiring could leave behind, line by line, but for what eth0 has, and links' own addresses: the kernel takes its time
+    with these, and a link that is left shows itself.
+    """
     found = node.host.snapshot()
     return {
-        what: [one for one in (text.splitlines() if what != "link" else text) if "eth0" not in one]
+        what: [one for one in (text.splitlines() if what != "link" else text) if "eth0" not in one and "fe80::" not in one]
         for what, text in found.items()
     }
 
@@ -174,13 +176,45 @@ def test_what_is_in_the_way(node):
 
 
 @EACH_MODE
-def test_a_default_route_of_others_in_the_table(node, is_strict):
-    """Another program has the table (strongSwan's is 220, which VLAN 120 means): refused and undone, and its route stays."""
-    node.host.sh(node.world.words("ip link set eth1 up; ip link set eth2 up; ip route add default dev eth1 table 220"))
+@pytest.mark.parametrize("is_looked_at", [False, True])
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        "route add default dev eth1 table 220",
+        "route add {there} dev eth1 table 220",
+        "route add unreachable {there} table 220",
+        "rule add prio 220 lookup 220",
+        "rule add prio 99 from {there} lookup 220",
+        "rule add prio 1000 iif eth1 lookup 220",
+    ],
+)
+def test_another_program_has_the_table(node, vpc_address, theirs, is_looked_at, is_strict):
+    """strongSwan's is 220, which VLAN 120 means, and its rule is there without a route: refused and undone, and theirs stays."""
+    ip = f"ip {node.world.dash}"
+    node.host.sh(f"ip link set eth1 up; ip link set eth2 up; {ip} {theirs.format(there=vpc_address)}")
+    if is_looked_at:
+        node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
     before = lines(node)
-    with pytest.raises(WiringError):
+    with pytest.raises(WiringError, match=r"another program uses table 220: (rule \d+|a route to)"):
         node.wiring.wire(node.spec(node.world.space(), vlan=120, is_strict=is_strict))
     assert lines(node) == before
+    node.add(vlan=7, is_strict=is_strict)
+
+
+@EACH_MODE
+def test_what_earlier_sandboxes_left_in_the_table_is_no_other_programs(node, is_strict):
+    """The pod's next sandbox has the same ID, and may come before the other's routes are gone."""
+    _, spec = node.add(vlan=120, is_strict=is_strict)
+    node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    node.wiring.mark_for_deletion(
+        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, key=spec.key, branch=spec.branch,
+        is_source_checked=True,
+    )  # fmt: skip
+    node.wiring.sweep()
+    pod = node.world.space()
+    again = node.spec(pod, vlan=120, is_strict=is_strict, container="again")
+    node.wiring.wire(again)
+    assert node.wiring.check(again) == []
 
 
 def test_stale_rules_of_the_names_go(node):

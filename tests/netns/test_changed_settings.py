@@ -264,7 +264,7 @@ def test_a_pass_beside_a_change_calls_nothing_a_repair(node):
             node.hostnet.use(NetworkConfig(external_snat=number % 3 == 0, external_service_cidrs=cidrs), identity)
     finally:
         ended.set()
-        passes.join(timeout=30)
+        passes.join(timeout=120)
     assert [one for one in said if isinstance(one, Repaired)] == []
     assert "198.51.100.39" in node.world.host.sh("ip rule")
     assert "snat" not in node.world.host.sh("nft list table ip vpc-ipamd")

@@ -150,7 +150,7 @@ def test_no_packet_is_lost_while_the_table_is_replaced(world):
             assert server.recv(16) == b"%d" % number
             if is_over.is_set():
                 break
-        thread.join(timeout=60)
+        thread.join(timeout=120)
         assert is_over.is_set()
         assert ear.heard(b"spoofed") == []
 

@@ -58,7 +58,7 @@ print(json.dumps(said))
 def said() -> dict[str, list[object]]:
     """What a process of its own got for each call while its last descriptor was in use: the error's class and CNI code."""
     done = subprocess.run(
-        [sys.executable, "-c", CHILD], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", CHILD], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))

@@ -84,7 +84,7 @@ def test_many_threads_change_at_once(world):
     gate = threading.Barrier(count)
 
     def work(number: int) -> int:
-        gate.wait(timeout=20)
+        gate.wait(timeout=120)
         rules = [(table, IPv4Address("10.0.1.0") + number) for table in (10203, 10204)]
         for _ in range(rounds):
             carry_out(world, *(messages.add_rule(32765, table=t, source=a) for t, a in rules))
@@ -92,7 +92,7 @@ def test_many_threads_change_at_once(world):
         return os.stat(OWN_NETNS).st_ino
 
     with ThreadPoolExecutor(count) as threads:
-        assert set(threads.map(work, range(count), timeout=60)) == {home}
+        assert set(threads.map(work, range(count), timeout=120)) == {home}
     found = sorted((one["src"], one["table"]) for one in world.host.ip("rule") if one["priority"] == 32765)
     assert found == [(f"10.0.1.{number}", "10203") for number in range(count)]
     # A thread keeps no socket of its own: those that were open at once lie idle for the next change, two descriptors each.

@@ -22,14 +22,18 @@ TO_SECONDARY = "ip route add 10.0.1.20/32 dev p1; ip neigh add 10.0.1.20 dev p1 
 """A VPC delivers to the ENI that has the address and asks no host for it."""
 
 
-def udp_peer(server, server_address, client, client_address=""):
+LOST_S = 2.0
+"""How long a datagram is waited for that is to be lost: it takes a millisecond."""
+
+
+def udp_peer(server, server_address, client, client_address="", *, timeout_s=PATIENCE_S):
     """Send one datagram and its answer; what the server saw as the client's address. TimeoutError if it is lost."""
     with contextlib.ExitStack() as stack:
         bound = stack.enter_context(server.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        bound.settimeout(PATIENCE_S)
+        bound.settimeout(timeout_s)
         bound.bind((server_address, 4000))
         sender = stack.enter_context(client.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        sender.settimeout(PATIENCE_S)
+        sender.settimeout(timeout_s)
         if client_address:
             sender.bind((client_address, 0))
         sender.connect((server_address, 4000))
@@ -62,7 +66,7 @@ def test_packets_take_the_eni_of_their_address(world):
     # without the from-rule the same packet leaves by the primary ENI and is lost: the fabric does tell
     world.host.sh("ip rule del prio 1536")
     with pytest.raises(TimeoutError):
-        udp_peer(vpc, "10.0.77.7", on_secondary)
+        udp_peer(vpc, "10.0.77.7", on_secondary, timeout_s=LOST_S)
     assert world.wiring.repair([secondary])
     assert udp_peer(vpc, "10.0.77.7", on_secondary) == "10.0.1.20"
 

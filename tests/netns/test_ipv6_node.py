@@ -200,6 +200,7 @@ def test_an_eni_that_has_the_prefix_is_routed_and_no_other_one(world):
     prefixes = {}
     hostnet = KernelHostNetwork(world.netns, config=world.config, nft=world.nft, prefixes=lambda: prefixes, link_wait_s=0.1)
     hostnet.setup_node(world.identity())
+    wait_until(lambda: "tentative" not in world.host.sh("ip -6 addr show dev eth0"), what="its link-local address is its own")
     before = world.host.snapshot()
     other, absent = world.eni(), replace(world.eni(), mac=MacAddress("02:00:00:00:00:99"))
     for eni in (other, absent):

@@ -118,7 +118,7 @@ def test_lost_notifications_are_said(world, follower, monkeypatch):
     """I11: when the kernel's queue for us overflows, MISSED is announced: everything must be looked at again."""
     resume = threading.Event()
     real = NoticeSocket.take
-    monkeypatch.setattr(NoticeSocket, "take", lambda sock: (resume.wait(PATIENCE_S), real(sock))[1])
+    monkeypatch.setattr(NoticeSocket, "take", lambda sock: (resume.wait(10 * PATIENCE_S), real(sock))[1])
     flood = "".join(f"link set eth0 mtu {1400 + number % 50}\n" for number in range(1500))
     for _ in range(4):
         world.host.sh(f"printf '{flood.encode('unicode_escape').decode()}' | ip -batch -")

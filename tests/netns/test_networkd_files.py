@@ -60,7 +60,7 @@ def run(world, etc):
         world.wiring.wire(spec)
     command = ["unshare", "--mount", "sh", str(SCRIPT), str(etc), str(RUN_S)]
     done = world.host.call(
-        lambda: subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=20, check=False)
+        lambda: subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
     )
     assert "eth0: found matching network '/etc/systemd/network/05-primary.network'" in done.stdout, done.stdout[-3000:]
     return done.stdout, specs
@@ -99,7 +99,7 @@ def test_udev_understands_the_link_file(world, etc, planted):
     before = world.host.ip("link show enitest")
     command = ["unshare", "--mount", "sh", str(SCRIPT), str(etc), str(RUN_S), "udevadm", "test-builtin", "net_setup_link"]
     done = world.host.call(
-        lambda: subprocess.run([*command, "/sys/class/net/enitest"], capture_output=True, text=True, timeout=20, check=True)
+        lambda: subprocess.run([*command, "/sys/class/net/enitest"], capture_output=True, text=True, timeout=120, check=True)
     )
     assert f"ID_NET_LINK_FILE=/etc/systemd/network/{path.name}" in done.stdout + done.stderr
     assert bool(REJECTED.findall(done.stderr)) == bool(planted)

@@ -73,7 +73,7 @@ def run(world, script, tool):
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed")
     if world.host.call(
-        lambda: subprocess.run([tool, "-t", "nat", "-S"], capture_output=True, timeout=20, check=False)
+        lambda: subprocess.run([tool, "-t", "nat", "-S"], capture_output=True, timeout=120, check=False)
     ).returncode:
         pytest.skip(f"{tool} does not work on this kernel")
     world.host.sh(f"set -e; {script.format(t=tool)}")
@@ -133,7 +133,7 @@ def test_only_what_is_certain_is_told(world, tool):
 
 def test_firewalld(world):
     """Its forward chain ends in a reject for what no zone accepts."""
-    world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=FIREWALLD, text=True, timeout=20, check=True))
+    world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=FIREWALLD, text=True, timeout=120, check=True))
     (sentence,) = found(world)
     assert "inet firewalld filter_FORWARD" in sentence
     assert "firewall-cmd" in sentence
@@ -153,7 +153,7 @@ def by_calico(world, tool):
         argv, script = ["nft", "-f", "-"], "".join(nft_rules(family, WORKLOADS) for family in FAMILIES)
     else:
         argv, script = [f"{tool}-restore", "--noflush"], iptables_rules(WORKLOADS)
-    world.host.call(lambda: subprocess.run(argv, input=script, text=True, timeout=20, check=True))
+    world.host.call(lambda: subprocess.run(argv, input=script, text=True, timeout=120, check=True))
 
 
 @pytest.mark.parametrize("tool", BOTH)
@@ -269,7 +269,7 @@ def test_whose_packets_are_dropped(world, rule):
     for word, name in names.items():
         rule, expected = rule.replace(word, name), expected.replace(word, name)
     script = "add table inet mine; add chain inet mine out { type filter hook forward priority 10; }; add rule inet mine out "
-    world.host.call(lambda: subprocess.run(["nft", script + rule], timeout=20, check=True))
+    world.host.call(lambda: subprocess.run(["nft", script + rule], timeout=120, check=True))
     hostnet.reconcile(identity=world.identity(), enis=[], addresses=[spec.address])
     found = [
         one for one in hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address]) if "mine" in one.what
@@ -343,7 +343,7 @@ def test_a_large_table_of_others_costs_no_memory(world):
         lambda: subprocess.run(
             ["iptables-legacy-restore", "--noflush"],
             input="\n".join(["*nat", *rules, "COMMIT", ""]).encode(),
-            timeout=60,
+            timeout=120,
             check=True,
         )
     )
@@ -441,7 +441,7 @@ def test_dns_in_nftables_words(world, rule, is_blamed, hook):
         f"add table inet my\nadd set inet my ports {{ type inet_service; }}\n"
         f"add chain inet my out {{ type filter hook {hook} priority 0; }}\nadd rule inet my out {rule}\n"
     ).replace("; add rule", "\nadd rule")
-    world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=script, text=True, timeout=20, check=True))
+    world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=script, text=True, timeout=120, check=True))
     assert [("drops DNS queries" in one) for one in found(world)] == [True] * is_blamed
 
 
@@ -464,7 +464,7 @@ def test_whom_a_drop_on_a_device_cuts_off(world, hooked, devices, expected):
     world.host.sh("ip link add docker0 type bridge")
     devices = devices.replace("VETH", spec.host_veth)
     chain = f"chain y {{ type filter hook ingress {devices} priority 0; drop; }}"
-    world.host.call(lambda: subprocess.run(["nft", f"table {hooked} x {{ {chain}; }}"], timeout=20, check=True))
+    world.host.call(lambda: subprocess.run(["nft", f"table {hooked} x {{ {chain}; }}"], timeout=120, check=True))
     world.hostnet.reconcile(identity=world.identity(), enis=[])
     found = [one for one in world.hostnet.differences(identity=world.identity(), enis=[]) if " x y " in one.what]
     told = sorted((one.subject, one.what.split()[-1], one.is_cut) for one in found)

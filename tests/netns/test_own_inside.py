@@ -11,8 +11,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from ipamd.core.clock import SystemClock
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, Steps, SystemClock
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CheckFailedError
 from ipamd.model.family import IPV4

@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from ipamd.core.clock import SystemClock
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, Steps, SystemClock
 from ipamd.host import network as host_network
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.eni import InstanceLimits

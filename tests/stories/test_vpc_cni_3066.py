@@ -18,11 +18,13 @@ from pathlib import Path
 import pytest
 
 from ipamd.branch import hook
+from ipamd.core.health import Phase
 from ipamd.model.branch import Decision, Way, Wish
 from ipamd.model.errors import BranchPendingError
+from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
-from tests.stories.branches import add, node_with_trunk
+from tests.stories.branches import TRUNK_ENI, add, node_with_trunk
 
 
 @pytest.fixture
@@ -48,6 +50,49 @@ def test_where_waiting_tells_nothing_it_is_refused_with_the_cause(node: FakeNode
     with pytest.raises(BranchPendingError, match="control plane has not named it"):
         add(node, "a", pod="web-0")
     assert node.datastore.counts() == before
+
+
+@pytest.mark.parametrize("tells_later", [True, False], ids=["kubelet", "annotations"])
+@pytest.mark.parametrize("is_trunk_there", [True, False], ids=["trunk", "no trunk"])
+def test_an_add_waits_for_the_first_answer_of_ec2(
+    node: FakeNode, monkeypatch: pytest.MonkeyPatch, *, is_trunk_there: bool, tells_later: bool
+) -> None:
+    """After a restart nobody knows the trunk: that is no reason to refuse a pod, and to say that there is none."""
+    node.crash()
+    node.node_info.learn_identity()
+    node.health.enter(Phase.SERVING)
+    node.pool.set_limits(node.ec2.limits, settings=node.settings)
+    node.pod_facts.put("a", annotation(2))
+    node.pod_facts.tells_later = tells_later
+    if not is_trunk_there:
+        del node.ec2.enis[TRUNK_ENI.eni_id]
+    looks: list[object] = []
+
+    def answer(_s: float = 0.0) -> None:
+        looks.append(len(looks) == 2 and node.enis.sync_with_ec2(IDENTITY))
+        assert len(looks) < 9
+        node.pool.run_once()
+
+    node.pod_facts.meanwhile = answer
+    monkeypatch.setattr(hook.time, "sleep", answer)
+    if is_trunk_there:
+        assert add(node, "a", pod="web-0").branch is not None
+    else:
+        with pytest.raises(BranchPendingError, match="no trunk ENI"):
+            add(node, "a", pod="web-0")
+    assert 3 <= len(looks) <= 5
+
+
+def test_while_ec2_is_silent_the_refusal_says_so(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the caller's time is up, and nothing is left of it."""
+    node.crash()
+    node.health.enter(Phase.SERVING)
+    node.pod_facts.put("a", annotation(2))
+    node.pod_facts.tells_later = False
+    monkeypatch.setattr(hook.time, "sleep", node.clock.advance)
+    with pytest.raises(BranchPendingError, match="must have a branch ENI, and EC2 is asked"):
+        add(node, "a", pod="web-0", deadline_s=10.0)
+    assert node.datastore.attachments() == ()
 
 
 def test_it_gets_an_address_of_the_pool_where_that_is_missing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:

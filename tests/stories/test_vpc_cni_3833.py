@@ -117,7 +117,7 @@ def test_enis_of_another_hand_are_adopted_not_looped_over(node: FakeNode) -> Non
 def test_enis_that_are_not_to_be_managed_are_counted_not_looped_over(node: FakeNode) -> None:
     """Tagged no_manage they give nothing, and the pool knows that the instance is full (I14)."""
     assert play_foreign(node, tags={"node.k8s.amazonaws.com/no_manage": "true"}) == 0
-    assert "2 that are not ours to use" in node.demand.status().blocked_by
+    assert "2 that are not ours to use" in node.demand.status.blocked_by
 
 
 def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:

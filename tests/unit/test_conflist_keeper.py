@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.agenda import Agenda
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import conflist
 from ipamd.host import files as file_follower

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from ipamd.core.agenda import Agenda
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host.files import FileFollowers, FollowedFile
 from tests.loops import running

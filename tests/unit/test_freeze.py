@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.agenda import Agenda
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import CONDITION, REASON_MAX, UNSAID, Freeze
 from ipamd.core.health import Health
@@ -235,7 +235,7 @@ def test_a_frozen_pool_makes_no_eni_until_thawed(node: FakeNode) -> None:
     assert node.ec2.calls["create_eni"] == 0
     node.demand.join()  # a tenth ADD waits
     node.pool.cycle()
-    status = node.demand.status()
+    status = node.demand.status
     assert "operator: maintenance" in status.blocked_by
     assert "ipamctl thaw" in status.next_step
     node.app.context.freeze.clear(FreezeCause.OPERATOR)

@@ -12,7 +12,7 @@ import pytest
 
 from ipamd import metrics
 from ipamd import metrics_port as health_pages
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health, Phase
 from ipamd.metrics import Metrics
 from ipamd.metrics_port import HealthPages, MetricsPort, after_start, listen, listen_early

@@ -9,7 +9,7 @@ import pytest
 
 from ipamd import metrics
 from ipamd import metrics_port as late_port
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.metrics import Metrics
 from ipamd.metrics_port import LatePorts, MetricsPort

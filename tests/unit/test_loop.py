@@ -109,7 +109,7 @@ def test_a_failure_is_a_condition_until_a_turn_succeeds_and_is_logged_once(caplo
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
         f"condition subject=it text={said[0]}"
     ]
-    error = played.health.last_error()
+    error = played.health.last_error
     assert error is not None
     assert (error.what, error.message) == ("it", "the disk refused")
 
@@ -117,7 +117,7 @@ def test_a_failure_is_a_condition_until_a_turn_succeeds_and_is_logged_once(caplo
 def test_a_defect_is_counted_and_logged_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
     """An error that is none of our tree."""
     played = Played(KeyError("x"), 1.0)
-    assert played.health.defects()
+    assert played.health.defects
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.exc_info is not None for record in told] == [True]
 

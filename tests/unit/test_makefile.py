@@ -27,7 +27,7 @@ def test_clean_removes_what_was_made(tmp_path: Path, lab: str | None) -> None:
         script.write_text(f'#!/bin/sh\necho "$@" >{asked}\n{lab}\n')
         script.chmod(0o755)
     shutil.copy(MAKEFILE, tmp_path)
-    done = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [name for name in BY_PRODUCTS if (tmp_path / name).exists()] == []
     assert (tmp_path / "ipamd/logs.py").exists()

@@ -22,6 +22,6 @@ server.stop(0)
 def test_grpc_waits_without_epoll(tmp_path: Path) -> None:
     """As the daemon's process begins, before its settings are read; two queues that share a set wake up twice as often."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path / "s")], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "s")], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.split() == ["True", "False"]

@@ -110,7 +110,7 @@ def test_the_log_of_one_request_is_bounded(node: FakeNode, lines: io.StringIO, f
     assert all(is_safe(line) for line in lines.getvalue().splitlines())
     assert len(reply.error.message) + len(reply.error.details) < 3 * TEXT_MAX
     assert is_safe(reply.error.message + reply.error.details)
-    last = node.health.last_error()
+    last = node.health.last_error
     assert last is None or is_safe(last.what + last.message)
 
 
@@ -153,7 +153,7 @@ def test_status_is_answered_whatever_the_sources_said(node: FakeNode) -> None:
     """Conditions, stages and the last error quote EC2 and the runtime: a text that protobuf refuses would hide all of them."""
     node.health.report("ec2", "\ud800" + NASTY)
     node.health.record_error("x" * 10_000 + "\ud800", RuntimeError("\ud800" + "y" * 100_000))
-    node.node_info.set_cloud(reachable=False, detail="\ud800" + NASTY)
+    node.node_info.cloud = False, "\ud800" + NASTY
     with node.health.stage("datastore") as stage:
         stage.detail = "\ud800" * 10_000
     reply = node.app.introspection.GetStatus(pb.GetStatusRequest())

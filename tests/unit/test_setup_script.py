@@ -52,7 +52,14 @@ def _sourced(script: str, *, folder: Path, path: str = os.environ["PATH"]) -> st
     shutil.copy(ROOT / "tools" / "setup.sh", folder / "tools")
     command = ["/bin/bash", "-c", f"source tools/setup.sh; {script}", "tools/setup.sh"]
     done = subprocess.run(
-        command, cwd=folder, env={"PATH": path}, capture_output=True, text=True, timeout=30, check=False, stdin=subprocess.DEVNULL
+        command,
+        cwd=folder,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -109,7 +116,7 @@ def test_each_command_asks_for_its_parts(target: str, parts: set[str], tmp_path:
     """On a machine where nothing is there: what has checks and tests to run gets their tools, the others do not."""
     for name in ("Makefile", "setup.cfg", "pyproject.toml", "cni_plugin", "tools"):
         (tmp_path / name).symlink_to(ROOT / name)
-    done = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
     asked = {word for line in re.findall(r"tools/setup\.sh ([a-z_ 0-9]+)", done.stdout) for word in line.split()}
     assert asked == parts
 
@@ -127,7 +134,7 @@ def test_what_has_the_tools_of_the_tests_needs_no_other_set_up(tmp_path: Path) -
         (tmp_path / ".venv").mkdir()
         for stamp in there.split():
             (tmp_path / ".venv" / stamp).touch()
-        done = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
         assert bool(re.search(r"setup\.sh .*venv", done.stdout)) is is_asked, (there, target)
 
 

@@ -20,7 +20,7 @@ from tests.rig import PLUGIN_PATH, Rig, wait_until
 
 LOG = "/var/log/vpc-ipamd.log"
 START_TIMEOUT_S = 30.0
-RUN_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 300.0
 KILL_TIMEOUT_S = 10.0
 
 

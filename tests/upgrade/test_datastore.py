@@ -39,7 +39,7 @@ from tests.unit.datastore.support import (
     open_at,
     raw,
 )
-from tests.upgrade.release import git, lacks_commit
+from tests.upgrade.release import RUN_TIMEOUT_S, git, lacks_commit
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +78,7 @@ def live(folder: Path, path: Path, number: int, *removed: str) -> dict[str, Any]
     outcome = "intact" if path.exists() else "created"
     env = os.environ | {"PYTHONPATH": str(folder)}
     argv = [sys.executable, str(LIFE), str(path), str(number), *removed]
-    done = subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     assert answer["folder"] == str(folder), "it is the code of its own version"
@@ -126,7 +126,13 @@ def test_an_earlier_release_meets_a_file_of_ipv6(before: Path, tmp_path: Path, *
     content = path.read_bytes()
     argv = [sys.executable, "-c", OPEN, str(path), BOOT]
     done = subprocess.run(
-        argv, cwd=before, env=os.environ | {"PYTHONPATH": str(before)}, check=False, capture_output=True, text=True, timeout=60
+        argv,
+        cwd=before,
+        env=os.environ | {"PYTHONPATH": str(before)},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
     )
     assert done.returncode == 0, done.stderr
     if may_live and "of a pool of" in (before / "ipamd" / "datastore" / "open.py").read_text():

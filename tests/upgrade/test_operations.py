@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from lab.node.node import REPOSITORY
-from tests.upgrade.release import git, lacks_commit
+from tests.upgrade.release import RUN_TIMEOUT_S, git, lacks_commit
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ def live(folder: Path, act: str, place: Path) -> Told:
     """Have one version give or take."""
     env = os.environ | {"PYTHONPATH": str(folder)}
     argv = [sys.executable, str(LIFE), act, str(place)]
-    done = subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, cwd=folder, env=env, check=False, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     assert answer["folder"] == str(folder), "it is the code of its own version"

@@ -80,7 +80,7 @@ class World:
             wait_until(lambda: len(self.vpc.enis()) + self.addresses() > before, what="the effect")
             self.vpc.faults.apply({"apis": {api: {}}})
             then()
-            return answer.result(SLOW)
+            return answer.result(2 * SLOW)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class Chain:
             "CNI_PATH": str(REFERENCE_PLUGINS),
         }
         path = PLUGIN_PATH if kind == "vpc-cni" else str(REFERENCE_PLUGINS / kind)
-        done = self.rig.node.run([path], env=env, stdin_bytes=json.dumps(conf).encode(), timeout_s=60, check=False)
+        done = self.rig.node.run([path], env=env, stdin_bytes=json.dumps(conf).encode(), timeout_s=120, check=False)
         return CniReply(done.returncode, json.loads(done.stdout) if done.stdout.strip() else None)
 
 

@@ -69,7 +69,7 @@ def test_a_node_that_cannot_give_an_address_attracts_no_pods() -> None:
         (subnet,) = {eni.subnet_id for eni in made.lab.vpc.enis_of(made.node.instance_id)}
         made.lab.vpc.exhaust_subnet(subnet)
         made.start(wait=False)
-        made.driver.wait_status(lambda answer: answer["phase"] == "serving", what="serving", timeout_s=30)
+        made.driver.wait_status(lambda answer: answer["phase"] == "serving", what="serving", timeout_s=120)
         assert_not_ready_because(made, "InsufficientFreeAddressesInSubnet")
         made.lab.vpc.restore_subnet(subnet)
         made.kill()  # the pool's pause of two minutes is not waited for: a start asks at once

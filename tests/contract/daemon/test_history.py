@@ -157,7 +157,7 @@ def test_a_disk_that_refuses_refuses_no_pod() -> None:
         made.start()
         made.add("a")
         lacks = made.driver.wait_status(
-            lambda status: any(text.startswith("history:") for text in status["lacks"]), what="the condition", timeout_s=20
+            lambda status: any(text.startswith("history:") for text in status["lacks"]), what="the condition", timeout_s=120
         )["lacks"]
         assert any("Read-only file system" in text and HISTORY in text for text in lacks)
         assert made.delete("a").ok

@@ -31,11 +31,14 @@ def test_a_probe_beside_the_daemon_leaves_pool_and_sandboxes_alone() -> None:
     """Every assumption holds here, links included; the daemon gives none of the probe's addresses, and nothing is left (I2, I9)."""
     with rig(instance_type="m5.xlarge", attach_delay_s=0.5, env={"MAX_ENI": "2"}) as made:
         assert made.add("a").ok
-        wait_until(lambda: made.pool()["total_count"] == 28, what="both ENIs are full", timeout_s=60)
+        wait_until(lambda: made.pool()["total_count"] == 28, what="both ENIs are full", timeout_s=120)
         before = set(made.lab.vpc.world.enis)
-        report = probe(made)
-        others = {check["name"]: check["verdict"] for check in report["checks"] if check["verdict"] != "holds"}
-        assert set(others.values()) == {"unknown"}
+        for _ in range(3):  # what is to come within seconds does not on a busy machine
+            report = probe(made)
+            others = {check["name"]: check["verdict"] for check in report["checks"] if check["verdict"] != "holds"}
+            if "does not hold" not in others.values():
+                break
+        assert set(others.values()) == {"unknown"}, report["checks"]
         assert all(name.startswith("ipv6-prefix-") for name in others), "the subnet has no IPv6"
         assert report["left_over"] == []
         assert set(made.lab.vpc.world.enis) == before

@@ -78,7 +78,7 @@ def test_bad_settings_are_all_named_and_end_with_2(env: dict[str, str], words: l
     with rig(is_executed=True, start=False) as made:
         environment = made.node.daemon_environment(made.lab.vpc.region) | made.env | env
         done = made.node.run(
-            [sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), check=False, timeout_s=30
+            [sys.executable, "-m", "ipamd.daemon"], env=environment, cwd=str(REPOSITORY), check=False, timeout_s=120
         )
         assert done.returncode == 2
         assert all(word in done.stderr for word in words)
@@ -141,7 +141,7 @@ def test_introspection_answers_for_people_and_programs(family: Family) -> None:
 
         def ctl(*arguments: str) -> tuple[int, str, str]:
             argv = [sys.executable, "-m", "ipamd.ipamctl.main", *arguments]
-            done = made.node.run(argv, cwd=str(REPOSITORY), check=False, timeout_s=30)
+            done = made.node.run(argv, cwd=str(REPOSITORY), check=False, timeout_s=120)
             return done.returncode, done.stdout, done.stderr
 
         for command in (

@@ -30,8 +30,8 @@ def test_0_to_27_to_0_pods_ends_at_the_target() -> None:
         assert calls_before >= 3
         for name in names:
             assert made.cni("DEL", name).ok
-        wait_until(lambda: made.pool()["total_count"] == 10, what="at the target", timeout_s=60)
-        wait_until(lambda: made.pool()["eni_count"] == 2, what="an ENI released", timeout_s=30)
+        wait_until(lambda: made.pool()["total_count"] == 10, what="at the target", timeout_s=120)
+        wait_until(lambda: made.pool()["eni_count"] == 2, what="an ENI released", timeout_s=120)
         ours = [eni for eni in made.lab.vpc.enis() if eni.description == f"aws-K8S-{made.node.instance_id}"]
         assert len(ours) == 1, "the primary ENI and one other are left at EC2"
         assert "3" not in tables(made)

@@ -102,7 +102,7 @@ while time.monotonic() < until:
     except ConnectionRefusedError: time.sleep(0.01)
     else: break
 for path in "healthz", "readyz":
-    try: print(urllib.request.urlopen("http://127.0.0.1:61677/" + path, timeout=30).status)
+    try: print(urllib.request.urlopen("http://127.0.0.1:61677/" + path, timeout=120).status)
     except (OSError, urllib.error.HTTPError) as error: print(error)
 """
 """Asks as kubelet does, its first question as soon as it is taken at all."""

@@ -122,7 +122,7 @@ def test_endless_standard_input_ends_at_the_cap(any_plugin):
     with pytest.raises(BrokenPipeError):
         write_for_ever(writer)
     os.close(writer)
-    stdout, _ = process.communicate(timeout=10)
+    stdout, _ = process.communicate(timeout=120)
     assert b'"code":7' in stdout
 
 
@@ -130,7 +130,7 @@ def test_closed_standard_input_is_an_io_error(plugin, daemon):
     """No standard input at all gives code 5."""
     script = 'exec "$0" "$@" <&-'
     finished = subprocess.run(
-        ["/bin/sh", "-c", script, *plugin.argv], env=plugin.environment("ADD"), capture_output=True, timeout=20
+        ["/bin/sh", "-c", script, *plugin.argv], env=plugin.environment("ADD"), capture_output=True, timeout=120
     )
     assert finished.returncode == 1
     assert b'"code":5' in finished.stdout
@@ -147,7 +147,7 @@ def test_a_directory_as_standard_input_is_an_io_error(static_plugin, tmp_path):
             stdin=directory,
             capture_output=True,
             check=False,
-            timeout=20,
+            timeout=120,
         )
     finally:
         os.close(directory)
@@ -161,13 +161,13 @@ def test_a_reader_that_left_ends_the_process(plugin, daemon):
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    _, stderr = process.communicate(b"{}", timeout=20)
+    _, stderr = process.communicate(b"{}", timeout=120)
     assert (process.returncode, stderr) == (0, b"")  # nothing was to be printed
     process = plugin.start("VERSION")
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
-    _, stderr = process.communicate(b"{}", timeout=20)
+    _, stderr = process.communicate(b"{}", timeout=120)
     assert (process.returncode, stderr) == (1, b"")
     script = 'exec "$0" "$@" >&-'
     finished = subprocess.run(
@@ -202,7 +202,7 @@ def test_the_environment_cannot_inject_code(plugin, daemon, tmp_path):
     environment = plugin.environment(
         "ADD", PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "errors.py"), PYTHONHOME=str(tmp_path)
     )
-    finished = subprocess.run(plugin.argv, env=environment, input=b"{}", capture_output=True, cwd=tmp_path, timeout=20)
+    finished = subprocess.run(plugin.argv, env=environment, input=b"{}", capture_output=True, cwd=tmp_path, timeout=120)
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, b"", b"")
 
 

@@ -45,7 +45,7 @@ def chroot(static_plugin, tmp_path):
                 input=config,
                 capture_output=True,
                 check=False,
-                timeout=60,
+                timeout=120,
             )
         )
 
@@ -115,7 +115,7 @@ def test_a_defect_of_the_interpreter_still_gives_a_document(onefile_plugin):
             input=b'{"cniVersion":"1.0.0"}' + b" " * 900_000,
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
         if done.returncode < 0:
             continue  # the kernel could not map the file
@@ -135,7 +135,7 @@ def test_a_file_that_may_not_grow_still_gives_a_document(onefile_plugin, verb):
         input=b'{"cniVersion":"1.1.0"}',
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     document = json.loads(done.stdout)
     assert (done.returncode, document["code"]) == (1, {"DEL": 5, "STATUS": 50}[verb])

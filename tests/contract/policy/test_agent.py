@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.migration.backend import CniBackendServer
 from ipamd.model.cloud import InstanceIdentity

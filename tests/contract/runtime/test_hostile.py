@@ -10,13 +10,14 @@ from pathlib import Path
 import grpc
 import pytest
 
+from ipamd.grpc_client import MAX_ANSWER_BYTES
 from ipamd.model.branch import ANNOTATION_MAX, POD_ENI, parse_pod_eni
 from ipamd.model.errors import BranchAnnotationError, EventsUnsupportedError, RuntimeUnreachableError
 from ipamd.model.family import IPV4
 from ipamd.model.sandbox import EventKind
 from ipamd.pb import cri_pb2
 from ipamd.runtime import cri as cri_module
-from ipamd.runtime.cri import MAX_MESSAGE_BYTES, CriRuntime
+from ipamd.runtime.cri import CriRuntime
 from tests.contract.runtime.conftest import Listener
 from tests.contract.runtime.server import CutOffCri, FakeCri, event, pod_sandbox
 from tests.patience import PATIENCE_S
@@ -40,7 +41,7 @@ def test_a_list_of_20_mib_is_read_whole(server: FakeCri, cri: CriRuntime) -> Non
 
 def test_a_list_beyond_our_limit_is_refused_whole(server: FakeCri, cri: CriRuntime) -> None:
     """Memory is bounded; the message says how large a list may be and what to do."""
-    answer = list_bytes(count=1, padding_bytes=MAX_MESSAGE_BYTES)
+    answer = list_bytes(count=1, padding_bytes=MAX_ANSWER_BYTES)
     server.list_answer = lambda: answer
     with pytest.raises(RuntimeUnreachableError, match=r"larger than 64 MiB.*nothing is freed"):
         cri.sandboxes()

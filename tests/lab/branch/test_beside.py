@@ -17,6 +17,7 @@ from lab.node.policy_agent import PolicyAgent
 from lab.vpc.family import FAMILIES, IPV4, IPV6, Family
 from lab.vpc.model import Address
 from tests.lab.branch.ground import MODES, UNHEARD_S, BranchGround, Sandbox, ground
+from tests.rig import wait_until
 
 pytestmark = pytest.mark.privileged
 
@@ -204,6 +205,43 @@ def test_a_node_port_of_its_node(beside: Beside, is_local: bool) -> None:
             assert (heard and (heard.by, heard.seen_as)) == (answer if is_heard else None)
     finally:
         proxy.stop()
+
+
+def test_services_of_ipvs(beside: Beside) -> None:
+    """Every service has its address on kube-proxy's link, and IPVS takes what is delivered to the node: so what comes from a pod in
+    strict mode does not get to it, which status and audit say. A server at that address is IPVS here: whether a packet is delivered
+    is the kernel's routing, and this kernel has no `ip_vs`.
+    """
+    found, node, pods = beside.ground, beside.ground.rig.node, ("web", "pool")
+    address, nodad = CLUSTER_ADDRESS[found.family] + 7, " nodad" if found.family is IPV6 else ""
+    assert IPVS not in told(beside)
+    node.netns.ip(["link add kube-ipvs0 type veth peer name ipvs-peer", "link set kube-ipvs0 up"])
+    try:
+        node.netns.ip([f"addr add {address}/{address.max_prefixlen} dev kube-ipvs0{nodad}"])
+        found.servers.add("ipvs", node.netns_path(), port=SERVED_PORT, address=address)
+        reaches = {"web": not beside.is_strict, "pool": True}
+        for pod in pods:
+            timeout_s = talk.TIMEOUT_S if reaches[pod] else UNHEARD_S
+            assert [beside.asked(pod, address, SERVED_PORT, tcp=tcp, timeout_s=timeout_s) for tcp in (True, False)] == [
+                "ipvs" if reaches[pod] else None
+            ] * 2
+        assert (IPVS in told(beside)) == beside.is_strict
+        if beside.is_strict:
+            wait_until(lambda: IPVS in str((found.rig.status() or {}).get("conditions")), what="status says so")
+    finally:
+        found.servers.remove("ipvs")
+        node.netns.ip(["link del kube-ipvs0"])
+    assert IPVS not in told(beside)
+
+
+IPVS = "kube-proxy is in IPVS mode"
+
+
+def told(beside: Beside) -> str:
+    """What audit finds, which looks anew."""
+    audit = beside.ground.rig.client(lambda client: client.ask("Audit"))
+    assert audit is not None
+    return str(audit["findings"])
 
 
 def test_node_local_dns(beside: Beside) -> None:

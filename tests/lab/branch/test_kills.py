@@ -161,6 +161,20 @@ def test_killed_in_an_add(node: Runtime, at: str) -> None:
     node.assert_only(pod)
 
 
+def test_killed_in_an_add_of_a_pod_that_ends(node: Runtime) -> None:
+    """Nobody asks for its VLAN ID again: the next start removes the link that was made, and not named yet."""
+    pod = node.pod("web-0")
+    wait_until(lambda: node.branches.controller.given(pod) is not None, what="its branch")
+    node.rig.restart(env={"VPC_IPAMD_FAILPOINT": "kernel.name-and"})
+    with pytest.raises(SandboxError):
+        node.kubelet.attempt(pod, timeout_s=2.0)
+    wait_until(lambda: node.rig.daemon is not None and node.rig.daemon.poll() is not None, what="its death")
+    assert [link.vlan for link in node.kernel().vlans] == [node.given(pod).vlan]
+    node.branches.pods.delete(pod)
+    node.rig.start()
+    node.assert_only()
+
+
 @pytest.mark.parametrize("at", ["detach.retired", "detach.committed", "cooling.swept"])
 def test_killed_in_a_del(node: Runtime, at: str) -> None:
     """The DEL is done once the next daemon serves, and the pod's next sandbox has its branch."""

@@ -54,6 +54,20 @@ def test_a_pods_next_sandbox_has_its_branch(node: BranchGround) -> None:
     node.assert_sound()
 
 
+def test_a_restart_that_ec2_answers_late_refuses_no_pod(node: BranchGround) -> None:
+    """A daemon whose datastore is whole serves before EC2 has answered; which its trunk is only EC2 tells: the ADD waits for it."""
+    pod = node.pod("web-0")
+    node.lab.faults.apply({"apis": {"DescribeNetworkInterfaces": {"latency_s": 3.0}}})
+    try:
+        node.rig.restart()
+        name, reply = node.add(pod)
+    finally:
+        node.lab.faults.apply({"apis": {}})
+    assert reply.ok, reply.body
+    assert node.sandboxes[name].given == node.branches.controller.given(pod)
+    assert node.is_heard("host-a", name)
+
+
 def test_a_pod_of_the_same_name_has_a_branch_of_its_own(node: BranchGround) -> None:
     """A stateful set's next pod comes while the branch of its predecessor cools, and once again when that has cooled: each time by a
     link of its own; a repeated DEL of the first takes nothing from the third, which has its VLAN ID (#1644).

@@ -116,7 +116,7 @@ def test_a_watch_begins_with_what_is_there_and_goes_on(branches: Branches, pod: 
     """ADDED, which is 0 and left out, then MODIFIED 1 and DELETED 2."""
     path = branches.services["node-a"].socket_path
     with grpc.insecure_channel(f"unix:{path}", options=[("grpc.default_authority", "localhost")]) as channel:
-        events = channel.unary_stream("/v1alpha1.Pods/WatchPods", bytes, bytes)(b"", timeout=20)
+        events = channel.unary_stream("/v1alpha1.Pods/WatchPods", bytes, bytes)(b"", timeout=120)
         first = next(events)
         branches.pods.annotate(pod, "seen", "yes")
         second = next(events)

@@ -263,6 +263,29 @@ def test_a_mistold_branch_need_not_work_and_is_behind_its_groups() -> None:
     assert lasting(lambda at: branch_round(at, record=mistold, open=frozenset({A})), 5) == ["I19"]
 
 
+@pytest.mark.parametrize(
+    ("is_lost", "taken_s", "rows", "expected"),
+    [
+        (True, 110.0, {}, []),
+        (False, 110.0, {}, ["I19", "I2"]),
+        (True, None, {}, ["I19", "I2"]),
+        (True, 110.0, {"c1": A}, ["I19", "I2"]),
+    ],
+    ids=["both", "no datastore was lost", "nobody took the link", "its row is there"],
+)
+def test_a_branch_whose_link_and_row_are_lost_stays_cut_off(
+    *, is_lost: bool, taken_s: float | None, rows: dict[str, str], expected: list[str]
+) -> None:
+    """Chaos took the VLAN link, and the datastore was lost before the repair: nothing tells which its branch ENI was."""
+    lost = ExpectedSnapshot({"c1": BRANCH}, {}, {"node-a": 120.0} if is_lost else {})
+    state = replace(READY, damaged={A: taken_s} if taken_s is not None else {})
+    seen = replace(with_kernel(TO_BRANCH, vlans=()), rows=rows)
+    found = lasting(
+        lambda at: branch_round(at, seen=seen, state=state, before=lost, after=lost, silent=frozenset({A})), ROW_S + 300
+    )
+    assert sorted(set(found)) == expected
+
+
 def test_a_branch_eni_may_be_gone_before_the_del_of_its_sandbox() -> None:
     """The daemon was away, the DEL waits in the spool, and the control plane has not waited."""
     gone = replace(BRANCH, removing_at_s=90.0, removed_at_s=91.0)

@@ -76,6 +76,34 @@ def test_expected_state_excuses_what_other_hands_moved_to_the_other_node() -> No
     assert {violation.invariant for violation in found} == {"I1"}
 
 
+@pytest.mark.parametrize(
+    ("is_taken", "is_lost", "lives", "expected"),
+    [
+        (True, True, False, []),
+        (False, True, False, ["I8"]),
+        (True, False, False, ["I8"]),
+        (True, True, True, ["I1"]),
+    ],
+)
+def test_expected_state_excuses_the_node_that_was_given_it_anew(
+    *, is_taken: bool, is_lost: bool, lives: bool, expected: list[str]
+) -> None:
+    """Hands took it from a sandbox, the datastore was lost, the sandbox ended, and EC2 gave it again: each of them is needed."""
+    kept, found, now = expected_state()
+    kept.on_created(POD)
+    if is_taken:
+        kept.book.took("node-a", [A], at_s=2.0, cuts_link=False)
+    now[0] = 4.0
+    if is_lost:
+        kept.on_datastore_lost("node-a")
+    now[0] = 10.0
+    if not lives:
+        kept.on_removing("c1")
+        kept.on_removed("c1")
+    kept.on_created(replace(POD, sandbox_id="c2", pod="p2", created_at_s=12.0))
+    assert [violation.invariant for violation in found] == expected
+
+
 @pytest.mark.parametrize(("after_s", "expected"), [(5.0, []), (NOTICE_S + 1, ["I1"])])
 def test_expected_state_excuses_the_node_that_cannot_know_yet(after_s: float, expected: list[str]) -> None:
     """Node-b has the address rightly; node-a, from which hands took it, gives it away before it could notice, or after."""

@@ -132,8 +132,10 @@ def test_an_address_that_another_sandbox_has_shows(observed: Observed) -> None:
     expected = observed.expected.snapshot().pods
     swapped = replace(expected[second.sandbox_id], netns_path=first.netns_path)
     observed.expected.on_created(replace(swapped, sandbox_id=second.sandbox_id, address=second.address))
-    assert "I1" in observed.broken(2)
-    observed.expected.on_created(expected[second.sandbox_id])
+    try:
+        wait_for(lambda: "I1" in observed.broken(2), "the checker seeing it")
+    finally:
+        observed.expected.on_created(expected[second.sandbox_id])
 
 
 def test_a_sandbox_that_is_cut_off_from_the_other_family_shows(observed: Observed) -> None:

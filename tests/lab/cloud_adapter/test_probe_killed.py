@@ -59,6 +59,10 @@ def ticking(full_bench: Bench) -> Iterator[None]:
     thread.join()
 
 
+PROCESS_S = 300.0
+"""For a whole run of the command, which takes seconds alone; a bound on waiting in vain."""
+
+
 def probe_process(environment: dict[str, str]) -> subprocess.Popen[str]:
     """The command, as an operator runs it."""
     argv = [sys.executable, "-m", "ipamd.ipamctl.main", "-o", "json", "probe", "aws", "--run"]
@@ -82,7 +86,7 @@ def run_killed(bench: Bench, environment: dict[str, str], monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch, probe_process(environment) as process:
         patch.setattr(bench.vpc.interfaces, after, struck)
-        process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=PROCESS_S)
         assert process.returncode == -signal.SIGKILL
 
 
@@ -117,12 +121,12 @@ def test_a_second_run_on_the_node_leaves_the_first_ones_eni_alone(full_bench: Be
             if "attach" in line:
                 break
         with probe_process(environment) as second:
-            _, told = second.communicate(timeout=PATIENCE_S)
+            _, told = second.communicate(timeout=PROCESS_S)
         assert second.returncode == 4
         assert "another probe runs on this node" in told
         assert len(made_by_probes(full_bench)) == 1
         first.send_signal(signal.SIGINT)
-        output, _ = first.communicate(timeout=PATIENCE_S)
+        output, _ = first.communicate(timeout=PROCESS_S)
     report = json.loads(output)
     assert (report["ended"], report["left_over"]) == ("stopped by SIGINT", [])
     assert made_by_probes(full_bench) == []

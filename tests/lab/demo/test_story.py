@@ -66,7 +66,7 @@ def test_a_machine_without_the_tools_gets_one_sentence_and_code_1(tmp_path: Path
         env={"PATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
 
@@ -79,7 +80,7 @@ def test_links_go_with_the_trunk_and_can_be_made_again(ends: tuple[Netns, Netns]
     _link(router, "port", "branch", 5, "10.9.0.2/24")
     for number in (5, 6):
         _link(node, "trunk", f"vlan.eth.{number}", number)
-    node.call(lambda: vlan.lose_all("trunk"))
+    node.call(lambda: vlan.lose_all(socket.if_nametoindex("trunk")))
     assert list(node.interfaces()) == ["trunk"]
     for _ in range(2):
         _link(node, "trunk", "vlan.eth.5", 5, "10.9.0.1/24", mac=MAC)

@@ -137,7 +137,7 @@ def migrated(
         with talk.Servers() as servers:
             try:
                 made.start()
-                made.driver.wait_status(lambda s: s["pool"]["assignable_count"] >= count, what="enough addresses", timeout_s=60)
+                made.driver.wait_status(lambda s: s["pool"]["assignable_count"] >= count, what="enough addresses", timeout_s=120)
                 made.kill()
                 clean = "rm -rf /run/vpc-ipamd/* /etc/cni/net.d/*; nft flush ruleset; ip -6 route flush type unreachable"
                 made.node.run(["/bin/sh", "-c", clean], check=False)

@@ -88,7 +88,7 @@ def test_there_and_back_and_there_again(family: Family) -> None:
 
         rig.kill()  # a restart changes nothing
         rig.start(wait=False)
-        rig.driver.wait_status(lambda s: any("goes back" in lack for lack in s["lacks"]), what="still the other's", timeout_s=30)
+        rig.driver.wait_status(lambda s: any("goes back" in lack for lack in s["lacks"]), what="still the other's", timeout_s=120)
         again = rig.driver.ipamctl_json("export")
         assert (again["problems"], again["exported_count"]) == ([], 6)
         assert checkpoint(node).keys() == entries.keys()
@@ -124,7 +124,7 @@ def test_there_and_back_and_there_again(family: Family) -> None:
         aws_node.write_file(rig.node, [*rig_pods, made], extra=keys)
 
         rig.start(wait=False)  # ours was not taken off: the export holds until somebody lifts it, whatever the other does (I20)
-        rig.driver.wait_status(lambda s: "goes back" in s["verdict"], what="still the other's", timeout_s=30)
+        rig.driver.wait_status(lambda s: "goes back" in s["verdict"], what="still the other's", timeout_s=120)
         node.pass_time()
         assert rig.add("still-too-late").code == 11
         undo(rig)

@@ -66,7 +66,7 @@ def test_its_plugin_adds_and_deletes() -> None:
         assert made.attachments() == {pod.container_id: pod.address}
         made.node.run(["umount", pod.netns])
         aws_node.wire(made.node, [pod])
-        wait_until(lambda: made.kernel().veths != (), what="the link has our alias", timeout_s=60)
+        wait_until(lambda: made.kernel().veths != (), what="the link has our alias", timeout_s=120)
         made.assert_sound(expected=1)
         assert made.lab.ping(source="host-a", targets=[pod.address]) == {pod.address: True}
         made.restart()
@@ -94,7 +94,7 @@ def test_its_daemon_keeps_us_from_starting_until_it_is_away() -> None:
             inode = path.stat().st_ino
             made.start(wait=False)
             why = f"NOT READY: aws-node: amazon-vpc-cni-k8s may give addresses of this node: it serves {SOCKET}"
-            status = made.driver.wait_status(lambda s: s["verdict"].startswith(why), what="it waits", timeout_s=30)
+            status = made.driver.wait_status(lambda s: s["verdict"].startswith(why), what="it waits", timeout_s=120)
             assert status["phase"] == "restoring"
             assert any("aws-node" in one for one in status["lacks"])
             assert any("metrics port: cannot serve on :61678" in one for one in status["lacks"])
@@ -104,4 +104,4 @@ def test_its_daemon_keeps_us_from_starting_until_it_is_away() -> None:
         assert path.stat().st_ino == inode
         made.wait_ready()
         assert path.stat().st_ino != inode
-        made.driver.wait_status(lambda s: not any("metrics port" in one for one in s["lacks"]), what="a free port", timeout_s=30)
+        made.driver.wait_status(lambda s: not any("metrics port" in one for one in s["lacks"]), what="a free port", timeout_s=120)

@@ -38,7 +38,7 @@ def assert_held(node: Migrated, name: str) -> None:
 
 def wait_lacks(node: Migrated, words: str) -> None:
     """Until `ipamctl status` says so."""
-    node.rig.driver.wait_status(lambda s: any(words in one for one in s["lacks"]), what=words, timeout_s=30)
+    node.rig.driver.wait_status(lambda s: any(words in one for one in s["lacks"]), what=words, timeout_s=120)
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_what_its_daemon_gives_beside_ours_is_named_and_taken_over_when_it_has_g
         assert rig.driver.ipamctl("audit").returncode == 1
         assert twice.container_id in rig.driver.ipamctl("explain", "default/twice").stdout
         aws_node.write_file(rig.node, [*node.pods, beside])  # that pod was deleted
-        rig.driver.wait_status(lambda s: not any("given twice" in one for one in s["lacks"]), what="it has ended", timeout_s=30)
+        rig.driver.wait_status(lambda s: not any("given twice" in one for one in s["lacks"]), what="it has ended", timeout_s=120)
         assert "10-aws.conflist" in node.sh("ls /etc/cni/net.d").split()
         node.agent.kill()
         assert_held(node, "a-moment-later")

@@ -49,7 +49,7 @@ def test_a_kill_at_each_step_loses_nothing(points: Sequence[str]) -> None:
             assert rig.driver.ipamctl("export").returncode != 0
             assert_killed(rig)
             rig.start(wait=False)
-            rig.driver.wait_status(lambda s: "goes back" in s["verdict"], what=f"the other's after {point}", timeout_s=30)
+            rig.driver.wait_status(lambda s: "goes back" in s["verdict"], what=f"the other's after {point}", timeout_s=120)
             assert rig.add(f"late-{number}").code == 11
             done = rig.driver.ipamctl("export")
             assert done.returncode == 0, (point, done.stdout, done.stderr)

@@ -111,7 +111,7 @@ def test_settings_of_one_start_are_gone_with_the_next(daemon: Daemon) -> None:
         daemon.wait_ready()
     assert time.monotonic() - began < 20
     daemon.restart()
-    status = daemon.wait_status(lambda status: bool(status["ready"]), what="ready", timeout_s=30)
+    status = daemon.wait_status(lambda status: bool(status["ready"]), what="ready", timeout_s=120)
     assert status["pool"]["total_count"] > 0
 
 

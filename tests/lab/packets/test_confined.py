@@ -220,5 +220,5 @@ def test_others_who_use_our_mark_lead_packets_to_the_wrong_eni(of_ipv4: Ground) 
 
 def inside(path: str, command: str) -> str:
     """What a command prints in a namespace, but for how long it holds yet."""
-    done = run_inside(path, lambda: subprocess.run(command.split(), capture_output=True, text=True, check=True, timeout=10))
+    done = run_inside(path, lambda: subprocess.run(command.split(), capture_output=True, text=True, check=True, timeout=120))
     return re.sub(r" expires \d+sec", "", done.stdout)

@@ -56,7 +56,7 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Stage]:
 def _inside(path: str, family: Family) -> Address:
     """The address that a sandbox has for egress."""
     show = ["ip", "-json", family.option, "address", "show", "dev", family.egress_link, "scope", "global"]
-    shown = run_inside(path, lambda: subprocess.run(show, capture_output=True, text=True, check=True, timeout=10).stdout)
+    shown = run_inside(path, lambda: subprocess.run(show, capture_output=True, text=True, check=True, timeout=120).stdout)
     ((address,),) = [[each["local"] for each in link["addr_info"]] for link in json.loads(shown)]
     return ip_address(address)
 

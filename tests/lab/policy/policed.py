@@ -99,7 +99,7 @@ class Policed:
 
     def await_forgotten(self, pod: str) -> None:
         """What is owed is paid."""
-        wait_until(lambda: f"default/{pod}" not in self.agent.names(), what=f"the agent forgets {pod}", timeout_s=60)
+        wait_until(lambda: f"default/{pod}" not in self.agent.names(), what=f"the agent forgets {pod}", timeout_s=120)
 
 
 def link(pod: str) -> str:

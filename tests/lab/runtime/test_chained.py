@@ -27,8 +27,9 @@ def test_the_node_is_ready_and_pods_run(name: str, version: str) -> None:
     with rig_with(version, start=False, env={"ENABLE_PORTMAP_PLUGIN": "true"}) as made:
         made.node.install(portmap, "/opt/cni/bin/portmap")
         made.start()
-        wait_until(lambda: made.node.cri.network_problem(timeout_s=30) == "", what="NetworkReady")
+        wait_until(lambda: made.node.cri.network_problem(timeout_s=120) == "", what="NetworkReady")
         sandbox = run_sandbox(made, "pod")
         made.node.cri.stop(sandbox)
         made.node.cri.remove(sandbox)
+        made.node.cri.stop(sandbox)  # as kubelet, which has not heard that it is removed
         made.assert_sound(expected=0)

@@ -29,6 +29,6 @@ def test_a_daemon_that_does_not_come_back_shows(version: str) -> None:
         mark = made.driver.run_dir / "served"
         boot_id, served_ms = mark.read_text().split()
         mark.write_text(f"{boot_id}\n{int(served_ms) - 61_000}\n")
-        assert "vpc-ipamd" in made.node.cri.network_problem(timeout_s=60)
+        assert "vpc-ipamd" in made.node.cri.network_problem(timeout_s=120)
         made.start()
-        wait_until(lambda: made.node.cri.network_problem(timeout_s=60) == "", what="a daemon that serves again")
+        wait_until(lambda: made.node.cri.network_problem(timeout_s=120) == "", what="a daemon that serves again")

@@ -12,7 +12,7 @@ import pytest
 
 from ipamd import sweeper as command
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.model.cloud import EniRequest
 from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG
 from ipamd.model.errors import CloudError, ThrottledError

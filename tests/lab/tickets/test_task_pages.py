@@ -42,7 +42,7 @@ def shell(made: Rig, command: str, **words: str) -> tuple[int, str]:
         cwd=str(REPOSITORY),
         env=made.driver.environment,
         check=False,
-        timeout_s=60,
+        timeout_s=120,
     )
     return done.returncode, done.stdout + done.stderr
 

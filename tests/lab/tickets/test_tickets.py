@@ -49,7 +49,7 @@ def ask(
     RUN.add(command)
     arguments = [(words or {}).get(one, one) for one in shlex.split(command)]
     argv = [sys.executable, "-m", MODULES[arguments[0]], *arguments[1:]]
-    done = made.node.run(argv, cwd=str(REPOSITORY), env=made.driver.environment | dict(env or {}), check=False, timeout_s=60)
+    done = made.node.run(argv, cwd=str(REPOSITORY), env=made.driver.environment | dict(env or {}), check=False, timeout_s=120)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -151,7 +151,7 @@ def test_too_many_addresses() -> None:
     """WARM_ENI_TARGET=1 holds a whole ENI more."""
     with rig() as made:
         assert made.add("pod").ok
-        wait_until(lambda: made.pool()["total_count"] == 18, what="two full ENIs", timeout_s=30)
+        wait_until(lambda: made.pool()["total_count"] == 18, what="two full ENIs", timeout_s=120)
         assert made.delete("pod").ok
         told(made, "The node holds too many addresses", "in excess")
         status, text = ask(made, section("The node holds too many addresses").commands[1])

@@ -24,7 +24,7 @@ def test_no_address_twice(path: Path) -> None:
     start = threading.Barrier(THREADS)
 
     def life(worker: int) -> int:
-        start.wait(timeout=30)
+        start.wait(timeout=120)
         done = 0
         for number in range(ROUNDS):
             key = a_key(worker * 1000 + number)
@@ -64,7 +64,7 @@ def test_reads_and_reserve_do_not_wait_for_the_disk(store: Datastore) -> None:
 
     with ThreadPoolExecutor(1) as pool, store.transaction() as unit:
         unit.unassign(a_key(1), cooldown=timedelta(0), reason="DEL")
-        attachment, reserved_count, address_count, address = pool.submit(look).result(timeout=10)
+        attachment, reserved_count, address_count, address = pool.submit(look).result(timeout=120)
     assert attachment is not None, "what is not committed is not seen"
     assert (reserved_count, address_count) == (1, 4)
     assert getattr(address, "state", None) is AddressState.RESERVED
@@ -86,8 +86,8 @@ def test_units_of_work_queue(store: Datastore) -> None:
     with ThreadPoolExecutor(1) as pool:
         with store.transaction() as unit:
             waiting = pool.submit(second)
-            assert asked.wait(timeout=10)
+            assert asked.wait(timeout=120)
             unit.put_tombstone(a_key(1))
             order.append("first")
-        waiting.result(timeout=10)
+        waiting.result(timeout=120)
     assert order == ["first", "second"]

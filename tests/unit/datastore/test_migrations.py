@@ -322,7 +322,7 @@ def test_the_command_is_the_daemons(path: Path) -> None:
     open_at(path).datastore.close()
     env = os.environ | {"VPC_IPAMD_RUN_DIR": str(path.parent), "WARM_IP_TARGET": "many"}
     argv = [sys.executable, "-m", "ipamd.daemon", "datastore", "downgrade", "--to", "2"]
-    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{path} was of level {LEVEL} and is of level 2\n"
     assert level(path) == [("2",)]

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ipamd.ipamctl.archive import Part, collect, parts
 from ipamd.ipamctl.verb import AwayError
 from ipamd.ipamctl.verbs import around as verb
 from ipamd.model.history import HistoryRecord
+from tests.patience import PATIENCE_S
 
 SECRETS = {
     "AKIAIOSFODNN7EXAMPLE": "key AKIAIOSFODNN7EXAMPLE was denied",
@@ -102,7 +104,10 @@ def test_it_is_bounded_in_size_and_time(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("word", ["a", "secret", "eyJ"])
 def test_a_part_with_a_word_of_a_megabyte_is_there(word: str) -> None:
     """What looks for secrets takes no part of the archive's time that a user would notice, and loses no part."""
-    texts, problems = archived(Part("a.txt", "a", lambda: f"{word * ((1 << 20) // len(word))} 10.0.0.5 password: x9"))
+    part = Part("a.txt", "a", lambda: f"{word * ((1 << 20) // len(word))} 10.0.0.5 password: x9")
+    began_s = time.process_time()
+    texts, problems = archived(part, part_s=10 * PATIENCE_S, total_s=10 * PATIENCE_S)
+    assert time.process_time() - began_s < archive.PART_S
     assert problems["a.txt"] == ""
     assert texts["a.txt"].endswith(" 10.0.0.5 password: [redacted]")
 

@@ -28,7 +28,7 @@ def test_every_verb_and_option_is_in_the_script(shell: str, capsys: pytest.Captu
         for name in (name for action in parser._actions for name in action.option_strings):
             assert (f"-l {name[2:]}" if shell == "fish" and name.startswith("--") else name.lstrip("-")) in script
     if shutil.which(shell):
-        checked = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True, timeout=30, check=False)
+        checked = subprocess.run([shell, "-n"], input=script, text=True, capture_output=True, timeout=120, check=False)
         assert (checked.returncode, checked.stderr) == (0, "")
 
 
@@ -54,5 +54,5 @@ def test_bash_completes(line: str, expected: set[str], capsys: pytest.CaptureFix
 COMP_WORDS=({" ".join(f"'{word}'" for word in words)}); COMP_CWORD={len(words) - 1}
 $(complete -p ipamctl | sed 's/.* -F \\([^ ]*\\) .*/\\1/') ipamctl; printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-    done = subprocess.run(["bash", "-c", program], text=True, capture_output=True, timeout=30, check=True)
+    done = subprocess.run(["bash", "-c", program], text=True, capture_output=True, timeout=120, check=True)
     assert set(done.stdout.split()) == expected, done.stderr

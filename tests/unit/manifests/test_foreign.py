@@ -15,7 +15,7 @@ COMMAND = [sys.executable, str(ROOT / "tools" / "foreign.py")]
 
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.mark.parametrize("words", [(), ("arm64",), ("sparc", "true")])

@@ -127,7 +127,7 @@ def test_no_image_without_reference_plugins(tmp_path: Path) -> None:
         path.chmod(0o755)
     variables = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "SCRATCH": str(tmp_path)}
     command = [str(tmp_path / "tools" / "image.sh"), "context"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert "image: no reference plugins" in done.stderr
     assert list((tmp_path / "build" / "image").iterdir()) == []

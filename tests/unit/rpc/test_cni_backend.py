@@ -63,7 +63,7 @@ def add(backend: Backend, **changed: object) -> Any:
     """One ADD of its plugin."""
     with grpc.insecure_channel(f"unix:{backend.server.path}") as channel:
         stub = cni_backend_pb2_grpc.CNIBackendStub(channel)  # type: ignore[no-untyped-call]  # generated code
-        return stub.AddNetwork(pb.AddNetworkRequest(**{**REQUEST, **changed}), timeout=20)
+        return stub.AddNetwork(pb.AddNetworkRequest(**{**REQUEST, **changed}), timeout=120)
 
 
 def test_its_plugin_asks_the_policy_agent(backend: Backend) -> None:
@@ -71,7 +71,7 @@ def test_its_plugin_asks_the_policy_agent(backend: Backend) -> None:
     assert add(backend).NetworkPolicyMode == "strict"
     with grpc.insecure_channel(f"unix:{backend.server.path}") as channel:
         stub = cni_backend_pb2_grpc.CNIBackendStub(channel)  # type: ignore[no-untyped-call]  # generated code
-        reply = stub.DelNetwork(pb.DelNetworkRequest(ContainerID=REQUEST["ContainerID"], IfName="eth0"), timeout=20)
+        reply = stub.DelNetwork(pb.DelNetworkRequest(ContainerID=REQUEST["ContainerID"], IfName="eth0"), timeout=120)
     assert reply == pb.DelNetworkReply(Success=True)
 
 

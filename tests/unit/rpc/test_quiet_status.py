@@ -66,6 +66,6 @@ def test_an_add_at_the_end_is_left_to_the_successor(fresh: FakeNode) -> None:
     with listening(fresh), grpc.insecure_channel(f"unix:{fresh.run_dir}/{SOCKET_NAME}") as channel:
         stub = cni_pb2_grpc.CniStub(channel)
         with pytest.raises(grpc.RpcError) as refused:
-            stub.Exec(request, timeout=20)
+            stub.Exec(request, timeout=120)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "successor" in refused.value.details()

@@ -212,7 +212,7 @@ def test_an_add_waits_for_an_address_that_cools_in_time(node: FakeNode) -> None:
 
     def wait(**arguments: object) -> None:
         node.cool()
-        real_wait(seen_supply=-1, seen_status=node.demand.status(), timeout_s=0)
+        real_wait(seen_supply=-1, seen_status=node.demand.status, timeout_s=0)
 
     node.demand.wait = wait  # type: ignore[method-assign]
     assert node.add("waits").address is not None
@@ -235,5 +235,5 @@ def _status_after(node: FakeNode):
     from ipamd.core.demand import PoolStatus
 
     node.pool.cycle()
-    said = node.demand.status()
+    said = node.demand.status
     return PoolStatus(said.generation + 1, said.sentence, said.blocked_by, next_step=said.next_step)

@@ -137,7 +137,7 @@ def test_a_refusal_is_told_and_limits_are_not_set_on_nothing(tmp_path: Path) -> 
     node = FakeNode(tmp_path)
     node.ec2.fail["describe_enis"] = [CloudDeniedError("EC2 Describe failed", details="UnauthorizedOperation")]
     asked(node)
-    reachable, detail = node.node_info.cloud()
+    reachable, detail = node.node_info.cloud
     assert not reachable
     assert detail.startswith("EC2 Describe failed: UnauthorizedOperation")
     assert node.pool.limits is None
@@ -150,7 +150,7 @@ def test_an_answer_without_the_primary_eni_is_no_first_answer(tmp_path: Path) ->
     node.ec2.enis.clear()
     asked(node)
     assert node.pool.limits is None
-    assert "does not tell its primary ENI" in node.node_info.cloud()[1]
+    assert "does not tell its primary ENI" in node.node_info.cloud[1]
     assert node.ec2.calls["create_eni"] == 0
     node.datastore.close()
 
@@ -178,5 +178,5 @@ def test_an_answer_that_cannot_be_recorded_does_not_keep_the_pool_from_growing(t
     before = node.ec2.calls["describe_enis"]
     node.enis.resync_due()
     assert node.ec2.calls["describe_enis"] == before + 1
-    assert "could not be recorded" in node.node_info.cloud()[1]
+    assert "could not be recorded" in node.node_info.cloud[1]
     node.datastore.close()

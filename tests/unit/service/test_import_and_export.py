@@ -284,7 +284,7 @@ def test_an_address_that_both_gave_is_named_after_our_restart_too(warm: FakeNode
     assert all(name in violations[0].what for name in (ours.host_veth, pod_veth_name("default", "pod-theirs", prefix="eni")))
     told = explain(warm.app.introspection.sources, HistoryQuestion(str(ours.address), 50)).sentences
     assert any("theirs/eth0 has the address too" in one for one in told)
-    assert warm.health.defects()[Defect.DUPLICATE] == 1
+    assert warm.health.defects[Defect.DUPLICATE] == 1
     assert rows(warm)[ours.key] == ours.address
 
 

@@ -81,7 +81,7 @@ def test_an_eni_that_may_exist_is_not_asked_for_twice(node: FakeNode) -> None:
         node.pool.cycle()
     assert len(node.datastore.open_intents()) == 1
     assert node.ec2.calls["create_eni"] <= 8, "doubling pauses"
-    assert "not answered" in node.demand.status().sentence
+    assert "not answered" in node.demand.status.sentence
 
 
 def test_an_eni_carries_the_token_of_its_intent(node: FakeNode) -> None:

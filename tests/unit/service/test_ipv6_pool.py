@@ -61,6 +61,32 @@ def serving(node: FakeNode) -> set[object]:
     return {row.prefix for row in node.datastore.addresses() if row.is_rest}
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_prefix_that_is_shown_again_serves_again(tmp_path: Path, *, is_restarted: bool) -> None:
+    """Two looks lack the only /80, and EC2 refuses another one, as there is one: metadata shows it, and EC2 is asked (I9)."""
+    node = node_of(tmp_path)
+    node.bring_up()
+    node.runtime.run("a")
+    attached = node.add("a")
+    true = node.ec2.enis[PRIMARY]
+    node.ec2.enis[PRIMARY] = replace(true, prefixes=frozenset())
+    node.look_twice()
+    assert serving(node) == set()
+    node.ec2.fail[ASSIGNED] = [EniLimitError("full") for _ in range(9)]
+    node.pool.run_once()
+    node.ec2.enis[PRIMARY] = true
+    if is_restarted:
+        node.crash()
+        node.bring_up()
+    for _ in range(20):
+        node.clock.advance(10)
+        node.app.cloud.run_once()
+        node.pool.run_once()
+    assert serving(node) == true.prefixes
+    assert node.datastore.attachments() == (attached,)
+    assert not any(row.is_lost for row in node.datastore.addresses())
+
+
 @pytest.mark.parametrize(
     "pool",
     [
@@ -108,7 +134,7 @@ def test_what_means_nothing_is_named(tmp_path: Path) -> None:
     """The pool's sentence names the targets that were set and mean nothing (I15)."""
     node = node_of(tmp_path, warm_ip_target=50, prefix_delegation=True)
     node.bring_up()
-    sentence = node.demand.status().sentence
+    sentence = node.demand.status.sentence
     assert sentence.endswith("without meaning here: WARM_IP_TARGET, ENABLE_PREFIX_DELEGATION")
     node.clock.advance(1)
     assert Settings(pool=PoolConfig(warm_ip_target=50)).meaningless() == ()
@@ -193,7 +219,7 @@ def test_a_refusal_explains_itself(tmp_path: Path, error: CloudError, kind: Bloc
     with pytest.raises(PoolEmptyError) as refusal:
         node.add("c1", deadline_s=0.5)
     assert words in str(refusal.value)
-    assert node.attacher.pool_empty_counts()[kind] == 1
+    assert node.attacher.pool_empty[kind] == 1
     for _ in range(60):
         node.clock.advance(60)
         node.pool.run_once()
@@ -211,7 +237,7 @@ def test_an_eni_that_others_filled_is_named(tmp_path: Path) -> None:
     node.bring_up()
     with pytest.raises(PoolEmptyError, match=f"{PRIMARY} takes no /80"):
         node.add("c1", deadline_s=0.5)
-    assert node.attacher.pool_empty_counts()[Blocked.ENI_LIMIT] == 1
+    assert node.attacher.pool_empty[Blocked.ENI_LIMIT] == 1
     assert f"{PRIMARY} takes no /80" in str(node.app.introspection.GetStatus(pb.GetStatusRequest()))
 
 

@@ -71,7 +71,7 @@ def test_one_disk_is_one_condition(node: FakeNode, code: int, number: int, cause
     assert "; so do: cooldown, history, served mark" in only.text
     assert only.next.startswith(step)
     assert f"with 1 condition: datastore: the file system of {node.run_dir} {cause}"[:100] in verdict(known)
-    assert not any(node.health.defects().values()), "a full disk is no defect of ours"
+    assert not any(node.health.defects.values()), "a full disk is no defect of ours"
 
 
 def test_other_disks_and_other_causes_stay_apart(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +118,6 @@ def test_what_is_behind_an_error_is_found_and_other_errors_are_no_disk() -> None
 def test_only_a_disk_that_refuses_is_no_defect(node: FakeNode) -> None:
     """Any other error that is none of ours is one."""
     node.health.report("socket", "socket: no", error=refused(errno.ENOSPC))
-    assert not any(node.health.defects().values())
+    assert not any(node.health.defects.values())
     node.health.report("links", "links: no", error=ValueError())
-    assert node.health.defects()[Defect.UNEXPECTED] == 1
+    assert node.health.defects[Defect.UNEXPECTED] == 1

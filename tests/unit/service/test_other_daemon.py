@@ -184,7 +184,7 @@ def test_a_damaged_file_names_nothing_and_is_the_last_error(node: FakeNode) -> N
     node.aws_node.tell()
     node.aws_node.refusal = ForeignStateError("ipam.json cannot be used: it is not JSON")
     assert node.app.other_daemon.given_twice() == ()
-    last = node.health.last_error()
+    last = node.health.last_error
     assert last is not None
     assert "not JSON" in last.message
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.book import EniBook
+from ipamd.eni.book import PLACE, EniBook
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import EniLimitError, ThrottledError
 from ipamd.model.ids import EniId, InstanceId, MacAddress
@@ -120,8 +120,8 @@ def test_a_taken_place_counts_and_is_tried_again_later(tmp_path: Path) -> None:
         node.pool.cycle()
     assert devices(node) == [0, 2]
     assert node.ec2.calls["create_eni"] == 1, "the instance takes three"
-    assert "3 (with 1 that EC2 has and does not show) of 3 ENIs" in node.demand.status().blocked_by
-    assert "detach" not in node.demand.status().next_step
+    assert "3 (with 1 that EC2 has and does not show) of 3 ENIs" in node.demand.status.blocked_by
+    assert "detach" not in node.demand.status.next_step
     hidden = node.ec2.enis[EniId("eni-hidden-1")]
     node.ec2.enis[hidden.eni_id] = replace(hidden, instance_id=InstanceId(""), device_index=-1)
     left_s = node.provisioner.next_retry_s()
@@ -141,18 +141,18 @@ def test_a_place_that_is_refused_again_is_left_for_longer(node: FakeNode) -> Non
         places.refuse((0, 2))
         assert places.refused() == {(0, 2)}
         assert places.free_index(beside={1}) == 3
-        waits.append(places.next_end_s())
+        waits.append(places._agenda.next_s(PLACE))
         clock.advance(waits[-1] or 0.0)
         assert not places.refused()
         assert places.free_index(beside={1}) == 2
     assert waits == [120, 240, 480, 960, 1920, 3600, 3600, 3600]
     places.took((0, 2))
     places.refuse((0, 2))
-    assert places.next_end_s() == 120
+    assert places._agenda.next_s(PLACE) == 120
     places.show({EniId("eni-2"): (0, 2)})
     assert (places.refused(), places.shown()) == (frozenset(), {EniId("eni-2"): (0, 2)})
     places.show({})
-    assert (places.refused(), places.shown(), places.next_end_s()) == (frozenset(), {}, None)
+    assert (places.refused(), places.shown(), places._agenda.next_s(PLACE)) == (frozenset(), {}, None)
 
 
 def test_a_cap_that_was_counted_without_hidden_enis_is_forgotten(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_cap_that_was_counted_without_hidden_enis_is_forgotten(tmp_path: Path)
     node.ec2.fail["attach_eni"] = [EniLimitError("full", code="AttachmentLimitExceeded")]
     node.pool.cycle()
     assert devices(node) == [0]
-    assert "no further ENI" in node.demand.status().blocked_by
+    assert "no further ENI" in node.demand.status.blocked_by
     node.ec2.hidden.clear()
     node.enis.set_up_adopted(node.enis.sync_with_ec2(IDENTITY))
     for number in range(12):

@@ -103,8 +103,8 @@ def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:
     refused.may_have_happened = False
     node.ec2.fail["assign_addresses"] = [refused]
     node.pool.cycle()
-    assert node.demand.status().blocked_by
-    node.demand.publish(replace(node.demand.status(), generation=10))
+    assert node.demand.status.blocked_by
+    node.demand.publish(replace(node.demand.status, generation=10))
     made: list[Attachment] = []
     waiter = threading.Thread(target=lambda: made.append(node.add("waits")))
     waiter.start()
@@ -122,7 +122,7 @@ def test_an_add_does_not_wait_out_a_long_pause(tmp_path: Path) -> None:
     node.add("only")
     node.ec2.fail["assign_addresses"] = [SubnetExhaustedError("no free address")]
     node.pool.cycle()
-    node.demand.publish(replace(node.demand.status(), generation=10))
+    node.demand.publish(replace(node.demand.status, generation=10))
     with pytest.raises(PoolEmptyError, match="no free address"):
         node.add("told", deadline_s=60)
 
@@ -160,7 +160,7 @@ def test_a_host_that_refuses_every_eni_gets_one_more_and_no_other(tmp_path: Path
         node.clock.advance(2)
         node.pool.cycle()
     assert node.ec2.calls["create_eni"] == 2, "one may be the ENI's fault, two are the host's"
-    assert "eni-2: its link did not appear" in node.demand.status().blocked_by
+    assert "eni-2: its link did not appear" in node.demand.status.blocked_by
     node.hostnet.fail["setup_eni"] = []
     node.clock.advance(31)
     node.pool.cycle()

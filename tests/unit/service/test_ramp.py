@@ -190,7 +190,7 @@ def test_a_spare_eni_comes_once_no_add_has_come_for_a_while(tmp_path: Path) -> N
         node.add(f"s{number}")
         node.pool.run_once()
     assert node.ec2.calls["create_eni"] == 0
-    assert "once no ADD has come for a while" in node.demand.status().sentence
+    assert "once no ADD has come for a while" in node.demand.status.sentence
     began_s = node.clock.monotonic()
     while not node.ec2.calls["create_eni"]:
         pause_s = node.pool._pause_s()

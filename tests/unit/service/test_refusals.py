@@ -194,7 +194,7 @@ def test_a_node_that_yields_lacks_nothing(tmp_path: Path) -> None:
     node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
     node.pool.run_once()
     node.ec2.throttled = (node.clock.monotonic(), node.clock.monotonic())
-    assert "throttled" in node.demand.status().blocked_by or "slow down" in node.demand.status().blocked_by
+    assert "throttled" in node.demand.status.blocked_by or "slow down" in node.demand.status.blocked_by
     assert [one for one in node.health.conditions() if one.startswith("EC2")] == []
     node.clock.advance(2 * YIELD_S[CREATION])
     node.pool.run_once()
@@ -271,7 +271,7 @@ def test_a_full_instance_costs_a_handful_of_calls_a_day(node: FakeNode) -> None:
     calls = a_day(node)
     assert calls <= 6 * 6 + 1, "a try costs six calls, its DescribeSubnets included; one look for leaked ENIs after the start"
     assert node.ec2.calls["create_eni"] <= 2 + 1 + 6
-    assert "3 ENIs" in node.demand.status().blocked_by
+    assert "3 ENIs" in node.demand.status.blocked_by
     node.assert_sound()
 
 
@@ -287,7 +287,7 @@ def test_a_place_that_comes_free_is_found(node: FakeNode) -> None:
     node.clock.advance(3601)
     node.pool.cycle()
     assert len(node.datastore.enis()) == 3
-    assert node.demand.status().blocked_by == "" or "3 of 3" in node.demand.status().blocked_by
+    assert node.demand.status.blocked_by == "" or "3 of 3" in node.demand.status.blocked_by
 
 
 def test_an_eni_that_is_full_for_ec2_stops_itself_only(tmp_path: Path) -> None:
@@ -327,8 +327,8 @@ def test_an_empty_subnet_is_described_before_it_is_asked_again(tmp_path: Path) -
     double; room is used when it comes."""
     node = FakeNode(tmp_path, ec2=FakeEc2(pool_size=0))
     node.bring_up()
-    assert f"{SUBNET} has no" in node.demand.status().blocked_by
-    assert "0 addresses left" in node.demand.status().blocked_by
+    assert f"{SUBNET} has no" in node.demand.status.blocked_by
+    assert "0 addresses left" in node.demand.status.blocked_by
     refused = node.ec2.calls["assign_addresses"]
     calls = a_day(node)
     assert node.ec2.calls["assign_addresses"] == refused
@@ -337,7 +337,7 @@ def test_an_empty_subnet_is_described_before_it_is_asked_again(tmp_path: Path) -
     node.clock.advance(601)
     node.pool.cycle()
     assert node.datastore.counts().free == 9
-    assert node.demand.status().blocked_by == ""
+    assert node.demand.status.blocked_by == ""
 
 
 def test_an_eni_needs_two_addresses(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_an_eni_needs_two_addresses(tmp_path: Path) -> None:
         node.clock.advance(5)
         node.pool.cycle()
     assert node.ec2.calls["create_eni"] == made
-    assert "1 address left" in node.demand.status().blocked_by
+    assert "1 address left" in node.demand.status.blocked_by
 
 
 def test_a_missing_prefix_does_not_fill_the_slots(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_a_missing_prefix_does_not_fill_the_slots(tmp_path: Path) -> None:
     node.ec2.fail["assign_prefixes"] = [SubnetExhaustedError("InsufficientCidrBlocks")]
     node.bring_up()
     assert node.datastore.counts().total == 4
-    assert "InsufficientCidrBlocks" in node.demand.status().blocked_by
+    assert "InsufficientCidrBlocks" in node.demand.status.blocked_by
     node.clock.advance(121)
     node.pool.cycle()
     assert [len(eni.prefixes) for eni in node.ec2.enis.values()] == [1]
@@ -413,7 +413,7 @@ def denied(tmp_path: Path, method: str, error: Exception) -> FakeNode:
 def test_what_a_person_must_change_is_named_and_asked_for_slowly(tmp_path: Path, error: Exception, named: str) -> None:
     """The ADD is told what EC2 said and what helps against it, not a list of everything that may help (I14)."""
     node = denied(tmp_path, "create_eni", error)
-    node.demand.publish(replace(node.demand.status(), generation=100))
+    node.demand.publish(replace(node.demand.status, generation=100))
     with pytest.raises(PoolEmptyError) as refused:
         node.add("one-too-many", deadline_s=30)
     text = str(refused.value)

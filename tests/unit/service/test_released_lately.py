@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -229,6 +230,77 @@ def told(node: FakeNode, *records: tuple[str, str, float]) -> EniBook:
     changes = EniBook(node.app.context)
     remember_released(changes, node.history.read_since, node.clock)
     return changes
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["datastore kept", "datastore lost"])
+@pytest.mark.parametrize("is_asked", [False, True], ids=["nobody asked", "asked, and no answer"])
+@pytest.mark.parametrize("what", ["addresses", "ENI"])
+def test_what_ec2_alone_took_away_it_may_give_back(node: FakeNode, what: str, *, is_asked: bool, keeps: bool) -> None:
+    """Two looks lack it, the next process sees it again: it serves. Had a call of ours been under way, it would be a lag."""
+    fill_and_empty(node, 10)
+    node.clock.advance(RECENT_S)
+    eni_id, true = next((key, eni) for key, eni in node.ec2.enis.items() if (key == PRIMARY) == (what == "addresses"))
+    taken = frozenset(sorted(true.secondary_addresses)[:2]) if what == "addresses" else true.secondary_addresses
+    operations = OperationLog(node.app.context)
+    intent = operations.open(Unassign(eni_id, taken, frozenset())) if is_asked else None
+    less = replace(true, secondary_addresses=true.secondary_addresses - taken)
+    others = tuple(eni for eni in node.ec2.attached() if eni.eni_id != eni_id)
+    look_until_settled(node, (less, *others) if what == "addresses" else others)
+    assert taken.isdisjoint(row.address for row in node.datastore.addresses())
+    if intent:
+        operations.close(intent, "not done")
+    node.history.write()
+    node.ec2.answers = []
+    node.crash(keep_datastore=keeps)
+    node.bring_up()
+    there = {row.address for row in node.datastore.addresses()} & taken
+    assert there == (set() if is_asked else taken)
+
+
+def look_until_settled(node: FakeNode, answer: tuple[DescribedEni, ...]) -> None:
+    """Compare with the same answer of EC2 until nothing is in doubt."""
+    result = None
+    while result is None or result.again_s is not None:
+        node.clock.advance(result.again_s if result else 0.0)
+        node.ec2.answers = [answer]
+        result = node.enis.sync_with_ec2(IDENTITY)
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["datastore kept", "datastore lost"])
+def test_what_a_call_of_ours_was_given_since_is_not_where_it_was(node: FakeNode, *, keeps: bool) -> None:
+    """Others took it from one ENI, our call was given it on another: a Describe that lags shows it on the first (I7)."""
+    fill_and_empty(node, 22)
+    node.clock.advance(RECENT_S)
+    stale, true = node.ec2.attached(), node.ec2.enis[PRIMARY]
+    moved = min(true.secondary_addresses)
+    other = next(eni.eni_id for eni in stale if eni.eni_id != PRIMARY)
+    less = replace(true, secondary_addresses=true.secondary_addresses - {moved})
+    look_until_settled(node, (less, *(eni for eni in stale if eni.eni_id != PRIMARY)))
+    node.enis.add_addresses(other, frozenset({moved}), frozenset(), asked_count=1)
+    node.history.write()
+    node.ec2.answers = [stale]
+    node.crash(keep_datastore=keeps)
+    node.bring_up()
+    row = node.datastore.address(moved)
+    assert row is None or row.eni_id == other
+
+
+def test_a_release_that_was_closed_lately_is_ours(node: FakeNode) -> None:
+    """It was opened long ago, EC2 did it and its answer was lost, and a retry found nothing left: EC2 may show it for a while."""
+    fill_and_empty(node, 10)
+    node.clock.advance(RECENT_S)
+    true = node.ec2.enis[PRIMARY]
+    taken = frozenset(sorted(true.secondary_addresses)[:2])
+    operations = OperationLog(node.app.context)
+    intent = operations.open(Unassign(PRIMARY, taken, frozenset()))
+    node.clock.advance(RECENT_S + 5)
+    less = replace(true, secondary_addresses=true.secondary_addresses - taken)
+    look_until_settled(node, (less, *(eni for eni in node.ec2.attached() if eni.eni_id != PRIMARY)))
+    operations.close(intent, "nothing of it is left to release")
+    node.ec2.answers = []
+    node.crash()
+    node.bring_up()
+    assert taken.isdisjoint(row.address for row in node.datastore.addresses())
 
 
 def test_what_came_back_since_is_ours(node: FakeNode) -> None:

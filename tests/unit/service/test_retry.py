@@ -48,7 +48,7 @@ def test_what_was_mended_is_asked_for_at_once(node: FakeNode, cause: str) -> Non
     node.pool.cycle()
     assert len(node.ec2.attached()) == 2
     assert "ec2" not in node.health.conditions_by_subject()
-    last = node.health.last_error()
+    last = node.health.last_error
     assert last is not None
     assert last.resolved_at is not None
     assert retry(node) == []

@@ -149,7 +149,7 @@ def test_an_unknown_error_in_the_stream_ends_nothing(node: FakeNode, quick: None
     with following(node):
         wait_until(lambda: len(asked) >= 3, what="asked again")
         wait_until(lambda: node.runtime.list_count > 0, what="listing meanwhile")
-    error = node.health.last_error()
+    error = node.health.last_error
     assert error is not None
     assert "a field nobody knew" in str(error)
 

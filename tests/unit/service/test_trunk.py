@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
@@ -11,8 +12,8 @@ import pytest
 
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.eni import INSTANCE_TAG, InstanceLimits, is_created_by_us, why_kept
-from ipamd.model.errors import BranchPendingError
-from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.errors import BranchPendingError, CloudError
+from ipamd.model.ids import EniId, InstanceId, MacAddress
 from ipamd.model.pool import Blocked, PoolSettings
 from tests.fakes.cloud import IDENTITY, INSTANCE, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
@@ -91,6 +92,8 @@ def test_a_full_node_says_that_no_place_is_free(tmp_path: Path) -> None:
 def test_the_trunk_is_known_while_it_is_attached(tmp_path: Path) -> None:
     """Its MAC by memory, or a refusal that says how to ask for one; one answer that lacks it proves nothing, two do (I11)."""
     node = made(tmp_path)
+    assert not node.enis.trunk_mac(), "EC2 is asked"
+    node.pool.run_once()
     with pytest.raises(BranchPendingError) as refused:
         node.enis.trunk_mac()
     assert "vpc.amazonaws.com/has-trunk-attached" in str(refused.value)
@@ -101,6 +104,8 @@ def test_the_trunk_is_known_while_it_is_attached(tmp_path: Path) -> None:
     node.enis.sync_with_ec2(IDENTITY)
     assert node.enis.trunk_mac() == TRUNK.mac
     node.look_twice()
+    assert not node.enis.trunk_mac(), "EC2 is asked again"
+    node.pool.run_once()
     with pytest.raises(BranchPendingError):
         node.enis.trunk_mac()
     node.datastore.close()
@@ -111,27 +116,56 @@ def test_a_pod_that_needs_the_trunk_has_ec2_looked_at(tmp_path: Path) -> None:
     node = made(tmp_path)
     node.pool.cycle()
     before = node.ec2.calls["describe_enis"]
-    for _ in range(3):
-        with pytest.raises(BranchPendingError):
-            node.enis.trunk_mac()
+    assert [node.enis.trunk_mac() for _ in range(3)] == ["", "", ""]
     node.pool.run_once()
+    with pytest.raises(BranchPendingError):
+        node.enis.trunk_mac()
     assert node.ec2.calls["describe_enis"] == before + 1
     node.ec2.enis[TRUNK.eni_id] = TRUNK
     node.clock.advance(1.0)
-    with pytest.raises(BranchPendingError):
-        node.enis.trunk_mac()
+    assert not node.enis.trunk_mac()
     node.pool.run_once()
     assert node.enis.trunk_mac() == TRUNK.mac
-    node.ec2.enis.clear()
-    looks = 0
+    before = node.ec2.calls["describe_enis"]
     for _ in range(600):
         node.enis.book.observe(TRUNK.eni_id, trunk_mac=None)
-        with pytest.raises(BranchPendingError):
-            node.enis.trunk_mac()
-        looks += node.enis._resyncs.changed.is_set()
-        node.enis._resyncs.changed.clear()
+        node.ec2.enis.pop(TRUNK.eni_id, None)
+        with suppress(BranchPendingError):
+            assert not node.enis.trunk_mac()
+        node.enis.resync_due()
         node.clock.advance(1.0)
-    assert 5 < looks < 15
+    assert 5 < node.ec2.calls["describe_enis"] - before < 15
+    node.datastore.close()
+
+
+def test_while_ec2_is_asked_nobody_says_that_there_is_none(tmp_path: Path) -> None:
+    """A look takes seconds: an ADD that polls meanwhile waits, and asks for no second look. After a refusal nothing is asked for a
+    while, and then it is as far as EC2 has told."""
+    node = made(tmp_path)
+    node.pool.cycle()
+    answer, said = node.ec2.describe_enis, []
+
+    def slow(instance_id: InstanceId) -> tuple[DescribedEni, ...]:
+        for _ in range(3):
+            said.append(node.enis.trunk_mac())
+            node.clock.advance(1.1)
+        return answer(instance_id)
+
+    node.ec2.describe_enis = slow  # type: ignore[method-assign]
+    node.ec2.enis[TRUNK.eni_id] = TRUNK
+    before = node.ec2.calls["describe_enis"]
+    assert not node.enis.trunk_mac()
+    node.pool.run_once()
+    node.pool.run_once()
+    assert (said, node.enis.trunk_mac()) == (["", "", ""], TRUNK.mac)
+    assert node.ec2.calls["describe_enis"] == before + 1
+    node.enis.book.observe(TRUNK.eni_id, trunk_mac=None)
+    node.ec2.fail["describe_enis"] = [CloudError("no answer")]
+    node.clock.advance(60.0)
+    assert not node.enis.trunk_mac()
+    node.pool.run_once()
+    with pytest.raises(BranchPendingError):
+        node.enis.trunk_mac()
     node.datastore.close()
 
 

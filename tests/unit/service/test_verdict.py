@@ -97,11 +97,11 @@ def test_an_error_that_was_corrected_says_so() -> None:
         health.record_error(what, CloudError("no"))
         clock.advance(5)
         health.resolve(other)
-        last = health.last_error()
+        last = health.last_error
         assert last is not None
         assert last.resolved_at is None
         health.report(what.partition(" 0")[0], "")
-        last = health.last_error()
+        last = health.last_error
         assert last is not None
         assert last.resolved_at == clock.now()
 
@@ -136,7 +136,7 @@ def test_a_refused_add_is_over_with_its_cause(error: IpamError, ended_by: str, e
     health.record_error("ADD 0123456789abc", error)
     clock.advance(5)
     ENDS[end](health)
-    last = health.last_error()
+    last = health.last_error
     assert last is not None
     assert last.resolved_at == (clock.now() if end == ended_by else None)
 
@@ -150,12 +150,12 @@ def test_a_refused_add_is_over_when_an_address_is_free_and_not_before(node: Fake
     node.app.context.demand.announce_supply()
     gone = cni_pb2.ExecRequest(protocol_min=1, protocol_max=1, verb="DEL", container_id="more", ifname="eth0", config=CONFIG)
     assert not node.app.cni.execute(gone, Deadline.after(node.clock, 30)).HasField("error")
-    last = node.health.last_error()
+    last = node.health.last_error
     assert last is not None
     assert (last.what, last.resolved_at) == ("ADD more", None)
     node.delete("s0")
     node.cool()
-    last = node.health.last_error()
+    last = node.health.last_error
     assert last is not None
     assert last.resolved_at is not None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.agenda import Agenda
-from ipamd.core.clock import SystemClock
+from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import files as file_follower
 from ipamd.host.files import FileFollowers
@@ -192,7 +192,7 @@ def test_an_error_does_not_end_the_thread(running: Follower, monkeypatch: pytest
     offer = running.current.offer
     monkeypatch.setattr(running.current, "offer", breaks)
     running.path.write_text("WARM_IP_TARGET=3\n")
-    wait_until(lambda: running.health.last_error() is not None, what="the error is recorded")
+    wait_until(lambda: running.health.last_error is not None, what="the error is recorded")
     monkeypatch.setattr(running.current, "offer", offer)
     running.path.write_text("WARM_IP_TARGET=4\n")
     wait_until(lambda: running.target == 4, what="the next change is followed")
