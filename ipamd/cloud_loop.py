@@ -71,6 +71,10 @@ class CloudLoop:
             stage.detail = f"{identity.instance_id} ({identity.instance_type}) in {identity.availability_zone}"
             if problem := app.cloud.follow_notices():  # before the pool may grow; metadata's turns ask again
                 log.info("whether EC2 announces an end is not known yet error=%s", problem)
+        try:  # before EC2 is asked: a start goes on without its answer. Sandboxes get addresses without it; the next pass tries again
+            app.adapters.hostnet.setup_node(identity)
+        except IpamError as error:
+            health.report("node routing", f"node routing: {log_text(error)}", error=error)
         with health.stage("ec2") as stage:
             stage.detail = self._tell_asking("EC2 is being asked for this node's ENIs")
             result = self._compare(identity)
@@ -79,10 +83,6 @@ class CloudLoop:
             stage.detail = f"{result}; limits from {limits.source}: {limits.eni_count} x {limits.ipv4_per_eni}"
         app.adapters.node_info.cloud = True, f"last compared at start: {result}"
         health.report("ec2", "")
-        try:  # SNAT and marks: sandboxes get addresses without them, and the host network reconciler tries again
-            app.adapters.hostnet.setup_node(identity)
-        except IpamError as error:
-            health.report("node routing", f"node routing: {log_text(error)}", error=error)
         if health.phase is Phase.SERVING:  # EC2 was late: the start has continued without it
             for problem in app.pool.enis.routing.set_up_all():
                 log.warning("host routing is not in place error=%s", problem)

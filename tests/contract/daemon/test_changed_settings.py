@@ -56,6 +56,19 @@ def test_prefix_mark_mtu_and_snat(family: Family) -> None:
         made.assert_sound(expected=0)
 
 
+def test_a_mark_changes_while_ec2_is_silent() -> None:
+    """The node is set up by its new settings before EC2 is asked: the first CHECK finds no damage, and nothing is called a repair."""
+    with rig() as made:
+        old = made.add("old-0")
+        made.lab.faults.apply({"apis": {"DescribeNetworkInterfaces": {"hang": True}}})
+        made.restart(env=made.env | {"AWS_VPC_K8S_CNI_CONNMARK": "0x20"})
+        assert made.cni("CHECK", "old-0", conf={"prevResult": old.body}).body is None
+        assert made.add("new-0").ok
+        assert "fwmark 0x20" not in made.log_tail(200), "a pass had to repair it"
+        made.lab.faults.clear()
+        made.assert_sound(expected=2)
+
+
 @EACH_FAMILY_HEAVY_IPV6
 def test_names_by_pod(family: Family) -> None:
     """New sandboxes have the name that policy agents compute, and a daemon without the setting serves them as well."""
