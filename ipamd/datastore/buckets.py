@@ -22,7 +22,7 @@ from ipamd.model.release import Draining
 from ipamd.model.snapshot import eni_place
 
 COUNTED = (*(state.value for state in AddressState), "lost", "lost_in_use", "held")
-"""What is counted for each ENI: the fields of `PoolCounts`."""
+"""What is counted for each ENI: the fields of `PoolCounts`, in their order."""
 
 
 Rank = tuple[bool, int, int]
@@ -94,11 +94,10 @@ class EniSlot:
         for bucket in self.buckets.values() if is_other else ():
             self._rank(bucket)
 
-    def preference(self) -> tuple[bool, bool, int, int, int, str]:
-        """Sort key: not draining first (the ENI, then what it would give), densest first, then the lower place on the instance."""
+    def preference(self) -> tuple[bool, bool, int]:
+        """Sort key: not draining first (the ENI, then what it would give), then densest first."""
         in_use = self.tally["assigned"] + self.tally["reserved"] + self.tally["lost_in_use"]
-        is_draining = self.eni.eni_id in self._draining.enis
-        return is_draining, self._ranks[0][0], -in_use, self.eni.network_card, self.eni.device_index, self.eni.eni_id
+        return self.eni.eni_id in self._draining.enis, self._ranks[0][0], -in_use
 
     def first(self) -> IpAddress:
         """The address to give, of the bucket with most in use; `is_assignable` says that there is one."""
@@ -177,7 +176,7 @@ class EniSlot:
 
 
 class PoolIndex:
-    """The ENIs with their counters and their free addresses in order."""
+    """The ENIs with their counters and their free addresses in order. `slots`: by place on the instance, the lower first."""
 
     def __init__(self) -> None:
         self.slots: dict[EniId, EniSlot] = {}
@@ -191,8 +190,8 @@ class PoolIndex:
         if slot is None:
             slot = self.slots[eni.eni_id] = EniSlot(eni)
             slot.drain(self.draining)
-        else:
-            slot.eni = eni
+        slot.eni = eni
+        self.slots = {one.eni.eni_id: one for one in sorted(self.slots.values(), key=lambda one: eni_place(one.eni))}
 
     def put(self, address: Address) -> None:
         """Count an address in, and offer it if it may be given. Its ENI must be known."""
@@ -238,13 +237,12 @@ class PoolIndex:
 
     def counts(self) -> PoolCounts:
         """Sum up the managed ENIs."""
-        tallies = [slot.tally for slot in self.slots.values() if slot.eni.managed]
-        return PoolCounts(**{name: sum(tally[name] for tally in tallies) for name in COUNTED})
+        tallies = [slot.tally.values() for slot in self.slots.values() if slot.eni.managed]
+        return PoolCounts(*map(sum, zip(*tallies, strict=True)))
 
     def stock(self) -> Stock:
         """Read the counters of every ENI."""
-        slots = sorted(self.slots.values(), key=lambda slot: eni_place(slot.eni))
-        return Stock(tuple(slot.stock() for slot in slots), self.counts())
+        return Stock(tuple(slot.stock() for slot in self.slots.values()), self.counts())
 
     def recount(self, addresses: Iterable[Address]) -> list[str]:
         """Compare counters and order with ones made anew from `addresses`; one sentence per difference."""

@@ -60,7 +60,7 @@ class Eni:
     @property
     def gives_addresses(self) -> bool:
         """Whether its free addresses may be given (I7)."""
-        return self.is_in_pool and self.host_ready and not self.excluded
+        return self.host_ready and not self.excluded and self.managed and self.state is EniState.ATTACHED
 
     @property
     def route_table(self) -> int:

@@ -48,9 +48,10 @@ def is_prefix_mode(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
 def vacant_slots(eni: EniCapacity, snapshot: PoolSnapshot) -> int:
     """Slots of an attached ENI that can be asked for: neither used, nor perhaps allocated already, nor refused. An ENI whose host
     routing has failed for long gets no more: nobody could have it. Nor does one that is excluded."""
-    if eni.is_excluded or eni.state is not EniState.ATTACHED or (snapshot.growth.has_stuck_eni and not eni.host_ready):
-        return 0
     known, slots = snapshot.growth, snapshot.limits.slots_per_eni
+    is_stuck = known.has_stuck_eni and not eni.host_ready
+    if is_stuck or eni.used_slot_count >= slots or eni.is_excluded or eni.state is not EniState.ATTACHED:
+        return 0
     taken = eni.used_slot_count + known.pending_slots.get(eni.eni_id, 0)
     return max(min(slots, known.slot_caps.get(eni.eni_id, slots)) - taken, 0)
 

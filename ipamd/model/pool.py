@@ -486,9 +486,10 @@ def pool_snapshot(
     `taken`: ENIs that have been without their link for long.
     Returns: ENIs by network card and device index; all counts are of the one moment of `stock`. Pure; costs the number of ENIs.
     """
-    managed = [one for one in stock.enis if one.eni.managed and not one.has_left]
-    leaving = [one.counts for one in stock.enis if one.eni.managed and _gives_nothing(one.eni)]
-    usable = [one for one in managed if not _gives_nothing(one.eni)]
+    ours = [one for one in stock.enis if one.eni.managed]
+    managed = [one for one in ours if not one.has_left]
+    leaving = [one.counts for one in ours if _gives_nothing(one.eni)]
+    usable = [one for one in managed if not _gives_nothing(one.eni)] if leaving else managed
     unmanaged = [one.eni.device_index for one in stock.enis if not one.eni.managed and one.eni.network_card == 0]
     unmanaged += [device_index for card, device_index in occupied if card == 0]
     return PoolSnapshot(
@@ -516,17 +517,18 @@ def pool_snapshot(
 
 
 def _capacity(one: EniStock) -> EniCapacity:
+    eni = one.eni
     return EniCapacity(
-        one.eni.eni_id,
-        one.eni.device_index,
-        one.eni.state,
+        eni.eni_id,
+        eni.device_index,
+        eni.state,
         one.used_slot_count,
-        one.eni.host_ready,
-        is_primary=one.eni.is_primary,
-        created_by_us=one.eni.created_by_us,
-        counts=one.counts,
-        prefix_count=one.prefix_count,
-        is_excluded=bool(one.eni.excluded),
+        eni.host_ready,
+        eni.is_primary,
+        eni.created_by_us,
+        one.counts,
+        one.prefix_count,
+        bool(eni.excluded),
     )
 
 

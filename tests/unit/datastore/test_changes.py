@@ -9,12 +9,15 @@ from ipaddress import IPv4Network
 
 import pytest
 
+from ipamd.datastore.buckets import COUNTED
 from ipamd.datastore.store import Datastore
 from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.errors import DatastoreError, IllegalTransitionError, InvariantError, PoolEmptyError, UnknownAttachmentError
 from ipamd.model.history import LedgerEvent
 from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.pool import PoolCounts
+from ipamd.model.record import fields, replace
 from tests.unit.datastore.support import (
     COOLDOWN,
     START,
@@ -28,6 +31,23 @@ from tests.unit.datastore.support import (
 )
 
 LATER = START + timedelta(minutes=1)
+
+
+def test_of_equal_enis_the_lower_place_gives_first(store: Datastore) -> None:
+    """In whatever order ENIs came, and where one moves to another place; what is counted has the order of `PoolCounts`."""
+    assert tuple(one.name for one in fields(PoolCounts)) == COUNTED
+    count = store.counts().free  # on ENI 0
+    with store.transaction() as unit:
+        for number in (3, 1, 2):
+            unit.put_eni(an_eni(number))
+            unit.add_addresses(eni_id(number), [ip(f"10.0.{number}.{last}") for last in (10, 11)])
+    assert [one.eni.device_index for one in store.stock().enis] == [0, 1, 2, 3]
+    given = [store.reserve(a_key(number)).eni_id for number in range(count + 6)]
+    assert given == [eni_id(0)] * count + [eni_id(number) for number in (1, 1, 2, 2, 3, 3)]
+    with store.transaction() as unit:
+        unit.put_eni(replace(an_eni(1), device_index=5))
+    assert [one.eni.device_index for one in store.stock().enis] == [0, 2, 3, 5]
+    assert store.counts() == PoolCounts(reserved=count + 6)
 
 
 def test_life_of_an_address(store: Datastore, clock: FakeClock) -> None:
