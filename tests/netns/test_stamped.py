@@ -11,6 +11,7 @@ from ipamd.model.errors import WiringError
 from ipamd.model.family import IPV6
 from ipamd.model.ids import MacAddress
 from tests.netns.conftest import EACH_FAMILY
+from tests.rig import wait_until
 
 pytestmark = [pytest.mark.privileged, EACH_FAMILY]
 
@@ -39,6 +40,14 @@ def theirs(world):
             f" ip rule add to {address} table main prio 512; ip rule add from {address} table 2 prio 1536"
         )
     )
+    if world.family is IPV6:  # the kernel adds their routes once nobody else has their link-local addresses
+        for space, name in ((world.host, spec.host_veth), (sandbox, "eth0")):
+            wait_until(
+                lambda space=space, name=name: (
+                    "fe80" in (shown := space.sh(f"ip -6 addr show dev {name}")) and "tentative" not in shown
+                ),
+                what=f"the link-local address of {name}",
+            )
     return spec, sandbox
 
 
