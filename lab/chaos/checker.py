@@ -134,6 +134,8 @@ class Checker:
         self._last_round_s = 0.0
         self._row_seen_at: dict[str, float] = {}
         self.orphans: set[str] = set()
+        self.unplaced: set[str] = set()
+        """Sandboxes whose ENI nothing tells since a datastore was lost: nobody demands that they answer."""
 
     def check(self, round_: Round) -> list[Violation]:
         """Check one round. Returns: new violations; each is returned once."""
@@ -192,6 +194,7 @@ class Checker:
         row_seen_at = self._row_seen_at.get(record.sandbox_id, -1.0)
         is_nameless = bool(record.vlan) and row_seen_at <= state.damaged.get(record.address, -2.0)
         is_unplaced = (is_hit or is_nameless) and lost_at > record.created_at_s and record.sandbox_id not in (seen.rows or {})
+        (self.unplaced.add if is_unplaced else self.unplaced.discard)(record.sandbox_id)
         if not is_unplaced:
             yield from _with_egress(record, seen, patience, is_demanded=state.has_egress)
             yield from _led_to(record, veth, seen.kernel, patience)

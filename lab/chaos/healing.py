@@ -6,7 +6,7 @@ Checked while sandboxes still run, because their removal and the last restart wo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import IPv4Address, ip_address
 from typing import Any
 
@@ -36,8 +36,19 @@ _UNUSED_TYPES = ("efa-only", "trunk", "branch")
 class Healing:
     """The checks between the last event and the removal of all sandboxes. Used by one thread."""
 
-    def __init__(self, lab: Lab, *, nodes: Sequence[ChaosNode], host: str, expected: ExpectedState, history: History) -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        *,
+        nodes: Sequence[ChaosNode],
+        host: str,
+        expected: ExpectedState,
+        history: History,
+        unplaced: Collection[str] = (),
+    ) -> None:
+        """`unplaced`: sandboxes whose ENI nothing tells, as the checker finds them."""
         self._lab = lab
+        self._unplaced = unplaced
         self._nodes = nodes
         self._host = host
         self._expected = expected
@@ -55,8 +66,8 @@ class Healing:
         for node in self._nodes:
             if not _wait(lambda node=node: not self.difference(node), began_s + patience_s[node.name]):  # type: ignore[misc]
                 self._tell("heal", node.name, f"{patience_s[node.name]:.0f} s after the last fault: {self.difference(node)}")
-        if not _wait(lambda: not self._silent(), time.monotonic() + PING_S):
-            self._tell("heal", "all nodes", f"sandboxes that nobody hit do not answer: {self._silent()}")
+        if not _wait(lambda: not self.silent(), time.monotonic() + PING_S):
+            self._tell("heal", "all nodes", f"sandboxes that nobody hit do not answer: {self.silent()}")
         self._demand_foreign_untouched()
 
     def patience_s(self, node: ChaosNode) -> float:
@@ -97,14 +108,15 @@ class Healing:
         there = address_count(self._lab.vpc.enis_of(node.lab_node.instance_id), lost=lost_by_eni(node))
         return "" if known == there else f"EC2 has {there} addresses for this node's sandboxes, the daemon knows {known}"
 
-    def _silent(self) -> list[str]:
+    def silent(self) -> list[str]:
         """Living sandboxes whose address EC2 has on their node, and that do not answer."""
         takes = self._expected.book.takes()
         living = {
             record.address: f"{record.node}/{record.pod} {record.address}"
             for node in self._nodes
             for record in self._expected.wanted(node.name)
-            if not takes.hit(record.node, record.address, record.created_at_s) and not record.is_mistold
+            if not (takes.hit(record.node, record.address, record.created_at_s) or record.is_mistold)
+            and record.sandbox_id not in self._unplaced
         }
         answers = self._lab.ping(source=self._host, targets=living, timeout_s=POLL_S) if living else {}
         return sorted(living[str(address)] for address, answered in answers.items() if not answered)

@@ -119,6 +119,7 @@ class _Run:
         self._history = history
         self._expected = expected
         self._goes_on = goes_on
+        self._unplaced = checker.unplaced
         self._pause = threading.Event()
         self._faults_in_force = 0
         self._lies_in_force = 0
@@ -217,7 +218,14 @@ class _Run:
 
     def _healing(self) -> Healing:
         nodes: Sequence[ChaosNode] = list(self._nodes.values())
-        return Healing(self._lab, nodes=nodes, host=HOST, expected=self._expected, history=self._history)
+        return Healing(
+            self._lab,
+            nodes=nodes,
+            host=HOST,
+            expected=self._expected,
+            history=self._history,
+            unplaced=self._unplaced,
+        )
 
     def _do(self, event: Event) -> None:
         if event.kind is Kind.CLOUD_FAULT:

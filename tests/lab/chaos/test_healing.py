@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from lab.chaos.expected_state import ExpectedState
+from lab.chaos.expected_state import ExpectedState, PodRecord
 from lab.chaos.healing import HEAL_S, Healing, prefix_difference
 from lab.chaos.history import History
 from lab.chaos.node import ADDRESSES_PER_ENI
@@ -50,3 +50,18 @@ def test_a_node_may_agree_as_late_as_its_book_says(node: str, age_s: float, want
     history.now = lambda: now_s  # type: ignore[method-assign]
     healing = Healing(cast(Any, lab), nodes=[cast(Any, one)], host="h", expected=expected, history=history)
     assert healing.patience_s(cast(Any, one)) == pytest.approx(wanted_s)
+
+
+def test_a_sandbox_that_nothing_places_need_not_answer() -> None:
+    """Others that do not answer are told."""
+    history = History()
+    expected = ExpectedState(clock=lambda: 100.0, cooldown_s=5.0, report=history.violate)
+    for number in (1, 2):
+        expected.on_created(PodRecord("node-s", f"pod-{number}", f"c{number}", f"10.0.0.{number}", "", 90.0))
+    lab = SimpleNamespace(ping=lambda *, targets, **_: dict.fromkeys(targets, False))
+    node = SimpleNamespace(name="node-s")
+    unplaced: set[str] = set()
+    healing = Healing(cast(Any, lab), nodes=[cast(Any, node)], host="h", expected=expected, history=history, unplaced=unplaced)
+    assert healing.silent() == ["node-s/pod-1 10.0.0.1", "node-s/pod-2 10.0.0.2"]
+    unplaced.add("c1")
+    assert healing.silent() == ["node-s/pod-2 10.0.0.2"]
