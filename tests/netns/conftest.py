@@ -63,6 +63,9 @@ IN_IPV6 = {
 }
 """What commands of IPv4 are in IPv6."""
 
+LATE_ROUTES = re.compile(r"ff00::/8|^(local|anycast) fe80:")
+"""Lines of IPv6 routes that come with a carrier, or when nobody else turned out to have a link-local address."""
+
 
 class Space:
     """One fresh network namespace and the thread that lives in it; `dash`: what tells `ip` the family."""
@@ -112,13 +115,14 @@ class Space:
 
     def snapshot(self):
         """Everything of the family that a wiring could leave behind, but for what the kernel tells late: carrier (linkwatch) and the
-        multicast route that comes with it, and that nobody else has a link-local address.
+        multicast route that comes with it, and that nobody else has a link-local address, which is when it gets its local routes.
         """
         asked = ("-o addr", "route show table all", "rule", "neigh show nud permanent")
         found = {what: self.sh(f"ip {self.dash} {what}").replace(" linkdown", "").replace(" tentative", "") for what in asked}
         if self.dash == "-6":  # in the order in which they were made, if they were made again
             lines = {
-                what: [one for one in text.splitlines(keepends=True) if "ff00::/8" not in one] for what, text in found.items()
+                what: [one for one in text.splitlines(keepends=True) if not LATE_ROUTES.search(one)]
+                for what, text in found.items()
             }
             found = {what: "".join(sorted(each)) for what, each in lines.items()}
         found["link"] = [

@@ -121,8 +121,11 @@ def test_a_missing_rule_shows(observed: Observed) -> None:
         take()
         wait_for(is_there, "the repair")
     wait_for(is_fought_over, "the daemon giving way")
-    take()
-    assert observed.broken(5) == {"I2"}
+    for _ in range(5):  # on a busy machine the pause may be over by now, and the next one is longer
+        take()
+        if found := observed.broken(5):
+            break
+    assert found == {"I2"}
     node.run(["ip", "route", "add", address, "dev", veth, "table", OWN_TABLE])
 
 
