@@ -113,7 +113,7 @@ class App:
             self.cooldown,
             adapters,
             current,
-            unplaced=self.quarantine.unplaced,
+            unplaced=partial(self.quarantine.unplaced, is_branch=False),  # a branch ENI is not on the instance
             list_soon=self.runtime.list_soon if self.runtime else lambda: None,
             on_cut_off=lambda: self.host_network.mark(Scope.EVERYTHING),
         )
@@ -156,7 +156,7 @@ class App:
             names=names(is_by_pod=True, own_prefix=STRICT_VETH_PREFIX if is_strict else ""),
             cooldown=self.cooldown,
             trunk_mac=lambda: self.pool.enis.trunk_mac(),
-            unplaced=lambda: self.quarantine.unplaced(),
+            unplaced=lambda: self.quarantine.unplaced(is_branch=True),
         )
 
     def _serve_sandboxes(self) -> None:

@@ -111,14 +111,14 @@ class Signals:
 
 
 def main(*, vlan_links: VlanLinks | None = None) -> int:
-    """Run the daemon until it is told to exit; returns the exit status. `ipamd datastore ...` works on its file instead.
+    """Run the daemon until it is told to exit; returns the exit status. With arguments: `ipamd datastore`, which works on its file.
 
     `vlan_links`: who makes these where the kernel cannot, as on a lab's machine.
     """
-    if sys.argv[1:2] == ["datastore"]:
+    if sys.argv[1:]:
         from ipamd.datastore import command
 
-        return command.main(sys.argv[2:])
+        return command.main(sys.argv[1:])
     _do_without_tls()
     # Each queue of gRPC's looks up every 0.2 s, and with epoll has the other one look, too: a tenth of what an idle daemon costs.
     os.environ.setdefault("GRPC_POLL_STRATEGY", "poll")

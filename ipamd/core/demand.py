@@ -99,9 +99,10 @@ class Demand:
             return self._generation
 
     def leave(self) -> None:
-        """End the wait of an ADD."""
+        """End the wait of an ADD: what it held up may go on."""
         with self._changed:
             self._waiting -= 1
+        self.triggered.set()
 
     def waiting(self) -> tuple[int, int]:
         """How many ADDs wait, and the latest generation."""

@@ -24,8 +24,11 @@ EXIT_REFUSED = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `ipamd datastore ARGUMENTS`; returns the exit status, 0 or 1. Raises: SystemExit (2) for wrong arguments."""
-    parser = argparse.ArgumentParser(prog="ipamd datastore", description="Show or take back the form of the datastore's file.")
+    """Run `ipamd ARGUMENTS`; returns the exit status, 0 or 1. Raises: SystemExit, 2 for wrong arguments, 0 after the usage."""
+    parser = argparse.ArgumentParser(
+        prog="ipamd", description="The daemon, without arguments; else shows or takes back its datastore."
+    )
+    parser.add_argument("what", choices=["datastore"])
     parser.add_argument("--file", type=Path, help="the datastore's file (default: state.db in VPC_IPAMD_RUN_DIR)")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("level", help="show the file's level, and those that this release knows")

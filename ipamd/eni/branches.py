@@ -99,7 +99,7 @@ class BranchComparison(Service):
         """Draw the conclusion from one answer. Raises: UnknownAttachmentError, DatastoreError."""
         key = (CONDITION, one.key)
         if shown is None:
-            if self._agenda.put_off(key, EC2) > UNSHOWN_S:
+            if self._agenda.put_off(key, EC2) > UNSHOWN_S and not one.contradiction:
                 self._agenda.put(key, in_s=inf)
             return
         said = contradiction(BranchEni.of(one), shown, trunk=trunk)

@@ -183,7 +183,7 @@ class CloudReconciler(Service):
                 if reading.shown.addresses and self._book.of(reading.shown.eni_id).is_bare:
                     late.add(reading.shown.eni_id)  # EC2 showed it without the address that it has: not left alone for good
         snapshot = self._datastore.snapshot()
-        is_growing = any(not intent.is_settled for intent in self._datastore.open_intents())
+        is_growing = any(not (one.is_settled or one.is_release) for one in self._datastore.open_intents())
         in_list, in_enis = differences(
             snapshot,
             {mac: one.shown for mac, one in readings.items()},

@@ -184,7 +184,7 @@ class EniProvisioner(Service):
                 log.info("an ADD goes first intent=%s error=%s", intent.intent_id, log_text(error))
         return True
 
-    def recover_due(self, *, is_add_waiting: bool = False) -> list[IpamError]:
+    def recover_due(self) -> list[IpamError]:
         """Find out what EC2 did with open intents whose pause is over, and finish or undo it; a release waits while an ADD does.
 
         Returns: why others stay open.
@@ -193,7 +193,7 @@ class EniProvisioner(Service):
         problems = []
         turns = {intent_id: turn for turn, intent_id in enumerate(self._failed)}
         for intent in sorted(self._log.all_open(), key=lambda one: turns.get(one.intent_id, -1)):
-            if not self._is_due(intent, is_add_waiting=is_add_waiting):
+            if not self._is_due(intent):
                 continue
             was_denied, failure = is_denied(self._failed.get(intent.intent_id), intent), None
             try:
@@ -213,19 +213,20 @@ class EniProvisioner(Service):
                 self._limits.clear(RELEASE_DENIED)  # the others are tried at once
         return problems
 
-    def has_due_intents(self, *, is_add_waiting: bool = False) -> bool:
+    def has_due_intents(self) -> bool:
         """Whether an open intent may be tried now."""
-        return self._log.close_old_in_s() == 0 or any(
-            self._is_due(intent, is_add_waiting=is_add_waiting) for intent in self._log.all_open()
-        )
+        return self._log.close_old_in_s() == 0 or any(map(self._is_due, self._log.all_open()))
 
     def next_retry_s(self) -> float | None:
-        """Seconds until an open intent is tried again or ends, or a place may be asked for again; None without any."""
+        """Seconds until an open intent is tried again or ends, or a place may be asked for again; None without any.
+
+        What is due and was left for later waits for no time, but for the ADDs that go first.
+        """
         opened = self._log.all_open()
         open_ids = {intent.intent_id for intent in opened}
         self._failed = {intent_id: error for intent_id, error in self._failed.items() if intent_id in open_ids}
         self._agenda.keep_only(PAUSE, open_ids)
-        return soonest_s([*map(self._left_s, opened), self._log.close_old_in_s(), self._agenda.next_s(PLACE)])
+        return soonest_s([*filter(None, map(self._left_s, opened)), self._log.close_old_in_s(), self._agenda.next_s(PLACE)])
 
     def with_pending(self, known: GrowthState) -> GrowthState:
         """Add what EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come, and slots
@@ -263,8 +264,8 @@ class EniProvisioner(Service):
         if error is not None and is_denied(error, intent):
             self._limits.learn_release(error)
 
-    def _is_due(self, intent: Intent, *, is_add_waiting: bool) -> bool:
-        is_for_later = is_add_waiting and intent.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI)
+    def _is_due(self, intent: Intent) -> bool:
+        is_for_later = intent.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI) and self._demand.waiting()[0]
         return not is_for_later and not self._left_s(intent)
 
     def _left_s(self, intent: Intent) -> float:

@@ -35,7 +35,7 @@ from ipamd.model.intent import DETACHED, Assign, Create, Delete, Intent, Operati
 from ipamd.model.record import dataclass, field, replace
 from ipamd.ports import Ec2, UnitOfWork
 
-CONDITION = "giving back"
+GIVING_BACK = "giving back"
 """Condition: EC2 refuses to take back what is in excess."""
 
 MOVES_MAX = 3
@@ -400,7 +400,7 @@ class Steps(Service):
             self._mark_attached(eni_id)
             self._log.close(work.intent, "attached and recorded after all: not deleted")
             return State.DONE
-        if why is Why.RELEASED and any(row.is_in_use for row in self._rows(work)):
+        if why is Why.RELEASED and any(not row.is_free for row in self._rows(work)):
             self._restore(work, "a sandbox uses it after all: not deleted")
             return State.DONE
         work.described = described = self._ec2.describe_eni(eni_id)
@@ -493,7 +493,7 @@ class Steps(Service):
             self._log.finish(work.intent, forget)
             self.counts.update(addresses=len(work.addresses), prefixes=len(work.prefixes))
             log.info("released eni=%s addresses=%s", eni_id, " ".join(map(str, [*work.addresses, *work.prefixes])))
-        self._health.report(CONDITION, "")
+        self._health.report(GIVING_BACK, "")
 
     def _give_way(self, work: Work) -> None:
         if work.delete.why is Why.RELEASED and self._demand.waiting()[0]:
@@ -578,4 +578,4 @@ def report_refused(health: Health, error: IpamError) -> None:
     """Say that EC2 refused to take something back, and why, until it takes something."""
     is_begun = isinstance(error, CloudError) and error.may_have_happened
     what = "what was begun is kept from pods and asked for again" if is_begun else "what is in excess is kept"
-    health.report(CONDITION, f"giving back: {what}: {log_text(error)}", error=error)
+    health.report(GIVING_BACK, f"giving back: {what}: {log_text(error)}", error=error)

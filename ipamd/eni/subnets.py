@@ -96,9 +96,9 @@ class Subnets(Service):
         """EC2 had no room there: it cools off, and the last answer is not believed any more."""
         log.info("a subnet has no room, the next one is tried subnet=%s error=%s", subnet_id, log_text(error))
         self._listed_monotonic_s = -math.inf
-        if action.prefix_count:
+        if action.prefix_count == 1:
             self._agenda.put_off(("prefixes", subnet_id), ROOM)
-        else:
+        elif not action.prefix_count:  # else half as many are asked for
             self.limits.room_refused(subnet_id, action, error)
 
     def took(self, subnet_id: SubnetId, action: CreateEni) -> None:

@@ -25,7 +25,6 @@ from ipamd.model.attachment import Attachment, WiringSpec, host_veths
 from ipamd.model.branch import TABLE_BASE, VLAN_MAX
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
-from ipamd.model.eni import EniState
 from ipamd.model.errors import BranchPendingError, IpamError, WiringError, log_text
 from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.history import LedgerEvent
@@ -386,6 +385,8 @@ class HostNetworkReconciler(Service):
         was_in_order = self._in_order is not None and self._in_order[2] == (survey, attachments)
         links: tuple[HostVeth | VlanLink, ...] = (*survey.branches, *survey.vlans)
         up = {one.name for one in links if one.is_up and not one.is_dying}
+        # Of rules that amazon-vpc-cni-k8s or an earlier release made, and that ours make needless.
+        former = survey.to_rules | {address for address in survey.from_rules if self._prefix(address) is not None}
         damaged = [
             one
             for one in attachments
@@ -393,7 +394,7 @@ class HostNetworkReconciler(Service):
                 up & one.links
                 if one.is_cut_off
                 else one.key in beyond
-                or (not was_in_order and (self._is_former(one, survey) or wiring_differences(recorded_spec(one), survey)))
+                or (not was_in_order and (one.address in former or wiring_differences(recorded_spec(one), survey)))
             )
         ]
         self.odd.keep_only(str(attachment.key) for attachment in damaged)
@@ -406,7 +407,7 @@ class HostNetworkReconciler(Service):
                     if attachment.key in moved:  # the record comes first, because DEL goes by it
                         with self._datastore.transaction() as uow:
                             attachment = uow.move_table(attachment.key, route_table=moved[attachment.key])
-                    spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment))
+                    spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment.address))
                     if attachment.branch:
                         with suppress(BranchPendingError):  # EC2 is asked then, for a trunk that is back
                             spec = replace(spec, trunk_mac=self._enis.trunk_mac())
@@ -439,20 +440,13 @@ class HostNetworkReconciler(Service):
                     found[spec.key] = "; ".join(sentences)
         return found
 
-    def _prefix(self, attachment: Attachment) -> IpNetwork | None:
-        row = self._datastore.address(attachment.address)
+    def _prefix(self, address: IpAddress) -> IpNetwork | None:
+        row = self._datastore.address(address)
         return None if row is None else row.prefix
-
-    def _is_former(self, attachment: Attachment, survey: KernelSurvey) -> bool:
-        """Whether a sandbox has rules that amazon-vpc-cni-k8s or an earlier release made, and that ours make needless."""
-        address = attachment.address
-        return address in survey.to_rules or (address in survey.from_rules and self._prefix(attachment) is not None)
 
     def _moved(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
         """Sandboxes whose ENI has another route table than theirs -> that table: the ENI was attached again at another place."""
-        tables = {
-            eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.state is EniState.ATTACHED and eni.host_ready
-        }
+        tables = {eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.host_ready}
         return {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
 
     def reconcile(self, *, is_by_clock: bool = False) -> list[str]:
@@ -480,7 +474,7 @@ class HostNetworkReconciler(Service):
         frozen = self._enis.routing.frozen()
         for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
             self._enis.routing.set_up(eni, is_counted=False)
-        enis = [eni for eni in self._datastore.enis() if eni.gives_addresses]
+        enis = [eni for eni in self._datastore.enis() if eni.host_ready]  # excluded ones, too: their sandboxes stay
         repairs = self._tried(
             "node routing",
             lambda: self._hostnet.reconcile(

@@ -604,9 +604,9 @@ def _routeless(link: messages.Link, address: IpAddress, *, tables: Iterable[int]
 
 def _may_lead_to(link: messages.Link, looked: Outcome) -> bool:
     """Whether an address is still routed through a link, by the kernel's answer; in doubt it is (I11)."""
-    if looked.errno in messages.UNREACHABLE:
-        return False
-    return looked.errno != 0 or not looked.replies or messages.read_route(looked.replies[0]).index in {0, link.index}
+    return looked.errno not in messages.UNREACHABLE and (
+        looked.errno != 0 or not looked.replies or messages.read_route(looked.replies[0]).index in {0, link.index}
+    )
 
 
 def _is_own(link: messages.Link, spec: WiringSpec) -> bool:

@@ -60,7 +60,7 @@ class Eni:
     @property
     def gives_addresses(self) -> bool:
         """Whether its free addresses may be given (I7)."""
-        return self.host_ready and not self.excluded and self.managed and self.state is EniState.ATTACHED
+        return self.host_ready and not self.excluded and self.is_in_pool
 
     @property
     def route_table(self) -> int:

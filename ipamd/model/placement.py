@@ -110,7 +110,7 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
         yield Allocate(eni.eni_id, prefix_count=share) if by_prefix else Allocate(eni.eni_id, share)
         want, room, placed = want - share, room - share, placed + share
     if snapshot.frozen:  # only what ADDs wait for
-        want = min(want, -(-(snapshot.waiting_count - snapshot.counts.free + snapshot.counts.held) // unit) - placed)
+        want = min(want, -(-(snapshot.waiting_count - snapshot.supply_count) // unit) - placed)
     # ENIs that are being attached, or may be, will bring addresses: counted, or a burst would create one ENI too many.
     want -= -(-pending_eni_address_count(snapshot, unit) // unit)
     if known.creation is not None or can_wait or snapshot.bars_enis:

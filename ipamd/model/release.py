@@ -169,8 +169,10 @@ def _why_eni_stays(eni: EniCapacity, snapshot: PoolSnapshot, min_age_s: float) -
         return "is the primary one"
     if not eni.created_by_us:
         return "is not of our making"
-    if eni.state is not EniState.ATTACHED or not eni.host_ready:
-        return f"is {eni.state}" if eni.state is not EniState.ATTACHED else "has no host routing"
+    if eni.state is not EniState.ATTACHED:
+        return f"is {eni.state}"
+    if not eni.host_ready:
+        return "has no host routing"
     for count, what in (
         (counts.in_use, "in use"),
         (counts.cooling, "cooling"),
@@ -226,8 +228,8 @@ def exchange(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -> Rele
     want = want if cap is None else min(want, cap)
     for eni in sorted(snapshot.enis, key=lambda eni: (eni.device_index, eni.eni_id)):
         free = snapshot.hold.releasable.get(eni.eni_id)
-        if free is None or not free.addresses or eni.eni_id in snapshot.growth.slot_caps:
-            continue  # an ENI that takes no more for EC2 would not take the /28 either
+        if free is None or not free.addresses or eni.is_excluded or eni.eni_id in snapshot.growth.slot_caps:
+            continue  # an ENI that takes no more, for EC2 or for us, would not take the /28 either
         return ReleaseAddresses(eni.eni_id, free.addresses[:want])
     return None
 

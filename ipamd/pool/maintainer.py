@@ -21,7 +21,7 @@ from ipamd.core.loop import Loop
 from ipamd.eni.limits import FAULT, RELEASE_DENIED, RELEASE_FAILED, Asked
 from ipamd.eni.provisioner import EniProvisioner
 from ipamd.eni.security_groups import SecurityGroups
-from ipamd.eni.steps import report_refused
+from ipamd.eni.steps import GIVING_BACK, report_refused
 from ipamd.model.branch import ASK_FOR_TRUNK
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cloud_evidence import RECENT_S
@@ -200,17 +200,17 @@ class PoolMaintainer(Service):
             self._publish(decided.sentence, decided.blocked, generation=generation, decided=decided)
             if self.loop.is_stopped or self._refused.refusal(FAULT) is not None:
                 return decided
-            if self._provisioner.has_due_intents(is_add_waiting=waiting > 0):
-                problems = self._provisioner.recover_due(
-                    is_add_waiting=waiting > 0
-                )  # their outcome changes what is needed: plan anew
+            if self._provisioner.has_due_intents():
+                problems = self._provisioner.recover_due()  # their outcome changes what is needed: plan anew
                 for error in problems:
                     self._note_failure(error, is_urgent=waiting > 0)
                 if not problems:
                     self._note_success()
             elif not decided.actions:
-                identity = self._identity()
-                if not decided.deficit_count or identity is None or not self._subnets.look_again(identity):
+                if not decided.deficit_count:
+                    self._note_success()  # nobody needs what EC2 refused any more
+                    return decided
+                if (identity := self._identity()) is None or not self._subnets.look_again(identity):
                     return decided
             elif isinstance(action := decided.actions[0], ReleaseAddresses | ReleaseEni):
                 self._give_back(action, snapshot)
@@ -393,6 +393,8 @@ class PoolMaintainer(Service):
         if not self._refused.in_force() and not self._provisioner.has_open_intents():
             self._health.report("ec2", "")
             self._health.resolve("pool")
+            if not (self._demand.status.excess_count or self._refused.refusal(RELEASE_DENIED, RELEASE_FAILED)):
+                self._health.report(GIVING_BACK, "")  # what was in excess is needed again
 
     def _note_failure(self, error: IpamError, *, is_urgent: bool) -> None:
         self._health.record_error("pool", error)

@@ -129,9 +129,9 @@ class QuarantineService(Service):
         """Remember a wired sandbox whose address has no row, so that every later look judges it."""
         self._set_unplaced({**self._unplaced, veth.name: veth})
 
-    def unplaced(self) -> frozenset[str]:
-        """Host veths of sandboxes that are wired and whose address has no row. For any thread."""
-        return frozenset(self._unplaced)
+    def unplaced(self, *, is_branch: bool) -> frozenset[str]:
+        """Host veths of sandboxes that are wired and whose address, of a branch ENI or not, has no row. For any thread."""
+        return frozenset(name for name, veth in self._unplaced.items() if veth.is_branch == is_branch)
 
     def cut_off(self) -> list[HostVeth]:
         """Those of them that nothing leads to the network: EC2 does not show the address, or the VLAN link is gone. For any thread."""

@@ -9,9 +9,10 @@ import os, sys
 from pathlib import Path
 from ipamd import daemon
 os.environ |= {"VPC_IPAMD_MAX_RPCS": "no number"}
+path = Path(sys.argv.pop())
 assert daemon.main() == daemon.EXIT_SETTINGS
 from ipamd.rpc.server import UnixServer
-server = UnixServer(Path(sys.argv[1]), max_rpcs=2, max_connections=2, max_request_bytes=100, advice="", add=lambda _: None)
+server = UnixServer(path, max_rpcs=2, max_connections=2, max_request_bytes=100, advice="", add=lambda _: None)
 server.start()
 open_now = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{name}")]
 print("anon_inode:[eventfd]" in open_now, "anon_inode:[eventpoll]" in open_now)

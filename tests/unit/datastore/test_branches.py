@@ -199,7 +199,7 @@ def test_back_and_up_again(path: Path, store: Datastore) -> None:
     """Below level 8 there is no such row, and afterwards none: the aliases in the kernel give them back."""
     put(store, 2)
     store.close()
-    assert command.main(["--file", str(path), "downgrade", "--to", "7"]) == 0
+    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "7"]) == 0
     again = open_at(path).datastore
     assert again.attachments() == ()
     put(again, 2)

@@ -168,7 +168,7 @@ def test_downgrade(path: Path, store: Datastore) -> None:
     """Below level 6 the columns are gone, and the rows of sandboxes stay."""
     attach(store, a_key(1), egress=IPV6)
     store.close()
-    assert command.main(["--file", str(path), "downgrade", "--to", "5"]) == 0
+    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "5"]) == 0
     again = open_at(path).datastore
     assert [(one.key, one.other_address) for one in again.attachments()] == [(a_key(1), None)]
     assert again.audit() == []

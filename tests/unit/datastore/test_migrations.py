@@ -105,7 +105,7 @@ def test_back(old: Path) -> None:
         for address in ("10.0.0.100", "10.0.0.102"):  # assigned, cooling
             unit.lose(ip(address), reason="not shown")
     store.close()
-    assert command.main(["--file", str(old), "downgrade", "--to", "1"]) == 0
+    assert command.main(["datastore", "--file", str(old), "downgrade", "--to", "1"]) == 0
     assert shape(old) == before
     assert level(old) == [("1",)]
     assert rows(old, "SELECT address, state FROM address WHERE address IN ('10.0.0.100', '10.0.0.102')") == [
@@ -139,7 +139,7 @@ def test_a_later_release_and_back(path: Path, monkeypatch: pytest.MonkeyPatch) -
     store.close()
     assert level(path) == [(str(LEVEL + 1),)]
     assert len(rows(path, "SELECT * FROM colour")) == 7
-    assert command.main(["--file", str(path), "downgrade", "--to", "1"]) == command.EXIT_REFUSED
+    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "1"]) == command.EXIT_REFUSED
 
     monkeypatch.setattr(migrations, "STEPS", (*STEPS, OF_LATER))
     monkeypatch.setattr(migrations, "LEVEL", LEVEL + 1)
@@ -147,7 +147,7 @@ def test_a_later_release_and_back(path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert again.report.is_sound
     assert len(again.datastore.attachments()) == 2
     again.datastore.close()
-    assert command.main(["--file", str(path), "downgrade", "--to", str(LEVEL)]) == 0
+    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", str(LEVEL)]) == 0
     assert rows(path, "SELECT name FROM sqlite_schema WHERE name = 'colour'") == []
 
 
@@ -160,7 +160,7 @@ def test_a_step_that_is_not_additive(path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SchemaVersionError, match="newer release") as refusal:
         open_at(path)
     assert "ipamd datastore downgrade --to" in refusal.value.details
-    assert command.main(["--file", str(path), "downgrade", "--to", str(LEVEL)]) == 0
+    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", str(LEVEL)]) == 0
     assert f"was of level {LEVEL + 1} and is of level {LEVEL}" in capsys.readouterr().out
     monkeypatch.undo()
     opened = open_at(path)
@@ -300,7 +300,7 @@ def test_ages_survive_a_restart(path: Path) -> None:
 
 def test_the_command_refuses(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is done to a file that a daemon holds, that is not there, or to a level that is none."""
-    arguments = ["--file", str(path), "downgrade", "--to", "1"]
+    arguments = ["datastore", "--file", str(path), "downgrade", "--to", "1"]
     assert command.main(arguments) == command.EXIT_REFUSED
     store = open_at(path).datastore
     fill(store)
@@ -313,7 +313,7 @@ def test_the_command_refuses(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     told = capsys.readouterr().err.splitlines()
     for part, line in zip(("no datastore", "another ipamd", "cannot take it to 0", f"to {LEVEL + 1}"), told, strict=True):
         assert part in line
-    assert command.main(["--file", str(path), "level"]) == 0
+    assert command.main(["datastore", "--file", str(path), "level"]) == 0
     assert f"level {LEVEL}; this release knows 1 to {LEVEL}" in capsys.readouterr().out
 
 
@@ -332,9 +332,17 @@ def test_the_level_is_shown_beside_a_living_daemon(path: Path, capsys: pytest.Ca
     """Also what is only in its WAL; taking it back needs the file alone, and says who may have it."""
     opened = open_at(path)
     try:
-        assert command.main(["--file", str(path), "level"]) == 0
+        assert command.main(["datastore", "--file", str(path), "level"]) == 0
         assert f"{path} is of level {LEVEL}" in capsys.readouterr().out
-        assert command.main(["--file", str(path), "downgrade", "--to", "1"]) == command.EXIT_REFUSED
+        assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "1"]) == command.EXIT_REFUSED
         assert "is another ipamd running?" in capsys.readouterr().err
     finally:
         opened.datastore.close()
+
+
+@pytest.mark.parametrize(("word", "status"), [("--help", 0), ("--version", 2), ("start", 2), ("level", 2)])
+def test_the_daemon_takes_no_other_words(word: str, status: int) -> None:
+    """Whoever asks for its usage, or thinks that it takes options, starts no daemon."""
+    done = subprocess.run([sys.executable, "-m", "ipamd.daemon", word], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status
+    assert (done.stderr or done.stdout).startswith("usage: ipamd ")

@@ -65,7 +65,7 @@ def test_back_and_up_again(path: Path, store: Datastore) -> None:
     """Below level 7 there is no such row, and afterwards none is owed."""
     owe(store, WEB)
     store.close()
-    assert command.main(["--file", str(path), "downgrade", "--to", "6"]) == 0
+    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "6"]) == 0
     again = open_at(path).datastore
     assert again.owed() == {}
     again.close()

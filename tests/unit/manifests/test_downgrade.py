@@ -39,7 +39,7 @@ def test_a_node_goes_back_whatever_it_has(found: str, tmp_path: Path) -> None:
     if found != "none":
         open_at(path).datastore.close()
     if found == "of an earlier one":
-        assert command.main(["--file", str(path), "downgrade", "--to", "1"]) == 0
+        assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "1"]) == 0
     program = tmp_path / "ipamd"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ipamd.daemon "$@"\n')
     program.chmod(0o755)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
-from ipamd.model.pool import Allocate, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
+from ipamd.model.pool import Allocate, CreateEni, EniCapacity, GrowthState, PoolCounts, PoolSettings, PoolSnapshot
 
 WHY = "operator: maintenance"
 
@@ -85,3 +85,23 @@ def test_whatever_is_wanted(used: int, waiting: int, is_prefix_mode: bool, warm_
     thawed = plan(replace(frozen, frozen=""), settings=settings)
     kept = tuple(action for action in thawed.actions if not isinstance(action, CreateEni))
     assert plan(frozen, settings=settings).actions == kept
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize("is_stuck", [False, True])
+def test_free_addresses_that_nobody_can_have_keep_no_add_waiting(is_frozen: bool, is_stuck: bool) -> None:
+    """After a rebalance recommendation an ENI is made for an ADD that waits, though another one has free addresses."""
+    full = EniCapacity(EniId("eni-0"), 0, EniState.ATTACHED, 9, counts=PoolCounts(assigned=9))
+    unusable = EniCapacity(EniId("eni-1"), 1, EniState.ATTACHED, 9, host_ready=False, counts=PoolCounts(free=9))
+    snapshot = PoolSnapshot(
+        enis=(full, unusable),
+        counts=PoolCounts(free=9, assigned=9),
+        limits=InstanceLimits("m5.xlarge", 4, 10),
+        unready_free_count=9,
+        taken_free_count=0 if is_stuck else 9,
+        waiting_count=1,
+        frozen="rebalance-recommendation: soon" if is_frozen else "",
+        is_frozen_ahead=is_frozen,
+        growth=GrowthState(has_stuck_eni=is_stuck, slot_caps={} if is_stuck else {EniId("eni-1"): 0}),
+    )
+    assert [type(one) for one in plan(snapshot, settings=PoolSettings(warm_ip_target=1)).actions] == [CreateEni]

@@ -200,3 +200,24 @@ def test_without_the_setting_nothing_is_imported_or_asked(tmp_path: Path) -> Non
     node.bring_up()
     assert node.pool._branches is None
     node.datastore.close()
+
+
+def test_one_answer_without_it_does_not_end_the_questions_about_a_contradicted_one(node: FakeNode) -> None:
+    """I11: its sandbox is cut off until EC2 agrees, so EC2 is asked for as long as it does not, whatever one answer lacks."""
+    eni_id = branch_eni(5).eni_id
+    node.ec2.enis[eni_id] = branch_eni(5, tags={})
+    attach(node, 5)
+    for seconds in (0.0, SETTLED_S, DOUBT_AGAIN_S):
+        turn(node, seconds)
+    assert node.wiring.down
+    for _ in range(10):
+        turn(node, DOUBT_AGAIN_S)
+    del node.ec2.enis[eni_id]  # a Describe that lags, or is partial
+    asked = node.ec2.calls["find_enis"]
+    while node.ec2.calls["find_enis"] == asked:
+        turn(node, DOUBT_AGAIN_S)
+    node.ec2.enis[eni_id] = branch_eni(5)
+    for _ in range(3):
+        turn(node, 3600.0)
+    assert contradicted(node, 5) == ""
+    assert not node.wiring.down

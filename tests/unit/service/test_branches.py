@@ -50,6 +50,7 @@ from tests.fakes.pod_facts import annotation
 from tests.families import family_for, in_both, network_of
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
+from tests.stories.external_changes import pass_time
 
 TRUNK_ENI = DescribedEni(
     EniId("eni-0000000000000000f"),
@@ -888,3 +889,17 @@ def test_what_an_add_left_waits_for_a_silent_runtime(either: FakeNode) -> None:
     either.runtime.is_down = False
     restart(either)
     assert not either.wiring.wired
+
+
+def test_the_instance_is_not_asked_for_a_branch_eni(node: FakeNode) -> None:
+    """I13: a sandbox of a branch ENI has no row, and no answer about the instance's own ENIs can give it one."""
+    branch(node, "a", 2)
+    node.wiring.vlans.clear()
+    restart(node, keep_datastore=False)
+    assert "by a branch ENI, not recorded" in node.health.conditions_by_subject()["unplaced"]
+    for _ in range(100):
+        pass_time(node, 60)
+    before = node.ec2.calls["describe_enis"]
+    for _ in range(12 * 60):
+        pass_time(node, 60)
+    assert node.ec2.calls["describe_enis"] == before

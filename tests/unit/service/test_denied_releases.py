@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.errors import CloudDeniedError, EniLimitError
+from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
+from ipamd.model.intent import IntentKind
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -19,6 +20,7 @@ from tests.unit.service.test_leaked_enis import leak
 from tests.unit.service.test_release import SMALL, fill_and_empty
 
 HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
 HOURLY_MAX = 6
 """Calls of any kind in an hour in which nothing happens but that IAM still denies."""
 
@@ -262,3 +264,89 @@ def test_an_attach_that_fails_costs_no_loop_of_deletions(tmp_path: Path, ec2: De
     node.add("s")
     pass_time(node, 24 * HOUR_S)
     assert len(ec2.enis) <= 3
+
+
+def pause_of(node: FakeNode) -> float | None:
+    """Seconds that the pool's thread sleeps once a few turns have done what is due; 0: it does not."""
+    pause_s: float | None = 0.0
+    for _ in range(20):
+        pause_s = node.pool.turn()
+        if pause_s != 0.0:
+            break
+    return pause_s
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_the_pools_thread_sleeps_while_a_release_waits_for_an_add(tmp_path: Path, ec2: DenyingEc2, is_served: bool) -> None:
+    """A release is due and left for later while an ADD waits for want of room; it goes on when the ADD ends, however it does."""
+    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
+    node.bring_up()
+    pass_time(node, 600)
+    fill_and_empty(node, 22)
+    pass_time(node, 1)
+    ec2.fail["delete_eni"] = [ThrottledError("slow down") for _ in range(100)]
+    pass_time(node, RELEASE_HOLD_S + 60)
+    assert any(one.kind is IntentKind.DELETE_ENI and not one.is_settled for one in node.datastore.open_intents())
+    ec2.left_count = 0
+    for number in range(node.datastore.counts().free):
+        node.add(f"burst-{number}")
+    node.demand.join()
+    node.clock.advance(61)
+    assert pause_of(node) != 0.0
+    ec2.fail.pop("delete_eni")
+    node.demand.triggered.clear()
+    if is_served:
+        node.demand.take()
+    node.demand.leave()
+    assert node.demand.triggered.is_set()
+    pass_time(node, 60)
+    assert [one for one in node.datastore.open_intents() if not one.is_settled] == []
+
+
+def test_a_start_that_waits_for_its_first_address_does_not_spin(tmp_path: Path, ec2: DenyingEc2) -> None:
+    """Its subnet is full, for hours, and an ENI leaked before may not be deleted."""
+    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
+    leak(node)
+    ec2.denied = {"delete_eni"}
+    ec2.left_count = 0
+    node.bring_up()
+    node.demand.join()  # as `FirstAddress.wait`
+    for _ in range(20):
+        node.clock.advance(15)
+        assert pause_of(node) != 0.0
+
+
+def test_a_condition_ends_with_the_need_for_what_was_refused(tmp_path: Path, ec2: DenyingEc2) -> None:
+    """A spare ENI is refused, its pod goes, and the pool is at its target: nothing is lacking once the pause is over."""
+    node = FakeNode(tmp_path, ec2=ec2)
+    node.bring_up()
+    pass_time(node, 600)
+    node.add("a")
+    ec2.fail["create_eni"] = [CloudQuotaError("EC2 CreateNetworkInterface failed", said="NetworkInterfaceLimitExceeded")]
+    pass_time(node, 1)
+    assert "ec2" in node.health.conditions_by_subject()
+    node.delete("a")
+    node.cool()
+    pass_time(node, 60)
+    assert "ec2" in node.health.conditions_by_subject(), "it is refused still, though nobody asks"
+    pass_time(node, DAY_S)
+    assert node.health.conditions() == []
+
+
+def test_giving_back_is_over_once_nothing_is_in_excess(tmp_path: Path, ec2: DenyingEc2) -> None:
+    """A release is denied, and the load comes back."""
+    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
+    node.bring_up()
+    pass_time(node, 600)
+    fill_and_empty(node, 22)
+    pass_time(node, 1)
+    ec2.denied = {"unassign", "detach_eni"}
+    pass_time(node, RELEASE_HOLD_S + 60)
+    assert "giving back" in node.health.conditions_by_subject()
+    ec2.denied = set()
+    for number in range(22):
+        node.add(f"again-{number}")
+        pass_time(node, 6)
+    pass_time(node, DAY_S)
+    assert node.demand.status.excess_count == 0
+    assert node.health.conditions() == []

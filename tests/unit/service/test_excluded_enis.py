@@ -142,3 +142,20 @@ def test_one_tagged_no_manage_is_never_touched(node: FakeNode) -> None:
     assert of(node, theirs.eni_id) == set()
     assert IDENTITY.primary_address not in {row.address for row in node.datastore.addresses()}
     node.assert_sound()
+
+
+@pytest.mark.parametrize("is_excluded", [False, True])
+def test_what_others_remove_of_its_routing_is_put_back(node: FakeNode, is_excluded: bool) -> None:
+    """I2: the sandboxes of an ENI that gets no new ones still need its table, its rules and its link."""
+    node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=12))
+    node.pool.cycle()
+    (second,) = [eni.eni_id for eni in node.datastore.enis() if not eni.is_primary]
+    assert second in {node.add(f"pod-{number}").eni_id for number in range(12)}
+    if is_excluded:
+        exclude(node, OTHER, warm_ip_target=20)
+    eni = node.datastore.eni(second)
+    assert eni is not None
+    assert (bool(eni.excluded), eni.host_ready) == (is_excluded, True)
+    del node.hostnet.enis[second]
+    node.host_reconciler.reconcile()
+    assert second in node.hostnet.enis

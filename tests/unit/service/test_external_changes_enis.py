@@ -12,11 +12,13 @@ import pytest
 
 from ipamd.eni.resync import ResyncReason
 from ipamd.model.cloud import DescribedEni
+from ipamd.model.errors import CloudDeniedError
 from ipamd.model.ids import EniId, MacAddress
 from tests.fakes.metadata import metadata_eni
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import TURN_MAX_S, described, pass_time
 from tests.unit.service.external_changes import SECOND, settled_node
+from tests.unit.service.test_leaked_enis import leak
 
 
 @pytest.fixture
@@ -97,3 +99,20 @@ def test_an_eni_whose_primary_address_ec2_shows_late_is_recorded(node: FakeNode,
         pass_time(node, TURN_MAX_S)
     assert node.datastore.eni(made.eni_id) is not None
     assert node.health.conditions() == []
+
+
+def test_a_leaked_eni_that_may_not_be_deleted_hides_nothing_that_others_attach(tmp_path: Path) -> None:
+    """Its deletion is open for as long as IAM denies it; what instance metadata shows besides is news."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    node.add("a")
+    node.pool.cycle()
+    leak(node)
+    node.ec2.fail["delete_eni"] = [CloudDeniedError("no") for _ in range(1000)]
+    for _ in range(40):
+        pass_time(node, TURN_MAX_S)
+    assert any(not one.is_settled for one in node.datastore.open_intents())
+    theirs = attach_by_hand(node, "eni-theirs", tags={"node.k8s.amazonaws.com/no_manage": "true"})
+    for _ in range(200):
+        pass_time(node, TURN_MAX_S)
+    assert node.datastore.eni(theirs.eni_id) is not None

@@ -273,3 +273,12 @@ def test_a_sandbox_of_the_former_form_goes_over(tmp_path: Path) -> None:
     node.wiring.survey = lambda **named: replace(survey(**named), to_rules=frozenset({made.address}))  # type: ignore[method-assign]
     assert not [one for one in node.host_reconciler.reconcile() if isinstance(one, Repaired)]
     assert [spec.prefix for spec in repaired] == [node.wiring.wired[made.host_veth].prefix]
+
+
+def test_a_new_eni_is_asked_for_with_half_as_many_down_to_one(tmp_path: Path) -> None:
+    """The subnet has three /28s: a second ENI with two is refused, and one with one is made."""
+    ec2 = FakeEc2(limits=InstanceLimits("of a test", 3, 3))
+    ec2.left_prefix_count = 3
+    node = FakeNode(tmp_path, ec2=ec2, settings=PoolSettings(warm_ip_target=64, prefix_delegation=True))
+    node.bring_up()
+    assert sum(len(eni.prefixes) for eni in ec2.enis.values()) == 3

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.address import AddressState
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError
+from ipamd.model.freeze import FreezeCause
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import Intent, IntentKind
 from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.release import ENI_HOLD_S, ENI_MIN_AGE_S
@@ -414,3 +417,40 @@ def test_the_window_of_an_eni_begins_while_the_last_addresses_cool(by_eni: FakeN
     assert len(by_eni.datastore.enis()) == 1
     assert by_eni.ec2.calls["create_eni"] == made
     by_eni.assert_sound()
+
+
+def test_a_release_that_is_taken_up_again_takes_no_eni_from_under_a_quarantined_address(tmp_path: Path) -> None:
+    """I2, I20: EC2 did not answer the look before the Detach, and amazon-vpc-cni-k8s, which is back, gave an address of the ENI."""
+    node = FakeNode(tmp_path, settings=SMALL)
+    node.bring_up()
+    node.clock.advance(600)
+    fill_and_empty(node, 22)
+    node.pool.cycle()
+    node.ec2.fail["describe_eni"] = [CloudError("no answer") for _ in range(3)]
+    eni_id = EniId("")
+    for _ in range(40):
+        node.clock.advance(RELEASE_HOLD_S / 20)
+        node.pool.cycle()
+        opened = [one for one in node.datastore.open_intents() if one.kind is IntentKind.DELETE_ENI and not one.is_settled]
+        if opened:
+            eni_id = opened[0].eni_id
+            break
+    assert node.ec2.enis[eni_id].attachment_id, "EC2 has not been asked to detach it yet"
+    row = next(one for one in node.datastore.addresses() if one.eni_id == eni_id)
+    veth = "eni0123456789a"
+    mac = MacAddress("0a:58:00:00:00:01")
+    node.wiring.foreign[veth] = WiringSpec(node.key("theirs"), row.address, 254, veth, "/run/netns/theirs", 9001, mac)
+    node.wiring.routes[row.address] = veth
+    node.app.context.freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
+    node.host_reconciler.reconcile()
+    now = node.datastore.address(row.address)
+    assert now is not None
+    assert now.state is AddressState.QUARANTINED
+    node.ec2.fail["describe_eni"] = []
+    for _ in range(60):
+        node.clock.advance(60)
+        node.pool.cycle()
+    assert node.ec2.enis[eni_id].attachment_id
+    known = node.datastore.eni(eni_id)
+    assert known is not None
+    assert known.state is EniState.ATTACHED

@@ -343,3 +343,25 @@ def test_leaving_custom_networking_gives_the_primary_eni_back(started: list[Fake
     node.bring_up()
     assert node.datastore.attachments()[0].address == before.address
     node.assert_sound()
+
+
+def test_no_slot_is_made_on_an_eni_that_gets_no_new_pods(started: list[FakeNode], tmp_path: Path, ec2: FakeEc2) -> None:
+    """I18: custom networking is switched on with prefixes: what the primary ENI holds goes whole, after the ENI that pods wait for."""
+    node = start(started, tmp_path, ec2, subnets=SubnetsConfig(discovery=False), settings=PoolSettings(warm_ip_target=9))
+    assert node.datastore.counts().free == 9
+    node.settings = PoolSettings(warm_prefix_target=1, prefix_delegation=True)
+    node.custom_network = CUSTOM
+    node.crash()
+    order, call = list[str](), ec2._call
+
+    def noted(method: str) -> None:
+        order.extend({method} & {"unassign", "create_eni", "assign_prefixes"})
+        call(method)
+
+    ec2._call = noted  # type: ignore[method-assign]
+    node.bring_up()
+    for _ in range(40):
+        node.pool.cycle()
+        node.clock.advance(1)
+    assert not ec2.enis[PRIMARY].secondary_addresses
+    assert order == ["create_eni", "unassign"]
