@@ -14,7 +14,7 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.core.health import Health
 from ipamd.eni.enis import EniService
 from ipamd.eni.operations import GONE_AFTER_S, OperationLog, Row, State, Then, rows_of, state_of
-from ipamd.model.address import Address
+from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import Eni, EniState, description
@@ -400,7 +400,7 @@ class Steps(Service):
             self._mark_attached(eni_id)
             self._log.close(work.intent, "attached and recorded after all: not deleted")
             return State.DONE
-        if why is Why.RELEASED and any(not row.is_free for row in self._rows(work)):
+        if why is Why.RELEASED and any(row.state is not AddressState.FREE for row in self._rows(work)):
             self._restore(work, "a sandbox uses it after all: not deleted")
             return State.DONE
         work.described = described = self._ec2.describe_eni(eni_id)
