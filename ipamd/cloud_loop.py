@@ -53,15 +53,15 @@ class CloudLoop:
                 self._refusal = log_text(error)
                 self._health.report("ec2", f"EC2: {self._refusal}; the pool cannot grow", error=error)
                 self._tell(f"{self._refusal}; asked again within {NODE.longest_s:.0f} s")
-        elif self._limits is not None and self._limits.source == UNKNOWN and self._agenda.is_due(LIMITS):
+        elif self._limits and self._limits.source == UNKNOWN and self._agenda.is_due(LIMITS):
             self._set_limits(self._app.adapters.ec2.instance_limits(self._limits.instance_type))
-        elif self._limits is not None and self._planned_by is not self._app.settings:
+        elif self._limits and self._planned_by is not self._app.settings:
             self._set_limits(self._limits)  # plan by settings that have changed
         is_serving = self._health.phase is Phase.SERVING  # before, the start has not said yet who has which address
         if is_serving:
             self._app.cloud.run_once()
-        changes_s = self._app.cloud.pause_s() if is_serving else None
-        return soonest_s([changes_s, self._agenda.next_s(*FIRST), self._agenda.next_s(*LIMITS)])
+        first_s = None if self._limits else self._agenda.left_s(FIRST)
+        return soonest_s([self._app.cloud.pause_s() if is_serving else None, first_s, self._agenda.next_s(*LIMITS)])
 
     def _ask(self) -> None:
         app, health = self._app, self._health

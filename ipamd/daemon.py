@@ -141,15 +141,10 @@ def main(*, vlan_links: VlanLinks | None = None) -> int:
     signals = Signals()
     try:
         return run(CurrentSettings(settings), signals, early=early, vlan_links=vlan_links)
-    except SettingsError as error:
-        log.error("the daemon ends error=%s", error)
-        return EXIT_SETTINGS
-    except DatastoreError as error:
-        log.error("the daemon ends error=%s", error)
-        return EXIT_DATASTORE
     except IpamError as error:
         log.error("the daemon ends error=%s", error)
-        return EXIT_FAILED
+        is_of_datastore = isinstance(error, DatastoreError)
+        return EXIT_SETTINGS if isinstance(error, SettingsError) else EXIT_DATASTORE if is_of_datastore else EXIT_FAILED
 
 
 def _do_without_tls() -> None:

@@ -218,8 +218,8 @@ class Lifecycle:
         with health.stage("plugins") as stage:
             self._await(lambda: bool(self._conflist.said))
             stage.detail = self._conflist.said
+        self._conflist.begin()  # before: its looks report a file that cannot be written too
         self._until_done("conflist", self._write_conflist)
-        self._conflist.begin()
         self._files.loop.wake()
         self._first_address.remember()
         health.mark_ready()

@@ -538,8 +538,7 @@ class Steps(Service):
 
     def _rows(self, work: Work) -> list[Address]:
         rows = [row for row in self._datastore.addresses() if row.eni_id == work.intent.eni_id]
-        if isinstance(work.operation, Unassign):
-            asked = work.operation
+        if isinstance(asked := work.operation, Unassign):
             named = all_addresses(asked.addresses, asked.prefixes)
             return [row for row in rows if row.address in named or row.prefix in asked.prefixes]
         return rows

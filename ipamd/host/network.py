@@ -451,8 +451,9 @@ class HostNetworkReconciler(Service):
 
     def reconcile(self, *, is_by_clock: bool = False) -> list[str]:
         """Compare and repair once; by the clock without what a silent kernel makes needless. Returns: one sentence per repair."""
-        announced, is_silent = self._last_announced, False  # what comes during the survey is for the next one
-        if self._in_order is not None and self._in_order[0] is announced and self._in_order[1] + 1 < SURVEY_TURNS:
+        # What comes during the survey is for the next one. Nobody announces a change of the records.
+        announced, is_silent = (self._last_announced, self._datastore.attachments()), False
+        if self._in_order is not None and self._in_order[0] == announced and self._in_order[1] + 1 < SURVEY_TURNS:
             self._in_order, is_silent = (announced, self._in_order[1] + 1, self._in_order[2]), is_by_clock
         repairs = self.confine(is_silent=is_silent)
         identity = self._identity()

@@ -100,7 +100,7 @@ class OtherDaemon(Service):
         if why:
             self._health.hold_adds(CONDITION, sentence)
             self._freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
-        elif CONDITION in self._health.conditions_by_subject():  # only from hold to serve: that renews the patience of STATUS
+        elif self._health.is_held:  # only from hold to serve: that renews the patience of STATUS
             self._health.serve_adds(CONDITION)
             self._freeze.clear(FreezeCause.AWS_NODE)
         self._health.report(CONDITION, why and f"{CONDITION}: {sentence}")

@@ -132,12 +132,15 @@ def growth_actions(snapshot: PoolSnapshot, settings: PoolSettings, count: int) -
 
 def serving_eni(snapshot: PoolSnapshot) -> EniCapacity | None:
     """The ENI for the one /80 of a node of IPv6: the primary one, or if that is excluded one of ours; another's may have no IPv6."""
-    usable = [
-        eni
-        for eni in snapshot.enis
-        if (eni.is_primary or eni.created_by_us) and eni.state is EniState.ATTACHED and not eni.is_excluded
-    ]
-    return min(usable, key=lambda eni: (not eni.is_primary, eni.device_index), default=None)
+    return min(
+        (
+            eni
+            for eni in snapshot.enis
+            if (eni.is_primary or eni.created_by_us) and eni.state is EniState.ATTACHED and not eni.is_excluded
+        ),
+        key=lambda eni: (not eni.is_primary, eni.device_index),
+        default=None,
+    )
 
 
 def eni_for_prefix(snapshot: PoolSnapshot, settings: PoolSettings) -> CreateEni | None:

@@ -188,9 +188,8 @@ def _why_eni_stays(eni: EniCapacity, snapshot: PoolSnapshot, min_age_s: float) -
 
 
 def _other_units(snapshot: PoolSnapshot, settings: PoolSettings) -> str:
-    if is_prefix_mode(snapshot, settings):
-        return " and no whole /28"
-    return "" if not settings.ip_targets_defined else " and no single address"
+    single = " and no single address" if settings.ip_targets_defined else ""
+    return " and no whole /28" if is_prefix_mode(snapshot, settings) else single
 
 
 # Make a slot for a /28 where single addresses fill every ENI: release a free one, and a prefix of 16 takes its slot. Pure.

@@ -372,8 +372,8 @@ class PoolMaintainer(Service):
                 self._refused.next_retry_s(),
                 self._provisioner.next_retry_s(),
                 self._provisioner.leaked_enis.next_look_s(),
+                self._window.next_change_s(self.settings, now_s=now_s),
             ]
-            pauses.append(self._window.next_change_s(self.settings, now_s=now_s))
             if self._known is not None:
                 ages, grown_s = self._known[1].hold.ages, eni_min_age_s(self.settings)
                 pauses += [grown_s - age_s for age_s in ages.values() if age_s < grown_s]

@@ -23,7 +23,7 @@ from ipamd.report.sources import Sources
 POOL = "pool"
 """Subject of the condition of a node that was ready and has no address to give. It is derived, so it can never be stale."""
 
-NO_NEW_PODS = (DATASTORE, "plugins", "other conflist", AGENT, POOL)
+NO_NEW_PODS = (DATASTORE, "plugins", "other conflist", AGENT, "pod facts", POOL)
 """Conditions of a ready node with which no new pod starts: the line tells the first of them, not how many addresses there are."""
 
 MOST = 120

@@ -268,6 +268,7 @@ class RuntimeReconciler(Service):
                 self._refuse(log_text(error))
                 stage.degrade(self._detail)
                 return False
+            self._health.report("cri", "")
             stage.detail = counted(len(self.first_list), "sandbox")
             return True
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,14 @@ from ipamd.host.conflist import ConflistKeeper, sorts_before
 from ipamd.host.files import FileFollowers
 from ipamd.host.plugins import Bundle
 from ipamd.host.repair_backoff import FIGHT_REPAIRS, Fights
+from ipamd.lifecycle import Lifecycle
 from ipamd.model.cniresult import SUPPORTED_VERSIONS
 from ipamd.model.kernel import RepairKind
+from ipamd.model.sandbox import RuntimeInfo
 from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
 from tests import loops
 from tests.fakes.clock import FakeClock
+from tests.fakes.node import SETTINGS, FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
 
@@ -292,3 +297,39 @@ def test_a_file_that_the_runtime_takes_first_is_found(tmp_path: Path, name: str,
     os.mkfifo(tmp_path / "00-a.conf")
     (tmp_path / name).write_bytes(content)
     assert sorts_before(ours) == (str(tmp_path / name) if is_first else "")
+
+
+def test_one_that_the_start_cannot_write_stays_a_condition(tmp_path: Path) -> None:
+    """The whole start: the keeper looks meanwhile, for the plugins' sake, and does not report the start's condition over."""
+    (tmp_path / "net.d").write_text("a file in the directory's place")
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    (bin_dir / "vpc-cni").write_text(
+        f"#!/bin/sh\necho '{json.dumps({'cniVersion': '1.1.0', 'supportedVersions': SUPPORTED_VERSIONS})}'\n"
+    )
+    (bin_dir / "vpc-cni").chmod(0o755)
+    daemon = replace(
+        SETTINGS.daemon,
+        run_dir=tmp_path,
+        conflist_path=tmp_path / "net.d" / "10-vpc-ipamd.conflist",
+        cni_bin_dir=bin_dir,
+        reference_plugins=tmp_path / "none",
+    )
+    node = FakeNode(tmp_path, shipped=replace(SETTINGS, daemon=daemon), clock=SystemClock())  # type: ignore[arg-type]
+    node.runtime.info = lambda: RuntimeInfo("cri-o", "1", "")  # type: ignore[method-assign]
+    life = Lifecycle(node.app, end=print)
+    thread = threading.Thread(target=life.run)
+    thread.start()
+    try:
+        wait_until(lambda: "conflist" in node.health.conditions_by_subject(), what="the condition")
+        for number in range(40):
+            (bin_dir / f"other-{number}").touch()  # somebody installs plugins: the keeper looks
+            time.sleep(0.05)
+            assert "conflist" in node.health.conditions_by_subject()
+        (tmp_path / "net.d").unlink()
+        wait_until(lambda: node.health.is_ready, what="ready")
+        wait_until(lambda: "conflist" not in node.health.conditions_by_subject(), what="its end")
+    finally:
+        life.stop()
+        life.close()
+        thread.join(PATIENCE_S)

@@ -10,7 +10,14 @@ import pytest
 
 from ipamd.cloud_loop import CloudLoop
 from ipamd.core.health import STATUS_GRACE_S
-from ipamd.model.errors import CloudDeniedError, KernelDumpError, NotServingError, PluginNotAvailableError, SubnetExhaustedError
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    KernelDumpError,
+    NotServingError,
+    PluginNotAvailableError,
+    SubnetExhaustedError,
+)
 from ipamd.model.pool import PoolSettings
 from ipamd.ready_marks import CONDITION, READY_ONCE_NAME, FirstAddress
 from tests.fakes.cloud import FakeEc2
@@ -180,3 +187,20 @@ def test_an_answer_that_cannot_be_recorded_does_not_keep_the_pool_from_growing(t
     assert node.ec2.calls["describe_enis"] == before + 1
     assert "could not be recorded" in node.node_info.cloud[1]
     node.datastore.close()
+
+
+def test_what_was_put_off_is_asked_again_in_time_after_a_long_turn(tmp_path: Path) -> None:
+    """The turn lasts longer than the pause after its failure, which is over at its end, and not forgotten."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    loop = CloudLoop(node.app)
+    node.clock.advance(120)  # metadata's own turn is due, too
+
+    def silent() -> None:
+        node.clock.advance(8)
+        raise CloudError("instance metadata could not be read")
+
+    node.metadata.identity = silent  # type: ignore[method-assign, assignment]
+    wait_s = loop.turn()
+    assert wait_s is not None
+    assert wait_s <= 30

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.deadline import Deadline, Steps
+from ipamd.lifecycle import Lifecycle
 from ipamd.migration.handover import ABSENCE_S, CONDITION, TWICE
 from ipamd.model.aws_node import Allocation, agent_pod
 from ipamd.model.errors import ForeignStateError, NotServingError
@@ -202,3 +203,18 @@ def test_a_hold_is_logged_once(node: FakeNode, caplog: pytest.LogCaptureFixture)
         look(node)
     said = [record.message for record in caplog.records if " text=aws-node:" in record.message]
     assert [sentence.startswith("condition ended ") for sentence in said] == [False, True]
+
+
+def test_a_hold_ends_though_the_start_took_its_condition_away(tmp_path: Path) -> None:
+    """The last look of the start sees a sign of it, and holds ADD; the start then reports its own step of that name as over."""
+    node = FakeNode(tmp_path)
+    node.bring_up()
+    node.aws_node.tell()
+    node.clock.advance(ABSENCE_S - 5)
+    life = Lifecycle(node.app, end=lambda _: None)
+    life._until_done("aws-node", life._handover.finish)
+    assert node.health.is_held
+    node.clock.advance(10)
+    node.app.other_daemon.look()
+    assert not node.health.is_held
+    assert node.app.context.freeze.reason == ""

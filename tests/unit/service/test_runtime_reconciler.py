@@ -171,3 +171,15 @@ def test_reasons_to_keep_are_in_the_ledger(node: FakeNode) -> None:
     kept = [entry for entry in node.datastore.history("a", limit=100) if entry.event == "kept"]
     assert 1 <= len(kept) <= 3
     assert "are needed" in kept[0].detail
+
+
+def test_the_start_hears_of_a_runtime_that_is_back(node: FakeNode) -> None:
+    """While the start still waits for others, perhaps for hours, nothing says that the runtime is down."""
+    fresh, node.runtime.is_down = node.runtime_reconciler, True
+    fresh.first_list = None
+    fresh.turn()
+    assert "cri" in node.health.conditions_by_subject()
+    node.runtime.is_down = False
+    fresh.turn()
+    assert fresh.first_list is not None
+    assert "cri" not in node.health.conditions_by_subject()

@@ -267,3 +267,9 @@ def test_the_facts_come_from_memory_and_an_empty_pool_is_a_condition_that_ends_b
     node.cool()
     assert facts(sources).conditions == {}
     assert sum(node.ec2.calls.values()) == calls
+
+
+def test_no_address_is_promised_while_no_pod_can_have_one() -> None:
+    """With security groups for pods, and neither kubelet nor the runtime telling which pods have them."""
+    said = "pod facts: kubelet does not answer; new pods get no address, whether they have security groups or not"
+    assert "can be given" not in verdict(Facts(True, Phase.SERVING, 12, {"pod facts": said}))
