@@ -217,7 +217,7 @@ def test_downgrade(before: Path, tmp_path: Path) -> None:
     """After the downgrade command the file has nothing that the release before does not know, and it goes on in it."""
     path = tmp_path / "run" / "state.db"
     filled(path).close()
-    assert command.main(["--file", str(path), "downgrade", "--to", "1"]) == 0
+    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "1"]) == 0
     assert live(before, path, 7)["states"] == {
         "10.0.0.100": "assigned",
         "10.0.0.103": "assigned",

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.privileged
 
 BEFORE = """
 mkdir -p /run/vpc-ipamd /run/netns /var/lib/vpc-ipamd /var/lib/kubelet/pods/1
-echo rows >/run/vpc-ipamd/state.db; echo kept >/var/lib/vpc-ipamd/history
+echo rows >/run/vpc-ipamd/state.db; echo kept >/var/lib/vpc-ipamd/kept
 touch /run/netns/pod; mount --bind /proc/self/ns/net /run/netns/pod; mount -t tmpfs tmpfs /var/lib/kubelet/pods/1
 ip link add eni1 type veth peer name peer1; ip link set eni1 up; ip route add 10.0.0.77 dev eni1
 ip rule add to 10.0.0.77 table main prio 513; ip route add unreachable 10.99.0.0/16; nft add table ip vpc-ipamd
@@ -39,7 +39,7 @@ def test_a_reboot() -> None:
         assert sleeper.poll() is not None
         assert len(set(boot_ids)) == 3
         assert node.run(["/bin/sh", "-c", LEFT], check=False).stdout == ""
-        assert Path(f"{node.root}/var/lib/vpc-ipamd/history").read_text() == "kept\n"
+        assert Path(f"{node.root}/var/lib/vpc-ipamd/kept").read_text() == "kept\n"
         address = lab.primary_address("node-a")
         assert lab.ping(source="node-b", targets=[address]) == {address: True}
         assert (lab.node("node-b").run(["hostname"]).stdout, lab.node("node-b").containerd) == ("node-b\n", None)
