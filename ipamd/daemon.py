@@ -143,8 +143,9 @@ def main(*, vlan_links: VlanLinks | None = None) -> int:
         return run(CurrentSettings(settings), signals, early=early, vlan_links=vlan_links)
     except IpamError as error:
         log.error("the daemon ends error=%s", error)
-        is_of_datastore = isinstance(error, DatastoreError)
-        return EXIT_SETTINGS if isinstance(error, SettingsError) else EXIT_DATASTORE if is_of_datastore else EXIT_FAILED
+        if isinstance(error, SettingsError):
+            return EXIT_SETTINGS
+        return EXIT_DATASTORE if isinstance(error, DatastoreError) else EXIT_FAILED
 
 
 def _do_without_tls() -> None:

@@ -216,7 +216,7 @@ class ConflistKeeper(FollowedFile):
         return "; ".join([f"CNI {', '.join(spoken.versions)}", *spoken.limits]) if spoken is not None else ""
 
     def begin(self) -> None:
-        """The start has written the file: it is kept from now on."""
+        """The start writes the file, once it can: it is kept from now on."""
         self._is_begun = True
 
     def look(self) -> None:

@@ -56,7 +56,7 @@ class Recent:
     """What must not count as a difference: what our own calls changed lately, and whether a call of ours is under way.
 
     `removed`: ENIs and addresses, each with the ENI that it was on; an address that is shown on another one is news. `is_growing`: an
-    intent is open, so metadata may show what its answer has not told us yet.
+    intent that adds is open, so metadata may show what its answer has not told us yet.
     """
 
     added: Collection[EniId | IpAddress] = ()

@@ -114,7 +114,7 @@ def _host(sources: Sources, silent: list[str], told: Collection[str]) -> list[Fi
 def _of_routing(difference: RoutingDifference, sandboxes: Mapping[EniId, list[str]]) -> Finding:
     on_it = sandboxes.get(EniId(difference.subject))
     if difference.is_repaired or difference.mend or not on_it:
-        mend = (difference.mend and f"it is not ours; to mend it: {difference.mend}") or "look at the daemon's log"
+        mend = f"it is not ours; to mend it: {difference.mend}" if difference.mend else "look at the daemon's log"
         return Finding(Severity.DIFFERENCE, difference.subject, difference.what, REPAIR if difference.is_repaired else mend)
     what = f"{difference.what}: {counted(len(on_it), 'sandbox')} on it without network: {first_of(sorted(on_it), NAMED_MAX)}"
     return Finding(Severity.VIOLATION, difference.subject, what, LINK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from dataclasses import replace
 from ipaddress import IPv4Address
 
@@ -36,20 +37,21 @@ def udp_peer(server, server_address, client, client_address="", *, timeout_s=PAT
     """
     with contextlib.ExitStack() as stack:
         bound = stack.enter_context(server.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
-        bound.settimeout(min(AGAIN_S, timeout_s))
+        bound.settimeout(AGAIN_S)
         bound.bind((server_address, 4000))
         sender = stack.enter_context(client.call(socket.socket, socket.AF_INET, socket.SOCK_DGRAM))
         sender.settimeout(timeout_s)
         if client_address:
             sender.bind((client_address, 0))
         sender.connect((server_address, 4000))
-        for is_last in (*(False for _ in range(int(timeout_s / AGAIN_S) - 1)), True):
+        ends_s = time.monotonic() + timeout_s
+        while True:
             sender.send(b"out")
             try:
                 data, peer = bound.recvfrom(16)
                 break
             except TimeoutError:
-                if is_last:
+                if time.monotonic() >= ends_s:
                     raise
         bound.sendto(b"back", peer)
         assert (data, sender.recv(16)) == (b"out", b"back")

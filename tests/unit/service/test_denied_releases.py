@@ -277,13 +277,8 @@ def pause_of(node: FakeNode) -> float | None:
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_the_pools_thread_sleeps_while_a_release_waits_for_an_add(tmp_path: Path, ec2: DenyingEc2, is_served: bool) -> None:
+def test_the_pools_thread_sleeps_while_a_release_waits_for_an_add(node: FakeNode, ec2: DenyingEc2, is_served: bool) -> None:
     """A release is due and left for later while an ADD waits for want of room; it goes on when the ADD ends, however it does."""
-    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
-    node.bring_up()
-    pass_time(node, 600)
-    fill_and_empty(node, 22)
-    pass_time(node, 1)
     ec2.fail["delete_eni"] = [ThrottledError("slow down") for _ in range(100)]
     pass_time(node, RELEASE_HOLD_S + 60)
     assert any(one.kind is IntentKind.DELETE_ENI and not one.is_settled for one in node.datastore.open_intents())
@@ -333,13 +328,8 @@ def test_a_condition_ends_with_the_need_for_what_was_refused(tmp_path: Path, ec2
     assert node.health.conditions() == []
 
 
-def test_giving_back_is_over_once_nothing_is_in_excess(tmp_path: Path, ec2: DenyingEc2) -> None:
+def test_giving_back_is_over_once_nothing_is_in_excess(node: FakeNode, ec2: DenyingEc2) -> None:
     """A release is denied, and the load comes back."""
-    node = FakeNode(tmp_path, settings=SMALL, ec2=ec2)
-    node.bring_up()
-    pass_time(node, 600)
-    fill_and_empty(node, 22)
-    pass_time(node, 1)
     ec2.denied = {"unassign", "detach_eni"}
     pass_time(node, RELEASE_HOLD_S + 60)
     assert "giving back" in node.health.conditions_by_subject()
