@@ -149,6 +149,12 @@ demo: ready-for-lab ## the main job on the embedded lab: nodes with real contain
 chaos: ready-for-lab ## random kills, faults and clock steps on two nodes, judged from outside: SEED=1 MINUTES=30; build/chaos.json
 	$(BIN)/python -m lab.chaos --seed $(SEED) --minutes $(MINUTES) $(POLICY) $(BRANCH)
 
+.PHONY: neighbours
+neighbours: ready-for-tests ## Istio's installer and plugin and kube-proxy, of Go modules, and Debian's networkd for twice ten minutes beside the daemon
+	@tools/setup.sh neighbours
+	tools/neighbours.sh build/neighbours
+	VPC_IPAMD_NEIGHBOURS=1 $(PYTEST) tests/neighbours
+
 # of `make cluster`: what is tried beside the checkout
 BEFORE ?= HEAD~1
 
@@ -158,6 +164,23 @@ cluster: image ## Kubernetes of Go modules on two lab nodes, vpc-ipamd by its ch
 	tools/cluster.sh build/cluster
 	tools/image_before.sh build/cluster-before $(BEFORE) || rm -rf build/cluster-before
 	timeout -k 30 2400 $(BIN)/python -m lab.cluster
+
+.PHONY: screens
+screens: ready-for-lab ## what ipamctl shows in the tickets of docs/troubleshooting.md, on 80 and 200 columns; docs/screens/
+	VPC_IPAMD_HEAVY=1 VPC_IPAMD_SCREENS=docs/screens $(BIN)/python -m pytest -q tests/lab/tickets/test_tickets.py
+
+# of `make incumbent-tests`: a folder with the built tests (docs/upstream_tests.md), and what to run of them: ONLY="--suites ipamd --focus Tag"
+TESTS ?=
+ONLY ?=
+RECORD ?=
+
+.PHONY: incumbent-tests
+incumbent-tests: image ## the integration tests of amazon-vpc-cni-k8s, built elsewhere, on the cluster of `make cluster`: TESTS=FOLDER; build/upstream-tests/results.json
+	@[ -d "$(TESTS)/tests" ] || { echo "make: TESTS=FOLDER: docs/upstream_tests.md says what is in it" >&2; exit 2; }
+	PYTHON=$(PYTHON) tools/setup.sh cluster
+	tools/cluster.sh build/cluster
+	tools/stand_in_rootfs.sh build/upstream-tests/rootfs.tar
+	timeout -k 60 20000 $(BIN)/python -m lab.cluster.upstream_tests $(TESTS) $(if $(RECORD),--record) $(ONLY)
 
 bench: plugin-if-possible ## measure the budgets; table and build/bench.json
 	$(BIN)/python -m bench

@@ -19,13 +19,15 @@ from bench.samples import median, spread
 from bench.scale import Scale
 from ipamd.core.deadline import SystemClock
 from ipamd.datastore.open import current_boot_id, open_datastore
-from ipamd.datastore.store import Datastore
-from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
+from ipamd.datastore.store import SqlDatastore
+from ipamd.model.attachment import Attachment, veth_name
+from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.family import IPV4, IPV6, Family, IpNetwork, members
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
 from ipamd.model.plan import Plan, plan
-from ipamd.model.pool import PoolSettings, pool_snapshot
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import pool_snapshot
 
 LIMITS = InstanceLimits("c5.18xlarge", eni_count=15, ipv4_per_eni=50)
 LARGE, SMALL = (15, 49, 737), (1, 1, 10)
@@ -119,7 +121,7 @@ def measure(scale: Scale) -> list[Figure]:
     ]
 
 
-def _open(path: Path, family: Family = IPV4) -> Datastore:
+def _open(path: Path, family: Family = IPV4) -> SqlDatastore:
     return open_datastore(path, boot_id=current_boot_id(), clock=SystemClock(), family=family).datastore
 
 

@@ -21,13 +21,15 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import NoReturn
 
-from ipamd.kernel import messages, uapi
+from ipamd.kernel import answers, messages, uapi
 from ipamd.kernel.netns import OWN_NETNS, HostNetns, entered
-from ipamd.kernel.survey import SANDBOX_TABLES
-from ipamd.kernel.wiring import KernelWiring, sandbox_routes
+from ipamd.kernel.wiring import KernelWiring
+from ipamd.kernel.wiring_messages import sandbox_routes
 from ipamd.model.attachment import WiringSpec, sandbox_mac, veth_name
 from ipamd.model.family import IPV4
 from ipamd.model.ids import parse_key
+from ipamd.model.legs import first_leg
+from ipamd.model.legs.leg import SHARED_TABLES
 
 ROUNDS = 200
 """Wirings measured one by one."""
@@ -130,17 +132,17 @@ class Host:
 
             def make() -> None:
                 _, looked = sock.request([create, messages.get_link(spec.host_veth)])
-                index = messages.read_link(looked.replies[0]).index
+                index = answers.read_link(looked.replies[0]).index
                 up = messages.change_link(index, step="raise", is_up=True)
-                sock.carry_out([up, *sandbox_routes(spec.address, index, spec.host_veth)], what="bare pair")
+                sock.carry_out([up, *sandbox_routes(first_leg(spec), index, spec.host_veth)], operation="bare pair")
 
             def remove() -> None:
-                index = messages.read_link(sock.request([messages.get_link(spec.host_veth)])[0].replies[0]).index
+                index = answers.read_link(sock.request([messages.get_link(spec.host_veth)])[0].replies[0]).index
                 routes = [
                     messages.delete_route(spec.address, length=32, table=table, index=index, step="route")
-                    for table in SANDBOX_TABLES
+                    for table in SHARED_TABLES
                 ]
-                sock.carry_out([*routes, messages.change_link(index, step="mark", group=uapi.DYING_GROUP)], what="bare pair")
+                sock.carry_out([*routes, messages.change_link(index, step="mark", group=uapi.DYING_GROUP)], operation="bare pair")
 
             for _ in range(rounds):
                 made.append(_timed(make))
@@ -187,7 +189,7 @@ class Host:
                 mac = sandbox_mac(spec.key, side="host")
                 host.link("add", ifname=spec.host_veth, kind="veth", address=mac, mtu=9001, peer=peer)
                 index = host.link_lookup(ifname=spec.host_veth)[0]
-                host.link("set", index=index, state="up", ifalias=spec.alias)
+                host.link("set", index=index, state="up", ifalias=first_leg(spec).alias)
                 address = f"{spec.address}/32"
                 host.route("add", dst=address, oif=index, scope="link")
                 host.rule("add", priority=512, dst=str(spec.address), dst_len=32, table=254)
@@ -219,9 +221,7 @@ class Host:
 
     def _retire(self, spec: WiringSpec) -> None:
         """As DEL does where nftables verifiably checks sources: the link stays up."""
-        self._wiring.mark_for_deletion(
-            host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, is_source_checked=True
-        )
+        self._wiring.mark_for_deletion(spec, is_source_checked=True)
 
     def _sandbox(self, name: str) -> str:
         """Make a namespace and bind it to a file, as a container runtime does."""

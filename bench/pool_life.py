@@ -36,7 +36,7 @@ MODES: Mapping[str, Mapping[str, str]] = {
 }
 """What amazon-vpc-cni-k8s documents: its defaults, targets in addresses, and its example of prefix delegation."""
 
-SHORT = {"IP_COOLDOWN_PERIOD": "3", "VPC_IPAMD_RELEASE_HOLD": "5", "VPC_IPAMD_SPARE_ENI_DELAY": "0"}
+SHORT = {"IP_COOLDOWN_PERIOD": "3", "VPC_IPAMD_RELEASE_HOLD_SECONDS": "5", "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS": "0"}
 STEPS = (27, 110)
 """Sandboxes: the pods of a node of the size that most clusters have (m5.large), and kubelet's default maximum."""
 

@@ -26,7 +26,7 @@ from lab.vpc.state import Vpc
 
 ONEFILE_PATH = "/opt/cni/bin/vpc-cni-onefile"
 REFERENCE_PATH = "/usr/lib/cni/ptp"
-IMPORTS = "import ipamd.daemon, ipamd.bootstrap, ipamd.lifecycle, ipamd.rpc.server, ipamd.metrics"
+IMPORTS = "import ipamd.daemon, ipamd.process.bootstrap, ipamd.process.lifecycle, ipamd.rpc.server, ipamd.metrics.page"
 """What the daemon imports before it serves; boto3 comes later, in the background. Floor of its memory and of its start."""
 
 READY_TIMEOUT_S = 30.0

@@ -20,10 +20,10 @@ ETIMEDOUT = 110
 
 
 class System:
-    """What the plugin asks of the kernel. `wait_ms` bounds one call; 0 or less means "only if ready at once"."""
+    """System calls of the plugin. `wait_ms` bounds one call; with 0 or less it succeeds only if it need not wait."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never go back."""
+        """Monotonic clock in milliseconds."""
         return time.monotonic_ns() // 1000000
 
     def boottime_ms(self) -> int:
@@ -44,7 +44,7 @@ class System:
         return posix.read(fd, count)
 
     def write(self, fd: int, data: bytes, wait_ms: int) -> int:
-        """Write a part of `data` without blocking longer than `wait_ms`; how much was taken. EPIPE, never SIGPIPE."""
+        """Write a part of `data` without blocking longer than `wait_ms`. Returns: bytes written. Fails with EPIPE, never SIGPIPE."""
         _wait(fd, POLL_OUT, wait_ms)
         return posix.write(fd, data)
 
@@ -64,7 +64,7 @@ class System:
             sock.connect(path.encode())
             return sock.detach()
         finally:
-            sock.close()  # nothing once detached
+            sock.close()  # has no effect once detached
 
     def close(self, fd: int) -> None:
         """Close; frees any flock held through it."""
@@ -80,8 +80,8 @@ class System:
 
     def lstat(self, path: str) -> "tuple[int, int]":
         """(st_mode, st_uid), links not followed."""
-        found = posix.lstat(path.encode())
-        return found.st_mode, found.st_uid
+        status = posix.lstat(path.encode())
+        return status.st_mode, status.st_uid
 
     def make_directory(self, path: str) -> None:
         """mkdir with mode 0700."""
@@ -115,7 +115,7 @@ class System:
         posix.fsync(fd)
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically, within one directory."""
+        """Rename atomically, within one directory."""
         posix.rename(source.encode(), target.encode())
 
     def remove(self, path: str) -> None:

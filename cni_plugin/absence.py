@@ -1,16 +1,20 @@
-"""How long STATUS may say "yes" while the daemon does not serve: I17, docs/adr/0033.
+"""Decide how long STATUS may succeed while the daemon does not serve: I17, docs/adr/0033.
 
-kubelet asks every 5 s, and one failure makes the node NotReady, so that a restart of the daemon would show on the node, and an answer
-that an overloaded node has late. Both are bridged for a short time instead, counted from when the daemon last served by its own word:
-at most BRIDGE_MS in WINDOW_MS, all absences together, so that a crash loop fails STATUS within a minute. A daemon that is late leaves
-its mark all the same: lateness is counted from when STATUS asked, if that is earlier, and goes on being counted once it is refused.
-Two files below the run directory, where only root can write:
+kubelet asks every 5 s, and one failed STATUS makes the node NotReady. A restart of the daemon, or a late answer on an overloaded node,
+would therefore take the node out of service. STATUS bridges such an absence: it succeeds for a short time. All absences together may
+be bridged for BRIDGE_MS within WINDOW_MS, so a crash loop fails STATUS within a minute.
 
-    served      by the daemon: boot ID, CLOCK_BOOTTIME in ms of its last sign of service (ipamd/ready_marks.py)
-    bridged     by us: boot ID, then a line for each absence: its begin and the end of the last STATUS in it
+An absence begins when the daemon last recorded that it served. A late daemon goes on recording this, so lateness is counted from when
+STATUS asked, if that is earlier, and it is counted even after STATUS has begun to fail.
 
-A mark of another boot, or one that cannot be read or trusted, bridges nothing. Damage to our own file counts as a used-up minute, so
-that it ends by itself. Rejected: a mark by each STATUS of ours (no word of a daemon that answers and does not serve).
+There are two files in the run directory, where only root can write:
+
+    served      written by the daemon: boot ID; CLOCK_BOOTTIME in ms when it last served (ipamd/process/served_mark.py)
+    bridged     written by the plugin: boot ID; then one line per absence with its begin and the end of the last STATUS in it
+
+Nothing is bridged if the mark `served` is of another boot, unreadable or not trusted. A damaged `bridged` counts as a whole minute
+used, and is usable again when that minute leaves the window. Rejected: a mark that each STATUS writes, because it would not show a
+daemon that answers without serving.
 """
 
 from cni_plugin import client, errors
@@ -25,7 +29,7 @@ TEMPORARY_PREFIX = ".bridged-"
 BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
 BRIDGE_MS = 60000  # ours: a restart takes seconds, a node that cannot run pods must say so within a minute
 WINDOW_MS = 600000
-LATE_PAUSE_MS = 9000  # ours: kubelet asks 5 s after an answer, so between two late ones that are closer there was none in time
+LATE_PAUSE_MS = 9000  # ours: kubelet asks 5 s after an answer, so no answer in time lies between two late ones that are closer
 FILE_BYTES_MAX = 4096  # of either file; a line has at most 32
 ABSENCES_MAX = 100
 DIGITS_MAX = 15
@@ -34,73 +38,115 @@ NEVER_SERVED = "the daemon has not served since the node's boot"
 
 
 def refusal(system: "System", run_dir: str, *, is_charged: bool, late_since_ms: int = 0) -> str:
-    """Say why the present absence may not be bridged; "" if it may.
+    """Return why the present absence may not be bridged; "" if it may.
 
     Args:
-        is_charged: it is bridged now, and counts. False only asks.
-        late_since_ms: when STATUS asked a daemon that has not answered, by the boot's clock; 0 if nobody was there.
-    Returns: NEVER_SERVED where there is no mark of this boot; else one sentence. Never raises OSError.
+        is_charged: whether this absence is bridged now and must be recorded; False only asks.
+        late_since_ms: CLOCK_BOOTTIME when STATUS asked a daemon that has not answered; 0 if no daemon took the call.
+    Returns: NEVER_SERVED if there is no mark of this boot; else one sentence. Never raises OSError.
     """
     try:
         boot_id = system.read_file(BOOT_ID_PATH, FILE_BYTES_MAX).strip()
-        served = _lines(system, run_dir + "/" + MARK_NAME)
+        mark = _lines(system, run_dir + "/" + MARK_NAME)
     except OSError as exc:
-        if exc.errno == errors.ENOENT:
-            return NEVER_SERVED
-        return "when the daemon last served is not known: " + system.error_text(exc.errno or 0)
-    if len(served) == 2 and served[0] != boot_id:
+        return _unreadable_mark(system, exc)
+    if len(mark) == 2 and mark[0] != boot_id:
         return NEVER_SERVED
-    bridged = []  # type: list[bytes] | None  # None: there is no file of ours yet
-    try:
-        bridged = _lines(system, run_dir + "/" + LEDGER_NAME)
-    except OSError as exc:
-        if exc.errno == errors.ENOENT:
-            bridged = None
-    now_ms = system.boottime_ms()  # after the files: daemon and other STATUS write the time too, and none may be to come
-    times = _numbers(served[1]) if len(served) == 2 else []
-    if len(times) != 1 or times[0] > now_ms:
+    ledger = _ledger(system, run_dir)
+    now_ms = system.boottime_ms()  # read after the files, so that no time in them is in the future
+    served_ms = _served_ms(mark, now_ms)
+    if served_ms < 0:
         return "the file " + MARK_NAME + " in the run directory is damaged or not the daemon's"
-    begin_ms = min(times[0], late_since_ms or now_ms)
-    others = []
-    for begin, end in _absences(system, run_dir, boot_id, bridged, now_ms=now_ms):
-        if end >= begin_ms - (LATE_PAUSE_MS if late_since_ms else 0):
-            begin_ms = min(begin, begin_ms)  # the present one
+    absences = _absences(system, run_dir, boot_id, ledger, now_ms=now_ms)
+    begin_ms, earlier = _split(absences, min(served_ms, late_since_ms or now_ms), is_late=late_since_ms > 0)
+    cause = _used_up(earlier, begin_ms, served_ms, now_ms)
+    if not is_charged or (cause and not late_since_ms):
+        return cause
+    write_error = _charge(system, run_dir, boot_id, earlier, (begin_ms, now_ms))
+    return cause or write_error
+
+
+def _unreadable_mark(system: "System", exc: OSError) -> str:
+    """Return why nothing is bridged when the mark or the boot ID cannot be read."""
+    if exc.errno == errors.ENOENT:
+        return NEVER_SERVED
+    return "when the daemon last served is not known: " + system.error_text(exc.errno or 0)
+
+
+def _served_ms(mark: "list[bytes]", now_ms: int) -> int:
+    """When the daemon last served, from the lines of its mark; -1 if the mark is malformed."""
+    if len(mark) != 2:
+        return -1
+    times = _numbers(mark[1])
+    if len(times) != 1 or times[0] > now_ms:
+        return -1
+    return times[0]
+
+
+def _ledger(system: "System", run_dir: str) -> "list[bytes] | None":
+    """Lines of `bridged`: [] if it is damaged or cannot be read, None if it is missing."""
+    try:
+        return _lines(system, run_dir + "/" + LEDGER_NAME)
+    except OSError as exc:
+        return None if exc.errno == errors.ENOENT else []
+
+
+def _split(absences: "list[tuple[int, int]]", begin_ms: int, *, is_late: bool) -> "tuple[int, list[tuple[int, int]]]":
+    """Separate the present absence from the earlier ones. Returns: when the present one began; the earlier ones."""
+    pause_ms = 0
+    if is_late:
+        pause_ms = LATE_PAUSE_MS
+    earlier = []
+    for begin, end in absences:
+        if end >= begin_ms - pause_ms:
+            begin_ms = min(begin, begin_ms)
         else:
-            others.append((begin, end))
-    used_ms = now_ms - begin_ms + sum([end - begin for begin, end in others])
-    cause = ""
-    if used_ms >= BRIDGE_MS or len(others) >= ABSENCES_MAX:
-        cause = "it last served " + str((now_ms - times[0]) // 1000) + " s ago by its own word, and " + str(used_ms // 1000)
-        cause += " s without it or its answers within " + str(WINDOW_MS // 60000) + " min are more than the "
-        cause += str(BRIDGE_MS // 1000) + " s that are passed over"
-    if is_charged and len(others) < ABSENCES_MAX and (late_since_ms or not cause):
-        problem = _keep(system, run_dir, boot_id, others + [(begin_ms, now_ms)])  # noqa: RUF005  # MicroPython has no unpacking there
-        return cause or problem
-    return cause
+            earlier.append((begin, end))
+    return begin_ms, earlier
+
+
+def _used_up(earlier: "list[tuple[int, int]]", begin_ms: int, served_ms: int, now_ms: int) -> str:
+    """Return a sentence if the time that may be bridged is used up; else ""."""
+    used_ms = now_ms - begin_ms + sum([end - begin for begin, end in earlier])
+    if used_ms < BRIDGE_MS and len(earlier) < ABSENCES_MAX:
+        return ""
+    cause = "it last served " + str((now_ms - served_ms) // 1000) + " s ago, and within " + str(WINDOW_MS // 60000)
+    cause += " min it was absent or late for " + str(used_ms // 1000) + " s, of which STATUS bridges at most "
+    return cause + str(BRIDGE_MS // 1000) + " s"
+
+
+def _charge(system: "System", run_dir: str, boot_id: bytes, earlier: "list[tuple[int, int]]", present: "tuple[int, int]") -> str:
+    """Record the present absence. Returns: why it could not be written; "" if it was."""
+    if len(earlier) >= ABSENCES_MAX:
+        return ""  # the file is full, and `_used_up` bridges nothing more until the window has moved on
+    return _write(system, run_dir, boot_id, earlier + [present])  # noqa: RUF005  # MicroPython has no unpacking there
 
 
 def _absences(
     system: "System", run_dir: str, boot_id: bytes, lines: "list[bytes] | None", *, now_ms: int
 ) -> "list[tuple[int, int]]":
-    """All within the window; one of BRIDGE_MS if the file is damaged, which is then replaced by one that says so for WINDOW_MS."""
+    """Parse the absences within the window.
+
+    A damaged file counts as one absence of BRIDGE_MS that ends now. The file is rewritten with it, so that the damage is counted once.
+    """
     if lines is None or (lines and lines[0] != boot_id and len(lines[0]) == len(boot_id)):
         return []
-    found = []
+    absences = []
     is_damaged = not lines
     for line in lines[1:]:
         times = _numbers(line)
         if len(times) != 2 or not times[0] <= times[1] <= now_ms:
             is_damaged = True
         elif times[1] > now_ms - WINDOW_MS:
-            found.append((max(times[0], now_ms - WINDOW_MS), times[1]))
+            absences.append((max(times[0], now_ms - WINDOW_MS), times[1]))
     if is_damaged:
-        found = [(now_ms - BRIDGE_MS, now_ms)]
-        _keep(system, run_dir, boot_id, found)
-    return found
+        absences = [(now_ms - BRIDGE_MS, now_ms)]
+        _write(system, run_dir, boot_id, absences)
+    return absences
 
 
-def _keep(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple[int, int]]") -> str:
-    """Write the file anew, by a rename. Returns: why it could not be written; what is not counted is not bridged."""
+def _write(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple[int, int]]") -> str:
+    """Replace `bridged`, by a rename. Returns: why it could not be written: an absence that is not recorded is not bridged."""
     text = "".join([str(max(begin_ms, 0)) + " " + str(end_ms) + "\n" for begin_ms, end_ms in absences])
     temporary = run_dir + "/" + TEMPORARY_PREFIX + system.unique()
     try:
@@ -111,7 +157,7 @@ def _keep(system: "System", run_dir: str, boot_id: bytes, absences: "list[tuple[
 
 
 def _lines(system: "System", path: str) -> "list[bytes]":
-    """Lines of a file that only root, or we, can have written; none of any other. Raises: OSError, ENOENT if it is missing."""
+    """Lines of a file that only root or our user can have written; [] for any other file. Raises: OSError, ENOENT if it is missing."""
     if not client.is_own_file(system, path):
         return []
     content = system.read_file(path, FILE_BYTES_MAX + 1)
@@ -121,7 +167,7 @@ def _lines(system: "System", path: str) -> "list[bytes]":
 
 
 def _numbers(line: bytes) -> "list[int]":
-    """Whole numbers of a line; none if there is anything else in it."""
+    """Whole numbers of a line; [] if it has anything else."""
     words = line.split(b" ")
     for word in words:
         if len(word) > DIGITS_MAX or not word.isdigit():

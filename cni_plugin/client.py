@@ -2,7 +2,8 @@
 
 The plugin runs as root and gives a namespace to whoever answers, so it checks the run directory and the socket before use. Both
 must belong to root (or to our own user, in tests), and nobody else may write the directory. Then nobody else can have created the
-socket, and the check cannot race with the connect. A missing file is not an error: the daemon is away.
+socket, and the check cannot race with the connect. A missing file means that the daemon is away, and so does a
+kernel that lacks memory or descriptors; neither is reported as an unsafe path.
 """
 
 from cni_plugin import errors
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from cni_plugin._cni import System
 
 METHOD = "/vpc_ipamd.v1.Cni/Exec"  # proto/vpc_ipamd/v1/cni.proto
-SOCKET_NAME = "ipamd.sock"  # docs/architecture.md, Three programs
+SOCKET_NAME = "ipamd.sock"  # docs/architecture.md, Programs
 SOCKET_PATH_BYTES_MAX = 107  # unix(7): sun_path has 108 bytes with its NUL
 READ_BYTES = 16384  # ours: one or two reads for an ordinary answer, and small enough for MicroPython's heap
 RETRY_MS = 10  # ours: pause before another try when the listener's queue is full
@@ -28,7 +29,7 @@ def check_directory(system: "System", path: str) -> None:
 
     Raises: DaemonAway if it is missing; PluginError (191) naming what is wrong.
     """
-    mode, owner = _look(system, path)
+    mode, owner = _mode_and_owner(system, path)
     kind = mode & _TYPE_MASK
     if kind == _LINK:
         raise _unsafe(path, "it is a symbolic link")
@@ -40,7 +41,7 @@ def check_directory(system: "System", path: str) -> None:
 
 
 def is_own_file(system: "System", path: str) -> bool:
-    """Tell whether it is a plain file that belongs to root or to us and that only its owner can write. Raises: OSError."""
+    """Whether it is a plain file that belongs to root or to us and that only its owner can write. Raises: OSError."""
     mode, owner = system.lstat(path)
     return mode & _TYPE_MASK == _FILE and not mode & _OTHERS_WRITE and owner in (0, system.euid())
 
@@ -48,11 +49,12 @@ def is_own_file(system: "System", path: str) -> bool:
 def connect(system: "System", run_dir: str, *, deadline_ms: int) -> int:
     """Connect to the daemon's socket; the caller closes the descriptor.
 
-    Raises: DaemonAway if nobody listens, DaemonLate if its queue stays full, PluginError if the socket cannot be trusted.
+    Raises: DaemonAway if nobody listens, or the kernel lacks something just now; DaemonLate if its queue stays full;
+        PluginError if the socket cannot be trusted.
     """
     check_directory(system, run_dir)
     path = run_dir + "/" + SOCKET_NAME
-    mode, owner = _look(system, path)
+    mode, owner = _mode_and_owner(system, path)
     if mode & _TYPE_MASK != _SOCKET:
         raise _unsafe(path, "it is not a socket")
     _check_owner(system, path, owner)
@@ -62,9 +64,7 @@ def connect(system: "System", run_dir: str, *, deadline_ms: int) -> int:
         except OSError as exc:
             number = exc.errno or 0
             if number != errors.EAGAIN:
-                if number in (errors.ENOENT, errors.ECONNREFUSED, errors.ECONNRESET, errors.EPIPE):
-                    raise DaemonAway(path + ": " + system.error_text(number)) from None
-                raise _unsafe(path, "connect: " + system.error_text(number)) from None
+                raise _unreachable(system, path, "connect: ", number) from None
         if system.monotonic_ms() >= deadline_ms:
             raise DaemonLate(path + ": its queue of connections stayed full")
         system.sleep_ms(RETRY_MS)
@@ -80,15 +80,17 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
         call = UnaryCall(METHOD, request, timeout_ms=deadline_ms - system.monotonic_ms())
         is_writable = True
         while not call.is_done:
-            pending = call.outgoing() if is_writable else b""
+            pending = b""
+            if is_writable:
+                pending = call.outgoing()
             while pending:
                 try:
-                    pending = pending[system.write(descriptor, pending, _left(system, deadline_ms)) :]
+                    pending = pending[system.write(descriptor, pending, _remaining_ms(system, deadline_ms)) :]
                 except OSError as exc:
                     if exc.errno not in (errors.EPIPE, errors.ECONNRESET):
                         raise
                     is_writable, pending = False, b""  # it may have answered before it closed, so continue reading
-            data = system.read(descriptor, READ_BYTES, _left(system, deadline_ms))
+            data = system.read(descriptor, READ_BYTES, _remaining_ms(system, deadline_ms))
             if not data:
                 raise DaemonAway("the daemon closed the connection before it answered", is_lost=True)
             call.receive(data)
@@ -103,7 +105,7 @@ def exchange(system: "System", descriptor: int, request: bytes, *, deadline_ms: 
 
 
 def write_file(system: "System", temporary: str, target: str, data: bytes) -> None:
-    """Write a new file whole, on the disk before it has its name. Raises: OSError; then nothing is left of it."""
+    """Write and sync a temporary file, then rename it to its name. Raises: OSError, after the temporary file was removed."""
     descriptor = system.create(temporary)
     try:
         try:
@@ -118,20 +120,32 @@ def write_file(system: "System", temporary: str, target: str, data: bytes) -> No
         raise
 
 
-def _left(system: "System", deadline_ms: int) -> int:
-    left = deadline_ms - system.monotonic_ms()
-    if left <= 0:
+def _remaining_ms(system: "System", deadline_ms: int) -> int:
+    """Milliseconds until the deadline. Raises: DaemonLate if it has passed."""
+    remaining_ms = deadline_ms - system.monotonic_ms()
+    if remaining_ms <= 0:
         raise DaemonLate("the daemon took the connection and did not answer in time")
-    return left
+    return remaining_ms
 
 
-def _look(system: "System", path: str) -> "tuple[int, int]":
+def _mode_and_owner(system: "System", path: str) -> "tuple[int, int]":
     try:
         return system.lstat(path)
     except OSError as exc:
         if exc.errno == errors.ENOENT:
             raise DaemonAway(path + " does not exist") from None
-        raise _unsafe(path, "lstat: " + system.error_text(exc.errno or 0)) from None
+        raise _unreachable(system, path, "lstat: ", exc.errno or 0) from None
+
+
+def _unreachable(system: "System", path: str, call: str, number: int) -> Exception:
+    """The error for a call that failed: PluginError (191) if it shows that the path is not our daemon's; else DaemonAway.
+
+    Other failures, such as a lack of memory, descriptors or buffers, do not concern the path, and nothing was sent. They count as an
+    absent daemon: DEL is spooled, and ADD is tried again.
+    """
+    if number in errors.WRONG_PATH:
+        return _unsafe(path, call + system.error_text(number))
+    return DaemonAway(path + ": " + call + system.error_text(number))
 
 
 def _check_owner(system: "System", path: str, owner: int) -> None:

@@ -33,7 +33,7 @@ def error_document(cni_version: str, code: int, message: bytes, details: bytes) 
 def quoted(text: bytes) -> bytes:
     """Make a JSON string of any bytes, in printable ASCII only; bytes that are not UTF-8 become U+FFFD each.
 
-    Nothing that steers a terminal or turns the direction of text is printed as it came.
+    Control characters and characters that change the direction of text are escaped.
     """
     try:
         text.decode()
@@ -71,7 +71,7 @@ def scan_cni_version(config: bytes) -> str:
     It follows strings and nesting, so it ignores the key of a nested plugin and text in a value. Limits: it does not check that
     the rest is JSON; it does not recognise a key or value written with escapes; of two keys the first counts; a value that is no
     plausible version (other characters, or more than 32) counts as absent; it gives up after SCAN_STEPS_MAX quotes.
-    Time: every byte is looked at a few times at most, however the text is made.
+    Time: linear, because every byte is read a few times at most, even in hostile text.
     """
     if config.find(_KEY) < 0:
         return DEFAULT_VERSION
@@ -131,9 +131,9 @@ def _string_end(config: bytes, quote: int, steps: int) -> "tuple[int, int]":
 def _skip_space(config: bytes, position: int) -> int:
     while position < len(config):
         chunk = config[position : position + _SPACE_CHUNK]
-        rest = len(chunk.lstrip(_SPACE))
-        position += len(chunk) - rest
-        if rest:
+        unread_count = len(chunk.lstrip(_SPACE))
+        position += len(chunk) - unread_count
+        if unread_count:
             break
     return position
 

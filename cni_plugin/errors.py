@@ -28,7 +28,10 @@ EEXIST = 17
 EPIPE = 32
 ECONNRESET = 104
 ETIMEDOUT = 110
-ECONNREFUSED = 111
+
+# What a path that is not our daemon's causes: EPERM, EACCES, ENOTDIR, EINVAL, ENAMETOOLONG, ELOOP, ENOTSOCK, EPROTOTYPE (a datagram
+# socket), EAFNOSUPPORT. All others pass: ENFILE, EMFILE, ENOMEM, ENOBUFS, EINTR, ECONNREFUSED and whatever a kernel adds.
+WRONG_PATH = (1, 13, 20, 22, 36, 40, 88, 91, 97)
 
 
 class PluginError(Exception):

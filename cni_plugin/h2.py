@@ -16,7 +16,9 @@ WINDOW_MAX = 0x7FFFFFFF  # RFC 9113, 6.9.1
 MESSAGE_BYTES_MAX = 4 << 20  # gRPC's customary limit for a received message; a CNI result has a few KB
 RECEIVE_WINDOW = MESSAGE_BYTES_MAX + 65536  # ours, because a window above the cap saves us from ever sending WINDOW_UPDATE
 HEADER_BYTES_MAX = hpack.LIST_BYTES_MAX  # of all header blocks of the call together: an answer has two
-FRAME_COUNT_MAX = 8192  # ours: the largest reply takes 257 frames of DATA; what never ends ends here, before the deadline
+FRAME_COUNT_MAX = (
+    8192  # ours: the largest reply takes 257 frames of DATA; a peer that never ends is cut off here, before the deadline
+)
 ACK_COUNT_MAX = 256  # ours: PINGs and SETTINGS that we answer; a peer that only sends must not make our answers fill its socket
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -50,7 +52,10 @@ class UnaryCall:
         self.status_message = b""
         self.reply = b""
         prefix = b"\x00" + len(message).to_bytes(4, "big")  # gRPC's message prefix: not compressed, length
-        self._send = _opening(path, timeout_ms) + frame(DATA, 0 if message else END_STREAM, 1, prefix)
+        prefix_flags = 0
+        if not message:
+            prefix_flags = END_STREAM
+        self._send = _opening(path, timeout_ms) + frame(DATA, prefix_flags, 1, prefix)
         self._body = message  # sent in slices, never copied as a whole: MicroPython's heap is small
         self._body_sent = 0
         self._connection_window = WINDOW_INITIAL - len(prefix)
@@ -71,12 +76,15 @@ class UnaryCall:
         parts = [self._send]
         self._send = b""
         while self._body_sent < len(self._body):
-            left = len(self._body) - self._body_sent
-            size = min(left, FRAME_BYTES_MAX, self._connection_window, self._stream_window)
+            unsent_bytes = len(self._body) - self._body_sent
+            size = min(unsent_bytes, FRAME_BYTES_MAX, self._connection_window, self._stream_window)
             if size <= 0:
                 break
             chunk = self._body[self._body_sent : self._body_sent + size]
-            parts.append(frame(DATA, END_STREAM if size == left else 0, 1, chunk))
+            flags = 0
+            if size == unsent_bytes:
+                flags = END_STREAM
+            parts.append(frame(DATA, flags, 1, chunk))
             self._body_sent += size
             self._connection_window -= size
             self._stream_window -= size
@@ -107,28 +115,31 @@ class UnaryCall:
         if kind == SETTINGS:
             self._on_settings(flags, stream, payload)
         elif kind == PING:
-            if len(payload) != 8:
-                raise PeerError("a PING of " + str(len(payload)) + " bytes")
-            if not flags & ACK:
-                self._acknowledge(PING, payload)
+            self._on_ping(flags, payload)
         elif kind == WINDOW_UPDATE:
             self._on_window_update(stream, payload)
         elif kind == GOAWAY:
-            if len(payload) < 8:
-                raise PeerError("a GOAWAY of " + str(len(payload)) + " bytes")
-            if int.from_bytes(payload[:4], "big") & WINDOW_MAX < 1:
-                raise DaemonAway("the daemon is closing the connection and did not take the request")
+            _on_goaway(payload)
         elif kind == PUSH_PROMISE:
             raise PeerError("a PUSH_PROMISE although push is off")
         elif kind in (DATA, HEADERS, CONTINUATION, RST_STREAM):
-            if stream != 1:
-                raise PeerError("a frame of type " + str(kind) + " on stream " + str(stream))
-            if kind == DATA:
-                self._on_data(flags, payload)
-            elif kind == RST_STREAM:
-                self._on_reset(payload)
-            else:
-                self._on_header_part(kind, flags, payload)
+            self._on_stream_frame(kind, flags, stream, payload)
+
+    def _on_stream_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if stream != 1:
+            raise PeerError("a frame of type " + str(kind) + " on stream " + str(stream))
+        if kind == DATA:
+            self._on_data(flags, payload)
+        elif kind == RST_STREAM:
+            self._on_reset(payload)
+        else:
+            self._on_header_part(kind, flags, payload)
+
+    def _on_ping(self, flags: int, payload: bytes) -> None:
+        if len(payload) != 8:
+            raise PeerError("a PING of " + str(len(payload)) + " bytes")
+        if not flags & ACK:
+            self._acknowledge(PING, payload)
 
     def _on_settings(self, flags: int, stream: int, payload: bytes) -> None:
         if stream or len(payload) % 6 or (flags & ACK and payload):
@@ -201,24 +212,24 @@ class UnaryCall:
             self._on_headers(hpack.decode_headers(self._block), ends_stream)
 
     def _on_headers(self, headers: "list[tuple[bytes, bytes]]", ends_stream: bool) -> None:
-        found = {}
+        values = {}
         for name, value in headers:
-            found[name] = value
-        http_status = found.get(b":status", b"200")
+            values[name] = value
+        http_status = values.get(b":status", b"200")
         if http_status[:1] == b"1" and not ends_stream:
             return  # informational
         self._has_headers = True
-        if b"grpc-status" not in found:
+        if b"grpc-status" not in values:
             if http_status != b"200":
                 raise PeerError("HTTP status " + _excerpt(http_status))
             if ends_stream:
                 raise PeerError("the answer ends without a gRPC status")
             return
-        status = found[b"grpc-status"]
+        status = values[b"grpc-status"]
         if not (1 <= len(status) <= 2 and status.isdigit()):
             raise PeerError("gRPC status " + _excerpt(status))
         self.status = int(status.decode())
-        self.status_message = percent_decoded(found.get(b"grpc-message", b""))
+        self.status_message = percent_decoded(values.get(b"grpc-message", b""))
         if self.status == STATUS_OK:
             self.reply = self._message()
         self.is_done = True
@@ -229,6 +240,15 @@ class UnaryCall:
         if len(body) < 5 or body[0] != 0 or int.from_bytes(body[1:5], "big") != len(body) - 5:
             raise PeerError("status OK with something else than one uncompressed message of the length it states")
         return body[5:]
+
+
+def _on_goaway(payload: bytes) -> None:
+    """Ignore the end of the connection, unless our request was not taken. Raises: DaemonAway; PeerError."""
+    if len(payload) < 8:
+        raise PeerError("a GOAWAY of " + str(len(payload)) + " bytes")
+    last_stream = int.from_bytes(payload[:4], "big") & WINDOW_MAX
+    if last_stream < 1:
+        raise DaemonAway("the daemon is closing the connection and did not take the request")
 
 
 def percent_decoded(text: bytes) -> bytes:

@@ -16,8 +16,8 @@ LIST_BYTES_MAX = 32768  # ours, announced as SETTINGS_MAX_HEADER_LIST_SIZE: C-co
 ENTRY_BYTES = 32  # RFC 9113, 6.5.2: what an entry counts beside its name and value; so a byte for each of a million costs nothing
 _NAME_BYTES_MAX = 12  # the longest of WANTED; Huffman makes none of their characters longer
 
-# RFC 7541 appendix B is a canonical code: within one length codes count upwards, so the symbols per length in code order say it
-# all. Only what may stand in a gRPC status or message is listed (NUL keeps the count right); all longer codes are refused.
+# RFC 7541 appendix B is a canonical code: within one length codes count upwards, so a list of the symbols of each length, in code
+# order, defines it. Only characters of gRPC statuses and messages are listed (NUL keeps the count right); longer codes are refused.
 HUFFMAN = (
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),
@@ -52,33 +52,66 @@ def decode_headers(block: bytes) -> "list[tuple[bytes, bytes]]":
         if list_bytes > LIST_BYTES_MAX:
             raise PeerError("headers of more than " + str(LIST_BYTES_MAX) + " bytes, by RFC 9113's count")
         first = block[position]
-        if first & 0x80:  # indexed
-            index, position = _integer(block, position, 7)
-            if not 1 <= index <= STATIC_COUNT:
-                raise PeerError("a header refers to entry " + str(index) + " of a table that we did not offer")
-            if STATUS_FIRST <= index < STATUS_FIRST + len(STATUS_VALUES):
-                headers.append((b":status", STATUS_VALUES[index - STATUS_FIRST]))
-            continue
-        if first & 0xE0 == 0x20:  # table size update: 0, which we asked for, is all that there can be (RFC 7541, 4.2)
-            size, position = _integer(block, position, 5)
-            if size:
-                raise PeerError("a header table of " + str(size) + " bytes, and we allowed none")
-            continue
-        index, position = _integer(block, position, 6 if first & 0x40 else 4)
-        if index > STATIC_COUNT:
-            raise PeerError("a header refers to entry " + str(index) + " of a table that we did not offer")
-        name = b""
-        if index == 0:
-            raw, is_huffman, position = _string(block, position)
-            list_bytes += len(raw)
-            name = _huffman(raw) if is_huffman and len(raw) <= _NAME_BYTES_MAX else raw
-        elif STATUS_FIRST <= index < STATUS_FIRST + len(STATUS_VALUES):
-            name = b":status"
-        raw, is_huffman, position = _string(block, position)
-        list_bytes += len(raw)
-        if name in WANTED:
-            headers.append((name, _huffman(raw) if is_huffman else raw))
+        if first & 0x80:
+            status, position = _indexed_status(block, position)
+            if status:
+                headers.append((b":status", status))
+        elif first & 0xE0 == 0x20:
+            position = _table_size_update(block, position)
+        else:
+            name, value, size, position = _literal(block, position)
+            list_bytes += size
+            if name in WANTED:
+                headers.append((name, value))
     return headers
+
+
+def _indexed_status(block: bytes, position: int) -> "tuple[bytes, int]":
+    """Read a header that is an entry of the static table. Returns: its value if it is :status, else b""; the position behind it."""
+    index, position = _integer(block, position, 7)
+    if not 1 <= index <= STATIC_COUNT:
+        raise PeerError("a header refers to entry " + str(index) + " of a table that we did not offer")
+    if not _is_status(index):
+        return b"", position
+    return STATUS_VALUES[index - STATUS_FIRST], position
+
+
+def _table_size_update(block: bytes, position: int) -> int:
+    """Returns: the position behind it. The size can only be 0, which we asked for (RFC 7541, 4.2)."""
+    size, position = _integer(block, position, 5)
+    if size:
+        raise PeerError("a header table of " + str(size) + " bytes, and we allowed none")
+    return position
+
+
+def _literal(block: bytes, position: int) -> "tuple[bytes, bytes, int, int]":
+    """Read a header whose value is spelt out.
+
+    Returns: name (b"" unless it is spelt out or :status), value, size of both in bytes, the position behind it. The value of a
+    header that is not WANTED keeps its Huffman code, because decoding it would waste time.
+    """
+    is_indexed = block[position] & 0x40
+    index, position = _integer(block, position, 6 if is_indexed else 4)
+    if index > STATIC_COUNT:
+        raise PeerError("a header refers to entry " + str(index) + " of a table that we did not offer")
+    name = b""
+    if _is_status(index):
+        name = b":status"
+    name_bytes = 0
+    if index == 0:
+        name, is_huffman, position = _string(block, position)
+        name_bytes = len(name)
+        if is_huffman and name_bytes <= _NAME_BYTES_MAX:
+            name = _huffman(name)
+    value, is_huffman, position = _string(block, position)
+    size = name_bytes + len(value)
+    if is_huffman and name in WANTED:
+        value = _huffman(value)
+    return name, value, size, position
+
+
+def _is_status(index: int) -> bool:
+    return STATUS_FIRST <= index < STATUS_FIRST + len(STATUS_VALUES)
 
 
 def _integer(block: bytes, position: int, prefix_bits: int) -> "tuple[int, int]":
@@ -108,11 +141,11 @@ def _string(block: bytes, position: int) -> "tuple[bytes, bool, int]":
     return block[position : position + size], is_huffman, position + size
 
 
-_symbols = {}  # type: dict[int, int]  # a code with a 1 in front of it, so that its length counts -> its symbol
+_symbols = {}  # type: dict[int, int]  # code with a 1 in front, so that codes of different lengths differ -> symbol
 
 
 def _huffman(raw: bytes) -> bytes:
-    """Decode; C-core never sends Huffman, other servers do, so the table is only made when one is met, and once."""
+    """Decode a Huffman code. C-core never sends one, so the table is made when the first is met."""
     symbols = _symbols
     if not symbols:
         code = previous = 0

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from cni_plugin._cni import System
 
 STDIN = 0
-# A pod's annotations have 256 KiB (Kubernetes, TotalAnnotationSizeLimitB), and six times as much as Go's JSON; the rest is ours: a
-# conflist has a few KB, GC's list of attachments about 100 bytes each.
+# A pod's annotations have at most 256 KiB (Kubernetes, TotalAnnotationSizeLimitB), which Go's JSON escapes to six times as much. The
+# remaining 256 KiB are ours: a conflist has a few KB, and GC's list of attachments about 100 bytes for each.
 CONFIG_BYTES_MAX = 7 << 18
 CONTAINER_ID_BYTES_MAX = 200  # ipamd/model/ids.py, CONTAINER_ID_MAX; CRI IDs have 64
 NETNS_BYTES_MAX = 4096  # Linux PATH_MAX
@@ -49,9 +49,9 @@ def read_verb(system: "System") -> str:
     verb = _variable(system, "CNI_COMMAND")
     if not verb:
         raise _environment("CNI_COMMAND", "it is not set; vpc-cni is started by a container runtime, not by hand")
-    for known in VERBS:
-        if verb == known.encode():
-            return known
+    for name in VERBS:
+        if verb == name.encode():
+            return name
     raise _environment("CNI_COMMAND", "unknown verb; known are " + ", ".join(VERBS))
 
 
@@ -66,7 +66,9 @@ def read_config(system: "System", *, deadline_ms: int) -> bytes:
             number = exc.errno or 0
             if number == errors.EAGAIN:
                 continue  # a non-blocking pipe whose data another reader took
-            cause = "it did not end before the deadline" if number == errors.ETIMEDOUT else system.error_text(number)
+            cause = system.error_text(number)
+            if number == errors.ETIMEDOUT:
+                cause = "it did not end before the deadline"
             raise PluginError(errors.CODE_IO, "the network configuration could not be read from standard input", cause) from None
         if not data:
             return b"".join(parts)
@@ -81,26 +83,9 @@ def encode(system: "System", verb: str, config: bytes, *, plugin_version: str) -
     """Check the environment for this verb and build the ExecRequest. Raises: PluginError (4 or 7)."""
     container_id = ifname = netns = b""
     if verb in NEEDS_SANDBOX:
-        container_id = _required(system, verb, "CNI_CONTAINERID")
-        if len(container_id) > CONTAINER_ID_BYTES_MAX:
-            raise _environment("CNI_CONTAINERID", "it has more than " + str(CONTAINER_ID_BYTES_MAX) + " bytes")
-        if container_id[0] not in _ALNUM:
-            raise _environment("CNI_CONTAINERID", "it must begin with a letter or digit")
-        if container_id.strip(_ID_REST):
-            raise _environment("CNI_CONTAINERID", "only letters, digits, '_', '.' and '-' are allowed")
-        ifname = _required(system, verb, "CNI_IFNAME")
-        if len(ifname) > IFNAME_BYTES_MAX:
-            raise _environment("CNI_IFNAME", "it has more than " + str(IFNAME_BYTES_MAX) + " bytes")
-        if ifname in (b".", b".."):
-            raise _environment("CNI_IFNAME", "'.' and '..' are no interface names")
-        for byte in ifname:
-            if byte in _IFNAME_FORBIDDEN:
-                raise _environment("CNI_IFNAME", "'/', ':', '%' and white space are not allowed in interface names")
-        netns = _required(system, verb, "CNI_NETNS") if verb in NEEDS_NETNS else _variable(system, "CNI_NETNS")
-        if netns[:1] not in (b"", b"/"):
-            raise _environment("CNI_NETNS", "it is not an absolute path")
-        if len(netns) > NETNS_BYTES_MAX:
-            raise _environment("CNI_NETNS", "it has more than " + str(NETNS_BYTES_MAX) + " bytes")
+        container_id = _container_id(system, verb)
+        ifname = _interface_name(system, verb)
+        netns = _netns_path(system, verb)
     if verb in NEEDS_CONFIG and not config.strip():
         raise PluginError(errors.CODE_CONFIG, "the network configuration is empty", verb + " needs one on standard input")
     return envelope.encode_request(
@@ -121,6 +106,42 @@ def check_spoolable(config: bytes) -> None:
     if len(config) < 2 or config[:1] != b"{" or config[-1:] != b"}":
         cause = "ipamd is away, and only a DEL with a JSON object on standard input is kept for it"
         raise PluginError(errors.CODE_CONFIG, "the network configuration is not a JSON object", cause)
+
+
+def _container_id(system: "System", verb: str) -> bytes:
+    container_id = _required(system, verb, "CNI_CONTAINERID")
+    if len(container_id) > CONTAINER_ID_BYTES_MAX:
+        raise _environment("CNI_CONTAINERID", "it has more than " + str(CONTAINER_ID_BYTES_MAX) + " bytes")
+    if container_id[0] not in _ALNUM:
+        raise _environment("CNI_CONTAINERID", "it must begin with a letter or digit")
+    if container_id.strip(_ID_REST):
+        raise _environment("CNI_CONTAINERID", "only letters, digits, '_', '.' and '-' are allowed")
+    return container_id
+
+
+def _interface_name(system: "System", verb: str) -> bytes:
+    ifname = _required(system, verb, "CNI_IFNAME")
+    if len(ifname) > IFNAME_BYTES_MAX:
+        raise _environment("CNI_IFNAME", "it has more than " + str(IFNAME_BYTES_MAX) + " bytes")
+    if ifname in (b".", b".."):
+        raise _environment("CNI_IFNAME", "'.' and '..' are no interface names")
+    for byte in ifname:
+        if byte in _IFNAME_FORBIDDEN:
+            raise _environment("CNI_IFNAME", "'/', ':', '%' and white space are not allowed in interface names")
+    return ifname
+
+
+def _netns_path(system: "System", verb: str) -> bytes:
+    """Path of the sandbox's network namespace; b"" where the verb can do without."""
+    if verb in NEEDS_NETNS:
+        netns = _required(system, verb, "CNI_NETNS")
+    else:
+        netns = _variable(system, "CNI_NETNS")
+    if netns[:1] not in (b"", b"/"):
+        raise _environment("CNI_NETNS", "it is not an absolute path")
+    if len(netns) > NETNS_BYTES_MAX:
+        raise _environment("CNI_NETNS", "it has more than " + str(NETNS_BYTES_MAX) + " bytes")
+    return netns
 
 
 def _variable(system: "System", name: str) -> bytes:

@@ -1,25 +1,31 @@
-"""DELs that the daemon could not take, kept on disk until it can (I3). docs/adr/0011 has the reasons.
+"""Keep DELs on disk while the daemon cannot take them (I3). docs/adr/0011 has the reasons.
 
-None is lost while the daemon starts (the race of https://github.com/cilium/cilium/issues/22067). Protocol between plugin and
-daemon, all below the run directory (default /run/vpc-ipamd: a tmpfs, which a reboot empties together with the namespaces):
+No DEL is lost while the daemon starts (the race of https://github.com/cilium/cilium/issues/22067). This is the protocol between
+plugin and daemon. The files are below the run directory (default /run/vpc-ipamd: a tmpfs, which a reboot empties together with the
+namespaces):
 
     spool.lock     0600, created by the first process, never removed; flock: plugins SHARED, the daemon EXCLUSIVE
     spool/         0700, created by the first process
-    spool/.tmp-*   being written; ignored; may be left after a kill -9
-    spool/del-*    one complete serialized ExecRequest each (cni.proto), verb DEL; written, fsynced, then renamed to this name
+    spool/.tmp-*   an entry that is being written; readers ignore it; a kill -9 may leave one behind
+    spool/del-*    a complete serialized ExecRequest (cni.proto) of verb DEL; written, fsynced, then renamed to this name
 
-Plugin: no answer -> take the lock shared (retry until the deadline) -> under it, connect once more: if the daemon listens now,
-release the lock and call; if not, write the entry under the lock and report success. A plugin never waits for an answer while it
-holds the lock, so the daemon waits for the exclusive lock only as long as a few fsyncs.
+The plugin, when the daemon does not answer:
+(1) takes the lock shared, and retries until the deadline;
+(2) connects once more: if the daemon listens now, the plugin releases the lock and makes the call;
+(3) else writes the entry under the lock and reports success.
+It never waits for an answer under the lock, so the daemon waits for the exclusive lock only as long as a few fsyncs take.
 
-Daemon, at start: (1) bind and listen, so that connects succeed (grpcio's add_insecure_port does, before start; requests may wait
-unanswered); (2) take the lock exclusively;
-(3) apply every `del-*` in any order (DELs are idempotent), remove each only after its transaction is on disk, and remove
-every `.tmp-*`; (4) release the lock; (5) only then serve ADD. So the entry of a plugin that got the lock before (2) is applied,
-and a plugin that gets the lock after (4) finds a listener.
-Daemon, while running: (2)-(4) again from time to time if `spool/` is not empty, because a DEL is also spooled if a running daemon
-stalls beyond the deadline or keeps answering UNAVAILABLE. An entry that does not parse is set aside and reported, not retried.
-Names have no meaning. An entry survives the daemon, but not a reboot of the node.
+The daemon, at start:
+(1) binds and listens, so that connects succeed (grpcio's add_insecure_port listens before start; requests may wait unanswered);
+(2) takes the lock exclusively;
+(3) applies every `del-*` in any order (DELs are idempotent), removes each once its transaction is on disk, removes every `.tmp-*`;
+(4) releases the lock;
+(5) only then serves ADD.
+So the entry of a plugin that got the lock before (2) is applied, and a plugin that gets the lock after (4) finds a listener.
+
+A running daemon repeats (2) to (4) from time to time if `spool/` is not empty, because a DEL is also spooled when the daemon stalls
+beyond the deadline or keeps answering UNAVAILABLE. An entry that does not parse is set aside and reported, not retried. Names of
+entries have no meaning. An entry survives the daemon, but not a reboot of the node.
 """
 
 from cni_plugin import client, errors
@@ -68,9 +74,8 @@ def spool_or_connect(system: "System", run_dir: str, request: bytes, *, try_conn
         finally:
             system.close(lock)
     except OSError as exc:
-        cause = (
-            system.error_text(exc.errno or 0) + "; ipamd is away and the DEL could not be kept for it; the runtime will repeat it"
-        )
+        cause = system.error_text(exc.errno or 0)
+        cause += "; ipamd is away and the DEL could not be kept for it; the runtime will repeat it"
         raise PluginError(errors.CODE_IO, "DEL could not be spooled in " + run_dir, cause) from None
 
 

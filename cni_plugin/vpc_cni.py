@@ -1,8 +1,8 @@
 """One run of the plugin: read the request, check it, make one call, print the answer, exit.
 
-It decides nothing about addresses. It decides what the runtime gets if the daemon does not answer: always a CNI document on standard
-output within the verb's deadline. Every DEL is done, spooled, or an error (I3). Rejected: grpcio (98 ms instead of 9; docs/adr/0003),
-logging (the daemon logs, and nobody reads a plugin's standard error).
+The daemon decides everything about addresses. The plugin guarantees that the runtime gets a CNI document on standard output within the
+verb's deadline, even if the daemon does not answer, and that every DEL is done, spooled or reported as failed (I3). Rejected: grpcio
+(98 ms instead of 9; docs/adr/0003); logging (the daemon logs, and nobody reads a plugin's standard error).
 """
 
 import sys
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from cni_plugin._cni import System
 
 PLUGIN_VERSION = "0.1.0"
-RUN_DIR = "/run/vpc-ipamd"  # docs/architecture.md, Three programs; a tmpfs, so that a reboot empties it
+RUN_DIR = "/run/vpc-ipamd"  # docs/architecture.md, Programs; a tmpfs, so that a reboot empties it
 # Set in the runtime's own environment (a node whose /run is elsewhere, tests). It gives no privilege: whoever sets it has the
 # runtime's privileges and could also name another plugin. The directory is checked like the default one.
 RUN_DIR_VARIABLE = "VPC_IPAMD_RUN_DIR"
 STDOUT = 1
 PIPE_BYTES = 4096  # pipe(7): a pipe that polls writable takes PIPE_BUF bytes without blocking
 MARGIN_MS = 500  # ours: interpreter start before our clock begins (10 ms, more under load) and printing the error
-AWAY_RETRY_MS = 50  # ours: a waiting ADD looks 20 times a second, which costs 0.3 ms of a processor
-REFUSED_RETRY_MS = 250  # ours: a daemon that is there and sends us away is asked less often, because that costs it a call
-LOST_MAX = 2  # ours: how many daemons may be lost with one ADD before it is given back; it may be what they die of
-STATUS_PATIENCE_MS = 4000  # ours: most restarts are over then and nothing is bridged; less than the 4.5 s that STATUS has
-LATE_MS_MAX = 10000  # ours: a busy machine starts a process within seconds; one that was another program before is older
-SPOOL_RESERVE_MS = 3000  # ours: what a DEL keeps of its deadline for the lock and two fsyncs on a busy disk
+AWAY_RETRY_MS = 50  # ours: a waiting ADD tries 20 times a second, which costs 0.3 ms of a processor
+REFUSED_RETRY_MS = 250  # ours: a daemon that takes the call and refuses it is asked less often, because each try costs it a call
+LOST_MAX = 2  # ours: after this many daemons died during one ADD, the ADD fails, because it may be the cause
+STATUS_PATIENCE_MS = 4000  # ours: most restarts end within it, so that nothing is bridged; less than the 4.5 s that STATUS has
+LATE_MS_MAX = 10000  # ours: a busy machine starts a process within seconds; a process that is older ran another program before
+SPOOL_RESERVE_MS = 3000  # ours: time that a DEL reserves for the lock and two fsyncs on a busy disk
 
 # gRPC status codes (https://github.com/grpc/grpc/blob/master/doc/statuscodes.md). A stopping daemon answers CANCELLED to the
 # calls that it drops.
@@ -98,18 +98,28 @@ def _serve(system: "System", verb: str, config: bytes, message: bytes, deadline_
         elif verb == "STATUS":
             outcome = _status(system, run_dir, message, deadline_ms)
         else:
-            patience_ms = deadline_ms if verb == "ADD" else 0
-            began_ms = patience_ms and deadline_ms + MARGIN_MS - request.DEADLINES_MS[verb]
-            outcome = _ask_patiently(system, run_dir, message, deadline_ms, until_ms=patience_ms, began_ms=began_ms)
+            until_ms = began_ms = 0
+            if verb == "ADD":  # the others are asked once
+                until_ms = deadline_ms
+                began_ms = deadline_ms + MARGIN_MS - request.DEADLINES_MS[verb]
+            outcome = _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms, began_ms=began_ms)
     except DaemonAway as exc:
         raise _unserved(verb, "ipamd is away", exc.cause) from None
     except DaemonLate as exc:
         raise _unserved(verb, "ipamd is overloaded or stuck", exc.cause) from None
     if outcome is None:
         return b"", 0
-    reply = envelope.decode_reply(outcome)
+    return _printed(outcome, config)
+
+
+def _printed(answer: bytes, config: bytes) -> "tuple[bytes, int]":
+    """Read the daemon's answer. Returns: (document, exit status). Raises: PluginError."""
+    reply = envelope.decode_reply(answer)
     if reply.is_error:
-        version = reply.cni_version.decode() if _is_text(reply.cni_version) else cnijson.scan_cni_version(config)
+        if _is_text(reply.cni_version):
+            version = reply.cni_version.decode()
+        else:
+            version = cnijson.scan_cni_version(config)
         code = reply.code or errors.CODE_PEER  # 0 would read as success
         return cnijson.error_document(version, code, reply.message, reply.details), 1
     if not envelope.PROTOCOL_MIN <= reply.protocol <= envelope.PROTOCOL_MAX:
@@ -147,16 +157,12 @@ def _status(system: "System", run_dir: str, message: bytes, deadline_ms: int) ->
     Raises: DaemonAway, DaemonLate.
     """
     asked_ms = system.boottime_ms()
-    reply, unserved = _try(system, run_dir, message, deadline_ms, until_ms=0)
-    until_ms = 0
-    if _is_absent(reply) and not absence.refusal(system, run_dir, is_charged=False):
-        until_ms = min(system.monotonic_ms() + STATUS_PATIENCE_MS, deadline_ms)
-    while _is_absent(reply) and system.monotonic_ms() < until_ms:
-        system.sleep_ms(REFUSED_RETRY_MS if isinstance(unserved, DaemonLate) else AWAY_RETRY_MS)
-        reply, unserved = _try(system, run_dir, message, deadline_ms, until_ms=until_ms)
+    reply, unserved = _ask_for_status(system, run_dir, message, deadline_ms)
     if not _is_absent(reply):
         return reply
-    late_since_ms = asked_ms if isinstance(unserved, DaemonLate) else 0
+    late_since_ms = 0
+    if isinstance(unserved, DaemonLate):
+        late_since_ms = asked_ms
     refusal = absence.refusal(system, run_dir, is_charged=True, late_since_ms=late_since_ms)
     if refusal == absence.NEVER_SERVED and reply is not None:
         return reply  # the daemon's own patience with the first start of a boot
@@ -166,15 +172,32 @@ def _status(system: "System", run_dir: str, message: bytes, deadline_ms: int) ->
     return None
 
 
+def _ask_for_status(
+    system: "System", run_dir: str, message: bytes, deadline_ms: int
+) -> "tuple[bytes | None, DaemonAway | DaemonLate]":
+    """Ask; if the absence may be bridged, retry for as long as most restarts take. Returns: as `_try`."""
+    reply, unserved = _try(system, run_dir, message, deadline_ms, until_ms=0)
+    if not _is_absent(reply) or absence.refusal(system, run_dir, is_charged=False):
+        return reply, unserved
+    until_ms = min(system.monotonic_ms() + STATUS_PATIENCE_MS, deadline_ms)
+    while _is_absent(reply) and system.monotonic_ms() < until_ms:
+        pause_ms = AWAY_RETRY_MS
+        if isinstance(unserved, DaemonLate):
+            pause_ms = REFUSED_RETRY_MS
+        system.sleep_ms(pause_ms)
+        reply, unserved = _try(system, run_dir, message, deadline_ms, until_ms=until_ms)
+    return reply, unserved
+
+
 def _is_absent(reply: "bytes | None") -> bool:
-    """Whether nobody serves: no reply, or that of a daemon that starts."""
+    """Whether no daemon serves: there is no reply, or it is from a daemon that is still starting."""
     return reply is None or envelope.decode_reply(reply).is_starting
 
 
 def _try(
     system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int
 ) -> "tuple[bytes | None, DaemonAway | DaemonLate]":
-    """The reply, or None with the error that says why there is none. The error beside a reply is for one that does not serve yet."""
+    """The reply, or None and the error. Beside a reply, the error is the one to raise if the daemon is still starting."""
     try:
         return _ask_patiently(system, run_dir, message, deadline_ms, until_ms=until_ms), DaemonAway("it does not take ADD yet")
     except (DaemonAway, DaemonLate) as exc:
@@ -184,10 +207,13 @@ def _try(
 def _ask_patiently(
     system: "System", run_dir: str, message: bytes, deadline_ms: int, *, until_ms: int, began_ms: int = 0
 ) -> bytes:
-    """Make the call, again and again while nobody takes it, until `until_ms`. Returns, raises: as `_ask`.
+    """Make the call; while no daemon takes it, retry until `until_ms`. Returns, raises: as `_ask`.
 
-    An ADD may be sent twice: the daemon gives the stored result to a repetition. `began_ms`: when our clock began, of one that waits
-    until its deadline: the deadline of a wait is counted from the start of the process.
+    An ADD may be sent twice, because the daemon answers a repetition with the stored result.
+
+    Args:
+        began_ms: when our clock began, if the call may wait until its deadline; else 0. The process was started earlier, so the
+            deadlines are moved forward by that time before the first wait.
     """
     lost_count = 0
     while True:
@@ -201,14 +227,16 @@ def _ask_patiently(
                 until_ms = deadline_ms = deadline_ms - _late_ms(system, began_ms)
                 began_ms = 0
             lost_count += exc.is_lost
-            pause_ms = REFUSED_RETRY_MS if is_refused else AWAY_RETRY_MS
+            pause_ms = AWAY_RETRY_MS
+            if is_refused:
+                pause_ms = REFUSED_RETRY_MS
             if lost_count > LOST_MAX or system.monotonic_ms() + pause_ms >= until_ms:
                 raise
         system.sleep_ms(pause_ms)
 
 
 def _late_ms(system: "System", began_ms: int) -> int:
-    """How long the process was there when our clock began; 0 if the kernel does not say. Not for every call: it opens a file."""
+    """Age of the process when our clock began; 0 if it cannot be read. It opens a file, so only a call that waits uses it."""
     try:
         # proc(5): after the name in parentheses the state, and 19 fields on the start since the boot, in hundredths of a second
         made_ticks = system.read_file("/proc/self/stat", PIPE_BYTES).split(b") ")[-1].split()[19]
@@ -223,14 +251,24 @@ def _ask(system: "System", descriptor: int, message: bytes, deadline_ms: int) ->
     call = client.exchange(system, descriptor, message, deadline_ms=deadline_ms)
     if call.status == 0:
         return call.reply
-    name = _STATUS_NAMES[call.status] if call.status < len(_STATUS_NAMES) else str(call.status)
-    text = call.status_message[:_TEXT_BYTES_MAX]
-    cause = "gRPC status " + name + (": " + (text.decode() if _is_text(text) else repr(text)) if text else "")
+    name = str(call.status)
+    if call.status < len(_STATUS_NAMES):
+        name = _STATUS_NAMES[call.status]
+    cause = "gRPC status " + name + _excerpt(call.status_message[:_TEXT_BYTES_MAX])
     if name in _MEANS_AWAY:
         raise DaemonAway(cause)
     if name in _MEANS_LATE:
         raise DaemonLate(cause)
     raise PluginError(errors.CODE_REFUSED, "ipamd refused the call", cause + "; its log has the rest")
+
+
+def _excerpt(text: bytes) -> str:
+    """A status message as the end of a sentence; "" if there is none."""
+    if not text:
+        return ""
+    if _is_text(text):
+        return ": " + text.decode()
+    return ": " + repr(text)
 
 
 def run_directory(system: "System") -> str:
@@ -244,11 +282,12 @@ def run_directory(system: "System") -> str:
     return value.decode()
 
 
-def _unserved(verb: str, what: str, cause: str) -> PluginError:
-    code = errors.CODE_NOT_AVAILABLE if verb == "STATUS" else errors.CODE_TRY_AGAIN
-    return PluginError(
-        code, verb + " is not served now: " + what, cause + "; see the state and log of the vpc-ipamd pod of this node"
-    )
+def _unserved(verb: str, daemon_state: str, cause: str) -> PluginError:
+    code = errors.CODE_TRY_AGAIN
+    if verb == "STATUS":
+        code = errors.CODE_NOT_AVAILABLE
+    message = verb + " is not served now: " + daemon_state
+    return PluginError(code, message, cause + "; see the state and log of the vpc-ipamd pod of this node")
 
 
 def _error(config: bytes, exc: PluginError) -> bytes:
@@ -256,7 +295,7 @@ def _error(config: bytes, exc: PluginError) -> bytes:
 
 
 def _is_text(data: bytes) -> bool:
-    """Tell whether the bytes are non-empty UTF-8."""
+    """Whether the bytes are non-empty UTF-8."""
     try:
         return len(data.decode()) > 0
     except UnicodeError:

@@ -11,7 +11,7 @@ from fuzz.daemon_node import NAMESPACES, DaemonNode
 from fuzz.target import Violation
 from ipamd.migration.backend import MAX_RPCS, CniBackendServer, CniBackendServicer
 from ipamd.pb import cni_backend_pb2 as pb
-from ipamd.rpc.server import SPARE_CONNECTIONS, UnixServer
+from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 
 ADD, DEL = "/rpc.CNIBackend/AddNetwork", "/rpc.CNIBackend/DelNetwork"
 TEXTS = ("", "x", "x" * 200, "x" * 254, "-", "a/b", "../x", "a b", "\x1b[2J", "\u00e4", "\u2028", "%s", "a\n", "a\x00b", "\ufeff")

@@ -12,11 +12,12 @@ import grpc
 
 from fuzz.log_sink import LogSink
 from fuzz.target import Violation
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.pb import cni_pb2, introspection_pb2
-from ipamd.rpc.server import SPARE_CONNECTIONS, RpcServer, UnixServer
+from ipamd.rpc.server import WATCH_THREADS, RpcServer
+from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -56,7 +57,7 @@ class DaemonNode:
         """Make the server. Returns: it, and how many connections it may hold."""
         app = self.node.app
         server = RpcServer(run_dir=self.directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=RPCS)
-        return server, RPCS + SPARE_CONNECTIONS
+        return server, RPCS + SPARE_CONNECTIONS + WATCH_THREADS
 
     def ask(self, method: str, request: bytes) -> bytes | grpc.StatusCode:
         """Make a call with these bytes. Returns: the answer's bytes, or the status of a refusal."""
@@ -78,7 +79,7 @@ class DaemonNode:
     def clean_up(self) -> None:
         """Judge the log, detach every sandbox, and now and then let addresses cool. Raises: Violation."""
         for attachment in self.node.datastore.attachments():
-            deadline, steps = Deadline.after(self.node.clock, WAIT_S), Steps(self.node.clock)
+            deadline, steps = Deadline.after(self.node.clock, WAIT_S), StepTimer(self.node.clock)
             self.node.detacher.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason="DEL")
         self._case_count += 1
         if self._case_count % COOL_EVERY == 0:

@@ -15,6 +15,7 @@ CASES = {
     "daemon_frames": (30, 1_500, 20_000),
     "backend_requests": (60, 5_000, 100_000),
     "backend_frames": (30, 1_500, 20_000),
+    "agent_answers": (30, 500, 5_000),
     "cri_answers": (60, 3_000, 30_000),
     "ec2_answers": (30, 1_500, 15_000),
     "metadata_answers": (30, 1_200, 12_000),

@@ -1,8 +1,8 @@
-"""Values of the model as messages of the proto, which are what `ipamctl` prints: for the daemon, and for `ipamctl` without it.
+"""Convert values of the model to proto messages, which `ipamctl` prints. The daemon makes them, and `ipamctl` itself without a daemon.
 
-A field of a message is filled from the field of the model that has its name, so a value has two forms and nobody copies one into the
-other by hand. A field that no value has is an error, not an empty answer. Rejected: JSON of the dataclasses, because the proto holds
-the sentence of docs/ipamctl.md for each field, and lets an `ipamctl` of another release read the answer.
+A field of a message gets the value of the model's field of the same name, so no code has to copy the fields. A field that no value has
+is an error, not an empty answer. Rejected: JSON of the dataclasses, because the proto has the sentence of docs/ipamctl.md for each
+field, and an `ipamctl` of another release can read the answer.
 """
 
 from __future__ import annotations
@@ -14,54 +14,66 @@ from typing import Any, TypeVar
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from ipamd.model.capacity import Capacity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.family import IpAddress, IpNetwork
-from ipamd.model.history import HistoryAnswer, HistoryQuestion
-from ipamd.model.placement import Capacity
-from ipamd.model.words import rfc3339
+from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion
+from ipamd.model.time_text import rfc3339
 from ipamd.pb import introspection_pb2 as pb
 
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 10_000
-"""Entries in one reply. Ours: 10 000 are about 2.5 MB, below gRPC's default message limit."""
+"""Records in one reply. Ours: 10 000 are about 2.5 MB, below gRPC's default message limit."""
 
 SUBJECT_MAX = 600
 """Characters. Ours: a namespace, a pod's name and a slash have 507 at most, a container ID and its interface 216."""
 
 UNKNOWN = -1
-"""Of a count that is not known."""
+"""Stands for a count that is not known."""
 
 M = TypeVar("M", bound=Message)
 
 
-def answer(kind: type[M], *values: object, **others: object) -> M:
-    """Make a message: `others` by name, and every other field from the first of the values that has it.
+def answer(kind: type[M], *values: object, **explicit: object) -> M:
+    """Make a message. `explicit` has fields by name; every other field comes from the first of the values that has it.
 
-    Raises: AttributeError if none has it.
+    Raises: AttributeError if no value has a field.
     """
-    filled = {}
+    fields = {}
     for field in kind.DESCRIPTOR.fields:
-        if field.name in others:
-            value = others[field.name]
-        else:
-            owner = next((one for one in values if hasattr(one, field.name)), values[0] if values else None)
-            value = getattr(owner, field.name)
-        filled[field.name] = _plain(value, field)
-    return kind(**filled)
+        value = explicit.get(field.name)
+        if field.name not in explicit:
+            value = _attribute(field.name, values)
+        fields[field.name] = _plain(value, field)
+    return kind(**fields)
+
+
+def _attribute(name: str, values: Iterable[object]) -> object:
+    """The attribute of the first value that has it. Raises: AttributeError."""
+    for value in values:
+        if hasattr(value, name):
+            return getattr(value, name)
+    raise AttributeError(f"no value has the field {name}")
 
 
 def _plain(value: Any, field: Any) -> Any:
-    """A value as a field takes it; None leaves the field as it is."""
+    """Convert a value to the type of a field; None leaves the field unset."""
     if isinstance(value, datetime):
         return rfc3339(value)
     if isinstance(value, IpAddress | IpNetwork):
         return str(value)
     if value is None or field.message_type is None:
         return value
-    several = value if isinstance(value, list | tuple) else (value,)
-    made = [one if isinstance(one, Message) else answer(GetMessageClass(field.message_type), one) for one in several]
-    return made if field.is_repeated else made[0]
+    if field.is_repeated:
+        return [_message(element, field) for element in value]
+    return _message(value, field)
+
+
+def _message(value: Any, field: Any) -> Message:
+    if isinstance(value, Message):
+        return value
+    return answer(GetMessageClass(field.message_type), value)
 
 
 def question_of(request: pb.GetHistoryRequest | pb.ExplainRequest, *, limit: int) -> HistoryQuestion:
@@ -73,21 +85,29 @@ def question_of(request: pb.GetHistoryRequest | pb.ExplainRequest, *, limit: int
     return HistoryQuestion(request.subject, history_limit(limit), _moment("since", request.since), _moment("at", request.at))
 
 
-def history_limit(asked: int) -> int:
-    """How many entries are told; 0 asks for the default."""
-    return min(asked or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
+def history_limit(requested: int) -> int:
+    """The number of records in a reply; 0 requests the default."""
+    return min(requested or HISTORY_LIMIT_DEFAULT, HISTORY_LIMIT_MAX)
 
 
-def history_reply(found: HistoryAnswer, question: HistoryQuestion, *, source: str) -> pb.GetHistoryReply:
-    """Spell what is known of the past. `source`: daemon, or file."""
-    return answer(pb.GetHistoryReply, found, entries=found.records, source=source, at=question.at)
+def history_reply(past: HistoryAnswer, question: HistoryQuestion, *, source: str) -> pb.GetHistoryReply:
+    """Make the reply about the history. `source`: `daemon` or `file`."""
+    return answer(pb.GetHistoryReply, past, entries=past.records, source=source, at=question.at)
 
 
 def capacity_reply(limits: InstanceLimits, modes: Iterable[Capacity], *, vcpu_count: int) -> pb.CapacityReply:
-    """Spell what a node can hold."""
-    branches = UNKNOWN if limits.branch_count is None else limits.branch_count
-    made = {"limits_source": limits.source, "vcpu_count": vcpu_count, "modes": tuple(modes), "branch_count": branches}
-    return answer(pb.CapacityReply, limits, **made)
+    """Make the reply about the number of pods that a node can hold."""
+    branch_limit = UNKNOWN
+    if limits.trunk_capacity is not None:
+        branch_limit = limits.trunk_capacity
+    return answer(
+        pb.CapacityReply,
+        limits,
+        limits_source=limits.source,
+        vcpu_count=vcpu_count,
+        modes=[answer(pb.CapacityMode, mode, recommended_max_pods=mode.recommended) for mode in modes],
+        branch_limit=branch_limit,
+    )
 
 
 def _moment(name: str, text: str) -> datetime | None:

@@ -1,9 +1,10 @@
 """The daemon's process: settings, lock, datastore, socket, start-up in the background, signals, drain, exit.
 
-SIGHUP has the settings read again (`ipamd/reload.py`).
+On SIGHUP the daemon reads the settings again (`ipamd/process/reload.py`).
 
-The first SIGTERM or SIGINT drains: not ready, ADD is left to the successor, what is running gets a second to end. By default no DEL is
-awaited, because the plugin spools it (`VPC_IPAMD_DRAIN`). The second exits at once, which is safe: everything that matters is on disk.
+On the first SIGTERM or SIGINT it drains: it ceases to be ready, leaves ADD to its successor, and gives running requests a second to
+end. By default it waits for no further DEL, because the plugin spools it (`VPC_IPAMD_DRAIN_SECONDS`). On the second signal it exits
+at once. That is safe, because every change is on disk before it is answered.
 """
 
 from __future__ import annotations
@@ -21,72 +22,85 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ipamd import logs
-from ipamd.model.errors import DatastoreError, IpamError, SettingsError
+from ipamd.grpc_environment import prepare_grpc
+from ipamd.model.errors import DatastoreError, IpamError, SettingsError, log_text
 from ipamd.model.words import printable
-from ipamd.settings import CurrentSettings, load, without_meaning
+from ipamd.settings import CurrentSettings, differences, load, without_meaning
+from ipamd.settings.fields import RUN_DIR
+from ipamd.settings.start_record import StartRecord
 
 if TYPE_CHECKING:
     import socket
 
-    from ipamd.bootstrap import App
-    from ipamd.lifecycle import Lifecycle
-    from ipamd.metrics_port import LatePorts
-    from ipamd.ports import VlanLinks
+    from ipamd.http.late_ports import LatePorts
+    from ipamd.ports.kernel import VlanLinks
+    from ipamd.process.bootstrap import App
+    from ipamd.process.lifecycle import Lifecycle
+    from ipamd.rpc.unix_server import UnixServer
+    from ipamd.rpc.watch import ServiceWatch
 
 EXIT_SETTINGS = 2
 EXIT_DATASTORE = 3
 EXIT_FAILED = 1
 
+END_MAX_S = 15
+"""Time from an internal failure until the kernel ends the process, even if it hangs. Ours: a normal end takes a second or two."""
+
 M_ARENA_MAX = -8
 """Source: glibc's malloc.h."""
 
 DESCRIPTORS = 65536
-"""What the soft limit is raised to, if the hard one allows it. Ours: far more than is used; a limit that is reached refuses ADD."""
+"""The daemon raises its soft limit of descriptors to this, if the hard limit allows it. Ours: far more than it uses, because ADD fails
+when no descriptor is left."""
 
 DESCRIPTORS_BESIDE_RPCS = 200
-"""Ours: 64 connections of the metrics port; files, sockets, and what a burst of requests opens in sandboxes' namespaces."""
+"""Descriptors besides those of RPCs. Ours: 64 connections of the metrics port; files, sockets, and the namespaces of sandboxes."""
 
 log = logging.getLogger("ipamd")
 
 
 FAILURE = 0
-"""Byte in the pipe of requests that stands for a failure of our own; the others are signal numbers."""
+"""Byte in the signals' pipe that stands for an internal failure; other bytes are signal numbers."""
 
 
 class Signals:
-    """Requests to end: SIGTERM, SIGINT, and failures of our own. The first one drains, the second one ends at once. And SIGHUP.
+    """Requests to end (SIGTERM, SIGINT, and internal failures), and SIGHUP. The first request drains, the second ends at once.
 
-    The interpreter writes each signal's number into a pipe at the instant it arrives, and `wait` reads the pipe. A handler that sets
-    an Event would deadlock where it interrupts that Event's own `wait`, and any lock may begin to block just after the interpreter
-    has looked for signals. Source: https://docs.python.org/3/library/signal.html, set_wakeup_fd.
+    The interpreter writes each signal's number into a pipe when it arrives, and `wait` reads the pipe. Rejected: a handler that sets
+    an Event, because it deadlocks when it interrupts that Event's own `wait`, and because a lock may begin to block just after the
+    interpreter has checked for signals. Source: https://docs.python.org/3/library/signal.html, set_wakeup_fd.
     """
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._failure = ""
+        self.failure = ""
         self.exit_status = 0
+        self.is_ending = False
         self._is_reload_asked = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # Only replaces the default action, which would end the process: the pipe has the request already.
+            # The handler only replaces the default action, which would end the process; the pipe carries the request.
             signal.signal(number, lambda _number, _frame: None)
 
     def wait(self, *, reload: Callable[[], None]) -> str:
-        """Block until the first request to end; returns its reason. `reload` is called for each SIGHUP, also for earlier ones."""
+        """Block until the first request to end; returns its reason. Calls `reload` for each SIGHUP, including earlier ones."""
         while True:
             if self._is_reload_asked:
                 self._is_reload_asked = False
                 reload()
-            if reason := self._next(None):
+            reason = self._next(None)
+            if reason:
+                self.is_ending = True
                 return reason
 
     def wait_again(self, timeout_s: float) -> bool:
-        """Block until the next request to end; returns False if the time is up first. SIGHUP is none, and `wait` hears of it."""
+        """Block until the next request to end; returns False if the time is up first. SIGHUP is left to `wait`."""
         deadline = time.monotonic() + timeout_s
         while not self._next(max(deadline - time.monotonic(), 0.0)):
             if time.monotonic() >= deadline:
@@ -94,8 +108,14 @@ class Signals:
         return True
 
     def fail(self, reason: str) -> None:
-        """Exit at once, with a status that makes the supervisor restart the daemon."""
-        self.exit_status, self._failure = EXIT_FAILED, reason
+        """Exit at once, with a status that makes the supervisor restart the daemon. From any thread.
+
+        The failed part may hang, or hold a lock that the orderly end needs. So SIGALRM, which has no handler, ends the process after
+        END_MAX_S: an alarm needs neither a thread nor the interpreter.
+        """
+        log.warning("exiting after an internal failure reason=%s", reason)
+        self.exit_status, self.failure = EXIT_FAILED, reason
+        signal.alarm(END_MAX_S)
         os.write(self._writer, bytes([FAILURE, FAILURE]))
 
     def _next(self, timeout_s: float | None) -> str:
@@ -107,54 +127,99 @@ class Signals:
         if number == signal.SIGHUP:
             self._is_reload_asked = True
             return ""
-        return self._failure if number == FAILURE else signal.Signals(number).name
+        if number == FAILURE:
+            return self.failure
+        return signal.Signals(number).name
+
+
+def end_with_a_thread(signals: Signals, failed: threading.ExceptHookArgs) -> None:
+    """End the process after an exception has ended a thread, because nothing does the work of that thread any more.
+
+    This covers every thread of the process, including those of libraries: grpcio dispatches requests by a single thread. While the
+    daemon is ending, the exception is only logged.
+    """
+    name = "unknown"
+    if failed.thread is not None:
+        name = failed.thread.name
+    error = failed.exc_value or failed.exc_type()
+    log.error("a thread was ended by an exception thread=%s error=%s", name, log_text(error), exc_info=error)
+    if not signals.is_ending:
+        signals.fail(f"the thread {name} was ended by an exception: {log_text(error)}")
 
 
 def main(*, vlan_links: VlanLinks | None = None) -> int:
-    """Run the daemon until it is told to exit; returns the exit status. With arguments: `ipamd datastore`, which works on its file.
+    """Run the daemon until a signal or a failure ends it; returns the exit status. With arguments: run `ipamd datastore` on its file.
 
-    `vlan_links`: who makes these where the kernel cannot, as on a lab's machine.
+    Args:
+        vlan_links: makes VLAN links where the kernel cannot, as on a lab's machine.
     """
     if sys.argv[1:]:
         from ipamd.datastore import command
 
         return command.main(sys.argv[1:])
     _do_without_tls()
-    # Each queue of gRPC's looks up every 0.2 s, and with epoll has the other one look, too: a tenth of what an idle daemon costs.
-    os.environ.setdefault("GRPC_POLL_STRATEGY", "poll")
-    gc.disable()  # what is imported stays: to look through it again and again was a sixth of the start
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process; what it asks for is about to be read
+    prepare_grpc()
+    gc.disable()  # imported modules are never freed, and scanning them for garbage took a sixth of the start
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its default would end the process; the settings are about to be read anyway
+    record = StartRecord(Path(os.environ.get("VPC_IPAMD_RUN_DIR") or RUN_DIR))
+    record.begin()
+    exit_status, reason = _run_with_settings(vlan_links)
+    record.end(exit_status, reason=reason)
+    return exit_status
+
+
+def _run_with_settings(vlan_links: VlanLinks | None) -> tuple[int, str]:
+    """Read the settings, and run. Returns: the exit status, and the reason if one is known."""
     try:
         settings = load()
     except SettingsError as error:
         text = printable(str(error), most=logs.MESSAGE_MAX)
         print(f"vpc-ipamd: {text}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
-        return EXIT_SETTINGS
+        return EXIT_SETTINGS, text
     logs.set_up(settings.daemon.log_level)
-    if ignored := without_meaning():
+    ignored = without_meaning()
+    if ignored:
         log.warning("settings without meaning ignored=%s", ignored)
-    from ipamd.metrics_port import listen_early
+    for difference in differences():
+        log.warning("a setting of amazon-vpc-cni-k8s does something else here difference=%s", difference)
+    from ipamd.http.listening import listen_early
 
     early = listen_early(settings.daemon.health_address)
     _limit_arenas()
     _raise_descriptor_limit(settings.daemon.max_concurrent_rpcs)
     signals = Signals()
+    threading.excepthook = partial(end_with_a_thread, signals)
     try:
-        return run(CurrentSettings(settings), signals, early=early, vlan_links=vlan_links)
+        return run(CurrentSettings(settings), signals, early=early, vlan_links=vlan_links), signals.failure
     except IpamError as error:
         log.error("the daemon ends error=%s", error)
-        if isinstance(error, SettingsError):
-            return EXIT_SETTINGS
-        return EXIT_DATASTORE if isinstance(error, DatastoreError) else EXIT_FAILED
+        return _exit_status(error), str(error)
+    except Exception as error:  # top of the process
+        log.error("the daemon ends error=%s", log_text(error), exc_info=error)
+        signal.alarm(END_MAX_S)  # threads that have started may keep the process alive
+        return EXIT_FAILED, log_text(error)
+
+
+def _exit_status(error: IpamError) -> int:
+    if isinstance(error, SettingsError):
+        return EXIT_SETTINGS
+    return EXIT_DATASTORE if isinstance(error, DatastoreError) else EXIT_FAILED
 
 
 def _do_without_tls() -> None:
-    """Keep OpenSSL out, which is about 3 MiB (measured): libraries import it, and this process speaks no TLS; EC2 is asked by a child.
+    """Keep OpenSSL out of memory, which saves about 3 MiB (measured): libraries import it, but only the child that calls EC2 needs
+    TLS.
 
-    They find a module `ssl` in which every name is a class of errors, and digests are the interpreter's own.
+    Libraries find a module `ssl` in which every public name is an error class, and use the interpreter's own digests.
     """
+
+    def attribute(name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return OSError
+
     tls = ModuleType("ssl")
-    tls.__getattr__ = lambda name: getattr(None, name) if name.startswith("_") else OSError  # type: ignore[method-assign]
+    tls.__getattr__ = attribute  # type: ignore[method-assign]
     sys.modules |= {"ssl": tls, "_hashlib": None}  # type: ignore[dict-item]
 
 
@@ -167,31 +232,44 @@ def _limit_arenas() -> None:
 
 
 def _raise_descriptor_limit(rpc_count: int) -> None:
-    """Raise the soft limit of descriptors, which many service managers leave at 1,024, and say if even the hard one is scarce."""
+    """Raise the soft limit of descriptors, which many service managers leave at 1,024. Log a warning if the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, allowed = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in (soft, hard))
-    wanted = min(allowed, DESCRIPTORS)
+    wanted = DESCRIPTORS
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(hard, DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY:
+        soft = sys.maxsize
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if max(soft, wanted) < (needed := rpc_count + DESCRIPTORS_BESIDE_RPCS):
+    needed = rpc_count + DESCRIPTORS_BESIDE_RPCS
+    if max(soft, wanted) < needed:
         log.warning("the limit of descriptors is too low limit=%d needed=%d rpcs=%d", wanted, needed, rpc_count)
 
 
 def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket], vlan_links: VlanLinks | None = None) -> int:
-    """Serve until told to exit. `early`: see `listen`. Raises: SettingsError, DatastoreError, NotServingError if it cannot start."""
+    """Serve until a signal or a failure ends the daemon; returns the exit status.
+
+    Args:
+        early: see `listen`.
+    Raises: SettingsError, DatastoreError, NotServingError if the daemon cannot start.
+    """
     from ipamd.cloud.child import start
 
     settings, ec2_process = current.now, None
-    with suppress(OSError):  # the first call says why
-        ec2_process = start(settings.cloud)  # first, so that it imports what it needs while this one does
-    from ipamd.rpc.server import RpcServer, prepare_run_dir, take_instance_lock
+    with suppress(OSError):  # the first call to EC2 reports the error
+        ec2_process = start(settings.cloud)  # first, so that the child imports its modules while this process does
+    from ipamd.rpc.run_dir import prepare_run_dir, take_instance_lock
+    from ipamd.rpc.server import RpcServer
+    from ipamd.rpc.watch import ServiceWatch
+    from ipamd.settings.places import INSTANCE_LOCK, free_places
 
     prepare_run_dir(settings.daemon.run_dir)
+    free_places(settings.daemon.run_dir, [INSTANCE_LOCK])
     lock, has_run_before = take_instance_lock(settings.daemon.run_dir, is_ended=signals.wait_again)
-    from ipamd.adapters import connect
-    from ipamd.bootstrap import App
-    from ipamd.lifecycle import Lifecycle
-    from ipamd.model.freeze import FreezeCause
+    free_places(settings.daemon.run_dir)
+    from ipamd.process.adapters import connect
+    from ipamd.process.bootstrap import App
+    from ipamd.process.lifecycle import Lifecycle
 
     current.follow(lambda now: now.daemon.log_level, logs.set_level)
     adapters = connect(current, has_run_before=has_run_before, ec2_process=ec2_process, vlan_links=vlan_links)
@@ -199,31 +277,46 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     health = app.context.health
     directory = settings.daemon.run_dir
     server = RpcServer(run_dir=directory, cni=app.cni, introspection=app.introspection, max_concurrent_rpcs=app.rpc_limit)
-    gc.freeze()  # modules, and what was made for the whole life: no collection looks at it again
+    gc.freeze()  # modules and services live as long as the process, so no collection needs to scan them
     with health.stage("rpc") as stage:
         server.start()
         stage.detail = "DEL and introspection are served"
-    ports = _ports(app, early)
+    watch = ServiceWatch(server, health=health, clock=app.context.clock, end=signals.fail)
+    watch.loop.start()
+    ports = _ports(app, early, is_answered=watch.is_alive)
     ports.start("health port")
     log.info("alive after start took_s=%.3f datastore=%s", health.uptime_s(), app.adapters.opened.report.detail)
-    ports.start("metrics port")  # before the start-up: who sees us ready may ask every port
+    ports.start("metrics port")  # before the start-up: a client that sees the daemon ready may use every port
     ports.loop.start()
     life = Lifecycle(app, end=signals.fail, server=server)
     threading.Thread(target=_start_up, args=[life], name="start-up", daemon=True).start()
     reason = signals.wait(reload=life.reload.ask)
-    drain_s = current.now.daemon.drain_s
+    _end(app, life, signals, reason=reason, parts=(watch, server, ports))
+    os.close(lock)
+    log.info("exiting")
+    signal.alarm(END_MAX_S)  # the interpreter still waits for threads, such as grpcio's
+    return signals.exit_status
+
+
+def _end(app: App, life: Lifecycle, signals: Signals, *, reason: str, parts: tuple[ServiceWatch, UnixServer, LatePorts]) -> None:
+    """Drain, and close everything except the instance lock."""
+    from ipamd.model.freeze import FreezeCause
+
+    watch, server, ports = parts
+    drain_s = app.settings.daemon.drain_s
     life.drain()
     app.context.freeze.set(FreezeCause.SHUTDOWN, reason)
-    log.info("draining: ADD is left to the successor, DEL is served reason=%s drain_s=%d", reason, drain_s)
+    log.info("draining: DEL is still served, ADD is not reason=%s drain_s=%d", reason, drain_s)
     life.stop()
-    server.stop(0.0 if signals.wait_again(drain_s) else 1.0)
+    watch.close()
+    grace_s = 1.0
+    if signals.wait_again(drain_s):
+        grace_s = 0.0
+    server.stop(grace_s)
     if app.cni_backend is not None:
         app.cni_backend.stop(1.0)
     life.close()
     _close(app, ports)
-    os.close(lock)
-    log.info("exiting")
-    return signals.exit_status
 
 
 def _start_up(life: Lifecycle) -> None:
@@ -232,15 +325,18 @@ def _start_up(life: Lifecycle) -> None:
     gc.freeze()  # the rows and sockets of the start too
 
 
-def _ports(app: App, early: list[socket.socket]) -> LatePorts:
-    """What answers kubelet's probes and scrapes; neither answers yet."""
-    from ipamd import metrics
-    from ipamd.metrics_port import HealthPages, LatePorts, after_start, listen
+def _ports(app: App, early: list[socket.socket], *, is_answered: Callable[[], bool]) -> LatePorts:
+    """Make the ports for kubelet's probes and for scrapes; neither listens yet."""
+    from ipamd.http.health_pages import HealthPages, after_start
+    from ipamd.http.late_ports import LatePorts
+    from ipamd.http.listening import listen
+    from ipamd.metrics import page as metrics
     from ipamd.rpc.server import SOCKET_NAME
 
     daemon, health, refused = app.settings.daemon, app.context.health, app.metrics.scrape_refused
-    pages = HealthPages(cni_socket=daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready)
-    probed = HealthPages(cni_socket=daemon.run_dir / SOCKET_NAME, is_ready=lambda: health.is_ready or health.is_ending_ready)
+    health_pages = partial(HealthPages, cni_socket=daemon.run_dir / SOCKET_NAME, is_answered=is_answered)
+    pages = health_pages(is_ready=lambda: health.is_ready)
+    probed = health_pages(is_ready=lambda: health.is_ready or health.is_ending_ready)
     probes = partial(
         listen,
         daemon.health_address,
@@ -255,7 +351,7 @@ def _ports(app: App, early: list[socket.socket]) -> LatePorts:
 
 
 def _close(app: App, ports: LatePorts) -> None:
-    """Close what still answers, then the history and the datastore, which it reads."""
+    """Close the ports, and then the history and the datastore, which they read."""
     ports.close()
     app.refused.tell_all()
     if app.adapters.history_writer is not None:

@@ -1,4 +1,4 @@
-"""Named points between two effects, at which a test can kill or pause the daemon. In production they do nothing.
+"""Named points between two effects, at which a test can kill or pause the daemon. They do nothing in production.
 
 `VPC_IPAMD_FAILPOINT=name` kills the process with SIGKILL when it reaches the point, `name:3` at the third time. `name=pause` holds
 the thread there until the file `failpoint.hold` in the run directory is removed. A module lists the names that it reaches in its
@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from ipamd.model.errors import SettingsError
-from ipamd.ports import Failpoint, no_failpoint
+from ipamd.ports.process import Failpoint, no_failpoint
 
 ENV = "VPC_IPAMD_FAILPOINT"
 HOLD_NAME = "failpoint.hold"
@@ -23,7 +23,7 @@ HOLD_TIMEOUT_S = 60.0
 
 
 class ArmedFailpoint:
-    """Acts once, at the nth time that its name is reached."""
+    """Acts once, when its name is reached for the nth time."""
 
     def __init__(self, text: str, *, run_dir: Path) -> None:
         name, _, action = text.partition("=")
@@ -36,18 +36,20 @@ class ArmedFailpoint:
         self._hold = run_dir / HOLD_NAME
 
     def __call__(self, name: str) -> None:
-        """Act if this is the point and the time."""
-        if name != self._name or next(self._reached) != self._count:  # one step, whole in every thread
+        """Act if this is the armed point, for the nth time."""
+        if name != self._name or next(self._reached) != self._count:  # `next` is atomic: each thread gets its own number
             return
         if not self._pauses:
             os.kill(os.getpid(), signal.SIGKILL)
         self._hold.touch()
-        gives_up = time.monotonic() + HOLD_TIMEOUT_S
-        while self._hold.exists() and time.monotonic() < gives_up:
+        deadline = time.monotonic() + HOLD_TIMEOUT_S
+        while self._hold.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
 
 
 def from_environment(run_dir: Path) -> Failpoint:
     """Return the failpoint that the environment arms, or one that does nothing. Raises: SettingsError."""
     text = os.environ.get(ENV, "")
-    return ArmedFailpoint(text, run_dir=run_dir) if text else no_failpoint
+    if not text:
+        return no_failpoint
+    return ArmedFailpoint(text, run_dir=run_dir)

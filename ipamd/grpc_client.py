@@ -1,19 +1,21 @@
-"""How another program's gRPC service is asked over its Unix socket: the container runtime's, kubelet's, the network policy agent's."""
+"""Call another program's gRPC service over its Unix socket: the container runtime's, kubelet's, or the network policy agent's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 from grpc import _common
 
 from ipamd.model.words import printable
+from ipamd.overdue_calls import CALLS
 
 _common.MAXIMUM_WAIT_TIMEOUT = 5.0
-"""How long grpcio's own waits sleep without looking up. It looks up every 0.1 s, so that a main thread that waits hears signals
-(https://github.com/grpc/grpc/issues/19464); ours waits elsewhere, and is woken for what comes. Ten looks a second for a stream on
-which nothing happens were a quarter of the daemon's CPU time at idle. Ours: as often as other loops turn. Not part of grpcio's API;
-where it is not read, waits are as they were."""
+"""Seconds between wake-ups of grpcio's own waits. By default they wake up every 0.1 s, so that a waiting main thread receives signals
+(https://github.com/grpc/grpc/issues/19464). Our main thread waits elsewhere, and events wake grpcio's waits anyway. Ten wake-ups a
+second for a stream without events took a quarter of the daemon's CPU time at idle. Ours: the period of other loops. It is not part of
+grpcio's API; a release that does not read it waits as before."""
 
 TEXT_MAX = 500
 """Characters of another program's own text that are quoted. Ours."""
@@ -21,6 +23,12 @@ TEXT_MAX = 500
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Ours: four times 16 MiB, containerd's default limit of a gRPC message, for nodes where the limit was raised."""
+
+
+NO_REPETITION = ("grpc.enable_retries", 0)
+"""Without it grpcio repeats a call that the other side has not taken, without a pause, until the call's deadline, and keeps every
+attempt in memory: a peer that ends each connection with GOAWAY took 100 MiB a second (`tests/contract/peers`). Our callers make
+pauses of their own. Source: https://github.com/grpc/proposal/blob/master/A6-client-retries.md, transparent retries."""
 
 
 def open_channel(socket: str, *, answer_max_bytes: int = MAX_ANSWER_BYTES) -> grpc.Channel:
@@ -32,13 +40,69 @@ def open_channel(socket: str, *, answer_max_bytes: int = MAX_ANSWER_BYTES) -> gr
         ("grpc.default_authority", "localhost"),
         # Back-off belongs to the subchannel: an earlier failed probe must not delay a call of another channel.
         ("grpc.use_local_subchannel_pool", 1),
-        # Soon after the other came back: the default back-off grows to two minutes, and an ADD may wait for it.
+        # Reconnect soon after the other program came back: the default back-off grows to two minutes, and an ADD may wait for it.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 500),
+        NO_REPETITION,
     ]
     return grpc.insecure_channel(f"unix:{socket}", options=options)
 
 
+class Peer:
+    """A program behind a channel. Concurrency: any thread; if two replace the channel at the same time, one of the two new ones
+    remains.
+
+    If a connection gets GOAWAY before its first call, its channel keeps it as long as the other side does, and every call fails at
+    once
+    (grpcio 1.85). So the channel is replaced after a call that ended with UNAVAILABLE. Calls of other threads are not disturbed: a
+    channel without a reference ends with its last call.
+    """
+
+    def __init__(
+        self, socket: str, make_stub: Callable[[grpc.Channel], Any], *, answer_max_bytes: int = MAX_ANSWER_BYTES
+    ) -> None:
+        self._socket = socket
+        self._make_stub = make_stub
+        self._answer_max_bytes = answer_max_bytes
+        self._open()
+
+    def stub(self) -> Any:
+        """The stub for the next call."""
+        return self._stub
+
+    def ask(self, call: str, request: Any, *, timeout_s: float, is_patient: bool = False, stub: Any = None) -> Any:
+        """Make one unary call. Returns: the answer, or None if the call ended well but its message was cut off.
+
+        Args:
+            call: the method's name.
+            is_patient: wait for a program that does not listen yet, until the timeout.
+            stub: of the channel to use; by default the next call's.
+
+        Raises: grpc.RpcError, about `timeout_s` later at most; if the other program does not read, as soon as the daemon's loop
+            `answers` ends the connection.
+        """
+        stub = stub or self._stub
+        try:
+            with CALLS.registered(self._socket, timeout_s):
+                return getattr(stub, call)(request, timeout=timeout_s, wait_for_ready=is_patient)
+        except grpc.RpcError as error:
+            self.call_failed(stub, status(error)[0])
+            raise
+
+    def call_failed(self, stub: Any, code: grpc.StatusCode) -> None:
+        """Report that a call of this stub failed; after UNAVAILABLE the next call gets a new channel."""
+        if code is grpc.StatusCode.UNAVAILABLE and stub is self._stub:
+            self._open()
+
+    def close(self) -> None:
+        """Close the channel; a running call ends."""
+        self._channel.close()
+
+    def _open(self) -> None:
+        self._channel = open_channel(self._socket, answer_max_bytes=self._answer_max_bytes)
+        self._stub = self._make_stub(self._channel)
+
+
 def status(error: Any) -> tuple[grpc.StatusCode, str]:
-    """Read a failed call's status, and say it. At run time every RpcError of a call has them; its type does not say so."""
+    """The status of a failed call, and a text about it. `error` is an RpcError of a call, whose type does not declare both."""
     return error.code(), f"{error.code().name}: {printable(error.details() or 'no text', most=TEXT_MAX)}"

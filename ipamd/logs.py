@@ -1,6 +1,6 @@
 """One JSON line per event on standard error, where the container runtime collects it and `jq` can read it.
 
-Here all text of a line is made safe to print and bounded: what a runtime, a pod, EC2 or the kernel said may be in it.
+All text of a line is made safe to print and bounded, because a line may quote a runtime, a pod, EC2 or the kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ipamd.model.words import printable, rfc3339
+from ipamd.model.time_text import rfc3339
+from ipamd.model.words import printable
 
 MESSAGE_MAX = 16384
 """Characters. Ours: an encoded authorization failure, which must stay whole, has 10,240 at most.
@@ -22,13 +23,13 @@ Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizat
 """
 
 TRACEBACK_LINES_MAX = 60
-"""Ours: the deepest of our calls through grpc and SQLAlchemy have 40. The last ones say what happened."""
+"""Ours: the deepest of our calls through grpc and SQLAlchemy have 40. The last lines show the cause."""
 
 TRACEBACK_LINE_MAX = 500
 
 
 KEYS = re.compile(r" (\w+)=(%\S+)")
-"""In a message of ours, "released eni=%s", every value has its key, so that lines can be filtered."""
+"""In our messages every value has a key, as in "released eni=%s", so that lines can be filtered."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -50,18 +51,25 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """The keys of a message and what is left of it without; of a line with one dictionary all of it, whose parts are bounded."""
-    if isinstance(record.args, Mapping) or not (keys := KEYS.findall(str(record.msg))):
-        return record.args if isinstance(record.args, Mapping) else {}
-    told = {key: printable(form % (value,), most=MESSAGE_MAX) for (key, form), value in zip(keys, record.args or (), strict=True)}
-    return {"message": KEYS.sub("", record.msg), **told}
+    """The fields of a record: its dictionary, whose values the caller has bounded; or the keys in its message, and the rest of it."""
+    if isinstance(record.args, Mapping):
+        return record.args
+    keys = KEYS.findall(str(record.msg))
+    if not keys:
+        return {}
+    fields = {"message": KEYS.sub("", record.msg)}
+    for (key, form), value in zip(keys, record.args or (), strict=True):
+        fields[key] = printable(form % (value,), most=MESSAGE_MAX)
+    return fields
 
 
 def _traceback(text: str) -> str:
-    """Keep a traceback's lines, the last ones if there are many."""
+    """Shorten a traceback to its last TRACEBACK_LINES_MAX lines."""
     lines = text.splitlines()
-    skipped = [f"({len(lines) - TRACEBACK_LINES_MAX} lines are left out)"] if len(lines) > TRACEBACK_LINES_MAX else []
-    return "\n".join([*skipped, *(printable(line, most=TRACEBACK_LINE_MAX) for line in lines[-TRACEBACK_LINES_MAX:])])
+    last_lines = [printable(line, most=TRACEBACK_LINE_MAX) for line in lines[-TRACEBACK_LINES_MAX:]]
+    if len(lines) > TRACEBACK_LINES_MAX:
+        last_lines.insert(0, f"({len(lines) - TRACEBACK_LINES_MAX} lines are left out)")
+    return "\n".join(last_lines)
 
 
 def set_up(level: str) -> None:
@@ -71,17 +79,20 @@ def set_up(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("botocore", "boto3", "urllib3", "pyroute2", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    for decoder in ("grpc._common", "grpc._cython.cygrpc", "urllib3.connection"):
+    for decoder in ("grpc._common", "grpc._cython.cygrpc", "urllib3.connection", "botocore.credentials"):
         logging.getLogger(decoder).addFilter(_without_traceback)
 
 
 def set_level(level: str) -> None:
-    """Change the lowest level that is sent (debug, info, warning, error), for every logger that has none of its own."""
+    """Change the lowest level that is logged (debug, info, warning, error), for every logger without a level of its own."""
     logging.getLogger().setLevel(level.upper())
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Keep the cause only: a line for each message that is no protobuf, path that is no UTF-8, or HTTP header that is none."""
+    """Replace the traceback of a library's message by its cause, and lower it to a warning.
+
+    The cause is enough for an unreadable protobuf message, a path that is not UTF-8, a malformed HTTP header, or missing credentials.
+    """
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
         record.msg, record.args = "%s %s: %s", (record.getMessage(), type(error).__name__, error)

@@ -1,8 +1,7 @@
-"""What is known of this node while the daemon runs: who it is, which runtime answers, whether EC2 does.
+"""The facts about this node while the daemon runs: its identity, its container runtime, and whether EC2 answers.
 
-The one home of the node's identity. Services take `identity` (what is known now) or `refresh_identity` (ask instance metadata
-first) as callables and keep no copy: a copy would go stale when somebody changes the VPC's CIDRs or the primary ENI's security
-groups.
+Only this object stores the node's identity. Services get `identity` (the last known) or `refresh_identity` (asks instance metadata
+first) as callables. They keep no copy, which would become stale when the VPC's CIDRs or the primary ENI's security groups change.
 """
 
 from __future__ import annotations
@@ -15,17 +14,21 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError, DatastoreError, log_text
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.model.words import CLOUD_NOT_ASKED
-from ipamd.ports import Clock, Datastore, Metadata
+from ipamd.ports.cloud import Metadata
+from ipamd.ports.datastore import Datastore
+from ipamd.ports.process import Clock
 
 SILENCE_S = 30.0
-"""How long the last known identity is used without asking again after metadata did not answer. Ours: a try takes up to 8 s."""
+"""Time after a failure of metadata for which the last known identity is used without a retry. Ours: a try takes up to 8 s."""
 
 log = logging.getLogger(__name__)
 
 
 class NodeInfo:
-    """Safe from any thread without a lock: each fact is one value, replaced whole. `cloud`: whether EC2 answered at the last try, and
-    what it said."""
+    """Safe from any thread without a lock: each fact is one value, replaced whole.
+
+    `cloud`: whether EC2 answered at the last try, and a sentence about its answer.
+    """
 
     def __init__(self, metadata: Metadata, *, datastore: Datastore, clock: Clock) -> None:
         self._metadata = metadata
@@ -39,12 +42,13 @@ class NodeInfo:
     def learn_identity(self) -> InstanceIdentity:
         """Ask instance metadata who this node is, and remember it. Raises: CloudError; then the identity is unchanged."""
         identity = self._metadata.identity()
-        if (known := self._identity) is not None and not identity.security_group_ids:
-            # An ENI has at least one group: an empty list is metadata that has not caught up, and no ENI can be created with it.
-            identity = replace(identity, security_group_ids=known.security_group_ids)
+        last = self._identity
+        if last is not None and not identity.security_group_ids:
+            # An ENI has at least one group. An empty list means that metadata lags, and no ENI can be created with it.
+            identity = replace(identity, security_group_ids=last.security_group_ids)
         self._identity = identity
         if identity != self._datastore.identity():
-            with suppress(DatastoreError), self._datastore.transaction() as uow:  # a disk that refuses is told by what needs it
+            with suppress(DatastoreError), self._datastore.transaction() as uow:  # the datastore reports a disk that refuses
                 uow.record_identity(identity)
         return identity
 
@@ -54,25 +58,25 @@ class NodeInfo:
         Costs two or three requests to the instance's own metadata service and no EC2 call.
         Raises: CloudError if it never answered.
         """
-        known = self._identity
-        if known is not None and self._clock.monotonic() < self._refresh_deadline:
-            return known
+        last = self._identity
+        if last is not None and self._clock.monotonic() < self._refresh_deadline:
+            return last
         try:
             return self.learn_identity()
         except CloudError as error:
-            if known is None:
+            if last is None:
                 raise
-            # The adapter has waited for seconds already: an ADD that waits for an ENI must not pay for that again and again.
+            # The adapter has waited for seconds. An ADD that waits for an ENI must not wait as long at each refresh.
             self._refresh_deadline = self._clock.monotonic() + SILENCE_S
             log.info("instance metadata did not answer; the last known identity is used error=%s", log_text(error))
-            return known
+            return last
 
     def identity(self) -> InstanceIdentity | None:
-        """Who this node is, as instance metadata last said since the boot; None if it never answered."""
+        """The node's identity by the last answer of instance metadata since the boot; None if it never answered."""
         return self._identity
 
     def runtime(self) -> RuntimeInfo | None:
-        """Which runtime answered."""
+        """The container runtime that answered; None before its first answer."""
         return self._runtime
 
     def region(self) -> str:
@@ -83,7 +87,9 @@ class NodeInfo:
 
     def vpc_id(self) -> str:
         """The VPC of this node; empty while it is not known."""
-        return self._identity.vpc_id if self._identity else ""
+        if self._identity is None:
+            return ""
+        return self._identity.vpc_id
 
     def set_runtime(self, runtime: RuntimeInfo) -> None:
         """Record which runtime answered."""

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ipamd.ipamctl.client import plain, request_of
-from ipamd.ipamctl.page import Answers, PagePort, state
-from ipamd.ipamctl.verb import Answer
+from ipamd.ipamctl.page import Answers, PagePort
+from ipamd.ipamctl.page_state import state
+from ipamd.ipamctl.verb import Answer, Ask
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 
@@ -23,12 +24,17 @@ class Shown:
 
     def __init__(self, node: FakeNode, *, token_file: Path | None = None) -> None:
         self.node = node
+        self.node_name = "ip-10-0-0-10.ec2.internal"
+        self.docs_url = ""
 
         def daemon(rpc: str, **fields: object) -> Answer:
             return plain(getattr(node.app.introspection, rpc)(request_of(rpc, **fields)))
 
-        self.port = PagePort(0, answers=Answers(token_file=token_file, state=lambda: state(daemon)))
+        self.port = PagePort(0, answers=self._answers(daemon, token_file))
         self.port.start()
+
+    def _answers(self, daemon: Ask, token_file: Path | None) -> Answers:
+        return Answers(token_file=token_file, state=lambda: state(daemon, docs_url=self.docs_url), node=self.node_name)
 
     def get(
         self, path: str = "/", headers: Mapping[str, str] | None = None, *, method: str = "GET"
@@ -55,8 +61,8 @@ def shown(node: FakeNode, *, token_file: Path | None = None) -> Iterator[Shown]:
 
 def add_named(node: FakeNode, container_id: str, pod_name: str) -> None:
     """ADD of a sandbox whose runtime names its pod so."""
-    from ipamd.core.deadline import Deadline, Steps
+    from ipamd.core.deadline import Deadline, StepTimer
 
     request = node.request(container_id)
     request = replace(request, names=replace(request.names, pod_name=pod_name))
-    node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=Steps(node.clock))
+    node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))

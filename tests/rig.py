@@ -89,9 +89,9 @@ def wait_until(is_so: Callable[[], bool], *, what: str, timeout_s: float = PATIE
 
 QUICK = {
     "IP_COOLDOWN_PERIOD": "1",
-    "VPC_IPAMD_SPARE_ENI_DELAY": "0",
+    "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS": "0",
     "VPC_IPAMD_METRICS_ADDRESS": "off",
-    "CRI_SOCKET": "off",
+    "VPC_IPAMD_CRI_SOCKET": "off",
 }
 """Settings of every daemon of a rig, unless a test says otherwise: what comes by itself comes at once, and nothing is beside it."""
 
@@ -286,7 +286,7 @@ class Rig:
 
     def assert_sound(self, *, expected: int | None = None) -> None:
         """I1-I9 from outside: rows, kernel and EC2 tell the same story about every address."""
-        wait_until(lambda: self._is_swept(), what="dying links deleted")
+        wait_until(lambda: self.is_swept(), what="dying links deleted")
         rows = self.attachments()
         assert len(set(rows.values())) == len(rows), "I1: one address has one attachment"
         if expected is not None:
@@ -305,9 +305,10 @@ class Rig:
             wait_until(lambda: not any(found["severity"] == "difference" for found in self._found()), what="nothing to repair")
         assert self._found() == []
 
-    def _is_swept(self) -> bool:
+    def is_swept(self) -> bool:
+        """Whether every link that a DEL marked is deleted."""
         status = self.status()
-        return status is not None and status["dying_count"] == 0
+        return status is not None and status["veths_pending_deletion_count"] == 0
 
 
 def _environment(
@@ -354,7 +355,7 @@ def rig(
         containerd=Path(containerd_directory) if containerd_directory else containerd,
         vpc=Vpc(delays=Delays(attach_s=attach_delay_s), ipv6_cidr=IPV6_CIDR if family is IPV6 else ""),
     ) as lab:
-        settings = ({"CRI_SOCKET": ""} if containerd else {}) | family.settings | dict(env or {})
+        settings = ({"VPC_IPAMD_CRI_SOCKET": ""} if containerd else {}) | family.settings | dict(env or {})
         made = Rig(lab, lab.node("node-a"), env=settings, module=module, is_executed=is_executed)
         if start:
             made.start()

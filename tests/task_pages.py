@@ -47,6 +47,7 @@ ELSEWHERE = {
         "tests/heavy/test_image_arm64.py, test_both_under_one_name, into a directory instead of a registry",
     ),
     f"{IN_POD}ipamctl probe aws --run > report.md": "tests/lab/cloud_adapter/test_probe_cleanup.py: it takes ten seconds",
+    "ipamctl convert-values values-of-aws-vpc-cni.yaml > values.yaml": "tests/unit/ipamctl/test_convert_values.py: it needs no node",
     "vpc-lab exec node-a -- ipamctl status": "tests/lab/fabric/test_cli.py",
     "vpc-lab daemon node-a log": "tests/lab/fabric/test_cli.py",
 }

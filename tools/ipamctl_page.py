@@ -21,23 +21,26 @@ PROTO = ROOT / "proto" / "vpc_ipamd" / "v1" / "introspection.proto"
 HEAD = ROOT / "tools" / "ipamctl_head.md"
 
 OWN: Mapping[str, Mapping[str, str]] = {
-    "watch": {"at": "RFC 3339, UTC", "what": "daemon, verdict, pool, attachment", "text": "what it is now; `+` came, `-` went"},
+    "watch": {"at": "RFC 3339, UTC", "kind": "daemon, verdict, pool, attachment", "text": "what it is now; `+` came, `-` went"},
     "bundle": {
         "file": "where the archive is",
         "bytes": "of the archive",
         "parts[].name": "file in the archive",
-        "parts[].what": "what it holds",
+        "parts[].description": "what it holds",
         "parts[].bytes": "before compression",
-        "parts[].ms": "how long it took",
+        "parts[].duration_s": "how long it took",
         "parts[].problem": "empty: it is whole",
+        "parts[].kept_count": "fields and words that are in it",
+        "parts[].left_out_count": "fields and words that might be a secret, replaced by their length or left out",
     },
-    "page": {"url": "where it is", "is_token_needed": "true, false"},
+    "page": {"url": "where it is", "token_required": "true, false"},
     "completion": {"lines[]": "of the script"},
 }
 """Fields of verbs that do their work themselves; tests/unit/docs/test_ipamctl_page.py compares them with what they print."""
 
 ELSEWHERE: Mapping[str, str] = {
     "probe": "Its report is described in [assumptions](assumptions.md).",
+    "convert-values": "It prints values of [our chart](../manifests/README.md), below a comment for each value without a counterpart.",
     "convert-eniconfig": "It prints the file of [custom networking](subnets.md) as it is.",
 }
 
@@ -87,15 +90,15 @@ def _kind(field: Any) -> str:
     kinds = {
         FieldDescriptor.CPPTYPE_STRING: "text",
         FieldDescriptor.CPPTYPE_BOOL: "true, false",
-        FieldDescriptor.CPPTYPE_UINT64: "number, as text",
-        FieldDescriptor.CPPTYPE_INT64: "number, as text",
+        FieldDescriptor.CPPTYPE_UINT64: "number",
+        FieldDescriptor.CPPTYPE_INT64: "number",
     }
     return kinds.get(field.cpp_type, "number")
 
 
 def _section(name: str, verb: Verb, parser: argparse.ArgumentParser, seen: dict[object, str]) -> str:
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-    lines = [f"### {name}", "", f"{verb.help[:1].upper()}{verb.help[1:]}.", "", f"    {_short(usage)}"]
+    lines = [f"### {name}", "", f"{verb.help[:1].upper()}{verb.help[1:]}. {verb.about}", "", f"    {_short(usage)}"]
     arguments = [action for action in parser._actions if not {"-h", "-o", "--socket"} & set(action.option_strings)]
     table = [f"| `{_spelt(action)}` | {_cell(action.help or '')} |" for action in arguments]
     if known := set(table) <= set(seen) and seen.get(next(iter(table), "")):

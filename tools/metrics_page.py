@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -11,14 +11,27 @@ import yaml
 from prometheus_client import Metric
 
 from ipamd.eni.external_changes import MetadataDifference
-from ipamd.metric_families import Counts
-from ipamd.metrics import Metrics
+from ipamd.metrics.counts import Counts
+from ipamd.metrics.page import Metrics
 from ipamd.model.call_report import ANSWERED, CallReport, StatusReport
-from ipamd.ports import Ec2
+from ipamd.ports.cloud import Ec2
 from ipamd.report.sources import Sources
-from tools.metrics_words import ALERTS_HEAD, ALERTS_TAIL, METRICS_HEAD, NOT_HERE, OF_THEIRS, THE_SAME, ZERO
+from tools.metrics_words import (
+    ALERTS_HEAD,
+    ALERTS_TAIL,
+    METRICS_HEAD,
+    NOT_HERE,
+    OF_THEIRS,
+    RECORDED,
+    RECORDED_MEANINGS,
+    THE_SAME,
+    ZERO,
+)
 
 RULES = Path(__file__).resolve().parents[1] / "manifests" / "monitoring" / "rules.yaml"
+
+NODES = " Nodes: {{"
+"""Where the description of an alert by zone begins to name nodes, by a template of Prometheus."""
 
 SUFFIXES: Mapping[str, str] = {"counter": "_total", "info": "_info"}
 """What the library appends to the name of a family of this type."""
@@ -40,14 +53,27 @@ def metrics_page() -> str:
 
 
 def _alerts() -> str:
-    """A heading for each alert, which its annotation `runbook` names: what it means, what to do."""
-    (group,) = yaml.safe_load(RULES.read_text())["spec"]["groups"]
-    return f"{ALERTS_HEAD}\n{''.join(map(_alert, group['rules']))}{ALERTS_TAIL}"
+    """A heading for each alert, which its annotation `runbook_url` names: what it means, what to do."""
+    groups = yaml.safe_load(RULES.read_text())["spec"]["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    alerts = "".join(_alert(rule) for rule in rules if "alert" in rule)
+    return f"{ALERTS_HEAD}\n{alerts}{ALERTS_TAIL}\n{RECORDED}\n{_records(rules)}"
+
+
+def _records(rules: Iterable[Mapping[str, Any]]) -> str:
+    """A table of what is recorded by subnet and zone; what only an alert reads is left out."""
+    rows = [f"| `{rule['record']}` | {RECORDED_MEANINGS[rule['record']]} |\n" for rule in rules if _is_by_subnet(rule)]
+    return "| Record | Meaning |\n|---|---|\n" + "".join(rows)
+
+
+def _is_by_subnet(rule: Mapping[str, Any]) -> bool:
+    return str(rule.get("record", "")).startswith(("subnet:", "zone:"))
 
 
 def _alert(rule: Mapping[str, Any]) -> str:
     what = rule["annotations"]
-    text = re.sub(r"docs/([\w.]+md)(#[\w-]+)?", r"[\1](\1\2)", what["description"])
+    description = what["description"].partition(NODES)[0]
+    text = re.sub(r"docs/([\w.]+md)(#[\w-]+)?", r"[\1](\1\2)", description)
     return f"### {rule['alert']}\n\n{what['summary']}. {text}{'' if text.endswith(('.', '?')) else '.'}\n\n"
 
 
@@ -114,7 +140,7 @@ class _Nothing:
     def __int__(self) -> int:
         return 0
 
-    def outlook(self) -> None:
+    def preview(self) -> None:
         """Nothing is known of the pool."""
 
 

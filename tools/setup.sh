@@ -6,14 +6,17 @@
 #   image       what `make image` needs                         cluster     what `make cluster` needs beside the image
 #   arm64       a cross compiler and QEMU, for the plugin       machine     the arm64 machine of `make test-arm64`
 #   lock        pip-tools                                       manifests   kubectl, helm and kustomize, none of them installed
-#   heavy       image, lock, machine, manifests, Chromium, Prometheus and a kernel: `make test-all`
+#   neighbours  a Debian root with other software that runs beside the daemon in tests/heavy/test_neighbours.py
+#   heavy       image, lock, machine, manifests, neighbours, Chromium, Prometheus, secilc and a kernel: `make test-all`
 # Says in one sentence what it cannot install; what needs it is then skipped, and named, by the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3.11}
 
 # package:file that shows it is there
-plugin_packages=(gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz)
+# MicroPython's makefiles run python3, which need not be the Python of the virtual environment.
+plugin_packages=(gcc:/usr/bin/gcc libc6-dev:/usr/include/stdio.h musl-tools:/usr/bin/musl-gcc xz-utils:/usr/bin/xz
+                 python3:/usr/bin/python3)
 lab_packages=(containerd:/usr/bin/containerd runc:/usr/sbin/runc nftables:/usr/sbin/nft iproute2:/usr/sbin/ip
               util-linux:/usr/bin/nsenter mount:/usr/bin/mount containernetworking-plugins:/usr/lib/cni/ptp)
 test_packages=(systemd:/usr/lib/systemd/systemd-networkd udev:/usr/bin/udevadm)
@@ -22,7 +25,9 @@ image_packages=(buildah:/usr/bin/buildah mmdebstrap:/usr/bin/mmdebstrap skopeo:/
 machine_packages=(cpio:/usr/bin/cpio kmod:/usr/sbin/depmod qemu-system-arm:/usr/bin/qemu-system-aarch64
                   qemu-user-static:/usr/bin/qemu-aarch64-static)
 # A test in tests/heavy that needs another tool gets its package here.
-heavy_packages=(chromium:/usr/bin/chromium prometheus:/usr/bin/promtool qemu-system-x86:/usr/bin/qemu-system-x86_64)
+heavy_packages=(chromium:/usr/bin/chromium prometheus:/usr/bin/promtool qemu-system-x86:/usr/bin/qemu-system-x86_64
+                secilc:/usr/bin/secilc)
+neighbour_packages=systemd,dbus,network-manager,firewalld,docker.io,iptables,nftables,iproute2
 # Python tools have an environment of their own, build/heavy/venv: none of them is imported by a test.
 image_python="cyclonedx-bom >= 7, < 8"
 lock_python="pip-tools >= 7.5, < 8"
@@ -116,6 +121,7 @@ heavy() {
     image
     lock
     manifests
+    neighbours
     vlan_kernel
 }
 
@@ -147,6 +153,27 @@ from_go() { # PROGRAM PACKAGE@VERSION
     [ ! -x "build/heavy/$1" ] && command -v go >/dev/null || return 0
     GOBIN=$PWD/build/heavy GOFLAGS= timeout -k 5 900 go install -trimpath "$2" >/dev/null 2>&1 \
         || echo "setup: $1 could not be built from its Go module $2; tests with it are skipped" >&2
+}
+
+neighbours() {
+    # A root of its own, 0.5 GB: installed, such a daemon would take this machine's network over at its next boot.
+    local target=build/heavy/neighbours
+    [ ! -d "$target/usr" ] || return 0
+    needed=(mmdebstrap:/usr/bin/mmdebstrap)
+    debian_packages
+    if [ "$(id -u)" -ne 0 ] || ! command -v mmdebstrap >/dev/null; then
+        echo "setup: without root and mmdebstrap there are no real neighbours; tests with them are skipped" >&2
+        return 0
+    fi
+    rm -rf "$target.new"
+    if timeout -k 5 1500 mmdebstrap --quiet --skip=check/qemu --variant=minbase --include="$neighbour_packages" \
+        --dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+        --dpkgopt='path-exclude=/usr/share/doc/*' bookworm "$target.new" >/dev/null 2>&1; then
+        mv "$target.new" "$target"
+    else
+        rm -rf "$target.new"
+        echo "setup: mmdebstrap could not make $target; tests with real neighbours are skipped" >&2
+    fi
 }
 
 vlan_kernel() {

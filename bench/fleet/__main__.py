@@ -19,7 +19,7 @@ from bench.fleet.scenarios import SCENARIOS, Scenario, run_timed, with_reference
 
 OUTPUT = Path("build/fleet.json")
 HOLDS_S = (300, 600, 1800, 3600, 7200, 14400)
-CURVE = tuple(Scenario("day", "ip5-min10", 5, env=(("VPC_IPAMD_RELEASE_HOLD", str(hold_s)),)) for hold_s in HOLDS_S)
+CURVE = tuple(Scenario("day", "ip5-min10", 5, env=(("VPC_IPAMD_RELEASE_HOLD_SECONDS", str(hold_s)),)) for hold_s in HOLDS_S)
 """How many calls a hold window saves, and how many addresses it costs."""
 
 

@@ -10,7 +10,7 @@ from bench.fleet.buckets import is_mutating
 Row = Mapping[str, Any]
 
 WIDTH, HEIGHT, LEFT, TOP = 760, 340, 60, 30
-HOLD = "VPC_IPAMD_RELEASE_HOLD="
+HOLD = "VPC_IPAMD_RELEASE_HOLD_SECONDS="
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -49,7 +49,7 @@ def curve(rows: Sequence[Row]) -> str:
 
 
 def auto(rows: Sequence[Row]) -> str:
-    """WARM_TARGET=auto beside the two targets that it is compared with, as Markdown."""
+    """VPC_IPAMD_WARM_TARGET_MODE=auto beside the two targets that it is compared with, as Markdown."""
     lines = [
         "| trace | nodes | held: auto / WARM_ENI_TARGET=1 | ADDs that waited: auto / WARM_IP_TARGET=2 | held the line |",
         "|---|---|---|---|---|",

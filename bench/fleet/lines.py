@@ -1,4 +1,4 @@
-"""The lines that a scenario must hold (docs/fleet.md): pure functions of its figures."""
+"""The lines that a scenario must hold (docs/performance.md): pure functions of its figures."""
 
 from __future__ import annotations
 

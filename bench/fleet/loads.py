@@ -26,7 +26,7 @@ from ipamd.model.eni import InstanceLimits
 
 SEEDS = (1, 2, 3, 4, 5)
 RESIDENT_COUNT = 6
-MODES: Mapping[str, Mapping[str, str]] = {"reference": {}, "default": {}, "auto": {"WARM_TARGET": "auto"}}
+MODES: Mapping[str, Mapping[str, str]] = {"reference": {}, "default": {}, "auto": {"VPC_IPAMD_WARM_TARGET_MODE": "auto"}}
 
 Pods = Callable[[Random, InstanceLimits, float], Iterator[Pod]]
 
@@ -145,7 +145,7 @@ LOADS = (
 
 
 def line(load: Load, sums: Mapping[str, Sum]) -> str:
-    """One row of the table in docs/fleet.md."""
+    """One row of the table in docs/performance.md."""
     ours, theirs, auto = sums["default"], sums["reference"], sums["auto"]
     met, waits = "yes" if is_met(load, sums) else "no", f"{ours.unserved:,} / {theirs.unserved:,}"
     pods = "-"

@@ -1,6 +1,6 @@
 """One node of the fleet: the shipped pool over the shipped adapter, on the model of EC2, with pods that come and go.
 
-The room `pool` is made by `ipamd.bootstrap` as in the daemon; planner, executor, intents, call budget and retries are the ones
+The room `pool` is made by `ipamd.process.bootstrap` as in the daemon; planner, executor, intents, call budget and retries are the ones
 that ship. Left out: ADD and DEL beyond their changes in the datastore (wiring takes a millisecond, growth takes seconds), and
 what watches for other hands' changes. An ADD that finds no address waits until there is one, as it does in the daemon within its
 deadline, and counts as one for each deadline that it needed."""
@@ -17,24 +17,31 @@ from bench.fleet.measure import NO_WAIT_S, Measure
 from bench.fleet.outside import VirtualHost, empty_datastore
 from bench.fleet.traces import NodeTrace, Pod
 from bench.fleet.world import VirtualDemand, World
-from ipamd.adapters import Adapters
-from ipamd.bootstrap import compose_pool
 from ipamd.cloud import errors
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.core.agenda import NODE, Agenda
+from ipamd.core.agenda import NODE, Backoffs
 from ipamd.core.context import ServiceContext
-from ipamd.core.deadline import KeyLocks
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
+from ipamd.core.key_locks import KeyLocks
 from ipamd.datastore.open import OpenedDatastore, OpenOutcome, OpenReport
 from ipamd.model.address import Address
-from ipamd.model.attachment import Attachment, NetnsIdentity
+from ipamd.model.attachment import Attachment
+from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.errors import IpamError, PoolEmptyError
 from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, ContainerId, IfName
 from ipamd.node_info import NodeInfo
-from ipamd.ports import AwsNode, HostNetwork, Metadata, Spool, Wiring
+from ipamd.ports.aws_node import AwsNode
+from ipamd.ports.cloud import Metadata
+from ipamd.ports.datastore import Spool
+from ipamd.ports.kernel import HostNetwork, Wiring
+from ipamd.ports.leg_adoption import LegAdoption
+from ipamd.ports.packet_path import PacketPaths
+from ipamd.ports.process import NoConnections
+from ipamd.process.adapters import Adapters
+from ipamd.process.bootstrap import compose_pool
 from ipamd.rpc.cni import DEFAULT_DEADLINE_S
 from ipamd.sandbox.cooldown import SWEEP_QUIET_S, Cooldown
 from ipamd.settings import CloudConfig, CurrentSettings, Settings
@@ -99,9 +106,9 @@ class FleetNode:
             locks=KeyLocks(self._world),
             demand=self.demand,
             freeze=Freeze(clock=self._world, health=health, demand=self.demand),
-            agenda=Agenda(self._world, is_urgent=lambda: self.demand.waiting()[0] > 0),
+            agenda=Backoffs(self._world, is_urgent=lambda: self.demand.waiting()[0] > 0),
         )
-        self._cooldown = Cooldown(self._context, period_s=lambda: float(settings.pool.cooldown_s))
+        self._cooldown = Cooldown(self._context, connections=NoConnections(), period_s=lambda: float(settings.pool.cooldown_s))
         metadata = cast("Metadata", host)
         self._node_info = NodeInfo(metadata, datastore=self._datastore, clock=self._world)
         self._ec2 = VirtualEc2(model, index)
@@ -110,7 +117,9 @@ class FleetNode:
             health=health,
             opened=OpenedDatastore(self._datastore, INTACT),
             wiring=cast("Wiring", host),
+            adoption=cast("LegAdoption", None),
             hostnet=cast("HostNetwork", host),
+            paths=cast("PacketPaths", host),
             metadata=metadata,
             node_info=self._node_info,
             ec2=self._ec2,
@@ -127,7 +136,7 @@ class FleetNode:
             self._world.at(pod.arrives_s, lambda number=number, pod=pod: self._arrive(number, pod))  # type: ignore[misc]
 
     def _run(self) -> None:
-        """The pool's thread, from the start of the daemon on (`ipamd/cloud_loop.py`, `ipamd/lifecycle.py`)."""
+        """The pool's thread, from the start of the daemon on (`ipamd/process/cloud_loop.py`, `ipamd/process/lifecycle.py`)."""
         while True:
             try:
                 identity = self._node_info.learn_identity()
@@ -135,7 +144,7 @@ class FleetNode:
                 limits = self._ec2.instance_limits(identity.instance_type)
                 break
             except IpamError:
-                self._world.sleep(self._context.agenda.put_off(("first questions",), NODE))
+                self._world.sleep(self._context.agenda.back_off(("first questions",), NODE))
         self.pool.enis.routing.set_up_all()
         self.pool.maintainer.set_limits(limits, settings=self._settings.pool_settings(max_pods=self._trace.limits.max_pods))
         while True:

@@ -15,14 +15,14 @@ from typing import Any
 
 from bench.fleet.ec2 import Ec2Model, ModelEni
 from ipamd.datastore.disk import Disk
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.snapshot import Snapshot
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 
 LINK_WAIT_S = 20.0
 """How long the node waits for the link of an ENI that is being attached, as the kernel adapter does."""
@@ -56,9 +56,9 @@ class NoDisk(Disk):
         return 1
 
 
-def empty_datastore(clock: Clock) -> Datastore:
+def empty_datastore(clock: Clock) -> SqlDatastore:
     """Make the shipped datastore over no disk."""
-    return Datastore(NoDisk(), Snapshot({}, {}, {}, {}, {}), clock=clock)
+    return SqlDatastore(NoDisk(), Snapshot({}, {}, {}, {}, {}), clock=clock)
 
 
 class VirtualHost:

@@ -22,7 +22,7 @@ MODES: Mapping[str, Mapping[str, str]] = {
     "ip5-min10": {"WARM_IP_TARGET": "5", "MINIMUM_IP_TARGET": "10"},
     "ip2": {"WARM_IP_TARGET": "2"},
     "prefix": {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"},
-    "auto": {"WARM_TARGET": "auto"},
+    "auto": {"VPC_IPAMD_WARM_TARGET_MODE": "auto"},
 }
 """Targets, as the daemon's environment. The reference knows no `auto`: there it has its own default, WARM_ENI_TARGET=1."""
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from greenlet import getcurrent, greenlet
 
 from ipamd.core.demand import Demand
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -112,14 +112,14 @@ class VirtualDemand(Demand):
         if not self.waiting()[0]:
             self._world.sleep(timeout_s)
 
-    def take(self) -> None:
+    def take(self, *, is_demand: bool = True) -> None:
         """See the base class."""
-        self.served_count += 1
+        self.served_count += int(is_demand)
         self.trigger()
 
-    def join(self) -> int:
+    def join(self, *, is_demand: bool = True) -> int:
         """See the base class."""
-        generation = super().join()
+        generation = super().join(is_demand=is_demand)
         self.trigger()
         return generation
 

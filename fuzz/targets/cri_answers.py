@@ -41,6 +41,7 @@ class CriAnswers(Target):
         self._server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.max_send_message_length", 128 << 20)])
         handlers: dict[str, Any] = {
             "Version": grpc.unary_unary_rpc_method_handler(lambda _request, _context: blob(self._case["version"])),
+            "Status": grpc.unary_unary_rpc_method_handler(lambda _request, _context: blob(self._case.get("status", ""))),
             "ListPodSandbox": grpc.unary_unary_rpc_method_handler(lambda _request, _context: blob(self._case["list"])),
             "GetContainerEvents": grpc.unary_stream_rpc_method_handler(self._events),
         }
@@ -63,6 +64,7 @@ class CriAnswers(Target):
         return {
             "list": _perhaps_damaged(random, sandboxes.SerializeToString()),
             "version": _perhaps_damaged(random, version),
+            "status": _perhaps_damaged(random, _status(random).SerializeToString()),
             "events": [_perhaps_damaged(random, event) for event in events],
         }
 
@@ -72,6 +74,8 @@ class CriAnswers(Target):
             _judge_list(self._runtime.sandboxes(), blob(case["list"]))
         with contextlib.suppress(IpamError):
             self._runtime.info()
+        with contextlib.suppress(IpamError):
+            str(self._runtime.plugin_directories())
         if case["events"]:
             with contextlib.suppress(IpamError):
                 for event in itertools.islice(self._runtime.events(), EVENTS_READ_MAX):
@@ -106,6 +110,11 @@ def _sandbox(random: Random) -> cri_pb2.PodSandbox:
         state=random.choice((cri_pb2.SANDBOX_READY, cri_pb2.SANDBOX_NOTREADY)),
         annotations={random.choice(TEXTS): random.choice(TEXTS)} if random.random() < 0.3 else {},
     )
+
+
+def _status(random: Random) -> cri_pb2.StatusResponse:
+    config = random.choice(('{"cni": {"binDir": "/opt/cni/bin", "binDirs": ["/a", 5, "b"]}}', '{"cni": []}', "[" * 5000, "", "7"))
+    return cri_pb2.StatusResponse(info={random.choice(("config", "golang")): config})
 
 
 def _event(random: Random) -> cri_pb2.ContainerEventResponse:

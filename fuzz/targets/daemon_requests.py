@@ -16,7 +16,7 @@ UNEXPECTED = "vpc-ipamd met an unexpected error"
 CLEAN_REFUSALS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED,
                   grpc.StatusCode.UNIMPLEMENTED)  # fmt: skip
 INTROSPECTION = "/vpc_ipamd.v1.Introspection/"
-RPCS = ("GetStatus", "ListEnis", "ListAttachments", "GetHistory", "Audit", "Explain", "Nothing")
+RPCS = ("GetStatus", "ListEnis", "ListAttachments", "GetHistory", "Audit", "Explain", "Path", "Nothing")
 IDS = ("a", "x" * 200, "x" * 201, "", "-", "a/b", "\x1b[2J", "\u00e4", "10.0.0.20", "eni-2", "%s", "\ufeff", "a\n")
 IFNAMES = ("eth0", "eth0", "eth0", "eth1", "", ".", "e%d", "e" * 16, "a b", "\x7f", "\u00e4", "lo", "\u2028")
 NETNS = (*NAMESPACES, "/run/netns/none", "", "relative", "/" + "n" * 5000, "/a\x00b", "/\x1b[1m")

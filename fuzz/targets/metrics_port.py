@@ -13,7 +13,7 @@ from random import Random
 from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated, noise
 from fuzz.target import Case, Target, Violation, blob
-from ipamd import metrics
+from ipamd.metrics import page as metrics
 
 LINGER = struct.pack("ii", 1, 0)
 READ_S = 0.05

@@ -18,26 +18,29 @@ from fuzz import json_text
 from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated, noise
 from fuzz.target import Case, Target, Violation, blob
-from ipamd import history
-from ipamd.adapters import load_network
 from ipamd.core.freeze import Freeze
-from ipamd.datastore.spool import Spool
-from ipamd.host import conflist, plugins
+from ipamd.datastore.spool import SpoolDirectory
+from ipamd.history import encoding, reading, segments
+from ipamd.host import conflist, plugin_bundle
+from ipamd.host.first_conflist import first_conflist
 from ipamd.host.freeze_files import OPERATOR_NAME, DrainHookFile, OperatorFreeze
+from ipamd.host.plugin_chain import PluginChain
 from ipamd.ipamctl.main import main as ipamctl
-from ipamd.kernel import messages, other_software, uapi
-from ipamd.kernel.host_events import NEW_GENERATION, host_events
+from ipamd.kernel import messages, nft_chains, uapi
+from ipamd.kernel.host_events import host_events
 from ipamd.kernel.netlink import attribute
 from ipamd.kernel.nft import Nftables
+from ipamd.kernel.notice_socket import NEW_GENERATION
 from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.aws_node import parse_checkpoint, render_checkpoint
-from ipamd.model.cniresult import parse_versions
-from ipamd.model.errors import IpamError, WiringError
-from ipamd.model.family import IPV4, IPV6
-from ipamd.model.kernel import HostChange, RoutingDifference
+from ipamd.model.chain_versions import parse_versions
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
+from ipamd.model.errors import ChainedPluginMissingError, IpamError
+from ipamd.model.kernel import HostChange
 from ipamd.model.words import printable
 from ipamd.pb import cni_pb2
-from ipamd.settings import DaemonConfig, NetworkConfig, Settings, SubnetsConfig, TakeoverConfig
+from ipamd.process.adapters import load_network
+from ipamd.settings import DaemonConfig, Settings, SubnetsConfig, TakeoverConfig
 from ipamd.settings.loading import load
 from tests.fakes.clock import FakeClock
 
@@ -68,6 +71,12 @@ RULESET = {"nftables": [
 ]}  # fmt: skip
 RECORD = {"at": "2026-01-01T00:00:00.000Z", "event": "attached", "container_id": "5a" * 32, "address": "10.0.0.20", "pod": "ns/pod",
           "count": 2, "code": 11, "since": "2026-01-01T00:00:00Z", "detail": "d"}  # fmt: skip
+CHART_VALUES = """
+image: {tag: v1.20.0}
+env: {WARM_IP_TARGET: "5", ENABLE_PREFIX_DELEGATION: "true"}
+eniConfig: {create: true, region: us-west-2, subnets: {a: {id: subnet-1, securityGroups: [sg-1]}}}
+nodeAgent: {enabled: false}
+"""
 ENICONFIG = """apiVersion: crd.k8s.amazonaws.com/v1alpha1
 kind: ENIConfig
 metadata: {name: us-west-2a}
@@ -90,6 +99,8 @@ BOOT_ID = "b0"
 DEL = cni_pb2.ExecRequest(verb="DEL", container_id="5a" * 32, ifname="eth0", config=b"{}").SerializeToString()
 NOTE = {"version": [1, 2], "next": [3, 4], "exporting": True, "seen": [BOOT_ID, 1.5, "it wrote its file", [1, 2]]}
 CONFLIST = {"cniVersion": "1.0.0", "name": "aws-cni", "plugins": [{"type": "aws-cni"}]}
+APPENDED = {"cniVersion": "1.0.0", "name": "vpc-ipamd", "plugins": [{"type": "vpc-cni"}, {"type": "mesh-cni"}]}
+MULTUS = {"cniVersion": "0.3.1", "name": "multus", "type": "multus", "capabilities": {"mac": True}, "delegates": [APPENDED]}
 
 SEEDS: Mapping[str, tuple[object, ...]] = {
     "settings": (SETTINGS,),
@@ -97,7 +108,9 @@ SEEDS: Mapping[str, tuple[object, ...]] = {
     "checkpoint": ({"version": "vpc-cni-ipam/1", "allocations": [ENTRY, ENTRY | {"containerID": "b", "ipv4": "10.0.0.21"}]},),
     "note": (NOTE,),
     "other_conflist": (CONFLIST,),
-    "conflist": (CONFLIST,),
+    "conflist": (CONFLIST, APPENDED),
+    "first_conflist": (MULTUS, MULTUS | {"clusterNetwork": "vpc-ipamd"}, APPENDED),
+    "plugin_chain": (CONFLIST, APPENDED),
     "history": (json.dumps(RECORD) + "\n" + json.dumps(RECORD | {"event": "refused"}) + "\n",),
     "operator_freeze": ({"boot_id": BOOT_ID, "reason": "r", "since_at": "2026-01-01T00:00:00+00:00"},),
     "drain_hook": ("a drain hook's reason\n",),
@@ -105,6 +118,7 @@ SEEDS: Mapping[str, tuple[object, ...]] = {
     "plugin_list": (f"{'5a' * 32}  portmap\n{'5b' * 32}  bandwidth\n",),
     "plugin_versions": ({"cniVersion": "1.1.0", "supportedVersions": ["0.3.1", "0.4.0", "1.0.0"]},),
     "eniconfig": (ENICONFIG * 2, '{"kind": "List", "items": []}'),
+    "chart_values": (CHART_VALUES,),
     "nftables": (RULESET,),
     "link": (b"eni0123\0vpc-ipamd/1 " + b"5a" * 32 + b" eth0 10.0.0.20\0veth", b"eth1\0\0"),
     "nft_process": (b"kube-proxy", b"nft\x1b[1m"),
@@ -176,13 +190,29 @@ class NodeFiles(Target):
         if conflist.difference(settings):
             raise Violation("written", "what was written is not what is there")
 
+    def _first_conflist(self, path: Path, _: bytes) -> None:
+        first = self._root / "net.d" / "00-first.conf"
+        ours = conflist.ConflistFile(Settings(daemon=DaemonConfig(conflist_path=first.with_name("10-ours.conflist"))))
+        ours.write(SUPPORTED_VERSIONS)
+        path.replace(first)
+        str(first_conflist(ours.path, [ours.own_part(SUPPORTED_VERSIONS)]))
+
+    def _plugin_chain(self, path: Path, _: bytes) -> None:
+        directory, binaries = self._root / "chain.d", self._root / "binaries"
+        directory.mkdir(exist_ok=True)
+        binaries.mkdir(exist_ok=True)
+        (binaries / "vpc-cni").touch(mode=0o755)
+        path.replace(directory / "10-ours.conflist")
+        with contextlib.suppress(ChainedPluginMissingError):
+            PluginChain(directory).require_plugins([str(binaries)])
+
     def _history(self, path: Path, _: bytes) -> None:
         directory = self._root / "history"
         directory.mkdir(exist_ok=True)
-        path.rename(directory / f"{history.KINDS[0]}-00000001.jsonl")
-        found = history.read(directory, "ns/pod").records + history.read_since(directory, self._clock.now()).records
+        path.rename(directory / f"{segments.KINDS[0]}-00000001.jsonl")
+        found = reading.read(directory, "ns/pod").records + reading.read_since(directory, self._clock.now()).records
         for record in found:
-            if history.decode(history.encode(record)) is None:
+            if encoding.decode(encoding.encode(record)) is None:
                 raise Violation("written", f"a record that was read cannot be read again: {record}")
 
     def _operator_freeze(self, path: Path, _: bytes) -> None:
@@ -194,7 +224,7 @@ class NodeFiles(Target):
 
     def _drain_hook(self, path: Path, _: bytes) -> None:
         freeze = self._freeze()
-        DrainHookFile(freeze, path=path).look()
+        DrainHookFile(freeze, path=path).check()
         for one in freeze.in_force():
             _printed(one.reason)
 
@@ -202,14 +232,14 @@ class NodeFiles(Target):
         directory = self._root / "spool"
         directory.mkdir(exist_ok=True)
         path.rename(directory / "del-1-1000000")
-        with Spool(self._root, clock=self._clock).replay() as entries:
+        with SpoolDirectory(self._root, clock=self._clock).replay() as entries:
             for entry in entries:
                 _printed(str(entry.key))
                 entry.done()
         shutil.rmtree(self._root / "spool-bad", ignore_errors=True)
 
     def _plugin_list(self, path: Path, _: bytes) -> None:
-        plugins._read_list(path)
+        plugin_bundle._read_list(path)
 
     def _plugin_versions(self, _: Path, content: bytes) -> None:
         with contextlib.suppress(ValueError):
@@ -224,15 +254,17 @@ class NodeFiles(Target):
             path.write_text(out.getvalue())
             load_network(SubnetsConfig(custom_networking=True, network_file=path))
 
+    def _chart_values(self, path: Path, _: bytes) -> None:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            ipamctl(["convert-values", str(path)])
+        _printed(out.getvalue() + err.getvalue())
+
     def _nftables(self, _: Path, content: bytes) -> None:
         nft = Nftables(cast("Any", None))
         nft.run = lambda *_args, **_named: content.decode("utf-8", "replace")  # type: ignore[method-assign]
-        host = SimpleNamespace(netfilter=lambda: (_ for _ in ()).throw(WiringError("no kernel here")))
-        others = other_software.OtherSoftware(cast("Any", host), nft, veth_prefix=NetworkConfig().veth_prefix)
-        others._legacy = cast("Any", {family.nft: SimpleNamespace(read=list) for family in (IPV4, IPV6)})
-        found: list[RoutingDifference] = others.find("eth0")
-        for one in found:
-            _printed(f"{one.what} {one.mend}")
+        for chain in nft_chains.read_chains(nft.query("list chains")):
+            _printed(str(chain))
 
     def _link(self, _: Path, content: bytes) -> None:
         """What others choose in the kernel's announcement of a link: its name, alias and kind."""

@@ -15,8 +15,8 @@ from random import Random
 from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated
 from fuzz.target import Case, Target, Violation, blob
+from ipamd.http.port import REQUEST
 from ipamd.ipamctl.page import Answers
-from ipamd.metrics_port import REQUEST
 
 TOKEN = b"0123456789abcdef0123456789abcdef"
 SECRET = b'{"who":"may read this"}'

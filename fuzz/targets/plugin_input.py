@@ -14,8 +14,8 @@ from fuzz.target import Case, Target, Violation, blob
 from ipamd.pb import cni_pb2
 
 RESULT = b'{"cniVersion":"1.0.0","ips":[]}'
-AWAY_SOCKETS = ("absent", "full", errno.ECONNREFUSED, errno.ENOENT)
-UNSAFE_SOCKETS = ("file", "link", "stranger", errno.EACCES, errno.EMFILE)
+AWAY_SOCKETS = ("absent", "full", errno.ECONNREFUSED, errno.ENOENT, errno.EMFILE)
+UNSAFE_SOCKETS = ("file", "link", "stranger", errno.EACCES, errno.ENOTSOCK)
 SPOOLS = ("good", "good", "full", "locked", f"open_lock:{errno.ELOOP}", f"create:{errno.ENOSPC}", f"write:{errno.ENOSPC}",
           f"sync:{errno.EIO}", f"rename:{errno.EIO}", f"make_directory:{errno.ENOTDIR}")  # fmt: skip
 GREETING = b"".join(frames.greeting())

@@ -20,29 +20,19 @@ from fuzz import json_text
 from fuzz.log_sink import LogSink
 from fuzz.mutation import mutated, noise
 from fuzz.target import Case, Target, Violation, blob
-from ipamd.branch.facts import KubeletFacts
-from ipamd.model.attachment import AttachRequest, SandboxNames
-from ipamd.model.branch import (
-    ANNOTATIONS_READ,
-    CONFIG_SOURCE,
-    KERNELS_TABLES,
-    MARK,
-    POD_ANNOTATIONS,
-    POD_ENI,
-    TABLE_BASE,
-    BranchEni,
-    PodFacts,
-    Way,
-    Wish,
-    decide,
-    parse_pod_eni,
-    read_annotations,
-)
-from ipamd.model.errors import BranchAnnotationError, IpamError
+from ipamd.model.cni_request import AttachRequest, SandboxNames
+from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import parse_key
+from ipamd.model.kernel_numbers import TABLE_BASE
+from ipamd.model.legs.branch_eni import KERNELS_TABLES, BranchEni, parse_pod_eni
+from ipamd.model.legs.branch_errors import BranchAnnotationError
+from ipamd.model.legs.branch_requirement import AttachMode, choose_attach_mode
+from ipamd.model.pod_annotations import ANNOTATIONS_READ, CONFIG_SOURCE, MARK, POD_ANNOTATIONS, POD_ENI
+from ipamd.model.pod_facts import GroupRequirement, PodFacts, read_annotations
 from ipamd.pb import cni_pb2, pods_pb2
-from ipamd.rpc.cni import decode_attach
+from ipamd.rpc.envelope import decode_attach
+from ipamd.sandbox.legs.pod_facts import KubeletFacts
 
 NAMES = SandboxNames("default", "web-0", "uid-1")
 ANSWER_S = 5.0
@@ -119,7 +109,7 @@ class PodFactsTarget(Target):
         pod = pods_pb2.Pod(metadata=pods_pb2.ObjectMeta(name="web-0", namespace="default", uid=NAMES.pod_uid))
         self._pod = pods_pb2.GetPodResponse(pod=pod.SerializeToString()).SerializeToString()
         request = AttachRequest(parse_key("c", "eth0"), "/run/netns/c", "vpc-ipamd", "1.0.0", "digest", NAMES)
-        if self._kubelet.facts(request, timeout_s=ANSWER_S).wish is not Wish.NO:
+        if self._kubelet.facts(request, timeout_s=ANSWER_S).wish is not GroupRequirement.NO:
             raise Violation("unanswered", "a good answer is not read any more")
 
     def close(self) -> None:
@@ -135,13 +125,13 @@ def _told(config: bytes) -> dict[str, str] | None:
 
 
 def _judge_way(facts: PodFacts, *, wants: bool, has_annotation: bool) -> None:
-    decision = decide(facts)
-    if wants and decision.way is Way.POOL:
-        raise Violation("pool address", f"a pod that must have groups would get one: {facts.why}")
-    if decision.way is Way.BRANCH and not has_annotation:
+    decision = choose_attach_mode(facts)
+    if wants and decision.mode is AttachMode.POOL:
+        raise Violation("pool address", f"a pod that must have groups would get one: {facts.reason}")
+    if decision.mode is AttachMode.BRANCH and not has_annotation:
         raise Violation("no branch", "a branch ENI is attached that nobody named")
-    if not (decision.why + decision.advice).isprintable():
-        raise Violation("unsafe text", repr(decision.why))
+    if not (decision.reason + decision.advice).isprintable():
+        raise Violation("unsafe text", repr(decision.reason))
 
 
 def _judge(branch: BranchEni, family: Family) -> None:

@@ -1,7 +1,7 @@
 """Convert EC2's answers into values of the model. Guards I6: the primary address is never among those for sandboxes.
 
-Nothing is guessed: an answer that lacks a field is an error, not an empty value (I11). In a list of ENIs one entry that cannot be read
-stays in the list with its problem: it takes a place on the instance, and nothing is concluded about it. Pure.
+Nothing is guessed: a missing field is an error, not an empty value (I11). In a list of ENIs an interface that cannot be read stays in
+the list with its problem, because it takes a place on the instance; nothing is concluded about it. Pure.
 """
 
 from __future__ import annotations
@@ -13,107 +13,139 @@ from typing import Any
 
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
-from ipamd.model.family import IPV4, Family, IpAddress
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.subnets import DescribedSubnet
+from ipamd.model.words import printable
+
+OPERATOR_MAX = 80
+"""Longest name of a service, in characters. Ours: names such as eks.amazonaws.com have about 20."""
 
 log = logging.getLogger(__name__)
 
 
-def described_eni(entry: Mapping[str, Any], family: Family = IPV4) -> DescribedEni:
+def described_eni(interface: Mapping[str, Any], family: Family = IPV4) -> DescribedEni:
     """Read one NetworkInterface of Create or Describe; `family`: of the pool.
 
-    An ENI without IPv4 address (EFA-only, IPv6-only) has none and is no error; one that lists others must name its primary address.
+    An ENI without IPv4 address (EFA-only, IPv6-only) is no error, but an ENI with secondary addresses must name its primary one.
     Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/create-efa.html; amazon-vpc-cni-k8s issues 3122 and 3681.
-    Raises: CloudError if it names no ID, MAC or subnet, or an address is malformed.
+    Raises: CloudError if ID, MAC or subnet are missing, or an address is malformed.
     """
     try:
-        primary, secondary = _addresses(entry)
-        of_ipv6 = {key: entry.get(key) or () for key in ("Ipv6Addresses", "Ipv6Prefixes")}
-        prefixes = of_ipv6["Ipv6Prefixes"] if family.is_sparse else entry.get("Ipv4Prefixes") or ()
-        attachment, told = entry.get("Attachment") or {}, entry.get("ConnectionTrackingConfiguration") or {}
+        primary, secondary = _addresses(interface)
+        ipv6_addresses = interface.get("Ipv6Addresses") or ()
+        attachment = interface.get("Attachment") or {}
         return DescribedEni(
-            eni_id=EniId(entry["NetworkInterfaceId"]),
-            mac=MacAddress(entry["MacAddress"].lower()),
-            subnet_id=SubnetId(entry["SubnetId"]),
+            eni_id=EniId(interface["NetworkInterfaceId"]),
+            mac=MacAddress(interface["MacAddress"].lower()),
+            subnet_id=SubnetId(interface["SubnetId"]),
             primary_address=primary,
             secondary_addresses=frozenset() if family.is_sparse else secondary,
-            prefixes=frozenset(family.prefix(item["Ipv6Prefix" if family.is_sparse else "Ipv4Prefix"]) for item in prefixes),
-            has_ipv6=any(of_ipv6.values()),
-            ipv6_addresses=frozenset(IPv6Address(item["Ipv6Address"]) for item in of_ipv6["Ipv6Addresses"]),
-            status=entry.get("Status", "available"),
-            interface_type=entry.get("InterfaceType", "interface"),
-            description=entry.get("Description", ""),
-            tags={tag["Key"]: tag.get("Value", "") for tag in entry.get("TagSet") or ()},
+            prefixes=_prefixes(interface, family),
+            has_ipv6=bool(ipv6_addresses or interface.get("Ipv6Prefixes")),
+            ipv6_addresses=frozenset(IPv6Address(item["Ipv6Address"]) for item in ipv6_addresses),
+            status=interface.get("Status", "available"),
+            interface_type=interface.get("InterfaceType", "interface"),
+            description=interface.get("Description", ""),
+            tags=_tags(interface.get("TagSet")),
             attachment_id=attachment.get("AttachmentId", ""),
             attachment_status=attachment.get("Status", ""),
             instance_id=attachment.get("InstanceId", ""),
             device_index=attachment.get("DeviceIndex", -1),
             network_card=attachment.get("NetworkCardIndex", 0),
             delete_on_termination=attachment.get("DeleteOnTermination", False),
-            security_group_ids=tuple(sorted(group["GroupId"] for group in entry.get("Groups") or ())),
-            connection_tracking=tuple(sorted((name, int(told[name])) for name in told)),
+            security_group_ids=tuple(sorted(group["GroupId"] for group in interface.get("Groups") or ())),
+            connection_tracking=_connection_tracking(interface),
+            operator=_operator(interface),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as exc:
-        raise incomplete(f"ENI {entry.get('NetworkInterfaceId', '(no ID)')}", exc) from exc
+        raise incomplete(f"ENI {interface.get('NetworkInterfaceId', '(no ID)')}", exc) from exc
 
 
-def described_enis(entries: Iterable[Mapping[str, Any]], family: Family = IPV4) -> list[DescribedEni]:
-    """Read the NetworkInterfaces of a Describe of one instance; an entry that cannot be read has a `problem`. Raises: nothing."""
-    found = []
-    for entry in entries:
+def described_enis(interfaces: Iterable[Mapping[str, Any]], family: Family = IPV4) -> list[DescribedEni]:
+    """Read the NetworkInterfaces of a Describe of one instance; one that cannot be read has a `problem`. Raises: nothing."""
+    enis = []
+    for interface in interfaces:
         try:
-            found.append(described_eni(entry, family))
+            enis.append(described_eni(interface, family))
         except CloudError as error:
-            log.warning("an entry cannot be read api=DescribeNetworkInterfaces error=%s", error)
-            found.append(_unreadable(entry, error))
-    return found
+            log.warning("unreadable entry api=DescribeNetworkInterfaces error=%s", error)
+            enis.append(_unreadable(interface, error))
+    return enis
 
 
-def described_subnet(entry: Mapping[str, Any]) -> DescribedSubnet:
-    """Read one Subnet of Describe. Raises: CloudError if it names no ID, CIDR, zone, VPC or count."""
+def described_subnet(subnet: Mapping[str, Any]) -> DescribedSubnet:
+    """Read one Subnet of Describe. Raises: CloudError if ID, CIDR, zone, VPC or count are missing."""
     try:
         return DescribedSubnet(
-            subnet_id=SubnetId(entry["SubnetId"]),
-            cidr=IPv4Network(entry["CidrBlock"]),
-            availability_zone=entry["AvailabilityZone"],
-            vpc_id=entry["VpcId"],
-            free_count=int(entry["AvailableIpAddressCount"]),
-            tags={tag["Key"]: tag.get("Value", "") for tag in entry.get("Tags") or ()},
-            has_ipv6=bool(entry.get("Ipv6CidrBlockAssociationSet")),
+            subnet_id=SubnetId(subnet["SubnetId"]),
+            cidr=IPv4Network(subnet["CidrBlock"]),
+            availability_zone=subnet["AvailabilityZone"],
+            vpc_id=subnet["VpcId"],
+            free_count=int(subnet["AvailableIpAddressCount"]),
+            tags=_tags(subnet.get("Tags")),
+            has_ipv6=bool(subnet.get("Ipv6CidrBlockAssociationSet")),
         )
     except (KeyError, ValueError, TypeError, AttributeError) as exc:
-        raise incomplete(f"subnet {entry.get('SubnetId', '(no ID)')}", exc) from exc
+        raise incomplete(f"subnet {subnet.get('SubnetId', '(no ID)')}", exc) from exc
 
 
-def described_subnets(entries: Iterable[Mapping[str, Any]]) -> list[DescribedSubnet]:
+def described_subnets(listed: Iterable[Mapping[str, Any]]) -> list[DescribedSubnet]:
     """Read the Subnets of a Describe; one that cannot be read (an IPv6-only one has no CIDR) is left out. Raises: nothing."""
-    found = []
-    for entry in entries:
+    subnets = []
+    for subnet in listed:
         try:
-            found.append(described_subnet(entry))
+            subnets.append(described_subnet(subnet))
         except CloudError as error:
-            log.info("an entry is left out api=DescribeSubnets error=%s", error)
-    return found
+            log.info("unreadable entry left out api=DescribeSubnets error=%s", error)
+    return subnets
 
 
-def _unreadable(entry: Mapping[str, Any], error: CloudError) -> DescribedEni:
-    """Keep what can be read of an entry: who it is and which place it takes."""
-    attachment = entry.get("Attachment")
-    place = attachment if isinstance(attachment, Mapping) else {}
+def _unreadable(interface: Mapping[str, Any], error: CloudError) -> DescribedEni:
+    """Read only the identity of an interface and its place on the instance."""
+    place = interface.get("Attachment")
+    if not isinstance(place, Mapping):
+        place = {}
     return DescribedEni(
-        eni_id=EniId(str(entry.get("NetworkInterfaceId") or "")),
-        mac=MacAddress(str(entry.get("MacAddress") or "").lower()),
-        subnet_id=SubnetId(str(entry.get("SubnetId") or "")),
+        eni_id=EniId(str(interface.get("NetworkInterfaceId") or "")),
+        mac=MacAddress(str(interface.get("MacAddress") or "").lower()),
+        subnet_id=SubnetId(str(interface.get("SubnetId") or "")),
         primary_address=None,
-        interface_type=str(entry.get("InterfaceType") or "interface"),
+        interface_type=str(interface.get("InterfaceType") or "interface"),
         attachment_id=str(place.get("AttachmentId") or ""),
         attachment_status=str(place.get("Status") or ""),
         instance_id=str(place.get("InstanceId") or ""),
         device_index=_index(place.get("DeviceIndex"), unknown=-1),
         network_card=_index(place.get("NetworkCardIndex"), unknown=0),
+        operator=_operator(interface),
         problem=f"{error.details or error.message}",
     )
+
+
+def _prefixes(interface: Mapping[str, Any], family: Family) -> frozenset[IpNetwork]:
+    """Read the delegated prefixes of the pool's family."""
+    if family.is_sparse:
+        return frozenset(family.prefix(item["Ipv6Prefix"]) for item in interface.get("Ipv6Prefixes") or ())
+    return frozenset(family.prefix(item["Ipv4Prefix"]) for item in interface.get("Ipv4Prefixes") or ())
+
+
+def _tags(entries: Iterable[Mapping[str, str]] | None) -> dict[str, str]:
+    return {tag["Key"]: tag.get("Value", "") for tag in entries or ()}
+
+
+def _connection_tracking(interface: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Read the timeouts of connection tracking, in seconds by name."""
+    timeouts = interface.get("ConnectionTrackingConfiguration") or {}
+    return tuple(sorted((name, int(timeouts[name])) for name in timeouts))
+
+
+def _operator(interface: Mapping[str, Any]) -> str:
+    """Return the service that manages an ENI, "" if none does; "an AWS service" if EC2 does not name it."""
+    operator = interface.get("Operator")
+    if not isinstance(operator, Mapping) or not operator.get("Managed"):
+        return ""
+    return printable(str(operator.get("Principal") or "an AWS service"), most=OPERATOR_MAX)
 
 
 def _index(value: object, *, unknown: int) -> int:
@@ -122,21 +154,18 @@ def _index(value: object, *, unknown: int) -> int:
 
 def incomplete(subject: str, cause: object) -> CloudError:
     """Return the error for an answer that lacks a required field."""
-    return CloudError(
-        f"EC2's answer about {subject} is incomplete",
-        details=f"{cause!r} is missing or malformed; nothing was concluded from it; check AWS_EC2_ENDPOINT if it is set",
-    )
+    return failure(CloudError, FailureCode.EC2_ANSWER_INCOMPLETE, subject=subject, part=repr(cause))
 
 
-def _addresses(entry: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IpAddress]]:
+def _addresses(interface: Mapping[str, Any]) -> tuple[IPv4Address | None, frozenset[IpAddress]]:
     """Separate the primary address from the others, by the ENI's own field and by the flag on each address."""
-    listed = entry.get("PrivateIpAddresses") or ()
+    listed = interface.get("PrivateIpAddresses") or ()
     flagged = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}
-    named = entry.get("PrivateIpAddress")
+    named = interface.get("PrivateIpAddress")
     if not named and not flagged:
-        if listed or entry.get("Ipv4Prefixes"):
+        if listed or interface.get("Ipv4Prefixes"):
             raise KeyError("PrivateIpAddress")  # any of them might be the primary one
         return None, frozenset()
     primary = IPv4Address(named) if named else min(flagged)
-    every = {IPv4Address(item["PrivateIpAddress"]) for item in listed}
-    return primary, frozenset(every - flagged - {primary})
+    addresses = {IPv4Address(item["PrivateIpAddress"]) for item in listed}
+    return primary, frozenset(addresses - flagged - {primary})

@@ -1,10 +1,10 @@
-"""HTTP answers bounded in bytes and in time, headers included, for whoever reads them: metadata, EC2, credentials.
+"""HTTP answers bounded in bytes and in time, headers included, for all readers: metadata, EC2, credentials.
 
-A read timeout bounds each read, so a peer that sends a byte a second is never late, and a body without an end fills the memory. Here
-the socket's timeout, which is that of one read, bounds the whole answer, and so does a number of bytes. It is done where every
-answer passes: `http.client` makes its response from the socket, and botocore's connections (through urllib3) do the same, also
-those that fetch credentials from metadata, a container endpoint or STS.
-Rejected: botocore's event `before-send`, whose handler may send the request itself: the fetchers of credentials raise no event.
+A read timeout bounds each read only, so a peer may send one byte a second for ever, and an endless body fills the memory. Here the
+socket's timeout bounds the whole answer, and so does a number of bytes. That is done in the response class of `http.client`, which
+every reader uses: ours, and botocore's connections (through urllib3), including those that fetch credentials from metadata, a
+container endpoint or STS.
+Rejected: botocore's event `before-send`, because the fetchers of credentials do not raise it.
 Source: https://docs.python.org/3/library/http.client.html; CPython's Lib/http/client.py, HTTPConnection.response_class.
 """
 
@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 ANSWER_S = 60.0
-"""For a socket without a timeout of its own. Ours; every caller here sets one."""
+"""Bound for a socket without a timeout. Ours; every caller here sets one."""
 
 AWS_BYTES_MAX = 8 << 20
 """Ours: the largest answer, all ENIs of an instance of the largest type (64 ENIs x 50 addresses), has 1 to 2 MiB."""
@@ -26,24 +26,23 @@ AWS_BYTES_MAX = 8 << 20
 METADATA_BYTES_MAX = 1 << 18
 """Ours: the largest leaf, the addresses of one ENI, has 1 KiB; the identity document 500 bytes."""
 
-
 _log = logging.getLogger(__name__)
 
 
 class AnswerLimitError(OSError):
-    """An answer was given up. An OSError, because that is what every reader of a socket is ready for."""
+    """Reading an answer was given up. An OSError, because every reader of a socket handles that."""
 
 
 class AnswerTooLongError(AnswerLimitError):
-    """It has more bytes than any honest one."""
+    """The answer has more bytes than any genuine one."""
 
 
 class AnswerTooSlowError(AnswerLimitError, TimeoutError):
-    """It came, but it had not ended in time."""
+    """The answer began, but did not end in time."""
 
 
 class BoundedResponse(http.client.HTTPResponse):
-    """An answer of at most `BYTES_MAX`, headers included, that ends within the socket's timeout from the first look at it."""
+    """An answer of at most `BYTES_MAX` bytes, headers included. It must end within the socket's timeout after it was made."""
 
     BYTES_MAX = AWS_BYTES_MAX
 
@@ -59,7 +58,7 @@ class MetadataResponse(BoundedResponse):
 
 
 class _BoundedBuffer(io.BufferedReader):
-    """Refuses to read what was only announced: `read` takes the memory for all of it before the first byte."""
+    """Refuses announced sizes above the bound, because `read` allocates memory for all of it before the first byte."""
 
     def __init__(self, raw: _BoundedReader, bytes_max: int) -> None:
         super().__init__(raw)
@@ -67,7 +66,7 @@ class _BoundedBuffer(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read as much. Raises: AnswerTooLongError for more than a whole answer may have."""
-        if size is not None and not -1 <= size <= self._bytes_max:  # http.client passes on what a chunk says, negative or not
+        if size is not None and not -1 <= size <= self._bytes_max:  # a chunk's size comes unchecked, and may be negative
             raise AnswerTooLongError(f"the answer announces {size} bytes, over {self._bytes_max}")
         return super().read(size)
 
@@ -96,26 +95,28 @@ class _BoundedReader(io.RawIOBase):
             count = self._raw.readinto(buffer)
         except TimeoutError as error:
             if self._left == self._bytes_max:
-                raise  # nothing came: the reader has its own words for that
+                raise  # nothing was received: the reader's own timeout error fits
             raise self._too_slow() from error
         if count:
             self._left -= count
             if self._left < 0:
-                raise self._told(AnswerTooLongError(f"the answer was given up after {self._bytes_max} bytes"))
-        return int(count) if count is not None else None
+                raise self._logged(AnswerTooLongError(f"the answer was given up after {self._bytes_max} bytes"))
+        if count is None:
+            return None
+        return int(count)
 
     def close(self) -> None:
-        """Let go of the socket; idempotent."""
+        """Release the socket; idempotent."""
         self._raw.close()
         super().close()
 
     def _too_slow(self) -> AnswerLimitError:
-        came = self._bytes_max - self._left
-        return self._told(AnswerTooSlowError(f"the answer had not ended after {self._total_s:g} s ({came} bytes came)"))
+        byte_count = self._bytes_max - self._left
+        return self._logged(AnswerTooSlowError(f"the answer had not ended after {self._total_s:g} s ({byte_count} bytes came)"))
 
-    def _told(self, error: AnswerLimitError) -> AnswerLimitError:
-        """Log it here: botocore's search for credentials goes on to the next provider and says nothing."""
-        _log.warning("an HTTP answer is given up peer=%s error=%s", _peer(self._sock), error)
+    def _logged(self, error: AnswerLimitError) -> AnswerLimitError:
+        """Log the error here, because botocore's search for credentials ignores it and tries the next provider."""
+        _log.warning("HTTP answer given up peer=%s error=%s", _peer(self._sock), error)
         return error
 
 
@@ -135,7 +136,7 @@ def bound_botocore() -> None:
 
 
 def broken_bound(error: BaseException) -> AnswerLimitError | None:
-    """Find the bound behind an exception of a library that has wrapped it; None if there is none."""
+    """Find an AnswerLimitError among the causes of a library's exception; None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, AnswerLimitError):

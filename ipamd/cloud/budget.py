@@ -1,4 +1,4 @@
-"""How often this node may call each EC2 API: one token bucket per API, slowed down when EC2 throttles (I13).
+"""Limit how often this node calls each EC2 API: one token bucket per API, slowed down when EC2 throttles (I13).
 
 EC2's limits apply to the whole account, so a node starts low and adapts: a fixed increase on success, half the rate on a throttled
 answer. As at EC2 each API has its own bucket, so one throttled API does not stop the others. Rejected: one bucket for all calls,
@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable
 
 from ipamd.model.errors import ThrottledError
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.record import dataclass
 
 # How fast one API may be called. Rates in calls per second.
@@ -31,7 +32,7 @@ FLOOR_PER_S = 0.05
 
 PAUSE_SHARE = 0.15
 """While throttling lasts, the pause until the next call is at most this part of the time that it has lasted, or that of half
-of the full rate, and jitter. Ours, from the fleet simulation (docs/fleet.md): many nodes that share EC2's bucket then take
+of the full rate, and jitter. Ours, from the fleet simulation (docs/performance.md): many nodes that share EC2's bucket then take
 every token that it refills, whether it serves all of them in twenty seconds or in twenty minutes, and the last one comes late
 by a part of that only. Halving alone lets 150 nodes pause for 16 s where EC2 needs 20 s for all of them."""
 
@@ -40,8 +41,8 @@ EPISODE_S = 150.0
 budget (20 s and its jitter) together."""
 
 JITTER_S = 5.0
-"""A wait is lengthened by up to as much again, but by no more than this: nodes that were refused together do not come back
-together, and tokens are not saved up meanwhile."""
+"""A wait is lengthened by a random time of up to its own length, at most this: nodes that were refused together do not retry together,
+and few tokens collect meanwhile."""
 
 STEP_PER_S = 0.1
 """Added by each success. Ours: about ten successful calls lead from the lowest rate back to the highest."""
@@ -65,7 +66,7 @@ class CallBudget:
         self._buckets: dict[str, _Bucket] = {}
 
     def reserve(self, api: str) -> float:
-        """Take a token of an API, if necessary one that is still to come.
+        """Take a token of an API, if necessary in advance.
 
         Returns: seconds that the caller must sleep first (0 if a token was there), jittered upwards.
         Raises: ThrottledError if the wait would exceed `MAX_WAIT_S`; no token is taken.
@@ -73,10 +74,7 @@ class CallBudget:
         bucket = self._refilled(api)
         wait_s = max((1.0 - bucket.tokens) / bucket.rate_per_s, 0.0)
         if wait_s > MAX_WAIT_S:
-            raise ThrottledError(
-                f"{api} is held back by this node's own call budget",
-                details=f"{bucket.rate_per_s:.2f} calls/s after throttled answers; it recovers with each success, try again later",
-            )
+            raise failure(ThrottledError, FailureCode.CALL_HELD_BACK, api=api, rate_per_s=f"{bucket.rate_per_s:.2f}")
         bucket.tokens -= 1.0
         return wait_s + min(wait_s, JITTER_S) * self._draw()
 
@@ -98,11 +96,11 @@ class CallBudget:
         bucket.rate_per_s = min(RATE_PER_S, bucket.rate_per_s + STEP_PER_S)
 
     def rate_per_s(self, api: str) -> float:
-        """The current refill rate of one API, for status and metrics."""
+        """Return the current refill rate of one API, for status and metrics."""
         return self._refilled(api).rate_per_s
 
     def left_count(self, api: str) -> float:
-        """Calls of one API that can be made at once; negative while callers wait for tokens that are still to come."""
+        """Return how many calls of one API can be made at once; negative while callers wait for tokens taken in advance."""
         return self._refilled(api).tokens
 
     def _refilled(self, api: str) -> _Bucket:

@@ -1,8 +1,8 @@
-"""EC2 calls with budget and retries: one home for what happens between an attempt and its caller, and for what is counted of it.
+"""EC2 calls with budget, retries and counters.
 
-An error tells whether any attempt may have taken effect (I9). NotFound of an object that we created just now is not believed
-(I11). Each attempt is paid for from the API's budget (I13). Labels of metrics are made of the counts, so the codes that are told
-apart are bounded: what answers may be anything, and a proxy that invents a code for each answer must not fill a monitoring system.
+An error says whether any attempt may have taken effect (I9). NotFound of an object that we created just now is not believed (I11).
+Each attempt takes a token of the API's budget (I13). The counted codes become labels of metrics, so their number is bounded: a proxy
+that invents a code for each answer must not fill a monitoring system.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ipamd.cloud.budget import CallBudget
 from ipamd.cloud.client import Ec2Client
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.retries import RetryPolicy
-from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallReport, Outcome, StatusReport
+from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, OTHER, UNANSWERED, CallOutcome, CallReport, StatusReport
 from ipamd.model.cloud import CallUnderWay
-from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError, log_text
+from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError, cause_of_error, log_text
 from ipamd.model.record import dataclass, field, replace
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 
 FRESH_S = 30.0
 """For this long after we created an object its NotFound is not believed. Ours: EC2 promises no bound; seconds are usual.
@@ -31,22 +31,25 @@ Source: https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.htm
 """
 
 THROTTLING_OVER_S = 3600.0
-"""After this long without a throttled call nothing is left of it. Ours: longer than any pause that it causes."""
+"""Throttling is reported for this long after the last throttled call. Ours: longer than any pause that it causes."""
 
 CODES_MAX = 24
-"""Codes of EC2 that are told apart, over all APIs; the first ones met. Ours: `errors.py` knows about as many."""
+"""How many different codes of EC2 are counted, over all APIs, the first ones seen. Ours: `errors.py` has about as many."""
 
 CODE = re.compile(r"[A-Za-z][A-Za-z0-9.]{0,63}\Z")
-"""What a code of EC2 looks like. Ours, from https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html."""
+"""The form of an EC2 code. Ours, from https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html."""
+
+RELEASING = frozenset({"DetachNetworkInterface", "UnassignPrivateIpAddresses", "UnassignIpv6Addresses"})
+"""APIs that take an ENI or addresses from the instance."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Api:
-    """What became of the attempts of one API."""
+    """Results of the attempts of one API."""
 
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[CallOutcome] = field(default_factory=Counter)
     statuses: dict[str, StatusReport] = field(default_factory=dict)
     buckets: list[int] = field(default_factory=lambda: [0] * len(ATTEMPT_BUCKETS_MS))
     held_back_count: int = 0
@@ -66,7 +69,10 @@ class Ec2Calls:
         self._made: dict[str, float] = {}
         self._denied: dict[str, str] = {}
         self._throttling: tuple[float, float] | None = None
-        self._under_way: dict[int, tuple[float, CallUnderWay]] = {}  # by thread, which makes one at a time, with its beginning
+        self.before_release: Callable[[], None] = lambda: None
+        """See the port."""
+        self._under_way: dict[int, tuple[float, CallUnderWay]] = {}
+        """(time at which it began, call), by thread: each makes one call at a time."""
 
     def call(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str = ""
@@ -80,7 +86,7 @@ class Ec2Calls:
     def attempts(
         self, api: str, subject: str, params: Mapping[str, Any], policy: RetryPolicy, *, about: str
     ) -> Mapping[str, Any]:
-        """Attempt with retries. An error says whether any attempt may have taken effect: the last refusal may be of a repetition."""
+        """Attempt with retries. An error says whether any of the attempts, not only the last one, may have taken effect."""
         is_unanswered = False
 
         def attempt() -> Mapping[str, Any]:
@@ -88,7 +94,7 @@ class Ec2Calls:
             try:
                 return self._attempt(api, subject, params, about)
             except AttemptError as failed:
-                is_unanswered = is_unanswered or failed.outcome is Outcome.UNANSWERED
+                is_unanswered = is_unanswered or failed.outcome is CallOutcome.UNANSWERED
                 raise
 
         with self._lock:
@@ -99,16 +105,16 @@ class Ec2Calls:
             error = failed.error if isinstance(failed, AttemptError) else failed
             error.may_have_happened = is_unanswered
             if isinstance(error, CloudDeniedError):
-                # Logged once until it changes, whatever the caller makes of it: somebody must change the node's role.
+                # Logged here, once per code, because somebody must change the node's role.
                 if self._denied.get(api) != error.code:
-                    log.warning("EC2 denies a call api=%s error=%s", api, log_text(error))
+                    log.warning("EC2 denied a call api=%s error=%s", api, log_text(error))
                 self._denied[api] = error.code
             raise
         finally:
             with self._lock:
                 del self._under_way[threading.get_ident()]
         if self._denied.pop(api, None) is not None:
-            log.warning("EC2 allows a call again api=%s", api)
+            log.warning("EC2 allowed a denied call again api=%s", api)
         return answer
 
     def _attempt(self, api: str, subject: str, params: Mapping[str, Any], about: str) -> Mapping[str, Any]:
@@ -121,81 +127,96 @@ class Ec2Calls:
                 raise
         if wait_s > 0:
             self._sleep(wait_s)
+        if api in RELEASING:
+            self.before_release()
         began_s = self._clock.monotonic()
         try:
             answer = self._client.call(api, subject, params)
         except AttemptError as failed:
-            self._count(api, began_s, failed.outcome or Outcome.UNSENT, failed.error)
-            if failed.outcome is Outcome.NOT_FOUND and self._clock.monotonic() - self._made.get(about, float("-inf")) >= FRESH_S:
+            self._count(api, began_s, failed.outcome or CallOutcome.UNSENT, failed.error)
+            if (
+                failed.outcome is CallOutcome.NOT_FOUND
+                and self._clock.monotonic() - self._made.get(about, float("-inf")) >= FRESH_S
+            ):
                 raise failed.error from failed
             raise
-        self._count(api, began_s, Outcome.OK, None)
+        self._count(api, began_s, CallOutcome.OK, None)
         return answer
 
-    def _count(self, api: str, began_s: float, outcome: Outcome, error: CloudError | None) -> None:
-        """Keep how one attempt ended: for the budget, for metrics, for whoever asks what is under way."""
-        now_s, code = self._clock.monotonic(), ANSWERED if error is None else error.code
-        took_ms, thread = (now_s - began_s) * 1000, threading.get_ident()
+    def _count(self, api: str, began_s: float, outcome: CallOutcome, error: CloudError | None) -> None:
+        """Record the end of one attempt for the budget, for metrics, and for the list of calls under way."""
+        now_s = self._clock.monotonic()
+        took_ms = (now_s - began_s) * 1000
+        thread = threading.get_ident()
         with self._lock:
             if error is None:
                 self._budget.succeeded(api)
             else:
                 call_began_s, call = self._under_way[thread]
-                call = replace(call, refusal_count=call.refusal_count + 1, last_refusal=log_text(error))
+                call = replace(call, refusal_count=call.refusal_count + 1, last_refusal=cause_of_error(error, is_advised=True))
                 self._under_way[thread] = call_began_s, call
-            if outcome is Outcome.THROTTLED:
+            if outcome is CallOutcome.THROTTLED:
                 self._budget.throttled(api)
                 self._throttling = ((self.throttling() or (now_s,))[0], now_s)
-            if code not in (ANSWERED, UNANSWERED):
-                code = code if code in self._codes or (len(self._codes) < CODES_MAX and CODE.match(code)) else OTHER
-                self._codes |= {code} - {OTHER}
-            known = self._apis[api]
-            known.outcomes[outcome] += 1
-            before = known.statuses.get(code, StatusReport(0, 0.0))
-            known.statuses[code] = StatusReport(before.count + 1, before.total_ms + took_ms)
+            code = ANSWERED if error is None else self._bounded_code(error.code)
+            counts = self._apis[api]
+            counts.outcomes[outcome] += 1
+            before = counts.statuses.get(code, StatusReport(0, 0.0))
+            counts.statuses[code] = StatusReport(before.count + 1, before.total_ms + took_ms)
             for index, bound_ms in enumerate(ATTEMPT_BUCKETS_MS):
-                known.buckets[index] += took_ms <= bound_ms
+                counts.buckets[index] += took_ms <= bound_ms
 
-    def rest(self, *, is_wanted: bool) -> None:
+    def _bounded_code(self, code: str) -> str:
+        """Return the code under which an error is counted: OTHER once there are CODES_MAX. The lock is held."""
+        if code in (ANSWERED, UNANSWERED) or code in self._codes:
+            return code
+        if len(self._codes) >= CODES_MAX or not CODE.match(code):
+            return OTHER
+        self._codes.add(code)
+        return code
+
+    def release_idle(self, *, is_needed_soon: bool) -> None:
         """See the port."""
-        self._client.rest(is_wanted=is_wanted)
+        self._client.release_idle(is_needed_soon=is_needed_soon)
 
     def throttling(self) -> tuple[float, float] | None:
-        """When EC2 began to throttle, and when it last did, any API; None if that is over."""
-        known = self._throttling
-        return None if known is None or self._clock.monotonic() - known[1] >= THROTTLING_OVER_S else known
+        """Return when EC2 began to throttle any API, and when it last did; None if that is over."""
+        throttling = self._throttling
+        if throttling is None or self._clock.monotonic() - throttling[1] >= THROTTLING_OVER_S:
+            return None
+        return throttling
 
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
-        """The calls that are being made or retried now, oldest first: one may take half a minute, and says nothing until it ends."""
+        """Return the calls that are being made or retried now, oldest first. A call may take half a minute."""
         now = self._clock.monotonic()
         with self._lock:
-            calls = sorted(self._under_way.values(), key=lambda one: one[0])
+            calls = sorted(self._under_way.values(), key=lambda began_and_call: began_and_call[0])
         return tuple(replace(call, age_s=now - began_s) for began_s, call in calls)
 
     def call_reports(self) -> Mapping[str, CallReport]:
-        """What became of the calls of each API that was called, or was to be, since the start; with what is left of its budget."""
+        """Return the results of the calls since the start, and what is left of the budget, of each API that was used or held back."""
         with self._lock:
             return {
                 api: CallReport(
-                    outcomes=dict(known.outcomes),
-                    statuses=dict(known.statuses),
-                    buckets=tuple(known.buckets),
-                    count=known.outcomes.total(),
-                    total_ms=sum(status.total_ms for status in known.statuses.values()),
+                    outcomes=dict(counts.outcomes),
+                    statuses=dict(counts.statuses),
+                    buckets=tuple(counts.buckets),
+                    count=counts.outcomes.total(),
+                    total_ms=sum(status.total_ms for status in counts.statuses.values()),
                     left_count=self._budget.left_count(api),
                     rate_per_s=self._budget.rate_per_s(api),
-                    held_back_count=known.held_back_count,
+                    held_back_count=counts.held_back_count,
                 )
-                for api, known in self._apis.items()
+                for api, counts in self._apis.items()
             }
 
     def remember(self, made_id: str) -> None:
-        """Take note of an object that we created just now."""
+        """Record that we created an object just now."""
         now = self._clock.monotonic()
         with self._lock:
             self._made = {key: at for key, at in self._made.items() if now - at < FRESH_S} | {made_id: now}
 
     def forget(self, made_id: str) -> None:
-        """Take note that it is gone."""
+        """Record that an object is gone."""
         with self._lock:
             self._made.pop(made_id, None)

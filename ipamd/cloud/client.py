@@ -1,13 +1,14 @@
 """One botocore EC2 client, built at the first call; each call is one HTTP attempt.
 
-The daemon makes its calls by a process of their own (`child.py`), which runs this; so does a probe. Its botocore session knows only
-the calls that we make (`trim_model`). botocore's retries are off: `retries.py` has them all.
+The process of `child.py` and a probe use it. Its botocore session has only the operations that we call (`trim_model`). botocore's
+retries are off, because `retries.py` does them.
 Concurrency: any thread. The lock is held while the client is built, never across a call (I10).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +17,11 @@ from typing import TYPE_CHECKING, Any
 from ipamd import __version__
 from ipamd.cloud import errors
 from ipamd.cloud.bounded_http import bound_botocore
-from ipamd.cloud.trim_model import DATA_DIR, OPERATIONS, trimmed_loader, why_unusable
+from ipamd.cloud.direct_metadata import ask_metadata_directly, last_exchange
+from ipamd.cloud.operations import OPERATIONS
+from ipamd.cloud.trimmed_model import DATA_DIR, trimmed_loader, why_unusable
+from ipamd.model.errors import STALE_KEYS
+from ipamd.model.record import asdict
 
 if TYPE_CHECKING:
     from ipamd.settings import CloudConfig
@@ -38,15 +43,15 @@ _log = logging.getLogger(__name__)
 
 
 class NotCalledError(Exception):
-    """Nothing was sent, because there is no client: `failure` says why."""
+    """Nothing was sent, because there is no client; `failure` explains why."""
 
-    def __init__(self, failure: errors.Failure) -> None:
+    def __init__(self, failure: errors.AttemptFailure) -> None:
         super().__init__(failure.text)
         self.failure = failure
 
 
 class Ec2Client:
-    """Makes EC2 calls. Each is exactly one HTTP attempt, or none if there are no credentials. `region` tells it, once it is known."""
+    """Makes EC2 calls. Each is exactly one HTTP attempt, or none without credentials. `region`: returns the node's region."""
 
     def __init__(self, config: CloudConfig, *, region: Callable[[], str], model_dir: Path = DATA_DIR) -> None:
         self._config = config
@@ -54,6 +59,8 @@ class Ec2Client:
         self._model_dir = model_dir
         self._lock = threading.Lock()
         self._client: Any = None
+        self._credentials: Any = None
+        self._resolver_of: Callable[[], Any] = lambda: None
 
     def call(self, api: str, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Make one attempt.
@@ -70,11 +77,11 @@ class Ec2Client:
         except (BotoCoreError, ClientError, NotCalledError) as exc:
             raise errors.failed(api, subject, self.failure(exc)) from exc
 
-    def rest(self, *, is_wanted: bool) -> None:
-        """Called now and then: let go of what has not been used for long; if it `is_wanted` soon, have it ready."""
+    def release_idle(self, *, is_needed_soon: bool) -> None:
+        """Release resources that were idle for long, or have them ready if they are needed soon. Called from time to time."""
 
-    def failure(self, exc: Exception) -> errors.Failure:
-        """Describe what `undigested` has raised."""
+    def failure(self, exc: Exception) -> errors.AttemptFailure:
+        """Describe an exception that `undigested` raised."""
         from botocore.exceptions import ClientError
 
         if isinstance(exc, NotCalledError):
@@ -83,70 +90,97 @@ class Ec2Client:
             return errors.failure_of(exc, self._client.meta.endpoint_url)
         error, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
         code, message = str(error.get("Code", "")), str(error.get("Message", ""))
-        return errors.Failure([], message, code=code, status=meta.get("HTTPStatusCode", 0))
+        if code in STALE_KEYS:
+            from ipamd.cloud.credential_naming import skew_note
+
+            message += skew_note(exc)
+        return errors.AttemptFailure([], message, code=code, status=meta.get("HTTPStatusCode", 0))
 
     def undigested(self, api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Make one attempt; also for a probe, which wants to see EC2's own codes (`ipamd/probe/`).
+        """Make one attempt; also for a probe, which needs EC2's own codes (`ipamd/probe/`).
 
-        Raises: NotCalledError without credentials, else botocore's own exceptions, whose parsers have others for what is no answer
-        of EC2.
+        Raises: NotCalledError without credentials, otherwise botocore's exceptions; HTTPClientError for an answer that is not EC2's.
         """
         from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 
         client = self.built()
         try:
             answer: Mapping[str, Any] = getattr(client, OPERATIONS[api])(**params)
-        except (BotoCoreError, ClientError):
+        except ClientError as exc:
+            if exc.response.get("Error", {}).get("Code") in STALE_KEYS:
+                self._forget_keys()
+            raise
+        except BotoCoreError:
             raise
         except Exception as exc:
-            if isinstance(exc, OSError) and exc.filename is not None:
-                # A file of credentials, read when the call is signed: nothing was sent.
-                raise _without_credentials(errors.said(exc)) from exc
-            # Any of Python's errors, from a parser that met HTML, nothing, or a word for a number; also that of credentials.
+            # botocore's parsers raise any of Python's errors for HTML, an empty body, or a word instead of a number.
             raise HTTPClientError(error=errors.UnreadableAnswerError(f"{type(exc).__name__}: {exc}")) from exc
         if not answer.get("ResponseMetadata", {}).get("RequestId"):
-            # Well-formed XML of somebody else would be an empty list, or the success of a change that was never made.
+            # Other well-formed XML would look like an empty list, or like the success of a change that was never made.
             raise HTTPClientError(error=errors.UnreadableAnswerError("it has no request ID, so it is not EC2's"))
         return answer
 
     def built(self) -> Any:
-        """Return the client. One without credentials is not kept, because they may appear later. Raises: NotCalledError."""
+        """Return the client, with credentials for the next call. Raises: NotCalledError, which names the party that gave none."""
         from botocore.exceptions import BotoCoreError
 
         with self._lock:
             if self._client is None:
                 try:
-                    self._client = self._build()
+                    self._build()
                 except BotoCoreError as exc:
-                    raise NotCalledError(errors.failure_of(exc, "instance metadata")) from exc
-                except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
-                    cause = f"what gives the credentials sent something else ({errors.said(exc)})"
-                    raise _without_credentials(cause) from exc
-                if self._client is None:
-                    raise _without_credentials("no AWS credentials were found")
-            return self._client
+                    raise NotCalledError(errors.failure_of(exc, "")) from exc
+            client, credentials, resolver_of = self._client, self._credentials, self._resolver_of
+        try:
+            credentials.renew()
+        except Exception as exc:
+            raise NotCalledError(self._lack(exc, resolver_of())) from exc
+        return client
 
-    def _build(self) -> Any:
-        """Make a client; None if there are no credentials. Raises: BotoCoreError, and Python's errors for a malformed answer."""
+    def _lack(self, exc: Exception, resolver: Any) -> errors.AttemptFailure:
+        """Describe why there are no credentials."""
+        from ipamd.cloud.credential_naming import lack_of
+
+        exchange = None if resolver is None else last_exchange(resolver)
+        lack = lack_of(exc, environ=os.environ, exchange=exchange, metadata_endpoint=self._config.imds_endpoint)
+        return errors.AttemptFailure([type(exc).__name__], lack.text, lack=asdict(lack))
+
+    def _forget_keys(self) -> None:
+        """Drop keys that EC2 did not accept, so that the next call searches for others."""
+        with self._lock:
+            if self._credentials is not None:
+                self._credentials.forget()
+
+    def _build(self) -> None:
+        """Make a client, without any request. Raises: BotoCoreError."""
         from botocore.config import Config
         from botocore.session import Session
 
+        from ipamd.cloud.credentials import STS_ANSWER_S, STS_CONNECT_S, hold_credentials
+
         bound_botocore()
+        ask_metadata_directly()
         session = Session()
         unusable = why_unusable(self._model_dir, operations=frozenset(OPERATIONS))
         if unusable:
-            _log.warning("botocore's whole EC2 model is used, which costs about 23 MiB more reason=%s", unusable)
+            _log.warning("using botocore's whole EC2 model, which takes about 23 MiB more reason=%s", unusable)
         else:
             session.register_component("data_loader", trimmed_loader(self._model_dir))
         session.set_config_variable("ec2_metadata_service_endpoint", self._config.imds_endpoint)
         session.set_config_variable("ec2_metadata_v1_disabled", True)
         session.set_config_variable("metadata_service_timeout", CREDENTIAL_TIMEOUT_S)
         session.set_config_variable("metadata_service_num_attempts", CREDENTIAL_ATTEMPTS)
-        if session.get_credentials() is None:
-            return None
-        return session.create_client(
+        # For STS, which botocore calls for a service account's role.
+        session.set_default_client_config(
+            Config(
+                connect_timeout=STS_CONNECT_S, read_timeout=STS_ANSWER_S, retries={"mode": "standard", "total_max_attempts": 2}
+            )
+        )
+        region = self.region()
+        credentials, resolver_of = hold_credentials(session, region=region)
+        client = session.create_client(
             "ec2",
-            region_name=self.region(),
+            region_name=region,
             endpoint_url=self._config.ec2_endpoint or None,  # None: AWS_ENDPOINT_URL_EC2, else the region's own
             config=Config(
                 connect_timeout=min(self._config.http_timeout_s, CONNECT_TIMEOUT_S),
@@ -156,7 +190,4 @@ class Ec2Client:
                 user_agent_extra=f"vpc-ipamd/{__version__}",
             ),
         )
-
-
-def _without_credentials(cause: str) -> NotCalledError:
-    return NotCalledError(errors.Failure(["NoCredentialsError"], cause))
+        self._client, self._credentials, self._resolver_of = client, credentials, resolver_of

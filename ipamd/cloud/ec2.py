@@ -29,15 +29,17 @@ from ipamd.cloud.retries import (
     SETTLING,
     UNHURRIED,
 )
-from ipamd.model.call_report import Outcome
+from ipamd.model.call_report import CallOutcome
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError
+from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, DeviceIndexTakenError, is_about_keys
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import EniId, InstanceId, SubnetId
 from ipamd.model.subnets import DescribedSubnet
 from ipamd.model.words import counted
-from ipamd.ports import Clock, Ec2
+from ipamd.ports.cloud import Ec2
+from ipamd.ports.process import Clock
 from ipamd.settings import CloudConfig
 
 PAGE_SIZE = 1000
@@ -46,11 +48,21 @@ PAGE_SIZE = 1000
 PAGES_MAX = 20
 """Pages of one list. Ours: all ENIs of one instance are on the first; a page may be empty and not the last."""
 
+INCLUDE_MANAGED = "IncludeManagedResources"
+"""Since April 2026 EC2 hides ENIs that AWS services manage from a list without IDs, unless it is sent this parameter.
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html."""
+
+UNKNOWN_PARAMETER = "UnknownParameter"
+"""Code by which an endpoint refuses a parameter that it does not know: an older one, which hides nothing either."""
+
+INCLUDE_MANAGED_AGAIN_S = 3600.0
+"""After this long the parameter is sent again to an endpoint that refused it. Ours: one call an hour, and endpoints are upgraded."""
+
 LIMITS_RETRY_S = 300.0
 """Time after which limits that EC2 did not give are requested again. Ours: useful only for types missing in the table."""
 
 OF_PREFIXES = {4: ("PrivateIpAddresses", "Ipv4Prefix"), 6: ("Ipv6Addresses", "Ipv6Prefix")}
-"""By IP version: how the two calls end that give and take prefixes, and EC2's word for one.
+"""By IP version: the noun in the names of the Assign and Unassign calls for prefixes, and EC2's word for a prefix.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_AssignIpv6Addresses.html."""
 
 T = TypeVar("T")
@@ -59,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 
 class BotoEc2(Ec2Calls, Ec2):
-    """EC2 for one node: the calls, with what each needs and answers. Before the first nothing is asked, no AWS library imported."""
+    """EC2 for one node: its API calls and their typed answers. No AWS library is imported before the first call."""
 
     def __init__(
         self,
@@ -72,7 +84,7 @@ class BotoEc2(Ec2Calls, Ec2):
         client: Ec2Client | None = None,
         family: Family = IPV4,
     ) -> None:
-        """`vpc_id`: the node's VPC, "" while it is not known. `client`: what makes the calls; None: a process, at the first one.
+        """`vpc_id`: the node's VPC, "" while it is not known. `client`: makes the calls; None: a process, started at the first one.
 
         `family`: of the pool: its prefixes are what is given and described.
         """
@@ -82,6 +94,7 @@ class BotoEc2(Ec2Calls, Ec2):
         self._noun, self._word = OF_PREFIXES[family.any_route.version]
         self._subnets: dict[SubnetId, IPv4Network] = {}
         self._limits: dict[str, tuple[InstanceLimits, float]] = {}
+        self._include_managed_at_s = float("-inf")
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         enis = self._search(f"instance {instance_id}", {"attachment.instance-id": instance_id})
@@ -99,32 +112,34 @@ class BotoEc2(Ec2Calls, Ec2):
             raise ValueError("no tag was named")
         # EC2 takes `*` and `?` of a filter's value for wildcards (API_DescribeNetworkInterfaces.html, Filter).
         wanted = {f"tag:{key}": re.sub(r"([*?\\])", r"\\\1", value) for key, value in tags.items() if value}
-        if any_value := [key for key, value in tags.items() if not value]:
-            (wanted["tag-key"],) = any_value
+        keys_of_any_value = [key for key, value in tags.items() if not value]
+        if keys_of_any_value:
+            (wanted["tag-key"],) = keys_of_any_value
         return self._search("no instance", {**wanted, "status": "available"})
 
     def find_address(self, address: IpAddress, *, subnet_id: SubnetId | None = None) -> tuple[DescribedEni, ...]:
-        # EC2 has no filter for what a prefix covers.
-        name = "addresses.private-ip-address" if family_of(address) is IPV4 else "ipv6-addresses.ipv6-address"
-        found = self._search(f"address {address}", {"subnet-id": subnet_id} if subnet_id else {name: str(address)})
-        return tuple(eni for eni in found if not subnet_id or any(address in prefix for prefix in eni.prefixes))
+        if subnet_id is None:
+            name = "addresses.private-ip-address" if family_of(address) is IPV4 else "ipv6-addresses.ipv6-address"
+            return self._search(f"address {address}", {name: str(address)})
+        # EC2 has no filter for the addresses of a prefix, so all ENIs of the subnet are described.
+        enis = self._search(f"address {address}", {"subnet-id": subnet_id})
+        return tuple(eni for eni in enis if any(address in prefix for prefix in eni.prefixes))
 
     def describe_eni(self, eni_id: EniId) -> DescribedEni:
-        return described_eni(self._one("DescribeNetworkInterfaces", "NetworkInterfaces", eni_id), self._family)
+        return described_eni(self._describe_object("DescribeNetworkInterfaces", "NetworkInterfaces", eni_id), self._family)
 
     def describe_attached_eni(self, eni_id: EniId) -> DescribedEni:
-        def look() -> DescribedEni:
+        def read_attached() -> DescribedEni:
             eni = self.describe_eni(eni_id)
             if eni.attachment_status != "attached":
-                error = CloudError(
-                    f"ENI {eni_id} is not attached after {ATTACHING.total_s:.0f} s",
-                    details=f"EC2 says: {eni.attachment_status or 'not attached'}; it is described again later",
-                )
-                raise AttemptError(error, Outcome.BUSY)
+                status = eni.attachment_status or "not attached"
+                fields = {"eni": eni_id, "wait_s": f"{ATTACHING.total_s:.0f}", "status": status}
+                error = failure(CloudError, FailureCode.EC2_NOT_ATTACHED, **fields)
+                raise AttemptError(error, CallOutcome.BUSY)
             return eni
 
         try:
-            return ATTACHING.retrying(self._clock, self._sleep)(look)
+            return ATTACHING.retrying(self._clock, self._sleep)(read_attached)
         except AttemptError as failed:
             raise failed.error from failed
 
@@ -133,14 +148,14 @@ class BotoEc2(Ec2Calls, Ec2):
 
     def describe_subnets(self, *, vpc_id: str, availability_zone: str) -> tuple[DescribedSubnet, ...]:
         wanted = {"vpc-id": vpc_id, "availability-zone": availability_zone}
-        found = described_subnets(self._pages("DescribeSubnets", "Subnets", f"the subnets of {availability_zone}", wanted))
-        self._subnets |= {subnet.subnet_id: subnet.cidr for subnet in found}
-        return tuple(sorted(found, key=lambda subnet: subnet.subnet_id))
+        subnets = described_subnets(self._pages("DescribeSubnets", "Subnets", f"the subnets of {availability_zone}", wanted))
+        self._subnets |= {subnet.subnet_id: subnet.cidr for subnet in subnets}
+        return tuple(sorted(subnets, key=lambda subnet: subnet.subnet_id))
 
     def describe_subnet(self, subnet_id: SubnetId) -> DescribedSubnet:
-        found = described_subnet(self._one("DescribeSubnets", "Subnets", subnet_id))
-        self._subnets[subnet_id] = found.cidr
-        return found
+        subnet = described_subnet(self._describe_object("DescribeSubnets", "Subnets", subnet_id))
+        self._subnets[subnet_id] = subnet.cidr
+        return subnet
 
     def subnet_free_count(self, subnet_id: SubnetId) -> int:
         return self.describe_subnet(subnet_id).free_count
@@ -186,14 +201,14 @@ class BotoEc2(Ec2Calls, Ec2):
             attachment_id = answer.get("AttachmentId", "")
         except AttemptError as failed:
             is_answered = isinstance(failed.error, DeviceIndexTakenError) and not failed.error.may_have_happened
-            if failed.outcome not in (Outcome.BUSY, Outcome.LIMIT) or is_answered:
+            if failed.outcome not in (CallOutcome.BUSY, CallOutcome.LIMIT) or is_answered:
                 # If every attempt was answered, another ENI is there. If it is this one, by a process before, it is in use elsewhere.
                 raise failed.error from failed
             # The refusal may be due to our own first attempt, whose answer was lost: then the ENI is where we want it.
-            found = self.describe_eni(eni_id)
-            if (found.instance_id, found.device_index, found.network_card) != (instance_id, device_index, network_card):
+            eni = self.describe_eni(eni_id)
+            if (eni.instance_id, eni.device_index, eni.network_card) != (instance_id, device_index, network_card):
                 raise failed.error from failed
-            attachment_id = found.attachment_id
+            attachment_id = eni.attachment_id
         if not attachment_id:
             raise incomplete(f"the attachment of {eni_id}", "AttachmentId")
         self.remember(attachment_id)
@@ -250,7 +265,7 @@ class BotoEc2(Ec2Calls, Ec2):
         try:
             self._release(eni_id, wanted_addresses, wanted_prefixes)
         except CloudNotFoundError:
-            # EC2 refuses the whole call if one item is missing, and the other call may have succeeded: retry with what exists.
+            # EC2 refuses a whole call if one address is missing, and the other call may have succeeded. Retry with what exists.
             try:
                 present = self.describe_eni(eni_id)
             except CloudNotFoundError:
@@ -261,39 +276,39 @@ class BotoEc2(Ec2Calls, Ec2):
             try:
                 self._release(eni_id, wanted_addresses & present.secondary_addresses, wanted_prefixes & present.prefixes)
             except CloudError as error:
-                error.may_have_happened = True  # a part of it may be gone: before this call, or in it
+                error.may_have_happened = True  # an earlier call may have released a part
                 raise
 
     def instance_limits(self, instance_type: str) -> InstanceLimits:
-        known, ask_again_at = self._limits.get(instance_type, (None, 0.0))
-        if known is not None and self._clock.monotonic() < ask_again_at:
-            return known
-        told, until = None, float("inf")
+        cached, ask_again_at = self._limits.get(instance_type, (None, 0.0))
+        if cached is not None and self._clock.monotonic() < ask_again_at:
+            return cached
+        from_ec2, until = None, float("inf")
         try:
             answer = self.call("DescribeInstanceTypes", instance_type, {"InstanceTypes": [instance_type]}, HURRIED)
-            told = limits.from_ec2(instance_type, answer)
+            from_ec2 = limits.from_ec2(instance_type, answer)
         except CloudError as exc:
-            _log.warning("limits are not known from EC2 type=%s error=%s", instance_type, exc)
-            if not isinstance(exc, CloudDeniedError):
-                until = self._clock.monotonic() + LIMITS_RETRY_S  # no answer: it is asked again
-        found = told or limits.from_table(instance_type) or limits.safe_default(instance_type)
-        if told is None:
-            _log.warning("limits are not EC2's type=%s source=%s limits=%s", instance_type, found.source, found)
-        self._limits[instance_type] = (found, until)
-        return found
+            _log.warning("reading instance limits failed type=%s error=%s", instance_type, exc)
+            if not isinstance(exc, CloudDeniedError) or is_about_keys(exc):
+                until = self._clock.monotonic() + LIMITS_RETRY_S
+        chosen = from_ec2 or limits.from_table(instance_type) or limits.safe_default(instance_type)
+        if from_ec2 is None:
+            _log.warning("using built-in instance limits type=%s source=%s limits=%s", instance_type, chosen.source, chosen)
+        self._limits[instance_type] = (chosen, until)
+        return chosen
 
     def _assign(
         self,
         eni_id: EniId,
-        what: str,
+        amount: str,
         wanted: Mapping[str, int],
         *,
         key: str,
         read: Callable[[Any], T],
         api: str = "AssignPrivateIpAddresses",
     ) -> frozenset[T]:
-        """Not repeated after a lost answer, because the call has no client token: the caller asks Describe what happened."""
-        subject = f"{what} on {eni_id}"
+        """Assign addresses or prefixes, at most once: the call has no client token, so after a lost answer a Describe is needed."""
+        subject = f"{amount} on {eni_id}"
         params = {"NetworkInterfaceId": eni_id, **wanted}
         answer = self.call(api, subject, params, AT_MOST_ONCE, about=eni_id)
         try:
@@ -301,53 +316,73 @@ class BotoEc2(Ec2Calls, Ec2):
         except (KeyError, ValueError, TypeError) as exc:
             raise incomplete(subject, exc) from exc
 
-    def _one(self, api: str, key: str, object_id: str) -> Mapping[str, Any]:
-        """Describe one object: EC2 names the parameter after the answer's key."""
+    def _describe_object(self, api: str, key: str, object_id: str) -> Mapping[str, Any]:
+        """Describe one object. The name of EC2's parameter follows from `key`, the name of the list in the answer."""
         params = {f"{key.removesuffix('s')}Ids": [object_id]}
-        entries = self.call(api, object_id, params, IDEMPOTENT, about=object_id).get(key, ())
-        if not entries:
+        descriptions = self.call(api, object_id, params, IDEMPOTENT, about=object_id).get(key, ())
+        if not descriptions:
             raise incomplete(object_id, key)
-        found: Mapping[str, Any] = entries[0]
-        return found
+        description: Mapping[str, Any] = descriptions[0]
+        return description
 
     def _search(self, subject: str, wanted: Mapping[str, str | Sequence[str]]) -> tuple[DescribedEni, ...]:
-        """Describe the ENIs that filters (name -> value, or any of several) select, by ID; a page that fails fails the whole (I11).
+        """Describe the ENIs that filters (name -> one of the values) select, sorted by ID. If one page fails, the call fails (I11).
 
-        With the VPC as a filter too: an account with many ENIs refuses a Describe that has neither a page size nor a filter by
-        group, MAC, private DNS name or address, subnet or VPC; and pages without it cost calls (amazon-vpc-resource-controller-k8s
-        issue 403). Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html.
+        The VPC is a filter too. An account with many ENIs refuses a Describe that has neither a page size nor a filter by group, MAC,
+        private DNS name or address, subnet or VPC, and pages without a filter cost calls (amazon-vpc-resource-controller-k8s issue
+        403). Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeNetworkInterfaces.html.
         """
-        if vpc_id := self._vpc_id():
+        vpc_id = self._vpc_id()
+        if vpc_id:
             wanted = {**wanted, "vpc-id": vpc_id}
-        entries = self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", subject, wanted, what="the ENIs of ")
+        entries = self._pages("DescribeNetworkInterfaces", "NetworkInterfaces", subject, wanted, noun="the ENIs of ")
         return tuple(sorted(described_enis(entries, self._family), key=lambda eni: eni.eni_id))
 
     def _pages(
-        self, api: str, key: str, subject: str, wanted: Mapping[str, str | Sequence[str]], *, what: str = ""
+        self, api: str, key: str, subject: str, wanted: Mapping[str, str | Sequence[str]], *, noun: str = ""
     ) -> list[Mapping[str, Any]]:
-        filters = [{"Name": name, "Values": [one] if isinstance(one, str) else list(one)} for name, one in wanted.items()]
+        """Describe the objects that filters select, page by page. `noun`: precedes the subject in the error."""
+        filters = [
+            {"Name": name, "Values": [values] if isinstance(values, str) else list(values)} for name, values in wanted.items()
+        ]
         params: dict[str, Any] = {"Filters": filters, "MaxResults": PAGE_SIZE}
         entries: list[Mapping[str, Any]] = []
         for _ in range(PAGES_MAX):
-            page = self.call(api, subject, params, IDEMPOTENT)
+            if api == "DescribeNetworkInterfaces":
+                page = self._enis_page(subject, params)
+            else:
+                page = self.call(api, subject, params, IDEMPOTENT)
             entries += page.get(key, ())
             if not page.get("NextToken"):
                 return entries
             params = params | {"NextToken": page["NextToken"]}
-        raise CloudError(
-            f"EC2's list of {what}{subject} does not end",
-            details=f"{PAGES_MAX} pages named a next one; nothing was concluded from them; check AWS_EC2_ENDPOINT if it is set",
-        )
+        raise failure(CloudError, FailureCode.EC2_LIST_ENDLESS, subject=f"{noun}{subject}", pages=PAGES_MAX)
+
+    def _enis_page(self, subject: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Get one page of ENIs, including those that AWS services manage if the endpoint knows the parameter."""
+        api = "DescribeNetworkInterfaces"
+        if self._clock.monotonic() < self._include_managed_at_s:
+            return self.call(api, subject, params, IDEMPOTENT)
+        try:
+            return self.call(api, subject, {**params, INCLUDE_MANAGED: True}, IDEMPOTENT)
+        except CloudError as error:
+            if error.code != UNKNOWN_PARAMETER:
+                raise
+            page = self.call(api, subject, params, IDEMPOTENT)
+        # The call succeeded without the parameter, so it was this parameter that was refused.
+        self._include_managed_at_s = self._clock.monotonic() + INCLUDE_MANAGED_AGAIN_S
+        _log.warning("endpoint refused a parameter parameter=%s again_in_s=%.0f", INCLUDE_MANAGED, INCLUDE_MANAGED_AGAIN_S)
+        return page
 
     def _release(self, eni_id: EniId, addresses: frozenset[IpAddress], prefixes: frozenset[IpNetwork]) -> None:
         api = "UnassignPrivateIpAddresses"
         if addresses:
-            params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(item) for item in sorted(addresses)]}
+            params = {"NetworkInterfaceId": eni_id, "PrivateIpAddresses": [str(address) for address in sorted(addresses)]}
             self.call(api, f"{len(addresses)} addresses of {eni_id}", params, IDEMPOTENT)
         if prefixes:
-            params = {"NetworkInterfaceId": eni_id, f"{self._word}es": [str(item) for item in sorted(prefixes)]}
+            params = {"NetworkInterfaceId": eni_id, f"{self._word}es": [str(address) for address in sorted(prefixes)]}
             try:
                 self.call(f"Unassign{self._noun}", f"{len(prefixes)} prefixes of {eni_id}", params, IDEMPOTENT)
             except CloudError as error:
-                error.may_have_happened = error.may_have_happened or bool(addresses)  # those are gone
+                error.may_have_happened = error.may_have_happened or bool(addresses)  # the addresses are released already
                 raise

@@ -1,19 +1,23 @@
 """Convert botocore's exceptions into errors of our tree, by one table.
 
-The table decides which `CloudError` the caller gets, and how the attempt ended: `retries.py` must know whether the request may have
-taken effect, and metrics count it. `AttemptError` never leaves this package. Rejected: matching the
-exception classes that botocore generates per code, because EC2's model declares none. Source of the codes:
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; where a row says so, observed wording.
+The table decides which `CloudError` the caller gets, and the outcome of the attempt, by which `retries.py` decides whether to
+repeat it. `AttemptError` never leaves this package. Rejected: matching the exception classes that botocore generates per code,
+because EC2's model declares none. Source of the codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html;
+where a row says so, observed wording.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from ipamd.cloud.bounded_http import AnswerLimitError, broken_bound
-from ipamd.model.call_report import Outcome
+from ipamd.cloud.credential_errors import Lack, cause
+from ipamd.model.call_report import CallOutcome
 from ipamd.model.errors import (
+    CloudCredentialsError,
     CloudDeniedError,
     CloudError,
     CloudNotFoundError,
@@ -23,6 +27,8 @@ from ipamd.model.errors import (
     SubnetExhaustedError,
     ThrottledError,
 )
+from ipamd.model.failures import FailureCode
+from ipamd.model.failures import failure as make_failure
 from ipamd.model.record import dataclass
 from ipamd.model.words import printable
 
@@ -36,7 +42,7 @@ CODE_MAX = 100
 """Characters of EC2's code that we quote. Ours: the longest has 60."""
 
 ENCODED = "Encoded authorization failure message:"
-"""Begins the part of a denial that only `sts:DecodeAuthorizationMessage` can read: which statement and condition decided. It has
+"""Begins the part of a denial that only `sts:DecodeAuthorizationMessage` can read: the deciding statement and condition. It has
 kilobytes, so it goes to the log once and into no message.
 Source: https://docs.aws.amazon.com/STS/latest/APIReference/API_DecodeAuthorizationMessage.html."""
 
@@ -44,15 +50,17 @@ DECODE = "Which statement decided is in the daemon's log: aws sts decode-authori
 
 _log = logging.getLogger(__name__)
 
+C = TypeVar("C", bound=CloudError)
+
 
 class AttemptError(Exception):
-    """One HTTP attempt failed; `error` is what the caller gets when no retry follows.
+    """One HTTP attempt failed; `error` is raised if no retry follows.
 
-    `outcome`: NOT_FOUND may be of an object that we created just now: EC2 is eventually consistent. UNANSWERED may have taken effect,
-    BUSY can succeed later. None: nothing was sent, and a repetition would not help.
+    `outcome`: after NOT_FOUND the object may exist, because EC2 is eventually consistent; UNANSWERED may have taken effect; BUSY can
+    succeed later. None: nothing was sent, and a repetition would not help.
     """
 
-    def __init__(self, error: CloudError, outcome: Outcome | None = None) -> None:
+    def __init__(self, error: CloudError, outcome: CallOutcome | None = None) -> None:
         super().__init__(str(error))
         self.error = error
         self.outcome = outcome
@@ -63,10 +71,11 @@ class UnreadableAnswerError(Exception):
 
 
 @dataclass(frozen=True)
-class Failure:
-    """What an attempt ended with, in words that pass from one process to another.
+class AttemptFailure:
+    """How an attempt failed, as values that can be passed from one process to another.
 
-    `code` and `status`: of an error answer of EC2, whose message is `text`; else `names` are those of the exception's classes.
+    `code`, `status`: of an error answer of EC2, whose message is `text`. Without one, `names` are the exception's classes.
+    `lack`: the fields of a `Lack`, if there were no credentials.
     """
 
     names: list[str]
@@ -74,161 +83,161 @@ class Failure:
     endpoint: str = ""
     code: str | None = None
     status: int = 0
+    lack: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
-class Rule:
+class ErrorRule:
     """One row: EC2 codes (`*` stands for any text), a part of the message if the code is ambiguous, and what they mean."""
 
     codes: tuple[str, ...]
     error: type[CloudError]
-    outcome: Outcome
+    outcome: CallOutcome
     advice: str
     contains: str = ""
 
 
 RULES = (
-    Rule(
+    ErrorRule(
         ("RequestLimitExceeded", "Throttl*", "RequestThrottled*", "TooManyRequests*", "EC2ThrottledException", "SlowDown"),
         ThrottledError,
-        Outcome.THROTTLED,
+        CallOutcome.THROTTLED,
         "this node makes fewer calls automatically; if it lasts, ask AWS for a higher limit of this API or lower the warm targets",
     ),
-    Rule(
+    ErrorRule(
         ("InsufficientFreeAddressesInSubnet",),
         SubnetExhaustedError,
-        Outcome.SUBNET_FULL,
+        CallOutcome.SUBNET_FULL,
         "the subnet has no free address: delete unused ENIs in it, lower the warm targets or use a larger subnet",
     ),
-    Rule(
+    ErrorRule(
         ("InsufficientCidrBlocks",),
         SubnetExhaustedError,
-        Outcome.SUBNET_FULL,
+        CallOutcome.SUBNET_FULL,
         "the subnet has no free {prefix}: reserve a part of it for prefixes (subnet CIDR reservation), or use {instead}",
     ),
-    Rule(  # observed wording; the code alone says nothing (cilium issue 31016)
+    ErrorRule(  # observed wording; the code alone says nothing (cilium issue 31016)
         ("InvalidParameterValue",),
         SubnetExhaustedError,
-        Outcome.SUBNET_FULL,
+        CallOutcome.SUBNET_FULL,
         "the subnet is too full for a /28: use a larger subnet or single addresses",
         contains="sufficient free Ipv4 addresses or prefixes",
     ),
-    Rule(
+    ErrorRule(
         ("PrivateIpAddressLimitExceeded",),
         EniLimitError,
-        Outcome.LIMIT,
+        CallOutcome.LIMIT,
         "the ENI has no slot left: read it again with Describe; the pool continues with another ENI",
     ),
-    Rule(
+    ErrorRule(
         ("AttachmentLimitExceeded",),
         EniLimitError,
-        Outcome.LIMIT,
+        CallOutcome.LIMIT,
         "the instance takes no further ENI. On most types volumes take the same places: move volumes or pods elsewhere, or use a "
         "larger instance type or prefixes",
     ),
-    Rule(
+    ErrorRule(
         ("NetworkInterfaceLimitExceeded",),
         CloudQuotaError,
-        Outcome.QUOTA,
+        CallOutcome.QUOTA,
         "the account's quota of network interfaces is used up in this region: delete leaked ENIs or ask for a higher quota",
     ),
-    Rule(
+    ErrorRule(
         ("*.NotFound",),
         CloudNotFoundError,
-        Outcome.NOT_FOUND,
+        CallOutcome.NOT_FOUND,
         "it was deleted, or by someone else: the pool reads EC2 again; check for other controllers if this comes back",
     ),
-    Rule(  # observed wording (cilium issue 15877)
+    ErrorRule(  # observed wording (cilium issue 15877)
         ("InvalidParameterValue",),
         CloudNotFoundError,
-        Outcome.NOT_FOUND,
+        CallOutcome.NOT_FOUND,
         "the pool reads the ENI again; check for other controllers if this comes back",
         contains="not assigned to interface",
     ),
-    Rule(
+    ErrorRule(
         ("UnauthorizedOperation", "AccessDenied*"),
         CloudDeniedError,
-        Outcome.DENIED,
+        CallOutcome.DENIED,
         "allow {actions} to the node's role (manifests/iam-policy.json); conditions on tags, resources and boundaries count too",
     ),
-    Rule(
+    ErrorRule(
         ("RequestExpired", "SignatureDoesNotMatch", "InvalidSignatureException"),
         CloudDeniedError,
-        Outcome.DENIED,
-        "the request's signature was refused: check the node's clock and its credentials; IAM action {actions}",
+        CallOutcome.DENIED,
+        "EC2 refused the request's signature: check the node's clock (chronyc tracking), then the keys in AWS_* variables if there "
+        "are any; other keys are searched for, and it is tried again; IAM action {actions}",
     ),
-    Rule(
+    ErrorRule(
         (
             "AuthFailure", "ExpiredToken*", "InvalidClientTokenId", "UnrecognizedClientException",
             "MissingAuthenticationToken", "OptInRequired", "Blocked", "PendingVerification",
         ),
         CloudDeniedError,
-        Outcome.DENIED,
-        "AWS refused the credentials: check the node's role and its instance profile; IAM action {actions}",
+        CallOutcome.DENIED,
+        "EC2 refused the credentials: check the node's clock (chronyc tracking), whether their role still exists, and whether the "
+        "account may use EC2 here; other keys are searched for, and it is tried again; IAM action {actions}",
     ),
-    Rule(
+    ErrorRule(
         ("InvalidNetworkInterface.InUse", "IncorrectState", "IncorrectInstanceState"),
         CloudError,
-        Outcome.BUSY,
+        CallOutcome.BUSY,
         "it is in use or changing state, and the call is retried; if this lasts, check its attachment in EC2",
     ),
-    Rule(  # observed wording of DeleteNetworkInterface (cloud-nuke issue 1132)
+    ErrorRule(  # observed wording of DeleteNetworkInterface (cloud-nuke issue 1132)
         ("InvalidParameterValue",),
         CloudError,
-        Outcome.BUSY,
+        CallOutcome.BUSY,
         "it is still attached; it is tried again until the detach has finished",
         contains="currently in use",
     ),
-    Rule(  # observed wording of AttachNetworkInterface (k8s-vpcnet issue 71, terraform-provider-aws issue 27513)
+    ErrorRule(  # observed wording of AttachNetworkInterface (k8s-vpcnet issue 71, terraform-provider-aws issue 27513)
         ("InvalidParameterValue",),
         DeviceIndexTakenError,
-        Outcome.BUSY,
+        CallOutcome.BUSY,
         "another ENI has that device index: the pool reads EC2 again and takes the next one",
         contains="already has an interface attached at device index",
     ),
-    Rule(
+    ErrorRule(
         ("IdempotentParameterMismatch",),
         CloudError,
-        Outcome.REFUSED,
+        CallOutcome.REFUSED,
         "the client token was used for another request before: the pool searches for what that made, and goes on with a new token",
     ),
-    Rule(
+    ErrorRule(
         ("OperationNotPermitted",),
         CloudDeniedError,
-        Outcome.DENIED,
+        CallOutcome.DENIED,
         "EC2 does not allow this on this object (a primary ENI, or one that another service manages): nothing is retried soon",
     ),
-    Rule(
+    ErrorRule(
         ("InternalError", "InternalFailure", "Unavailable", "ServiceUnavailable", "RequestTimeout"),
         CloudError,
-        Outcome.UNANSWERED,
+        CallOutcome.UNANSWERED,
         "EC2 has a fault of its own: see the AWS health dashboard if it lasts",
     ),
 )  # fmt: skip
 """First match wins."""
 
-UNKNOWN = Rule(
-    ("*",), CloudError, Outcome.REFUSED, "EC2 does not accept the request: look the code up in EC2's list of error codes"
+UNKNOWN = ErrorRule(
+    ("*",), CloudError, CallOutcome.REFUSED, "EC2 does not accept the request: look the code up in EC2's list of error codes"
 )
-SERVER = Rule(("*",), CloudError, Outcome.UNANSWERED, "EC2 has a fault of its own: see the AWS health dashboard if it lasts")
+SERVER = ErrorRule(
+    ("*",), CloudError, CallOutcome.UNANSWERED, "EC2 has a fault of its own: see the AWS health dashboard if it lasts"
+)
 
 UNSENT_NAMES = frozenset({"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError", "SSLError"})
 """botocore exceptions (by name, so that naming them imports nothing) raised before a request was sent."""
 
 UNANSWERED_NAMES = frozenset({"ReadTimeoutError", "ConnectionClosedError", "HTTPClientError", "ResponseStreamingError"})
 
-CREDENTIAL_NAMES = frozenset(
-    {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "MetadataRetrievalError"}
-)
-
 
 def refused(api: str, subject: str, *, code: str, message: str, status: int) -> AttemptError:
     """Translate an error answer of EC2; `details` begins with EC2's code."""
     code = printable(code, most=CODE_MAX)
-    named = (one for one in RULES if one.contains in message and any(fnmatchcase(code, pattern) for pattern in one.codes))
-    rule = next(named, SERVER if status >= SERVER_ERROR else UNKNOWN)
+    rule = _rule_for(code, message, status)
     message, _, encoded = message.partition(ENCODED)
-    told = printable(message, most=MESSAGE_MAX)
+    quoted = printable(message, most=MESSAGE_MAX)
     # Create sends tags along, which is an action of its own.
     actions = f"ec2:{api} and ec2:CreateTags" if api == "CreateNetworkInterface" else f"ec2:{api}"
     prefix, instead = "/28", "single addresses"
@@ -236,58 +245,71 @@ def refused(api: str, subject: str, *, code: str, message: str, status: int) -> 
         prefix, instead, actions = "/80", "a subnet with more room", f"{actions} (AmazonEKS_CNI_Policy lacks it)"
     advice = rule.advice.format(actions=actions, prefix=prefix, instead=instead)
     if encoded:
-        _log.warning("what IAM decided, encoded api=%s subject=%s text=%s", api, subject, encoded.strip())
-        told, advice = told.strip(), f"{advice}. {DECODE}"
-    said = f"{code}: {told}"
-    error = rule.error(f"EC2 {api} failed for {subject}", details=f"{said}; {advice}", code=code, said=said, next_step=advice)
+        _log.warning("encoded authorization failure api=%s subject=%s text=%s", api, subject, encoded.strip())
+        quoted, advice = quoted.strip(), f"{advice}. {DECODE}"
+    answer = f"{code}: {quoted}"
+    error = _failed_call(rule.error, FailureCode.EC2_REFUSED, api, subject, cause=answer, step=advice)
+    error.code = code
     return AttemptError(error, rule.outcome)
 
 
-def failed(api: str, subject: str, failure: Failure) -> AttemptError:
-    """Translate whatever an attempt ended with."""
+def _rule_for(code: str, message: str, status: int) -> ErrorRule:
+    """Return the first rule that fits a code and its message."""
+    for rule in RULES:
+        if rule.contains in message and any(fnmatchcase(code, pattern) for pattern in rule.codes):
+            return rule
+    return SERVER if status >= SERVER_ERROR else UNKNOWN
+
+
+def failed(api: str, subject: str, failure: AttemptFailure) -> AttemptError:
+    """Translate any failure of an attempt."""
+    if failure.lack is not None:
+        return without_credentials(api, subject, Lack(**failure.lack))
     if failure.code is not None:
         return refused(api, subject, code=failure.code, message=failure.text, status=failure.status)
     names, endpoint = set(failure.names), failure.endpoint
-    cause, outcome = printable(failure.text, most=MESSAGE_MAX), Outcome.UNANSWERED
-    message = f"EC2 {api} was not answered for {subject}"
-    if names & CREDENTIAL_NAMES:
-        return no_credentials(api, subject, cause=cause)
+    text, outcome = printable(failure.text, most=MESSAGE_MAX), CallOutcome.UNANSWERED
+    code = FailureCode.EC2_UNANSWERED
     if "AnswerLimitError" in names:
         advice = f"it may have taken effect; Describe will show it; check what answers at {endpoint}"
     elif "UnreadableAnswerError" in names:
-        message = f"the answer to EC2 {api} for {subject} is not one of EC2's"
+        code = FailureCode.EC2_UNREADABLE
         advice = (
             f"it may have taken effect; a proxy or another service may answer at {endpoint}; check AWS_EC2_ENDPOINT if it is set"
         )
     elif names & UNSENT_NAMES:
-        message, outcome = f"EC2 {api} could not be sent for {subject}", Outcome.UNSENT
+        code, outcome = FailureCode.EC2_UNSENT, CallOutcome.UNSENT
         advice = f"nothing was changed; check the node's route, DNS, proxy and security groups to {endpoint}"
     elif names & UNANSWERED_NAMES:
         advice = f"it may have taken effect; Describe will show it (HTTP_TIMEOUT sets the wait for {endpoint})"
     else:
         advice = "the request or the AWS configuration is wrong; report it with this line"
-        return AttemptError(
-            CloudError(f"EC2 {api} was not called for {subject}", details=f"{failure.names[0]}: {cause}; {advice}")
-        )
-    return AttemptError(CloudError(message, details=f"{cause}; {advice}"), outcome)
+        cause = f"{failure.names[0]}: {text}"
+        return AttemptError(_failed_call(CloudError, FailureCode.EC2_NOT_CALLED, api, subject, cause=cause, step=advice))
+    return AttemptError(_failed_call(CloudError, code, api, subject, cause=text, step=advice), outcome)
 
 
-def failure_of(exc: Exception, endpoint: str) -> Failure:
+def _failed_call(kind: type[C], code: FailureCode, operation: str, subject: str, *, cause: str, step: str) -> C:
+    """Return the error of a call that failed."""
+    error = make_failure(kind, code, operation=operation, subject=subject, cause=cause, step=step)
+    error.operation, error.subject, error.answer, error.next_step = operation, subject, cause, step
+    return error
+
+
+def failure_of(exc: Exception, endpoint: str) -> AttemptFailure:
     """Describe a botocore exception that is not an answer of EC2."""
     cause = broken_bound(exc) or getattr(exc, "kwargs", {}).get("error")
-    told = cause if isinstance(cause, AnswerLimitError | UnreadableAnswerError) else exc
-    return Failure([kind.__name__ for kind in (*type(exc).__mro__, type(told))], str(told)[: 16 * MESSAGE_MAX], endpoint)
+    reported = cause if isinstance(cause, AnswerLimitError | UnreadableAnswerError) else exc
+    names = [kind.__name__ for kind in (*type(exc).__mro__, type(reported))]
+    return AttemptFailure(names, str(reported)[: 16 * MESSAGE_MAX], endpoint)
 
 
-def said(exc: BaseException) -> str:
-    """Return the beginning of a library's text: it may quote a whole answer."""
-    return printable(str(exc), most=MESSAGE_MAX)
+def without_credentials(api: str, subject: str, lack: Lack) -> AttemptError:
+    """Return the error for a call that was not made because there are no credentials.
 
-
-def no_credentials(api: str, subject: str, *, cause: str) -> AttemptError:
-    """Return the error for missing credentials."""
-    advice = (
-        "give the node an instance profile, and let this pod reach instance metadata (hostNetwork, or a hop limit of 2); "
-        "it is tried again"
-    )
-    return AttemptError(CloudError(f"EC2 {api} was not called for {subject}", details=f"{cause}; {advice}"))
+    The search for them made several attempts already, so the next one follows the caller's back-off.
+    """
+    reason, advice = cause(lack), f"{lack.advice}; nothing was changed, and it is tried again"
+    error = _failed_call(CloudCredentialsError, FailureCode.EC2_NOT_CALLED, api, subject, cause=reason, step=advice)
+    error.party = lack.party
+    return AttemptError(error)

@@ -1,8 +1,8 @@
 """ENIs and addresses of an instance type: EC2's answer, then the built-in table, then a safe default.
 
-An unknown type is not an error: new types appear weekly, and a node must start on them. Only ENIs of the default network card
-count (p5.48xlarge: 2, not 64), because the pool uses that card only. amazon-vpc-cni-k8s
-counts the same way (misc/eni-max-pods.txt, its note on multi-card types).
+An unknown type is not an error: new types appear weekly, and a node must start on them. Only ENIs of the default network card count
+(p5.48xlarge: 2, not 64), because the pool uses only that card. amazon-vpc-cni-k8s counts the same way (misc/eni-max-pods.txt, its note
+on multi-card types).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ipamd.cloud.legs.trunk_capacity import trunk_capacity
 from ipamd.model.eni import InstanceLimits
 
-# Limits of instance types at the time of this release, for when DescribeInstanceTypes does not answer.
+# Limits of instance types at the time of this release, used if DescribeInstanceTypes does not answer.
 #
 # A row has: ENIs on the default network card, IPv4 addresses per ENI (with the primary one), network cards, kind (nitro, xen,
-# metal), then types as `family:size,size`. A text instead of a dict of 1,400 entries, because a process searches it at most once.
-# Source: DescribeInstanceTypes as recorded in moto 5.2.5. `python -m tests.unit.cloud.limits_source` generates it and a test
-# compares both. `limits.py` reads it.
-
+# metal), then types as `family:size,size`. It is a text instead of a dict of 1,400 entries, because a process searches it at most
+# once. Source: DescribeInstanceTypes as recorded in moto 5.2.5. `python -m tests.unit.cloud.limits_source` generates it, and a test
+# compares both.
 
 TABLE = """\
 1 50 2 nitro hpc6id:32xlarge
@@ -232,93 +232,57 @@ TABLE = """\
 24 64 1 nitro r9gd:24xlarge,48xlarge x8i:32xlarge,48xlarge,64xlarge,96xlarge
 """
 
-
-# Branch ENIs that a trunk ENI of a type can carry; 0: the type can have no trunk. No API of EC2 tells them.
-#
-# A paragraph has families, then for each number the sizes that have it; a size that some of the families do not have is no type.
-# Source: amazon-vpc-resource-controller-k8s pkg/aws/vpc/limits.go (BranchInterface, IsTrunkingCompatible), as generated 2026-03-20.
-
-
-BRANCHES = """\
-a1 i7i = 10:medium 9:large 18:xlarge 38:2xlarge 54:4xlarge,metal 84:8xlarge,12xlarge
-  107:16xlarge,24xlarge,48xlarge,metal-24xl,metal-48xl
-c1 c3 c4 d2 f1 h1 i2 m1 m2 m3 m4 p3 r3 r4 t1 t2 t3 t3a t4g u-6tb1 x1 x1e =
-  0:nano,micro,small,medium,large,xlarge,2xlarge,4xlarge,8xlarge,10xlarge,16xlarge,32xlarge,56xlarge,112xlarge
-c5 c5a c5ad c5d c6g c6gd c6gn c7g c7gd c7gn c8g c8gd g5g i4g i8g im4gn is4gen m5a m5ad m5d m5dn m5n m6g m6gd m7g m7gd
-  m8g m8gd r5a r5ad r5b r5d r5dn r5n r6g r6gd r7g r7gd r8g r8gd trn1n vt1 x8g = 4:medium 9:large 18:xlarge
-  38:2xlarge,3xlarge 54:4xlarge,6xlarge,8xlarge,9xlarge,12xlarge
-  107:16xlarge,18xlarge,24xlarge,48xlarge,metal,metal-24xl,metal-48xl 120:32xlarge
-c5n c8a c8i c8id gr6f m8a m8i m8id r8a r8i r8id u-3tb1 u7i-12tb u7i-6tb u7i-8tb x8i = 4:medium 9:large 18:xlarge
-  38:2xlarge 54:4xlarge,9xlarge 82:8xlarge 110:12xlarge 106:16xlarge,24xlarge,metal-24xl
-  107:18xlarge,112xlarge,224xlarge,metal 98:32xlarge,48xlarge,64xlarge,96xlarge,metal-48xl,metal-96xl 6:56xlarge
-c6a c6i c6id c7a c7i dl2q f2 g6 gr6 inf2 m6a m6i m6id m7a m7i p3dn r6a r6i r6id r7a r7i r7iz u7in-16tb u7in-24tb
-  u7in-32tb x2idn = 4:medium 9:large 18:xlarge 38:2xlarge 54:4xlarge 84:6xlarge,8xlarge 114:12xlarge
-  107:16xlarge,24xlarge,32xlarge,48xlarge,metal,metal-16xl,metal-24xl,metal-32xl,metal-48xl 106:224xlarge
-c6in m6idn m6in p5e p5en p6-b200 p6-b300 r6idn r6in = 9:large 18:xlarge 38:2xlarge 54:4xlarge 84:8xlarge 114:12xlarge
-  107:16xlarge,24xlarge 106:32xlarge,metal 120:48xlarge
-c7i-flex m7i-flex = 3:large 8:xlarge 18:2xlarge 34:4xlarge 54:8xlarge 114:12xlarge 107:16xlarge
-c8gb c8gn m8gb m8gn r8gb r8gn = 4:medium 9:large 18:xlarge 38:2xlarge 54:4xlarge 52:8xlarge 50:12xlarge 106:16xlarge
-  98:24xlarge,48xlarge
-c8i-flex m8i-flex r8i-flex = 3:large 8:xlarge 18:2xlarge 34:4xlarge 52:8xlarge 110:12xlarge 106:16xlarge
-d3 = 42:xlarge 92:2xlarge 118:4xlarge 119:8xlarge
-d3en = 24:xlarge 58:2xlarge 118:4xlarge,6xlarge,8xlarge 119:12xlarge
-dl1 p4d p4de x2gd = 10:medium 9:large 18:xlarge 38:2xlarge 54:4xlarge,8xlarge,12xlarge 107:16xlarge,metal 62:24xlarge
-g4ad = 12:xlarge,2xlarge 11:4xlarge 10:8xlarge 6:16xlarge
-g4dn = 39:xlarge,2xlarge 59:4xlarge 58:8xlarge 54:12xlarge 118:16xlarge 107:metal
-g5 = 4:xlarge 17:2xlarge 34:4xlarge 84:8xlarge 107:12xlarge,24xlarge 114:16xlarge 115:48xlarge
-g6e g6f = 10:large 18:xlarge 38:2xlarge 54:4xlarge 84:8xlarge 112:12xlarge 107:16xlarge 102:24xlarge 82:48xlarge
-g7e = 120:2xlarge,4xlarge,8xlarge,12xlarge,24xlarge,48xlarge
-i3 = 0:large,xlarge,2xlarge,4xlarge,8xlarge,16xlarge 120:metal
-i3en = 5:large 12:xlarge 28:2xlarge 38:3xlarge 54:6xlarge,12xlarge 107:24xlarge,metal
-i4i = 0:large 6:xlarge 26:2xlarge 52:4xlarge 112:8xlarge,12xlarge 120:16xlarge,32xlarge,metal 105:24xlarge
-i7ie mac-m4 mac-m4max mac-m4pro mac1 mac2 mac2-m1ultra mac2-m2 mac2-m2pro = 19:large 27:xlarge,2xlarge,3xlarge
-  54:6xlarge,12xlarge 107:18xlarge,24xlarge,48xlarge,metal-24xl,metal-48xl 6:metal
-i8ge = 19:large 27:xlarge,2xlarge 25:3xlarge 52:6xlarge 50:12xlarge 106:18xlarge,24xlarge,metal-24xl
-  98:48xlarge,metal-48xl
-inf1 = 38:xlarge,2xlarge 54:6xlarge 111:24xlarge
-m5 r5 = 9:large 18:xlarge 38:2xlarge 54:4xlarge,8xlarge,12xlarge 107:16xlarge,24xlarge 120:metal
-m5zn x2iezn = 13:large 29:xlarge 62:2xlarge 92:3xlarge 114:4xlarge,6xlarge,8xlarge 107:12xlarge,metal
-m8azn p5 trn1 x8aedz = 3:medium 8:large 18:xlarge 17:2xlarge 34:3xlarge 58:4xlarge 54:6xlarge
-  106:12xlarge,24xlarge,metal-12xl,metal-24xl 82:32xlarge 120:48xlarge
-x2iedn = 11:xlarge 27:2xlarge 54:4xlarge 114:8xlarge 107:16xlarge,24xlarge,32xlarge,metal
-z1d = 13:large 28:xlarge 58:2xlarge 54:3xlarge,6xlarge 107:12xlarge,metal
+OLDER_TABLE = """\
+2 4 1 nitro g4ad:2xlarge,xlarge
+3 10 1 nitro g4ad:4xlarge
+4 15 1 nitro g4ad:8xlarge
+4 15 1 xen f1:2xlarge p3:2xlarge
+5 30 1 metal u-12tb1:metal u-6tb1:metal u-9tb1:metal
+8 30 1 nitro g4ad:16xlarge
+8 30 1 xen cr1:8xlarge f1:4xlarge hs1:8xlarge p3:16xlarge,8xlarge
+8 50 1 xen f1:16xlarge
+15 50 1 metal bmn-sf1:metal c5a:metal c5ad:metal u-18tb1:metal u-24tb1:metal
+15 50 1 nitro c7i:32xlarge
+15 50 4 nitro dl1:24xlarge
 """
-
+"""Types that the source above lacks, because its region no longer offers them. Source: amazon-vpc-cni-k8s v1.23.1,
+pkg/vpc/vpc_ip_resource_limit.go; cr1 and hs1, whose hypervisor is unknown there, are older than Nitro."""
 
 DEFAULT_ENIS, DEFAULT_ADDRESSES = 2, 4
 """The smallest Nitro size of the general families (a1.medium, c6g.medium, m7a.medium, ...). Ours: only nano and micro of the T
-families, d3 and hpc6id have less, and the table has all of these, so a new type is none of them. EC2's first refusal corrects a
-value that is too high; nothing corrects one that is too low."""
+families, d3 and hpc6id have less, and these are in the table. EC2's first refusal corrects a value that is too high; nothing corrects
+one that is too low."""
 
 
 def from_ec2(instance_type: str, answer: Mapping[str, Any]) -> InstanceLimits | None:
     """Read a DescribeInstanceTypes answer; None if the type is missing or has no usable count."""
-    for entry in answer.get("InstanceTypes", ()):
-        network = entry.get("NetworkInfo", {})
+    for described_type in answer.get("InstanceTypes", ()):
+        network = described_type.get("NetworkInfo", {})
         cards = {card.get("NetworkCardIndex", 0): card for card in network.get("NetworkCards", ())}
         default_card = cards.get(network.get("DefaultNetworkCardIndex", 0), {})
         enis = default_card.get("MaximumNetworkInterfaces", network.get("MaximumNetworkInterfaces", 0))
         addresses = network.get("Ipv4AddressesPerInterface", 0)
-        if entry.get("InstanceType") == instance_type and enis > 0 and addresses > 0:
+        if described_type.get("InstanceType") == instance_type and enis > 0 and addresses > 0:
             return InstanceLimits(
                 instance_type=instance_type,
                 eni_count=enis,
                 ipv4_per_eni=addresses,
                 network_card_count=max(network.get("MaximumNetworkCards", 1), 1),
-                hypervisor=entry.get("Hypervisor", ""),
-                is_bare_metal=entry.get("BareMetal", False),
-                branch_count=branch_count(instance_type),
+                hypervisor=described_type.get("Hypervisor", ""),
+                is_bare_metal=described_type.get("BareMetal", False),
+                trunk_capacity=trunk_capacity(instance_type),
+                tcp_timeout_s=network.get("ConnectionTrackingConfiguration", {}).get("DefaultTcpEstablishedTimeout", 0),
                 source="ec2",
             )
     return None
 
 
 def from_table(instance_type: str) -> InstanceLimits | None:
-    """Find a type in the built-in table; None if it is missing."""
+    """Find a type in the built-in tables; None if it is missing."""
     family, _, size = instance_type.partition(".")
-    for row in TABLE.splitlines():
-        enis, addresses, cards, kind, *held = row.split()
-        for part in held:
+    for row in (TABLE + OLDER_TABLE).splitlines():
+        enis, addresses, cards, kind, *families = row.split()
+        for part in families:
             name, _, sizes = part.partition(":")
             if name == family and size in sizes.split(","):
                 return InstanceLimits(
@@ -328,24 +292,13 @@ def from_table(instance_type: str) -> InstanceLimits | None:
                     network_card_count=int(cards),
                     hypervisor="" if kind == "metal" else kind,
                     is_bare_metal=kind == "metal",
-                    branch_count=branch_count(instance_type),
+                    trunk_capacity=trunk_capacity(instance_type),
                     source="table",
                 )
     return None
 
 
 def safe_default(instance_type: str) -> InstanceLimits:
-    """Limits that every current type of the general families reaches."""
-    branches = branch_count(instance_type)
-    return InstanceLimits(instance_type, DEFAULT_ENIS, DEFAULT_ADDRESSES, branch_count=branches, source="default")
-
-
-def branch_count(instance_type: str) -> int | None:
-    """Branch ENIs that a type's trunk can carry, 0 if it can have none; None if the table does not know it."""
-    family, _, size = instance_type.partition(".")
-    for paragraph in BRANCHES.replace("\n  ", " ").splitlines():
-        families, _, counts = paragraph.partition("=")
-        if family in families.split():
-            found = (count for count, _, sizes in (part.partition(":") for part in counts.split()) if size in sizes.split(","))
-            return next(map(int, found), None)
-    return None
+    """Return limits that every current type of the general families reaches."""
+    capacity = trunk_capacity(instance_type)
+    return InstanceLimits(instance_type, DEFAULT_ENIS, DEFAULT_ADDRESSES, trunk_capacity=capacity, source="default")

@@ -1,4 +1,4 @@
-"""Every retry of this package, as tenacity values: a stop, a full-jitter wait, a named set of outcomes.
+"""All retry policies of this package: the outcomes after which to retry, how often and for how long, with waits of full jitter.
 
 Full jitter spreads nodes that fail at the same moment (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
 botocore's retries are off, and each policy is applied in one place (`Ec2Calls.attempts`, `ImdsMetadata.identity`), so no retry is
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from tenacity import Retrying, retry_if_exception, wait_fixed, wait_random_exponential
 
 from ipamd.cloud.errors import AttemptError
-from ipamd.model.call_report import Outcome
+from ipamd.model.call_report import CallOutcome
 from ipamd.model.record import dataclass
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 
 FIRST_WAIT_S = 0.2
 """Upper bound of the first wait. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, freeENI (detach: 200 ms, doubled)."""
@@ -28,7 +28,7 @@ than any caller here waits; the call budget slows us down instead."""
 class RetryPolicy:
     """When to retry: after which outcomes, how often, for how long, after which waits."""
 
-    on: frozenset[Outcome]
+    on: frozenset[CallOutcome]
     attempts: int
     total_s: float
     first_wait_s: float = FIRST_WAIT_S
@@ -47,21 +47,22 @@ class RetryPolicy:
         )
 
 
-PASSING = frozenset({Outcome.THROTTLED, Outcome.UNSENT, Outcome.UNANSWERED, Outcome.NOT_FOUND})
-"""Outcomes of which the next attempt may differ. NOT_FOUND: only of what we created just now (`calls.py`), or in metadata, which
-lags."""
+PASSING = frozenset({CallOutcome.THROTTLED, CallOutcome.UNSENT, CallOutcome.UNANSWERED, CallOutcome.NOT_FOUND})
+"""Outcomes after which the next attempt may succeed. NOT_FOUND: only of an object that we created just now (`calls.py`), or in
+metadata, which lags."""
 
 IDEMPOTENT = RetryPolicy(PASSING, attempts=6, total_s=30.0)
 """Calls that may be sent twice: Describe, Create with its token, Attach, Unassign. Ours: 6 attempts wait 3 s on
 average and 6 s at most, enough for a short disturbance; after that the pool loop retries."""
 
-UNHURRIED = RetryPolicy(PASSING - {Outcome.THROTTLED}, attempts=6, total_s=30.0)
-"""A creation that no ADD waits for: what EC2 throttles is asked for much later, because others may need the account's tokens now."""
+UNHURRIED = RetryPolicy(PASSING - {CallOutcome.THROTTLED}, attempts=6, total_s=30.0)
+"""A creation that no ADD waits for. If EC2 throttles it, it is retried much later, because others may need the account's tokens
+now."""
 
-AT_MOST_ONCE = RetryPolicy(PASSING - {Outcome.UNANSWERED}, attempts=6, total_s=30.0)
+AT_MOST_ONCE = RetryPolicy(PASSING - {CallOutcome.UNANSWERED}, attempts=6, total_s=30.0)
 """AssignPrivateIpAddresses has no client token: after a lost answer only Describe can show what happened."""
 
-SETTLING = RetryPolicy(PASSING | {Outcome.BUSY}, attempts=40, total_s=60.0)
+SETTLING = RetryPolicy(PASSING | {CallOutcome.BUSY}, attempts=40, total_s=60.0)
 """Detach, Delete and Modify while another attach or detach is under way. Ours: detaches take seconds.
 amazon-vpc-cni-k8s retries 12 times with up to 60 s between (pkg/awsutils/awsutils.go, maxENIEC2APIRetries), which blocks its pool
 loop; here an open intent makes the pool continue later (I9)."""
@@ -72,7 +73,6 @@ DELETING = RetryPolicy(SETTLING.on, attempts=20, total_s=60.0, least_wait_s=1.0)
 HURRIED = RetryPolicy(frozenset(), attempts=1, total_s=0.0)
 """One attempt, for a query with a good fallback: instance limits at start (docs/life.md, Start)."""
 
-
-ATTACHING = RetryPolicy(frozenset({Outcome.BUSY}), attempts=40, total_s=60.0, wait_cap_s=2.0)
+ATTACHING = RetryPolicy(frozenset({CallOutcome.BUSY}), attempts=40, total_s=60.0, wait_cap_s=2.0)
 """Waiting for an attachment, one Describe per attempt. Ours: attaches take 1 to 10 s. amazon-vpc-cni-k8s waits with up to 60 s
 between 12 attempts (pkg/awsutils/awsutils.go, waitForENIAndIPsAttached); here an open intent makes the pool continue later."""

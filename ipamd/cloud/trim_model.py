@@ -1,94 +1,22 @@
 """Write the part of botocore's data that we use: `python -m ipamd.cloud.trim_model [directory]`.
 
-Kept: our EC2 operations and the shapes that they reach, two STS operations (botocore's credential chain uses them to assume a
-service account's role), the endpoint rules of both, and the global files that botocore reads to make a client. Dropped:
-documentation and enum lists, which neither serialiser, validator nor parser reads. `make setup` and the image build run it; the
-result is not committed. Rejected: a hand-written EC2 client, because signing, credentials and endpoints are better shared.
+It copies our EC2 operations and the shapes that they refer to, two STS operations (botocore's credential chain uses them to assume a
+service account's role), the endpoint rules of both, and the global files that botocore reads to make a client. It drops documentation
+and enum lists, which neither serialiser, validator nor parser reads. `make setup` and the image build run it; the result is not
+committed. Rejected: a hand-written EC2 client, because signing, credentials and endpoints are better shared.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from botocore.loaders import Loader
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-# The trimmed AWS service model: where it is, whether it is usable, and a botocore loader for it.
-#
-# botocore describes EC2 in 4.3 MB of JSON, of which we use a dozen operations; loading all of it costs a client tens of megabytes.
-# `trim_model.py` writes the needed part into `data/` at build time; nothing of botocore is committed. Data of another botocore
-# version than the installed one is never used, because parser and model must match. botocore is imported inside functions only.
-
-
-DATA_DIR = Path(__file__).with_name("data")
-
-MANIFEST = "manifest.json"
-"""Written last: if it exists, the rest is complete."""
-
-REMAKE = "run `python -m ipamd.cloud.trim_model` (make setup does)"
-
-
-def why_unusable(directory: Path, *, operations: frozenset[str]) -> str:
-    """Return why the trimmed data cannot be used; an empty string if it can.
-
-    Args:
-        directory: where `trim_model` writes.
-        operations: EC2 APIs that the data must hold.
-    """
-    import botocore
-
-    try:
-        manifest = json.loads((directory / MANIFEST).read_text())
-        made_from, held = manifest["botocore"], frozenset(manifest["operations"])
-    except FileNotFoundError:
-        return f"there is no trimmed model in {directory}: {REMAKE}"
-    except (OSError, ValueError, KeyError, TypeError) as exc:
-        return f"{directory / MANIFEST} cannot be read ({exc}): {REMAKE}"
-    if made_from != botocore.__version__:
-        return f"the trimmed model is of botocore {made_from}, installed is {botocore.__version__}: {REMAKE}"
-    missing = sorted(operations - held)
-    return f"the trimmed model lacks {', '.join(missing)}: {REMAKE}" if missing else ""
-
-
-def trimmed_loader(directory: Path) -> Loader:
-    """Make a loader that reads the trimmed data only.
-
-    The data is declared as botocore's own, because botocore resolves endpoints of other data by legacy rules.
-    """
-    from botocore.loaders import Loader
-
-    loader = Loader(extra_search_paths=[str(directory)], include_default_search_paths=False)
-    loader.BUILTIN_DATA_PATH = str(directory)
-    return loader
-
-
-# The EC2 APIs that this daemon calls: IAM must allow them, and the trimmed model contains them.
-#
-# `manifests/iam-policy.json` is the policy.
-
-
-OPERATIONS: Mapping[str, str] = {
-    "AssignIpv6Addresses": "assign_ipv6_addresses",
-    "AssignPrivateIpAddresses": "assign_private_ip_addresses",
-    "AttachNetworkInterface": "attach_network_interface",
-    "CreateNetworkInterface": "create_network_interface",
-    "DeleteNetworkInterface": "delete_network_interface",
-    "DescribeInstanceTypes": "describe_instance_types",
-    "DescribeNetworkInterfaces": "describe_network_interfaces",
-    "DescribeSubnets": "describe_subnets",
-    "DetachNetworkInterface": "detach_network_interface",
-    "ModifyNetworkInterfaceAttribute": "modify_network_interface_attribute",
-    "UnassignIpv6Addresses": "unassign_ipv6_addresses",
-    "UnassignPrivateIpAddresses": "unassign_private_ip_addresses",
-}
-"""API name -> method of a botocore client: what the port `Ec2` needs. amazon-vpc-cni-k8s calls more (its docs/iam-policy.md)."""
-
+from ipamd.cloud.operations import OPERATIONS
+from ipamd.cloud.trimmed_model import DATA_DIR, MANIFEST
 
 KEPT: Mapping[str, tuple[str, ...]] = {
     "ec2": tuple(OPERATIONS),
@@ -101,6 +29,7 @@ GLOBAL_FILES = ("partitions", "sdk-default-configuration", "_retry")
 SERVICE_FILES = ("endpoint-rule-set-1",)
 
 _REFERENCES = ("input", "output", "member", "key", "value")
+
 _UNREAD = ("documentation", "documentationUrl", "enum", "examples")
 
 
@@ -130,15 +59,15 @@ def write(target: Path = DATA_DIR) -> int:
 
 def trimmed(model: Mapping[str, Any], operations: Iterable[str]) -> dict[str, Any]:
     """Reduce a service model to some operations. Raises: KeyError if the service has no such operation. Pure."""
-    kept = {name: model["operations"][name] for name in operations}
+    kept_operations = {name: model["operations"][name] for name in operations}
     shapes: dict[str, Any] = {}
-    waiting = [shape for operation in kept.values() for shape in _referenced(operation)]
+    waiting = [shape for operation in kept_operations.values() for shape in _referenced(operation)]
     while waiting:
         name = waiting.pop()
         if name not in shapes:
             shapes[name] = model["shapes"][name]
             waiting += _referenced(shapes[name])
-    reduced = {**model, "operations": kept, "shapes": dict(sorted(shapes.items()))}
+    reduced = {**model, "operations": kept_operations, "shapes": dict(sorted(shapes.items()))}
     bare = _without_unread(reduced)
     assert isinstance(bare, dict)
     return bare
@@ -152,10 +81,16 @@ def _referenced(part: Mapping[str, Any]) -> list[str]:
 
 
 def _without_unread(value: Any) -> Any:
-    """Drop keys that nothing reads. A member that happens to have such a name is a dict and stays."""
+    """Drop the keys in _UNREAD. A shape's member with such a name is a dict, and stays."""
     if isinstance(value, Mapping):
-        return {key: _without_unread(item) for key, item in value.items() if key not in _UNREAD or isinstance(item, Mapping)}
-    return [_without_unread(item) for item in value] if isinstance(value, list) else value
+        parts = {}
+        for key, part in value.items():
+            if key not in _UNREAD or isinstance(part, Mapping):
+                parts[key] = _without_unread(part)
+        return parts
+    if isinstance(value, list):
+        return [_without_unread(part) for part in value]
+    return value
 
 
 def _dump(path: Path, value: Any) -> None:

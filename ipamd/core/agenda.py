@@ -1,9 +1,9 @@
-"""When what failed is due again: six schedules in one table, and one agenda of pauses for the whole daemon.
+"""Back off after failures: seven schedules in one table, and the running pauses of the whole daemon in one object.
 
-Whatever is put off is named by a key: what it is, then the object that it is about. What was never put off, or has been cleared, is
-due. In memory only: a new process may try everything once. While an ADD waits, a pause ends after the schedule's `urgent_s`: an
-idle node asks seldom, and no ADD waits for the hour that was meant for an idle node. Rejected: a back-off in each class, because two
-of them about one refusal disagree; a heap, because there are some tens of keys and most pauses are moved before they end.
+A key names the work that is postponed: its kind, then its object. Work without a running pause is due. Pauses are in memory only, so a
+new process may try everything once. While an ADD waits, a pause ends after the schedule's `urgent_s`: an idle node retries seldom, but
+no ADD waits for an hour that was meant for an idle node. Rejected: a back-off in each class, because two of them would treat the same
+refusal differently; a heap, because there are only some tens of keys and most pauses are changed before they end.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterable
 
+from ipamd.model.errors import CloudCredentialsError, CloudDeniedError, is_about_keys
 from ipamd.model.record import dataclass
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 
 Key = tuple[Hashable, ...]
-"""What is put off, as a word, and the object that it is about, if there are several."""
+"""The kind of work that is postponed, as a word, and its object, if there are several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +34,45 @@ class Schedule:
 
 
 NODE = Schedule("node", 0.5, 30.0)
-"""A service of this node, or a loop of ours. Ours: containerd restarts in a tenth of a second, and to ask it again costs little."""
+"""A service of this node, or a loop of ours. Ours: containerd restarts in a tenth of a second, and another call costs little."""
 
 EC2 = Schedule("ec2", 1.0, 1800.0, urgent_s=60.0)
-"""An EC2 error that says nothing else. Ours: two tries in an idle hour, after a disturbance as long as that; while an ADD waits, a
-minute at most, as amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go)."""
+"""An EC2 error without a schedule of its own. Ours: at most two tries in an idle hour; while an ADD waits, at most a minute between
+tries, as amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go)."""
 
 REPAIR = Schedule("repair", 10.0, 600.0)
-"""An object of this node that something else changes back. Ours: the first is short, because a pod may wait for it."""
+"""An object of this node that other software changes again and again. Ours: the first pause is short, because a pod may wait for the
+repair."""
 
 ROOM = Schedule("room", 120.0, 3600.0, urgent_s=600.0)
-"""A subnet, ENI or device index that is full. The first is amazon-vpc-cni-k8s's after a subnet without addresses (pkg/ipamd/ipamd.go,
-insufficientCidrErrorCooldown; issue 1585 about /28s). The others are ours: addresses come free when pods elsewhere end."""
+"""A subnet, ENI or device index that is full. The first pause is that of amazon-vpc-cni-k8s after a subnet without addresses
+(pkg/ipamd/ipamd.go, insufficientCidrErrorCooldown; issue 1585 about /28s). The others are ours: addresses become free when pods on
+other nodes end."""
 
 DENIED = Schedule("denied", 600.0, 3600.0)
-"""IAM or the account's quota refused. Ours: a person changes it, and then waits for us."""
+"""IAM or the account's quota refused. Ours: a person must change it, and then waits for the next try."""
+
+CREDENTIALS = Schedule("credentials", 2.0, 60.0, urgent_s=30.0)
+"""No credentials. EC2 is not called, so a longer pause would not spare it. Ours: who repairs a trust policy or a clock waits for a
+minute at most, and 5,000 nodes call STS 83 times a second."""
 
 LIMIT = Schedule("limit", 3600.0, 86400.0, urgent_s=21600.0)
-"""The instance takes no further ENI, or an ENI no further slot, though the instance type says so. On most types volumes take the
-places of ENIs, and come and go with pods (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html). Ours: each try
-makes and deletes an ENI, six calls."""
+"""The instance takes no further ENI, or an ENI no further slot, although the instance type allows it. On most types volumes use places
+of ENIs, and volumes come and go with pods (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/volume_limits.html). Ours: each try
+makes and deletes an ENI, which is six calls."""
 
 
-OF_EC2 = (EC2, ROOM, DENIED, LIMIT)
-"""The schedules of what EC2 refused."""
+def schedule_of(error: BaseException) -> Schedule:
+    """Return the schedule by which a failed call to EC2 is retried."""
+    if isinstance(error, CloudCredentialsError):
+        return CREDENTIALS
+    if isinstance(error, CloudDeniedError) and not is_about_keys(error):
+        return DENIED
+    return EC2
+
+
+OF_EC2 = (EC2, ROOM, DENIED, CREDENTIALS, LIMIT)
+"""The schedules after a refusal of EC2."""
 
 
 @dataclass(slots=True)
@@ -68,7 +84,7 @@ class _Pause:
     schedule: Schedule | None = None
 
 
-class Agenda:
+class Backoffs:
     """The pauses that run. Safe from any thread; its lock is a leaf."""
 
     def __init__(self, clock: Clock, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
@@ -78,19 +94,20 @@ class Agenda:
         self._lock = threading.Lock()
         self._pauses: dict[Key, _Pause] = {}
 
-    def put_off(self, key: Key, schedule: Schedule) -> float:
-        """It failed: it is due after the schedule's next pause. Returns: that pause in seconds."""
+    def back_off(self, key: Key, schedule: Schedule, *, longest_s: float = float("inf")) -> float:
+        """Back off after a failure, for the schedule's next pause or for `longest_s`. Returns: that pause in seconds."""
         with self._lock:
             before = self._pauses.get(key)
             count = 1 if before is None else before.failure_count + 1
-            pause_s = schedule.pause_s(count)
+            pause_s = min(schedule.pause_s(count), longest_s)
             self._pauses[key] = _Pause(self._clock.monotonic(), pause_s, schedule.urgent_s, count, schedule)
             return pause_s
 
     def put(self, key: Key, *, in_s: float, schedule: Schedule | None = None) -> None:
-        """It is due after so many seconds, whatever was before. A failure then begins with its schedule's first pause.
+        """Replace any running pause by one of `in_s` seconds. The next failure begins with its schedule's first pause.
 
-        `schedule`: the one of what failed, where the time is another.
+        Args:
+            schedule: the schedule of the failed work, if the pause follows a failure.
         """
         with self._lock:
             self._pauses[key] = _Pause(self._clock.monotonic(), in_s, float("inf"), schedule=schedule)
@@ -104,39 +121,50 @@ class Agenda:
         pause, is_urgent = self._pauses.get(key), self._is_urgent()
         if pause is None:
             return 0.0
-        length_s = min(pause.length_s, pause.urgent_s) if is_urgent else pause.length_s
+        length_s = pause.length_s
+        if is_urgent:
+            length_s = min(length_s, pause.urgent_s)
         return max(pause.began_s + length_s - self._clock.monotonic(), 0.0)
 
     def clear(self, *keys: Key) -> None:
-        """They succeeded, or are there no more: no pause runs, and the next one is the first again."""
+        """End the pauses after a success, or once the objects are gone. The next failure begins with the first pause."""
         with self._lock:
             for key in keys:
                 self._pauses.pop(key, None)
 
     def shorten(self, key: Key) -> None:
-        """Something of it succeeded: the pause that runs stays, the next one is the first again."""
+        """Keep the running pause after a partial success. The next failure begins with the first pause."""
         with self._lock:
             if key in self._pauses:
                 self._pauses[key].failure_count = 0
 
     def of_ec2(self) -> dict[Key, float]:
-        """What is put off because EC2 refused it, and the seconds left."""
+        """The keys whose pause runs because EC2 refused the work, and the seconds left."""
         with self._lock:
-            found = [key for key, pause in self._pauses.items() if pause.schedule in OF_EC2]
-        return {key: left_s for key in found if (left_s := self.left_s(key))}
+            keys = [key for key, pause in self._pauses.items() if pause.schedule in OF_EC2]
+        return self._running(keys)
 
-    def keys(self, *what: Hashable) -> tuple[Key, ...]:
-        """What was put off and not cleared, of the keys that begin with these words; a pause may be over."""
+    def keys(self, *beginning: Hashable) -> tuple[Key, ...]:
+        """The keys that begin with `beginning` and were postponed and not cleared; their pause may be over."""
         with self._lock:
-            return tuple(key for key in self._pauses if key[: len(what)] == what)
+            return tuple(key for key in self._pauses if key[: len(beginning)] == beginning)
 
-    def keep_only(self, what: str, objects: Collection[Hashable]) -> None:
-        """Clear what is about an object that is none of these: (`what`, object)."""
-        self.clear(*(key for key in self.keys(what) if key[1] not in objects))
+    def retain(self, kind: str, objects: Collection[Hashable]) -> None:
+        """Clear every key (`kind`, object) whose object is not in `objects`."""
+        self.clear(*(key for key in self.keys(kind) if key[1] not in objects))
 
-    def next_s(self, *what: Hashable) -> float | None:
-        """Seconds until the first pause that runs is over, of the keys that begin with these words; None if none runs."""
-        return soonest_s(left_s for key in self.keys(*what) if (left_s := self.left_s(key)))
+    def next_s(self, *beginning: Hashable) -> float | None:
+        """Seconds until the first pause of a key that begins with `beginning` ends; None if none runs."""
+        return soonest_s(self._running(self.keys(*beginning)).values())
+
+    def _running(self, keys: Iterable[Key]) -> dict[Key, float]:
+        """Seconds left of each pause that runs."""
+        running = {}
+        for key in keys:
+            left_s = self.left_s(key)
+            if left_s:
+                running[key] = left_s
+        return running
 
 
 def soonest_s(waits: Iterable[float | None]) -> float | None:

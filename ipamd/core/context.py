@@ -1,22 +1,24 @@
-"""What every use case works with, as one value: made once by `ipamd/bootstrap.py`, handed to each service."""
+"""The objects that every use case needs, as one value: `ipamd/process/bootstrap.py` makes it once and passes it to each service."""
 
 from __future__ import annotations
 
-from ipamd.core.agenda import Agenda
-from ipamd.core.deadline import KeyLocks
+from ipamd.core.agenda import Backoffs
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import Freeze
 from ipamd.core.health import Health
+from ipamd.core.key_locks import KeyLocks
 from ipamd.model.record import dataclass
-from ipamd.ports import Clock, Datastore, Failpoint, Wiring, no_failpoint
+from ipamd.ports.datastore import Datastore
+from ipamd.ports.kernel import Wiring
+from ipamd.ports.process import Clock, Failpoint, no_failpoint
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """What all services of one daemon share: datastore, kernel wiring, clock, and the objects through which they communicate.
+    """The objects that all services of one daemon share: datastore, kernel wiring, clock, and those that connect the services.
 
-    `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions.
-    `freeze`: why the pool makes no ENI and releases nothing. `agenda`: the pauses after what failed.
+    `locks`: one operation per sandbox. `demand`: wakes ADDs and the pool maintainer. `health`: phase and conditions. `freeze`: why the
+    pool creates and releases no ENI. `agenda`: the pauses after failures.
     """
 
     datastore: Datastore
@@ -26,12 +28,12 @@ class ServiceContext:
     locks: KeyLocks
     demand: Demand
     freeze: Freeze
-    agenda: Agenda
+    agenda: Backoffs
     failpoint: Failpoint = no_failpoint
 
 
 class Service:
-    """A use case: each part of the context by its own name."""
+    """Base of a use case: it has each part of the context as an attribute."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._datastore = context.datastore

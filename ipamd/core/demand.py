@@ -1,6 +1,6 @@
 """Let ADDs that find the pool empty wait for the pool maintainer without polling.
 
-A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a status that says that the pool cannot grow.
+A waiting ADD wakes the maintainer. New addresses wake the ADDs, and so does a status by which the pool cannot grow.
 """
 
 from __future__ import annotations
@@ -8,59 +8,69 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ipamd.model.pool import Blocked
+from ipamd.model.blocked import Blocked
+from ipamd.model.cause import Cause, cause_of_text
+from ipamd.model.growth_state import GrowthRefusal
 from ipamd.model.record import dataclass
-from ipamd.ports import Clock, Ec2
+from ipamd.ports.cloud import Ec2
+from ipamd.ports.process import Clock
 
 THROTTLED_S = 60.0
-"""After a throttled answer whatever is late is late because of it. Ours: as long as an ADD waits at most."""
+"""For this long after a throttled call a delay of the pool is attributed to throttling. Ours: as long as an ADD waits at most."""
 
-WAIT = "wait: what pods wait for is asked for again and again; if it lasts, ask AWS for a higher limit, or lower the warm targets"
-"""What to do while EC2 throttles."""
+WAIT = "wait: calls that pods need are retried; if it lasts, ask AWS for a higher limit, or lower the warm targets"
+"""The next step while EC2 throttles."""
+
+GROWS = "wait: the pool grows by itself; `ipamctl plan` shows what it asks EC2 for"
+"""The next step while the pool can grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
     """The latest status that the pool maintainer published.
 
-    `generation`: the latest demand that it takes into account. `blocked_by`: why the pool cannot grow, empty if it can.
-    `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not. `next_step`: what helps.
-    `excess_count`: free addresses above the target, `kept`: why they are kept. `kind`: `blocked_by` in one word.
+    `generation`: the latest demand that it takes into account. `blocked`: why the pool cannot grow, None if it can.
+    `retry_deadline`: the monotonic point at which a blocked pool tries again by itself; None if it does not.
+    `excess_count`: free addresses above the target, `retention_reason`: why they are not released. `kind`: why the pool cannot grow,
+    in one word.
     """
 
     generation: int = 0
     sentence: str = "the pool loop has not run yet"
-    blocked_by: str = ""
+    blocked: GrowthRefusal | None = None
     retry_deadline: float | None = None
-    next_step: str = ""
     excess_count: int = 0
-    kept: str = ""
+    retention_reason: str = ""
     kind: Blocked = Blocked.GROWING
 
-    def shortage(self, delayed_by: Blocked) -> str:
-        """Why there is no address now; `delayed_by`: see `delay`."""
+    def shortage(self, delayed_by: Blocked = Blocked.GROWING) -> Cause:
+        """Explain why there is no address now; `delayed_by`: see `delay`."""
+        if self.blocked is not None:
+            return self.blocked.timed_cause
         throttled = "EC2 throttles it: " if delayed_by is Blocked.THROTTLED else ""
-        return self.blocked_by or f"{throttled}{self.sentence}"
+        return cause_of_text(f"{throttled}{self.sentence}")
 
-    def cause(self, delayed_by: Blocked = Blocked.GROWING) -> str:
-        """The same with the next step if one is known: for people."""
-        is_throttled = delayed_by is Blocked.THROTTLED and not self.blocked_by
-        step = self.next_step or (WAIT if is_throttled else "")
-        return f"{self.shortage(delayed_by)}; next: {step}" if step else self.shortage(delayed_by)
+    def step(self, delayed_by: Blocked = Blocked.GROWING) -> str:
+        """Return what an operator can do about the shortage."""
+        if self.blocked is not None:
+            return self.blocked.next_step
+        return WAIT if delayed_by is Blocked.THROTTLED else GROWS
 
 
 def delay(ec2: Ec2, clock: Clock) -> Blocked:
-    """What delays a pool that is not kept from growing: EC2 throttles the calls that are being repeated, or growing takes its time."""
+    """Return why a pool that may grow takes long: THROTTLED while EC2 throttles its calls, otherwise GROWING."""
     throttling = ec2.throttling()
     is_throttled = throttling is not None and clock.monotonic() - throttling[1] < THROTTLED_S
-    return Blocked.THROTTLED if is_throttled else Blocked.GROWING
+    if is_throttled:
+        return Blocked.THROTTLED
+    return Blocked.GROWING
 
 
 class Demand:
     """Counts waiting ADDs, wakes the pool maintainer (`triggered`), and the ADDs when addresses appear. Safe from any thread.
 
-    One number or status is read without the lock: each is replaced whole. `served_count`: ADDs that took an address since start.
-    `supply_count` grows with every announcement: read it before trying, wait on it after. `status`: published last.
+    The attributes may be read without the lock. `served_count`: ADDs that took an address since start. `supply_count` grows with every
+    announcement: an ADD reads it before it tries to reserve, and passes it to `wait`. `status`: the last one published.
     """
 
     def __init__(self, *, on_supply: Callable[[], None] = lambda: None) -> None:
@@ -83,25 +93,28 @@ class Demand:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting > 0, timeout=timeout_s)
 
-    def take(self) -> None:
-        """Count an ADD that took an address, and wake the pool maintainer."""
+    def take(self, *, is_demand: bool = True) -> None:
+        """Wake the pool maintainer after an ADD took an address. `is_demand`: count it in `served_count`; further ADDs may follow."""
         with self._changed:
-            self.served_count += 1
+            self.served_count += int(is_demand)
         self.triggered.set()
 
-    def join(self) -> int:
-        """Start to wait, as an ADD; returns the generation from which on a status takes this ADD into account."""
+    def join(self, *, is_demand: bool = True) -> int:
+        """Begin the wait of an ADD. Returns: the first generation whose status takes this ADD into account.
+
+        `is_demand`: whether the pool may grow for it; pass the same value to `leave`.
+        """
         with self._changed:
-            self._waiting += 1
+            self._waiting += int(is_demand)
             self._generation += 1
             self._changed.notify_all()
             self.triggered.set()
             return self._generation
 
-    def leave(self) -> None:
-        """End the wait of an ADD: what it held up may go on."""
+    def leave(self, *, is_demand: bool = True) -> None:
+        """End the wait of an ADD: work that yielded to it may go on."""
         with self._changed:
-            self._waiting -= 1
+            self._waiting -= int(is_demand)
         self.triggered.set()
 
     def waiting(self) -> tuple[int, int]:
@@ -117,7 +130,7 @@ class Demand:
         self._on_supply()
 
     def publish(self, status: PoolStatus) -> None:
-        """Publish what the maintainer decided."""
+        """Publish the maintainer's decision, and wake the waiting ADDs."""
         with self._changed:
             self.status = status
             self._changed.notify_all()

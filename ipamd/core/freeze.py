@@ -1,7 +1,7 @@
-"""The causes that freeze the pool, in one place: whoever notices one sets it, the planner and every report read it.
+"""The causes that freeze the pool. The service that notices a cause sets it; the planner and all reports read it here.
 
-Several may be in force at once, and each ends alone: an operator's `thaw` does not undo what EC2 announced. What is not known is no
-change: a source that does not answer leaves its causes as they are (I11).
+Several causes may be in force at once, and each ends on its own: an operator's `thaw` does not end a notice of EC2. A source that does
+not answer changes no cause (I11).
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from datetime import datetime
 
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
-from ipamd.model.freeze import NOTICES, FreezeCause, Freezing, barred_enis, is_ahead_of_need
+from ipamd.model.conditions import ConditionCode, problem_of
+from ipamd.model.freeze import NOTICES, SHARED, FreezeCause, Freezing, barred_enis, is_ahead_of_need
 from ipamd.model.words import printable
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 
 CONDITION = "frozen"
 
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Freeze:
-    """Safe from any thread. The causes are replaced whole, so who reads them needs no lock; who changes them tells under it."""
+    """The causes in force. Safe from any thread: readers need no lock, and a change is reported while the lock is held."""
 
     def __init__(self, *, clock: Clock, health: Health, demand: Demand) -> None:
         self._clock = clock
@@ -36,32 +37,34 @@ class Freeze:
         self._demand = demand
         self._lock = threading.Lock()
         self._causes: Mapping[FreezeCause, Freezing] = {}
+        self._other_daemon_seen_s: float | None = None
 
     def set(self, cause: FreezeCause, reason: str, *, since_at: datetime | None = None) -> None:
-        """Put a cause in force, or change its reason; it keeps the time at which it came unless `since_at` says another."""
+        """Put a cause in force, or change its reason. `since_at`: replaces the time at which the cause began."""
         text = printable(reason.strip(), most=REASON_MAX) or UNSAID
         with self._lock:
-            known = self._causes.get(cause)
-            since_at = since_at or (known.since_at if known is not None else self._clock.now())
+            before = self._causes.get(cause)
+            if since_at is None:
+                since_at = self._clock.now() if before is None else before.since_at
             self._causes = {**self._causes, cause: Freezing(cause, text, since_at)}
-            if known is None or known.reason != text:
-                what = barred_enis(is_ahead_of_need=is_ahead_of_need({cause}))
-                log.warning("the pool is frozen, nothing is released barred=%s cause=%s reason=%s", what, cause, text)
-                self._tell()
+            if before is None or before.reason != text:
+                barred = barred_enis(is_ahead_of_need=is_ahead_of_need({cause}))
+                log.warning("pool frozen barred=%s cause=%s reason=%s", barred, cause, text)
+                self._publish()
 
     def clear(self, cause: FreezeCause) -> None:
         """End a cause; one that is not in force is fine."""
         with self._lock:
             if cause in self._causes:
                 self._causes = {other: freezing for other, freezing in self._causes.items() if other != cause}
-                log.warning("the pool's freeze has ended cause=%s left=%s", cause, self.reason or "none")
-                self._tell()
+                log.warning("freeze ended cause=%s left=%s", cause, self.reason or "none")
+                self._publish()
 
-    def follow_notices(self, told: Mapping[FreezeCause, str]) -> None:
-        """Take over everything that metadata announces now: what it no longer announces has ended."""
+    def follow_notices(self, announced: Mapping[FreezeCause, str]) -> None:
+        """Set the causes that metadata announces now, each with its reason, and clear those that it no longer announces."""
         for cause in sorted(NOTICES):
-            if cause in told:
-                self.set(cause, told[cause])
+            if cause in announced:
+                self.set(cause, announced[cause])
             else:
                 self.clear(cause)
 
@@ -76,10 +79,27 @@ class Freeze:
 
     @property
     def is_ahead_of_need(self) -> bool:
-        """Whether all causes in force let an ADD have the ENI that it waits for."""
+        """Whether waiting ADDs may still grow the pool under all causes in force."""
         return is_ahead_of_need(self._causes)
 
-    def _tell(self) -> None:
-        reason, what = self.reason, barred_enis(is_ahead_of_need=self.is_ahead_of_need)
-        self._health.report(CONDITION, reason and f"{CONDITION}: {what} and nothing is released: {reason}")
-        self._demand.trigger()  # with it another plan may be right
+    @property
+    def is_shared(self) -> bool:
+        """Whether another daemon may use this node's ENIs: amazon-vpc-cni-k8s is there, or the node is handed to it."""
+        return not SHARED.isdisjoint(self._causes)
+
+    def note_other_daemon(self, seen_s: float) -> None:
+        """Record when amazon-vpc-cni-k8s was last seen, on the monotonic clock. The record outlives the freeze."""
+        with self._lock:
+            if self._other_daemon_seen_s is None or seen_s > self._other_daemon_seen_s:
+                self._other_daemon_seen_s = seen_s
+
+    def other_daemon_seen_since(self, since_s: float) -> bool:
+        """Whether amazon-vpc-cni-k8s was seen at this monotonic point or later."""
+        seen_s = self._other_daemon_seen_s
+        return seen_s is not None and seen_s >= since_s
+
+    def _publish(self) -> None:
+        """Report the condition, and wake the pool maintainer."""
+        reason, barred = self.reason, barred_enis(is_ahead_of_need=self.is_ahead_of_need)
+        self._health.report(CONDITION, problem_of(ConditionCode.POOL_FROZEN, reason, barred=barred))
+        self._demand.trigger()

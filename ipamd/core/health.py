@@ -1,7 +1,7 @@
-"""What the daemon is doing: phase, start-up stages with timings, degraded conditions, last error.
+"""The health of the daemon: phase, start-up stages with timings, degraded conditions, last error.
 
-One object, read by STATUS, ipamctl, probes and metrics, so that all of them tell the same. What is kept here is bounded and safe to
-print: errors quote EC2, the runtime and requests.
+STATUS, ipamctl, probes and metrics read the same object, so that they never contradict each other. All text in it is bounded and safe
+to print, because errors quote EC2, the runtime and requests.
 """
 
 from __future__ import annotations
@@ -10,50 +10,45 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 
 from ipamd.core.deadline import Deadline
-from ipamd.model.errors import (
-    DATASTORE,
-    SERVICE,
-    DatastoreError,
-    Defect,
-    IpamError,
-    NotServingError,
-    PluginNotAvailableError,
-    defect_of,
-    disk_refusal,
-    log_text,
-)
+from ipamd.model.condition_messages import condition_text
+from ipamd.model.conditions import ConditionCode, Problem, problem
+from ipamd.model.defects import Defect, defect_of
+from ipamd.model.disk_refusal import disk_refusal
+from ipamd.model.errors import DATASTORE, SERVICE, DatastoreError, IpamError, log_text
+from ipamd.model.legs.condition_codes import LegConditionCode
 from ipamd.model.record import dataclass, replace
+from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.model.words import printable
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 
 STATUS_GRACE_S = 30.0
-"""STATUS succeeds this long after start though ADD is not served yet. Ours: a failing STATUS makes containerd report the node
+"""STATUS succeeds for this long after a start although ADD is not served yet. Ours: if STATUS fails, containerd reports the node
 NotReady (containerd pull request 11135), and a restart takes a second or two."""
 
 START = "start"
-"""Subject of the condition of a start that has stopped for good (`ipamd/lifecycle.py`)."""
+"""Subject of the condition of a start that cannot go on (`ipamd/process/lifecycle.py`)."""
 
 REPLY_MARGIN_S = 0.5
-"""Of an ADD's deadline, for its refusal. Ours."""
+"""Part of an ADD's deadline that is kept for its refusal. Ours."""
 
 LOOK_S = 1.0
-"""How often a waiting ADD looks whether its caller is still there. Ours; it reads memory only."""
+"""How often a waiting ADD checks whether its caller has left. Ours; it reads memory only."""
 
 TURN_S, TURNS_S = 0.02, 1.0
-"""Between two ADDs that waited for the start, and for how long at most one of them waits for its turn. Ours: a sandbox costs the
-runtime more of a processor than this; 30 of them at once had all their pods start when the last one did."""
+"""The pause between two ADDs that waited for the start, and the longest wait of one for its turn. Ours: the runtime needs more
+processor time than this for a sandbox. Without the pause all pods of 30 such ADDs started only when the last one did."""
 
 READY = "ready"
-"""Beside the phases: when the node was ready first."""
+"""Key of `Health.reached_s` beside the phases: when the node first became ready."""
 
-WHAT_MAX = 200
-"""Characters of what was being done when an error came. Ours."""
+SUBJECT_MAX = 200
+"""Longest subject of an error, in characters. Ours."""
 
 log = logging.getLogger(__name__)
 
@@ -89,30 +84,60 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What is not as it should be, in one sentence, and since when its subject has had one. `disk`: how a disk refused, "" if none."""
+    """The problems of one subject, in the order of their parts.
 
+    `text`: their sentences. `since`: since when the subject has had a problem. `disk`: how a disk refused, "" if none did.
+    """
+
+    problems: tuple[Problem, ...]
     text: str
     since: datetime
     disk: str = ""
 
+    @property
+    def codes(self) -> tuple[ConditionCode | LegConditionCode, ...]:
+        """The kinds of the problems."""
+        return tuple(problem.code for problem in self.problems)
+
+    def text_about(self, subject: str) -> str:
+        """The sentences with another text in the place of the subject."""
+        return text_of(subject, self.problems)
+
+    @property
+    def next_step(self) -> str:
+        """What helps, if a problem says so; otherwise ""."""
+        return next((problem.next_step for problem in self.problems if problem.next_step), "")
+
+    @property
+    def advised_text(self) -> str:
+        """The sentences with the next step."""
+        if self.next_step:
+            return f"{self.text}; next: {self.next_step}"
+        return self.text
+
+
+def text_of(subject: str, problems: Iterable[Problem]) -> str:
+    """The sentences of the problems of a subject, each once."""
+    return "; ".join(dict.fromkeys(printable(condition_text(subject, each)) for each in problems))
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """The last thing that went wrong; `resolved_at`: when it was over, None if it has not been seen to. `ends_with`: what tells it.
+    """The last failure. `subject`: the work that failed. `resolved_at`: when the failure ended, None before.
 
-    It is over when the same thing went well. That of a request also when what `ends_with` names tells that the cause is gone: the
-    next try may be long in coming. Where nothing on the node tells, the DEL of the sandbox ends it: nobody waits for it any more.
+    A failure ends when the same work succeeds. The failure of a request also ends when the condition `ends_with` ends, because the
+    next request may come late. If there is no such condition, the DEL of the sandbox ends the failure.
     """
 
     at: datetime
-    what: str
+    subject: str
     message: str
     resolved_at: datetime | None = None
     ends_with: str = ""
 
 
 class Stage:
-    """A stage that runs or has run; `detail` becomes its sentence in `ipamctl status`."""
+    """A stage that has begun; `detail` becomes its sentence in `ipamctl status`."""
 
     def __init__(self, began_s: float) -> None:
         self.began_s = began_s
@@ -125,12 +150,24 @@ class Stage:
         self.ends_as, self.detail = StageState.DEGRADED, detail
 
 
-class Health:
-    """Phase and stages; safe to use from any thread. What is one value or one copy is read without the lock.
+class ConditionHandle:
+    """The right to report one condition, or one part of it. `Health.claim` makes one handle for each."""
 
-    `awaits_first_address`: *ready* waits for the first address that can be given since the boot. `last_error`: what went wrong last
-    since start; `defects`: what must never happen and did. `reached_s`: seconds from the start until a phase, or READY, was reached
-    first.
+    def __init__(self, subject: str, report: Callable[[Problem | None, BaseException | None], None]) -> None:
+        self.subject = subject
+        self._report = report
+
+    def report(self, problem: Problem | None, *, error: BaseException | None = None) -> None:
+        """Set the problem of this part, or end it with None; see `Health.report`."""
+        self._report(problem, error)
+
+
+class Health:
+    """Phase, stages, conditions and last error; safe to use from any thread. A single value is read without the lock.
+
+    `awaits_first_address`: *ready* waits for the first address of this boot that can be assigned. `last_error`: the last failure since
+    the start. `defects`: how often each defect, which must never happen, was seen. `reached_s`: seconds from the start until a phase,
+    or READY, was first reached.
     """
 
     def __init__(self, clock: Clock, stages: tuple[str, ...]) -> None:
@@ -147,6 +184,23 @@ class Health:
         self._held: dict[str, str] = {}
         self.defects: Counter[Defect] = Counter()
         self.reached_s: dict[str, float] = {}
+        self._claimed: set[tuple[str, str]] = set()
+        self._parts: dict[str, dict[str, tuple[Problem, str]]] = {}
+        """By condition and part: the problem, and how a disk refused."""
+
+    def claim(self, subject: str, *, part: str = "") -> ConditionHandle:
+        """Claim the right to report a condition, so that no writer ends the condition of another.
+
+        Args:
+            part: names one of several writers of the same subject. The condition has the sentences of all parts, and ends when the
+                last part has ended.
+        Raises: ValueError if it was claimed before.
+        """
+        with self._changed:
+            if (subject, part) in self._claimed:
+                raise ValueError(f"condition {subject!r} has a writer of {part or 'the whole'!r} already")
+            self._claimed.add((subject, part))
+        return ConditionHandle(subject, lambda problem, error: self._report(subject, part, problem, error))
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
@@ -178,122 +232,164 @@ class Health:
             self.resolve(SERVICE)
 
     def mark_ready(self) -> None:
-        """Say that ADD is served, the conflist is in place, and this node could give an address in this boot."""
+        """Record that ADD is served, the conflist is in place, and this node could assign an address in this boot."""
         with self._changed:
             self._is_ready = True
             self.reached_s.setdefault(READY, self.uptime_s())
             self._changed.notify_all()
 
-    def hold_adds(self, subject: str, reason: str) -> None:
-        """Refuse every ADD from now on, whatever the phase, and end *ready*; `serve_adds` of the same subject ends it."""
+    def block_adds(self, subject: str, reason: str) -> None:
+        """Refuse every ADD in every phase, and end *ready*, until `serve_adds` is called with the same subject."""
         with self._changed:
             self._held[subject] = reason
             self._changed.notify_all()
 
     def serve_adds(self, subject: str) -> None:
-        """End what `hold_adds` began; STATUS is as patient from here as after a start."""
+        """End the block of `block_adds`. STATUS then has the same grace as after a start."""
         with self._changed:
-            self._patient_since_s = self._clock.monotonic()  # before the hold ends: STATUS reads in the other order
+            self._patient_since_s = self._clock.monotonic()  # set before the block ends, because STATUS reads the block first
             self._held.pop(subject, None)
         if self.phase is Phase.SERVING and not self._held:
             self.resolve(SERVICE)
 
     @property
     def is_held(self) -> bool:
-        """Whether no address is given, because of another daemon (`hold_adds`)."""
+        """Whether ADDs are blocked because of another daemon (`block_adds`)."""
         return bool(self._held)
 
-    def require_unheld(self) -> None:
-        """Raise NotServingError while ADD is held; a shutdown does not stop an ADD that is under way."""
-        if reasons := "; ".join(list(self._held.values())):
-            raise NotServingError("vpc-ipamd gives no address now", details=reasons)
+    def require_adds_allowed(self) -> None:
+        """Raise NotServingError while ADDs are blocked. Unlike `require_add_service`, let a running ADD go on during a shutdown."""
+        reasons = "; ".join(list(self._held.values()))
+        if reasons:
+            raise refusal(RefusalCode.HELD, cause=reasons)
 
-    def report(self, subject: str, problem: str, *, error: BaseException | None = None) -> None:
-        """Set the condition of `subject` to a sentence, or clear it with ""; a change is logged once, an error is remembered.
+    def report(self, subject: str, problem: Problem | None, *, error: BaseException | None = None) -> None:
+        """Set the condition of `subject` to a problem, or end it with None. A change is logged, and `error` becomes the last error.
 
-        The one way in which a part says how it is: whoever finds out reports, again and again if it likes.
+        Reporting the same problem again changes nothing. If several services report one subject, each claims a part (`claim`).
         """
-        sentence, disk = printable(problem), disk_refusal(error)
+        self._report(subject, "", problem, error)
+
+    def _report(self, subject: str, part: str, problem: Problem | None, error: BaseException | None) -> None:
+        if problem is None and subject not in self._conditions:
+            self._report_success(subject)
+            return
+        disk = disk_refusal(error)
         with self._changed:
-            known = self._conditions.pop(subject, None)
-            before = known.text if known else ""
-            if sentence:
-                since = known.since if known else self._clock.now()
-                self._conditions[subject] = Condition(sentence, since, disk)
-            self._changed.notify_all()  # also of a success that changes nothing: a start may wait for it
-        if sentence and sentence != before:
-            if error is not None:
-                self.record_error(subject, error)
-            # A defect needs its stack. A denied or wrong thing says all in its words.
-            stack = None if disk or isinstance(error, IpamError) else error
-            log.warning("condition subject=%s text=%s", subject, sentence, exc_info=stack)
-        elif not sentence:
+            before = self._conditions.get(subject)
+            problems, disk_of_condition = self._compose(subject, part, problem, disk)
+            condition = None
+            if problems:
+                since = before.since if before else self._clock.now()
+                text = text_of(subject, problems)
+                condition = self._conditions[subject] = Condition(problems, text, since, disk_of_condition)
+            else:
+                self._conditions.pop(subject, None)
+            self._changed.notify_all()  # also if nothing changed, because a start may wait for the report
+        if condition is None:
             self.resolve(subject)
             if before:
-                log.info("condition ended subject=%s text=%s", subject, before)
+                log.info("condition ended subject=%s text=%s", subject, before.text)
+        elif before is None or condition.problems != before.problems:
+            self._log_condition(subject, condition.text, disk, error)
+
+    def _report_success(self, subject: str) -> None:
+        """Take a report that changes no condition: a start may wait for it. Several are part of every ADD."""
+        with self._changed:
+            self._changed.notify_all()
+        self.resolve(subject)
+
+    def _log_condition(self, subject: str, sentence: str, disk: str, error: BaseException | None) -> None:
+        if error is not None:
+            self.record_error(subject, error)
+        is_expected = bool(disk) or isinstance(error, IpamError)
+        stack = None if is_expected else error  # an unexpected error is a defect and needs its stack
+        log.warning("condition subject=%s text=%s", subject, sentence, exc_info=stack)
+
+    def _compose(self, subject: str, part: str, problem: Problem | None, disk: str) -> tuple[tuple[Problem, ...], str]:
+        """Update one part of a condition and combine all parts. The lock is held.
+
+        Returns: the problems of the parts, and how a disk refused ("" if none did).
+        """
+        parts = self._parts.setdefault(subject, {})
+        if problem:
+            parts[part] = problem, disk
+        else:
+            parts.pop(part, None)
+        if not parts:
+            del self._parts[subject]
+        disks = [refusal for _, refusal in parts.values() if refusal]
+        return tuple(problem for problem, _ in parts.values()), disks[0] if disks else ""
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float) -> bool:
-        """Sleep until `is_done`, asked after each change of phase or stage and each report, or time is up. Returns: whether it is."""
+        """Sleep until `is_done` is true, called after each change of phase, stage or condition. Returns: False if time is up."""
         with self._changed:
             return self._changed.wait_for(is_done, timeout_s)
 
-    def record_error(self, what: str, error: BaseException) -> None:
-        """Remember the last error for people, and count it if it shows a defect of ours."""
+    def record_error(self, subject: str, error: BaseException) -> None:
+        """Record the last error, which `ipamctl status` shows, and count it if it shows a defect of ours."""
         self.count_defects(defect_of(error), 1)
         self.last_error = ErrorReport(
             self._clock.now(),
-            printable(what, most=WHAT_MAX),
+            printable(subject, most=SUBJECT_MAX),
             printable(str(error)),
             ends_with=error.ends_with if isinstance(error, IpamError) else "",
         )
 
     def report_refused_change(self, error: DatastoreError) -> None:
-        """The datastore's disk refuses changes."""
-        self.report(DATASTORE, f"{DATASTORE}: ADD and DEL fail: {log_text(error)}", error=error)
+        """Report that the datastore's disk refuses changes."""
+        self.report(DATASTORE, problem(ConditionCode.DATASTORE_REFUSES, cause=log_text(error)), error=error)
 
-    def resolve(self, what: str, *, is_over: Callable[[], bool] = lambda: True) -> None:
-        """What went wrong has gone well: the last error says so if it was of this, or of this verb, or ends with it.
+    def report_accepted_change(self) -> None:
+        """Report that the datastore's disk accepts changes again."""
+        self.report(DATASTORE, None)
 
-        Costs a comparison; `is_over` is asked only then.
+    def resolve(self, subject: str, *, is_over: Callable[[], bool] = lambda: True) -> None:
+        """Mark the last error as resolved if `subject` is the work or the verb that failed, or the condition that ends the failure.
+
+        `is_over` is called only if the error matches.
         """
         last = self.last_error
         if last is None or last.resolved_at is not None:
             return
-        if (last.ends_with == what or f"{last.what} ".startswith(f"{what} ")) and is_over():
+        if (last.ends_with == subject or f"{last.subject} ".startswith(f"{subject} ")) and is_over():
             self.last_error = replace(last, resolved_at=self._clock.now())
 
     def resolve_deleted(self, add: str) -> None:
-        """The sandbox of this ADD was deleted: an error that nothing else on the node would end went with it."""
+        """Resolve the error of an ADD whose sandbox was deleted, if nothing else on the node would resolve it."""
         last = self.last_error
         if last is not None and not last.ends_with:
             self.resolve(add)
 
     def count_defects(self, defect: Defect | None, count: int) -> None:
-        """Count what must never happen; None is nothing."""
+        """Count a defect, which must never happen; None is ignored."""
         if defect is not None:
             with self._changed:
                 self.defects[defect] += count
 
     @property
     def is_ready(self) -> bool:
-        """ADD is served, the conflist was written, and this node could give an address in this boot."""
+        """Whether ADD is served, the conflist was written, and this node could assign an address in this boot."""
         return self._is_ready and self.phase is Phase.SERVING and not self._held
 
     @property
     def is_ending_ready(self) -> bool:
-        """It drains, and was ready: a probe that failed now would be an event of a pod that is being ended anyway."""
+        """Whether the daemon drains and was ready. A failing probe would now cause a Warning event about a pod that ends anyway."""
         return self.phase is Phase.DRAINING and self._is_ready
 
     def stages(self) -> list[StageReport]:
-        """Start-up stages, in order; of a running one, its time and its detail so far."""
+        """Start-up stages, in order. A running stage has its time and detail so far."""
         reports, now_s = [], self._clock.monotonic()
         for name, stage in list(self._stages.items()):
             if stage is None:
                 reports.append(StageReport(name))
-            elif (elapsed_ms := stage.elapsed_ms) is None:
-                reports.append(StageReport(name, StageState.RUNNING, (now_s - stage.began_s) * 1000, printable(stage.detail)))
+                continue
+            elapsed_ms = stage.elapsed_ms  # read before `ends_as`, which is final once this is set
+            if elapsed_ms is None:
+                state, elapsed_ms = StageState.RUNNING, (now_s - stage.began_s) * 1000
             else:
-                reports.append(StageReport(name, stage.ends_as, elapsed_ms, printable(stage.detail)))
+                state = stage.ends_as
+            reports.append(StageReport(name, state, elapsed_ms, printable(stage.detail)))
         return reports
 
     def conditions(self) -> list[str]:
@@ -302,11 +398,11 @@ class Health:
 
     def conditions_by_subject(self) -> dict[str, str]:
         """Subject of each degraded condition -> its sentence."""
-        return {subject: one.text for subject, one in self.conditions_since().items()}
+        return {subject: condition.advised_text for subject, condition in self.conditions_since().items()}
 
     def conditions_since(self) -> dict[str, Condition]:
-        """Subject of each degraded condition -> its sentence, and since when."""
-        with self._changed:  # a sentence that is replaced is away for a moment
+        """Degraded conditions by subject."""
+        with self._changed:
             return self._conditions.copy()
 
     def uptime_s(self) -> float:
@@ -315,16 +411,16 @@ class Health:
 
     @property
     def is_starting(self) -> bool:
-        """ADD is not served, though STATUS may still say yes: out of patience with a restart.
+        """Whether ADD is not served because the daemon starts or stops; STATUS may still succeed during its grace.
 
-        A daemon whose ADD is held does not start: a restart of it changes no condition of the node (I17).
+        A daemon whose ADDs are blocked does not count as starting: its restart changes no condition of the node (I17).
         """
         return self.phase is Phase.DRAINING or (self.phase is not Phase.SERVING and not self._held)
 
-    def await_add_service(self, deadline: Deadline) -> None:
-        """Let an ADD through, which waits for the end of the start: a pod that comes during a restart needs no second try (I17).
+    def wait_until_serving_adds(self, deadline: Deadline) -> None:
+        """Let an ADD wait for the end of the start, so that a pod that is created during a restart needs no second try (I17).
 
-        Those that waited go one after the other, TURN_S apart: the first pods run while the runtime makes the next sandboxes.
+        ADDs that waited go on one after the other, TURN_S apart: the first pods run while the runtime makes the next sandboxes.
         Raises: NotServingError with the phase and what is missing (I14); DeadlineError if the caller leaves.
         """
         has_waited = False
@@ -338,37 +434,36 @@ class Health:
                 has_waited = True
             if has_waited:
                 now = self._clock.monotonic()
-                turn, self._next_turn_s = max(now, self._next_turn_s), max(now, self._next_turn_s) + TURN_S
+                turn = max(now, self._next_turn_s)
+                self._next_turn_s = turn + TURN_S
                 self._changed.wait_for(lambda: self.phase is Phase.DRAINING, min(turn - now, TURNS_S, deadline.remaining_s()))
         self.require_add_service()
 
     def require_add_service(self) -> None:
-        """Let an ADD through, or raise NotServingError with the phase and what is missing (I14)."""
-        self.require_unheld()
-        if (phase := self.phase) is Phase.SERVING:
+        """Return if ADD is served; otherwise raise NotServingError with the phase and what is missing (I14)."""
+        self.require_adds_allowed()
+        phase = self.phase
+        if phase is Phase.SERVING:
             return
         if phase is Phase.DRAINING:
-            raise NotServingError("vpc-ipamd is shutting down", details="its successor will take this ADD: retry")
+            raise refusal(RefusalCode.SHUTTING_DOWN)
         running = [stage.name for stage in self.stages() if stage.state is StageState.RUNNING]
         work = ", ".join(running) or "; ".join(self.conditions()) or "nothing"
-        raise NotServingError(
-            f"vpc-ipamd is {phase} and does not take ADD yet",
-            details=f"up for {self.uptime_s():.1f} s, at work on: {work}; retry; see `ipamctl status`",
-        )
+        raise refusal(RefusalCode.NOT_SERVING_YET, phase=phase, up_s=f"{self.uptime_s():.1f}", work=work)
 
     def require_status(self) -> None:
-        """CNI STATUS: succeed unless, for longer than a grace, ADD has not been served or no address ever given since the boot.
+        """Answer CNI STATUS: return, or raise PluginNotAvailableError.
 
-        A runtime asks before the first *ready* of a boot if an earlier boot left a conflist. A pool that is empty later is no
-        reason to fail: a node that is NotReady for minutes has its pods evicted; nor is a node that is being exported.
-        Raises: PluginNotAvailableError.
+        It fails if for longer than STATUS_GRACE_S ADD was not served or no address of this boot could be assigned. A runtime calls
+        STATUS before the first *ready* of a boot if an earlier boot left a conflist. STATUS does not fail when the pool is empty
+        later, because pods of a node that is NotReady for minutes are evicted, nor while the node is being exported.
         """
         phase, is_held = self.phase, bool(self._held)
         for_s = self._clock.monotonic() - self._patient_since_s
         if for_s <= STATUS_GRACE_S or is_held:
             return
-        details = "; ".join(self.conditions()) or "see `ipamctl status`"
+        cause = "; ".join(self.conditions()) or "see `ipamctl status`"
         if phase in (Phase.STARTING, Phase.RESTORING):
-            raise PluginNotAvailableError(f"vpc-ipamd has been {phase} for {for_s:.0f} s and does not take ADD", details=details)
+            raise refusal(RefusalCode.STATUS_NOT_SERVING, phase=phase, for_s=f"{for_s:.0f}", cause=cause)
         if phase is Phase.SERVING and self.awaits_first_address:
-            raise PluginNotAvailableError(f"vpc-ipamd has had no address to give for {for_s:.0f} s", details=details)
+            raise refusal(RefusalCode.STATUS_NO_ADDRESS, for_s=f"{for_s:.0f}", cause=cause)

@@ -1,57 +1,56 @@
-"""Open the datastore at start: judge the file that is there, and use it, or set it aside and start an empty one.
+"""Open the datastore at start: examine the file, and use it, or set it aside and create an empty one.
 
-A file of another boot is never used: it describes network namespaces that ended with that boot. A damaged one is kept for diagnosis,
-never repaired and never deleted at once; the state is then rebuilt from kernel and CRI (docs/life.md, "Start"). A file of a later
-release is left untouched and the start refused: guessing its meaning could give one address twice (I1). So is one of a pool of the
-other family while a sandbox of it lives. A sound one takes the missing steps of `migrations`, and everything is read.
+A file of another boot is never used: it describes network namespaces that ended with that boot. A damaged file is kept for diagnosis
+and never repaired; the state is then rebuilt from kernel and CRI (docs/life.md, "Start"). The start is refused, and the file left
+untouched, if a later release wrote it or its level is too old, because guessing its meaning could assign one address twice (I1); also
+if it is of a pool of the other family and a sandbox of that pool may still be running. A sound file gets the missing steps of
+`migrations` and is then read whole.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import insert, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from ipamd import __version__
 from ipamd.datastore import rows as sql
 from ipamd.datastore import schema
 from ipamd.datastore.disk import Disk, refusals
-from ipamd.datastore.migrations import DOWNGRADE_COMMAND, take_all, upgrade
-from ipamd.datastore.spool import sync_directory
-from ipamd.datastore.store import LEDGER_LIMIT, Datastore, Ledger
+from ipamd.datastore.living import SurveyKernel, living_sandboxes
+from ipamd.datastore.migrations import DOWNGRADE_COMMAND, LEVEL, OLDEST_LEVEL, level_of, upgrade, write_level
+from ipamd.datastore.set_aside import set_aside
+from ipamd.datastore.spool import SpoolDirectory
+from ipamd.datastore.store import LEDGER_LIMIT, Ledger, SqlDatastore
 from ipamd.model.errors import DatastoreError, InvariantError, SchemaVersionError
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IPV4, Family
 from ipamd.model.history import LedgerEvent
+from ipamd.model.ids import AttachmentKey
 from ipamd.model.record import dataclass, replace
-from ipamd.model.snapshot import Snapshot, contradictions
+from ipamd.model.snapshot import Snapshot
+from ipamd.model.snapshot_checks import contradictions
 from ipamd.model.words import counted, first_of
-from ipamd.ports import Clock, Failpoint, no_failpoint
-
-_NAMESPACES = {
-    one.name: select(one.c.container_id, one.c.netns, one.c.netns_device, one.c.netns_inode)
-    for one in (schema.attachment, schema.branch)
-}
-"""By table: a file of an earlier level has but the first."""
+from ipamd.ports.process import Clock, Failpoint, no_failpoint
 
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 """Another value after every boot. Source: proc(5), random(4)."""
 
 DAMAGE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR")
-"""Result codes about the file's content rather than the disk: SQLITE_ERROR is a table or column that is not there, or there already.
+"""Result codes about the file's content, not the disk: SQLITE_ERROR means that a table or column is missing, or exists already.
 
 Source: sqlite.org/rescode.html."""
 
 
 class OpenOutcome(StrEnum):
-    """What was found at the path."""
+    """The state of the file at the path."""
 
     CREATED = "created"
     INTACT = "intact"
@@ -62,24 +61,25 @@ class OpenOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpenReport:
-    """What happened at open. `kept` is where the former file is now; `problems` are what the audit found in a readable file."""
+    """The result of opening. `former_file`: where the file was moved, if it was set aside. `problems`: contradictions between rows."""
 
     outcome: OpenOutcome
     detail: str
-    kept: Path | None = None
+    former_file: Path | None = None
     problems: tuple[str, ...] = ()
     was_restored: bool = False
 
     @property
     def is_sound(self) -> bool:
-        """Same boot, and the audit found nothing: what the file says can be relied on."""
+        """Whether the rows can be trusted: they are of this boot, and do not contradict each other."""
         return self.outcome is OpenOutcome.INTACT and not self.problems
 
     @property
     def is_intact(self) -> bool:
-        """Sound, and restored to the end once: ADD may be served without asking CRI first (docs/performance.md, "Waits at start").
+        """Whether ADD may be served before CRI is read: sound, and fully restored once (docs/performance.md, "Waits at start").
 
-        A file that was made after a loss, by a process that died before it had read the kernel, lacks rows of live sandboxes.
+        A file is not restored if it was made after a loss and the process died before it had read the kernel: rows of running
+        sandboxes are missing.
         """
         return self.is_sound and self.was_restored
 
@@ -89,18 +89,18 @@ class OpenReport:
 
 @dataclass(frozen=True, slots=True)
 class OpenedDatastore:
-    """The datastore, and what was found when it was opened."""
+    """An open datastore, with the report about its file."""
 
-    datastore: Datastore
+    datastore: SqlDatastore
     report: OpenReport
 
 
 def current_boot_id(path: Path = BOOT_ID_PATH) -> str:
-    """Read which boot this is. Raises: DatastoreError."""
+    """Read the ID of this boot. Raises: DatastoreError."""
     try:
         return path.read_text().strip()
     except OSError as error:
-        raise DatastoreError(f"the boot ID cannot be read from {path}", details=str(error)) from error
+        raise failure(DatastoreError, FailureCode.BOOT_ID_UNREADABLE, path=path, cause=str(error)) from error
 
 
 def open_datastore(
@@ -112,6 +112,7 @@ def open_datastore(
     failpoint: Failpoint = no_failpoint,
     lock_wait_s: float = 2.0,
     ledger_limit: int = LEDGER_LIMIT,
+    survey_kernel: SurveyKernel | None = None,
 ) -> OpenedDatastore:
     """Open `path`, or start an empty datastore there, setting aside a file that is damaged, of another boot or of the other family.
 
@@ -120,125 +121,212 @@ def open_datastore(
         family: of the pool.
         failpoint: called with each of `store.FAILPOINTS`; for crash tests.
         lock_wait_s: how long to wait for a predecessor that still holds the file.
-    Raises: SchemaVersionError if a newer release wrote it, with the file untouched; DatastoreError if the disk refuses or another
-        process has it open.
+        survey_kernel: called only for a file of the other family.
+    Raises: SchemaVersionError if a newer release wrote the file, or its level is below `OLDEST_LEVEL`, with the file untouched;
+        DatastoreError if the disk refuses or another process has the file open.
     """
-    # For an empty one: in a /80 it begins anywhere, so that a lost file gives nothing again soon (I8).
-    now, snapshot = clock.now(), Snapshot({}, {}, {}, {}, {}, cursor=int.from_bytes(os.urandom(6), "big"))
+    now = clock.now()
+    # An empty datastore starts at a random place in a /80, so that after a lost file no address is soon assigned again (I8).
+    snapshot = Snapshot({}, {}, {}, {}, {}, cursor=int.from_bytes(os.urandom(6), "big"))
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        report = examine(path, boot_id=boot_id, family=family, lock_wait_s=lock_wait_s)
+        report = examine(
+            path,
+            boot_id=boot_id,
+            family=family,
+            lock_wait_s=lock_wait_s,
+            spooled=SpoolDirectory(path.parent, clock=clock).pending_keys,
+            survey_kernel=survey_kernel,
+        )
         disk = None
         if report.outcome is OpenOutcome.INTACT:
             report, disk, loaded = _load(path, report, now=now, lock_wait_s=lock_wait_s)
             snapshot = snapshot if disk is None else loaded
         if disk is None:
-            kept = set_aside(path, why=report.outcome.value, now=now)
-            if kept is not None:
-                report = replace(report, detail=f"{report.detail}; the former file is kept as {kept}", kept=kept)
+            report = _set_aside(path, report, now=now)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             with _exclusive(path, lock_wait_s) as disk:
                 _create(disk, boot_id=boot_id, now=now, family=family, cursor=snapshot.cursor)
     except OSError as error:
-        raise DatastoreError(f"{path} cannot be opened: {error}", details="look at the run directory") from error
-    store = Datastore(disk, snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
+        raise failure(DatastoreError, FailureCode.FILE_NOT_OPENED, path=path, cause=error) from error
+    store = SqlDatastore(disk, snapshot, clock=clock, failpoint=failpoint, ledger_limit=ledger_limit)
     return OpenedDatastore(store, report)
 
 
-def examine(path: Path, *, boot_id: str, lock_wait_s: float, family: Family) -> OpenReport:
-    """Judge the file without changing it, through a read-only connection.
+def _set_aside(path: Path, report: OpenReport, *, now: datetime) -> OpenReport:
+    """Move the file out of the way, if there is one, and add to the report where it is."""
+    former_file = set_aside(path, reason=report.outcome.value, now=now)
+    if former_file is None:
+        return report
+    return replace(report, detail=f"{report.detail}; the former file is kept as {former_file}", former_file=former_file)
 
-    Raises: SchemaVersionError if a later release wrote it; DatastoreError if the disk refuses or another process has it open.
+
+def examine(
+    path: Path,
+    *,
+    boot_id: str,
+    lock_wait_s: float,
+    family: Family,
+    spooled: Callable[[], Collection[AttachmentKey]] = tuple,
+    survey_kernel: SurveyKernel | None = None,
+) -> OpenReport:
+    """Examine the file through a read-only connection, without changing it.
+
+    `spooled`, `survey_kernel`: see `living_sandboxes`; called only for a file of the other family.
+    Raises: SchemaVersionError if this release does not know the file's schema; DatastoreError if the disk refuses or another process
+        has the file open.
     """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return OpenReport(OpenOutcome.CREATED, f"{path} did not exist")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return OpenReport(OpenOutcome.CORRUPT, f"{path} is not a regular file")
-    if found.st_size == 0:
+    for suffix in ("-wal", "-journal"):
+        beside = Path(f"{path}{suffix}")
+        if os.path.lexists(beside) and not stat.S_ISREG(beside.lstat().st_mode):
+            return OpenReport(OpenOutcome.CORRUPT, f"{beside} is not a regular file: what was committed last may be missing")
+    if status.st_size == 0:
         return OpenReport(OpenOutcome.CORRUPT, f"{path} is empty: truncated, or ipamd was killed while creating it")
     try:
         with closing(Disk(path, lock_wait_s=lock_wait_s, is_probe=True)) as probe, refusals(f"reading {path}"):
-            return _examine_content(probe, boot_id=boot_id, family=family)
+            return _examine_content(probe, boot_id=boot_id, family=family, spooled=spooled, survey_kernel=survey_kernel)
+    except ValueError as error:
+        return OpenReport(OpenOutcome.CORRUPT, f"its level is none of ours: {error}")
     except DatastoreError as error:
         return _judge(error)
 
 
 def _judge(error: DatastoreError) -> OpenReport:
-    """Tell damage, which a new file cures, from a disk that refuses or a file in use, which it does not."""
-    if error.details.startswith(DAMAGE):
+    """Report damage, which a new file repairs. Raises `error` if the disk refuses or the file is in use, which it does not repair."""
+    if error.fields.get("result", "").startswith(DAMAGE):
         return OpenReport(OpenOutcome.CORRUPT, error.message)
     raise error
 
 
-def _examine_content(probe: Disk, *, boot_id: str, family: Family) -> OpenReport:
-    def pragma(name: str) -> list[str]:
-        return [", ".join(map(str, row)) for row in probe.connection.exec_driver_sql(f"PRAGMA {name}")]
-
-    path = probe.path
-    version = int(pragma("user_version")[0])
+def _examine_content(
+    probe: Disk,
+    *,
+    boot_id: str,
+    family: Family,
+    spooled: Callable[[], Collection[AttachmentKey]],
+    survey_kernel: SurveyKernel | None,
+) -> OpenReport:
+    """Examine the content. The order matters: each check relies on those before it."""
+    version = int(_pragma(probe, "user_version")[0])
     if version > schema.SCHEMA_VERSION:
-        raise SchemaVersionError(
-            f"{path} was written by a newer release (schema {version}, this one knows {schema.SCHEMA_VERSION})",
-            details=f"run that release or a later one; or, with that release, `{DOWNGRADE_COMMAND}`; or drain the node and reboot it, "
-            "which starts an empty datastore",
-        )
-    check = pragma("quick_check")
+        return _judge_newer(probe, version=version, boot_id=boot_id)
+    check = _pragma(probe, "quick_check")
     if check != ["ok"]:
         return OpenReport(OpenOutcome.CORRUPT, f"SQLite's quick_check says: {'; '.join(check[:3])}")
-    names = {row[0] for row in probe.connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-    missing = sorted(table.name for table in schema.TABLES if table.name not in names)
+    if level_of(probe) < OLDEST_LEVEL:
+        return _judge_too_old(probe, boot_id=boot_id)
+    missing = _missing_tables(probe)
     if version < 1 or missing:
         return OpenReport(OpenOutcome.CORRUPT, f"schema {version} without tables {', '.join(missing) or '-'}")
     meta = {row.name: row.value for row in probe.connection.execute(select(schema.meta))}
     if meta.get("boot_id") != boot_id:
         return OpenReport(OpenOutcome.OTHER_BOOT, f"it describes boot {meta.get('boot_id')}, this is boot {boot_id}")
-    if (other := meta.get(schema.FAMILY, IPV4.nft)) != family.nft:
-        asked = [statement for name, statement in _NAMESPACES.items() if name in names]
-        living = [row.container_id for each in asked for row in probe.connection.execute(each) if _may_live(row)]
-        if living:
-            raise DatastoreError(
-                f"{path} is of a pool of {other}, and {counted(len(living), 'sandbox')} of it live: {first_of(living, 3)}",
-                details="drain the node first, or run what wrote it; nothing of the file was changed",
-            )
-        return OpenReport(OpenOutcome.OTHER_FAMILY, f"it is of a pool of {other}, and no sandbox of it lives")
-    # Columns that an INSERT of ours leaves out and the table demands; other unknown ones do no harm.
-    unknown = [
-        f"{table.name}.{row.name}"
-        for table in schema.TABLES
-        for row in probe.connection.exec_driver_sql(f"PRAGMA table_info({table.name})")
-        if row.name not in table.columns and row.notnull and row.dflt_value is None
-    ]
+    file_family = meta.get(schema.FAMILY, IPV4.nft)
+    if file_family != family.nft:
+        living = living_sandboxes(probe.connection, spooled=spooled(), survey_kernel=survey_kernel)
+        return _judge_other_family(probe.path, file_family, living)
+    return _examine_rows(probe, was_restored=schema.RESTORED_AT in meta)
+
+
+def _pragma(probe: Disk, name: str) -> list[str]:
+    """Return the rows of a PRAGMA's answer, each as text."""
+    return [", ".join(map(str, row)) for row in probe.connection.exec_driver_sql(f"PRAGMA {name}")]
+
+
+def _table_names(probe: Disk) -> set[str]:
+    return {row[0] for row in probe.connection.exec_driver_sql("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+
+
+def _judge_newer(probe: Disk, *, version: int, boot_id: str) -> OpenReport:
+    """Refuse a file of a later release. Raises: SchemaVersionError, unless the file is of another boot.
+
+    After a reboot, which the error advises, the file is no obstacle any more.
+    """
+    other_boot = _other_boot(probe, boot_id)
+    if other_boot is not None:
+        return other_boot
+    raise failure(
+        SchemaVersionError,
+        FailureCode.SCHEMA_TOO_NEW,
+        path=probe.path,
+        schema=version,
+        own_schema=schema.SCHEMA_VERSION,
+        command=DOWNGRADE_COMMAND,
+    )
+
+
+def _missing_tables(probe: Disk) -> list[str]:
+    return sorted({table.name for table in schema.TABLES} - _table_names(probe))
+
+
+def _judge_too_old(probe: Disk, *, boot_id: str) -> OpenReport:
+    """Refuse a file of a level below `OLDEST_LEVEL`. Raises: SchemaVersionError, unless the file is of another boot."""
+    other_boot = _other_boot(probe, boot_id)
+    if other_boot is not None:
+        return other_boot
+    raise failure(SchemaVersionError, FailureCode.SCHEMA_TOO_OLD, path=probe.path, level=level_of(probe), oldest=OLDEST_LEVEL)
+
+
+def _examine_rows(probe: Disk, *, was_restored: bool) -> OpenReport:
+    """Examine a file of this boot and family: whether this release can write it, and whether every reference leads to a row."""
+    unknown = _columns_without_value(probe)
     if unknown:
         return OpenReport(OpenOutcome.CORRUPT, f"this release cannot fill {', '.join(unknown)}")
-    orphans = pragma("foreign_key_check")
+    orphans = _pragma(probe, "foreign_key_check")
     if orphans:
         return OpenReport(OpenOutcome.CORRUPT, f"rows without the row they point to: {'; '.join(orphans[:3])}")
-    was_restored = schema.RESTORED_AT in meta
     detail = "" if was_restored else "; its restore was never finished"
     return OpenReport(OpenOutcome.INTACT, detail, was_restored=was_restored)
 
 
-def _may_live(row: Any) -> bool:
-    """Whether a sandbox's namespace is where it was; that it cannot be looked at is no evidence of its end (I11)."""
+def _columns_without_value(probe: Disk) -> list[str]:
+    """List unknown columns that need a value which our INSERTs do not give. Other unknown columns do no harm."""
+    columns = []
+    for table in schema.TABLES:
+        for column in probe.connection.exec_driver_sql(f"PRAGMA table_info({table.name})"):
+            if column.name not in table.columns and column.notnull and column.dflt_value is None:
+                columns.append(f"{table.name}.{column.name}")
+    return columns
+
+
+def _judge_other_family(path: Path, file_family: str, living: Sequence[str]) -> OpenReport:
+    """Report a file of the other family, to be set aside. Raises: DatastoreError if a sandbox of its pool may still be running."""
+    if living:
+        raise failure(
+            DatastoreError,
+            FailureCode.FILE_OF_OTHER_FAMILY,
+            path=path,
+            family=file_family,
+            count=counted(len(living), "sandbox"),
+            sandboxes=first_of(living, 3),
+        )
+    return OpenReport(OpenOutcome.OTHER_FAMILY, f"it is of a pool of {file_family}, and no sandbox of it lives")
+
+
+def _other_boot(probe: Disk, boot_id: str) -> OpenReport | None:
+    """Report a file with an unknown schema if its row `boot_id` names another boot; None if it names this one or is missing."""
     try:
-        found = Path(row.netns).stat()
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return not row.netns or (found.st_dev, found.st_ino) == (row.netns_device, row.netns_inode)
+        file_boot_id = probe.connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'boot_id'").scalar()
+    except SQLAlchemyError:
+        return None
+    if not file_boot_id or file_boot_id == boot_id:
+        return None
+    return OpenReport(OpenOutcome.OTHER_BOOT, f"it describes boot {file_boot_id}, this is boot {boot_id}")
 
 
 def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) -> tuple[OpenReport, Disk | None, Snapshot]:
-    """Take the missing steps and read everything; no Disk if the content turns out to be none of ours."""
+    """Apply the missing migrations and read everything. Returns no Disk if a value cannot be read."""
     snapshot = Snapshot({}, {}, {}, {}, {})
     try:
         with _exclusive(path, lock_wait_s) as disk:
             upgrade(disk)
             _forget_lost(disk, now=now)
-            _forget_false_branches(disk, now=now)
             with refusals(f"reading {path}"):
                 snapshot = sql.read_snapshot(disk.connection)
                 disk.connection.rollback()
@@ -257,31 +345,16 @@ def _load(path: Path, report: OpenReport, *, now: datetime, lock_wait_s: float) 
 
 
 def _forget_lost(disk: Disk, *, now: datetime) -> None:
-    """Remove free addresses that are lost (I7): reserved when the process died, or freed by a release that does not know `lost`."""
+    """Remove free addresses that are lost (I7). They were reserved in memory when the process died."""
     disk.begin()
     try:
-        found = disk.execute(sql.LOST_FREE, subject="looking for lost addresses").scalars().all()
-        if found:
+        addresses = disk.execute(sql.LOST_FREE, subject="looking for lost addresses").scalars().all()
+        if addresses:
             disk.execute(sql.DELETE_LOST_FREE, subject="forgetting lost addresses")
             disk.execute(sql.DELETE_EMPTY_PREFIXES, subject="forgetting lost addresses")
             detail = "lost, and free when the datastore was opened"
             row = sql.key_params(None) | {"at": now, "event": LedgerEvent.REMOVED.value, "eni_id": "", "detail": detail}
-            Ledger(disk).write([row | {"address": text} for text in found])
-            disk.commit()
-    finally:
-        disk.rollback()
-
-
-def _forget_false_branches(disk: Disk, *, now: datetime) -> None:
-    """Remove branch rows that a release which does not know them has contradicted: it took EC2's word for its pool (I7)."""
-    disk.begin()
-    try:
-        found = disk.execute(sql.FALSE_BRANCHES, subject="looking for false branch rows").all()
-        if found:
-            disk.execute(sql.DELETE_FALSE_BRANCHES, subject="forgetting false branch rows")
-            detail = "its branch ENI, or its address, is the pool's since a release without branch ENIs ran here"
-            row = {"at": now, "event": LedgerEvent.REMOVED.value, "detail": detail}
-            Ledger(disk).write([row | dict(one._mapping) for one in found])
+            Ledger(disk).write([row | {"address": address} for address in addresses])
             disk.commit()
     finally:
         disk.rollback()
@@ -289,10 +362,10 @@ def _forget_false_branches(disk: Disk, *, now: datetime) -> None:
 
 @contextmanager
 def _exclusive(path: Path, lock_wait_s: float) -> Iterator[Disk]:
-    """The file, which stays open unless the block raises."""
+    """Open the file; it stays open unless the block raises."""
     disk = Disk(path, lock_wait_s=lock_wait_s)
     try:
-        Path(f"{path}-shm").unlink(missing_ok=True)  # the probe made it; with the exclusive lock nobody maps it
+        Path(f"{path}-shm").unlink(missing_ok=True)  # the read-only probe made it; under the exclusive lock it is not used
         yield disk
     except BaseException:
         disk.close()
@@ -300,70 +373,17 @@ def _exclusive(path: Path, lock_wait_s: float) -> Iterator[Disk]:
 
 
 def _create(disk: Disk, *, boot_id: str, now: datetime, family: Family, cursor: int) -> None:
-    """Make the schema, all in one transaction: a file either has a version and all tables, or is empty."""
+    """Create the schema in one transaction, so that a file has a version and all tables, or is empty."""
     disk.begin()
     with refusals(f"creating {disk.path}"):
         for table in schema.TABLES:
-            for made in (table, *sorted(table.indexes, key=lambda index: str(index.name))):
-                disk.connection.exec_driver_sql(schema.create_statement(made, family=family))
+            for schema_object in (table, *sorted(table.indexes, key=lambda index: str(index.name))):
+                disk.connection.exec_driver_sql(schema.create_statement(schema_object, family=family))
         for trigger in schema.TRIGGERS:
             disk.connection.exec_driver_sql(trigger)
         facts = {"boot_id": boot_id, "created_at": sql.time_text(now), "created_by": __version__, schema.FAMILY: family.nft}
         if family.is_sparse:
             facts[schema.CURSOR] = str(cursor)
         disk.connection.execute(insert(schema.meta), [{"name": name, "value": value} for name, value in facts.items()])
-        disk.connection.exec_driver_sql(f"PRAGMA user_version = {schema.SCHEMA_VERSION}")
-        take_all(disk)
+        write_level(disk, LEVEL)
     disk.commit()
-
-
-# Move a file that cannot be used out of the way, and keep it for diagnosis.
-
-
-KEPT_COUNT = 3
-"""Files kept at most, the newest ones. Ours: `/run` is memory, and the newest damage is what is diagnosed."""
-
-FILES = ("", "-wal", "-shm", "-journal")
-"""How the names of a database and of what SQLite writes beside it end. Source: sqlite.org/tempfiles.html."""
-
-
-def set_aside(path: Path, *, why: str, now: datetime) -> Path | None:
-    """Rename a file and its companions to `<name>.<why>-<time>`, where `sqlite3` still opens them as one.
-
-    The main file moves first: a crash in between then leaves a WAL without a database, which the next call moves too; the
-    other way round would leave a database that silently lacks its newest changes.
-    Returns: the new path; None if nothing was there.
-    Raises: OSError.
-    """
-    base, number = f"{path}.{why}-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}", 0
-    kept = Path(base)
-    while any(os.path.lexists(f"{kept}{suffix}") for suffix in FILES):
-        number += 1
-        kept = Path(f"{base}.{number}")
-    moved = None
-    for suffix in FILES:
-        source = Path(f"{path}{suffix}")
-        if os.path.lexists(source):
-            source.rename(f"{kept}{suffix}")
-            moved = kept
-    if moved is not None:
-        _prune(path)
-        sync_directory(path.parent)
-    return moved
-
-
-def _prune(path: Path) -> None:
-    """Remove all but the newest; the age is the time at which a file was moved here (ctime)."""
-    groups: dict[str, float] = {}
-    for found in path.parent.glob(f"{path.name}.*-*"):
-        base = str(found)
-        for suffix in FILES:
-            base = base.removesuffix(suffix)
-        groups[base] = max(groups.get(base, 0.0), found.lstat().st_ctime_ns)
-    for base in sorted(groups, key=lambda base: (groups[base], base))[:-KEPT_COUNT]:
-        for suffix in FILES:
-            victim = Path(f"{base}{suffix}")
-            if victim.is_dir() and not victim.is_symlink():
-                shutil.rmtree(victim)
-            else:
-                victim.unlink(missing_ok=True)

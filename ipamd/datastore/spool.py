@@ -1,8 +1,8 @@
 """The daemon's side of the spool: DELs that the plugin stored because the daemon did not answer (I3).
 
-The plugin takes `spool.lock` shared, tries the socket once more, then writes `.tmp-*`, syncs and renames it to `del-*`. The
-daemon listens before it takes the lock exclusively: a plugin that holds it shared either reaches the daemon, or its entry is seen
-here. What is not a plain file of ours with a DEL in it is moved aside, never followed. The plugin's half: cni_plugin/spool.py.
+The plugin takes `spool.lock` shared, tries the socket once more, writes `.tmp-*`, syncs it and renames it to `del-*`. The daemon
+listens before it takes the lock exclusively, so a plugin with the shared lock either reaches the daemon or its entry is read here.
+Anything but a regular file of ours with a DEL is moved aside, and links are never followed. The plugin's half: cni_plugin/spool.py.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ipamd.model.errors import DatastoreError, InvalidRequestError, TryAgainError, log_text
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import AttachmentKey, parse_key
 from ipamd.model.record import dataclass
 from ipamd.pb import cni_pb2
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
+from ipamd.settings.places import SPOOL_PLACES, free_places
 
 ENTRY_MAX_BYTES = 2 * 1024 * 1024
 """Ours: most of an envelope is the network configuration, which has at most 1.75 MiB."""
@@ -32,10 +33,10 @@ LOCK_WAIT_S = 5.0
 
 LOCK_PAUSE_S = 0.01
 HALF_WRITTEN_MAX_AGE_S = 3600.0
-"""Ours: no plugin lives an hour. kubelet gives up on a sandbox after four minutes: twice its runtimeRequestTimeout."""
+"""Ours: no plugin runs for an hour. kubelet gives up on a sandbox after four minutes, twice its runtimeRequestTimeout."""
 
 KEPT_COUNT = 32
-"""Damaged entries kept at most, the newest ones. Ours: `/run` is memory."""
+"""How many damaged entries are kept, the newest ones. Ours: `/run` is memory."""
 
 ENTRY_PREFIX = "del-"
 HALF_WRITTEN_PREFIX = ".tmp-"
@@ -44,7 +45,7 @@ _MONOTONIC_NS = re.compile(r"-(\d{6,})$")
 log = logging.getLogger(__name__)
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""To open a directory, and nothing that a link in its place leads to."""
+"""Flags to open a directory, and fail on a symbolic link."""
 
 
 def sync_directory(path: Path) -> None:
@@ -56,7 +57,7 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-class Spool:
+class SpoolDirectory:
     """DELs that the plugin stored on disk because the daemon did not answer, in a run directory that only root can write."""
 
     def __init__(
@@ -66,14 +67,18 @@ class Spool:
         clock: Clock,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._run_dir = run_dir
         self._lock_path = run_dir / "spool.lock"
         self._directory = run_dir / "spool"
         self._kept = run_dir / "spool-bad"
         self._clock = clock
         self._pause = pause
+        self._lock_wait_s = LOCK_WAIT_S
+
+    def free_places(self) -> None:
+        free_places(self._run_dir, SPOOL_PLACES)
 
     def pending_count(self) -> int:
-        """How many entries wait. Counted without the lock: one that is being written is not counted yet."""
         try:
             return sum(path.name.startswith(ENTRY_PREFIX) for path in self._directory.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -81,17 +86,29 @@ class Spool:
         except OSError as error:
             raise _refused(self._directory, error) from error
 
-    @contextmanager
-    def replay(self) -> Iterator[Iterator[SpoolEntry]]:
-        """Hold the exclusive lock and yield the entries, oldest first. Damaged ones are set aside and not yielded.
+    def pending_keys(self) -> frozenset[AttachmentKey]:
+        try:
+            directory = os.open(self._directory, DIRECTORY_FLAGS)
+        except OSError:
+            return frozenset()
+        keys = set()
+        try:
+            names = [name for name in _names(directory) if name.startswith(ENTRY_PREFIX)]
+            for name in names:
+                with suppress(InvalidRequestError, OSError):
+                    keys.add(_decode_del(_read(name, directory)))
+        finally:
+            os.close(directory)
+        return frozenset(keys)
 
-        Raises: TryAgainError if plugins hold the lock for too long; DatastoreError if the disk refuses.
-        """
+    @contextmanager
+    def replay(self, *, lock_wait_s: float = LOCK_WAIT_S) -> Iterator[Iterator[SpoolFile]]:
         try:
             lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _refused(self._lock_path, error) from error
         try:
+            self._lock_wait_s = min(lock_wait_s, LOCK_WAIT_S)
             self._lock(lock)
             yield self._entries()
         finally:
@@ -99,22 +116,21 @@ class Spool:
 
     def _lock(self, handle: int) -> None:
         """Take the lock within the bound. It is polled: a blocking flock has no deadline."""
-        deadline = self._clock.monotonic() + LOCK_WAIT_S
+        deadline = self._clock.monotonic() + self._lock_wait_s
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 if self._clock.monotonic() >= deadline:
-                    raise TryAgainError(
-                        f"the spool lock {self._lock_path} was not free for {LOCK_WAIT_S:g} s",
-                        details=f"a vpc-cni process holds it: `fuser {self._lock_path}` names it; DELs stay spooled until then",
+                    raise failure(
+                        TryAgainError, FailureCode.SPOOL_LOCKED, path=self._lock_path, wait_s=f"{self._lock_wait_s:g}"
                     ) from None
             except OSError as error:
                 raise _refused(self._lock_path, error) from error
             self._pause(LOCK_PAUSE_S)
 
-    def _entries(self) -> Iterator[SpoolEntry]:
+    def _entries(self) -> Iterator[SpoolFile]:
         try:
             directory = os.open(self._directory, DIRECTORY_FLAGS)
         except FileNotFoundError:
@@ -130,7 +146,7 @@ class Spool:
                 except InvalidRequestError as error:
                     self._set_aside(name, log_text(error))
                 else:
-                    yield SpoolEntry(name, key, self._directory)
+                    yield SpoolFile(name, key, self._directory)
         except OSError as error:
             raise _refused(self._directory, error) from error
         finally:
@@ -140,12 +156,12 @@ class Spool:
         oldest = self._clock.now().timestamp() - HALF_WRITTEN_MAX_AGE_S
         for name in _names(directory):
             if name.startswith(HALF_WRITTEN_PREFIX):
-                found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                if found.st_mtime < oldest and not stat.S_ISDIR(found.st_mode):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if status.st_mtime < oldest and not stat.S_ISDIR(status.st_mode):
                     os.unlink(name, dir_fd=directory)
 
     def _set_aside(self, name: str, reason: str) -> None:
-        """Keep a damaged entry for diagnosis where it is not replayed again; only the newest ones are kept."""
+        """Move a damaged entry to another directory for diagnosis, so that it is not replayed again."""
         source = self._directory / name
         try:
             self._kept.mkdir(mode=0o700, exist_ok=True)
@@ -158,11 +174,11 @@ class Spool:
             sync_directory(self._directory)
         except OSError as error:
             raise _refused(source, error) from error
-        log.error("a spooled DEL is damaged and was not carried out name=%s reason=%s kept=%s", name, reason, target)
+        log.error("damaged spooled DEL was not carried out name=%s reason=%s kept=%s", name, reason, target)
 
 
 @dataclass(frozen=True, slots=True)
-class SpoolEntry:
+class SpoolFile:
     """One entry; its file was read while the lock was held."""
 
     name: str
@@ -180,20 +196,20 @@ class SpoolEntry:
 
 
 def _read(name: str, directory: int) -> bytes:
-    """Read a plain file of ours. Raises: InvalidRequestError for anything else; OSError."""
+    """Read a regular file of ours. Raises: InvalidRequestError for anything else; OSError."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         handle = os.open(name, flags, dir_fd=directory)
     except OSError as error:
         raise InvalidRequestError(f"it cannot be opened ({error.strerror})") from error
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise InvalidRequestError("it is not a regular file")
-        if found.st_uid != os.geteuid():
-            raise InvalidRequestError(f"it belongs to user {found.st_uid}")
-        if not 0 < found.st_size <= ENTRY_MAX_BYTES:
-            raise InvalidRequestError(f"it has {found.st_size} bytes, where 1 to {ENTRY_MAX_BYTES} are allowed")
+        if status.st_uid != os.geteuid():
+            raise InvalidRequestError(f"it belongs to user {status.st_uid}")
+        if not 0 < status.st_size <= ENTRY_MAX_BYTES:
+            raise InvalidRequestError(f"it has {status.st_size} bytes, where 1 to {ENTRY_MAX_BYTES} are allowed")
         with os.fdopen(handle, "rb", closefd=False) as file:
             return file.read(ENTRY_MAX_BYTES)
     finally:
@@ -201,7 +217,7 @@ def _read(name: str, directory: int) -> bytes:
 
 
 def _decode_del(content: bytes) -> AttachmentKey:
-    """Read whose DEL it is; nothing else of the request is needed. Raises: InvalidRequestError."""
+    """Read the sandbox of a spooled DEL; nothing else of the request is needed. Raises: InvalidRequestError."""
     request = cni_pb2.ExecRequest()
     try:
         request.ParseFromString(content)
@@ -213,25 +229,31 @@ def _decode_del(content: bytes) -> AttachmentKey:
 
 
 def _names(directory: int) -> list[str]:
-    return os.listdir(directory)  # by descriptor, so that the directory cannot be changed under us
+    return os.listdir(directory)  # by descriptor, so that nobody can replace the directory in between
 
 
 def _oldest_first(names: list[str], directory: int) -> list[str]:
-    """Order by the monotonic nanoseconds that end a name; by modification time if any name lacks them: never a mixture."""
-    stamps = {name: match for name in names if (match := _MONOTONIC_NS.search(name))}
-    if len(stamps) == len(names):
-        return sorted(names, key=lambda name: (int(stamps[name][1]), name))
+    """Sort by the monotonic nanoseconds at the end of the names; if any name lacks them, sort all by modification time."""
+    stamps_ns = {}
+    for name in names:
+        match = _MONOTONIC_NS.search(name)
+        if match:
+            stamps_ns[name] = int(match[1])
+    if len(stamps_ns) == len(names):
+        return sorted(names, key=lambda name: (stamps_ns[name], name))
     return sorted(names, key=lambda name: (os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns, name))
 
 
 def _prune(directory: Path) -> None:
+    """Remove the oldest entries. A directory that is not empty was made by somebody else, and stays."""
     entries = sorted(directory.iterdir(), key=lambda path: (path.lstat().st_ctime_ns, path.name))
     for path in entries[:-KEPT_COUNT]:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            with suppress(OSError):
+                path.rmdir()
         else:
             path.unlink()
 
 
 def _refused(path: Path, error: OSError) -> DatastoreError:
-    return DatastoreError(f"{path}: {error.strerror or error}", details="look at the run directory and its file system")
+    return failure(DatastoreError, FailureCode.SPOOL_UNREADABLE, path=path, cause=error.strerror or error)

@@ -1,7 +1,7 @@
 """The datastore: one unit of work at a time on disk, everything else from memory.
 
-Lock order: sandbox lock > `Disk.lock` > the lock of `MemoryState`. What that answers (`reserve`, all reads but `history` and `audit`)
-takes the last one only, so that only those who change something wait for the disk. `ports.Datastore` says what each method promises.
+Lock order: sandbox lock > `Disk.lock` > the lock of `MemoryState`. `reserve` and all reads but `history` and `audit` take only the
+last one, so that only changes wait for the disk. `ports.Datastore` documents what each method promises.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from sqlalchemy import Row, bindparam, delete, func, insert, or_, select
 from ipamd.datastore import schema
 from ipamd.datastore.disk import Disk, refusals
 from ipamd.datastore.memory_state import MemoryState
-from ipamd.datastore.rows import Params, read_snapshot, read_time, time_text
-from ipamd.datastore.unit_of_work import UnitOfWork
+from ipamd.datastore.rows import read_snapshot, read_time, time_text
+from ipamd.datastore.statements import Params
+from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.model.errors import DatastoreError
-from ipamd.model.history import HistoryRecord, LedgerEvent, Recorded, Subject
-from ipamd.model.snapshot import Snapshot, contradictions, differences
-from ipamd.ports import Clock, Failpoint, History, NoHistory, no_failpoint
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.history import HistoryRecord, LedgerEvent, RecordedHistory
+from ipamd.model.history_subject import HistorySubject
+from ipamd.model.snapshot import Snapshot
+from ipamd.model.snapshot_checks import contradictions, differences
+from ipamd.ports.history import History, NoHistory
+from ipamd.ports.process import Clock, Failpoint, no_failpoint
 
 FAILPOINTS = ("datastore.begun", "datastore.before-commit", "datastore.after-commit")
 """Where crash tests may stop the process: after BEGIN, before COMMIT, and between COMMIT and memory."""
 
-# The ledger: what happened to every address, written in the transaction in which it happened.
-#
-# Bounded, because `/run` is memory that counts as the daemon's: every `PRUNE_EVERY` rows the oldest ones beyond the limit are
-# deleted, in the transaction that writes the newest.
-
+# The ledger records what happened to every address, in the transaction in which it happened. It is bounded, because `/run` is memory
+# that counts as the daemon's: every `PRUNE_EVERY` rows the transaction also deletes the oldest rows beyond the limit.
 
 LEDGER_LIMIT = 20_000
 """Rows. Ours: four rows a sandbox make 5,000 sandboxes, in about 6 MB of tmpfs."""
@@ -41,7 +43,7 @@ PRUNE_EVERY = 500
 """Rows written between two prunings. Ours: one DELETE of 500 rows costs less than 2 ms."""
 
 SANDBOXES_MAX = 20
-"""Sandboxes of one pod that are told. Ours: a pod has one, and another each time it was made again."""
+"""How many sandboxes of one pod are looked up. Ours: a pod has one, and a further one for each time that it was recreated."""
 
 LEDGER_FIELDS = ("at", "event", "address", "container_id", "ifname", "eni_id", "detail")
 
@@ -100,31 +102,32 @@ class Ledger:
             self._unpruned_count = 0
 
     def read(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
-        """Find the last `limit` rows, oldest first, of an address, of a pod (`namespace/name` or name) that was given one, or of
-        container IDs that begin with `subject`.
+        """Find the last `limit` rows about a subject, oldest first.
+
+        `subject`: an address, a pod that had one (`namespace/name` or name), or the beginning of container IDs.
         """
         if not subject or limit <= 0:
             return ()
         reading, subjects = f"reading the history of {subject!r}", [subject]
-        if not Subject(subject).is_address:
+        if not HistorySubject(subject).is_address:
             pod: Params = {"subject": subject, "ending": f"/{subject}", "from_end": -len(subject) - 1}
-            # Looks at every row of the ledger: some milliseconds.
+            # This scans the whole ledger, which takes some milliseconds.
             subjects = list(self._disk.execute(_SANDBOXES_OF_POD, pod, subject=reading).scalars()) or subjects
-        found: dict[int, Row[Any]] = {}
-        for one in subjects:
-            params: Params = {"subject": one, "beyond": one + _HIGHEST, "row_limit": limit}
-            found |= {row.sequence: row for row in self._disk.execute(_HISTORY, params, subject=reading)}
-        return tuple(_record(found[sequence]) for sequence in sorted(found)[-limit:])
+        rows: dict[int, Row[Any]] = {}
+        for prefix in subjects:
+            params: Params = {"subject": prefix, "beyond": prefix + _HIGHEST, "row_limit": limit}
+            rows |= {row.sequence: row for row in self._disk.execute(_HISTORY, params, subject=reading)}
+        return tuple(_record(rows[sequence]) for sequence in sorted(rows)[-limit:])
 
 
 def _record(row: Row[Any]) -> HistoryRecord:
     return HistoryRecord(**{name: getattr(row, name) for name in LEDGER_FIELDS} | {"at": read_time(row.at)})
 
 
-class Datastore(MemoryState):
-    """Who owns which address. Reads are from memory and never block on disk; they equal the last committed unit of work.
+class SqlDatastore(MemoryState):
+    """The owners of addresses. Reads are from memory and never block on disk; they equal the last committed unit of work.
 
-    What is committed is in memory, and SQLite behind it. Made by `open.open_datastore`, which has checked the file.
+    Memory holds the committed state, and SQLite stores it. Made by `open.open_datastore`, which has checked the file.
     """
 
     def __init__(
@@ -145,15 +148,10 @@ class Datastore(MemoryState):
         self._events: Counter[str] = Counter()
 
     @contextmanager
-    def transaction(self) -> Iterator[UnitOfWork]:
-        """Open the one unit of work: serialised, BEGIN IMMEDIATE. An exception inside rolls back disk and memory.
-
-        Waits for other units of work, not for reservations or reads.
-        Raises: DatastoreError if the disk refuses; then memory is as before, an address being confirmed is still reserved.
-        """
+    def transaction(self) -> Iterator[SqlUnitOfWork]:
         with self._transaction_lock():
             self._disk.begin()
-            unit = UnitOfWork(disk=self._disk, memory=self, clock=self._clock)
+            unit = SqlUnitOfWork(disk=self._disk, memory=self, clock=self._clock)
             try:
                 self._failpoint("datastore.begun")
                 yield unit
@@ -167,7 +165,7 @@ class Datastore(MemoryState):
                 raise
             finally:
                 unit.end()
-            # A committed change must reach memory even if the next step fails, or memory and disk differ until a restart.
+            # A committed change must reach memory even if the failpoint raises. Otherwise memory and disk differ until a restart.
             try:
                 self._failpoint("datastore.after-commit")
             finally:
@@ -177,48 +175,28 @@ class Datastore(MemoryState):
                 self._history.enqueue(unit.recorded)
 
     def keep_history(self, history: History) -> None:
-        """Tell what is committed from now on to the history, which touches no disk (I10)."""
         self._history = history
 
     def history(self, subject: str, *, limit: int) -> tuple[HistoryRecord, ...]:
-        """Ledger rows of an address or of container IDs that begin with `subject`, oldest first, the last `limit` of them.
-
-        Reads the disk, after any unit of work that is open.
-        """
         with self._reading():
             return self._ledger.read(subject, limit=limit)
 
     def latest_history(self, *, limit: int = LEDGER_LIMIT, since: str = "") -> tuple[HistoryRecord, ...]:
-        """The last `limit` ledger rows of all, oldest first. Reads the disk, after any unit of work that is open."""
         params: Params = {"row_limit": max(limit, 0), "since": since}
         with self._reading():
             rows = self._disk.execute(_LATEST, params, subject="reading the latest history").all()
         return tuple(map(_record, reversed(rows)))
 
-    def read_since(self, since: datetime) -> Recorded:
-        """The ledger's rows from an instant on, as `History.read_since` has the node's. Reads the disk."""
-        return Recorded(self.latest_history(since=time_text(since)))
+    def read_since(self, since: datetime) -> RecordedHistory:
+        return RecordedHistory(self.latest_history(since=time_text(since)))
 
     def event_counts(self) -> Mapping[str, int]:
-        """How many ledger rows this process has committed, by event (a LedgerEvent); events that did not happen may be missing.
-
-        Counted under the transaction's lock; the copy is made without it, so that no reader waits for the disk.
-        """
         return dict(self._events)
 
     def file_problem(self) -> str:
-        """Say in one sentence if no change is accepted any more; else "".
-
-        The file was removed or replaced under us, or the disk failed so that nobody knows what it holds: only a restart helps.
-        Looks at file names and our own state only: an open unit of work is not waited for.
-        """
         return "; ".join(self._disk.complaints())
 
     def audit(self) -> list[str]:
-        """Compare memory with disk and check what constraints cannot say; one sentence per difference, empty if clean.
-
-        Reads the disk, after any unit of work that is open.
-        """
         if self._disk.is_broken:
             return self._disk.complaints()
         with self._reading():
@@ -226,12 +204,11 @@ class Datastore(MemoryState):
                 with refusals("auditing"):
                     disk = read_snapshot(self._disk.connection)
             except ValueError as error:
-                return [f"the disk holds a value that is none of ours: {error}"]
+                return [f"a value on disk cannot be read: {error}"]
             memory = self.snapshot()
             return [*differences(memory, disk), *contradictions(memory), *self.recount(), *self._disk.complaints()]
 
     def close(self) -> None:
-        """Release the file, after any unit of work that is open; a second call is fine."""
         with self._transaction_lock():
             self._disk.close()
 
@@ -248,9 +225,7 @@ class Datastore(MemoryState):
     def _transaction_lock(self) -> Iterator[None]:
         # Without this a nested unit of work would wait for its own thread for ever.
         if self._holder == threading.get_ident():
-            raise DatastoreError(
-                "a unit of work is open in this thread already", details="a defect of ours: units of work do not nest"
-            )
+            raise failure(DatastoreError, FailureCode.UNITS_NESTED)
         with self._disk.lock:
             self._holder = threading.get_ident()
             try:

@@ -1,1 +1,1 @@
-"""What EC2 gave this node: ENIs, their addresses and prefixes, our calls for them, and what shows that they are still there."""
+"""The ENIs that EC2 gave this node, with their addresses and prefixes: our calls for them, and the checks that they still exist."""

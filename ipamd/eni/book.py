@@ -1,19 +1,17 @@
-"""The book of ENIs: one record for each, of what is known of it beside its row in the datastore.
+"""Keep one record of facts for each ENI, beside its row in the datastore.
 
-A row says what EC2 gave and what sandboxes have. Everything else that anybody found out about an ENI is a fact in its record, with who
-said so and until when it is believed: what our own calls changed, where EC2 shows one that is not recorded, what the kernel lacks, why
-it is frozen. In memory only: a restart forgets it, and two looks apart in time still protect what was added (docs/adr/0017). What was
-released is read again from its intents and the ledger. Rejected: a map of its own for each of these, in each class that learns
-one: that two of them agree has to be proven anew with each change.
+A row holds what EC2 assigned and what sandboxes use. Every other fact about an ENI is in its record here, with its source and the time
+until which it counts: changes by our own calls, the place of an ENI that is not recorded, a missing link, the reason of a freeze. The
+records are in memory only. After a restart, the second answer that absence needs still protects new addresses (docs/adr/0017), and
+released addresses are read from their intents and the ledger. Rejected: a separate map for each kind of fact in the class that learns
+it, because every change would have to prove again that the maps agree.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from ipamd.core.agenda import ROOM
@@ -21,48 +19,44 @@ from ipamd.core.context import Service, ServiceContext
 from ipamd.model.cloud import ConnectionTracking, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S, CloudKey
 from ipamd.model.eni import Eni, EniState
-from ipamd.model.errors import log_text
-from ipamd.model.family import IpAddress, read_address
-from ipamd.model.history import HistoryRecord, LedgerEvent, Recorded
+from ipamd.model.family import IpAddress
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.intent import DETACHED, SETTLED_AT, Intent, IntentKind, named
 from ipamd.model.placement import free_indexes
 from ipamd.model.record import dataclass, field, replace
-from ipamd.ports import Clock
 
 VIEW_S = 750.0
-"""Age of the oldest reading in a view of metadata that counts as a witness. Ours: two ENIs a turn, so 15 are read within 600 s; and
-what EC2 has not shown for MASS_LOSS_AGE_S was changed by us RECENT_S before that or earlier, so 150 s and more before any of them."""
+"""Greatest age of any reading in a view of metadata that counts as a witness. Ours: two ENIs are read a turn, so 15 within 600 s. What
+EC2 has not shown for MASS_LOSS_AGE_S was last changed by us at least RECENT_S earlier, which is 150 s before any of the readings."""
 
 Place = tuple[int, int]
 """Network card and device index."""
 
 PLACE = "place"
-"""Key of a refused place in the agenda."""
-
-NOT_SHOWN = "EC2 no longer shows"
-"""Begins the reason why what EC2 did not show, and no call of ours took away, is recorded as gone."""
-
-log = logging.getLogger(__name__)
+"""Agenda key, with a place that EC2 refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnChange:
-    """What a call of ours did to an ENI, or to an address of it. `deadline`: monotonic; until then Describe and metadata may lag
-    behind it: whoever compares with them leaves it out, so that lag is not taken for an external change."""
+    """A change of an ENI, or of one of its addresses, by a call of ours.
+
+    `deadline` (monotonic): until then Describe and metadata may lag behind the call. Comparisons ignore the object until then, so that
+    the lag is not taken for an external change.
+    """
 
     is_added: bool
     deadline: float
 
 
-FROZEN = "other hands: its link is gone; EC2 is asked whether it is detached"
-"""Why an ENI is frozen. Seen by people, in `ipamctl status`."""
+FROZEN = "external changes: its link is gone; EC2 is asked whether it is detached"
+"""Why an ENI is frozen, as `ipamctl status` shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissingLink:
-    """The link of an ENI is gone, says the kernel, or was and is there again since `back_monotonic_s`, which nobody has confirmed yet:
-    the ENI is frozen. `was_there`: it had been seen; while it is away, that EC2 does not show the ENI is no lag behind a call of ours.
+    """The link of an ENI is missing, or back since `back_monotonic_s` without a confirmation by EC2 or metadata. The ENI is frozen.
+
+    `was_there`: the link had been seen. Then an answer of EC2 without the ENI, while the link is missing, is no lag behind a call of
+    ours.
     """
 
     was_there: bool = False
@@ -71,36 +65,41 @@ class MissingLink:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One ENI that instance metadata lists. `shown`: as it was read, at `monotonic_s`; None: not yet.
+    """One ENI that instance metadata lists. `metadata_eni`: the ENI as it was read at `monotonic_s`, None before.
 
-    `tried_monotonic_s`: when it was asked for last. `known`: as EC2 showed it at the start, until it was asked for: then only its
-    addresses are read.
+    `tried_monotonic_s`: when it was last requested. `described`: the ENI as EC2 described it at the start, kept until the first
+    reading, which then needs only the addresses.
     """
 
     mac: MacAddress
-    shown: MetadataEni | None = None
+    metadata_eni: MetadataEni | None = None
     monotonic_s: float = -math.inf
     tried_monotonic_s: float = -math.inf
-    known: Eni | None = None
+    described: Eni | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EniFacts:
-    """What is known of one ENI beside its row.
+    """The facts about one ENI beside its row.
 
-    `own`: what calls of ours changed, the ENI itself or addresses of it. `reading`: what metadata shows.
-    `shown_at`: EC2 shows it attached there, and it is not recorded; `is_bare`: without an IPv4 address; `mac`: the one by which
-    metadata has shown such an ENI.
-    `elsewhere`: what EC2 has on it and other ENIs have on record, an address for each slot that is taken so.
-    `is_absent`: EC2 was found not to show it any more. `is_leaked`: EC2 showed it detached once, made by us and known to nobody.
-    `trunk_mac`: it is a trunk ENI, attached, with this MAC.
-    `link`: what the kernel says, None if nothing is amiss; `is_unplugged`: it was in use when it was frozen, so somebody took it away.
-    `unready_since`: the host's routing of it has not been in place since then (monotonic);
-    `unready_why`: what refused. `security_groups`: those that EC2 showed last; `connection_tracking`: timeouts that are set on the
-    primary ENI, which new ones get too.
+    own_changes: changes by our calls, of the ENI itself or of its addresses.
+    reading: the ENI in instance metadata.
+    shown_at: where EC2 shows the ENI attached, if it is not recorded.
+    is_bare: EC2 shows it attached without an IPv4 address.
+    mac: the MAC by which metadata has shown an ENI that is not recorded.
+    elsewhere: addresses that EC2 has on it but that are recorded on other ENIs, one for each slot that is used in this way.
+    is_absent: it was concluded that EC2 does not have it any more.
+    is_leaked: EC2 showed it detached once, although we created it and no record or intent names it.
+    is_unplugged: it was in use when it was frozen, so somebody detached it.
+    trunk_mac: the MAC of an attached trunk ENI, None for other ENIs.
+    link: the state of its missing link, None if nothing is wrong.
+    unready_since: since when its host routing has not been in place (monotonic).
+    unready_why: the error that keeps its host routing from being set up.
+    security_groups: those that EC2 showed last.
+    connection_tracking: timeouts that are set on the primary ENI, which new ENIs get too.
     """
 
-    own: Mapping[CloudKey, OwnChange] = field(default_factory=dict)
+    own_changes: Mapping[CloudKey, OwnChange] = field(default_factory=dict)
     reading: Reading | None = None
     shown_at: Place | None = None
     is_bare: bool = False
@@ -118,8 +117,10 @@ class EniFacts:
 
     @property
     def frozen(self) -> str:
-        """Why it gives no address; "" if nothing stops it."""
-        return "" if self.link is None else FROZEN
+        """Why the ENI is frozen; "" if it is not."""
+        if self.link is None:
+            return ""
+        return FROZEN
 
     @property
     def is_away(self) -> bool:
@@ -127,9 +128,9 @@ class EniFacts:
         return self.link is not None and self.link.was_there and self.link.back_monotonic_s is None
 
     def is_removed(self, eni_id: EniId, now_s: float) -> bool:
-        """Whether a call of ours has taken away this very ENI, `eni_id`, so lately that Describe may still show it."""
-        own = self.own.get(eni_id)
-        return own is not None and not own.is_added and own.deadline > now_s
+        """Whether a call of ours has removed the ENI itself, `eni_id`, so recently that Describe may still show it."""
+        change = self.own_changes.get(eni_id)
+        return change is not None and not change.is_added and change.deadline > now_s
 
 
 NOTHING = EniFacts()
@@ -138,9 +139,9 @@ NOTHING = EniFacts()
 class EniBook(Service):
     """The records. Safe from any thread; its lock is a leaf, and no ADD or DEL takes it.
 
-    The agenda has, under PLACE, the places of the instance that EC2 refused: taken, though no recorded ENI is there. That EC2 refuses
-    a device index is the one sign of an ENI that Describe does not show: of another hand's, or of ours after a lost datastore. It is
-    believed for a while and then tried again, because a place comes free without a word.
+    The agenda has, under PLACE, the places of the instance that EC2 refused: an ENI is there that is not recorded. The refusal of a
+    device index is the only sign of an ENI that Describe does not show: a foreign one, or ours after a lost datastore. After a
+    pause the place is tried again, because nothing announces that it has become free.
     """
 
     def __init__(self, context: ServiceContext) -> None:
@@ -149,27 +150,27 @@ class EniBook(Service):
         self._enis: dict[EniId, EniFacts] = {}
         self.listed_monotonic_s = -math.inf
 
-    def of(self, eni_id: EniId) -> EniFacts:
-        """What is known of one ENI."""
+    def facts_of(self, eni_id: EniId) -> EniFacts:
+        """Return the facts about one ENI."""
         return self._enis.get(eni_id, NOTHING)
 
     def all(self) -> dict[EniId, EniFacts]:
-        """What is known of every ENI of which anything is known."""
+        """Return the facts about every ENI with a record."""
         with self._lock:
             return dict(self._enis)
 
     def observe(self, eni_id: EniId, **facts: Any) -> EniFacts:
-        """Somebody has found out facts about one ENI: fields of `EniFacts`. Returns: what was known before."""
+        """Record facts about one ENI: fields of `EniFacts`. Returns: the facts before."""
         with self._lock:
             before = self._enis.get(eni_id, NOTHING)
             self._put(eni_id, replace(before, **facts))
         return before
 
     def forget(self, eni_id: EniId) -> None:
-        """The ENI is not ours any more: nothing is true of it but what we did, and what metadata lists."""
+        """Keep only our own changes and the metadata reading of an ENI that is no longer ours."""
         with self._lock:
             before = self._enis.get(eni_id, NOTHING)
-            self._put(eni_id, EniFacts(before.own, before.reading))
+            self._put(eni_id, EniFacts(before.own_changes, before.reading))
 
     def _put(self, eni_id: EniId, facts: EniFacts) -> None:
         self._enis[eni_id] = facts
@@ -177,123 +178,153 @@ class EniBook(Service):
             del self._enis[eni_id]
 
     def record_own(self, keys: Collection[CloudKey], *, on: EniId, is_added: bool, left_s: float = RECENT_S) -> None:
-        """A call of ours has added addresses to the ENI `on`, or removed them (its success is evidence of absence), or the ENI itself.
-        To be said before an address becomes assignable, and before rows go. What is added here is on no other ENI; what was removed
-        stays so, wherever it went since.
+        """Record that a call of ours added addresses to the ENI `on` or removed them, or that it added or removed the ENI itself.
 
-        `left_s`: seconds for which Describe may still lag behind it.
+        It must be called before an address becomes assignable, and before rows are removed. An address that is added to one ENI counts
+        as removed from every other one. A removed address stays removed from its ENI, wherever it is added later.
+        `left_s`: seconds for which Describe may still lag behind the call.
         """
         if on in keys and not is_added:
             self.forget(on)
-        now_s, recorded = self._clock.monotonic(), [eni.eni_id for eni in self._datastore.enis()]
+        now_s = self._clock.monotonic()
+        recorded = [eni.eni_id for eni in self._datastore.enis()]
         with self._lock:
-            for one in {on, *self._enis, *recorded} if is_added else {on}:
-                facts = self._enis.get(one, NOTHING)
-                own = {key: change for key, change in facts.own.items() if change.deadline > now_s}
-                new = OwnChange(is_added and one == on, now_s + left_s)
-                self._put(one, replace(facts, own=own | dict.fromkeys(keys, new)))
+            changed_enis = {on, *self._enis, *recorded} if is_added else {on}
+            for eni_id in changed_enis:
+                facts = self._enis.get(eni_id, NOTHING)
+                own_changes = {key: change for key, change in facts.own_changes.items() if change.deadline > now_s}
+                new = OwnChange(is_added and eni_id == on, now_s + left_s)
+                self._put(eni_id, replace(facts, own_changes=own_changes | dict.fromkeys(keys, new)))
 
     def added(self) -> dict[CloudKey, float]:
-        """What was added, with the seconds for which Describe may still not show it; an address is in it on its own."""
+        """Return the ENIs and addresses that our calls added, with the seconds for which Describe may still not show them."""
         now_s = self._clock.monotonic()
-        return {
-            key: one.deadline - now_s
-            for key, one, eni_id in self._own()
-            if one.is_added and not (key == eni_id and self.of(eni_id).is_away)
-        }
+        added = {}
+        for key, change, eni_id in self._own():
+            is_away = key == eni_id and self.facts_of(eni_id).is_away
+            if change.is_added and not is_away:
+                added[key] = change.deadline - now_s
+        return added
 
     def added_enis(self) -> dict[EniId, float]:
-        """The ENIs among them. For each plan: it looks at an entry for each ENI, while what is known of all addresses, for 300 s after
-        a warm pool was filled, has one for each address on each ENI."""
+        """Return the ENIs among `added`.
+
+        Each plan calls it, so it reads one change per ENI. For 300 s after a warm pool was filled, `added` has a key for each address.
+        """
         now_s = self._clock.monotonic()
-        return {
-            eni_id: one.deadline - now_s
-            for eni_id, facts in self.all().items()
-            if (one := facts.own.get(eni_id)) is not None and one.is_added and one.deadline > now_s and not facts.is_away
-        }
+        added = {}
+        for eni_id, facts in self.all().items():
+            change = facts.own_changes.get(eni_id)
+            if change is not None and change.is_added and change.deadline > now_s and not facts.is_away:
+                added[eni_id] = change.deadline - now_s
+        return added
 
     def removed(self) -> set[tuple[CloudKey, EniId]]:
-        """What was removed and Describe may still show: ENIs, and addresses, each with the ENI that it was on."""
-        return {(key, on) for key, one, on in self._own() if not one.is_added}
+        """Return the ENIs and addresses that our calls removed and Describe may still show, each with the ENI that it was on."""
+        return {(key, eni_id) for key, change, eni_id in self._own() if not change.is_added}
 
     def not_on(self, eni_id: EniId) -> set[CloudKey]:
-        """What is not on an ENI, say our calls: it was removed from there, or added to another one."""
-        return {key for key, on in self.removed() if on == eni_id}
+        """Return the objects that are not on an ENI any more according to our calls: removed there, or added to another ENI."""
+        return {key for key, removed_from in self.removed() if removed_from == eni_id}
 
     def _own(self) -> list[tuple[CloudKey, OwnChange, EniId]]:
+        """Return our changes that Describe may not show yet, each with the changed object and its ENI."""
         now_s = self._clock.monotonic()
-        return [(key, one, on) for on, facts in self.all().items() for key, one in facts.own.items() if one.deadline > now_s]
+        changes = []
+        for eni_id, facts in self.all().items():
+            for key, change in facts.own_changes.items():
+                if change.deadline > now_s:
+                    changes.append((key, change, eni_id))
+        return changes
 
-    def show(self, shown: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
-        """Take what a comparison showed and did not record; `is_whole`: what it lacks is there no more. An ENI that is known at a
-        refused place has explained the refusal."""
+    def set_unrecorded(self, places: Mapping[EniId, Place], *, is_whole: bool = True) -> None:
+        """Replace the ENIs that EC2 showed but that were not recorded, each with its place.
+
+        `is_whole`: the answer is complete, so ENIs missing from it are dropped. If one of them, or a recorded ENI, is at a refused
+        place, the refusal ends, because it is explained.
+        """
         with self._lock:
-            for eni_id in {*self._enis, *shown}:
+            for eni_id in {*self._enis, *places}:
                 facts = self._enis.get(eni_id, NOTHING)
-                at = shown.get(eni_id, None if is_whole else facts.shown_at)
-                self._put(eni_id, replace(facts, shown_at=at, mac=facts.mac if at is not None else None))
-        self._agenda.clear(*((PLACE, place) for place in {*shown.values(), *self._present()}))
+                place = places.get(eni_id)
+                if place is None and not is_whole:
+                    place = facts.shown_at
+                mac = None if place is None else facts.mac
+                self._put(eni_id, replace(facts, shown_at=place, mac=mac))
+        self._agenda.clear(*((PLACE, place) for place in {*places.values(), *self._present()}))
 
     def trunk(self) -> tuple[EniId, MacAddress] | None:
-        """The node's trunk ENI, while it is attached as far as EC2 has shown; None if there is none. From any thread."""
+        """Return the node's trunk ENI; None if EC2 showed none attached. From any thread."""
         for eni_id, facts in self.all().items():
             row = self._datastore.eni(eni_id)
-            is_there = facts.shown_at is not None if row is None else row.state is EniState.ATTACHED
-            if facts.trunk_mac is not None and is_there:
+            is_attached = facts.shown_at is not None if row is None else row.state is EniState.ATTACHED
+            if facts.trunk_mac is not None and is_attached:
                 return eni_id, facts.trunk_mac
         return None
 
-    def filled(self) -> list[EniId]:
-        """For each slot that EC2 has filled with what is on record elsewhere still, its ENI: no row of that tells of it."""
+    def enis_with_conflicting_slots(self) -> list[EniId]:
+        """Return the ENI of each slot with an address that is recorded elsewhere: the slot is used, without a row on that ENI."""
         taken: set[IpAddress] = {eni.primary_address for eni in self._datastore.enis()}
-        taken |= {one.address for one in self._datastore.attachments() if one.branch is not None}
-        return [
-            eni_id
-            for eni_id, facts in self.all().items()
-            for one in facts.elsewhere
-            if one in taken or ((row := self._datastore.address(one)) and row.eni_id != eni_id)
-        ]
+        taken |= {attachment.address for attachment in self._datastore.attachments() if not attachment.is_of_pool}
+        eni_ids = []
+        for eni_id, facts in self.all().items():
+            for address in facts.elsewhere:
+                if address in taken or self._is_on_other_eni(address, eni_id):
+                    eni_ids.append(eni_id)
+        return eni_ids
 
-    def refuse(self, place: Place) -> None:
-        """EC2 attached nothing there, because something is there."""
-        self._agenda.put_off((PLACE, place), ROOM)
+    def _is_on_other_eni(self, address: IpAddress, eni_id: EniId) -> bool:
+        row = self._datastore.address(address)
+        return row is not None and row.eni_id != eni_id
 
-    def took(self, place: Place) -> None:
-        """EC2 attached an ENI there: it was free."""
+    def mark_taken(self, place: Place) -> None:
+        """Record that EC2 refused to attach an ENI there, because the place is taken."""
+        self._agenda.back_off((PLACE, place), ROOM)
+
+    def mark_free(self, place: Place) -> None:
+        """Record that EC2 attached an ENI there, so the place was free."""
         self._agenda.clear((PLACE, place))
 
-    def shown(self) -> dict[EniId, Place]:
-        """ENIs that were shown attached and are not recorded (no IPv4 address, unreadable, coming, going), less what we took away."""
+    def unrecorded_enis(self) -> dict[EniId, Place]:
+        """Return the ENIs that EC2 showed but that are not recorded, each with its place, without those that our calls removed.
+
+        They have no IPv4 address, cannot be read, or are being attached or detached.
+        """
         now_s = self._clock.monotonic()
-        return {
-            eni_id: at
-            for eni_id, one in self.all().items()
-            if (at := one.shown_at) is not None and not one.is_removed(eni_id, now_s) and self._datastore.eni(eni_id) is None
-        }
+        places = {}
+        for eni_id, facts in self.all().items():
+            if facts.shown_at is None or facts.is_removed(eni_id, now_s):
+                continue
+            if self._datastore.eni(eni_id) is None:
+                places[eni_id] = facts.shown_at
+        return places
 
     def refused(self) -> frozenset[Place]:
-        """Places that EC2 refused lately, without an ENI that explains it."""
+        """Return the places that EC2 refused lately, without those of ENIs that it showed."""
         refused = [key for key in self._agenda.keys(PLACE) if not self._agenda.is_due(key)]
-        known = {*self.shown().values(), *self._present()} if refused else ()
-        return frozenset(cast("Place", place) for _, place in refused if place not in known)
+        if not refused:
+            return frozenset()
+        occupied = {*self.unrecorded_enis().values(), *self._present()}
+        return frozenset(cast("Place", place) for _, place in refused if place not in occupied)
 
     def free_index(self, *, beside: Collection[int]) -> int:
-        """The lowest device index of the first network card that nothing known has, `beside` those that are asked for already."""
+        """Return the lowest free device index of the first network card. `beside`: indexes that are requested already."""
         recorded = {(eni.network_card, eni.device_index) for eni in self._datastore.enis()}
-        known = {*recorded, *self.shown().values(), *self.refused()}
-        return next(free_indexes({0, *beside, *(index for card, index in known if card == 0)}))
+        occupied = {*recorded, *self.unrecorded_enis().values(), *self.refused()}
+        return next(free_indexes({0, *beside, *(index for card, index in occupied if card == 0)}))
 
     def _present(self) -> set[Place]:
-        """Places of recorded ENIs, but for those that EC2 does not show any more: such a one is perhaps what has the place."""
+        """Return the places of the recorded ENIs that EC2 still shows. An ENI that it no longer shows may occupy a refused place."""
         stock = self._datastore.stock().enis
-        return {(one.eni.network_card, one.eni.device_index) for one in stock if not one.has_left}
+        return {(eni_stock.eni.network_card, eni_stock.eni.device_index) for eni_stock in stock if not eni_stock.has_left}
 
-    # What instance metadata lists and shows; a second witness for whoever else doubts.
+    # The ENIs in instance metadata, which is a second source when something is in doubt.
 
     def list_metadata(self, macs: Collection[MacAddress]) -> None:
-        """Metadata has listed the instance's ENIs. One that is not recorded is in the book by its MAC."""
+        """Replace metadata's list of the instance's ENIs. An ENI without a row gets a record under its MAC."""
         recorded = {eni.mac: eni for eni in self._datastore.enis()}
-        is_first, self.listed_monotonic_s = math.isinf(self.listed_monotonic_s), self._clock.monotonic()
+        is_first = math.isinf(self.listed_monotonic_s)
+        self.listed_monotonic_s = self._clock.monotonic()
         before = self.readings()
         with self._lock:
             for eni_id, facts in list(self._enis.items()):
@@ -301,79 +332,29 @@ class EniBook(Service):
             for mac in macs:
                 eni = recorded.get(mac)
                 eni_id = EniId(mac) if eni is None else eni.eni_id
-                known = eni if is_first and eni is not None and eni.state is EniState.ATTACHED else None
+                described = None
+                if is_first and eni is not None and eni.state is EniState.ATTACHED:
+                    described = eni
                 facts = self._enis.get(eni_id, NOTHING)
-                self._put(eni_id, replace(facts, reading=before.get(mac) or Reading(mac, known=known)))
+                self._put(eni_id, replace(facts, reading=before.get(mac) or Reading(mac, described=described)))
 
     def read_metadata(self, mac: MacAddress, **facts: Any) -> None:
-        """What is known of an ENI that metadata lists: fields of `Reading`."""
-        for eni_id, one in self.all().items():
-            if one.reading is not None and one.reading.mac == mac:
-                self.observe(eni_id, reading=replace(one.reading, **facts))
+        """Record facts about an ENI that metadata lists: fields of `Reading`."""
+        for eni_id, known_facts in self.all().items():
+            if known_facts.reading is not None and known_facts.reading.mac == mac:
+                self.observe(eni_id, reading=replace(known_facts.reading, **facts))
 
     def readings(self) -> dict[MacAddress, Reading]:
-        """What metadata listed last, each with its reading."""
+        """Return the readings of the ENIs of metadata's last list."""
         return {facts.reading.mac: facts.reading for facts in self.all().values() if facts.reading is not None}
 
     def metadata_view(self) -> frozenset[IpAddress] | None:
-        """Every address that metadata shows, if every ENI was read less than VIEW_S ago; None if one was not."""
-        oldest, readings = self._clock.monotonic() - VIEW_S, self.readings().values()
-        lately = [one.shown for one in readings if one.shown is not None and one.monotonic_s > oldest]
-        if not readings or len(lately) < len(readings) or self.listed_monotonic_s <= oldest:
+        """Return every address that metadata shows; None unless every ENI was read less than VIEW_S ago."""
+        oldest_s = self._clock.monotonic() - VIEW_S
+        readings = self.readings().values()
+        recent = [
+            reading.metadata_eni for reading in readings if reading.metadata_eni is not None and reading.monotonic_s > oldest_s
+        ]
+        if not readings or len(recent) < len(readings) or self.listed_monotonic_s <= oldest_s:
             return None
-        return frozenset().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in lately))
-
-
-# What calls of ours took from ENIs before this process, or were asked to: told by its intents and by the ledger, or by the history if
-# the datastore that knew it was lost, or is of another boot.
-#
-# EC2 may show for a while what it has taken back, and its first answer to a process without records is all that this one has: a
-# chaos run saw an address given to a pod that a call of ours had returned twenty seconds before. The history is on the node's
-# disk, and lacks at most its last second.
-
-
-def remember_released(book: EniBook, read_since: Callable[[datetime], Recorded], clock: Clock) -> None:
-    """Read the last `RECENT_S` of the ledger or the history. What it cannot tell is as it would be without one."""
-    now = clock.now()
-    last: dict[tuple[CloudKey, EniId], HistoryRecord] = {}
-    records = sorted(read_since(now - timedelta(seconds=RECENT_S)).records, key=lambda record: record.at)
-    for record in records:
-        (intent, _, payload), eni_id = record.detail.partition(": "), EniId(record.eni_id)
-        try:
-            match record.event:
-                case LedgerEvent.ADDED | LedgerEvent.REMOVED | LedgerEvent.LOST | LedgerEvent.HEALED:
-                    last[read_address(record.address), eni_id] = record
-                case LedgerEvent.ENI_ADDED | LedgerEvent.ENI_CHANGED | LedgerEvent.ENI_REMOVED:
-                    last[eni_id, eni_id] = record
-                case LedgerEvent.INTENT_OPENED if intent.startswith(IntentKind.UNASSIGN):
-                    # EC2 was asked until the process ended, and may have done it; what was settled follows as removed.
-                    asked = Intent(intent, IntentKind.UNASSIGN, now, dict(one.split("=") for one in payload.split(", ")))
-                    last |= {(key, asked.eni_id): replace(record, at=now) for key in all_addresses(*named(asked))}
-                case LedgerEvent.INTENT_OPENED if f"deleting={DETACHED}" in payload:
-                    last[eni_id, eni_id] = replace(record, at=now)
-                case LedgerEvent.INTENT_CLOSED:  # what it named was not released, or is known to be removed
-                    last = {key: one for key, one in last.items() if not one.detail.startswith(f"{intent}: ")}
-        except ValueError as error:
-            log.warning("a record of the history is not understood error=%s", log_text(error))
-    about = (LedgerEvent.INTENT_OPENED, LedgerEvent.INTENT_CLOSED)
-    takers = {one.eni_id for one in records if one.event in about and not one.detail.startswith(IntentKind.ASSIGN)}
-    added = {key for (key, _), one in last.items() if one.event == LedgerEvent.ADDED}  # where it was, it is not now
-    for (key, on), record in last.items():
-        if NOT_SHOWN in record.detail and on not in takers and key not in added:
-            continue  # EC2's word alone, which it may take back
-        if record.event not in (LedgerEvent.ADDED, LedgerEvent.HEALED, LedgerEvent.ENI_ADDED, LedgerEvent.ENI_CHANGED):
-            left_s = RECENT_S - max((now - record.at).total_seconds(), 0.0)
-            book.record_own([key], on=on, is_added=False, left_s=left_s)
-
-
-def remember_named(book: EniBook, context: ServiceContext) -> None:
-    """Learn from its intents what an earlier process released, or was about to: EC2 may show it for as long as it might to that one.
-    A malformed intent is left to its recovery."""
-    now_s = context.clock.monotonic()
-    for intent in context.datastore.open_intents():
-        try:
-            if intent.kind is IntentKind.UNASSIGN:
-                left_s = float(intent.payload.get(SETTLED_AT, now_s)) + RECENT_S - now_s
-                book.record_own(all_addresses(*named(intent)), on=intent.eni_id, is_added=False, left_s=left_s)
-        except ValueError as error:
-            log.warning("an intent is not understood intent=%s error=%s", intent.intent_id, log_text(error))
+        return frozenset().union(*(all_addresses(eni.addresses, eni.prefixes) for eni in recent))

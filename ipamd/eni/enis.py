@@ -1,61 +1,73 @@
-"""Compare what EC2 says about our ENIs with what is recorded, and record the difference, one transaction per ENI (I6, I7).
+"""Compare EC2's answer about our ENIs with the datastore, and record the difference, one transaction per ENI (I6, I7).
 
-A complete and plausible Describe decides which addresses are on which ENI, and nothing else. What it shows is recorded at once; what
-it lacks is gone only after a second look (`ipamd/model/cloud_evidence.py`, docs/adr/0017), and a sandbox keeps even that (I2). What
-contradicts a record is left out and reported: an address that is recorded on another ENI, or is some ENI's primary address, a prefix
-that is recorded elsewhere. The rest is recorded all the same.
+Only a complete and plausible Describe decides which addresses are on which ENI. Addresses in the answer are recorded at once.
+Addresses that are missing count as absent only after a second answer (`ipamd/model/cloud_evidence.py`, docs/adr/0017), and a
+sandbox keeps even an absent address (I2). An address that is recorded on another ENI or is a primary address, and a prefix that is
+recorded elsewhere, are left out and reported as contradictions. The rest of the answer is recorded.
 
-Doubted: nobody gets it. Absent: free addresses are forgotten, all others are lost: their sandbox keeps them, they keep cooling (I2,
-I8), and they are forgotten when they would become free. An ENI is forgotten, with its routing, once no address of it is left.
+A doubted address is not assigned. When addresses are absent, free ones are removed and all others are marked lost: their sandbox
+keeps them, or they go on cooling (I2, I8), and they are removed when they would become free. An ENI is removed, with its routing,
+once it has no address left.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
 from ipamd.core.agenda import EC2
 from ipamd.core.context import Service, ServiceContext
-from ipamd.eni.book import NOT_SHOWN, EniBook, Place, remember_named
+from ipamd.eni.book import EniBook, Place
+from ipamd.eni.differences import CloudDifference, CloudDifferences, Contradiction, is_taken
+from ipamd.eni.earlier_changes import NOT_SHOWN, remember_named
 from ipamd.eni.operations import OperationLog
-from ipamd.eni.resync import LOST, MASS_LOSS, UNREADABLE, EniSyncResult, ResyncReason, ResyncScheduler, say_result
+from ipamd.eni.resync import EniSyncResult, ResyncReason, ResyncScheduler
 from ipamd.eni.routing import EniRouting
-from ipamd.model.branch import ASK_FOR_TRUNK
+from ipamd.model.address import Address
 from ipamd.model.cloud import DescribedEni, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S, CloudEvidence, CloudKey, Witnesses, recorded
-from ipamd.model.eni import TRUNK, Eni, EniState, is_created_by_us, is_managed
-from ipamd.model.errors import BranchPendingError, CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
+from ipamd.model.eni import OPERATOR, Eni, EniState, operator_exclusion
+from ipamd.model.eni_tags import TRUNK, is_created_by_us, is_managed
+from ipamd.model.errors import CloudError, IllegalTransitionError, InvariantError, IpamError, log_text
 from ipamd.model.family import Family, IpAddress, IpNetwork, members, stand_in
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import Create
+from ipamd.model.legs.refusals import no_trunk
 from ipamd.model.metadata_evidence import ASK_AGAIN_S
-from ipamd.model.words import counted
-from ipamd.ports import Ec2, HostNetwork, UnitOfWork
+from ipamd.model.trunk import ASK_FOR_TRUNK
+from ipamd.ports.cloud import Ec2
+from ipamd.ports.datastore import UnitOfWork
+from ipamd.ports.kernel import HostNetwork
 from ipamd.sandbox.cooldown import Cooldown
 
 LEAVING = frozenset({"detaching", "detached"})
-"""Attachment statuses of an ENI that is going.
+"""Attachment statuses of an ENI that leaves the instance.
 
 Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterfaceAttachment.html, status.
 """
 
 TRUNK_LOOK = ("trunk look",)
-"""In the agenda: the next look at EC2 for the trunk, while pods need it and none is known."""
+"""Agenda key: the next comparison that looks for the trunk ENI, while pods need it and none is known."""
 
 log = logging.getLogger(__name__)
 
 Batch = tuple[IpNetwork | None, list[IpAddress]]
 """Addresses with the prefix that contains them, None for single ones."""
 
+BatchRows = dict[IpAddress, Address | None]
+"""The row of each address of a batch, None if it has none."""
+
 
 class EniService(Service):
-    """ENIs of this instance. Comparisons need no lock: the cloud loop makes those of the start, before the pool has limits and its
-    thread may call anything here, and from then on that thread makes all. `forget_unused` may be called from any thread.
+    """ENIs of this instance.
 
-    `book`: what is known of each ENI beside its row. `routing`: the host's part of each.
+    Comparisons need no lock: the cloud loop makes those of the start, before the pool has limits, and the pool's thread all later
+    ones. `forget_unused` may be called from any thread.
+
+    `book`: facts about each ENI beside its row. `routing`: the host routing of each ENI.
     """
 
     def __init__(
@@ -73,8 +85,9 @@ class EniService(Service):
         is_datastore_lost: bool,
         family: Family,
     ) -> None:
-        """`exclusion`: why an ENI gets no new sandbox, "" if it does. `on_quarantined`: EC2 has shown the address of a sandbox that is
-        not recorded: it can be adopted. It must not block. `family`: of the pool."""
+        """Args: exclusion: returns why an ENI gets no new sandbox, "" if it may get one. on_quarantined: called when EC2 showed the
+        address of a sandbox that is not recorded, so that it can be adopted; must not block. family: of the pool.
+        """
         self.book = book
         remember_named(book, context)
         self.routing = EniRouting(context, hostnet=hostnet, book=book)
@@ -82,29 +95,33 @@ class EniService(Service):
         self._evidence = CloudEvidence(self._datastore.doubts())
         self._ec2 = ec2
         self.family = family
+        self.differences = CloudDifferences(context)
         self._log = OperationLog(context)
         self._identity = identity
         self._exclusion = exclusion
         self._cooldown = cooldown
         self._resyncs = resyncs
         self._on_quarantined = on_quarantined
-        # The clock counts from the boot, which ended sandboxes without a DEL: a cooldown later their addresses have cooled.
+        # The clock counts from the boot, which ended sandboxes without a DEL. One cooldown after the boot their addresses have cooled.
         self._warm_deadline = math.inf if is_datastore_lost else cooldown.period.total_seconds()
         self._hold(self._evidence.doubted())
 
     def resync_due(self) -> None:
-        """Make the resync that is due, if any: one Describe for all that asked. For the pool's thread, between two plans."""
+        """Make the resync that is due, if any: one Describe for all requests. For the pool's thread, between two plans."""
         identity = self._identity()
-        if identity is not None and (result := self._resyncs.run_due(lambda: self.sync_with_ec2(identity))) is not None:
+        if identity is None:
+            return
+        result = self._resyncs.run_due(lambda: self.sync_with_ec2(identity))
+        if result is not None:
             self.set_up_adopted(result)
-            self._demand.trigger()  # with what it found another plan may be right
+            self._demand.trigger()  # its changes may need another plan
 
     def sync_with_ec2(self, identity: InstanceIdentity) -> EniSyncResult:
         """Describe this instance's ENIs (one call), weigh the answer, and update the datastore.
 
         Args:
             identity: names the primary ENI, without which no answer is believed.
-        Returns: what was changed, and when to look again. An answer that is not believed is a result, not an error.
+        Returns: the changes, and when to compare again. An answer that is not believed is a result, not an error.
         Raises: CloudError if EC2 did not answer, KernelDumpError if the kernel did not; then nothing has changed (I11).
         """
         began_monotonic_s = self._clock.monotonic()
@@ -113,12 +130,12 @@ class EniService(Service):
         if primary:
             self.book.observe(identity.primary_eni_id, connection_tracking=primary[0].connection_tracking)
         wired = self.wired_addresses()
-        known = recorded(self._datastore.snapshot(), identity)
-        held = self._evidence.doubted()
+        recorded_enis = recorded(self._datastore.snapshot(), identity)
+        doubted_before = self._evidence.doubted()
         weighed = self._evidence.weigh(
             described,
-            known,
-            recent=self.book.added(),  # after `known`: what is noted is noted before it is recorded
+            recorded_enis,
+            recent=self.book.added(),  # read after `recorded_enis`, because the book notes each change before the datastore records it
             witnesses=Witnesses(self.routing.links(), self.book.metadata_view()),
             now_s=self._clock.monotonic(),
         )
@@ -127,68 +144,76 @@ class EniService(Service):
         # Lose on all ENIs before adding to any: an address may have moved from one ENI to another.
         self._lose(weighed.absent, outcome)
         self._hold(weighed.doubted)
-        doubts = self._evidence.doubts()
-        if doubts != self._datastore.doubts():
-            with self._datastore.transaction() as uow:
-                uow.put_doubts(doubts)  # for the next process: it holds the same back, and its first look may be the second one
+        self._store_doubts()
         if not weighed.implausible:
             self._record_all(described, identity, wired, outcome)
-        elif primary:  # what even such an answer shows is there, and takes its place
-            self.book.show({eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}, is_whole=False)
-        say_result(self._health, outcome, mass_loss=weighed.mass_loss)
+        elif primary:  # even an implausible answer proves that its ENIs exist and occupy their places
+            self.book.set_unrecorded(_places(described), is_whole=False)
+        differences = [*outcome.contradictions, *outcome.unreadable]
+        self.differences.take(differences, implausible=weighed.implausible, mass_loss=weighed.mass_loss)
         self.forget_unused()
         self._resyncs.record_result(outcome)
-        if outcome.added_count or outcome.healed_count or held - weighed.doubted:
+        if outcome.added_count or outcome.healed_count or doubted_before - weighed.doubted:
             self._demand.announce_supply()
         return outcome
 
-    def trunk_mac(self) -> MacAddress:
-        """MAC of the node's trunk ENI, on whose link the VLAN links of branch ENIs are. From any thread, from memory.
+    def _store_doubts(self) -> None:
+        """Store the doubts for the next process, which withholds the same addresses and continues to count the answers."""
+        doubts = self._evidence.doubts()
+        if doubts != self._datastore.doubts():
+            with self._datastore.transaction() as uow:
+                uow.put_doubts(doubts)
 
-        Returns: "" while EC2 is asked: after a restart only its answer tells, and a node gets its trunk soon after it joined, which
-            metadata tells a minute later.
-        Raises: BranchPendingError if none is attached.
+    def trunk_mac(self) -> MacAddress:
+        """Return the MAC of the node's trunk ENI, whose link carries the uplinks of sandboxes. From any thread, from memory.
+
+        Returns: "" while a comparison is requested: after a restart only EC2's answer shows the trunk, and a new node gets its trunk
+            soon after it joined.
+        Raises: UplinkPendingError if none is attached.
         """
-        if (found := self.book.trunk()) is not None:
-            return found[1]
+        trunk = self.book.trunk()
+        if trunk is not None:
+            return trunk[1]
         if self._agenda.is_due(TRUNK_LOOK) and not self._resyncs.is_asked:
-            self._agenda.put_off(TRUNK_LOOK, EC2)
-            self._resyncs.request(ResyncReason.OTHER, "a pod must have a branch ENI, and no trunk is known")
+            self._agenda.back_off(TRUNK_LOOK, EC2)
+            self._resyncs.request(ResyncReason.OTHER, "a pod must have an ENI of its own, and no trunk is known")
         if not self._resyncs.is_asked:
-            raise BranchPendingError("this node has no trunk ENI", details=f"the control plane attaches it; {ASK_FOR_TRUNK}")
+            raise no_trunk(ASK_FOR_TRUNK)
         return MacAddress("")
 
     def eni_of(self, described: DescribedEni, identity: InstanceIdentity) -> Eni:
-        """Make the record of an attached ENI from what EC2 shows.
+        """Make the record of an attached ENI from EC2's description.
 
-        Raises: CloudError if it has no IPv4 address, or if its subnet is not known and not told.
+        Raises: CloudError if it has no IPv4 address, or if its subnet is not known and EC2 does not return it.
         """
         if described.primary_address is None:
-            raise CloudError(f"ENI {described.eni_id} has no IPv4 address", details="it takes its place and is left alone")
+            raise CloudError(f"ENI {described.eni_id} has no IPv4 address", details="it keeps its place and is not used")
         is_primary = described.eni_id == identity.primary_eni_id
-        is_in_our_subnet = described.subnet_id == identity.subnet_id
-        known = self._datastore.eni(described.eni_id)
+        subnet_cidr = identity.subnet_cidr
+        if described.subnet_id != identity.subnet_id:
+            subnet_cidr = self._ec2.subnet_cidr(described.subnet_id)
+        recorded_eni = self._datastore.eni(described.eni_id)
         eni = Eni(
             eni_id=described.eni_id,
             mac=described.mac,
             device_index=described.device_index,
             network_card=described.network_card,
             subnet_id=described.subnet_id,
-            subnet_cidr=identity.subnet_cidr if is_in_our_subnet else self._ec2.subnet_cidr(described.subnet_id),
+            subnet_cidr=subnet_cidr,
             primary_address=described.primary_address,
             is_primary=is_primary,
             state=EniState.ATTACHED,
             created_by_us=is_created_by_us(described, identity),
             managed=is_managed(described, is_primary=is_primary, instance_id=identity.instance_id),
-            excluded=known.excluded if known else "",
+            excluded=operator_exclusion(described) or _excluded_before(recorded_eni),
         )
         return replace(eni, excluded=self._exclusion(eni))
 
     def record(self, eni: Eni, described: DescribedEni) -> EniSyncResult:
-        """Store one ENI as the answer to a call of ours described it: its new addresses become free. Nothing is forgotten.
+        """Store one ENI from the answer to a call of ours. Its new addresses become free, and no row is removed.
 
-        If it is recorded already, a Describe read it again, and what that shows may be older than the call: after a lost datastore it
-        cools first. Raises: InvariantError if the ENI contradicts what is recorded.
+        If the ENI is recorded already, the answer is a Describe and may show addresses that are older than the call; after a lost
+        datastore these cool first. Raises: InvariantError if the ENI contradicts a record.
         """
         self._record_groups(described)
         described = self._without_released(described)
@@ -203,53 +228,64 @@ class EniService(Service):
         asked_count: int = 0,
         eni: Eni | None = None,
     ) -> EniSyncResult:
-        """Record addresses that EC2 allocated for us: they are free now, and those that were lost are not lost any more.
+        """Record addresses that EC2 allocated for us. They become free; lost ones are healed.
 
         Args:
-            asked_count: addresses that the call asked for. EC2 may name old ones with the new, and what was there before is no recent
-                change of ours. If more than so many are new to us, a Describe before lacked some, and nobody knows which: after a lost
-                datastore all of them cool first (I8).
-            eni: the ENI itself, if it is to be recorded too.
-        Returns: what was added, with one sentence per address that is recorded on another ENI, and was left there.
+            asked_count: how many addresses the call requested. EC2 may return old addresses with the new ones. If more addresses than
+                requested have no row, some are older, and it is not known which: after a lost datastore all of them cool first (I8).
+            eni: the ENI itself, to be recorded too.
+        Returns: the changes, with one contradiction per address that stays recorded on another ENI.
         Raises: InvariantError if the ENI is not recorded; KernelDumpError.
         """
         new = self.lose_elsewhere(eni_id, addresses, prefixes)
-        is_new = eni is not None and self._datastore.eni(eni_id) is None
-        if is_new:
+        is_new_eni = eni is not None and self._datastore.eni(eni_id) is None
+        if is_new_eni:
             self.book.record_own([eni_id], on=eni_id, is_added=True)
-        cooldown = self._left_of_cooldown() if not is_new and len(new) > asked_count else None
+        cooldown = None
+        if not is_new_eni and len(new) > asked_count:
+            cooldown = self._left_of_cooldown()
         outcome = EniSyncResult()
         self._store(eni_id, addresses, prefixes, outcome, eni=eni, wired=self.wired_addresses(), cooldown=cooldown)
         self._demand.announce_supply()
         return outcome
 
     def lose_elsewhere(self, eni_id: EniId, addresses: Collection[IpAddress], prefixes: Collection[IpNetwork]) -> list[IpAddress]:
-        """Lose the addresses that are recorded on another ENI than the one to which EC2 gave them in answer to a call of ours (I7).
+        """Mark addresses as lost that EC2 assigned to `eni_id` in answer to a call of ours, but that are recorded on another ENI (I7).
 
-        An address is on one ENI at a time, so the answer proves that it has left the other one, whatever a Describe says of that.
-        Without it the address would count as a recent change of ours on the ENI that has lost it, and be given there (I7).
-        Returns: those that are new to this ENI; from now on they are a recent change of ours.
+        An address is on one ENI at a time, so the answer proves that it left the other ENI, whatever a Describe shows. Otherwise the
+        address could still be assigned there.
+        Returns: the addresses that are new to this ENI; they are recorded as a change of ours.
         """
-        rows = {address: self._datastore.address(address) for address in sorted(all_addresses(addresses, prefixes))}
-        new = [address for address, row in rows.items() if row is None or row.is_lost or row.eni_id != eni_id]
-        if moved := [one for one in new if (row := rows[one]) and not row.is_lost]:
+        new = []
+        moved = []
+        for address in sorted(all_addresses(addresses, prefixes)):
+            row = self._datastore.address(address)
+            if row is not None and row.eni_id == eni_id and not row.is_lost:
+                continue
+            new.append(address)
+            if row is not None and not row.is_lost:
+                moved.append(address)
+        if moved:
             with self._datastore.transaction() as uow:
                 for address in moved:
-                    uow.lose(address, reason=f"EC2 has given it to {eni_id}")
+                    uow.lose(address, reason=f"EC2 has assigned it to {eni_id}")
         self.book.record_own(new, on=eni_id, is_added=True)
         return new
 
     def may_carry_unrecorded(self, eni: Eni) -> bool:
-        """Whether a sandbox is wired whose address has no row: EC2 does not show it yet, and it may be on any ENI of its subnet (I2).
+        """Whether a wired sandbox has an address without a row, which may be on this ENI (I2).
 
         Raises: KernelDumpError.
         """
-        return any(one in eni.subnet_cidr and self._datastore.address(one) is None for one in self.wired_addresses())
+        wired = self.wired_addresses()
+        return any(address in eni.subnet_cidr and self._datastore.address(address) is None for address in wired)
 
     def set_up_adopted(self, outcome: EniSyncResult) -> None:
-        """Set up the host routing of the ENIs that a comparison recorded first; what refuses is logged, and tried again."""
-        for problem in self.routing.set_up_all() if outcome.adopted else ():
-            log.warning("host routing is not in place error=%s", problem)
+        """Set up the host routing of the ENIs that a comparison adopted. A failure is logged, and retried later."""
+        if not outcome.adopted:
+            return
+        for problem in self.routing.set_up_all():
+            log.warning("host routing setup failed error=%s", problem)
 
     def wired_addresses(self) -> frozenset[IpAddress]:
         """Addresses that the kernel has wired to a sandbox, recorded or not. Raises: KernelDumpError."""
@@ -257,9 +293,9 @@ class EniService(Service):
         return frozenset(survey.routes) | {veth.address for veth in survey.veths if veth.address and not veth.is_dying}
 
     def forget_unused(self) -> None:
-        """Forget the ENIs that are gone and have no address left, with their routing; tell people what is still lost. No EC2 call.
+        """Remove ENIs that are gone and have no address left, with their routing, and report lost addresses. No EC2 call.
 
-        Called after each comparison, and by the host network reconciler, because the last sandbox may leave long after.
+        Called after each comparison, and by the host network reconciler, because the last sandbox may end much later.
         """
         for eni_id in sorted(eni_id for eni_id, facts in self.book.all().items() if facts.is_absent):
             eni = self._datastore.eni(eni_id)
@@ -268,22 +304,29 @@ class EniService(Service):
             elif eni.state is not EniState.DETACHING:
                 self.book.observe(eni_id, is_absent=False)
             elif self._is_unused(eni_id):
-                self.routing.tear_down(eni)
-                try:
-                    with self._datastore.transaction() as uow:
-                        eni = self._datastore.eni(eni_id)  # units of work are serialised; EC2 may have shown it again meanwhile
-                        if eni is None or eni.state is not EniState.DETACHING or not self._is_unused(eni_id):
-                            continue
-                        uow.remove_eni(eni_id, reason=f"{NOT_SHOWN} it attached")
-                    self.book.forget(eni_id)
-                    self._demand.trigger()  # its place is free
-                except IpamError as error:  # a full disk must not stop the repair of the sandboxes' routes, which comes next
-                    log.warning("an ENI is forgotten later eni=%s error=%s", eni_id, log_text(error))
-        lost_count = self._datastore.counts().lost
-        lost = f"{counted(lost_count, 'address')} lost: EC2 does not show them; see `ipamctl audit`"
-        self._health.report(LOST, lost if lost_count else "")
-        if not lost_count:
-            self._health.report(MASS_LOSS, "")  # it is over when none is left
+                self._forget_eni(eni)
+        if self.differences.end_resolved():
+            self._resyncs.request(ResyncReason.OTHER, "a row that prevented a record is gone")
+
+    def _forget_eni(self, eni: Eni) -> None:
+        """Remove the routing and the row of an ENI that is gone, unless EC2 showed it again meanwhile."""
+        eni_id = eni.eni_id
+        self.routing.tear_down(eni)
+        try:
+            with self._datastore.transaction() as uow:
+                current = self._datastore.eni(eni_id)  # read in the transaction, because EC2 may have shown it again meanwhile
+                if current is None or current.state is not EniState.DETACHING or not self._is_unused(eni_id):
+                    return
+                uow.remove_eni(eni_id, reason=f"{NOT_SHOWN} it attached")
+            self.book.forget(eni_id)
+            self._demand.trigger()  # its place is free
+        except IpamError as error:  # must not stop the caller, which repairs the sandboxes' routes next
+            log.warning("removing an ENI failed, will retry eni=%s error=%s", eni_id, log_text(error))
+
+    def end_unseen(self, seen: Collection[str]) -> None:
+        """End the differences that an audit with a plausible answer of EC2 did not find (those not in `seen`). From any thread."""
+        if self.differences.end_unseen(seen):
+            self._resyncs.request(ResyncReason.OTHER, "an audit got a plausible answer again")
 
     def _is_unused(self, eni_id: EniId) -> bool:
         return not any(row.eni_id == eni_id for row in self._datastore.addresses())
@@ -291,32 +334,35 @@ class EniService(Service):
     def _record_all(
         self, described: Iterable[DescribedEni], identity: InstanceIdentity, wired: frozenset[IpAddress], outcome: EniSyncResult
     ) -> None:
-        """Record every ENI of a believed answer; those that are not recorded are remembered by their place."""
+        """Record every ENI of a believed answer. The book keeps the place of each ENI that is not recorded."""
         occupied: dict[EniId, Place] = {}
-        leaving = {one.eni_id for one in self._datastore.open_intents() if one.is_leaving}
+        leaving = {intent.eni_id for intent in self._datastore.open_intents() if intent.is_leaving}
         for eni in described:
-            is_attached = eni.attachment_status == "attached"
-            outcome.eni_count += is_attached
-            is_trunk = bool(eni.eni_id) and is_attached and eni.interface_type == TRUNK
-            self.book.observe(eni.eni_id, trunk_mac=eni.mac if is_trunk else None)
-            if is_trunk:
-                self._agenda.clear(TRUNK_LOOK)
+            self._observe_trunk(eni)
+            outcome.eni_count += eni.attachment_status == "attached"
             if eni.eni_id in leaving | self.book.not_on(eni.eni_id):
-                continue  # we delete it, or have: EC2 lags
-            if not self._record_one(eni, identity, wired, outcome):
+                continue  # we are deleting it or have deleted it, and EC2 lags
+            if not self._record_eni(eni, identity, wired, outcome):
                 occupied[eni.eni_id or EniId(f"(no ID) {len(occupied)}")] = (eni.network_card, eni.device_index)
-        self.book.show(occupied)
+        self.book.set_unrecorded(occupied)
         if self._warm_deadline == math.inf:
-            # Until now a DEL could not know which address it released; what EC2 did not show yet may be one of those.
+            # Before the ENIs were recorded, a DEL could not record the address that it released. So new addresses may have to cool.
             self._warm_deadline = self._clock.monotonic() + self._cooldown.period.total_seconds()
         self._cooldown.resume(())
 
+    def _observe_trunk(self, eni: DescribedEni) -> None:
+        """Record whether an ENI is an attached trunk ENI, with its MAC."""
+        is_trunk = bool(eni.eni_id) and eni.attachment_status == "attached" and eni.interface_type == TRUNK
+        self.book.observe(eni.eni_id, trunk_mac=eni.mac if is_trunk else None)
+        if is_trunk:
+            self._agenda.clear(TRUNK_LOOK)
+
     def _continue_creation(self, eni: DescribedEni) -> None:
-        """Reopen a creation whose intent was lost with the datastore: EC2 would keep the ENI after its instance (I9)."""
+        """Reopen a creation whose intent was lost with the datastore, so that EC2 does not keep the ENI after the instance (I9)."""
         if self._log.is_about(eni):
-            return  # it is being made, or deleted
-        log.warning("not deleted with the instance, its creation goes on eni=%s", eni.eni_id)
-        made = Create(
+            return  # it is being created or deleted
+        log.warning("resuming the creation of an ENI eni=%s", eni.eni_id)
+        creation = Create(
             subnet_id=eni.subnet_id,
             device_index=eni.device_index,
             address_count=0,
@@ -325,51 +371,79 @@ class EniService(Service):
             security_group_ids=eni.security_group_ids,
             eni_id=eni.eni_id,
         )
-        self._log.open(made)
+        self._log.open(creation)
         self._demand.trigger()
 
-    def _record_one(
+    def _record_eni(
         self, eni: DescribedEni, identity: InstanceIdentity, wired: frozenset[IpAddress], outcome: EniSyncResult
     ) -> bool:
-        """Record one ENI of a believed answer; returns False if it only takes its place. Raises nothing for a contradiction."""
-        known = self._datastore.eni(eni.eni_id)
+        """Record one ENI of a believed answer. A contradiction is reported, not raised.
+
+        Returns: False if the ENI is not recorded and only occupies its place.
+        """
+        before = self._datastore.eni(eni.eni_id)
         if not eni.is_readable:
-            why = f"{UNREADABLE}: {eni.problem}" if eni.problem else f"has no IPv4 address ({eni.interface_type})"
-            outcome.foreign.append(f"ENI {eni.eni_id or '(no ID)'} {why}")
-            self.book.observe(eni.eni_id, is_bare=not eni.problem)
+            self._report_unreadable(eni, outcome)
             return False
         if eni.attachment_status != "attached":
-            if known is not None and eni.attachment_status in LEAVING:
+            if before is not None and eni.attachment_status in LEAVING:
                 with self._datastore.transaction() as uow:
                     self._mark_detaching(uow, eni.eni_id)
-            outcome.look_again(DOUBT_AGAIN_S)  # it comes or goes
+            outcome.look_again(DOUBT_AGAIN_S)  # it is being attached or detached
             return False
         try:
             self._record_groups(eni)
-            now = self.eni_of(eni, identity)
-            there = self._without_released(eni)
-            left = self._left_of_cooldown()
-            self._store(eni.eni_id, there.secondary_addresses, there.prefixes, outcome, eni=now, wired=wired, cooldown=left)
+            current = self.eni_of(eni, identity)
+            present = self._without_released(eni)
+            cooldown = self._left_of_cooldown()
+            self._store(
+                eni.eni_id, present.secondary_addresses, present.prefixes, outcome, eni=current, wired=wired, cooldown=cooldown
+            )
         except (CloudError, InvariantError) as error:
-            log.error("not recorded as EC2 shows it eni=%s error=%s", eni.eni_id, log_text(error))
-            outcome.keep(f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}")
-            # Nobody else would ask: an ENI whose place is counted is no difference for metadata.
-            outcome.look_again(DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S)
+            self._report_not_recorded(eni, error, outcome)
             return False
         if self.family.is_sparse and not eni.has_ipv6:
             outcome.foreign.append(f"ENI {eni.eni_id} has no IPv6 address")
-        if known is None:
-            outcome.adopted.append(eni.eni_id)
-            if now.created_by_us and not eni.delete_on_termination:
-                self._continue_creation(eni)
-        elif known.state is not EniState.ATTACHED or known.route_table != now.route_table:
-            self.book.observe(eni.eni_id, is_absent=False)
-            self.routing.set_up_again(eni.eni_id)
+        self._follow_up_recorded(eni, before, current, outcome)
         return True
 
+    def _follow_up_recorded(self, eni: DescribedEni, before: Eni | None, current: Eni, outcome: EniSyncResult) -> None:
+        """Report a new ENI as adopted. Set up the routing of an ENI that is back, or has another route table now."""
+        if before is None:
+            outcome.adopted.append(eni.eni_id)
+            if current.created_by_us and not eni.delete_on_termination:
+                self._continue_creation(eni)
+        elif before.state is not EniState.ATTACHED or before.route_table != current.route_table:
+            self.book.observe(eni.eni_id, is_absent=False)
+            self.routing.set_up_again(eni.eni_id)
+
+    def _report_unreadable(self, eni: DescribedEni, outcome: EniSyncResult) -> None:
+        """Report an ENI that cannot be read, or that has no IPv4 address."""
+        name = f"ENI {eni.eni_id or '(no ID)'}"
+        if eni.problem:
+            text = f"{name} cannot be read: {eni.problem}"
+            outcome.unreadable.append(CloudDifference(Contradiction.UNREADABLE, eni.eni_id, text))
+            outcome.look_again(ASK_AGAIN_S)  # nothing else would request a comparison
+        else:
+            outcome.foreign.append(f"{name} has no IPv4 address ({eni.interface_type})")
+        self.book.observe(eni.eni_id, is_bare=not eni.problem)
+
+    def _report_not_recorded(self, eni: DescribedEni, error: CloudError | InvariantError, outcome: EniSyncResult) -> None:
+        """Report an ENI that contradicts a record, or whose subnet EC2 did not return, and request another comparison."""
+        log.error("ENI not recorded eni=%s error=%s", eni.eni_id, log_text(error))
+        text = f"ENI {eni.eni_id} is not recorded as EC2 shows it: {log_text(error)}"
+        is_address_taken = is_taken(eni.primary_address, self._datastore.snapshot(), by_other_than=eni.eni_id)
+        blocking = eni.primary_address if is_address_taken else None
+        outcome.add_contradiction(CloudDifference(Contradiction.NOT_RECORDED, eni.eni_id, text, blocking=blocking))
+        # Nothing else would request a comparison: metadata reports no difference for an ENI whose place is counted.
+        pause_s = DOUBT_AGAIN_S if isinstance(error, CloudError) else ASK_AGAIN_S
+        outcome.look_again(pause_s)
+
     def _without_released(self, described: DescribedEni) -> DescribedEni:
-        """Leave out what a call of ours took from this ENI, or was given on another one: Describe may show it here for minutes, and
-        others may have it by now (I7)."""
+        """Leave out the addresses that a call of ours removed from this ENI, or added to another one.
+
+        Describe may show them here for minutes, and other nodes may have them by now (I7).
+        """
         gone = self.book.not_on(described.eni_id)
         return replace(
             described,
@@ -378,14 +452,20 @@ class EniService(Service):
         )
 
     def _left_of_cooldown(self) -> timedelta | None:
-        """How long what EC2 only shows, and is new to us, may still be warm: released before the boot, or before our datastore was
-        lost (I8); None: it is not. What a call of ours has just been given was not."""
+        """Return how long an address without a row must still cool when EC2 shows it; None if it need not.
+
+        It may have been released before the boot, or before the datastore was lost (I8). Addresses that EC2 has just assigned in
+        answer to a call of ours do not cool.
+        """
         left_s = self._warm_deadline - self._clock.monotonic()
-        return min(self._cooldown.period, timedelta(seconds=min(left_s, 1e6))) if left_s > 0 else None
+        if left_s > 0:
+            return min(self._cooldown.period, timedelta(seconds=min(left_s, 1e6)))
+        return None
 
     def _record_groups(self, described: DescribedEni) -> None:
-        """An answer without groups is ignored: an ENI always has one (I11)."""
-        if groups := described.security_group_ids:
+        """Record an ENI's security groups. An answer without groups is ignored: an ENI always has one (I11)."""
+        groups = described.security_group_ids
+        if groups:
             self.book.observe(described.eni_id, security_groups=groups)
 
     def _store(
@@ -399,46 +479,77 @@ class EniService(Service):
         wired: Collection[IpAddress],
         cooldown: timedelta | None,
     ) -> None:
-        """Store addresses of an ENI, and the ENI itself if it is given: new ones become free, lost ones heal.
+        """Store addresses of an ENI, and the ENI itself unless `eni` is None. New addresses become free, lost ones are healed.
 
-        `wired`: what the kernel has wired. `cooldown`: how long those cool that are new to us; None: not (I8).
-        Raises: InvariantError if the ENI is not recorded, or itself contradicts a record; WiringError, KernelDumpError. Nothing of it
-            is stored then.
+        `wired`: addresses that the kernel has wired. `cooldown`: how long new addresses cool first; None: not at all (I8).
+        Raises: InvariantError if the ENI is not recorded, or itself contradicts a record; WiringError, KernelDumpError. Then nothing
+            is stored.
         """
-        is_wired = False
-        recorded = eni or self._datastore.eni(eni_id)
-        if recorded is not None and self.family.is_sparse:
-            prefixes = self._serving(recorded, prefixes, wired)
-        fresh = [one for one in addresses if self._datastore.address(one) is None]
-        fresh += [one.network_address for one in prefixes if not any(map(self._datastore.address, members(one)))]
-        if recorded is not None and fresh:
-            self.routing.claim(recorded, fresh, wired=wired, answered=prefixes if self.family.is_sparse else ())
-        batches: list[Batch] = [(None, sorted(addresses)), *((prefix, list(members(prefix))) for prefix in sorted(prefixes))]
+        recorded_eni = eni or self._datastore.eni(eni_id)
+        if recorded_eni is not None:
+            if self.family.is_sparse:
+                prefixes = self._serving(recorded_eni, prefixes, wired)
+            self._claim_rules(recorded_eni, addresses, prefixes, wired)
+        batches: list[Batch] = [(None, sorted(addresses))]
+        batches += [(prefix, list(members(prefix))) for prefix in sorted(prefixes)]
+        is_any_wired = False
         with self._datastore.transaction() as uow:
             if eni is not None:
-                known = self._datastore.eni(eni_id)
-                if known is not None:
-                    is_ready = known.host_ready and known.route_table == eni.route_table  # another table is set up first (I7)
-                    eni = replace(eni, host_ready=is_ready, created_by_us=known.created_by_us or eni.created_by_us)
+                eni = self._with_recorded_state(eni)
                 uow.put_eni(eni)
-                self.book.observe(eni_id, elsewhere=frozenset())  # all that is on it is looked at
+                self.book.observe(eni_id, elsewhere=frozenset())  # `_admit` sets it again
             if eni is None or eni.managed:
-                is_wired = self._admit(uow, eni_id, batches, outcome, wired=wired, cooldown=cooldown)
-        if is_wired:
+                is_any_wired = self._admit(uow, eni_id, batches, outcome, wired=wired, cooldown=cooldown)
+        if is_any_wired:
             self._on_quarantined()
         if cooldown is not None:
             self._cooldown.resume(())
 
-    def _serving(self, eni: Eni, prefixes: Collection[IpNetwork], wired: Collection[IpAddress]) -> list[IpNetwork]:
-        """Of the /80s of an ENI those that serve: what is recorded or has a sandbox; else one, of the ENI that is for pods.
+    def _claim_rules(
+        self, eni: Eni, addresses: Collection[IpAddress], prefixes: Collection[IpNetwork], wired: Collection[IpAddress]
+    ) -> None:
+        """Correct the rules of prefixes for addresses without a row, and for prefixes without any row.
 
-        The lowest, so that each start chooses the same. That ENI is the primary one, or another while that one is excluded.
+        Raises: WiringError, KernelDumpError.
         """
-        recorded = {row.prefix for row in self._datastore.addresses()}
-        serving = [one for one in sorted(prefixes) if one in recorded or any(address in one for address in wired)]
-        known = next((one for one in self._datastore.enis() if one.is_primary), None)
-        is_for_pods = not eni.excluded and (eni.is_primary or (known is not None and bool(known.excluded)))
-        return serving or (sorted(prefixes)[:1] if is_for_pods else [])
+        fresh = [address for address in addresses if self._datastore.address(address) is None]
+        for prefix in prefixes:
+            if not any(map(self._datastore.address, members(prefix))):
+                fresh.append(prefix.network_address)
+        if fresh:
+            answered = prefixes if self.family.is_sparse else ()
+            self.routing.claim(eni, fresh, wired=wired, answered=answered)
+
+    def _with_recorded_state(self, eni: Eni) -> Eni:
+        """Copy from the record what EC2 does not know: whether the ENI's routing is in place, and whether we created it."""
+        recorded_eni = self._datastore.eni(eni.eni_id)
+        if recorded_eni is None:
+            return eni
+        # If the route table changed, the new one must be set up first (I7).
+        is_ready = recorded_eni.host_ready and recorded_eni.route_table == eni.route_table
+        return replace(eni, host_ready=is_ready, created_by_us=eni.created_by_us or _stays_ours(recorded_eni, eni))
+
+    def _serving(self, eni: Eni, prefixes: Collection[IpNetwork], wired: Collection[IpAddress]) -> list[IpNetwork]:
+        """Return the /80s of an ENI that serve pods: those that are recorded or have a sandbox, or else one new /80.
+
+        The new one is the lowest, so that each start chooses the same. It is on the primary ENI, or on another one while the
+        primary ENI is excluded.
+        """
+        recorded_prefixes = {row.prefix for row in self._datastore.addresses()}
+        serving = []
+        for prefix in sorted(prefixes):
+            if prefix in recorded_prefixes or any(address in prefix for address in wired):
+                serving.append(prefix)
+        if not serving and self._is_for_pods(eni):
+            return sorted(prefixes)[:1]
+        return serving
+
+    def _is_for_pods(self, eni: Eni) -> bool:
+        """Whether pods get addresses of this ENI if one /80 serves the node."""
+        if eni.excluded:
+            return False
+        primary = next((eni for eni in self._datastore.enis() if eni.is_primary), None)
+        return eni.is_primary or (primary is not None and bool(primary.excluded))
 
     def _admit(
         self,
@@ -450,83 +561,165 @@ class EniService(Service):
         wired: Collection[IpAddress],
         cooldown: timedelta | None,
     ) -> bool:
-        """Add what does not contradict a record. An address that is new to us but wired already is quarantined at once: after a lost
-        datastore a live sandbox may have it (I1, I2). Returns: whether there was one."""
-        is_any_wired, filled = False, self.book.of(eni_id).elsewhere
+        """Add the addresses that contradict no record. A new address that is wired already is quarantined at once, because after a
+        lost datastore a running sandbox may have it (I1, I2). Returns: whether there was such an address."""
+        is_any_wired = False
+        conflicting = self.book.facts_of(eni_id).elsewhere
         primaries: dict[IpAddress, EniId] = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
-        for prefix, batch in batches:
-            rows = {address: self._datastore.address(address) for address in batch}
-            if self.family.is_sparse and prefix is not None:
-                rows |= {row.address: row for row in self._datastore.addresses() if row.prefix == prefix}
-            elsewhere = [row for row in rows.values() if row is not None and row.eni_id != eni_id]
-            taken = {row.address: f"stays recorded on {row.eni_id}" for row in elsewhere}
-            for address in rows.keys() & primaries.keys():
-                taken[address] = f"recorded as the primary address of {primaries[address]}"
-            for one in self._datastore.attachments():
-                if one.branch is not None and one.address in rows:
-                    taken[one.address] = f"recorded as that of the branch ENI of sandbox {one.key}"
-            for address, why in taken.items():
-                outcome.keep(f"{address} is on {eni_id} for EC2, and {why}")
+        for prefix, addresses in batches:
+            rows = self._rows_of_batch(prefix, addresses)
+            rows_elsewhere = [row for row in rows.values() if row is not None and row.eni_id != eni_id]
+            taken = self._taken_addresses(rows, rows_elsewhere, primaries)
+            for address, (kind, text) in taken.items():
+                outcome.add_contradiction(CloudDifference(kind, address, f"{address} is on {eni_id} for EC2, and {text}", eni_id))
             if prefix is None:
-                filled |= frozenset(taken)
-            elif any(row.prefix == prefix for row in elsewhere):
-                filled |= {elsewhere[0].address}
-                continue  # a prefix is recorded on one ENI: the whole of it waits until no address of it is left there
-            fresh = [address for address, row in rows.items() if row is None and address not in taken]
+                conflicting |= frozenset(taken)
+            elif any(row.prefix == prefix for row in rows_elsewhere):
+                conflicting |= {rows_elsewhere[0].address}
+                continue  # a prefix is recorded on one ENI; it is added here once no address of it is recorded there
+            fresh = self._add_fresh(uow, eni_id, prefix, rows, taken, cooldown=cooldown)
             outcome.added_count += len(fresh)
-            uow.add_addresses(eni_id, filter(self._cooldown.is_cooling, fresh), prefix=prefix, cooldown=self._cooldown.period)
-            uow.add_addresses(eni_id, fresh, prefix=prefix, cooldown=cooldown)
-            # Of a /80 that is new every wired address that has no row.
-            within = (
-                [one for one in wired if prefix and one in prefix and one not in rows] if self.family.is_sparse and fresh else ()
-            )
-            for address in (*filter(wired.__contains__, fresh), *within):
-                uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
-                is_any_wired = True
-            for shown in rows.values():
-                if shown is not None and shown.is_lost and shown.address not in taken:
-                    uow.heal(shown.address, reason="EC2 shows it again")
-                    outcome.healed_count += 1
-        self.book.observe(eni_id, elsewhere=filled)
+            is_any_wired |= self._quarantine_wired(uow, prefix, rows, fresh, wired)
+            outcome.healed_count += _heal_shown(uow, rows, taken)
+        self.book.observe(eni_id, elsewhere=conflicting)
         return is_any_wired
 
+    def _rows_of_batch(self, prefix: IpNetwork | None, addresses: Iterable[IpAddress]) -> BatchRows:
+        """Return the row of each address that EC2 shows, None if it has none. For a /80 include the rows of its other addresses."""
+        rows = {address: self._datastore.address(address) for address in addresses}
+        if self.family.is_sparse and prefix is not None:
+            rows |= {row.address: row for row in self._datastore.addresses() if row.prefix == prefix}
+        return rows
+
+    def _taken_addresses(
+        self, rows: BatchRows, rows_elsewhere: Iterable[Address], primaries: Mapping[IpAddress, EniId]
+    ) -> dict[IpAddress, tuple[Contradiction, str]]:
+        """Return the addresses that contradict a record, each with the kind of contradiction and its text."""
+        taken = {row.address: (Contradiction.ELSEWHERE, f"stays recorded on {row.eni_id}") for row in rows_elsewhere}
+        for address in rows.keys() & primaries.keys():
+            taken[address] = Contradiction.PRIMARY, f"recorded as the primary address of {primaries[address]}"
+        for attachment in self._datastore.attachments():
+            if not attachment.is_of_pool and attachment.address in rows:
+                taken[attachment.address] = (
+                    Contradiction.UPLINK,
+                    f"recorded as that of sandbox {attachment.key}",
+                )
+        return taken
+
+    def _add_fresh(
+        self,
+        uow: UnitOfWork,
+        eni_id: EniId,
+        prefix: IpNetwork | None,
+        rows: BatchRows,
+        taken: Collection[IpAddress],
+        *,
+        cooldown: timedelta | None,
+    ) -> list[IpAddress]:
+        """Add the addresses that have no row and are not taken. Addresses that are cooling after a DEL get a whole cooldown."""
+        fresh = [address for address, row in rows.items() if row is None and address not in taken]
+        cooling = filter(self._cooldown.is_cooling, fresh)
+        uow.add_addresses(eni_id, cooling, prefix=prefix, cooldown=self._cooldown.period)
+        uow.add_addresses(eni_id, fresh, prefix=prefix, cooldown=cooldown)
+        return fresh
+
+    def _quarantine_wired(
+        self,
+        uow: UnitOfWork,
+        prefix: IpNetwork | None,
+        rows: BatchRows,
+        fresh: Collection[IpAddress],
+        wired: Collection[IpAddress],
+    ) -> bool:
+        """Quarantine new addresses that are wired already. Returns: whether there was one."""
+        new_and_wired = [address for address in fresh if address in wired]
+        if self.family.is_sparse and fresh and prefix:
+            # The addresses of a new /80 have no rows of their own: every wired address in it without a row counts.
+            new_and_wired += [address for address in wired if address in prefix and address not in rows]
+        for address in new_and_wired:
+            uow.quarantine(address, reason="wired in the kernel, unknown to the datastore")
+        return bool(new_and_wired)
+
     def _hold(self, doubted: Collection[CloudKey]) -> None:
-        """Let nobody have the addresses that EC2 did not show once, nor those of ENIs that it did not show; replaces the last call."""
+        """Withhold the addresses that EC2 did not show once, and those of ENIs that it did not show. Replaces the former set."""
         rows = self._datastore.addresses() if doubted else ()
-        self._datastore.hold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
+        self._datastore.withhold(frozenset(row.address for row in rows if row.address in doubted or row.eni_id in doubted))
 
     def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> None:
-        """Record that these are gone. One that the datastore refuses is reported, and does not stop the others."""
-        known = [row for row in self._datastore.addresses() if not row.is_lost]
+        """Record that these ENIs and addresses are gone. If the datastore refuses one, it is reported and the others go on."""
+        present_rows = [row for row in self._datastore.addresses() if not row.is_lost]
         for key in sorted(absent, key=str):
-            eni_id = key if isinstance(key, str) else None
-            rows = [row for row in known if key in (row.address, row.eni_id, stand_in(row.address))]
-            try:
-                with self._datastore.transaction() as uow:
-                    if eni_id:
-                        self._mark_detaching(uow, eni_id)
-                    for row in rows:
-                        uow.lose(row.address, reason=f"{NOT_SHOWN} {'its ENI attached' if eni_id else 'it on this ENI'}")
-            except (InvariantError, IllegalTransitionError) as error:
-                log.error("gone at EC2 and stays recorded subject=%s error=%s", key, log_text(error))
-                outcome.keep(f"{key} is gone at EC2 and stays recorded: {log_text(error)}")
-                continue
-            if eni_id:  # after it is recorded as detaching: `forget_unused` of another thread goes by both
-                self.book.observe(eni_id, is_absent=True)
-                outcome.lost_eni_count += 1
-                outcome.forced_eni_count += any(row.is_in_use for row in rows)
-            for row in rows:
-                outcome.lost_count += 1
-                outcome.forced_count += row.is_in_use
-                if self._datastore.address(row.address) is None:
-                    outcome.removed_count += 1
-                elif row.is_in_use:
-                    outcome.keep(f"{row.address} is in use and {NOT_SHOWN} it on {row.eni_id}")
+            rows = [row for row in present_rows if key in (row.address, row.eni_id, stand_in(row.address))]
+            self._lose_key(key, rows, outcome)
         if outcome.lost_count:
-            self._demand.trigger()  # the pool has less than it planned with
+            self._demand.trigger()  # the pool has fewer addresses than planned
+
+    def _lose_key(self, key: CloudKey, rows: Collection[Address], outcome: EniSyncResult) -> None:
+        """Record that one ENI or address is gone, with its rows, and count what that changed."""
+        eni_id = key if isinstance(key, str) else None
+        if not self._store_loss(key, eni_id, rows, outcome):
+            return
+        if eni_id:  # set after the row is detaching, because `forget_unused` in another thread checks both
+            self.book.observe(eni_id, is_absent=True)
+            outcome.lost_eni_count += 1
+            outcome.forced_eni_count += any(row.is_in_use for row in rows)
+        for row in rows:
+            self._count_lost(row, outcome)
+
+    def _store_loss(self, key: CloudKey, eni_id: EniId | None, rows: Iterable[Address], outcome: EniSyncResult) -> bool:
+        """Store the loss of one ENI or address, with its rows, in one transaction. Returns: False if the datastore refused it."""
+        try:
+            with self._datastore.transaction() as uow:
+                if eni_id:
+                    self._mark_detaching(uow, eni_id)
+                for row in rows:
+                    uow.lose(row.address, reason=f"{NOT_SHOWN} {'its ENI attached' if eni_id else 'it on this ENI'}")
+        except (InvariantError, IllegalTransitionError) as error:
+            log.error("recording a loss failed subject=%s error=%s", key, log_text(error))
+            text = f"{key} is gone at EC2 and stays recorded: {log_text(error)}"
+            outcome.add_contradiction(CloudDifference(Contradiction.NOT_FORGOTTEN, key, text))
+            return False
+        return True
+
+    def _count_lost(self, row: Address, outcome: EniSyncResult) -> None:
+        """Count one lost address, and report it if a sandbox still uses it. `row`: as it was before the loss."""
+        outcome.lost_count += 1
+        outcome.forced_count += row.is_in_use
+        if self._datastore.address(row.address) is None:
+            outcome.removed_count += 1
+        elif row.is_in_use:
+            text = f"{row.address} is in use and {NOT_SHOWN} it on {row.eni_id}"
+            outcome.add_contradiction(CloudDifference(Contradiction.LOST_IN_USE, row.address, text))
 
     def _mark_detaching(self, uow: UnitOfWork, eni_id: EniId) -> None:
-        """From here on it gives no address (I7), and its sandboxes keep theirs (I2)."""
-        known = self._datastore.eni(eni_id)
-        if known is not None:
-            uow.put_eni(replace(known, state=EniState.DETACHING, host_ready=False))
+        """Record an ENI as detaching: its addresses are not assigned any more (I7), and its sandboxes keep theirs (I2)."""
+        recorded_eni = self._datastore.eni(eni_id)
+        if recorded_eni is not None:
+            uow.put_eni(replace(recorded_eni, state=EniState.DETACHING, host_ready=False))
+
+
+def _places(described: Iterable[DescribedEni]) -> dict[EniId, Place]:
+    """Return where the ENIs of an answer are attached."""
+    return {eni.eni_id: (eni.network_card, eni.device_index) for eni in described if eni.eni_id}
+
+
+def _heal_shown(uow: UnitOfWork, rows: BatchRows, taken: Collection[IpAddress]) -> int:
+    """Heal the lost addresses that EC2 shows again. Returns: how many."""
+    healed_count = 0
+    for row in rows.values():
+        if row is not None and row.is_lost and row.address not in taken:
+            uow.heal(row.address, reason="EC2 shows it again")
+            healed_count += 1
+    return healed_count
+
+
+def _excluded_before(recorded_eni: Eni | None) -> str:
+    """Return why an ENI was excluded before this answer. An exclusion because a service manages it counts only while EC2 shows it."""
+    if recorded_eni is None or recorded_eni.excluded.startswith(OPERATOR):
+        return ""
+    return recorded_eni.excluded
+
+
+def _stays_ours(recorded_eni: Eni, described: Eni) -> bool:
+    """Whether an ENI that we created is still ours to delete: not if a service manages it now."""
+    return recorded_eni.created_by_us and not described.excluded.startswith(OPERATOR)

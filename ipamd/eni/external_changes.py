@@ -1,15 +1,14 @@
-"""Notice what others do to our ENIs, at no EC2 cost, and ask for a resync with EC2 when something differs.
+"""Notice changes of our ENIs by others, without EC2 calls, and request a resync with EC2 when something differs.
 
-Two free sources say that something may have changed: the kernel's link notifications at once (`links.py`), instance metadata within
-a few minutes (here). Neither removes anything (I7). They make a resync due, which the pool's thread makes between two plans
-(`ipamd/eni/resync.py` says why it), and what two looks prove is acted upon there. While nothing differs EC2 is not called at all
-(I13). What follows from each difference: docs/pool.md, External changes.
+Two free sources show that something may have changed: the kernel's link notifications at once (`links.py`), and instance metadata
+within a few minutes (this module). Neither removes anything (I7); they make a resync due. The pool's thread makes it between two plans
+(`ipamd/eni/resync.py` explains why), and acts on what two answers prove. While nothing differs, EC2 is not called at all (I13). The
+consequences of each difference: docs/pool.md, External changes.
 
-A turn of metadata refreshes the node's identity (VPC CIDRs, security groups), asks for a spot instance's notices, lists the ENIs, and
-reads those that were not read for longest, as many as the budget of requests allows: REQUESTS_PER_TURN, whatever the number of ENIs.
-Metadata is throttled for the whole instance
-(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other programs on the node need it too. A
-failed turn says nothing (I11).
+A turn of metadata refreshes the node's identity (VPC CIDRs, security groups), reads a spot instance's notices, lists the ENIs, and
+reads the ENIs that were not read for longest, as many as REQUESTS_PER_TURN allows. Metadata is throttled for the whole instance
+(https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html), and other programs on the node need it too.
+Nothing is concluded from a failed turn (I11).
 """
 
 from __future__ import annotations
@@ -17,57 +16,74 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from ipamd.core.agenda import soonest_s
 from ipamd.core.context import Service, ServiceContext
-from ipamd.eni.book import EniBook
+from ipamd.eni.book import EniBook, Reading
 from ipamd.eni.links import LinkWatch
 from ipamd.eni.resync import ResyncReason, ResyncScheduler
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import CloudError, log_text
-from ipamd.model.ids import MacAddress
+from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.metadata_evidence import (
     ASK_AGAIN_S,
-    Difference,
+    InterfaceDifference,
     Recent,
+    ask_pause_s,
     differences,
     sentence,
+    suspects,
 )
 from ipamd.model.record import dataclass
-from ipamd.ports import Metadata
+from ipamd.ports.cloud import Metadata
 
 TURN_S = 60.0
-"""Least time between two turns of metadata. Ours: one turn's requests are then the most in any minute; amazon-vpc-cni-k8s compares
-once a minute too (pkg/ipamd/ipamd.go, nodeIPPoolReconcileInterval)."""
+"""Least time between two turns of metadata. Ours: no minute has more requests than one turn; amazon-vpc-cni-k8s compares once a minute
+too (pkg/ipamd/ipamd.go, nodeIPPoolReconcileInterval)."""
 
 TURN_JITTER = 0.25
-"""Up to this part of a turn is added at random, so that the nodes of a cluster do not ask in step. Ours."""
+"""Up to this part of a turn is added at random, so that the nodes of a cluster do not send requests at the same time. Ours."""
 
 LINKS_S = 60.0
-"""Longest time between two readings of all links: for changes that no notification told, and links whose MAC was changed. Ours."""
+"""Longest time between two readings of all links, for changes without a notification and links whose MAC was changed. Ours."""
 
 REQUESTS_PER_TURN = 10
-"""HTTP requests, the node's identity and tokens included. Ours: with a minute between turns as many in a minute; amazon-vpc-cni-k8s
+"""Most HTTP requests of a turn, including those for the node's identity and for tokens. Ours: so many a minute; amazon-vpc-cni-k8s
 makes some six for each ENI every minute (pkg/awsutils/awsutils.go, getENIMetadata)."""
 
 FIRST_REQUESTS, LATER_REQUESTS = 4, 2
-"""What `Metadata.interface` costs for an ENI that was not read before, and for one that was."""
+"""Requests of `Metadata.interface` for an ENI that was not read before, and for one that was."""
 
 SPARE_REQUESTS = 1
-"""Metadata may forget our token in the middle of a turn; then one more is needed."""
+"""Metadata may drop our token in the middle of a turn, which costs one more request."""
 
-CONDITION = "other hands"
+CONDITION = "external changes"
 
-TURN, ASKED = ("metadata turn",), "metadata difference"
-"""In the agenda: the next turn; and each difference that EC2 was asked about, until it is asked again."""
+TURN = ("metadata turn",)
+"""Agenda key: the next turn."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Question:
+    """How often a resync was requested because of one difference, and when last."""
+
+    count: int
+    monotonic_s: float
+
+
+NEVER_ASKED = Question(0, -math.inf)
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataDifference:
-    """How metadata and the record differ. `since_s`: how long without a break, 0 if they agree. `turn_age_s`: since the last list."""
+    """How metadata and the rows differ. `since_s`: for how long without a break, 0 if they agree.
+
+    `turn_age_s`: seconds since the last list, None without one.
+    """
 
     count: int
     since_s: float
@@ -75,7 +91,7 @@ class MetadataDifference:
 
 
 class CloudReconciler(Service):
-    """Takes the turns of metadata and keeps the time for both sources. Of the thread that asked EC2 at the start."""
+    """Takes the turns of metadata, and schedules both sources. Used by the cloud loop's thread."""
 
     def __init__(
         self,
@@ -96,71 +112,92 @@ class CloudReconciler(Service):
         self._book = book
         self._resyncs = resyncs
         self.links = links
-        self._differing: tuple[frozenset[Difference], float] = frozenset(), 0.0  # and since when
-        self._said = ""
-        self._agenda.put(TURN, in_s=_jittered(TURN_S))  # the start has just asked metadata
+        self._differing: tuple[frozenset[InterfaceDifference], float] = frozenset(), 0.0  # and since when
+        self._questions: dict[InterfaceDifference, Question] = {}
+        self._logged_problem = ""
+        self._agenda.put(TURN, in_s=_jittered(TURN_S))  # the start has just read metadata
 
     def run_once(self) -> None:
         """Do everything that is due."""
         self.links.compare()
         if self._agenda.is_due(TURN):
-            self._agenda.put(TURN, in_s=TURN_S)  # now: a turn that fails must not be repeated at once
+            self._agenda.put(TURN, in_s=TURN_S)  # before the turn, so that a failed one is not repeated at once
             request_count = self.take_turn()
             self._agenda.put(TURN, in_s=_jittered(TURN_S * max(1.0, request_count / REQUESTS_PER_TURN)))
         elif self._differing[0]:
-            self._evaluate()  # what EC2 said since may have ended a difference
+            self._evaluate()  # a resync may have ended a difference
         self.links.thaw_confirmed()
         self._resyncs.trigger_due()
 
     def pause_s(self) -> float:
         """Seconds until something is due by the clock."""
-        return soonest_s([LINKS_S, self._agenda.left_s(TURN), self._resyncs.wait_s()]) or 0.0
+        now_s = self._clock.monotonic()
+        questions = [max(self._next_question_s(difference) - now_s, 0.0) for difference in self._differing[0]]
+        return soonest_s([LINKS_S, self._agenda.left_s(TURN), self._resyncs.wait_s(), *questions]) or 0.0
 
     def take_turn(self) -> int:
-        """Make one turn. Returns: how many requests it made; an error ends it early and is logged, once.
+        """Make one turn. An error ends it early, and is logged once. Returns: how many requests it made.
 
-        Until metadata has answered once, the start asks it: no turn is made.
+        No turn is made before the start has read the identity.
         """
-        began, known = self._metadata.request_count(), self._identity()
-        if known is None:
+        count_before, identity = self._metadata.request_count(), self._identity()
+        if identity is None:
             return 0
-        is_listed, read = False, set()
+        is_listed = False
+        read: set[MacAddress] = set()
         try:
-            # A new CIDR of the VPC changes the SNAT rules at the next repair; new security groups are for the pool to hand on.
-            if self._learn_identity().security_group_ids != known.security_group_ids:
+            # The next repair applies a new CIDR of the VPC to the SNAT rules. The pool applies new security groups to the other ENIs.
+            if self._learn_identity().security_group_ids != identity.security_group_ids:
                 self._demand.trigger()
             problem = self.follow_notices()
             self._book.list_metadata(self._metadata.list_interfaces())
             is_listed = True
-            ours = {eni.mac for eni in self._datastore.enis()}
-            readings = self._book.readings()
-            # Ours before those of others: a node with many of either has its own sandboxes' addresses compared first.
-            for mac, one in sorted(readings.items(), key=lambda item: (item[1].tried_monotonic_s, item[0] not in ours, item[0])):
-                is_cheap = one.shown is not None or one.known is not None
-                cost = (LATER_REQUESTS if is_cheap else FIRST_REQUESTS) + SPARE_REQUESTS
-                if self._metadata.request_count() - began + cost > REQUESTS_PER_TURN:
-                    break
-                now = self._clock.monotonic()
-                # Also if it cannot be read: the others have their turn before it is tried again.
-                self._book.read_metadata(mac, tried_monotonic_s=now, known=None)
-                self._book.read_metadata(mac, shown=self._metadata.interface(mac, known=one.known), monotonic_s=now)
-                read.add(mac)
+            self._read_enis(read, count_before=count_before)
         except CloudError as error:
             problem = log_text(error)
-        if problem != self._said:
-            self._said = problem
+        if problem != self._logged_problem:
+            self._logged_problem = problem
             log.info("instance metadata state=%s", problem or "it answers again")
         self._evaluate(is_listed=is_listed, read=read)
-        return self._metadata.request_count() - began
+        return self._metadata.request_count() - count_before
+
+    def _read_enis(self, read: set[MacAddress], *, count_before: int) -> None:
+        """Read the ENIs that were not read for longest, as many as the turn's budget allows, and add their MACs to `read`.
+
+        `count_before`: requests before this turn. Raises: CloudError; `read` then has those that were read.
+        """
+        ours = {eni.mac for eni in self._datastore.enis()}
+        readings = self._book.readings()
+        # Of ENIs that were tried at the same time ours come first, because they have sandboxes.
+        oldest_first = sorted(readings, key=lambda mac: (readings[mac].tried_monotonic_s, mac not in ours, mac))
+        for mac in oldest_first:
+            reading = readings[mac]
+            cost = FIRST_REQUESTS + SPARE_REQUESTS
+            if reading.metadata_eni is not None or reading.described is not None:
+                cost = LATER_REQUESTS + SPARE_REQUESTS
+            if self._metadata.request_count() - count_before + cost > REQUESTS_PER_TURN:
+                break
+            now_s = self._clock.monotonic()
+            # Recorded before the read, so that after a failure the other ENIs come first.
+            self._book.read_metadata(mac, tried_monotonic_s=now_s, described=None)
+            self._book.read_metadata(
+                mac, metadata_eni=self._metadata.interface(mac, described=reading.described), monotonic_s=now_s
+            )
+            read.add(mac)
 
     def difference(self) -> MetadataDifference:
-        """What the last comparison found; from any thread."""
-        now_s, (found, since_s), listed_s = self._clock.monotonic(), self._differing, self._book.listed_monotonic_s
+        """Return the result of the last comparison; from any thread."""
+        now_s, listed_s = self._clock.monotonic(), self._book.listed_monotonic_s
+        current, began_s = self._differing
+        since_s = now_s - began_s if current else 0.0
         age_s = None if math.isinf(listed_s) else now_s - listed_s
-        return MetadataDifference(len(found), now_s - since_s if found else 0.0, age_s)
+        return MetadataDifference(len(current), since_s, age_s)
 
     def follow_notices(self) -> str:
-        """Take over what EC2 announces. Returns: why that is not known; it must not keep the ENIs from being looked at."""
+        """Freeze or thaw the pool by the events that EC2 announces for the instance.
+
+        Returns: the error, "" if there was none. It is not raised, so that the ENIs are read nevertheless.
+        """
         try:
             self._freeze.follow_notices(self._metadata.notices())
         except CloudError as error:
@@ -168,45 +205,83 @@ class CloudReconciler(Service):
         return ""
 
     def _evaluate(self, *, is_listed: bool = False, read: Collection[MacAddress] = ()) -> None:
-        """Compare what metadata showed with the record as it is now, and ask for a resync if one is due.
+        """Compare metadata with the present rows, and request a resync if one is due.
 
-        `is_listed`, `read`: what is fresh. Later changes of ours must not turn an old list or reading into a difference, but they may
-        end one.
+        `is_listed`: whether the list is new. `read`: ENIs with a new reading. An old list or reading may end a difference, but cannot
+        begin one, because later changes of ours would look like a difference.
         """
-        readings, places = self._book.readings(), self._book.shown()
+        readings, places = self._book.readings(), self._book.unrecorded_enis()
         if not readings:
             return
-        late = set()
-        for reading in readings.values():
-            if reading.shown is not None and reading.shown.eni_id in places:
-                self._book.observe(reading.shown.eni_id, mac=reading.mac)
-                if reading.shown.addresses and self._book.of(reading.shown.eni_id).is_bare:
-                    late.add(reading.shown.eni_id)  # EC2 showed it without the address that it has: not left alone for good
+        late = self._observe_unrecorded(readings.values(), places)
         snapshot = self._datastore.snapshot()
-        is_growing = any(not (one.is_settled or one.is_release) for one in self._datastore.open_intents())
         in_list, in_enis = differences(
             snapshot,
-            {mac: one.shown for mac, one in readings.items()},
-            left_alone={eni_id: self._book.of(eni_id).mac for eni_id in places if eni_id not in late},
-            recent=Recent(self._book.added(), self._book.removed(), is_growing=is_growing),
+            {mac: reading.metadata_eni for mac, reading in readings.items()},
+            left_alone={eni_id: self._book.facts_of(eni_id).mac for eni_id in places if eni_id not in late},
+            recent=Recent(self._book.added(), self._book.removed(), is_growing=self._is_growing()),
         )
         before, since_s = self._differing
-        found = {one for one in in_list if is_listed or one in before} | {
-            one for one in in_enis if one.mac in read or one in before
-        }
-        self._differing = frozenset(found), since_s if before else self._clock.monotonic()
-        # EC2 is asked about new differences, and about those that it was asked about an hour ago. One that ends and comes back within
-        # the hour is not asked about again.
-        due = [one for one in found if self._agenda.is_due((ASKED, one))]
-        if due:
-            self._resyncs.request(ResyncReason.METADATA, f"of instance metadata: {sentence(due)}")
-            self._agenda.clear(*(key for key in self._agenda.keys(ASKED) if self._agenda.is_due(key)))
-            for difference in found:
-                self._agenda.put((ASKED, difference), in_s=ASK_AGAIN_S)
-        left_s = max((self._agenda.left_s((ASKED, one)) for one in found), default=0.0)
-        asked_s = self._clock.monotonic() - ASK_AGAIN_S + left_s - 0.001  # less what the sum may be wrong by
-        answered = "EC2 does not say so, it is asked again every hour" if self._resyncs.is_answered(asked_s) else "EC2 is asked"
-        self._health.report(CONDITION, f"{CONDITION}: instance metadata: {sentence(found)}; {answered}" if found else "")
+        in_read_enis = {difference for difference in in_enis if difference.mac in read}
+        old = before & (in_list | in_enis)
+        current = in_read_enis | old
+        if is_listed:
+            current |= in_list
+        if not before:
+            since_s = self._clock.monotonic()
+        self._differing = frozenset(current), since_s
+        if self._differing[0] != before:
+            self._datastore.suspect(suspects(self._differing[0], snapshot))
+        self._request_due(current)
+
+    def _is_growing(self) -> bool:
+        """Whether a creation or an allocation is open."""
+        return any(not (intent.is_settled or intent.is_release) for intent in self._datastore.open_intents())
+
+    def _observe_unrecorded(self, readings: Iterable[Reading], places: Collection[EniId]) -> set[EniId]:
+        """Record the MACs of the ENIs that EC2 showed but that have no row.
+
+        Returns: those with an address in metadata that EC2 showed without one. They are compared again.
+        """
+        late = set()
+        for reading in readings:
+            if reading.metadata_eni is None or reading.metadata_eni.eni_id not in places:
+                continue
+            eni_id = reading.metadata_eni.eni_id
+            self._book.observe(eni_id, mac=reading.mac)
+            if reading.metadata_eni.addresses and self._book.facts_of(eni_id).is_bare:
+                late.add(eni_id)
+        return late
+
+    def _request_due(self, current: Collection[InterfaceDifference]) -> None:
+        """Request a resync if a difference is new, or its pause is over, and report the differences.
+
+        A difference that ends and comes back within the hour keeps its count, so that an intermittent one does not cost a call each
+        time.
+        """
+        now_s = self._clock.monotonic()
+        due_differences = [difference for difference in current if now_s >= self._next_question_s(difference)]
+        if due_differences:
+            self._resyncs.request(ResyncReason.METADATA, f"of instance metadata: {sentence(due_differences)}")
+            lately = {key: question for key, question in self._questions.items() if now_s - question.monotonic_s < ASK_AGAIN_S}
+            for difference in current:  # one resync is about all of them
+                before = self._questions.get(difference, NEVER_ASKED)
+                lately[difference] = Question(before.count + 1, now_s)
+            self._questions = lately
+        asked_s = max((self._questions[difference].monotonic_s for difference in current), default=now_s)
+        is_answered = self._resyncs.is_answered(asked_s)
+        if not current:
+            self._health.report(CONDITION, None)
+            return
+        code = ConditionCode.EXTERNAL_CHANGE_NOT_CONFIRMED if is_answered else ConditionCode.EXTERNAL_CHANGE_ASKED
+        self._health.report(CONDITION, problem(code, differences=sentence(current)))
+
+    def _next_question_s(self, difference: InterfaceDifference) -> float:
+        """Return when to request a resync because of a difference (monotonic)."""
+        question = self._questions.get(difference)
+        if question is None:
+            return -math.inf
+        return question.monotonic_s + ask_pause_s(question.count)
 
 
 def _jittered(seconds: float) -> float:

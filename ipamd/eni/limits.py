@@ -1,21 +1,26 @@
-"""What EC2 refused, in one table: what each refusal stops, until when, and what is asked for instead (I13, I14).
+"""Decide in one table what each refusal of EC2 stops, for how long, and what is requested instead (I13, I14).
 
-A refusal stops no more than it is about: one kind of call, one ENI, ENIs beyond a number, /28s, or more than a subnet has. Every
-refusal ends, because others change the account too; one that comes again lasts longer. In memory only: a new process may ask once.
-Rejected: one pause for all growth, after which the same request is refused again, for ever; a class for each refusal, with a clock and
-a pause of its own.
+A refusal stops only its own subject: one kind of call, one ENI, ENIs beyond a number, /28s, or more addresses than a subnet has.
+Every refusal ends, because others change the account too, and a repeated one lasts longer. Refusals are in memory only, so that a
+new process may try each once. Rejected: one pause for all growth, after which the same request is refused again and again; a class
+for each refusal, with its own clock and pause.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import cast
 
-from ipamd.core.agenda import DENIED, EC2, LIMIT, ROOM, Schedule, soonest_s
+from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Schedule, schedule_of, soonest_s
 from ipamd.core.agenda import Key as AgendaKey
 from ipamd.core.context import ServiceContext
+from ipamd.model.blocked import Blocked, blocked_by
+from ipamd.model.cause import Cause, joined
 from ipamd.model.errors import (
+    CloudCredentialsError,
     CloudDeniedError,
     CloudError,
     CloudNotFoundError,
@@ -24,37 +29,33 @@ from ipamd.model.errors import (
     SubnetChoiceError,
     SubnetExhaustedError,
     ThrottledError,
+    cause_of_error,
+    is_about_keys,
     log_text,
 )
+from ipamd.model.growth_state import GrowthRefusal, GrowthState, growth_refusal
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.pool import (
-    Blocked,
-    CreateEni,
-    Growth,
-    GrowthState,
-    Refusal,
-    blocked_by,
-)
+from ipamd.model.pool_actions import CreateEni, Growth
 from ipamd.model.record import dataclass, replace
 from ipamd.model.words import counted
-from ipamd.ports import Ec2
+from ipamd.ports.cloud import Ec2
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str, ...]
-"""What a refusal stops: a kind of call with a word for why, else a kind of request, or an object."""
+"""The subject of a refusal: a kind of call with a word for the reason, a kind of request, or an object."""
 
 CREATION, ALLOCATION = "creation", "allocation"
 PREFIXES, PREFIX_COUNT, ENI_SIZE, ENI_COUNT = ("prefixes",), ("prefixes at once",), ("addresses of a new ENI",), ("ENIs",)
 RELEASE_DENIED, RELEASE_FAILED = ("release", "denied"), ("release", "error")
-"""Releases, and what is open and takes away; of what IAM denies one is tried after the pause. Neither stops growth."""
+"""Refusals of releases, also of recovered ones. After the pause of a denial one of them is tried. Neither stops growth."""
 
 FAULT = ("fault",)
-"""An error of ours, which stops everything for a moment."""
+"""An error of our own code, which stops everything for a moment."""
 
 SLOTS_CODE = "PrivateIpAddressLimitExceeded"
-"""EC2's code for more addresses and /28s than an ENI takes. Of a creation it says that it asked for too many at once, not that the
-instance takes no further ENI. EC2 documents no bound for one call but the instance type's
+"""EC2's code for more addresses and /28s than an ENI takes. For a creation it means that the request named too many at once, not that
+the instance takes no further ENI. The only bound of a call that EC2 documents is the instance type's
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateNetworkInterface.html)."""
 
 PERSON = (CloudDeniedError, CloudQuotaError, SubnetChoiceError)
@@ -62,12 +63,12 @@ PERSON = (CloudDeniedError, CloudQuotaError, SubnetChoiceError)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What was asked of EC2.
+class Ec2Request:
+    """One growth request to EC2, with the facts by which a refusal is judged.
 
-    `home`: the subnet that new ENIs go to by themselves; `is_other_subnet`: the ENI that was to get more is in another one.
-    `is_urgent`: an ADD waits. `attached_count`: ENIs that the instance has, `foreign_count` of them not ours to use;
-    `used_slot_count`: of the ENI that was to get more.
+    `home`: the default subnet of new ENIs. `is_other_subnet`: the ENI that was to get addresses is in another subnet. `is_urgent`: an
+    ADD waits. `attached_count`: ENIs of the instance, `foreign_count` of them not ours to use. `used_slot_count`: slots in use on the
+    ENI that was to get addresses.
     """
 
     action: Growth
@@ -81,146 +82,208 @@ class Asked:
     @property
     def kind(self) -> str:
         """CREATION or ALLOCATION."""
-        return CREATION if isinstance(self.action, CreateEni) else ALLOCATION
+        if isinstance(self.action, CreateEni):
+            return CREATION
+        return ALLOCATION
 
     @property
     def half(self) -> int:
-        """Half of what was asked for at once."""
+        """Half of the requested number of addresses or prefixes."""
         return (self.action.prefix_count or self.action.address_count) // 2
 
-    def key(self, what: str) -> Key:
-        """What is stopped: this ENI's slots, this kind of call, or what every action asks for."""
-        if what == "slots":
-            return what, getattr(self.action, "eni_id", "")
-        return (self.kind, what) if what in ("denied", "error", "spare") else (what,)
+    def key(self, stopped: str) -> Key:
+        """Return the key of a refusal: of this ENI's slots, of this kind of call, or of a part of any request."""
+        if stopped == "slots":
+            return stopped, getattr(self.action, "eni_id", "")
+        if stopped in ("denied", "error", "spare"):
+            return (self.kind, stopped)
+        return (stopped,)
 
     def is_called(self, word: str, error: BaseException) -> bool:
-        """Whether a word of the table's second column fits this request."""
+        """Whether a word of the table's second column applies to this request and its error."""
         match word:
             case "spare":
                 return not self.is_urgent
             case "elsewhere":
                 return self.is_other_subnet
-            case "prefixes" | "prefix":
-                return self.action.prefix_count > 1 if word == "prefixes" else self.action.prefix_count == 1
+            case "prefixes":
+                return self.action.prefix_count > 1
+            case "prefix":
+                return self.action.prefix_count == 1
             case "large":
-                return self.kind == CREATION and bool(self.half) and isinstance(error, CloudError) and error.code == SLOTS_CODE
-            case "odd":  # answered with a code that says nothing to us: perhaps that this instance cannot have prefixes
-                is_answer = type(error) is CloudError and bool(error.code) and not error.may_have_happened
-                return is_answer and self.kind == ALLOCATION and bool(self.action.prefix_count)
+                return self._is_too_large(error)
+            case "stale keys":
+                return is_about_keys(error)
+            case "odd":
+                return self._is_refused_prefix(error)
         return word in ("any", self.kind)
+
+    def _is_too_large(self, error: BaseException) -> bool:
+        """Whether EC2 refused to create an ENI with so many addresses or /28s, and half as many can be requested."""
+        is_about_slots = isinstance(error, CloudError) and error.code == SLOTS_CODE
+        return self.kind == CREATION and bool(self.half) and is_about_slots
+
+    def _is_refused_prefix(self, error: BaseException) -> bool:
+        """Whether EC2 refused to allocate prefixes with an unknown code, perhaps because this instance cannot have prefixes."""
+        is_unknown_answer = type(error) is CloudError and bool(error.code) and not error.may_have_happened
+        return is_unknown_answer and self.kind == ALLOCATION and bool(self.action.prefix_count)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """`error` for what is called `asked` stops `what`, by `schedule`. `cap`: the field of `Asked` that may be asked for all the same.
-    `is_lasting`: no short disturbance, so another way is taken."""
+class LimitRule:
+    """One row of the table.
+
+    If a request that `applies_to` describes fails with `error`, the subject `stops` pauses by `schedule`. `cap`: the field of
+    `Ec2Request` with the number that may still be requested. `is_lasting`: it is no short disturbance, so that the planner grows in
+    another way.
+    """
 
     error: type[BaseException] | tuple[type[BaseException], ...]
-    asked: str
-    what: str
+    applies_to: str
+    stops: str
     schedule: Schedule
     cap: str = ""
     is_lasting: bool = False
 
 
 TABLE = (
-    Row(ThrottledError, "spare", "spare", ROOM),
-    Row(SubnetExhaustedError, "elsewhere", "slots", ROOM, "used_slot_count", is_lasting=True),
-    Row(SubnetExhaustedError, "prefixes", *PREFIX_COUNT, ROOM, "half"),
-    Row(SubnetExhaustedError, "prefix", *PREFIXES, ROOM),
-    Row(SubnetExhaustedError, "any", "room", ROOM),  # of each subnet: `Limits.room_refused`
-    Row(EniLimitError, "large", *ENI_SIZE, LIMIT, "half"),
-    Row(EniLimitError, CREATION, *ENI_COUNT, LIMIT, "attached_count", is_lasting=True),
-    Row(EniLimitError, ALLOCATION, "slots", LIMIT, "used_slot_count", is_lasting=True),
-    Row(CloudNotFoundError, ALLOCATION, "slots", ROOM, "used_slot_count"),  # a comparison with EC2 decides about that ENI
-    Row(PERSON, "any", "denied", DENIED, is_lasting=True),
-    Row(CloudError, "odd", *PREFIXES, ROOM),  # single addresses may be had, and ADDs need some
-    Row(BaseException, "any", "error", EC2),
+    LimitRule(ThrottledError, "spare", "spare", ROOM),
+    LimitRule(SubnetExhaustedError, "elsewhere", "slots", ROOM, "used_slot_count", is_lasting=True),
+    LimitRule(SubnetExhaustedError, "prefixes", *PREFIX_COUNT, ROOM, "half"),
+    LimitRule(SubnetExhaustedError, "prefix", *PREFIXES, ROOM),
+    LimitRule(SubnetExhaustedError, "any", "room", ROOM),  # of each subnet: `Limits.room_refused`
+    LimitRule(EniLimitError, "large", *ENI_SIZE, LIMIT, "half"),
+    LimitRule(EniLimitError, CREATION, *ENI_COUNT, LIMIT, "attached_count", is_lasting=True),
+    LimitRule(EniLimitError, ALLOCATION, "slots", LIMIT, "used_slot_count", is_lasting=True),
+    LimitRule(CloudNotFoundError, ALLOCATION, "slots", ROOM, "used_slot_count"),  # a comparison with EC2 shows what the ENI is
+    LimitRule(CloudCredentialsError, "any", "error", CREDENTIALS),
+    LimitRule(CloudDeniedError, "stale keys", "error", EC2),
+    LimitRule(PERSON, "any", "denied", DENIED, is_lasting=True),
+    LimitRule(CloudError, "odd", *PREFIXES, ROOM),  # single addresses may still be available
+    LimitRule(BaseException, "any", "error", EC2),
 )
-"""The first row that fits is taken. Halves, because EC2 refuses a request whole, and part of it may be there."""
-
+"""The first rule that fits is applied. Some halve the request, because EC2 refuses it as a whole although a part may be available."""
 
 YIELD_S = {CREATION: 900.0, ALLOCATION: 60.0}
 YIELD_MAX_S = 1800.0
 YIELD_SHARE = 2.0
-"""What no ADD waits for is not asked for while EC2 throttles, because its limits are for an account, and ADDs may wait on other nodes
-(I13): this long, or twice the time for which this node has been throttled; once to twice that by draw, so that nodes do not come back
-together. Ours, from the fleet simulation (docs/fleet.md): 150 nodes that start at once took twice EC2's time for the ENIs of their
-pods, because the first of them took half of the tokens for spare ones. While 5,000 nodes are replaced within 20 min EC2 accepts six
-Attach calls for five ENIs that ADDs wait for: with a minute for spare ENIs too the slowest hundredth of the nodes waited 346 s, with a
-quarter of an hour 49 s."""
+"""While EC2 throttles, request only what waiting ADDs need: EC2's limits are for an account, and ADDs may wait on other nodes (I13).
+The pause is this long, or twice the time for which this node has been throttled. It is multiplied by a random number from 1 to 2, so
+that nodes do not come back together.
+
+Ours, from the fleet simulation (docs/performance.md): 150 nodes that start at once took twice EC2's time for the ENIs of their pods,
+because the first of them took half of the tokens for spare ones. While 5,000 nodes are replaced within 20 min EC2 accepts six
+Attach calls for five ENIs that ADDs wait for: with a minute for spare ENIs too the slowest hundredth of the nodes waited 346 s,
+with a quarter of an hour 49 s."""
 
 YIELDS = "EC2 has just throttled this node, and no ADD waits: others may need the account's calls now"
 
+OTHERS_MAX = 4
+"""How many further reasons one pause names. Ours: EC2 has five calls that release or delete something."""
+
 ROOM_ENOUGH = 64
-"""Room that bounds no creation: the most addresses that an ENI of any type takes, its primary one included."""
+"""Room for any creation: the most addresses that an ENI of any type takes, its primary one included."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    refusal: Refusal
+    """A refusal in force. `further`: later refusals of other calls that share its pause."""
+
+    refusal: GrowthRefusal
     cap: int
+    further: tuple[GrowthRefusal, ...] = ()
+
+    @property
+    def all(self) -> tuple[GrowthRefusal, ...]:
+        """All refusals, each reason once."""
+        return self.refusal, *self.further
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRoom:
+    """How many addresses of a subnet are free, by an answer of EC2 at that time. Never negative."""
+
+    free_count: int
+    answered_monotonic_s: float
 
 
 class Limits:
     """The refusals in force. Used by the pool's thread; `refusal` and `in_force` by any."""
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, draw: Callable[[], float] = random.random) -> None:
-        """`draw`: 0.0 to 1.0; 1 more than that is this node's `part` of the time for which what nobody waits for is put off."""
+        """`draw` returns 0.0 to 1.0. This node multiplies the pause of spare requests by 1 more than that, its `part`."""
         self._clock = context.clock
         self._agenda = context.agenda
         self._ec2 = ec2
         self.part = 1.0 + draw()
         self._limits: dict[Key, _Limit] = {}
+        self._rooms: dict[SubnetId, CountedRoom] = {}
 
-    def learn(self, asked: Asked, error: BaseException) -> None:
-        """EC2 refused an action: the first row of the table that fits is in force."""
-        row = next(one for one in TABLE if isinstance(error, one.error) and asked.is_called(one.asked, error))
-        key, reason = asked.key(row.what), ""
-        if isinstance(error, SubnetExhaustedError) and row.what == "room":
-            if asked.home is not None and asked.kind == ALLOCATION:  # `Subnets` says which of them refused an ENI
-                self.room_refused(asked.home, asked.action, error)
+    def learn(self, request: Ec2Request, error: BaseException) -> None:
+        """Put a refusal of EC2 in force, by the first rule of the table that fits."""
+        rule = next(rule for rule in TABLE if isinstance(error, rule.error) and request.is_called(rule.applies_to, error))
+        key = request.key(rule.stops)
+        if isinstance(error, SubnetExhaustedError) and rule.stops == "room":
+            if request.home is not None and request.kind == ALLOCATION:  # for a creation `Subnets` calls `room_refused`
+                self.room_refused(request.home, request.action, error)
             return
+        cause = None
         if key == ENI_COUNT:
-            if ENI_SIZE in self._limits:  # it is believed for longer, or each try would halve its way down again
-                self._agenda.put_off(("limit", *ENI_SIZE), LIMIT)
-            foreign = f", {asked.foreign_count} of them not ours to use" if asked.foreign_count else ""
-            has = f"{counted(asked.attached_count, 'ENI')}{foreign}"
-            reason = f"EC2 attaches no further ENI to this instance, which has {has}: {refused_because(error)}"
-        cap = getattr(asked, row.cap) if row.cap else 0
-        self.put_off(key, error, row.schedule, cap=cap, is_lasting=row.is_lasting, reason=reason)
+            self._keep_eni_size()
+            cause = _eni_count_cause(request, error)
+        cap = getattr(request, rule.cap) if rule.cap else 0
+        self.back_off(key, error, rule.schedule, cap=cap, is_lasting=rule.is_lasting, cause=cause)
 
-    def put_off(
-        self, key: Key, error: BaseException, schedule: Schedule, *, cap: int = 0, is_lasting: bool = False, reason: str = ""
+    def _keep_eni_size(self) -> None:
+        """Extend a known bound of addresses for a new ENI, so that later creations do not halve their way down to it again."""
+        if ENI_SIZE in self._limits:
+            self._agenda.back_off(("limit", *ENI_SIZE), LIMIT)
+
+    def back_off(
+        self,
+        key: Key,
+        error: BaseException,
+        schedule: Schedule,
+        *,
+        cap: int = 0,
+        is_lasting: bool = False,
+        cause: Cause | None = None,
     ) -> None:
-        """Nothing but `cap` is asked for of what `key` names, for the schedule's next pause."""
-        step = error.next_step if isinstance(error, CloudError) else ""
-        self._put(key, Refusal(reason or refused_because(error), step, None, is_lasting, blocked_by(error)), cap, schedule)
+        """Limit requests of the subject `key` to `cap` for the schedule's next pause. `cause`: None for that of the error."""
+        self._put(key, _refusal_of(error, is_lasting=is_lasting, cause=cause), cap, schedule)
 
     def learn_release(self, error: BaseException) -> None:
-        """EC2 refused to take something back: what is refused for several objects at a time is one refusal."""
+        """Put the refusal of a release in force. Refusals of several objects share one pause, which has each reason."""
         key, schedule = (RELEASE_DENIED, DENIED) if isinstance(error, PERSON) else (RELEASE_FAILED, EC2)
+        if is_about_keys(error):
+            key, schedule = RELEASE_FAILED, schedule_of(error)
         if self.cap(key) is None:
-            self.put_off(key, error, schedule, is_lasting=schedule is DENIED)
+            self.back_off(key, error, schedule, is_lasting=schedule is DENIED)
+            return
+        limit = self._limits[key]
+        other = _refusal_of(error, is_lasting=schedule is DENIED)
+        if other.cause not in [refusal.cause for refusal in limit.all] and len(limit.further) < OTHERS_MAX:
+            self._limits[key] = replace(limit, further=(*limit.further, other))
 
     def clear(self, *keys: Key) -> None:
-        """These are disproved."""
+        """End the refusals of these keys."""
         for key in keys:
             self._limits.pop(key, None)
             self._agenda.clear(("limit", *key))
 
-    def succeeded(self, asked: Asked) -> None:
-        """End what this action has disproved."""
-        self.clear(*(asked.key(what) for what in ("error", "denied", "spare")))
-        self.clear(ENI_COUNT if asked.kind == CREATION else asked.key("slots"), *[PREFIXES] * bool(asked.action.prefix_count))
-        if asked.kind == ALLOCATION and asked.home is not None and not asked.is_other_subnet:
-            self.took_room(asked.home, asked.action)
+    def succeeded(self, request: Ec2Request) -> None:
+        """End the refusals that a successful request has disproved."""
+        self.clear(*(request.key(stopped) for stopped in ("error", "denied", "spare")))
+        self.clear(ENI_COUNT if request.kind == CREATION else request.key("slots"))
+        if request.action.prefix_count:
+            self.clear(PREFIXES)
+        if request.kind == ALLOCATION and request.home is not None and not request.is_other_subnet:
+            self.took_room(request.home, request.action)
 
     def drop_stale_cap(self, attached_count: int) -> bool:
-        """Whether the instance has more ENIs than EC2 is believed to attach, so that the plan has to be made anew.
+        """Drop the cap if the instance has more ENIs than it allows. Returns: whether that is so; then the pool has to plan again.
 
-        They were counted when EC2 refused, without one that Describe did not show then (a lag, after a lost datastore).
+        The cap was counted when EC2 refused, without an ENI that Describe did not show then (a lag, after a lost datastore).
         """
         cap = self.cap(ENI_COUNT)
         if cap is None or attached_count <= cap:
@@ -228,136 +291,190 @@ class Limits:
         self.clear(ENI_COUNT)
         return True
 
-    def refusal(self, *keys: Key) -> Refusal | None:
-        """What the first of these that is in force says."""
+    def refusal(self, *keys: Key) -> GrowthRefusal | None:
+        """Return the first refusal of these keys that is in force; None without one."""
         for key in keys:
             limit, left_s = self._limits.get(key), self._agenda.left_s(("limit", *key))
             if limit is not None and left_s:
-                left = f"; {counted(limit.cap, 'address')} left of it" if key[0] == "room" else ""
-                return replace(limit.refusal, reason=f"{limit.refusal.reason}{left}", left_s=left_s)
+                remainder = f"; {counted(limit.cap, 'address')} left of it" if key[0] == "room" else ""
+                cause = joined(refusal.cause for refusal in limit.all)
+                return replace(limit.refusal, cause=cause.noted(remainder), left_s=left_s)
         return None
 
     def cap(self, key: Key) -> int | None:
-        """What may be asked for all the same; None if nothing is refused."""
+        """Return how much may still be requested; None if nothing is refused."""
         limit = self._limits.get(key)
-        return None if limit is None or self._agenda.is_due(("limit", *key)) else limit.cap
+        if limit is None or self._agenda.is_due(("limit", *key)):
+            return None
+        return limit.cap
 
-    def in_force(self) -> list[Refusal]:
-        """Every refusal of growth that is in force, for people; that spare ones yield is none."""
-        found = (self.refusal(key) for key in list(self._limits) if key[-1] != "spare" and key[0] != "release")
-        return [one for one in found if one is not None]
+    def in_force(self) -> list[GrowthRefusal]:
+        """Return every refusal of growth that is in force, for reports. A pause of spare requests does not count."""
+        refusals = (self.refusal(key) for key in list(self._limits) if key[-1] != "spare" and key[0] != "release")
+        return [refusal for refusal in refusals if refusal is not None]
 
-    def retry(self) -> list[tuple[str, Refusal]]:
-        """Ask now for everything that EC2 refused, growth or not: a person has seen to the cause. From any thread.
+    def retry(self, reasons: Mapping[AgendaKey, str] = MappingProxyType({})) -> list[tuple[str, GrowthRefusal]]:
+        """End the pauses of all refused calls, for growth or not, because a person has removed the cause. From any thread.
 
-        What is known of room and caps is asked for again as after a pause, and spare ones yield as before; all calls are within the
-        budget. Returns: what was put off, why, and the seconds that were left.
+        Room and caps are checked again as after a pause, spare requests still wait, and all calls stay within the budget.
+        `reasons`: reasons of pauses that other parts of the daemon began. Returns: for each reason the key of its pause, and the
+        refusal with the seconds that were left.
         """
-        put_off = {key: left_s for key, left_s in self._agenda.of_ec2().items() if key[-1] != "spare"}
-        refused: dict[AgendaKey, Refusal] = {
-            ("limit", *key): one for key in list(self._limits) if (one := self.refusal(key)) is not None
-        }
-        self._agenda.clear(*put_off)
-        log.info("EC2 is asked now for what it refused count=%d", len(put_off))
-        default = Refusal("EC2 refused it, or did not answer")
-        return [(" ".join(map(str, key)), replace(refused.get(key, default), left_s=left_s)) for key, left_s in put_off.items()]
+        back_off = {key: left_s for key, left_s in self._agenda.of_ec2().items() if key[-1] != "spare"}
+        limits = dict(self._limits)
+        self._agenda.clear(*back_off)
+        log.info("pauses after refusals of EC2 ended count=%d", len(back_off))
+        ended = []
+        for key, left_s in back_off.items():
+            limit = limits.get(cast("Key", key[1:])) if key[0] == "limit" else None
+            if limit is None:
+                refusals: tuple[GrowthRefusal, ...] = (growth_refusal(reasons.get(key, "EC2 refused it, or did not answer")),)
+            else:
+                refusals = limit.all
+            ended += [(" ".join(map(str, key)), replace(refusal, left_s=left_s)) for refusal in refusals]
+        return ended
 
     def next_retry_s(self) -> float | None:
-        """Seconds until the first of them ends, or until nothing yields any more; None if there is none."""
+        """Seconds until the first refusal ends, or until spare requests may be made again; None if nothing is refused."""
         yields = (self._yielding(kind) for kind in YIELD_S)
-        return soonest_s([self._agenda.next_s("limit"), *(one.left_s for one in yields if one is not None)])
+        return soonest_s([self._agenda.next_s("limit"), *(refusal.left_s for refusal in yields if refusal is not None)])
 
     def state(self, *, home: SubnetId | None, candidates: Collection[SubnetId], is_urgent: bool) -> GrowthState:
-        """What the planner must know. `candidates`: subnets that a new ENI may go to, none before that is known."""
-        here = () if home is None else (home,)
-        full = self.refusal(*(("room", one) for one in here))
+        """Return the limits of growth for the planner. `candidates`: the subnets for a new ENI, empty before they are known."""
+        home_only = () if home is None else (home,)
         room = None if home is None else self.cap(("room", home))
-        spare = {kind: None if is_urgent else self.refusal((kind, "spare")) or self._yielding(kind) for kind in YIELD_S}
+        home_refusal = self._full_refusal(home) if room == 0 else None
         stopped = {kind: self.refusal((kind, "denied"), (kind, "error")) for kind in YIELD_S}
         return GrowthState(
-            creation=stopped[CREATION] or self._no_room(candidates or here) or spare[CREATION],
-            allocation=stopped[ALLOCATION] or (full if room == 0 else None) or spare[ALLOCATION],
+            creation=stopped[CREATION] or self._no_room(candidates or home_only) or self._spare_refusal(CREATION, is_urgent),
+            allocation=stopped[ALLOCATION] or home_refusal or self._spare_refusal(ALLOCATION, is_urgent),
             prefixes=self.refusal(PREFIXES),
             eni_cap=self.cap(ENI_COUNT),
             cap=self.refusal(ENI_COUNT),
-            slot_caps={EniId(key[1]): cap for key in self._limits if key[0] == "slots" and (cap := self.cap(key)) is not None},
+            slot_caps=self._slot_caps(),
             room=room,
             prefix_cap=self.cap(PREFIX_COUNT),
             creation_cap=self.cap(ENI_SIZE),
-            creation_room=max(map(self._left, candidates)) if any(one != home for one in candidates) else None,
+            creation_room=self._creation_room(home, candidates),
         )
 
-    # How much fits into a subnet that is short of addresses. EC2 refuses a request whole if the subnet has less than it asks for. So
-    # after a refusal the subnet is described once, and less is asked for: what is free, or half of what was refused where the count
-    # is no answer. The count says nothing about whole /28s.
+    def _full_refusal(self, home: SubnetId | None) -> GrowthRefusal | None:
+        if home is None:
+            return None
+        return self.refusal(("room", home))
+
+    def _spare_refusal(self, kind: str, is_urgent: bool) -> GrowthRefusal | None:
+        """Return why spare addresses or ENIs are not requested now; None if they may be, or an ADD waits."""
+        if is_urgent:
+            return None
+        return self.refusal((kind, "spare")) or self._yielding(kind)
+
+    def _slot_caps(self) -> dict[EniId, int]:
+        """Return how many slots may be used on each ENI that EC2 refused to fill further."""
+        caps = {}
+        for key in self._limits:
+            cap = self.cap(key) if key[0] == "slots" else None
+            if cap is not None:
+                caps[EniId(key[1])] = cap
+        return caps
+
+    def _creation_room(self, home: SubnetId | None, candidates: Collection[SubnetId]) -> int | None:
+        """Return the room of the candidate with most; None if the default subnet is the only one."""
+        if all(subnet_id == home for subnet_id in candidates):
+            return None
+        return max(map(self._left, candidates))
+
+    # Room of subnets that are short of addresses. EC2 refuses a request as a whole if the subnet has less than requested. So after a
+    # refusal the subnet is described once, and the next request is for the free count, or for half of the refused number if the count
+    # does not explain the refusal. The count does not show whether a whole /28 is free.
 
     def room_refused(self, subnet_id: SubnetId, action: Growth, error: SubnetExhaustedError) -> None:
-        """Learn what a subnet has according to EC2, or half of what it refused if that should have been enough."""
+        """Limit requests to a subnet to its free addresses, or to half of the refused number if the free count does not explain it."""
         limit = self._limits.get(("room", subnet_id))
-        told = self._free_count(subnet_id) if limit is None else limit.cap
-        cap = told if 0 <= told < needs(action) else needs(action) // 2
-        log.info("a subnet has little room subnet=%s addresses=%d", subnet_id, cap)
-        self.put_off(("room", subnet_id), error, ROOM, cap=cap, is_lasting=True)
+        free_count = self._free_count(subnet_id) if limit is None else limit.cap
+        cap = needs(action) // 2
+        if 0 <= free_count < needs(action):
+            cap = free_count
+        log.info("subnet short of addresses subnet=%s addresses=%d", subnet_id, cap)
+        self.back_off(("room", subnet_id), error, ROOM, cap=cap, is_lasting=True)
 
-    def recheck_room(self, subnet_id: SubnetId, action: Growth, *, told: int | None = None) -> bool:
-        """Once a refusal has run out, ask for the count before asking for addresses, unless it was `told`.
+    def recheck_room(self, subnet_id: SubnetId, action: Growth, *, free_count: int | None = None) -> bool:
+        """After the pause of a refusal, read the subnet's free count before the next request.
 
-        Returns: whether less fits than was planned.
+        `free_count`: the count, if it is known already. Returns: whether the subnet has less than planned.
         """
         key = ("room", subnet_id)
         if key not in self._limits or self.cap(key) is not None:
             return False
-        known = self._free_count(subnet_id) if told is None else told
-        if known < 0 or known >= needs(action):
-            del self._limits[key]  # if it is refused all the same, the next pause is longer
+        if free_count is None:
+            free_count = self._free_count(subnet_id)
+        if free_count < 0 or free_count >= needs(action):
+            del self._limits[key]  # the pause is not cleared: after another refusal the next one is longer
             return False
-        self._put(key, self._limits[key].refusal, known, ROOM)
+        self._put(key, self._limits[key].refusal, free_count, ROOM)
         return True
 
     def short_of_room(self, subnet_id: SubnetId, count: int) -> None:
-        """Learn without a refusal that too little is free."""
-        reason, step = (
-            f"EC2 says that subnet {subnet_id} has no room for another ENI",
-            "delete unused ENIs in the subnet, or use another one",
-        )
-        self._put(("room", subnet_id), Refusal(reason, step, None, True, Blocked.SUBNET_FULL), count, ROOM)
+        """Limit requests to a subnet that EC2 described with too few free addresses, without a refusal."""
+        reason = f"EC2 says that subnet {subnet_id} has no room for another ENI"
+        step = "delete unused ENIs in the subnet, or use another one"
+        self._put(("room", subnet_id), growth_refusal(reason, step, None, True, Blocked.SUBNET_FULL), count, ROOM)
 
     def took_room(self, subnet_id: SubnetId, action: Growth) -> None:
-        """Count what an action took; a refusal that comes now is a new one."""
+        """Subtract the addresses of an action from the subnet's cap. The next refusal begins with the shortest pause."""
         key = ("room", subnet_id)
-        if (limit := self._limits.get(key)) is not None:
+        limit = self._limits.get(key)
+        if limit is not None:
             self._limits[key] = replace(limit, cap=max(limit.cap - needs(action), 0))
         self._agenda.shorten(("limit", *key))
 
-    def _put(self, key: Key, refusal: Refusal, cap: int, schedule: Schedule) -> None:
+    def _put(self, key: Key, refusal: GrowthRefusal, cap: int, schedule: Schedule) -> None:
         self._limits[key] = _Limit(refusal, cap)
-        self._agenda.put_off(("limit", *key), schedule)
+        self._agenda.back_off(("limit", *key), schedule)
 
-    def _no_room(self, candidates: Collection[SubnetId]) -> Refusal | None:
-        """Why no subnet takes another ENI now; None if one may."""
-        if not candidates or any(self._left(one) >= 2 for one in candidates):  # one address for the ENI itself
+    def _no_room(self, candidates: Collection[SubnetId]) -> GrowthRefusal | None:
+        """Return why no subnet takes another ENI now; None if one may."""
+        if not candidates or any(self._left(subnet_id) >= 2 for subnet_id in candidates):  # one address is for the ENI itself
             return None
-        refusals = {one: told for one in candidates if (told := self.refusal(("room", one))) is not None}
+        refusals = {}
+        for subnet_id in candidates:
+            refusal = self.refusal(("room", subnet_id))
+            if refusal is not None:
+                refusals[subnet_id] = refusal
         if len(refusals) <= 1:
             return next(iter(refusals.values()), None)
-        reason = "; ".join(f"{subnet_id}: {one.reason}" for subnet_id, one in refusals.items())
-        first = min(refusals.values(), key=lambda one: one.left_s or 0.0)
-        return replace(first, reason=f"no subnet has room: {reason}")
+        causes = joined(refusal.cause.about(subnet_id) for subnet_id, refusal in refusals.items())
+        first = min(refusals.values(), key=lambda refusal: refusal.left_s or 0.0)
+        return replace(first, cause=causes.about("no subnet has room"))
 
     def _left(self, subnet_id: SubnetId) -> int:
         cap = self.cap(("room", subnet_id))
-        return ROOM_ENOUGH if cap is None else min(cap, ROOM_ENOUGH)
+        if cap is None:
+            return ROOM_ENOUGH
+        return min(cap, ROOM_ENOUGH)
 
     def _free_count(self, subnet_id: SubnetId) -> int:
-        """Free addresses of a subnet, -1 if EC2 does not say."""
+        """Return the free addresses of a subnet, -1 if EC2 does not answer."""
         try:
-            return self._ec2.subnet_free_count(subnet_id)
+            free_count = self._ec2.subnet_free_count(subnet_id)
         except CloudError as error:
-            log.info("a subnet's free addresses are not known error=%s", log_text(error))
+            log.info("reading a subnet's free count failed error=%s", log_text(error))
             return -1
+        self._rooms[subnet_id] = CountedRoom(free_count, self._clock.monotonic())
+        return free_count
 
-    def _yielding(self, kind: str) -> Refusal | None:
-        """Why what no ADD waits for is not asked for now."""
+    def counted_room(self, subnet_id: SubnetId) -> CountedRoom | None:
+        """Return EC2's last answer about one subnet's free addresses, less the addresses allocated since; None without an answer."""
+        return self._rooms.get(subnet_id)
+
+    def subtract_room(self, subnet_id: SubnetId, count: int) -> None:
+        """Subtract addresses that we allocated from EC2's last answer about the subnet."""
+        room = self._rooms.get(subnet_id)
+        if room is not None:
+            self._rooms[subnet_id] = replace(room, free_count=max(room.free_count - count, 0))
+
+    def _yielding(self, kind: str) -> GrowthRefusal | None:
+        """Return why spare addresses and ENIs are not requested while EC2 throttles; None if they may be."""
         throttling = self._ec2.throttling()
         if throttling is None:
             return None
@@ -365,14 +482,23 @@ class Limits:
         pause_s = self.part * min(max(YIELD_SHARE * (last_s - began_s), YIELD_S[kind]), YIELD_MAX_S)
         left_s = last_s + pause_s - self._clock.monotonic()
         step = "wait, or start the pod: what an ADD waits for is asked for at once"
-        return Refusal(YIELDS, step, left_s=left_s, kind=Blocked.THROTTLED) if left_s > 0 else None
+        if left_s > 0:
+            return growth_refusal(YIELDS, step, left_s=left_s, kind=Blocked.THROTTLED)
+        return None
 
 
-def refused_because(error: BaseException) -> str:
-    """What EC2 said, for people."""
-    return error.cause if isinstance(error, CloudError) else log_text(error)
+def _eni_count_cause(request: Ec2Request, error: BaseException) -> Cause:
+    """Explain that EC2 attaches no further ENI to the instance, with the number of its ENIs."""
+    foreign = f", {request.foreign_count} of them not ours to use" if request.foreign_count else ""
+    attached = f"{counted(request.attached_count, 'ENI')}{foreign}"
+    return cause_of_error(error).about(f"EC2 attaches no further ENI to this instance, which has {attached}")
+
+
+def _refusal_of(error: BaseException, *, is_lasting: bool = False, cause: Cause | None = None) -> GrowthRefusal:
+    step = error.next_step if isinstance(error, CloudError) else ""
+    return GrowthRefusal(cause or cause_of_error(error), step, None, is_lasting, blocked_by(error))
 
 
 def needs(action: Growth) -> int:
-    """Addresses of the subnet that an action takes, a new ENI's primary address included; prefixes are not counted."""
+    """Count the addresses that an action takes from the subnet, including a new ENI's primary address, but not prefixes."""
     return action.address_count + isinstance(action, CreateEni)

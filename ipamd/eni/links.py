@@ -1,10 +1,10 @@
-"""Freeze an ENI as soon as its link is gone, and thaw it when the link is there again and somebody else still shows the ENI.
+"""Freeze an ENI as soon as its link is gone, and thaw it when the link is back and EC2 or metadata still shows the ENI.
 
-A link that goes is the first sign, within milliseconds and at no EC2 cost, that an ENI was detached or taken away. It is no proof
-that EC2 released its addresses, so nothing is removed: new sandboxes get none of them, and a look at EC2 is due. A link that is only
-down stays in the list of links: the host network reconciler raises it. The list decides, an event only says when to read it. A list
-without the primary ENI's link is of another namespace, or of a host that changed MACs: nothing is concluded from it (I11). What else
-the kernel announces is handed to the host network reconciler.
+A link that disappears is the first sign, within milliseconds and without an EC2 call, that an ENI was detached. It does not prove that
+EC2 released the ENI's addresses, so nothing is removed: new sandboxes get none of them, and a resync is requested. A link that is only
+down stays in the list of links, and the host network reconciler sets it up. The list decides; an event only triggers a reading of the
+list. If the list lacks the primary ENI's link, it is of another namespace, or MACs were changed, and nothing is concluded from it
+(I11). Other notifications of the kernel are passed to the host network reconciler.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import ChangeKind, HostChange, LinkEvent, LinkEventKind
-from ipamd.ports import HostNetwork
+from ipamd.ports.kernel import HostNetwork
 
 REOPEN_S = 0.5
-"""Pause before a subscription that ended is opened again. Ours: all links are compared on a clock meanwhile."""
+"""Pause before a broken subscription is opened again. Ours: meanwhile all links are compared once a minute."""
 
 log = logging.getLogger(__name__)
 
 
 class LinkWatch(Service):
-    """Compares the recorded ENIs with the links of the host's namespace. `turn` is the loop's, the rest for any thread."""
+    """Compares the recorded ENIs with the links of the host's namespace. The loop calls `turn`; any thread may call the rest."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class LinkWatch(Service):
         resyncs: ResyncScheduler,
         on_change: Callable[[HostChange], None],
     ) -> None:
-        """`on_change` is told of everything else that the kernel announces (`HostNetworkReconciler.on_change`)."""
+        """`on_change`: called with the kernel's other notifications (`HostNetworkReconciler.on_change`)."""
         super().__init__(context)
         self._hostnet = hostnet
         self._book = book
@@ -53,7 +53,7 @@ class LinkWatch(Service):
         self._on_change = on_change
         self.loop = Loop("links", self.turn, health=context.health, clock=context.clock, cancel=hostnet.stop_host_events)
         self._lock = threading.Lock()
-        self._said = ""
+        self._last_logged = ""
 
     def turn(self) -> float:
         """Follow the kernel's notifications until they break. Returns: seconds until they are opened again."""
@@ -62,7 +62,7 @@ class LinkWatch(Service):
                 if self.loop.is_stopped:
                     break
                 if self.loop.recovered():
-                    self._on_change(HostChange(ChangeKind.MISSED))  # while nobody listened
+                    self._on_change(HostChange(ChangeKind.MISSED))  # events may have come while the subscription was broken
                 if isinstance(event, HostChange):
                     self._on_change(event)
                 else:
@@ -74,63 +74,68 @@ class LinkWatch(Service):
 
     def on_event(self, event: LinkEvent) -> None:
         """Compare at once if the event concerns a recorded ENI, or may hide one that does."""
-        if event.mac and all(eni.mac != event.mac for eni in self._datastore.enis()):
+        if event.mac and not self._is_recorded(event.mac):
             return
         if event.mac and event.kind is LinkEventKind.SEEN:
-            self._on_change(HostChange(ChangeKind.LINK))  # down, or with another MTU
+            self._on_change(HostChange(ChangeKind.LINK))  # the link may be down, or have another MTU
         gone = event.mac if event.kind is LinkEventKind.GONE else None
-        if not self.compare(gone=gone) and gone is not None:
-            with self._lock:  # the list could not be read; the event alone is enough to be careful
+        is_compared = self.compare(gone=gone)
+        if not is_compared and gone is not None:
+            with self._lock:  # without a usable list the event alone is enough to freeze the ENI
                 self._freeze([eni for eni in self._attached() if eni.mac == gone])
 
     def compare(self, *, gone: MacAddress | None = None) -> bool:
-        """Look for the ENIs' links; freeze those whose link is gone.
+        """Read the list of links, and freeze the ENIs whose link is gone.
 
         Args:
-            gone: a link that the kernel has announced to be gone: it was there, also if its ENI was never set up.
-        Returns: whether what was found is of use.
+            gone: a link of which the kernel has just reported the removal, so it existed, even if its ENI was never set up.
+        Returns: whether the list of links was usable.
         """
         with self._lock:
             attached = self._attached()
             try:
                 present = self._hostnet.links([eni.mac for eni in self._datastore.enis()])
             except IpamError as error:
-                self._say(f"the links are read again: {log_text(error)}")
+                self._log_state(f"the links are read again: {log_text(error)}")
                 return False
             if any(eni.is_primary and eni.mac not in present for eni in attached):
-                self._say("the primary ENI's link is not among them: nothing is concluded")
+                self._log_state("the primary ENI's link is not among them: nothing is concluded")
                 return False
-            self._say("")
+            self._log_state("")
             self._freeze([eni for eni in attached if eni.mac not in present], gone=gone)
             missing = self._missing()
-            for eni in (eni for eni in self._datastore.enis() if eni.eni_id in missing):
-                link = missing[eni.eni_id]
-                if link.back_monotonic_s is None and eni.mac in present:
-                    # Also that of an ENI that EC2 found detached: its sandboxes need it.
-                    self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
-                    self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is there again")
-                elif eni.state is EniState.DETACHING and eni.mac not in present:
-                    self._book.observe(
-                        eni.eni_id, link=replace(link, back_monotonic_s=None)
-                    )  # gone again: its next return is news
+            for eni in self._datastore.enis():
+                link = missing.get(eni.eni_id)
+                if link is not None:
+                    self._observe_missing(eni, link, is_present=eni.mac in present)
         return True
 
+    def _observe_missing(self, eni: Eni, link: MissingLink, *, is_present: bool) -> None:
+        """Record that the missing link of an ENI is back, or gone again. That includes ENIs that are detaching for EC2, because their
+        sandboxes need the link."""
+        if is_present and link.back_monotonic_s is None:
+            self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=self._clock.monotonic()))
+            self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is back")
+        elif not is_present and eni.state is EniState.DETACHING:
+            self._book.observe(eni.eni_id, link=replace(link, back_monotonic_s=None))  # its next return is noticed again
+
     def thaw_confirmed(self) -> None:
-        """Thaw the ENIs whose link is back, if a resync since then left no doubt, or metadata has listed them since."""
-        recorded, listed = {eni.eni_id: eni for eni in self._datastore.enis()}, self._book.readings()
+        """Thaw the ENIs whose link is back, if a later resync left no doubt, or metadata has listed them later."""
+        recorded = {eni.eni_id: eni for eni in self._datastore.enis()}
+        listed = self._book.readings()
         confirmed = []
         with self._lock:
             for eni_id, link in self._missing().items():
                 eni, since_s = recorded.get(eni_id), link.back_monotonic_s
                 if eni is None:
-                    self._routing.thaw(eni_id)  # EC2 said that it is gone; whoever believed that cleared up
+                    self._routing.thaw(eni_id)  # the ENI was removed because EC2 did not show it any more
                 elif since_s is not None and eni.state is EniState.ATTACHED:
                     is_listed = eni.mac in listed and self._book.listed_monotonic_s > since_s
                     if is_listed or self._resyncs.is_answered(since_s):
                         self._routing.thaw(eni_id)
                         confirmed.append(eni_id)
         for eni_id in confirmed:
-            log.info("the link is there again and the ENI is ours: it gives addresses again eni=%s", eni_id)
+            log.info("ENI link restored, ENI unfrozen eni=%s", eni_id)
             self._routing.set_up_again(eni_id)  # outside the lock: it may wait for the link
 
     def _missing(self) -> dict[EniId, MissingLink]:
@@ -141,14 +146,18 @@ class LinkWatch(Service):
 
     def _freeze(self, enis: list[Eni], *, gone: MacAddress | None = None) -> None:
         for eni in enis:
-            known = self._book.of(eni.eni_id).link
+            link = self._book.facts_of(eni.eni_id).link
             was_there = eni.host_ready or eni.mac == gone
-            is_known = known is not None and known.back_monotonic_s is None and known.was_there >= was_there
-            if not is_known or eni.host_ready:  # or the disk refused to freeze it
+            is_frozen = link is not None and link.back_monotonic_s is None and link.was_there >= was_there
+            if not is_frozen or eni.host_ready:  # a frozen ENI is still ready if the disk refused the change
                 self._routing.freeze(eni.eni_id, was_there=was_there)
                 self._resyncs.request(ResyncReason.LINK, f"the link of {eni.eni_id} is gone")
 
-    def _say(self, sentence: str) -> None:
-        if sentence != self._said and not self.loop.is_stopped:
-            self._said = sentence
+    def _is_recorded(self, mac: MacAddress) -> bool:
+        return any(eni.mac == mac for eni in self._datastore.enis())
+
+    def _log_state(self, sentence: str) -> None:
+        """Log the state of the comparison if it has changed. `sentence`: "" after a success."""
+        if sentence != self._last_logged and not self.loop.is_stopped:
+            self._last_logged = sentence
             log.info("links state=%s", sentence or "compared again")

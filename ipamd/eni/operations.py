@@ -1,9 +1,9 @@
-"""What becomes of an operation on EC2: one table of states, for the first run and for recovery after a restart alike.
+"""Define what follows each answer of EC2 to an operation: one table of states, for the first run and for recovery after a restart.
 
-Each row: the call, the failpoint behind it, the state that it leads to, and what follows each way of failing. `ipamd/eni/steps.py`
-walks the table; nothing else decides what an answer of EC2 means. Rejected: a machine for each operation, because "delete an ENI"
-was three of them, and each had its own view of "not found". Guards I9: an intent is on disk before the first call, and is closed after
-the answer is stored.
+Each row has the call, the failpoint after it, the next state, and the reaction to each kind of failure. `ipamd/eni/steps.py` walks the
+table, and nothing else decides what an answer of EC2 means. Rejected: a state machine for each operation, because there were three of
+them to delete an ENI, each with its own treatment of "not found". Guards I9: an intent is on disk before the first call, and is closed
+after the answer is stored.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ipamd.core.context import Service
 from ipamd.model.cloud import INTENT_TAG, DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, ThrottledError
-from ipamd.model.intent import OPENED_AT, SETTLED_AT, Assign, Create, Delete, Intent, Operation, Unassign, Why, encoded
+from ipamd.model.intent import OPENED_AT, SETTLED_AT, Assign, Create, Delete, DeleteReason, Intent, Operation, Unassign, encoded
 from ipamd.model.record import dataclass, replace
-from ipamd.ports import UnitOfWork
+from ipamd.ports.datastore import UnitOfWork
 
 FAILPOINTS = (
     "growth.intent-opened",
@@ -42,132 +42,164 @@ FAILPOINTS = (
     "release.stored",
     "leaked.deleted",
 )
-"""Between every two effects; `named`: the intent knows the ENI."""
+"""One failpoint between every two effects. `named`: the ID of the ENI was stored in the intent."""
 
 GONE_AFTER_S = 60.0
-"""Age of an intent from which EC2's NotFound of its ENI is believed; before, it is the lag of Describe behind Create. Ours: twice
-the time that the adapter looks again (cloud/ec2.py, FRESH_S), which a restart forgets."""
+"""Age of an intent from which EC2's NotFound of its ENI is believed. Before, Describe may lag behind Create. Ours: twice the time for
+which the adapter retries (cloud/calls.py, FRESH_S), which does not survive a restart."""
 
 
 class State(Enum):
-    """How far an operation has come."""
+    """The progress of an operation."""
 
-    ASKED = auto()  # its intent is on disk, and nothing came before this process's first call
-    UNANSWERED = auto()  # EC2 may have done it: the answer was lost, or the process was
-    UNREPEATABLE = auto()  # the same, and EC2 refuses to repeat the call
-    FOUND = auto()  # the intent names the ENI; how far it came is not known
-    MADE = auto()
-    NAMED = auto()
+    ASKED = auto()  # its intent is on disk, and no call was made yet
+    UNANSWERED = auto()  # the call may have taken effect: its answer was lost, or the process ended before the answer
+    UNREPEATABLE = auto()  # as UNANSWERED, and the call cannot be repeated
+    FOUND = auto()  # after a restart: the intent has the ID of the ENI, but the progress is not known
+    MADE = auto()  # EC2 has created the ENI
+    NAMED = auto()  # the intent has the ID of the ENI
     ATTACHED = auto()
-    ENDING = auto()  # EC2 deletes it with the instance
-    SHOWN = auto()
-    RECORDED = auto()
-    HELD = auto()  # nobody can have what is released
+    ENDING = auto()  # EC2 deletes the ENI with the instance
+    SHOWN = auto()  # EC2 has shown the result
+    RECORDED = auto()  # the datastore has the result
+    HELD = auto()  # no sandbox can get the addresses that are to be released
     DETACHED = auto()
     DELETED = auto()
-    SETTLED = auto()
+    SETTLED = auto()  # EC2 has released it; the datastore still has the rows
     DONE = auto()
 
 
-class Then(Enum):
-    """What follows a failed call."""
+class Call(Enum):
+    """The action of a state; `OperationRunner` has a method for each."""
 
-    WAIT = auto()  # the intent stays open, and is tried again after a pause
-    CLOSE = auto()  # nothing came before this call, and it did nothing: the intent is closed
-    SEARCH = auto()  # it says nothing about the call that is repeated: what that made is searched for
-    GIVE_UP = auto()  # an ENI that cannot be attached: another place, or deleted
-    UNDO = auto()  # nothing was released: sandboxes may have it again
-    GONE = auto()  # what is to go is gone
+    LOOK = auto()
+    DETACH = auto()
+    DELETE = auto()
+    TEAR_DOWN = auto()
+    CLOSE = auto()
+    CREATE = auto()
+    SEARCH = auto()
+    DESCRIBE = auto()
+    NAME = auto()
+    ATTACH = auto()
+    SET_DELETE_ON_TERMINATION = auto()
+    SHOW = auto()
+    RECORD = auto()
+    ASSIGN = auto()
+    ADD = auto()
+    READ = auto()
+    UNASSIGN = auto()
+    FINISH = auto()
+
+
+class OnFailure(Enum):
+    """The reaction to a failed call."""
+
+    WAIT = auto()  # keep the intent open, and retry after a pause
+    CLOSE = auto()  # close the intent: this was the first call, and it had no effect
+    SEARCH = auto()  # search for the ENI: the refusal of a repeated call does not show whether the first one created it
+    GIVE_UP = auto()  # move an ENI that cannot be attached to another place, or delete it
+    UNDO = auto()  # let sandboxes use the addresses again: nothing was released
+    GONE = auto()  # go on: the object was deleted already
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One state: what `Steps` does, by the name of its method, and what follows. A denial is a refusal; a call that may have happened
-    is silence."""
+class StateRule:
+    """One row of the table: the action of a state, the next state, and the reactions to failures.
 
-    call: str
+    `refused`: to a definite error of EC2, including a denial. `missing`: to NotFound. `silence`: to a call that may have taken effect.
+    """
+
+    call: Call
     then: State
     failpoint: str = ""
-    refused: Then = Then.WAIT
-    not_found: Then = Then.WAIT
-    throttled: Then = Then.WAIT
-    silence: Then = Then.WAIT
+    refused: OnFailure = OnFailure.WAIT
+    missing: OnFailure = OnFailure.WAIT
+    throttled: OnFailure = OnFailure.WAIT
+    silence: OnFailure = OnFailure.WAIT
 
-    def on(self, error: CloudError) -> Then:
-        """What follows an error."""
+    def on(self, error: CloudError) -> OnFailure:
+        """Return the reaction to an error."""
         if isinstance(error, CloudNotFoundError):
-            return self.not_found
+            return self.missing
         if isinstance(error, ThrottledError):
             return self.throttled
-        return self.silence if error.may_have_happened else self.refused
+        if error.may_have_happened:
+            return self.silence
+        return self.refused
 
 
-def _first(call: str, then: State, failpoint: str) -> Row:
-    """A first call: a definite refusal is believed."""
-    return Row(call, then, failpoint, refused=Then.CLOSE, not_found=Then.CLOSE, throttled=Then.CLOSE)
+def _first(call: Call, then: State, failpoint: str) -> StateRule:
+    """Make the row of a first call. A definite refusal is believed."""
+    return StateRule(call, then, failpoint, refused=OnFailure.CLOSE, missing=OnFailure.CLOSE, throttled=OnFailure.CLOSE)
 
 
-def _growing(call: str, then: State, failpoint: str = "") -> Row:
-    """A call about an ENI that was made, and must not leak."""
-    return Row(call, then, failpoint, refused=Then.GIVE_UP, not_found=Then.GIVE_UP, silence=Then.GIVE_UP)
+def _growing(call: Call, then: State, failpoint: str = "") -> StateRule:
+    """Make the row of a call after the creation of an ENI, which must not leak."""
+    return StateRule(call, then, failpoint, refused=OnFailure.GIVE_UP, missing=OnFailure.GIVE_UP, silence=OnFailure.GIVE_UP)
 
 
-def _undoable(call: str, then: State, failpoint: str = "", *, not_found: Then = Then.GONE) -> Row:
-    """A call before which nothing was released."""
-    return Row(call, then, failpoint, refused=Then.UNDO, not_found=not_found, throttled=Then.UNDO)
+def _undoable(call: Call, then: State, failpoint: str = "", *, missing: OnFailure = OnFailure.GONE) -> StateRule:
+    """Make the row of a call before which nothing was released."""
+    return StateRule(call, then, failpoint, refused=OnFailure.UNDO, missing=missing, throttled=OnFailure.UNDO)
 
 
 _UNUSED = {
-    State.HELD: Row("look", State.ATTACHED, not_found=Then.GONE),
-    State.ATTACHED: Row("detach", State.DETACHED, "growth.detached", not_found=Then.GONE),
-    State.DETACHED: Row("delete", State.DELETED, "growth.deleted", not_found=Then.GONE),
-    State.DELETED: Row("tear_down", State.SETTLED),
-    State.SETTLED: Row("close", State.DONE),
+    State.HELD: StateRule(Call.LOOK, State.ATTACHED, missing=OnFailure.GONE),
+    State.ATTACHED: StateRule(Call.DETACH, State.DETACHED, "growth.detached", missing=OnFailure.GONE),
+    State.DETACHED: StateRule(Call.DELETE, State.DELETED, "growth.deleted", missing=OnFailure.GONE),
+    State.DELETED: StateRule(Call.TEAR_DOWN, State.SETTLED),
+    State.SETTLED: StateRule(Call.CLOSE, State.DONE),
 }
 
-TABLE: Mapping[type[Operation] | Why, Mapping[State, Row]] = {
+TABLE: Mapping[type[Operation] | DeleteReason, Mapping[State, StateRule]] = {
     Create: {
-        State.ASKED: _first("create", State.MADE, "growth.created"),
-        State.UNANSWERED: Row("create", State.MADE, "growth.created", refused=Then.SEARCH, not_found=Then.SEARCH),
-        State.UNREPEATABLE: Row("search", State.MADE, "growth.created"),
-        State.FOUND: Row("describe", State.MADE, "growth.created"),
-        State.MADE: Row("name", State.NAMED, "growth.named"),
-        State.NAMED: _growing("attach", State.ATTACHED, "growth.attach-asked"),
-        State.ATTACHED: _growing("set_delete_on_termination", State.ENDING),
-        State.ENDING: _growing("show", State.SHOWN, "growth.attached"),
-        State.SHOWN: Row("record", State.RECORDED, "growth.stored", refused=Then.GIVE_UP),
-        State.RECORDED: Row("close", State.DONE),
+        State.ASKED: _first(Call.CREATE, State.MADE, "growth.created"),
+        State.UNANSWERED: StateRule(
+            Call.CREATE, State.MADE, "growth.created", refused=OnFailure.SEARCH, missing=OnFailure.SEARCH
+        ),
+        State.UNREPEATABLE: StateRule(Call.SEARCH, State.MADE, "growth.created"),
+        State.FOUND: StateRule(Call.DESCRIBE, State.MADE, "growth.created"),
+        State.MADE: StateRule(Call.NAME, State.NAMED, "growth.named"),
+        State.NAMED: _growing(Call.ATTACH, State.ATTACHED, "growth.attach-asked"),
+        State.ATTACHED: _growing(Call.SET_DELETE_ON_TERMINATION, State.ENDING),
+        State.ENDING: _growing(Call.SHOW, State.SHOWN, "growth.attached"),
+        State.SHOWN: StateRule(Call.RECORD, State.RECORDED, "growth.stored", refused=OnFailure.GIVE_UP),
+        State.RECORDED: StateRule(Call.CLOSE, State.DONE),
     },
     Assign: {
-        State.ASKED: _first("assign", State.SHOWN, "growth.allocated"),
-        State.SHOWN: Row("add", State.RECORDED),
-        State.UNANSWERED: Row("read", State.RECORDED),
-        State.RECORDED: Row("close", State.DONE),
+        State.ASKED: _first(Call.ASSIGN, State.SHOWN, "growth.allocated"),
+        State.SHOWN: StateRule(Call.ADD, State.RECORDED),
+        State.UNANSWERED: StateRule(Call.READ, State.RECORDED),
+        State.RECORDED: StateRule(Call.CLOSE, State.DONE),
     },
     Unassign: {
-        State.HELD: _undoable("unassign", State.SETTLED, "release.unassigned", not_found=Then.UNDO),
-        State.SETTLED: Row("settle", State.DONE, "release.stored"),
+        State.HELD: _undoable(Call.UNASSIGN, State.SETTLED, "release.unassigned", missing=OnFailure.UNDO),
+        State.SETTLED: StateRule(Call.FINISH, State.DONE, "release.stored"),
     },
-    Why.RELEASED: {
-        State.HELD: _undoable("look", State.ATTACHED),
-        State.ATTACHED: _undoable("detach", State.DETACHED, "release.detached"),
-        State.DETACHED: Row("delete", State.DELETED, "release.deleted", not_found=Then.GONE),
-        State.DELETED: Row("tear_down", State.SETTLED, "release.torn-down"),
-        State.SETTLED: Row("settle", State.DONE, "release.stored"),
+    DeleteReason.RELEASED: {
+        State.HELD: _undoable(Call.LOOK, State.ATTACHED),
+        State.ATTACHED: _undoable(Call.DETACH, State.DETACHED, "release.detached"),
+        State.DETACHED: StateRule(Call.DELETE, State.DELETED, "release.deleted", missing=OnFailure.GONE),
+        State.DELETED: StateRule(Call.TEAR_DOWN, State.SETTLED, "release.torn-down"),
+        State.SETTLED: StateRule(Call.FINISH, State.DONE, "release.stored"),
     },
-    Why.UNATTACHED: _UNUSED,
-    Why.USELESS: _UNUSED,
-    Why.LEAKED: {**_UNUSED, State.DETACHED: Row("delete", State.DELETED, "leaked.deleted", not_found=Then.GONE)},
+    DeleteReason.UNATTACHED: _UNUSED,
+    DeleteReason.USELESS: _UNUSED,
+    DeleteReason.LEAKED: {
+        **_UNUSED,
+        State.DETACHED: StateRule(Call.DELETE, State.DELETED, "leaked.deleted", missing=OnFailure.GONE),
+    },
 }
 
 
-def rows_of(operation: Operation) -> Mapping[State, Row]:
-    """The rows of an operation."""
-    return TABLE[operation.why if isinstance(operation, Delete) else type(operation)]
+def rows_of(operation: Operation) -> Mapping[State, StateRule]:
+    """Return the rows of an operation."""
+    return TABLE[operation.reason if isinstance(operation, Delete) else type(operation)]
 
 
 def state_of(operation: Operation, *, is_first: bool) -> State:
-    """Where an operation begins, or where it is taken up again."""
+    """Return the state in which an operation begins, or is resumed after a restart."""
     match operation:
         case Unassign() | Delete():
             return State.HELD
@@ -175,29 +207,36 @@ def state_of(operation: Operation, *, is_first: bool) -> State:
             return State.FOUND
         case Create() if operation.refused:
             return State.UNREPEATABLE
-    return State.ASKED if is_first else State.UNANSWERED
+    if is_first:
+        return State.ASKED
+    return State.UNANSWERED
 
 
 def is_denied(error: BaseException | None, intent: Intent) -> bool:
-    """Whether IAM denied it. An ADD may wait for what a creation has made perhaps, before the adapter's repetition was denied."""
+    """Whether IAM denied an operation.
+
+    A denied creation that may have taken effect does not count: its first attempt may have created the ENI, and an ADD may wait for
+    it.
+    """
     return isinstance(error, CloudDeniedError) and (intent.is_release or not error.may_have_happened)
 
 
 class OperationLog(Service):
-    """Opens, marks and closes intents; every change is a transaction of its own, on disk when the method returns."""
+    """Opens, updates and closes intents. Every change is a transaction of its own, on disk when the method returns."""
 
     def all_open(self) -> tuple[Intent, ...]:
-        """Intents whose outcome at EC2 is not known, oldest first."""
+        """Return the intents whose outcome at EC2 is not known, oldest first."""
         return tuple(intent for intent in self._datastore.open_intents() if not intent.is_settled)
 
     def is_about(self, eni: DescribedEni) -> bool:
-        """Whether an open intent makes or deletes an ENI; one whose creation was not answered is known by its tag."""
-        return any(eni.eni_id == one.eni_id or eni.tags.get(INTENT_TAG) == one.client_token for one in self.all_open())
+        """Whether an open intent is about this ENI. After an unanswered creation only the ENI's tag shows that."""
+        tag = eni.tags.get(INTENT_TAG)
+        return any(eni.eni_id == intent.eni_id or tag == intent.client_token for intent in self.all_open())
 
     def open(self, operation: Operation, *, token: str = "", also: Callable[[UnitOfWork], None] | None = None) -> Intent:
-        """Record what is about to be asked, under a new token unless one is given. `also`: a change in the same transaction.
+        """Open the intent of an operation. `token`: "" for a new one. `also`: a further change in the same transaction.
 
-        Raises: InvariantError if it releases what somebody has; then nothing is recorded.
+        Raises: InvariantError if it releases an address that a sandbox uses; then nothing is stored.
         """
         token = token or new_token()
         kind, payload = encoded(operation)
@@ -207,16 +246,16 @@ class OperationLog(Service):
             uow.open_intent(intent)
             if also is not None:
                 also(uow)
-        is_release = intent.is_release and not (isinstance(operation, Delete) and operation.why is Why.LEAKED)
+        is_release = intent.is_release and not (isinstance(operation, Delete) and operation.reason is DeleteReason.LEAKED)
         self._failpoint("release.intent-opened" if is_release else "growth.intent-opened")
         return intent
 
     def mark(self, intent: Intent, operation: Operation) -> Intent:
-        """Record how far an operation has come; returns the intent as it stands now."""
-        intent = replace(intent, payload={**intent.payload, **encoded(operation)[1]})
+        """Store the progress of an operation. Returns: the intent as it is now."""
+        marked = replace(intent, payload={**intent.payload, **encoded(operation)[1]})
         with self._datastore.transaction() as uow:
-            uow.update_intent(intent)
-        return intent
+            uow.update_intent(marked)
+        return marked
 
     def close(self, intent: Intent, outcome: str, *, also: Callable[[UnitOfWork], None] | None = None) -> None:
         """Close an intent with its outcome, and with a change in the same transaction."""
@@ -227,14 +266,15 @@ class OperationLog(Service):
         self._failpoint("growth.intent-closed")
 
     def finish(self, intent: Intent, forget: Callable[[UnitOfWork], None]) -> None:
-        """Store that EC2 took back what an intent names: `forget` removes the rows. It is kept while Describe may show it still."""
+        """Store that EC2 has released the objects of an intent; `forget` removes their rows. The intent stays until Describe cannot
+        show them any more."""
         payload = {**intent.payload, SETTLED_AT: repr(self._clock.monotonic())}
         with self._datastore.transaction() as uow:
             forget(uow)
             uow.update_intent(replace(intent, payload=payload))
 
     def close_old(self) -> None:
-        """Close the settled intents of which Describe must have caught up; no EC2 call."""
+        """Close the settled intents whose objects Describe cannot show any more. No EC2 call."""
         old = [intent for intent in self._datastore.open_intents() if intent.is_settled and self._finished_left_s(intent) <= 0]
         if old:
             with self._datastore.transaction() as uow:
@@ -251,11 +291,21 @@ class OperationLog(Service):
         """Seconds since an intent was opened."""
         return self._clock.monotonic() - float(intent.payload[OPENED_AT])
 
+    def opened_at_s(self, intent: Intent) -> float:
+        """Return when an intent was opened, on the monotonic clock of this boot; 0.0 for one of an earlier boot."""
+        try:
+            opened_s = float(intent.payload[OPENED_AT])
+        except (KeyError, ValueError):
+            return 0.0
+        if opened_s <= self._clock.monotonic():
+            return opened_s
+        return 0.0
+
     def _finished_left_s(self, intent: Intent) -> float:
         try:
             return float(intent.payload[SETTLED_AT]) + RECENT_S - self._clock.monotonic()
         except ValueError:
-            return 0.0  # another release wrote it: it only reminds, and goes
+            return 0.0  # a malformed value: the intent may be closed now
 
 
 def new_token() -> str:

@@ -1,8 +1,8 @@
-"""Carry out the plan's actions at EC2, and recover what a crash or a lost answer left open, without losing track of anything (I9).
+"""Execute the plan's actions at EC2, and recover operations that a crash or a lost answer left open, without losing any (I9).
 
-Each action is an operation with an intent (`operations.py`), which `steps.py` carries out, now or after a restart. Each open one is
-tried by itself: one that stays open delays no other, and no growth. Until its outcome is known it counts as if EC2 had done what was
-asked, so that it is not asked for twice (I13).
+Each action is an operation with an intent (`operations.py`), which `steps.py` runs, now or after a restart. Open operations are
+recovered one by one: one that stays open delays neither the others nor growth. Until its outcome is known, the planner counts an
+operation as done, so that nothing is requested twice (I13).
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from contextlib import contextmanager
 
 from ipamd.core.agenda import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
-from ipamd.core.loop import OddObjects
+from ipamd.core.failure_isolation import NAMED_MAX, FailureIsolation
 from ipamd.eni.book import PLACE
 from ipamd.eni.enis import EniService
 from ipamd.eni.leaked import LeakedEnis
 from ipamd.eni.limits import RELEASE_DENIED
 from ipamd.eni.operations import OperationLog, is_denied, new_token
-from ipamd.eni.steps import MOVES_MAX, InterruptedByAddError, Steps, Work
+from ipamd.eni.release_guard import FrozenError, ReleaseGuard
+from ipamd.eni.steps import MOVES_MAX, InterruptedByAddError, OperationRunner, Work
 from ipamd.eni.subnets import EniTarget, Subnets
+from ipamd.model.blocked import Blocked, blocked_by
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState, EniTags
+from ipamd.model.conditions import ConditionCode, problem
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
+from ipamd.model.eni_tags import EniTags
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -34,44 +38,41 @@ from ipamd.model.errors import (
     IpamError,
     SubnetExhaustedError,
     ThrottledError,
+    is_about_keys,
     log_text,
 )
-from ipamd.model.intent import Assign, Create, Delete, Intent, IntentKind, Unassign, Why
-from ipamd.model.pool import (
-    Allocate,
-    Blocked,
-    CreateEni,
-    Growth,
-    GrowthState,
-    PendingEni,
-    Release,
-    ReleaseAddresses,
-    blocked_by,
-)
+from ipamd.model.growth_state import GrowthState, PendingEni
+from ipamd.model.ids import EniId
+from ipamd.model.intent import Assign, Create, Delete, DeleteReason, Intent, IntentKind, Unassign
+from ipamd.model.pool_actions import Allocate, CreateEni, Growth, Release, ReleaseAddresses
 from ipamd.model.record import dataclass, replace
-from ipamd.ports import Ec2
+from ipamd.model.words import first_of
+from ipamd.ports.cloud import Ec2
 
 TRACKING = "connection tracking"
-"""Condition: EC2 makes no ENI with the primary ENI's timeouts of connection tracking."""
+"""Condition: EC2 refuses to create ENIs with the primary ENI's timeouts of connection tracking."""
 
 PAUSE = "operation"
-"""In the agenda, with an intent's ID."""
+"""Agenda key, with an intent's ID: the pause of an open operation."""
+
+RAMP_MAX_S = 3600.0
+"""Longest duration of a ramp, because others may have taken the requested addresses meanwhile. Ours."""
+
+WITHOUT_EFFECT = ("operation without effect",)
+"""Agenda key: EC2 confirmed a request, but the number of addresses did not grow."""
+
+WHAT_HELPS = "nothing is asked for until a pause is over; `ipamctl audit` compares with EC2; please report it"
 
 log = logging.getLogger(__name__)
 
 
-RAMP_MAX_S = 3600.0
-"""A ramp that lasts for so long ends: what it asked for may have been lost to others since. Ours."""
-
-WITHOUT_EFFECT = ("operation without effect",)
-"""In the agenda: EC2 did something, and it did not raise the figure that it was for."""
-
-WHAT_HELPS = "nothing is asked for until a pause is over; `ipamctl audit` compares with EC2; please report it"
-
-
 @dataclass(slots=True)
 class _Ramp:
-    """Since the pool was short of nothing: addresses that it was short of at most, those taken since included, and asked for."""
+    """Growth since the pool last had enough addresses.
+
+    `wanted_count`: the most addresses that were missing at any time, including those that sandboxes have taken since. `asked_count`:
+    addresses that were requested from EC2. `taken_count`: addresses that sandboxes had when the ramp began.
+    """
 
     began_s: float
     taken_count: int = 0
@@ -80,9 +81,9 @@ class _Ramp:
 
 
 class EniProvisioner(Service):
-    """Creates ENIs, allocates addresses, releases. Used by one thread, the pool maintainer's.
+    """Creates ENIs, allocates and releases addresses. Used by one thread, the pool maintainer's.
 
-    Operations that IAM denied share one pause with releases; after it one of them is tried, each in its turn.
+    Operations that IAM denied share one pause with releases. After each pause one of them is tried, in turn.
     """
 
     def __init__(
@@ -95,8 +96,10 @@ class EniProvisioner(Service):
         tags: Callable[[], EniTags],
         identity: Callable[[], InstanceIdentity | None],
         refresh_identity: Callable[[], InstanceIdentity],
+        look_for_other_daemon: Callable[[], object],
     ) -> None:
-        """`tags`: of new ENIs. `identity` returns what is known of this node; `refresh_identity` asks instance metadata first."""
+        """`tags` returns the tags of new ENIs. `identity` returns this node's identity, None before it is known; `refresh_identity`
+        reads instance metadata first. `look_for_other_daemon`: see `ReleaseGuard`."""
         super().__init__(context)
         self._ec2 = ec2
         self.enis = enis
@@ -105,162 +108,214 @@ class EniProvisioner(Service):
         self._identity = identity
         self._refresh_identity = refresh_identity
         self._log = OperationLog(context)
-        self.steps = Steps(context, ec2=ec2, enis=enis, operations=self._log)
-        self._odd = OddObjects(context.health, work="recovery")
-        self._failed: dict[str, IpamError | None] = {}  # by intent: why it is open still; those that were tried last come last
+        self._guard = ReleaseGuard(context, operations=self._log, look_for_other_daemon=look_for_other_daemon)
+        self.steps = OperationRunner(context, ec2=ec2, enis=enis, operations=self._log, guard=self._guard)
+        self._odd = FailureIsolation(context.health, work="recovery")
+        self._untracked: set[EniId] = set()
+        """ENIs that were created without the primary ENI's timeouts."""
+        self._failed: dict[str, IpamError | None] = {}
+        """By intent ID: the error of its last try, oldest try first."""
         self._limits = subnets.limits
         self._ramp = _Ramp(context.clock.monotonic())
         self.leaked_enis = LeakedEnis(context, ec2=ec2, book=enis.book, operations=self._log, delete=self._resume)
 
     def has_open_intents(self) -> bool:
-        """Whether an intent is open: its outcome at EC2 is not known."""
+        """Whether the outcome of any operation is not known."""
         return bool(self._log.all_open())
 
     def execute(self, action: Growth) -> None:
         """Grow by one action at EC2 and store the answer.
 
-        Raises: CloudError and below, also for what the plan may not ask for, and for an action that EC2 did and that changed nothing
-            (I18); what is not known to have failed stays an open intent, and is recovered later.
+        Raises: CloudError and its subclasses, also for an action that the plan must not request, and for one that EC2 confirmed
+        without
+            any effect (I18). If the outcome is not known, the intent stays open and is recovered later.
         """
         if not self._agenda.is_due(WITHOUT_EFFECT):
-            raise CloudError("EC2 did what it was asked to last, and no address more was recorded", details=WHAT_HELPS)
-        count = unit = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
+            raise CloudError("EC2 confirmed the last request, but no new address was recorded", details=WHAT_HELPS)
+        count = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
+        self._require_wanted(action, count)
+        usable_before, enis_before = self._usable_count(), len(self._datastore.enis())
+        with self._backing_off_open_intents():
+            is_done = self._create(action) if isinstance(action, CreateEni) else self._allocate(action)
+        self._ramp.asked_count += count
+        is_grown = self._usable_count() > usable_before
+        is_new_empty_eni = not count and len(self._datastore.enis()) > enis_before
+        if not is_done or is_grown or is_new_empty_eni:
+            self._agenda.clear(WITHOUT_EFFECT)
+            return
+        self._agenda.back_off(WITHOUT_EFFECT, EC2)
+        raise CloudError(f"EC2 confirmed the request, but no new address was recorded: {action}", details=WHAT_HELPS)
+
+    def _require_wanted(self, action: Growth, count: int) -> None:
+        """Check that the ramp requests no more than twice what is wanted, rounded up to whole prefixes or ENIs.
+
+        `count`: addresses of the action. Raises: CloudError.
+        """
+        unit = count
         if isinstance(action, Allocate):
             unit = ADDRESSES_PER_PREFIX if action.prefix_count else 1
         most = math.ceil(2 * self._ramp.wanted_count / max(unit, 1)) * unit
         if self._ramp.asked_count + count > most:
-            asked = f"{self._ramp.asked_count} were asked for already, and {self._ramp.wanted_count} were wanted"
-            raise CloudError(f"the plan asks for more than is wanted ({action}): {asked}", details=WHAT_HELPS)
-        before_count, eni_count = self._usable_count(), len(self._datastore.enis())
-        with self._noting_what_stays_open():
-            is_done = self._create(action) if isinstance(action, CreateEni) else self._allocate(action)
-        self._ramp.asked_count += count
-        is_of_use = self._usable_count() > before_count or (not count and len(self._datastore.enis()) > eni_count)
-        if not is_done or is_of_use:
-            self._agenda.clear(WITHOUT_EFFECT)
-            return
-        self._agenda.put_off(WITHOUT_EFFECT, EC2)
-        raise CloudError(f"EC2 did what it was asked to, and no address more is recorded: {action}", details=WHAT_HELPS)
+            reason = f"{self._ramp.asked_count} were asked for already, and {self._ramp.wanted_count} were wanted"
+            raise CloudError(f"the plan asks for more than is wanted ({action}): {reason}", details=WHAT_HELPS)
 
     def _usable_count(self) -> int:
-        """The figure that growth is for: addresses that are recorded, and that EC2 shows as far as is known."""
+        """Count the recorded addresses that are not lost. Growth must raise this number."""
         counts = self._datastore.counts()
         return counts.total - counts.lost
 
     def note_wanted(self, count: int) -> None:
-        """Take what the pool is short of now, for the bound of what a ramp asks for: it ends when nothing is wanted."""
-        # By ADDs, and by sandboxes whose address EC2 shows only now: a /28 may arrive full.
-        now_s, taken_count = self._clock.monotonic(), self._usable_count() - self._datastore.counts().free
+        """Record how many addresses the pool needs now, which bounds the requests of a ramp. The ramp ends when nothing is wanted."""
+        if self._untracked and not self._untracked & {eni.eni_id for eni in self._datastore.enis()}:
+            self._end_tracking()  # the ENIs without the primary ENI's timeouts are gone
+        now_s = self._clock.monotonic()
+        # Used by ADDs, and by sandboxes whose address EC2 shows only now: a new /28 may be in use already.
+        taken_count = self._usable_count() - self._datastore.counts().free
         if not count or now_s - self._ramp.began_s > RAMP_MAX_S:
             self._ramp = _Ramp(now_s, taken_count)
-        # Sandboxes whose address others took count no more: that takes nothing from what is short.
+        # max(): the taken count falls if an address in use is lost, which must not reduce the wanted count.
         self._ramp.wanted_count = max(self._ramp.wanted_count, count + max(taken_count - self._ramp.taken_count, 0))
 
     def release(self, action: Release) -> bool:
-        """Release what a plan names, unless somebody has come for it: an ADD that waits, or one that was faster.
+        """Release the addresses or the ENI of a plan, unless an ADD waits, or took an address after the plan.
 
-        Returns: whether EC2 was asked. Raises: CloudError; what may have happened stays an open intent, anything else is undone.
+        Returns: whether EC2 was called. Raises: CloudError; if the outcome is not known, the intent stays open, otherwise the
+        release is undone.
         """
-        if self._demand.waiting()[0]:
+        if self._demand.waiting()[0] or self._guard.why_frozen():
             return False
-        with self._noting_what_stays_open():
+        with self._backing_off_open_intents():
             try:
-                if isinstance(action, ReleaseAddresses):
-                    intent = self._log.open(Unassign(action.eni_id, frozenset(action.addresses), frozenset(action.prefixes)))
-                else:
-                    eni = self._datastore.eni(action.eni_id)
-                    if eni is None or eni.is_primary or not eni.created_by_us or eni.state is not EniState.ATTACHED:
-                        return False
-                    if self.enis.may_carry_unrecorded(eni):
-                        raise InvariantError(f"ENI {eni.eni_id} may carry a sandbox whose address EC2 does not show")
-                    leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
-                    intent = self._log.open(Delete(action.eni_id, Why.RELEASED), also=lambda uow: uow.put_eni(leaving))
-            except InvariantError as error:  # an ADD, or a comparison with EC2, was faster than the plan
-                log.info("nothing is released error=%s", log_text(error))
+                intent = self._open_release(action)
+            except InvariantError as error:  # an ADD or a comparison with EC2 changed the rows after the plan
+                log.info("release skipped error=%s", log_text(error))
+                return False
+            if intent is None:
                 return False
             try:
                 self.steps.run(intent, identity=None, is_first=True)
             except InterruptedByAddError as error:
-                log.info("an ADD goes first intent=%s error=%s", intent.intent_id, log_text(error))
+                log.info("yielding to a waiting ADD intent=%s error=%s", intent.intent_id, log_text(error))
+            except FrozenError as error:
+                log.info("release stopped intent=%s error=%s", intent.intent_id, log_text(error))
+                return False
         return True
 
-    def recover_due(self) -> list[IpamError]:
-        """Find out what EC2 did with open intents whose pause is over, and finish or undo it; a release waits while an ADD does.
+    def _open_release(self, action: Release) -> Intent | None:
+        """Open the intent of a release. Returns: None if the ENI must not be released. Raises: InvariantError if a sandbox uses it."""
+        if isinstance(action, ReleaseAddresses):
+            return self._log.open(Unassign(action.eni_id, frozenset(action.addresses), frozenset(action.prefixes)))
+        eni = self._datastore.eni(action.eni_id)
+        if eni is None or eni.is_primary or not eni.created_by_us or eni.state is not EniState.ATTACHED:
+            return None
+        if self.enis.may_carry_unrecorded(eni):
+            raise InvariantError(f"ENI {eni.eni_id} may have the address of a sandbox that EC2 does not show")
+        leaving = replace(eni, state=EniState.DETACHING, host_ready=False)
+        return self._log.open(Delete(action.eni_id, DeleteReason.RELEASED), also=lambda uow: uow.put_eni(leaving))
 
-        Returns: why others stay open.
+    def recover_due(self) -> list[IpamError]:
+        """Find out the outcome of open intents whose pause is over, and finish or undo them. Releases wait while an ADD waits.
+
+        Returns: the errors because of which intents stay open.
         """
         self._log.close_old()
-        problems = []
+        problems: list[IpamError] = []
         turns = {intent_id: turn for turn, intent_id in enumerate(self._failed)}
-        for intent in sorted(self._log.all_open(), key=lambda one: turns.get(one.intent_id, -1)):
+        for intent in sorted(self._log.all_open(), key=lambda intent: turns.get(intent.intent_id, -1)):
             if not self._is_due(intent):
                 continue
-            was_denied, failure = is_denied(self._failed.get(intent.intent_id), intent), None
-            try:
-                self._resume(intent)
-            except InterruptedByAddError as error:
-                log.info("an ADD goes first intent=%s error=%s", intent.intent_id, log_text(error))
-            except IpamError as error:
-                failure = error
-                if not isinstance(error, ThrottledError):
-                    log.warning("an intent waits kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error))
-                problems.append(error)
-            except Exception as error:  # noqa: BLE001  # top of the work on one intent, as another release may have left it
-                self._odd.report(_name(intent), error)
-            if any(one.intent_id == intent.intent_id for one in self._log.all_open()):
-                self._put_off(intent, failure)
+            was_denied = is_denied(self._failed.get(intent.intent_id), intent)
+            failure = self._try_resume(intent)
+            if failure is not None and not isinstance(failure, FrozenError):
+                problems.append(failure)
+            if any(still_open.intent_id == intent.intent_id for still_open in self._log.all_open()):
+                self._back_off(intent, failure)
             elif was_denied:
-                self._limits.clear(RELEASE_DENIED)  # the others are tried at once
+                self._limits.clear(RELEASE_DENIED)  # IAM allows it again: the others are tried at once
         return problems
+
+    def _try_resume(self, intent: Intent) -> IpamError | None:
+        """Resume one open intent. Returns: the error of EC2 or of a freeze that stopped it, or None."""
+        try:
+            self._resume(intent)
+        except InterruptedByAddError as error:
+            log.info("yielding to a waiting ADD intent=%s error=%s", intent.intent_id, log_text(error))
+        except FrozenError as error:  # no refusal of EC2
+            log.info("operation stopped kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error))
+            return error
+        except IpamError as error:
+            if not isinstance(error, ThrottledError):
+                log.warning(
+                    "operation pending, will retry kind=%s intent=%s error=%s", intent.kind, intent.intent_id, log_text(error)
+                )
+            return error
+        except Exception as error:  # noqa: BLE001  # top of the work on one intent, which another release may have written
+            self._odd.report(_name(intent), error)
+        return None
+
+    def failures(self) -> dict[str, IpamError]:
+        """Return the last errors of open intents, by ID, without those that a freeze stopped."""
+        open_ids = {intent.intent_id for intent in self._log.all_open()}
+        failures = {}
+        for intent_id, error in self._failed.items():
+            if error is not None and intent_id in open_ids and not isinstance(error, FrozenError):
+                failures[intent_id] = error
+        return failures
 
     def has_due_intents(self) -> bool:
         """Whether an open intent may be tried now."""
         return self._log.close_old_in_s() == 0 or any(map(self._is_due, self._log.all_open()))
 
     def next_retry_s(self) -> float | None:
-        """Seconds until an open intent is tried again or ends, or a place may be asked for again; None without any.
+        """Seconds until an open intent is tried again or ends, or a refused place may be tried again; None without any.
 
-        What is due and was left for later waits for no time, but for the ADDs that go first.
+        An intent that is due already does not count, because it waits until no ADD waits.
         """
-        opened = self._log.all_open()
-        open_ids = {intent.intent_id for intent in opened}
+        intents = self._log.all_open()
+        open_ids = {intent.intent_id for intent in intents}
         self._failed = {intent_id: error for intent_id, error in self._failed.items() if intent_id in open_ids}
-        self._agenda.keep_only(PAUSE, open_ids)
-        return soonest_s([*filter(None, map(self._left_s, opened)), self._log.close_old_in_s(), self._agenda.next_s(PLACE)])
+        self._agenda.retain(PAUSE, open_ids)
+        self._guard.retain(open_ids)
+        return soonest_s([*filter(None, map(self._left_s, intents)), self._log.close_old_in_s(), self._agenda.next_s(PLACE)])
 
-    def with_pending(self, known: GrowthState) -> GrowthState:
-        """Add what EC2 may have done, for the planner: ENIs and slots that may be taken, with the addresses that may come, and slots
-        that it has filled otherwise. An intent that is malformed counts for nothing, and its recovery says why."""
+    def with_pending(self, state: GrowthState) -> GrowthState:
+        """Add the possible effects of open operations for the planner: ENIs and slots that may be in use, and addresses that may come;
+        also slots with addresses that are recorded elsewhere. A malformed intent is left out, and its recovery reports it."""
         enis: list[PendingEni] = []
-        slots = Counter(self.enis.book.filled())
+        slots = Counter(self.enis.book.enis_with_conflicting_slots())
         address_count = 0
-        opened = self._log.all_open()
-        self._odd.keep_only(map(_name, opened))
-        for intent in opened:
+        intents = self._log.all_open()
+        self._odd.retain(map(_name, intents))
+        for intent in intents:
             try:
                 operation = intent.operation
             except ValueError:
                 continue
             creation = operation.creation if isinstance(operation, Delete) else operation
             if isinstance(creation, Create) and self._datastore.eni(intent.eni_id) is None:
-                enis.append(PendingEni(creation.device_index, creation.supply_count if operation is creation else 0))
+                supply_count = creation.supply_count if operation is creation else 0
+                enis.append(PendingEni(creation.device_index, supply_count))
             elif isinstance(operation, Assign):
                 slots[operation.eni_id] += operation.count
                 address_count += operation.supply_count
-        errors = [error for error in self._failed.values() if error is not None]
-        why = f"EC2 is asked what became of the last call, which failed: {log_text(errors[-1])}" if errors else ""
-        kind = blocked_by(errors[-1]) if errors else Blocked.GROWING
-        known = replace(known, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count)
-        return replace(known, pending=why, pending_kind=kind)
+        state = replace(state, pending_enis=tuple(enis), pending_slots=slots, pending_address_count=address_count)
+        errors = list(self.failures().values())
+        if not errors:
+            return replace(state, pending="", pending_kind=Blocked.GROWING)
+        reasons = list(dict.fromkeys(map(log_text, reversed(errors))))
+        pending = f"EC2 is asked what became of the last call, which failed: {first_of(reasons, NAMED_MAX)}"
+        return replace(state, pending=pending, pending_kind=blocked_by(errors[-1]))
 
     def _resume(self, intent: Intent) -> None:
         self._set_up(self.steps.run(intent, identity=self._identity()))
 
-    def _put_off(self, intent: Intent, error: IpamError | None) -> None:
-        """It stays open after a try: it is tried again after a pause."""
+    def _back_off(self, intent: Intent, error: IpamError | None) -> None:
+        """Back off from an intent that stays open after a try."""
         self._failed.pop(intent.intent_id, None)
         self._failed[intent.intent_id] = error
-        self._agenda.put_off((PAUSE, intent.intent_id), EC2)
+        self._agenda.back_off((PAUSE, intent.intent_id), EC2)
+        if isinstance(error, FrozenError) and error.again_s:
+            self._agenda.put((PAUSE, intent.intent_id), in_s=error.again_s)
         if error is not None and is_denied(error, intent):
             self._limits.learn_release(error)
 
@@ -269,22 +324,22 @@ class EniProvisioner(Service):
         return not is_for_later and not self._left_s(intent)
 
     def _left_s(self, intent: Intent) -> float:
-        """Seconds left of its pause."""
+        """Seconds left of an intent's pause."""
         is_tried = intent.intent_id in self._failed
         if is_denied(self._failed.get(intent.intent_id), intent) or (intent.is_release and not is_tried):
             return self._agenda.left_s(("limit", *RELEASE_DENIED))
         return self._agenda.left_s((PAUSE, intent.intent_id))
 
     @contextmanager
-    def _noting_what_stays_open(self) -> Iterator[None]:
-        """What fails and leaves its intent open is continued after a pause."""
-        known = {intent.intent_id for intent in self._log.all_open()}
+    def _backing_off_open_intents(self) -> Iterator[None]:
+        """If the block fails, back off from the intents that it opened and that stay open."""
+        open_before = {intent.intent_id for intent in self._log.all_open()}
         try:
             yield
         except IpamError as error:
             for intent in self._log.all_open():
-                if intent.intent_id not in known:
-                    self._put_off(intent, error)
+                if intent.intent_id not in open_before:
+                    self._back_off(intent, error)
             raise
 
     def _set_up(self, work: Work) -> None:
@@ -293,26 +348,27 @@ class EniProvisioner(Service):
             self._failpoint("growth.host-ready")
 
     def _create(self, action: CreateEni) -> bool:
-        """Make an ENI in the roomiest subnet; one that EC2 refuses for want of room is followed by the next at once.
+        """Create an ENI in the subnet with most room, and at once in the next one if EC2 refuses because a subnet is full.
 
-        Returns: False if others' ENIs were found instead.
+        Returns: False if foreign ENIs were adopted instead.
         """
         identity = self._refresh_identity()
         for target, fitted in self.subnets.choose(action, identity):
             try:
                 work = self._create_in(target, fitted, identity)
             except SubnetExhaustedError as error:
-                self.subnets.refused(target.subnet_id, fitted, error)
+                self.subnets.record_refusal(target.subnet_id, fitted, error)
             else:
-                self.subnets.took(target.subnet_id, fitted)
+                self.subnets.record_creation(target.subnet_id, fitted)
                 self._set_up(work)
                 return work.eni is not None
         return False
 
     def _create_in(self, target: EniTarget, action: CreateEni, identity: InstanceIdentity) -> Work:
-        """With the primary ENI's timeouts of connection tracking; if EC2 may have refused it because of them, once without.
+        """Create an ENI in one subnet, with the primary ENI's timeouts of connection tracking. If EC2 may have refused the creation
+        because of these, try once without them.
 
-        The intent holds its subnet: a replay asks for the same.
+        The intent has the subnet, so that a repeated call names the same one.
         """
         token = new_token()
         operation = Create(
@@ -322,31 +378,31 @@ class EniProvisioner(Service):
             prefix_count=action.prefix_count,
             tags=self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token),
             security_group_ids=target.security_group_ids,
-            connection_tracking=self.enis.book.of(identity.primary_eni_id).connection_tracking,
+            connection_tracking=self.enis.book.facts_of(identity.primary_eni_id).connection_tracking,
             moves_left=min(action.other_place_count, MOVES_MAX),
         )
         try:
             work = self.steps.run(self._log.open(operation, token=token), identity=identity, is_first=True)
         except CloudError as error:
-            # An older EC2 does not know a parameter, a policy may deny it.
-            is_of_parameter = type(error) is CloudError and error.code.startswith(
-                ("InvalidParameter", "UnknownParameter", "Unsupported")
-            )
-            may_be = (is_of_parameter or isinstance(error, CloudDeniedError)) and not error.may_have_happened
-            if not operation.connection_tracking or not may_be:
+            if not operation.connection_tracking or not _may_be_refused_parameter(error):
                 raise
             token = new_token()
             tags = self._tags().of_new_eni(identity, created_at=self._clock.now(), token=token)
             without = replace(operation, tags=tags, connection_tracking=())
             work = self.steps.run(self._log.open(without, token=token), identity=identity, is_first=True)
-            sentence = f"connection tracking: new ENIs have EC2's timeouts, not the primary ENI's: {log_text(error)}"
-            self._health.report(TRACKING, sentence, error=error)
+            self._health.report(TRACKING, problem(ConditionCode.TRACKING_REFUSED, cause=log_text(error)), error=error)
+            self._untracked.add(work.intent.eni_id if work.eni is None else work.eni.eni_id)
         else:
-            self._health.report(TRACKING, "")
+            self._end_tracking()
         return work
 
+    def _end_tracking(self) -> None:
+        self._untracked.clear()
+        self._health.report(TRACKING, None)
+
     def _allocate(self, action: Allocate) -> bool:
-        """Returns: False if somebody else filled or detached the ENI: the pool plans again with the new state."""
+        """Allocate addresses or prefixes on an ENI. Returns: False if others filled or detached the ENI; then the pool must plan
+        again."""
         operation = Assign(action.eni_id, action.prefix_count or action.address_count, action.prefix_count > 0)
         try:
             work = self.steps.run(self._log.open(operation), identity=self._identity(), is_first=True)
@@ -354,7 +410,8 @@ class EniProvisioner(Service):
             if self.steps.adopt_changes(self._node()):
                 return False
             raise
-        if (eni := self._datastore.eni(action.eni_id)) is not None:
+        eni = self._datastore.eni(action.eni_id)
+        if eni is not None:
             self.subnets.allocated(eni.subnet_id, operation.supply_count)
         if work.conflicts:
             self.steps.adopt_changes(self._node())
@@ -363,8 +420,15 @@ class EniProvisioner(Service):
     def _node(self) -> InstanceIdentity:
         identity = self._identity()
         if identity is None:
-            raise CloudError("this node is not known yet", details="instance metadata has not answered; it is asked again")
+            raise CloudError("this node is not known yet", details="instance metadata has not answered; it is read again")
         return identity
+
+
+def _may_be_refused_parameter(error: CloudError) -> bool:
+    """Whether EC2 may have refused a creation because of a parameter that it does not know, or that a policy denies."""
+    is_of_parameter = type(error) is CloudError and error.code.startswith(("InvalidParameter", "UnknownParameter", "Unsupported"))
+    is_denied_call = isinstance(error, CloudDeniedError) and not is_about_keys(error)
+    return (is_of_parameter or is_denied_call) and not error.may_have_happened
 
 
 def _name(intent: Intent) -> str:

@@ -1,13 +1,13 @@
-"""Host routing of this node's ENIs: only an ENI whose routing is in place gives addresses (I7).
+"""Set up the host routing of this node's ENIs. Only addresses of an ENI whose routing is in place are assigned (I7).
 
-An ENI is frozen while its link is gone, and until the link is back and somebody else shows the ENI (`links.py`). A frozen ENI keeps
-its sandboxes and gives no address, and its routing is not set up again until it is thawed. After a restart the ENI is set up only if
-its link is there.
+An ENI is frozen while its link is gone, and until the link is back and EC2 or metadata shows the ENI (`links.py`). A frozen ENI keeps
+its sandboxes, its addresses are not assigned, and its routing is not set up until it is thawed. After a restart the ENI is set up only
+if its link is present.
 
-A set-up that fails is tried again, and an ADD that waits hears why. The addresses of such an ENI are there, and come as soon as the
-host lets them: another ENI for the same ADDs would only be one more that cannot be used. If one ENI alone fails for long, it may be
-the ENI's fault, and one other takes its place; if several fail, it is the node's, and no ENI more will help. An ENI that was in use
-and was unplugged is nobody's fault: it is replaced, however many are.
+A set-up that fails is retried, and a waiting ADD gets the reason in its error. The ENI's addresses count as supply, because they
+can be assigned as soon as the routing is in place, and another ENI would probably fail too. If only one ENI fails for long, the
+fault may be the ENI's, and one other ENI is created in its place. If several fail, the fault is the node's, and no further ENI
+helps. An ENI that was in use and was unplugged is always replaced.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from dataclasses import replace
 from ipamd.core.agenda import NODE, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import FROZEN, EniBook, EniFacts, MissingLink
+from ipamd.model.blocked import Blocked
+from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import IpamError, WiringError, log_text
 from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.growth_state import GrowthRefusal, growth_refusal
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.pool import Blocked, Refusal
-from ipamd.ports import HostNetwork
+from ipamd.ports.kernel import HostNetwork
 
 STUCK_AFTER_S = 60.0
-"""From then on the addresses of one ENI without host routing are no supply. Ours: twice the interval at which host routing is compared
-(ipamd/host/network.py)."""
+"""Time after which the addresses of one ENI without host routing no longer count as supply. Ours: twice the interval at which host
+routing is compared (ipamd/host/network.py)."""
 
 ROUTING = "host routing"
-"""Key in the agenda of an ENI whose set-up failed."""
+"""Agenda key, with an ENI whose set-up failed."""
 
 log = logging.getLogger(__name__)
 
 
 class EniRouting(Service):
-    """Sets up, tries again, freezes and tears down. Safe from any thread: the state is in the datastore and in the book; the part from
-    `retry_due` on is for the pool's thread."""
+    """Sets up, freezes and tears down the routing of ENIs. Safe from any thread, because the state is in the datastore and the book.
+    The methods from `retry_due` on are for the pool's thread."""
 
     def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, book: EniBook) -> None:
         super().__init__(context)
@@ -46,35 +48,44 @@ class EniRouting(Service):
         self._book = book
 
     def await_link(self, mac: MacAddress) -> None:
-        """Wait, bounded, for the link of an ENI that is being attached: the kernel shows it before EC2, so EC2 is asked once."""
+        """Wait, within a bound, for the link of an ENI that is being attached. It appears before EC2 shows the attachment."""
         try:
             self._hostnet.await_link(mac)
         except IpamError as error:
-            log.info("the link has not appeared, EC2 is asked instead error=%s", log_text(error))
+            log.info("link did not appear error=%s", log_text(error))
 
     def links(self) -> frozenset[MacAddress] | None:
-        """MAC addresses of the links present now; None if the kernel did not tell."""
+        """Return the MAC addresses of the links that are present now; None if the kernel did not answer."""
         try:
             return self._hostnet.links()
         except IpamError as error:
-            log.info("the links are not known error=%s", log_text(error))
+            log.info("reading links failed error=%s", log_text(error))
             return None
 
     def set_up_all(self) -> list[str]:
-        """Set up host routing of every attached ENI; only then are its addresses assignable (I7).
+        """Set up host routing of every attached ENI, which makes its addresses assignable (I7).
 
-        Returns: one sentence per ENI that could not be set up; the others are set up all the same.
+        Returns: one sentence per ENI that could not be set up. The others are set up.
         """
         frozen = self.frozen()
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and eni.eni_id not in frozen]
-        return [f"{eni.eni_id}: {problem}" for eni in enis if (problem := self.set_up(eni))]
+        problems = []
+        for eni in enis:
+            problem = self.set_up(eni)
+            if problem:
+                problems.append(f"{eni.eni_id}: {problem}")
+        return problems
 
     def set_up(self, eni: Eni, *, is_counted: bool = True) -> str:
-        """Set up host routing of one ENI; one that is frozen is not. A failure is recorded, and tried again: its addresses stay
-        unassignable. `is_counted`: a failure makes the next try of the pool wait; not one of a pass that comes by itself.
-        Returns: what failed, "" if nothing did."""
+        """Set up host routing of one ENI, unless it is frozen. After a failure its addresses stay unassignable, and the set-up is
+        retried.
+
+        `is_counted`: a failure delays the pool's next try. False for a pass that is repeated anyway.
+        Returns: the error, "" if there was none.
+        """
         try:
-            if reason := self._book.of(eni.eni_id).frozen:
+            reason = self._book.facts_of(eni.eni_id).frozen
+            if reason:
                 raise WiringError(f"ENI {eni.eni_id} is frozen: {reason}", details="it is set up when that is over")
             if not eni.is_primary:
                 try:
@@ -87,10 +98,10 @@ class EniRouting(Service):
             self._health.resolve(f"host routing of {eni.eni_id}")
         except IpamError as error:
             problem = log_text(error)
-            log.warning("host routing is not in place eni=%s error=%s", eni.eni_id, problem)
+            log.warning("host routing setup failed eni=%s error=%s", eni.eni_id, problem)
             if is_counted:
                 self._health.record_error(f"host routing of {eni.eni_id}", error)
-                self._agenda.put_off((ROUTING, eni.eni_id), NODE)
+                self._agenda.back_off((ROUTING, eni.eni_id), NODE)
             self._book.observe(eni.eni_id, unready_why=problem)
             return problem
         return ""
@@ -98,49 +109,51 @@ class EniRouting(Service):
     def claim(
         self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress], answered: Collection[IpNetwork] = ()
     ) -> None:
-        """Let no rule of a prefix send new addresses of an ENI by another one's table (I7); rules of prefixes that nobody has any more
-        go too. `wired`: addresses of sandboxes, recorded or not. `answered`: whose free addresses are answered for from now on.
+        """Remove the rules of prefixes that would route new addresses of an ENI by another ENI's table (I7), and the rules of prefixes
+        that are no longer used.
+
+        `wired`: addresses of sandboxes, recorded or not. `answered`: prefixes whose free addresses the node rejects from now on.
         Raises: WiringError, KernelDumpError.
         """
         if answered:
-            self._hostnet.answer_for(answered)
-        known = {row.prefix for row in self._datastore.addresses()}
+            self._hostnet.reject_free_addresses(answered)
+        recorded_prefixes = {row.prefix for row in self._datastore.addresses()}
 
         def is_needless(prefix: IpNetwork, table: int) -> bool:
-            if any(one in prefix for one in fresh):
+            if any(address in prefix for address in fresh):
                 return table != eni.route_table
-            if prefix in known or any(one in prefix for one in wired):
+            if prefix in recorded_prefixes or any(address in prefix for address in wired):
                 return False
-            return any(prefix.network_address in each.subnet_cidr for each in self._datastore.enis())
+            return any(prefix.network_address in recorded.subnet_cidr for recorded in self._datastore.enis())
 
         self._hostnet.remove_prefix_rules(is_needless)
 
     def set_up_again(self, eni_id: EniId) -> None:
-        """Set up an ENI that is there again. A refusal is recorded, and the host network reconciler tries again."""
+        """Set up an ENI that is back. After a failure the host network reconciler retries."""
         eni = self._datastore.eni(eni_id)
-        if eni is not None and eni.is_in_pool and not self._book.of(eni_id).frozen:
+        if eni is not None and eni.is_in_pool and not self._book.facts_of(eni_id).frozen:
             self.set_up(eni)
 
     def freeze(self, eni_id: EniId, *, was_there: bool = False) -> None:
-        """Give no address of this ENI from now on: its link is gone. Its sandboxes stay as they are. Idempotent; an unknown ENI is
-        fine. `was_there`: see `MissingLink`."""
+        """Stop assigning addresses of an ENI, because its link is gone. Its sandboxes keep their addresses. Idempotent; an unknown ENI
+        is fine. `was_there`: see `MissingLink`."""
         self._book.observe(eni_id, link=MissingLink(was_there))
-        self._health.report(f"frozen {eni_id}", f"ENI {eni_id} gives no address: {FROZEN}")
+        self._health.report(f"frozen {eni_id}", problem(ConditionCode.ENI_FROZEN, eni=eni_id, cause=FROZEN))
         if self._mark(eni_id, host_ready=False):
             self._book.observe(eni_id, is_unplugged=True)
             self._demand.trigger()
 
     def thaw(self, eni_id: EniId) -> None:
-        """What froze it is over: its routing may be set up again."""
+        """End the freeze of an ENI: its routing may be set up again."""
         self._book.observe(eni_id, link=None, is_unplugged=False)
-        self._health.report(f"frozen {eni_id}", "")
+        self._health.report(f"frozen {eni_id}", None)
 
     def frozen(self) -> Mapping[EniId, str]:
-        """The frozen ENIs, with the reason of each: they give no address, and nothing is asked for on them."""
+        """Return the frozen ENIs, each with the reason. Their addresses are not assigned, and none are allocated on them."""
         return {eni_id: facts.frozen for eni_id, facts in self._book.all().items() if facts.frozen}
 
     def tear_down(self, eni: Eni) -> None:
-        """Remove the routing of an ENI that is gone for good; what other recorded ENIs need stays."""
+        """Remove the routing of an ENI that is gone for good, except for what other recorded ENIs need."""
         self.thaw(eni.eni_id)
         if not eni.managed or eni.is_primary:
             return  # nothing was set up for it
@@ -148,47 +161,48 @@ class EniRouting(Service):
         try:
             self._hostnet.teardown_eni(eni, keep=keep)
         except IpamError as error:
-            log.warning("routing of an absent ENI stays behind eni=%s error=%s", eni.eni_id, log_text(error))
+            log.warning("removing the routing of a detached ENI failed eni=%s error=%s", eni.eni_id, log_text(error))
 
     def retry_due(self) -> None:
-        """Set up again what is due; for waiting ADDs."""
+        """Set up the ENIs whose next try is due, for waiting ADDs."""
         for eni in self._unready():
             if self._agenda.is_due((ROUTING, eni.eni_id)):
                 self.set_up(eni)
 
-    def refusal(self) -> Refusal | None:
-        """Why addresses that are there cannot be given; None if every ENI is set up."""
+    def refusal(self) -> GrowthRefusal | None:
+        """Return why existing addresses cannot be assigned; None if every ENI is set up."""
         enis = [eni.eni_id for eni in self._unready()]
         if not enis:
             return None
-        reasons = "; ".join(f"{eni_id}: {self._book.of(eni_id).unready_why or 'not set up yet'}" for eni_id in enis)
-        return Refusal(
+        reasons = "; ".join(f"{eni_id}: {self._book.facts_of(eni_id).unready_why or 'not set up yet'}" for eni_id in enis)
+        return growth_refusal(
             f"host routing of an ENI is not in place: {reasons}",
-            "see `ip link`, `ip rule` and the daemon's log on this node; it is tried again by itself",
+            "see `ip link`, `ip rule` and the daemon's log on this node; the set-up is retried",
             self.next_retry_s(),
             kind=Blocked.HOST_ROUTING,
         )
 
     def has_stuck_eni(self) -> bool:
-        """Whether one ENI, and it alone, has not been set up for long. Those that were unplugged do not count."""
-        facts = [one for eni in self._unready() if not (one := self._book.of(eni.eni_id)).is_unplugged]
-        return [self._is_stuck(one) for one in facts] == [True]
+        """Whether exactly one ENI is not set up, and has not been for long. ENIs that were unplugged do not count."""
+        all_facts = [self._book.facts_of(eni.eni_id) for eni in self._unready()]
+        counted_facts = [facts for facts in all_facts if not facts.is_unplugged]
+        return len(counted_facts) == 1 and self._is_stuck(counted_facts[0])
 
     def unplugged(self) -> frozenset[EniId]:
-        """ENIs that were in use and have been without their link for long: their addresses are no supply."""
-        facts = {eni.eni_id: self._book.of(eni.eni_id) for eni in self._unready()}
-        return frozenset(eni_id for eni_id, one in facts.items() if one.is_unplugged and self._is_stuck(one))
+        """Return the ENIs that were in use and have been without their link for long. Their addresses do not count as supply."""
+        facts_of = {eni.eni_id: self._book.facts_of(eni.eni_id) for eni in self._unready()}
+        return frozenset(eni_id for eni_id, facts in facts_of.items() if facts.is_unplugged and self._is_stuck(facts))
 
     def next_retry_s(self) -> float | None:
         """Seconds until a set-up is due again; None if all are done."""
         return soonest_s(self._agenda.left_s((ROUTING, eni.eni_id)) for eni in self._unready())
 
     def _unready(self) -> list[Eni]:
-        """The ENIs that are in the pool and not set up, each with the time since when in the book."""
+        """Return the ENIs that are in the pool and not set up, and note in the book since when."""
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and not eni.host_ready]
-        self._agenda.keep_only(ROUTING, {eni.eni_id for eni in enis})
+        self._agenda.retain(ROUTING, {eni.eni_id for eni in enis})
         for eni in enis:
-            if self._book.of(eni.eni_id).unready_since is None:
+            if self._book.facts_of(eni.eni_id).unready_since is None:
                 self._book.observe(eni.eni_id, unready_since=self._clock.monotonic())
         return enis
 
@@ -196,15 +210,15 @@ class EniRouting(Service):
         return facts.unready_since is not None and self._clock.monotonic() - facts.unready_since >= STUCK_AFTER_S
 
     def _mark(self, eni_id: EniId, *, host_ready: bool) -> bool:
-        """Change `host_ready` of the recorded ENI; do nothing if it was forgotten while its routing was set up."""
-        known = self._datastore.eni(eni_id)
-        if known is None or (host_ready and known.host_ready):
+        """Change `host_ready` of a recorded ENI, unless the ENI was removed meanwhile. Returns: whether it changed."""
+        eni = self._datastore.eni(eni_id)
+        if eni is None or (host_ready and eni.host_ready):
             return False  # "not ready" is always written: another thread may be about to commit "ready"
         with self._datastore.transaction() as uow:
-            known = self._datastore.eni(eni_id)  # units of work are serialised: nobody changes it before ours ends
-            if known is None or (host_ready and (self._book.of(eni_id).frozen or known.state is not EniState.ATTACHED)):
+            eni = self._datastore.eni(eni_id)  # read again: nobody else changes it before this transaction ends
+            if eni is None or (host_ready and (self._book.facts_of(eni_id).frozen or eni.state is not EniState.ATTACHED)):
                 return False
-            uow.put_eni(replace(known, host_ready=host_ready))
+            uow.put_eni(replace(eni, host_ready=host_ready))
         if host_ready:
             self._book.observe(eni_id, unready_since=None, unready_why="")
-        return known.host_ready != host_ready
+        return eni.host_ready != host_ready

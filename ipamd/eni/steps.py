@@ -1,23 +1,28 @@
-"""Walk the table of operations (`operations.py`): make ENIs, allocate, release and delete, in steps that may be repeated.
+"""Run operations by the table of states (`operations.py`): create ENIs, allocate, release and delete, in steps that may be repeated.
 
-If the outcome of a creation is not known, it is repeated with its token; if EC2 refuses the repetition, the ENI is searched for by the
-tag that carries the token (docs/adr/0018-a-creation-is-searched-for.md). What is released nobody can have from before the call; it
-is asked for again until EC2 confirms it, because nobody can know whether a lost answer was a yes. Guards I2, I9, I11.
+If the outcome of a creation is not known, the call is repeated with its token. If EC2 refuses the repetition, the ENI is searched for
+by the tag with the token (docs/adr/0018-a-creation-is-searched-for.md). An address that is to be released is withheld from sandboxes
+before the call. The release is repeated until EC2 confirms it, because a lost answer may have been a success. Guards I2, I9, I11.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from ipamd.core.context import Service, ServiceContext
-from ipamd.core.health import Health
+from ipamd.eni.differences import CloudDifference
 from ipamd.eni.enis import EniService
-from ipamd.eni.operations import GONE_AFTER_S, OperationLog, Row, State, Then, rows_of, state_of
+from ipamd.eni.operations import GONE_AFTER_S, Call, OnFailure, OperationLog, State, StateRule, rows_of, state_of
+from ipamd.eni.release_guard import FrozenError, ReleaseGuard
 from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import DescribedEni, EniRequest, InstanceIdentity, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S
-from ipamd.model.eni import Eni, EniState, description
+from ipamd.model.conditions import ConditionCode, problem
+from ipamd.model.eni import Eni, EniState, operator_exclusion
+from ipamd.model.eni_tags import description
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -31,49 +36,58 @@ from ipamd.model.errors import (
 )
 from ipamd.model.family import IpAddress, IpNetwork
 from ipamd.model.ids import EniId
-from ipamd.model.intent import DETACHED, Assign, Create, Delete, Intent, Operation, Unassign, Why
+from ipamd.model.intent import DETACHED, Assign, Create, Delete, DeleteReason, Intent, Operation, Unassign
 from ipamd.model.record import dataclass, field, replace
-from ipamd.ports import Ec2, UnitOfWork
+from ipamd.ports.cloud import Ec2
+from ipamd.ports.datastore import UnitOfWork
 
-GIVING_BACK = "giving back"
-"""Condition: EC2 refuses to take back what is in excess."""
+RELEASE_REFUSED = "release"
+"""Condition: EC2 refuses to release surplus ENIs or addresses."""
+
+ENIS, ADDRESSES = "ENIs", "addresses"
+"""Parts of that condition: EC2 may refuse one kind of call and not the other."""
 
 MOVES_MAX = 3
-"""Then, or when no place is left, an ENI whose device index is taken is deleted and the pool plans anew, with the places that EC2
-refused. Ours: an EC2 that refuses every place (an error of its own did so on types with several network cards, cilium issue 42512) is
-not asked for each of them."""
+"""How often an ENI whose device index is taken is moved to another one. After that, or when no place is left, the ENI is deleted
+and the pool plans again, knowing the places that EC2 refused. Ours: if EC2 refuses every place (a fault did so on types with
+several network cards, cilium issue 42512), not all of them are tried."""
 
 UNANSWERED_MAX_S = 900.0
-"""Age of an intent from which an ENI whose attachment EC2 does not answer for is given up and deleted; before, it is asked about
-again, because it may well be attached. Ours: longer than a disturbance of EC2 usually lasts."""
+"""Delete an ENI if EC2 has not confirmed its attachment after this long. Before, EC2 is asked again, because the ENI may be attached.
+Ours: longer than a disturbance of EC2 usually lasts."""
 
 DETACHING_S = 3.0
-"""A Delete is not sent sooner after a Detach: it would be refused, and costs a token of the account all the same. Ours: detaches take
-2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
+"""Least time between a Detach and the Delete. An earlier Delete is refused, and still costs a token of the account. Ours: detaches
+take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
 
-UNSEEN = "ENI not shown"
-"""In the agenda, with an intent's ID: EC2 did not show what it made; it counts when EC2 does not show it after the pause either."""
+NOT_VISIBLE = "ENI not shown"
+"""Agenda key, with an intent's ID: EC2 did not show the ENI that it created. It counts as absent if EC2 does not show it after the
+pause either."""
 
 OUTCOMES = {
-    Why.UNATTACHED: "not attached: deleted",
-    Why.USELESS: "nobody could be given what is on it: deleted",
-    Why.LEAKED: "leaked: deleted",
+    DeleteReason.UNATTACHED: "not attached: deleted",
+    DeleteReason.USELESS: "none of its addresses could be assigned: deleted",
+    DeleteReason.LEAKED: "leaked: deleted",
 }
 
 log = logging.getLogger(__name__)
 
 
 class InterruptedByAddError(CloudError):
-    """An ADD waits: what is left to ask of EC2 is asked later."""
+    """An ADD waits, so the remaining calls to EC2 are made later."""
 
 
 class UselessEniError(CloudError):
-    """Nobody can be given what is on an ENI that was made: it is deleted."""
+    """No address of a new ENI can be assigned, so the ENI is deleted."""
 
 
 @dataclass(slots=True)
 class Work:
-    """One operation on its way. `eni`: what came of it. `found`: what the last call learnt, until it is recorded."""
+    """One running operation.
+
+    `described`: the ENI as EC2 showed it last. `eni`: the ENI that was created and recorded. `outcome`: the text with which the intent
+    is closed. `addresses`, `prefixes`: allocated, or to be released. `conflicts`: allocated addresses that contradict a row.
+    """
 
     intent: Intent
     operation: Operation
@@ -84,17 +98,17 @@ class Work:
     outcome: str = ""
     addresses: frozenset[IpAddress] = frozenset()
     prefixes: frozenset[IpNetwork] = frozenset()
-    conflicts: list[str] = field(default_factory=list)
+    conflicts: list[CloudDifference] = field(default_factory=list)
 
     @property
     def create(self) -> Create:
-        """The creation that it is."""
+        """The operation, which must be a creation."""
         assert isinstance(self.operation, Create)
         return self.operation
 
     @property
     def delete(self) -> Delete:
-        """The deletion that it is."""
+        """The operation, which must be a deletion."""
         assert isinstance(self.operation, Delete)
         return self.operation
 
@@ -108,29 +122,60 @@ class Work:
     def node(self) -> InstanceIdentity:
         """This node. Raises: CloudError while it is not known."""
         if self.identity is None:
-            raise CloudError("this node is not known yet", details="instance metadata has not answered; it is asked again")
+            raise CloudError("this node is not known yet", details="instance metadata has not answered; it is read again")
         return self.identity
 
 
-class Steps(Service):
-    """The engine. Used by one thread, the pool maintainer's. `counts`: what was released since the start, by kind."""
+class OperationRunner(Service):
+    """Runs operations. Used by one thread, the pool maintainer's. `counts`: released objects since the start, by kind."""
 
-    def __init__(self, context: ServiceContext, *, ec2: Ec2, enis: EniService, operations: OperationLog) -> None:
+    def __init__(
+        self, context: ServiceContext, *, ec2: Ec2, enis: EniService, operations: OperationLog, guard: ReleaseGuard
+    ) -> None:
         super().__init__(context)
+        self._guard = guard
         self._ec2 = ec2
         self._enis = enis
         self._log = operations
+        self._refused = {part: context.health.claim(RELEASE_REFUSED, part=part) for part in (ENIS, ADDRESSES)}
         self.counts: Counter[str] = Counter()
-        self._throttled: dict[str, DescribedEni] = {}  # where EC2 throttled the next step, and did nothing: no Describe is needed
+        self._throttled: dict[str, DescribedEni] = {}
+        """By intent ID: new ENIs of which EC2 throttled the next step. They are resumed without a Describe."""
         self._adopted_for = ""
+        self._methods: Mapping[Call, Callable[[Work], State | None]] = {
+            Call.LOOK: self._look,
+            Call.DETACH: self._detach,
+            Call.DELETE: self._delete,
+            Call.TEAR_DOWN: self._tear_down,
+            Call.CLOSE: self._close,
+            Call.CREATE: self._create,
+            Call.SEARCH: self._search,
+            Call.DESCRIBE: self._describe,
+            Call.NAME: self._name,
+            Call.ATTACH: self._attach,
+            Call.SET_DELETE_ON_TERMINATION: self._set_delete_on_termination,
+            Call.SHOW: self._show,
+            Call.RECORD: self._record,
+            Call.ASSIGN: self._assign,
+            Call.ADD: self._add,
+            Call.READ: self._read,
+            Call.UNASSIGN: self._unassign,
+            Call.FINISH: self._finish,
+        }
 
     def run(self, intent: Intent, *, identity: InstanceIdentity | None, is_first: bool = False) -> Work:
-        """Walk the table from where the operation stands. Raises: CloudError; the intent stays open unless nothing happened;
-        ValueError if it is malformed."""
+        """Run an operation from the state that it has reached.
+
+        Raises: CloudError, after which the intent stays open unless nothing happened; ValueError if the intent is malformed.
+        """
         work = Work(intent, intent.operation, identity, is_first)
         state = state_of(work.operation, is_first=is_first)
-        if (known := self._throttled.pop(intent.intent_id, None)) is not None:
-            work.described, state = known, State.NAMED
+        described = self._throttled.pop(intent.intent_id, None)
+        if described is not None:
+            work.described = described
+            state = State.NAMED
+        if state is State.UNANSWERED and isinstance(work.operation, Create) and self._guard.why_shared():
+            state = State.UNREPEATABLE  # the repeated call might create an ENI now
         self._walk(work, state)
         return work
 
@@ -138,35 +183,31 @@ class Steps(Service):
         while state is not State.DONE:
             row = rows_of(work.operation)[state]
             try:
-                other: State | None = getattr(self, f"_{row.call}")(work)
+                next_state = self._methods[row.call](work)
             except CloudError as error:
                 state = self._after(error, row, work)
                 continue
-            if other is None and row.failpoint:
+            if next_state is None and row.failpoint:
                 self._failpoint(row.failpoint)
-            state = other or row.then
+            state = next_state or row.then
 
-    def _after(self, error: CloudError, row: Row, work: Work) -> State:
-        """Do what follows a failed call. Returns: the state to go on with. Raises: the error, if that is all for now."""
+    def _after(self, error: CloudError, row: StateRule, work: Work) -> State:
+        """React to a failed call. Returns: the next state. Raises: the error, if the operation cannot go on now."""
         match row.on(error):
-            case Then.CLOSE if not error.may_have_happened:
+            case OnFailure.CLOSE if not error.may_have_happened:
                 self._log.close(work.intent, f"refused: {log_text(error)}")
-            case Then.SEARCH if not error.may_have_happened:
-                self._mark(work, replace(work.create, refused=error.cause))
+            case OnFailure.SEARCH if not error.may_have_happened:
+                self._mark(work, replace(work.create, refused=str(error.cause)))
                 return State.UNREPEATABLE
-            case Then.UNDO:
+            case OnFailure.UNDO:
                 self._undo(work, error)
-            case Then.GONE if not self._is_perhaps_unseen(work):
-                log.info("gone already eni=%s error=%s", work.intent.eni_id, log_text(error))
+            case OnFailure.GONE if not self._is_perhaps_unseen(work):
+                log.info("ENI gone already eni=%s error=%s", work.intent.eni_id, log_text(error))
                 return State.DELETED
-            case Then.GIVE_UP:
+            case OnFailure.GIVE_UP:
                 return self._give_up(work, error)
-        if (
-            isinstance(error, ThrottledError)
-            and not error.may_have_happened
-            and isinstance(work.operation, Create)
-            and work.described
-        ):
+        is_throttled = isinstance(error, ThrottledError) and not error.may_have_happened
+        if is_throttled and isinstance(work.operation, Create) and work.described:
             self._throttled[work.intent.intent_id] = work.described
         raise error
 
@@ -177,35 +218,39 @@ class Steps(Service):
     # Creation
 
     def _create(self, work: Work) -> None:
-        asked = work.create
+        self._guard.require_creation_allowed()
+        creation = work.create
         work.described = self._ec2.create_eni(
             EniRequest(
-                subnet_id=asked.subnet_id,
-                security_group_ids=asked.security_group_ids,
+                subnet_id=creation.subnet_id,
+                security_group_ids=creation.security_group_ids,
                 description=description(work.node),
-                tags=asked.tags,
+                tags=creation.tags,
                 client_token=work.intent.client_token,
-                address_count=asked.address_count,
-                prefix_count=asked.prefix_count,
-                ipv6_address_count=int(not (asked.address_count or asked.prefix_count)),
+                address_count=creation.address_count,
+                prefix_count=creation.prefix_count,
+                ipv6_address_count=int(not (creation.address_count or creation.prefix_count)),
                 is_urgent=self._demand.waiting()[0] > 0,
-                connection_tracking=asked.connection_tracking,
+                connection_tracking=creation.connection_tracking,
             )
         )
 
     def _search(self, work: Work) -> State | None:
-        """Search for what the creation made, by the tag that carries its token."""
-        found = self._ec2.find_by_token(work.intent.client_token)
-        if found:
-            self._agenda.clear((UNSEEN, work.intent.intent_id))
-            work.described = found[0]
+        """Search for the ENI of a creation, by the tag that carries its token."""
+        why_not_repeated = "the call is not repeated: the pool is frozen"
+        if work.create.refused:
+            why_not_repeated = f"the repeated call was refused: {work.create.refused}"
+        enis = self._ec2.find_by_token(work.intent.client_token)
+        if enis:
+            self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
+            work.described = enis[0]
             return None
         if self._is_absent(work.intent):
-            self._log.close(work.intent, f"EC2 has made no ENI for it; refused: {work.create.refused}")
+            self._log.close(work.intent, f"EC2 has created no ENI for it; {why_not_repeated}")
             return State.DONE
         raise CloudError(
-            f"whether creation {work.intent.client_token} made an ENI is not known yet",
-            details=f"EC2 shows none and is asked again; the repeated call was refused: {work.create.refused}",
+            f"it is not known yet whether creation {work.intent.client_token} made an ENI",
+            details=f"EC2 shows none and is asked again; {why_not_repeated}",
         )
 
     def _describe(self, work: Work) -> State | None:
@@ -216,12 +261,13 @@ class Steps(Service):
                 raise
             self._log.close(work.intent, "the ENI is gone")
             return State.DONE
-        self._agenda.clear((UNSEEN, work.intent.intent_id))
+        self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
         return None
 
     def _is_absent(self, intent: Intent) -> bool:
-        """Take a look that did not show the ENI. Returns: whether one was GONE_AFTER_S ago; one alone may lag behind Create (I11)."""
-        key = (UNSEEN, intent.intent_id)
+        """Record that an answer did not show the ENI. Returns: whether an answer GONE_AFTER_S ago did not show it either. A single
+        answer may lag behind Create (I11)."""
+        key = (NOT_VISIBLE, intent.intent_id)
         if not self._agenda.keys(*key):
             self._agenda.put(key, in_s=GONE_AFTER_S)
         is_absent = self._agenda.is_due(key)
@@ -230,39 +276,50 @@ class Steps(Service):
         return is_absent
 
     def _name(self, work: Work) -> None:
-        made = work.seen
-        primary = () if made.primary_address is None else (made.primary_address,)
-        # Nobody is given from now on what EC2 has put on a new ENI of ours, though rows of other ENIs have it still (I7).
-        self._enis.lose_elsewhere(made.eni_id, made.secondary_addresses.union(primary), made.prefixes)
+        created = work.seen
+        primary = () if created.primary_address is None else (created.primary_address,)
+        # These addresses are on our new ENI. If they have rows on other ENIs, they must not be assigned there any more (I7).
+        self._enis.lose_elsewhere(created.eni_id, created.secondary_addresses.union(primary), created.prefixes)
         self._mark(work, replace(work.create, eni_id=work.seen.eni_id))
 
-    def _why_useless(self, made: DescribedEni) -> str:
-        """Say why nobody could be given anything of a new ENI; "" if somebody can.
+    def _why_useless(self, created: DescribedEni) -> str:
+        """Return why no address of a new ENI can be assigned; "" if one can.
 
-        EC2 gives an address that somebody took from a pod to whoever asks next: as the primary address of our own ENI it is nobody's
-        to give (I6), and it is the pod's for as long as that lives (I2). So is that of an ENI which somebody deleted under its pods.
+        If somebody takes an address from a pod at EC2, EC2 may assign it to the next ENI. As the primary address of our own ENI it
+        must not be assigned (I6), and it belongs to the pod while that runs (I2). The same applies to the primary address of an ENI
+        that was deleted while pods used it.
         """
-        needed = {row.eni_id for row in self._datastore.addresses() if row.is_in_use} - {made.eni_id}
+        needed = {row.eni_id for row in self._datastore.addresses() if row.is_in_use} - {created.eni_id}
         for eni in self._datastore.enis():
-            if eni.primary_address == made.primary_address and eni.eni_id in needed:
+            if eni.primary_address == created.primary_address and eni.eni_id in needed:
                 return f"its primary address {eni.primary_address} is recorded as that of {eni.eni_id}, which sandboxes need"
-        rows = (self._datastore.address(one) for one in all_addresses(made.secondary_addresses, made.prefixes))
-        row = self._datastore.address(made.primary_address) if made.primary_address else None
+        row = self._datastore.address(created.primary_address) if created.primary_address else None
         if row is not None and row.is_in_use:
             return f"its primary address {row.address} is that of {row.owner}, from which it was taken at EC2"
-        if (made.secondary_addresses or made.prefixes) and all(row is not None and row.is_in_use for row in rows):
-            return "every address of it is a sandbox's, on another ENI"
+        addresses = all_addresses(created.secondary_addresses, created.prefixes)
+        if self._are_all_in_use(addresses):
+            return "all its addresses are used by sandboxes, on other ENIs"
         return ""
+
+    def _are_all_in_use(self, addresses: frozenset[IpAddress]) -> bool:
+        """Whether there are addresses, and sandboxes use all of them."""
+        for address in addresses:
+            row = self._datastore.address(address)
+            if row is None or not row.is_in_use:
+                return False
+        return bool(addresses)
 
     def _attach(self, work: Work) -> State | None:
         if not work.seen.attachment_id:
-            if why := self._why_useless(work.seen):
-                raise UselessEniError(f"ENI {work.seen.eni_id} is of no use, and is deleted", details=why)
+            reason = self._why_useless(work.seen)
+            if reason:
+                raise UselessEniError(f"ENI {work.seen.eni_id} is useless and is deleted", details=reason)
+            self._guard.require_creation_allowed()
             place = (0, work.create.device_index)
             attachment_id = self._ec2.attach_eni(
                 work.seen.eni_id, instance_id=work.node.instance_id, device_index=place[1], network_card=place[0]
             )
-            self._enis.book.took(place)
+            self._enis.book.mark_free(place)
             work.described = replace(work.seen, attachment_id=attachment_id)
             return None
         if work.seen.instance_id not in ("", work.node.instance_id):
@@ -276,7 +333,7 @@ class Steps(Service):
         self._enis.routing.await_link(work.seen.mac)
 
     def _show(self, work: Work) -> None:
-        """Verify by Describe; what is not older than this process's last step, and shows the ENI attached, verifies it."""
+        """Verify by Describe that the ENI is attached, unless an answer in this run showed that already."""
         if work.seen.attachment_status == "attached":
             return
         attached = self._ec2.describe_attached_eni(work.seen.eni_id)
@@ -288,194 +345,332 @@ class Steps(Service):
         )
 
     def _record(self, work: Work) -> None:
-        """Record the ENI. One that contradicts a record is of no use to anybody, and is deleted.
+        """Record the ENI. An ENI that contradicts a row is useless, and is deleted.
 
-        Raises: UselessEniError then; InvariantError if EC2's answer does not show it in its place.
+        Raises: UselessEniError if it is useless; InvariantError if EC2's answer does not show it in its place.
         """
-        eni = replace(self._enis.eni_of(work.seen, work.node), created_by_us=True)
+        eni = replace(self._enis.eni_of(work.seen, work.node), created_by_us=not work.seen.operator)
         work.eni, work.outcome = eni, f"attached {eni.eni_id} as device {eni.device_index}"
         try:
-            contradictions = self._enis.record(eni, work.seen).kept
+            contradictions = self._enis.record(eni, work.seen).contradictions
         except InvariantError as error:
-            log.warning("an ENI contradicts what is recorded, EC2 is asked for all eni=%s error=%s", eni.eni_id, log_text(error))
+            log.warning("ENI contradicts a row, comparing all with EC2 eni=%s error=%s", eni.eni_id, log_text(error))
             self._enis.sync_with_ec2(work.node)
             work.eni = self._datastore.eni(eni.eni_id)
-            if work.eni is None and eni.eni_id not in self._enis.book.shown():
+            if work.eni is None and eni.eni_id not in self._enis.book.unrecorded_enis():
                 raise
             if work.eni is None:
-                raise UselessEniError(f"ENI {eni.eni_id} is of no use, and is deleted", details=log_text(error)) from error
+                raise UselessEniError(f"ENI {eni.eni_id} is useless and is deleted", details=log_text(error)) from error
         else:
             if contradictions:
                 self._enis.sync_with_ec2(work.node)
 
     def _give_up(self, work: Work, error: CloudError) -> State:
-        """An ENI could not be attached: it goes to the next place that nothing known has, unless EC2 shows now what was not known, or
-        is deleted: another plan may be right then. Raises: the error, if it may be attached."""
-        if isinstance(error, CloudNotFoundError) and self._is_perhaps_unseen(work):
-            raise error  # EC2 does not show the new ENI yet: nothing is wrong with it
-        if error.may_have_happened and self._log.age_s(work.intent) < UNANSWERED_MAX_S:
-            raise error  # EC2 did not answer: the ENI may well be attached
-        asked, eni_id, book = work.create, work.seen.eni_id, self._enis.book
-        if self._datastore.eni(eni_id) is not None:
-            raise error  # it is recorded, and sandboxes may use it: it must not be deleted, however EC2 answers (I2)
-        is_taken, has_news = isinstance(error, DeviceIndexTakenError), False
-        if is_taken:
-            is_new, self._adopted_for = self._adopted_for != work.intent.intent_id, work.intent.intent_id
-            has_news = is_new and self.adopt_enis(work.node)  # not a second time in a row for the same creation
-            if self._datastore.eni(eni_id) is not None or eni_id in book.shown():
-                raise error  # it is this ENI that has the place, and is taken into use at a next try
-            book.refuse((0, asked.device_index))
-            if asked.moves_left and not has_news:
-                others = [one.payload.get("device_index", "") for one in self._log.all_open()]
-                index = book.free_index(beside={int(other) for other in others if other.isdecimal()})
-                log.warning(
-                    "EC2 has another ENI there and does not show it taken=%d eni=%s index=%d", asked.device_index, eni_id, index
-                )
-                self._mark(work, replace(asked, device_index=index, moves_left=asked.moves_left - 1))
+        """Handle an ENI that could not be attached: move it to the next free place. If none is left, or EC2 shows an ENI that was not
+        known, delete the new ENI, because the pool may plan otherwise then.
+
+        Raises: the error, if the ENI may be attached.
+        """
+        self._require_unattached(work, error)
+        creation, eni_id, book = work.create, work.seen.eni_id, self._enis.book
+        has_news = False
+        if isinstance(error, DeviceIndexTakenError):
+            has_news = self._adopt_once(work)
+            if self._datastore.eni(eni_id) is not None or eni_id in book.unrecorded_enis():
+                raise error  # the ENI already occupies this index; the next attempt adopts it
+            book.mark_taken((0, creation.device_index))
+            if creation.moves_left and not has_news:
+                self._move_to_free_place(work)
                 return State.NAMED
-        why = Why.USELESS if isinstance(error, UselessEniError) else Why.UNATTACHED
-        log.warning("an ENI is deleted eni=%s why=%s error=%s", eni_id, why, log_text(error))
-        work.operation, work.outcome = Delete(eni_id, why, creation=asked), f"{OUTCOMES[why]}: {log_text(error)}"
+        self._delete_created(work, error)
+        if not has_news and not isinstance(error, (DeviceIndexTakenError, UselessEniError)):
+            has_news = self.adopt_enis(work.node)
+        if has_news:
+            return State.DONE  # the pool plans again with the ENIs that are attached already
+        raise error
+
+    def _require_unattached(self, work: Work, error: CloudError) -> None:
+        """Check that a created ENI may be moved or deleted. Raises: the error, if the ENI may be attached or in use."""
+        if isinstance(error, CloudNotFoundError) and self._is_perhaps_unseen(work):
+            raise error  # EC2 does not show the new ENI yet
+        if error.may_have_happened and self._log.age_s(work.intent) < UNANSWERED_MAX_S:
+            raise error  # EC2 did not answer, and the ENI may be attached
+        if self._datastore.eni(work.seen.eni_id) is not None:
+            raise error  # it is recorded and sandboxes may use it, so it must not be deleted (I2)
+
+    def _adopt_once(self, work: Work) -> bool:
+        """Adopt attached ENIs, but not twice in a row for the same creation. Returns: whether one was new."""
+        was_adopted_before = self._adopted_for == work.intent.intent_id
+        self._adopted_for = work.intent.intent_id
+        return not was_adopted_before and self.adopt_enis(work.node)
+
+    def _move_to_free_place(self, work: Work) -> None:
+        """Choose the next free device index for a created ENI, and record the choice."""
+        creation = work.create
+        requested = [intent.payload.get("device_index", "") for intent in self._log.all_open()]
+        index = self._enis.book.free_index(beside={int(text) for text in requested if text.isdecimal()})
+        log.warning(
+            "device index taken by an ENI that EC2 does not show taken=%d eni=%s index=%d",
+            creation.device_index,
+            work.seen.eni_id,
+            index,
+        )
+        self._mark(work, replace(creation, device_index=index, moves_left=creation.moves_left - 1))
+
+    def _delete_created(self, work: Work, error: CloudError) -> None:
+        """Delete an ENI that was created and could not be attached. Raises nothing for EC2's answers; recovery finishes the
+        deletion.
+        """
+        eni_id = work.seen.eni_id
+        reason = DeleteReason.USELESS if isinstance(error, UselessEniError) else DeleteReason.UNATTACHED
+        log.warning("deleting an ENI eni=%s reason=%s error=%s", eni_id, reason, log_text(error))
+        work.operation = Delete(eni_id, reason, creation=work.create)
+        work.outcome = f"{OUTCOMES[reason]}: {log_text(error)}"
         try:
             self._walk(work, State.HELD)
-        except IpamError as refused:  # the recovery of its intent deletes it
-            log.warning("an ENI is deleted later eni=%s error=%s", eni_id, log_text(refused))
-        if has_news or (not is_taken and why is Why.UNATTACHED and self.adopt_enis(work.node)):
-            return State.DONE  # the pool plans again with what is attached already
-        raise error
+        except IpamError as deletion_error:  # the recovery of its intent deletes it
+            log.warning("deleting an ENI failed, will retry eni=%s error=%s", eni_id, log_text(deletion_error))
 
     # Allocation
 
     def _assign(self, work: Work) -> None:
-        asked = work.operation
-        assert isinstance(asked, Assign)
-        if asked.is_of_prefixes:
-            work.prefixes = self._ec2.assign_prefixes(asked.eni_id, count=asked.count)
+        allocation = work.operation
+        assert isinstance(allocation, Assign)
+        if allocation.is_of_prefixes:
+            work.prefixes = self._ec2.assign_prefixes(allocation.eni_id, count=allocation.count)
         else:
-            work.addresses = self._ec2.assign_addresses(asked.eni_id, count=asked.count)
+            work.addresses = self._ec2.assign_addresses(allocation.eni_id, count=allocation.count)
 
     def _add(self, work: Work) -> None:
-        asked = work.operation
-        assert isinstance(asked, Assign)
+        allocation = work.operation
+        assert isinstance(allocation, Assign)
         work.outcome = "allocated"
-        work.conflicts = self._enis.add_addresses(
-            asked.eni_id, work.addresses, work.prefixes, asked_count=asked.supply_count
-        ).kept
+        result = self._enis.add_addresses(allocation.eni_id, work.addresses, work.prefixes, asked_count=allocation.supply_count)
+        work.conflicts = result.contradictions
 
     def _read(self, work: Work) -> State | None:
         """Recover an allocation whose answer was lost: read the ENI's addresses from EC2."""
-        known = self._datastore.eni(work.intent.eni_id)
-        if known is None:
+        eni = self._datastore.eni(work.intent.eni_id)
+        if eni is None:
             self._log.close(work.intent, "the ENI is not ours any more")
             return State.DONE
         try:
-            described = self._ec2.describe_eni(known.eni_id)
+            described = self._ec2.describe_eni(eni.eni_id)
         except CloudNotFoundError:
             self._log.close(work.intent, "the ENI does not exist any more")
             self.adopt_changes(work.node)
             return State.DONE
-        added_count = self._enis.record(known, described).added_count
-        # A second /80 is of no use to anybody: this look may lag behind the call.
+        added_count = self._enis.record(eni, described).added_count
+        # A second /80 would be useless. So the allocation is not repeated while this answer may lag behind the call.
         if self._enis.family.is_sparse and not (described.prefixes or self._is_absent(work.intent)):
             raise CloudError(
-                f"whether EC2 has given {known.eni_id} a /80 is not known yet", details="it shows none, and is asked again"
+                f"it is not known yet whether EC2 has assigned a /80 to {eni.eni_id}", details="it shows none, and is asked again"
             )
-        self._agenda.clear((UNSEEN, work.intent.intent_id))
+        self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
         work.outcome = f"read back: {added_count} addresses added"
         return None
 
     def _close(self, work: Work) -> None:
         if isinstance(work.operation, Delete):
-            work.outcome = work.outcome or OUTCOMES[work.operation.why]
-            log.warning("a deletion has ended eni=%s outcome=%s", work.operation.eni_id, work.outcome)
+            work.outcome = work.outcome or OUTCOMES[work.operation.reason]
+            log.warning("deletion ended eni=%s outcome=%s", work.operation.eni_id, work.outcome)
         self._log.close(work.intent, work.outcome)
 
     # Deletion and release
 
     def _look(self, work: Work) -> State | None:
-        """See whether there is something to detach, and whether an ENI that failed has been taken into use after all (I2)."""
-        why, eni_id = work.delete.why, work.delete.eni_id
+        """Decide whether the ENI must be detached, may be deleted now, or must be kept because it is in use (I2)."""
+        eni_id = work.delete.eni_id
         recorded = self._datastore.eni(eni_id)
-        if recorded is not None and why in (Why.UNATTACHED, Why.USELESS):
-            self._mark_attached(eni_id)
-            self._log.close(work.intent, "attached and recorded after all: not deleted")
+        if self._keep_used(work, recorded):
             return State.DONE
-        if why is Why.RELEASED and any(row.state is not AddressState.FREE for row in self._rows(work)):
-            self._restore(work, "a sandbox uses it after all: not deleted")
+        described = self._describe_leaving(work, recorded)
+        work.described = described
+        if self._keep_claimed(work, described, recorded):
             return State.DONE
-        work.described = described = self._ec2.describe_eni(eni_id)
-        if why is Why.LEAKED and (described.attachment_id or recorded is not None):
-            self._log.close(work.intent, "attached meanwhile: not deleted")
-            return State.DONE
-        is_detaching = why is Why.RELEASED and described.attachment_status == "detaching"
+        is_detaching = work.delete.reason is DeleteReason.RELEASED and described.attachment_status == "detaching"
         if described.attachment_id and not is_detaching:
             return None
         if recorded is not None and not described.attachment_id:
-            # Detached by an earlier try: whatever becomes of the Delete, its place on the instance is free. The intent covers it (I9).
+            # An earlier try detached it, so its place on the instance is free. The intent covers the Delete (I9).
             self._enis.routing.tear_down(recorded)
             with self._datastore.transaction() as uow:
                 uow.remove_eni(eni_id, reason="detached, to be released")
             self._demand.trigger()
         return State.DETACHED
 
+    def _keep_used(self, work: Work, recorded: Eni | None) -> bool:
+        """Close the deletion of an ENI that is in use (I2). Returns: whether it is."""
+        reason, eni_id = work.delete.reason, work.delete.eni_id
+        if recorded is not None and reason in (DeleteReason.UNATTACHED, DeleteReason.USELESS):
+            self._mark_attached(eni_id)
+            self._log.close(work.intent, "attached and recorded after all: not deleted")
+            return True
+        if reason is DeleteReason.RELEASED and any(row.state is not AddressState.FREE for row in self._rows(work)):
+            self._restore(work, "a sandbox uses it after all: not deleted")
+            return True
+        return False
+
+    def _keep_claimed(self, work: Work, described: DescribedEni, recorded: Eni | None) -> bool:
+        """Close the deletion of an ENI that an AWS service manages now, or that seemed leaked but is attached. Returns: whether it was
+        closed."""
+        if described.operator:
+            self._leave_to_operator(work, described)
+            return True
+        if work.delete.reason is DeleteReason.LEAKED and (described.attachment_id or recorded is not None):
+            self._log.close(work.intent, "attached meanwhile: not deleted")
+            return True
+        return False
+
+    def _describe_leaving(self, work: Work, recorded: Eni | None) -> DescribedEni:
+        """Describe an ENI that is to be deleted. Raises: CloudError.
+
+        If the answer shows a recorded ENI detached or not at all, it is believed only if we requested the detachment or the link is
+        gone too, because a single answer may be stale, and sandboxes may use the ENI (I11).
+        """
+        is_doubted = work.delete.reason is DeleteReason.RELEASED and not work.delete.deletion_state and self._has_link(recorded)
+        try:
+            described = self._ec2.describe_eni(work.delete.eni_id)
+        except CloudNotFoundError:
+            if not is_doubted:
+                raise
+            described = None
+        if described is None or (is_doubted and not described.attachment_id):
+            raise CloudError(
+                f"EC2 does not show ENI {work.delete.eni_id} attached", details="its link is on this node: EC2 is asked again"
+            )
+        return described
+
+    def _has_link(self, recorded: Eni | None) -> bool:
+        """Whether the kernel shows the link of a recorded ENI; False if it does not answer."""
+        links = self._enis.routing.links()
+        return recorded is not None and links is not None and recorded.mac in links
+
+    def _leave_to_operator(self, work: Work, described: DescribedEni) -> None:
+        """Keep an ENI that an AWS service manages now: we must not detach or delete it."""
+        outcome = f"{operator_exclusion(described)}: not deleted"
+        eni = self._datastore.eni(described.eni_id)
+        if eni is None:
+            self._log.close(work.intent, outcome)
+            return
+        state = EniState.ATTACHED if described.attachment_status == "attached" else eni.state
+        left_eni = replace(
+            eni,
+            state=state,
+            host_ready=False,
+            managed=False,
+            created_by_us=False,
+            excluded=operator_exclusion(described),
+        )
+        self._log.close(work.intent, outcome, also=lambda uow: uow.put_eni(left_eni))
+
     def _mark_attached(self, eni_id: EniId) -> None:
-        """Have EC2 delete it with the instance if the failed creation did not get that far: else it outlives the node (I9)."""
+        """Make EC2 delete the ENI with the instance, if the failed creation did not do that. Otherwise the ENI would outlive the node
+        (I9)."""
         try:
             described = self._ec2.describe_eni(eni_id)
-            if described.attachment_id and not described.delete_on_termination:
+            if described.attachment_id and not described.delete_on_termination and not described.operator:
                 self._ec2.set_delete_on_termination(eni_id, attachment_id=described.attachment_id)
                 self._failpoint("growth.marked")
         except CloudNotFoundError:
-            pass  # nothing is left to mark; the next sync with EC2 forgets the ENI
+            pass  # the next comparison with EC2 removes the ENI
 
-    def _detach(self, work: Work) -> None:
-        self._give_way(work)
-        asked, before = work.delete, work.intent
-        self._mark(work, replace(asked, asked=DETACHED))
+    def _detach(self, work: Work) -> State | None:
+        self._yield_to_adds(work)
+        deletion, intent_before = work.delete, work.intent
+        if deletion.reason is DeleteReason.RELEASED:
+            self._require_release_allowed(work)
+        elif not self._guard.may_detach_unrecorded(work.intent, is_wired=lambda: self._is_wired(work.seen)):
+            self._keep_attached(work)
+            return State.DONE
+        else:
+            self._ec2.before_release = self._guard.require_unshared
+        self._mark(work, replace(deletion, deletion_state=DETACHED))
         try:
             self._ec2.detach_eni(work.seen.attachment_id)
         except CloudError as error:
-            if not error.may_have_happened:  # as if it had not been asked
-                work.intent = before
-                self._mark(work, asked)
+            if not error.may_have_happened:  # undo the mark
+                work.intent = intent_before
+                self._mark(work, deletion)
             raise
+        return None
+
+    def _require_release_allowed(self, work: Work) -> None:
+        """Check that the release may be made now; the next call checks again before each attempt. Raises: FrozenError."""
+        self._ec2.before_release = partial(self._guard.require_release_allowed, work.intent)
+        self._ec2.before_release()
+
+    def _is_wired(self, eni: DescribedEni) -> bool:
+        """Whether the kernel has wired an address of an ENI to a sandbox. Raises: KernelDumpError."""
+        return not self._enis.wired_addresses().isdisjoint(all_addresses(eni.secondary_addresses, eni.prefixes))
+
+    def _keep_attached(self, work: Work) -> None:
+        """Record an ENI whose creation failed, instead of detaching it, because another daemon may assign its addresses (I2, I9, I20).
+
+        Raises: FrozenError if it cannot be recorded; then its intent stays open.
+        """
+        eni_id = work.delete.eni_id
+        if work.delete.deletion_state == DETACHED:
+            if not self._guard.has_settled(work.intent):
+                raise FrozenError(f"ENI {eni_id} stays", details="EC2 was asked to detach it, and the outcome is not known yet")
+            self._mark(work, replace(work.delete, deletion_state="asked"))  # EC2 did not detach it, so the ENI may be used
+        self.adopt_enis(work.node)
+        if self._datastore.eni(eni_id) is None:
+            raise FrozenError(f"ENI {eni_id} stays attached", details="it cannot be recorded, and another daemon may use it")
+        self._mark_attached(eni_id)
+        self._log.close(work.intent, "attached and recorded, as another daemon may use it: not deleted")
 
     def _delete(self, work: Work) -> None:
-        asked = work.delete
-        if asked.why is Why.RELEASED:
+        deletion = work.delete
+        if deletion.reason is DeleteReason.RELEASED:
             if work.seen.attachment_id and work.seen.attachment_status != "detaching":
-                self._demand.coalesce(DETACHING_S)  # ends at once when an ADD waits
+                self._demand.coalesce(DETACHING_S)  # this wait ends at once when an ADD waits
         else:
-            self._mark(work, replace(asked, asked=asked.asked or "asked"))
+            self._mark(work, replace(deletion, deletion_state=deletion.deletion_state or "asked"))
         try:
-            self._give_way(work)
-            self._ec2.delete_eni(asked.eni_id)
+            self._yield_to_adds(work)
+            self._ec2.delete_eni(deletion.eni_id)
         except CloudError as error:
-            error.may_have_happened = True  # it is detached: there is no way back, it is deleted later
+            error.may_have_happened = True  # the detachment cannot be undone, so the ENI is deleted later
             raise
 
     def _tear_down(self, work: Work) -> None:
         eni_id = work.delete.eni_id
         self._enis.book.record_own([eni_id], on=eni_id, is_added=False)
-        if (eni := self._datastore.eni(eni_id)) is not None:
+        eni = self._datastore.eni(eni_id)
+        if eni is not None:
             self._enis.routing.tear_down(eni)
 
     def _unassign(self, work: Work) -> State | None:
-        """Release what is named and nobody has: single addresses, and prefixes of which nobody has any address."""
-        asked = work.operation
-        assert isinstance(asked, Unassign)
-        rows = {row.address: row for row in self._rows(work)}
-        taken = {address for address, row in rows.items() if not row.is_free}
-        free = [prefix for prefix in asked.prefixes if not any(address in prefix for address in taken)]
-        work.addresses = asked.addresses & (rows.keys() - taken)
-        work.prefixes = frozenset(prefix for prefix in free if any(address in prefix for address in rows))
+        """Release the named addresses and prefixes that no sandbox uses."""
+        release = work.operation
+        assert isinstance(release, Unassign)
+        eni = self._datastore.eni(release.eni_id)
+        if eni is not None and not eni.managed:
+            self._log.close(work.intent, f"not released: {eni.excluded or 'the ENI is not for sandboxes any more'}")
+            return State.DONE
+        work.addresses, work.prefixes = self._unused(work, release)
         if not work.addresses and not work.prefixes:
             self._log.close(work.intent, "nothing of it is left to release")
             return State.DONE
-        self._ec2.unassign(asked.eni_id, addresses=sorted(work.addresses), prefixes=sorted(work.prefixes))
+        self._require_release_allowed(work)
+        self._ec2.unassign(release.eni_id, addresses=sorted(work.addresses), prefixes=sorted(work.prefixes))
         return None
 
-    def _settle(self, work: Work) -> None:
+    def _unused(self, work: Work, release: Unassign) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
+        """Return the named addresses that are recorded and free, and the named prefixes of which every recorded address is free."""
+        rows = self._rows(work)
+        taken = {row.address for row in rows if not row.is_free}
+        recorded = {row.address for row in rows}
+        prefixes = set()
+        for prefix in release.prefixes:
+            is_recorded = any(address in prefix for address in recorded)
+            is_taken = any(address in prefix for address in taken)
+            if is_recorded and not is_taken:
+                prefixes.add(prefix)
+        return release.addresses & (recorded - taken), frozenset(prefixes)
+
+    def _finish(self, work: Work) -> None:
         eni_id = work.intent.eni_id
         if isinstance(work.operation, Delete):
             self._log.finish(work.intent, lambda uow: uow.remove_eni(eni_id, reason="released"))
@@ -484,49 +679,67 @@ class Steps(Service):
             self._demand.trigger()  # its place is free
         else:
             gone = all_addresses(work.addresses, work.prefixes)
-            self._enis.book.record_own(gone, on=eni_id, is_added=False)  # before the rows go: no comparison may add them again
+            # Recorded before the rows are removed, so that no comparison adds them again.
+            self._enis.book.record_own(gone, on=eni_id, is_added=False)
 
             def forget(uow: UnitOfWork) -> None:
-                still = [row.address for row in self._rows(work) if row.is_free and row.address in gone]
-                uow.remove_addresses(still, reason="released")
+                still_free = [row.address for row in self._rows(work) if row.is_free and row.address in gone]
+                uow.remove_addresses(still_free, reason="released")
 
             self._log.finish(work.intent, forget)
             self.counts.update(addresses=len(work.addresses), prefixes=len(work.prefixes))
             log.info("released eni=%s addresses=%s", eni_id, " ".join(map(str, [*work.addresses, *work.prefixes])))
-        self._health.report(GIVING_BACK, "")
+        self.end_refusal(part_of(work))
 
-    def _give_way(self, work: Work) -> None:
-        if work.delete.why is Why.RELEASED and self._demand.waiting()[0]:
-            raise InterruptedByAddError(
-                f"deleting ENI {work.delete.eni_id} goes on later", details="an ADD waits, and comes first"
-            )
+    def _yield_to_adds(self, work: Work) -> None:
+        if work.delete.reason is DeleteReason.RELEASED and self._demand.waiting()[0]:
+            raise InterruptedByAddError(f"deleting ENI {work.delete.eni_id} is postponed", details="an ADD waits")
 
     def _undo(self, work: Work, error: CloudError) -> None:
-        """Nothing was done before the first try. Of an earlier one nothing is known, but what Describe shows once it must have caught
-        up with that: what it shows is sandboxes' again after a denial, what it does not show goes. Raises: CloudError.
+        """Undo a release that EC2 refused, or that a freeze stopped.
+
+        If this was the first try, nothing was released. The effect of an earlier try is known only when Describe cannot lag any
+        more. After a denial, or while the pool is frozen, sandboxes may then use the addresses that Describe shows, and the others
+        are removed.
+        Raises: CloudError.
         """
-        if error.may_have_happened:
+        if error.may_have_happened or not (work.is_first or self._is_settled(work, error)):
             return
         if not work.is_first:
-            if not isinstance(error, CloudDeniedError) or self._log.age_s(work.intent) < RECENT_S:
+            if not self._remove_released(work):
                 return
-            try:
-                described = self._ec2.describe_eni(work.intent.eni_id)
-                is_attached = described.attachment_status == "attached"
-                there = all_addresses(described.secondary_addresses, described.prefixes)
-            except CloudNotFoundError:
-                is_attached, there = False, frozenset()
-            if isinstance(work.operation, Unassign):
-                gone = [row.address for row in self._rows(work) if row.is_free and row.address not in there]
-                with self._datastore.transaction() as uow:
-                    uow.remove_addresses(gone, reason="released")
-            elif not is_attached:
-                return  # EC2 had begun: there is no way back
-            report_refused(self._health, error)
+            if not isinstance(error, FrozenError):  # the freeze is a condition of its own
+                self.report_refused(error, of=part_of(work))
         self._restore(work, f"not done: {log_text(error)}")
 
+    def _remove_released(self, work: Work) -> bool:
+        """Remove the addresses that an earlier try released according to EC2. Returns: False if the release cannot be undone now.
+
+        Raises: CloudError.
+        """
+        try:
+            described = self._ec2.describe_eni(work.intent.eni_id)
+            is_attached = described.attachment_status == "attached"
+            present = all_addresses(described.secondary_addresses, described.prefixes)
+        except CloudNotFoundError:
+            if self._has_link(self._datastore.eni(work.intent.eni_id)):
+                return False  # a single answer, which the ENI's link contradicts
+            is_attached, present = False, frozenset()
+        if not isinstance(work.operation, Unassign):
+            return is_attached  # if it is not, the deletion has begun and cannot be undone
+        gone = [row.address for row in self._rows(work) if row.is_free and row.address not in present]
+        with self._datastore.transaction() as uow:
+            uow.remove_addresses(gone, reason="released")
+        return True
+
+    def _is_settled(self, work: Work, error: CloudError) -> bool:
+        """Whether Describe must show the outcome of an earlier try by now."""
+        if isinstance(error, FrozenError):
+            return self._guard.has_settled(work.intent)
+        return isinstance(error, CloudDeniedError) and self._log.age_s(work.intent) >= RECENT_S
+
     def _restore(self, work: Work, outcome: str) -> None:
-        """What was held may be given to sandboxes again."""
+        """Close a release that is not made: sandboxes may use its addresses again."""
         eni = self._datastore.eni(work.intent.eni_id)
         if isinstance(work.operation, Delete) and eni is not None:
             back = replace(eni, state=EniState.ATTACHED, host_ready=False)
@@ -537,44 +750,58 @@ class Steps(Service):
         self._demand.announce_supply()
 
     def _rows(self, work: Work) -> list[Address]:
+        """Return the rows of a release: of its addresses and prefixes, or of the whole ENI."""
         rows = [row for row in self._datastore.addresses() if row.eni_id == work.intent.eni_id]
-        if isinstance(asked := work.operation, Unassign):
-            named = all_addresses(asked.addresses, asked.prefixes)
-            return [row for row in rows if row.address in named or row.prefix in asked.prefixes]
-        return rows
+        release = work.operation
+        if not isinstance(release, Unassign):
+            return rows
+        addresses = all_addresses(release.addresses, release.prefixes)
+        return [row for row in rows if row.address in addresses or row.prefix in release.prefixes]
 
     def _is_perhaps_unseen(self, work: Work) -> bool:
-        """Whether NotFound may be the lag of Describe behind our Create."""
-        is_old = isinstance(work.operation, Delete) and work.operation.why in (Why.RELEASED, Why.LEAKED)
-        return not is_old and self._log.age_s(work.intent) < GONE_AFTER_S
+        """Whether NotFound may mean that Describe lags behind our Create."""
+        is_old_eni = isinstance(work.operation, Delete) and work.operation.reason in (DeleteReason.RELEASED, DeleteReason.LEAKED)
+        return not is_old_eni and self._log.age_s(work.intent) < GONE_AFTER_S
 
-    # Compare with EC2 after it refused: what others attached or filled meanwhile is taken into account, and the pool plans anew. One
-    # Describe per refused action (I13).
+    # Comparisons after a refusal of EC2, so that the pool plans again with ENIs and addresses of others. One Describe per refused
+    # action (I13).
 
     def adopt_changes(self, identity: InstanceIdentity) -> bool:
-        """After a refused allocation: somebody else filled the ENI, or detached it. Returns: whether the datastore changed."""
+        """Compare with EC2 after a refused allocation, because others may have filled or detached the ENI. Returns: whether the
+        datastore changed."""
         before = self._datastore.enis(), self._datastore.counts().total
         return self.adopt_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
 
     def adopt_enis(self, identity: InstanceIdentity) -> bool:
-        """After a refusal, ask EC2 what is attached to the instance. ENIs attached by another tool are adopted or counted; the attach
-        is never retried for ever (amazon-vpc-cni-k8s issue 3833).
+        """Compare with EC2 after a refusal. ENIs that another tool attached are adopted or counted, so that an attach is not
+        retried for ever (amazon-vpc-cni-k8s issue 3833).
 
-        Returns: whether there was an ENI that the datastore did not know.
+        Returns: whether an ENI was adopted.
         """
         try:
             outcome = self._enis.sync_with_ec2(identity)
         except IpamError as error:
-            log.warning("the ENIs attached to the instance could not be listed error=%s", log_text(error))
+            log.warning("listing attached ENIs failed error=%s", log_text(error))
             return False
         if outcome.adopted:
-            log.warning("ENIs attached by another tool were adopted enis=%s", ", ".join(sorted(outcome.adopted)))
+            log.warning("adopted ENIs of another tool enis=%s", ", ".join(sorted(outcome.adopted)))
         self._enis.set_up_adopted(outcome)
         return bool(outcome.adopted)
 
+    def report_refused(self, error: IpamError, *, of: str) -> None:
+        """Report that EC2 refused to release some. `of`: ENIS or ADDRESSES. `end_refusal` ends the report."""
+        is_begun = isinstance(error, CloudError) and error.may_have_happened
+        code = ConditionCode.RELEASE_UNCERTAIN if is_begun else ConditionCode.RELEASE_REFUSED
+        self._refused[of].report(problem(code, cause=log_text(error)), error=error)
 
-def report_refused(health: Health, error: IpamError) -> None:
-    """Say that EC2 refused to take something back, and why, until it takes something."""
-    is_begun = isinstance(error, CloudError) and error.may_have_happened
-    what = "what was begun is kept from pods and asked for again" if is_begun else "what is in excess is kept"
-    health.report(GIVING_BACK, f"giving back: {what}: {log_text(error)}", error=error)
+    def end_refusal(self, *of: str) -> None:
+        """End the report of these parts: EC2 has released some, or there is no surplus any more."""
+        for part in of:
+            self._refused[part].report(None)
+
+
+def part_of(work: Work) -> str:
+    """Return the part of the condition that a release belongs to."""
+    if isinstance(work.operation, Unassign):
+        return ADDRESSES
+    return ENIS

@@ -1,51 +1,67 @@
-"""Choose the subnet of a new ENI, go on with the next one when EC2 refuses for want of room, and keep new pods off excluded ENIs.
+"""Choose the subnet of a new ENI, try the next one when EC2 refuses because a subnet is full, and keep new pods off excluded ENIs.
 
-Each subnet that refused is asked for no more than it had (`limits.py`). An ENI whose subnet is excluded keeps its sandboxes (I2), and
-gets nothing new. Overview: docs/subnets.md.
+After a refusal, requests to a subnet are limited to its free addresses (`limits.py`). An ENI whose subnet is excluded keeps its
+sandboxes (I2), and gets no new ones. Overview: docs/subnets.md.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ipamd.core.agenda import DENIED, ROOM
 from ipamd.core.context import Service, ServiceContext
-from ipamd.eni.limits import ROOM_ENOUGH, Limits
+from ipamd.eni.limits import PREFIXES, ROOM_ENOUGH, Limits
+from ipamd.model.blocked import Blocked
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
-from ipamd.model.errors import CloudDeniedError, CloudError, SubnetChoiceError, SubnetExhaustedError, log_text
+from ipamd.model.errors import CloudDeniedError, CloudError, SubnetChoiceError, SubnetExhaustedError, is_about_keys, log_text
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.pool import Action, CreateEni
+from ipamd.model.pool_actions import Action, CreateEni
 from ipamd.model.record import dataclass, replace
-from ipamd.model.subnets import DescribedSubnet, SubnetPolicy, SubnetView, ZoneNetwork, by_room, exclusion, why_unusable
-from ipamd.ports import Ec2
+from ipamd.model.subnets import (
+    RESERVED_COUNT,
+    DescribedSubnet,
+    SubnetPolicy,
+    SubnetView,
+    ZoneNetwork,
+    by_room,
+    exclusion,
+    why_unusable,
+)
+from ipamd.ports.cloud import Ec2
 
 log = logging.getLogger(__name__)
 
 KEPT_S = 300.0
-"""How long an answer is believed. Ours: tags change by hand, and a refusal for want of room asks again at once; amazon-vpc-cni-k8s
-asks before every ENI (pkg/awsutils/awsutils.go, AllocENI)."""
+"""How long an answer is used. Ours: people change tags by hand, and after a refusal the subnets are described again at once;
+amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/awsutils.go, AllocENI)."""
 
 CONDITION = "subnets"
 
 DESCRIBE = ("DescribeSubnets",)
 EXCLUDED = ("excluded ENIs",)
-"""What is put off: the former after IAM has denied it, the latter while the pool is full but for ENIs that get no new sandbox."""
+FIRST = ("subnets after a start",)
+"""Agenda keys: the pause after IAM denied the call; the pause between two checks whether excluded ENIs may be used again; the one
+check after a start."""
 
 
 @dataclass(frozen=True, slots=True)
 class EniTarget:
-    """Where an ENI goes. `security_group_ids`: at least one, unless nothing is known of the primary ENI's."""
+    """Where to create an ENI. `security_group_ids`: at least one, unless those of the primary ENI are not known."""
 
     subnet_id: SubnetId
     security_group_ids: tuple[str, ...]
 
 
 class Subnets(Service):
-    """EC2's answer about the subnets of the node's zone, asked for when the pool is about to grow and kept for some minutes (I13), and
-    what follows from it. Used by the pool's thread; `views` and `exclusion` from any."""
+    """The subnets of the node's zone as EC2 described them, and the choice among them.
+
+    They are described when the pool is about to grow, and the answer is used for some minutes (I13). Used by the pool's thread;
+    `views` and `exclusion` from any.
+    """
 
     def __init__(
         self,
@@ -57,7 +73,7 @@ class Subnets(Service):
         identity: Callable[[], InstanceIdentity | None],
         groups_of: Callable[[EniId], Collection[str]],
     ) -> None:
-        """`groups_of`: the security groups of an ENI, as EC2 showed them last; empty if it did not yet."""
+        """`groups_of` returns the security groups of an ENI as EC2 showed them last, or none."""
         super().__init__(context)
         self._ec2 = ec2
         self._policy = policy
@@ -65,25 +81,30 @@ class Subnets(Service):
         self._identity = identity
         self._groups_of = groups_of
         self._listed: Mapping[SubnetId, DescribedSubnet] | None = None  # in EC2's order
-        self._listed_monotonic_s = -math.inf  # also once EC2 has refused what its answer promised
+        self._listed_monotonic_s = -math.inf  # reset when a refusal contradicts the answer
+        self._answered_monotonic_s = -math.inf  # of the last answer, contradicted or not
+        self._is_denied = False
         self.candidates: tuple[SubnetId, ...] = ()
 
     def home(self, identity: InstanceIdentity) -> SubnetId:
-        """The subnet that new ENIs go to by themselves: custom networking's for this zone, else the node's own."""
+        """Return the default subnet of new ENIs: that of custom networking for this zone, otherwise the node's own."""
         zone = self._zone(identity)
-        return identity.subnet_id if zone is None else zone.subnet_id
+        if zone is None:
+            return identity.subnet_id
+        return zone.subnet_id
 
     def choose(self, action: CreateEni, identity: InstanceIdentity) -> Iterator[tuple[EniTarget, CreateEni]]:
-        """Yield where to make an ENI and what to ask for there, the roomiest subnet first; go on after a refusal for want of room.
+        """Yield the subnets for a new ENI, the one with most room first, each with the action reduced to the room that it has. The
+        caller takes the next one if EC2 refuses because a subnet is full.
 
-        A subnet that is known to have less than the action asks for is asked for what it has.
-        Raises: SubnetChoiceError if no subnet may be used; SubnetExhaustedError if none has room, CloudError if EC2 does not tell.
+        Raises: SubnetChoiceError if no subnet may be used; SubnetExhaustedError if none has room; CloudError if EC2 does not answer.
         """
-        usable, zone = self._usable(identity), self._zone(identity)
+        usable = self._usable(identity)
+        zone = self._zone(identity)
         groups = (zone.security_group_ids if zone else ()) or identity.security_group_ids
         self.candidates = tuple(subnet_id for subnet_id, _ in usable)
-        for subnet_id, told in usable:
-            fitted = self._fitted(action, subnet_id, told)
+        for subnet_id, free_count in usable:
+            fitted = self._fitted(action, subnet_id, free_count)
             if fitted is not None:
                 yield EniTarget(subnet_id, groups), fitted
         raise SubnetExhaustedError(
@@ -92,146 +113,199 @@ class Subnets(Service):
             next_step="delete unused ENIs there, or tag a subnet of this zone with kubernetes.io/role/cni=1",
         )
 
-    def refused(self, subnet_id: SubnetId, action: CreateEni, error: SubnetExhaustedError) -> None:
-        """EC2 had no room there: it cools off, and the last answer is not believed any more."""
-        log.info("a subnet has no room, the next one is tried subnet=%s error=%s", subnet_id, log_text(error))
+    def record_refusal(self, subnet_id: SubnetId, action: CreateEni, error: SubnetExhaustedError) -> None:
+        """Record that EC2 refused because the subnet is full: back off from it, and drop the last answer."""
+        log.info("subnet full, trying the next one subnet=%s error=%s", subnet_id, log_text(error))
         self._listed_monotonic_s = -math.inf
         if action.prefix_count == 1:
-            self._agenda.put_off(("prefixes", subnet_id), ROOM)
-        elif not action.prefix_count:  # else half as many are asked for
+            self._agenda.back_off(("prefixes", subnet_id), ROOM)
+        elif not action.prefix_count:  # a refusal of several prefixes halves the next request
             self.limits.room_refused(subnet_id, action, error)
 
-    def took(self, subnet_id: SubnetId, action: CreateEni) -> None:
-        """An ENI was made there."""
+    def record_creation(self, subnet_id: SubnetId, action: CreateEni) -> None:
+        """Record that an ENI was created in the subnet."""
         self.limits.took_room(subnet_id, action)
         self.allocated(subnet_id, 1 + action.address_count + ADDRESSES_PER_PREFIX * action.prefix_count)
         if action.prefix_count:
             self._agenda.clear(("prefixes", subnet_id))
 
     def allocated(self, subnet_id: SubnetId, count: int) -> None:
-        """So many addresses of it are ours now: the last answer is counted down."""
+        """Subtract addresses that we allocated from the subnet's free count in the last answer."""
+        self.limits.subtract_room(subnet_id, count)
         if self._listed is not None and subnet_id in self._listed:
-            known = self._listed[subnet_id]
-            self._listed = {**self._listed, subnet_id: replace(known, free_count=max(known.free_count - count, 0))}
+            subnet = self._listed[subnet_id]
+            self._listed = {**self._listed, subnet_id: replace(subnet, free_count=max(subnet.free_count - count, 0))}
 
     def exclusion(self, eni: Eni) -> str:
-        """Why an attached ENI gets no new sandbox; "" if it does."""
+        """Return why an attached ENI gets no new sandbox; "" if it may get one."""
         identity = self._identity()
         zone = identity.availability_zone if identity else ""
         return exclusion(eni, self._policy, self._listed, zone=zone, security_group_ids=self._groups_of(eni.eni_id))
 
-    def look_before(self, action: Action, identity: InstanceIdentity) -> bool:
-        """Before the pool grows for the first time, and before each new ENI, learn which subnets are excluded.
+    def recheck_before_create(self, action: Action, identity: InstanceIdentity) -> bool:
+        """Describe the subnets before the pool grows for the first time, and before each new ENI.
 
-        Returns: whether an ENI is excluded or not any more: then the plan has to be made anew. Raises nothing.
+        Returns: whether an ENI's exclusion changed; then the pool must plan again. Raises nothing.
         """
         if not isinstance(action, CreateEni) and self._listed is not None:
             return False
         return self.learn(identity)
 
-    def look_again(self, identity: InstanceIdentity) -> bool:
-        """The pool lacks addresses and cannot grow while an ENI is excluded: ask whether it still is, now and then.
+    def learn_once(self, identity: InstanceIdentity) -> bool:
+        """Learn which subnets are excluded, once in a process that has not asked. For a pool that need not grow after a start.
 
-        Returns: whether that changed. Raises nothing.
+        A tag may have changed while no daemon ran, and such a pool may not grow for days. Returns: whether an exclusion changed.
+        Raises nothing.
         """
-        if self._policy.custom is not None or not any(eni.excluded for eni in self._datastore.enis()):
+        if self._listed is not None or not self._agenda.is_due(FIRST):
+            return False
+        self._agenda.put(FIRST, in_s=math.inf)
+        return self.learn(identity)
+
+    def look_again(self, identity: InstanceIdentity) -> bool:
+        """Check from time to time whether an ENI is still excluded, for a pool that lacks addresses and cannot grow.
+
+        Returns: whether an exclusion changed. Raises nothing.
+        """
+        if self._policy.custom is not None or not any(eni.managed and eni.excluded for eni in self._datastore.enis()):
             return False
         if not self._agenda.is_due(EXCLUDED):
             return False
-        self._agenda.put_off(EXCLUDED, ROOM)
+        self._agenda.back_off(EXCLUDED, ROOM)
         if not self.learn(identity):
             return False
         self._agenda.clear(EXCLUDED)
         return True
 
     def learn(self, identity: InstanceIdentity) -> bool:
-        """Learn which subnets there are, and are excluded, unless it is known. Returns: whether an ENI's exclusion changed."""
+        """Describe the subnets unless the last answer is recent. Returns: whether the exclusion of an ENI changed."""
         try:
             self._refresh(identity)
         except CloudError as error:
-            log.info("subnets are not known error=%s", log_text(error))  # `choose` says it, if it matters
+            log.info("describing subnets failed error=%s", log_text(error))  # `choose` raises it if it matters
         return self.mark()
 
+    def ask_denied(self, identity: InstanceIdentity) -> None:
+        """Repeat the call that IAM denied, once its pause is over or a person has ended the pause (`ipamctl retry`).
+
+        Otherwise the condition would last until the next creation of an ENI. No timer is set, so that an idle pool does not wake
+        for it (I13). Raises nothing.
+        """
+        if self._is_denied and self._agenda.is_due(DESCRIBE) and self.learn(identity):
+            self._demand.trigger()
+
     def mark(self) -> bool:
-        """Record which ENIs get no new sandbox, as far as it is known. Returns: whether one changed. Makes no EC2 call."""
-        changed = False
-        for known in self._datastore.enis():
-            if self.exclusion(known) == known.excluded:
+        """Record which ENIs get no new sandbox, by the last answer. Returns: whether one changed. Makes no EC2 call."""
+        is_any_changed = False
+        for recorded_eni in self._datastore.enis():
+            if self.exclusion(recorded_eni) == recorded_eni.excluded:
                 continue
             with self._datastore.transaction() as uow:
-                eni = self._datastore.eni(known.eni_id)  # as it is now: others change it too
+                eni = self._datastore.eni(recorded_eni.eni_id)  # read within the transaction: other threads change it too
                 if eni is None:
                     continue
                 uow.put_eni(replace(eni, excluded=self.exclusion(eni)))
-            changed = True
-            now = self.exclusion(known)
-            log.info("whether an ENI gets new sandboxes eni=%s excluded=%s", known.eni_id, now or "no")
-        return changed
+            is_any_changed = True
+            reason = self.exclusion(recorded_eni)
+            log.info("ENI exclusion changed eni=%s excluded=%s", recorded_eni.eni_id, reason or "no")
+        return is_any_changed
 
     def follows_primary(self, eni: Eni) -> bool:
-        """Whether an ENI's security groups are the primary ENI's: not where custom networking's file names them."""
+        """Whether an ENI must have the primary ENI's security groups: custom networking's file names no others."""
         if self._policy.custom is None:
             return True
         return all(zone.subnet_id != eni.subnet_id or not zone.security_group_ids for zone in self._policy.custom.zones.values())
 
     def views(self, identity: InstanceIdentity | None) -> tuple[SubnetView, ...]:
-        """Every subnet of the last answer, in EC2's order, with its free addresses and why it is not used now."""
+        """Return every subnet of the last answer, in EC2's order, with its addresses and why it is not used now. Makes no EC2 call."""
         if identity is None or self._listed is None:
             return ()
-        views = []
-        for one in self._listed.values():
-            why_not = self._why_not(one, identity) or str(self.limits.refusal(("room", one.subnet_id)) or "")
-            views.append(SubnetView(one.subnet_id, one.free_count, why_not))
-        return tuple(views)
+        return tuple(self._view(subnet, identity) for subnet in self._listed.values())
+
+    def _view(self, subnet: DescribedSubnet, identity: InstanceIdentity) -> SubnetView:
+        excluded = self._why_not(subnet, identity)
+        free_count, answered_monotonic_s = subnet.free_count, self._answered_monotonic_s
+        counted = self.limits.counted_room(subnet.subnet_id)
+        if counted is not None and counted.answered_monotonic_s >= answered_monotonic_s:
+            free_count, answered_monotonic_s = counted.free_count, counted.answered_monotonic_s
+        capacity = max(subnet.cidr.num_addresses - RESERVED_COUNT, 0)
+        return SubnetView(
+            subnet.subnet_id,
+            free_count,
+            excluded or str(self.limits.refusal(("room", subnet.subnet_id)) or ""),
+            availability_zone=subnet.availability_zone,
+            used_count=max(capacity - free_count, 0) if free_count >= 0 else -1,
+            has_no_prefix=self._has_no_prefix(subnet.subnet_id, identity),
+            is_candidate=not excluded,
+            answer_age_s=self._clock.monotonic() - answered_monotonic_s,
+        )
+
+    def _has_no_prefix(self, subnet_id: SubnetId, identity: InstanceIdentity) -> bool:
+        """Whether EC2 has just refused a /28: for a new ENI, or for an ENI of the default subnet."""
+        if not self._agenda.is_due(("prefixes", subnet_id)):
+            return True
+        refusal = self.limits.refusal(PREFIXES)
+        is_of_room = refusal is not None and refusal.kind is Blocked.SUBNET_FULL
+        return is_of_room and subnet_id == self.home(identity)
 
     def _refresh(self, identity: InstanceIdentity) -> Mapping[SubnetId, DescribedSubnet] | None:
-        """Ask EC2 unless its last answer is young enough, and was not disproved since.
+        """Describe the subnets, unless the last answer is recent and no refusal contradicts it.
 
-        Returns: subnets by ID; the last ones if EC2 does not answer; None if IAM has never let us ask: then the node's own
-        subnet is used, and a condition says so. Raises: CloudError if EC2 has never answered.
+        Returns: subnets by ID; those of the last answer if EC2 does not answer; None if IAM has always denied the call: then the
+        node's own subnet is used, and a condition reports it. Raises: CloudError if EC2 has never answered.
         """
         now_s = self._clock.monotonic()
         if now_s - self._listed_monotonic_s < KEPT_S or not self._agenda.is_due(DESCRIBE):
             return self._listed
-        zone = self._zone(identity)
         try:
-            if self._policy.custom is None:
-                listed = self._ec2.describe_subnets(vpc_id=identity.vpc_id, availability_zone=identity.availability_zone)
-            elif zone is None:
-                raise SubnetChoiceError(
-                    f"custom networking's file names no subnet for {identity.availability_zone}",
-                    next_step=f"add {identity.availability_zone} to the zones of VPC_IPAMD_NETWORK_FILE and restart the daemon",
-                )
-            else:
-                listed = (self._ec2.describe_subnet(zone.subnet_id),)
+            listed = self._describe(identity)
         except CloudDeniedError as error:
-            self._agenda.put_off(DESCRIBE, DENIED)
+            if is_about_keys(error):
+                raise  # the credentials are wrong, not the permissions
+            self._agenda.back_off(DESCRIBE, DENIED)
+            self._is_denied = True
             if self._policy.custom is not None:
                 raise  # without the subnet's CIDR its ENI could not be set up
-            self._health.report(
-                CONDITION,
-                f"subnets: they are not discovered, new ENIs are made in the node's own: {log_text(error)}; "
-                "allow ec2:DescribeSubnets, or set ENABLE_SUBNET_DISCOVERY=false",
-            )
+            self._health.report(CONDITION, problem(ConditionCode.SUBNETS_DENIED, cause=log_text(error)))
             return self._listed
         except CloudError as error:
             if self._listed is None:
                 raise
-            log.warning("subnets are chosen by an earlier answer error=%s", log_text(error))
+            log.warning("describing subnets failed, using the last answer error=%s", log_text(error))
             return self._listed
         self._agenda.clear(DESCRIBE)
-        self._health.report(CONDITION, "")
-        self._listed, self._listed_monotonic_s = {one.subnet_id: one for one in listed}, now_s
+        self._is_denied = False
+        self._health.report(CONDITION, None)
+        self._listed = {subnet.subnet_id: subnet for subnet in listed}
+        self._listed_monotonic_s = self._answered_monotonic_s = now_s
         return self._listed
 
+    def _describe(self, identity: InstanceIdentity) -> Sequence[DescribedSubnet]:
+        """Describe the subnets of the node's zone, or the one that custom networking's file names.
+
+        Raises: SubnetChoiceError if the file names none; CloudError.
+        """
+        if self._policy.custom is None:
+            return self._ec2.describe_subnets(vpc_id=identity.vpc_id, availability_zone=identity.availability_zone)
+        zone = self._zone(identity)
+        if zone is None:
+            raise SubnetChoiceError(
+                f"custom networking's file names no subnet for {identity.availability_zone}",
+                next_step=f"add {identity.availability_zone} to the zones of VPC_IPAMD_NETWORK_FILE and restart the daemon",
+            )
+        return (self._ec2.describe_subnet(zone.subnet_id),)
+
     def _zone(self, identity: InstanceIdentity) -> ZoneNetwork | None:
-        """What custom networking's file says of this node's zone."""
-        return None if self._policy.custom is None else self._policy.custom.of_zone(identity.availability_zone)
+        """Return this node's zone in custom networking's file, None without a file or zone."""
+        if self._policy.custom is None:
+            return None
+        return self._policy.custom.of_zone(identity.availability_zone)
 
     def _why_not(self, subnet: DescribedSubnet, identity: InstanceIdentity) -> str:
-        """Say why no new ENI may go to a subnet, by its tags and the settings; "" if one may."""
-        policy, is_own = self._policy, subnet.subnet_id == identity.subnet_id
-        if policy.custom is not None:  # EC2 would not attach such an ENI to this instance
+        """Return why no new ENI may go to a subnet, by its tags and the settings; "" if one may."""
+        policy = self._policy
+        is_own = subnet.subnet_id == identity.subnet_id
+        if policy.custom is not None:  # EC2 attaches no ENI of another VPC or zone
             if subnet.vpc_id != identity.vpc_id:
                 return f"of another VPC ({subnet.vpc_id}) than this node ({identity.vpc_id})"
             if subnet.availability_zone != identity.availability_zone:
@@ -244,42 +318,59 @@ class Subnets(Service):
         return why_unusable(subnet.tags, is_primary=is_own, cluster_name=policy.cluster_name)
 
     def _usable(self, identity: InstanceIdentity) -> list[tuple[SubnetId, int | None]]:
-        """Subnets that may have the ENI, roomiest first, each with its free addresses by EC2's answer, None if not known."""
-        home, is_custom = self.home(identity), self._policy.custom is not None
-        try:
-            listed = self._refresh(identity)
-        except CloudError:
-            if self._policy.is_discovering or is_custom:
-                raise
-            listed = None
-        if listed is None:
-            # What was excluded by an earlier answer stays excluded while IAM does not let us ask.
-            told = next((eni.excluded for eni in self._datastore.enis() if eni.subnet_id == home and eni.excluded), "")
-            if not told or is_custom:
-                return [(home, None)]
-        else:
-            reasons = {one.subnet_id: self._why_not(one, identity) for one in listed.values()}
-            usable = by_room(one for one in listed.values() if not reasons[one.subnet_id])
-            if usable:
-                return [(one.subnet_id, None if one.free_count < 0 else one.free_count) for one in usable]
-            if home not in listed:  # another account's: EC2 does not list it, and nothing excludes it
-                return [(home, None)]
-            told = "; ".join(f"{subnet_id} is {reason}" for subnet_id, reason in sorted(reasons.items()))
-        step = "tag a subnet of this zone with kubernetes.io/role/cni=1, or remove the tag of the node's own"
-        if is_custom:
-            step = "correct the subnet in VPC_IPAMD_NETWORK_FILE and restart the daemon"
-        raise SubnetChoiceError(f"no subnet may have a new ENI: {told}", next_step=step)
+        """Return the usable subnets, the one with most room first, each with its free count, None if it is not known.
 
-    def _fitted(self, action: CreateEni, subnet_id: SubnetId, told: int | None) -> CreateEni | None:
-        """What to ask for of a subnet: the action, less of it, or None if not even the ENI itself has room."""
+        Raises: SubnetChoiceError if there is none; CloudError if EC2 does not answer.
+        """
+        home = self.home(identity)
+        listed = self._listed_for_choice(identity)
+        if listed is None:
+            self._require_home_usable(home)
+            return [(home, None)]
+        reasons = {subnet.subnet_id: self._why_not(subnet, identity) for subnet in listed.values()}
+        usable = by_room(subnet for subnet in listed.values() if not reasons[subnet.subnet_id])
+        if usable:
+            return [(subnet.subnet_id, None if subnet.free_count < 0 else subnet.free_count) for subnet in usable]
+        if home not in listed:  # EC2 does not list subnets of other accounts, and nothing excludes it
+            return [(home, None)]
+        raise self._no_subnet("; ".join(f"{subnet_id} is {reason}" for subnet_id, reason in sorted(reasons.items())))
+
+    def _require_home_usable(self, home: SubnetId) -> None:
+        """Check, without an answer of EC2, that no earlier answer excluded the default subnet. Raises: SubnetChoiceError."""
+        excluded = next((eni.excluded for eni in self._datastore.enis() if eni.subnet_id == home and eni.excluded), "")
+        if excluded and self._policy.custom is None:
+            raise self._no_subnet(excluded)
+
+    def _listed_for_choice(self, identity: InstanceIdentity) -> Mapping[SubnetId, DescribedSubnet] | None:
+        """Return the described subnets; None if EC2 does not answer and they are not needed. Raises: CloudError if they are."""
+        try:
+            return self._refresh(identity)
+        except CloudError:
+            if self._policy.is_discovering or self._policy.custom is not None:
+                raise
+            return None
+
+    def _no_subnet(self, reason: str) -> SubnetChoiceError:
+        step = "tag a subnet of this zone with kubernetes.io/role/cni=1, or remove the tag of the node's own"
+        if self._policy.custom is not None:
+            step = "correct the subnet in VPC_IPAMD_NETWORK_FILE and restart the daemon"
+        return SubnetChoiceError(f"no subnet may have a new ENI: {reason}", next_step=step)
+
+    def _fitted(self, action: CreateEni, subnet_id: SubnetId, free_count: int | None) -> CreateEni | None:
+        """Return the action, reduced to the subnet's room; None if there is no room for the ENI itself.
+
+        `free_count`: the subnet's free addresses, None if not known.
+        """
         if action.prefix_count:
             if not self._agenda.is_due(("prefixes", subnet_id)):
                 return None
-            most = action.prefix_count if told is None else (told - 1) // ADDRESSES_PER_PREFIX
-            return replace(action, prefix_count=min(action.prefix_count, most)) if most >= 1 else None
-        self.limits.recheck_room(subnet_id, action, told=told)
+            most = action.prefix_count if free_count is None else (free_count - 1) // ADDRESSES_PER_PREFIX
+            if most >= 1:
+                return replace(action, prefix_count=min(action.prefix_count, most))
+            return None
+        self.limits.recheck_room(subnet_id, action, free_count=free_count)
         cap = self.limits.cap(("room", subnet_id))
-        most = min(ROOM_ENOUGH if one is None else one for one in (told, cap)) - 1
+        most = min(ROOM_ENOUGH if count is None else count for count in (free_count, cap)) - 1
         if most < 1:
             if cap is None:
                 self.limits.short_of_room(subnet_id, most + 1)

@@ -1,8 +1,11 @@
-"""The CNI configuration that tells the runtime to call us: written last, atomically, and never removed.
+"""The CNI configuration that makes the runtime call us: written last, atomically, and never removed.
 
-Shutting down leaves it in place: without it a runtime cannot delete sandboxes (containerd #8774). `cniVersion` is one that every
-libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009). Only those versions are
-offered that every chained plugin speaks (docs/adr/0039).
+A shutdown leaves the file in place, because without it a runtime cannot delete sandboxes (containerd #8774). `cniVersion` is one that
+every libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009). A version is offered
+only if every chained plugin has it (docs/adr/0039). Entries that other software appends stay (docs/adr/0060).
+
+A hidden file beside it, which no runtime reads, lists the plugins that we rendered under earlier settings. Without that list they
+would count as appended by other software.
 """
 
 from __future__ import annotations
@@ -10,46 +13,78 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
+import stat
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ipamd.core.agenda import soonest_s
-from ipamd.core.health import Health
-from ipamd.host.files import SETTLE_S, FollowedFile
-from ipamd.host.plugins import Bundle, PluginDirectory, Spoken
-from ipamd.host.repair_backoff import Fights
-from ipamd.model.branch import POD_ANNOTATIONS
-from ipamd.model.cniresult import SUPPORTED_VERSIONS, conflist_version
-from ipamd.model.errors import IpamError, PluginLackingError, SettingsError
-from ipamd.model.kernel import Repaired, RepairedObject, RepairKind
-from ipamd.model.record import dataclass
-from ipamd.model.sandbox import RuntimeInfo
-from ipamd.ports import Clock
+from ipamd.model.chain_versions import conflist_version
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
+from ipamd.model.conflist_parts import (
+    PLUGINS,
+    OthersPart,
+    OwnPart,
+    PartDefect,
+    Plugin,
+    canonical,
+    defect_of,
+    is_loadable,
+    merge,
+    others_in,
+    parse,
+    type_of,
+)
+from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.legs.aws_node_extra import EXTRA_LEG_PLUGINS
+from ipamd.model.pod_annotations import POD_ANNOTATIONS
 from ipamd.settings import Settings
 from ipamd.settings.fields import FROM_ANNOTATIONS
-from ipamd.settings.settings_file import content_of, created
+from ipamd.settings.settings_file import SIZE_MAX, content_of, created
 
 log = logging.getLogger(__name__)
 
-
 NETWORK_NAME = "vpc-ipamd"
+
 PLUGIN_TYPE = "vpc-cni"
+
+MODE = 0o644
+"""Permissions of a new file, before the umask."""
+
+OF_AWS_NODE = frozenset(("aws-cni", *EXTRA_LEG_PLUGINS, "portmap", "bandwidth", "tuning"))
+"""Plugins of the conflist of amazon-vpc-cni-k8s. Source: amazon-vpc-cni-k8s, misc/10-aws.conflist, cmd/aws-vpc-cni/main.go."""
+
+FORMER_MAX = 16
+"""Plugins of earlier settings that are remembered. Ours."""
+
+READ_AGAIN_S = 0.2
+"""Pause before a file that no runtime can load is read again: when Linkerd's agent ends, it writes the file in place. Ours."""
+
+TRIES_MAX = 5
+"""Tries of a write, if another program replaces the file between our reading and writing. Ours."""
+
+POD_IPV6_OFF = {f"net.ipv6.conf.{name}.disable_ipv6": "1" for name in ("all", "default", "lo")}
+"""Settings inside a pod without IPv6. Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
 
 
 def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> dict[str, Any]:
-    """Build the conflist; the settings say which plugins are chained behind ours, `versions` (oldest first) what all of them speak.
+    """Build the conflist. The settings name the plugins that are chained behind ours; all speak `versions` (oldest first).
 
-    The pod's annotations are asked for only where they are read: they may have 256 KiB, in every call.
+    The pod's annotations are requested only where they are read: they may have 256 KiB, in every call.
     """
-    config, ours = settings.daemon, {"type": PLUGIN_TYPE}
-    is_told = settings.network.branch_mode is not None and settings.pod_facts.source == FROM_ANNOTATIONS
-    plugins: list[dict[str, Any]] = [ours | {"capabilities": {POD_ANNOTATIONS: True}} if is_told else ours]
+    config = settings.daemon
+    ours: dict[str, Any] = {"type": PLUGIN_TYPE}
+    if settings.network.pod_eni and settings.pod_facts.source == FROM_ANNOTATIONS:
+        ours["capabilities"] = {POD_ANNOTATIONS: True}
+    plugins = [ours]
     if config.portmap:
         plugins.append({"type": "portmap", "snat": True, "capabilities": {"portMappings": True}})
     if config.bandwidth:
         plugins.append({"type": "bandwidth", "capabilities": {"bandwidth": True}})
+    if config.pod_ipv6_disabled:
+        plugins.append({"type": "tuning", "sysctl": POD_IPV6_OFF})
     plugins += json.loads(config.chained_plugins or "[]")
     return {
         "cniVersion": conflist_version(versions),
@@ -59,222 +94,214 @@ def render(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -
     }
 
 
-def difference(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> str:
-    """Say how the file differs from what `write` puts there; "" if it does not. Raises: SettingsError if it cannot be read."""
-    path = settings.daemon.conflist_path
-    try:
-        is_other = os.path.lexists(path) and not path.is_file()
-        return "had been changed" if is_other or content_of(str(path)) != _content(settings, versions) else ""
-    except FileNotFoundError:
-        return "was missing"
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}", details="mount the CNI configuration directory") from error
+def former_list(conflist: Path) -> Path:
+    """The hidden file beside a conflist that lists the plugins of earlier settings."""
+    return conflist.with_name(f".{conflist.name}.ours")
+
+
+class ConflistFile:
+    """The conflist at its path. It remembers the appended entries, in case the file is removed or destroyed. One thread."""
+
+    def __init__(self, settings: Settings, *, read_again_s: float = 0.0, writer: str = "") -> None:
+        """Set up; reads nothing.
+
+        Args:
+            read_again_s: pause before a file that no runtime can load is read again, because another program may be writing it.
+            writer: names the scratch file; two threads that write one conflist must differ in it.
+        """
+        self._read_again_s = read_again_s
+        self.path = settings.daemon.conflist_path
+        self.settings = settings
+        self._former_path = former_list(self.path)
+        self._scratch = self.path.with_name(f".{self.path.name}{writer}.tmp")
+        self._remembered: OthersPart | None = None
+
+    def appended(self) -> OthersPart:
+        """Return the part that other software appended; the last one that was read, if the file is damaged or gone.
+
+        Raises: SettingsError if the file cannot be read.
+        """
+        return self._appended_in(self._document(), self.own_part(SUPPORTED_VERSIONS))
+
+    def defect(self, versions: tuple[str, ...]) -> PartDefect | None:
+        """Compare our part of the file with what is rendered for these versions. Raises: SettingsError if it cannot be read."""
+        if not os.path.lexists(self.path):
+            return PartDefect.MISSING
+        return defect_of(self._document(), self.own_part(versions))
+
+    def write(self, versions: tuple[str, ...], appended: OthersPart | None = None) -> Path:
+        """Put our part in place, atomically: a reader sees the whole old file or the whole new one. A correct file is not written.
+
+        Args:
+            appended: the part behind ours; None: the one that is in the file now.
+        Returns: the file's path. Raises: SettingsError if the directory cannot be written.
+        """
+        own_part = self.own_part(versions)
+        self._remember_former(own_part)
+        try:
+            for _ in range(TRIES_MAX):
+                before = self._content()
+                appended_part = appended
+                if appended_part is None:
+                    appended_part = self._appended_in(parse(before), own_part)
+                if self._is_in_place(before, own_part, appended_part):
+                    break
+                if self._replace(merge(own_part, appended_part), before=before):
+                    break
+        except OSError as error:
+            with suppress(OSError):
+                self._scratch.unlink()
+            raise failure(SettingsError, FailureCode.CONFLIST_NOT_WRITTEN, path=self.path, cause=error.strerror) from error
+        return self.path
+
+    def own_part(self, versions: tuple[str, ...]) -> OwnPart:
+        """Render our part."""
+        rendered = render(self.settings, versions)
+        plugins = tuple(rendered.pop(PLUGINS))
+        return OwnPart(rendered, plugins, self._former())
+
+    def _document(self) -> dict[str, Any] | None:
+        """Read the file; None if no runtime can load it. Raises: SettingsError if it cannot be read."""
+        try:
+            document = parse(self._content())
+            if document is None and self._read_again_s and self.path.is_file():
+                time.sleep(self._read_again_s)
+                document = parse(self._content())
+            return document
+        except OSError as error:
+            raise failure(SettingsError, FailureCode.CONFLIST_UNREADABLE, path=self.path, cause=error.strerror) from error
+
+    def _content(self) -> bytes:
+        """Read the file; b"" if there is none, or something else than a file. Raises: OSError."""
+        if not self.path.is_file():
+            return b""
+        try:
+            return content_of(str(self.path))
+        except FileNotFoundError:
+            return b""
+
+    def _appended_in(self, document: Mapping[str, Any] | None, own_part: OwnPart) -> OthersPart:
+        present = others_in(document, own_part)
+        if present is not None:
+            self._remembered = present
+        if self._remembered is None:
+            return self._appended_for_aws_node()
+        return self._remembered
+
+    def _appended_for_aws_node(self) -> OthersPart:
+        """Return the part that other software appended to the conflist of amazon-vpc-cni-k8s, which the runtime has used so far."""
+        daemon = self.settings.daemon
+        path = self.settings.takeover.conflist_beside(self.path)
+        try:
+            document = parse(content_of(str(path)))
+        except OSError:
+            return OthersPart()
+        appended = _loadable_entries(document)
+        present_types = {
+            kind for kind in map(type_of, appended) if "/" not in kind and os.path.lexists(daemon.cni_bin_dir / kind)
+        }
+        foreign_types = present_types - OF_AWS_NODE - {PLUGIN_TYPE}
+        return OthersPart(tuple(plugin for plugin in appended if type_of(plugin) in foreign_types))
+
+    def _is_in_place(self, content: bytes, own_part: OwnPart, appended: OthersPart) -> bool:
+        """Whether the file has the right content, in any JSON form; a symbolic link is replaced."""
+        document = parse(content)
+        return not self.path.is_symlink() and document is not None and canonical(document) == canonical(merge(own_part, appended))
+
+    def _replace(self, document: Mapping[str, Any], *, before: bytes) -> bool:
+        """Replace the file; False if another program has replaced it since `before` was read. Raises: OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _write_synced(self._scratch, document, mode=self._mode())
+        if self._content() != before:
+            self._scratch.unlink(missing_ok=True)
+            return False
+        self._scratch.replace(self.path)
+        return True
+
+    def _mode(self) -> int:
+        """Return the permissions of the present file, whose appended entries may be secret, or those of a new file."""
+        with suppress(OSError):
+            status = self.path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                return stat.S_IMODE(status.st_mode) & 0o666 | 0o600
+        return MODE
+
+    def _former(self) -> tuple[Plugin, ...]:
+        """Read the plugins of earlier settings; () if no setting ever chained one, or the list is lost."""
+        try:
+            document = parse(content_of(str(self._former_path)))
+        except OSError:
+            return ()
+        plugins = document.get(PLUGINS) if document is not None else None
+        if not isinstance(plugins, list):
+            return ()
+        return tuple(plugin for plugin in plugins[:FORMER_MAX] if isinstance(plugin, dict))
+
+    def _remember_former(self, own_part: OwnPart) -> None:
+        """List our plugins before they are in the file, so that a start under other settings recognises them.
+
+        If the list cannot be written, the conflist is written anyway: the list matters only when a setting no longer chains a plugin.
+        """
+        listed_by_text = {canonical(plugin): plugin for plugin in (*own_part.plugins[1:], *own_part.former)}
+        listed = list(listed_by_text.values())[:FORMER_MAX]
+        if self.path.is_dir() or canonical(listed) == canonical(list(own_part.former)):
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _write_synced(self._scratch, {PLUGINS: listed})
+            self._scratch.replace(self._former_path)
+        except OSError as error:
+            log.warning("failed to write the list of our plugins path=%s error=%s", self._former_path, error.strerror)
 
 
 SUFFIXES = (".conf", ".conflist", ".json")
-"""Of files that runtimes read, the first one by name alone. Source: github.com/containernetworking/cni, libcni/conf.go (ConfFiles)."""
+"""Suffixes of configuration files. A runtime uses only the first of these files by name.
+
+Source: github.com/containernetworking/cni, libcni/conf.go (ConfFiles).
+"""
 
 
 def sorts_before(path: Path) -> str:
-    """The first file that a runtime takes instead of ours; "" if there is none. What it cannot read it passes over, and so do we."""
+    """Return the first file that a runtime takes instead of ours; "" if there is none. A runtime skips unreadable files."""
     with suppress(OSError):
         for name in sorted(os.listdir(path.parent)):  # noqa: PTH208  # names are what is sorted
             if name >= path.name:
                 break
-            with suppress(OSError, ValueError, RecursionError):
-                found = json.loads(content_of(str(path.with_name(name)))) if name.endswith(SUFFIXES) else None
-                if isinstance(found, dict) and (found.get("type") or found.get("plugins")):
-                    return str(path.with_name(name))
+            if name.endswith(SUFFIXES) and _may_be_taken(path.with_name(name)):
+                return str(path.with_name(name))
     return ""
 
 
-def write(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> Path:
-    """Put the conflist in place atomically: a reader sees the whole old file or the whole new one.
-
-    Returns: its path. Raises: SettingsError if the directory cannot be written.
-    """
-    path = settings.daemon.conflist_path
-    content = _content(settings, versions)
-    scratch = path.with_name(f".{path.name}.tmp")
+def _may_be_taken(path: Path) -> bool:
+    """Whether a runtime may take the file; one that is too large for us to read counts."""
     try:
-        if not path.is_symlink() and (path.is_file() or path.is_dir()) and content_of(str(path)) == content:
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with created(scratch, 0o644) as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        scratch.replace(path)
-    except OSError as error:
-        raise SettingsError(f"cannot write {path}: {error.strerror}", details="mount the CNI configuration directory") from error
-    return path
+        content = content_of(str(path))
+    except (OSError, ValueError):
+        return False
+    document = parse(content)
+    return len(content) > SIZE_MAX or bool(document and (document.get("type") or document.get(PLUGINS)))
 
 
-def _content(settings: Settings, versions: tuple[str, ...]) -> bytes:
-    return f"{json.dumps(render(settings, versions), indent=2)}\n".encode()
+def difference(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> str:
+    """Describe the defect of our part of the file; "" if there is none. Raises: SettingsError if it cannot be read."""
+    return ConflistFile(settings).defect(versions) or ""
 
 
-# The plugins that sandboxes need beside ours: the start waits for them, and they are looked at as long as the daemon serves.
-#
-# A conflist that names a plugin which is not there, or which does not speak the version that the runtime chooses, attracts pods
-# that never start; so it is not written, and the daemon is not *ready*, before each plugin has answered (docs/adr/0039). Later a
-# plugin that is lacking is a condition only: the conflist stays, because DEL needs it.
+def write(settings: Settings, versions: tuple[str, ...] = SUPPORTED_VERSIONS) -> Path:
+    """Put our part of the conflist in place; see `ConflistFile.write`."""
+    return ConflistFile(settings).write(versions)
 
 
-CONDITION = "plugins"
-
-START_LOOK_S = 10.0
-"""Longest time between two looks while the start waits, whatever inotify says. Ours; a look costs a few stats."""
-
-WITHOUT_LOOPBACK = ("cri-o",)
-"""Runtimes, as CRI names them, that bring `lo` up themselves. Source: github.com/cri-o/ocicni, pkg/ocicni/util_linux.go."""
-
-
-# Put the conflist back when something removes or alters it: without it the runtime calls another plugin, or cannot delete
-# sandboxes.
-#
-# Another CNI's installer, configuration management, or a clean-up of /etc/cni/net.d may do that under a running daemon. It is
-# noticed by inotify, and by the clock. So are changes of the plugins that it chains: one of ours that went is put back, and the
-# file offers what all of them speak now; what cannot be mended is a condition, and the file stays, because DEL needs it
-# (`conflist.py`). While two programs write the same file, ours backs off and a condition says so (`repair_backoff.py`). The file
-# is kept only while the daemon serves: uninstall removes the DaemonSet first.
+def _write_synced(path: Path, document: Mapping[str, Any], *, mode: int = MODE) -> None:
+    """Write a JSON file and wait for the disk. Raises: OSError."""
+    with created(path, mode) as stream:
+        stream.write(f"{json.dumps(document, indent=2)}\n".encode())
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
-HELD_S = 1.0
-"""Between two looks while another software's daemon keeps us from giving addresses: a daemon that goes announces nothing. Ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Others:
-    """Another software on the node. `take` renames its conflist, which sorts before ours; in `directories` its coming is seen."""
-
-    take: Callable[[], str]
-    directories: Sequence[Path] = ()
-
-
-NOBODY = Others(lambda: "")
-
-
-class ConflistKeeper(FollowedFile):
-    """Looks at the plugins, and from `begin` on keeps the conflist in place. `look` from one thread.
-
-    `said`: what all plugins that are needed speak, "" before they have answered; `versions`: what the file may offer.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        runtime: Callable[[], RuntimeInfo | None],
-        clock: Clock,
-        fights: Fights,
-        health: Health,
-        note: Callable[[str], None],
-        is_stopped: Callable[[], bool],
-        others: Others = NOBODY,
-    ) -> None:
-        """Nothing is looked at yet.
-
-        Args:
-            runtime: which one has answered, None before.
-            note: records a repair in the ledger.
-            others: looked at with our own file.
-        """
-        config = settings.daemon
-        super().__init__(config.conflist_path.parent, config.cni_bin_dir, *others.directories, subject="conflist")
-        self._settings = settings
-        self._is_asked = settings.runtime.cri_socket != "off"
-        self._runtime = runtime
-        self._bundle = Bundle(config.reference_plugins, config.cni_bin_dir, monotonic=clock.monotonic)
-        self._directory = PluginDirectory(
-            config.cni_bin_dir,
-            own=PLUGIN_TYPE,
-            chained=tuple(str(plugin["type"]) for plugin in render(settings)["plugins"][1:]),
-            bundled=lambda: self._bundle.names,
-            needs_loopback=self._needs_loopback,
-            clock=clock,
-        )
-        self._fights = fights
-        self._health = health
-        self._note = note
-        self._is_stopped = is_stopped
-        self._others = others
-        self._is_begun = False
-        self._spoken: Spoken | None = None
-        self._path = config.conflist_path
-        self._thing = RepairedObject(RepairKind.CONFLIST, str(self._path))
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """See the class."""
-        return self._spoken.versions if self._spoken is not None else SUPPORTED_VERSIONS
-
-    @property
-    def said(self) -> str:
-        """See the class."""
-        spoken = self._spoken
-        return "; ".join([f"CNI {', '.join(spoken.versions)}", *spoken.limits]) if spoken is not None else ""
-
-    def begin(self) -> None:
-        """The start writes the file, once it can: it is kept from now on."""
-        self._is_begun = True
-
-    def look(self) -> None:
-        """Put in place what comes with us and is missing, and ask the plugins whose files changed.
-
-        Once begun, write the file if it is not what it must be, unless it is fought over; then see to another software's.
-        Raises: IpamError.
-        """
-        held = self._fights.held()
-        placed = self._bundle.put_in_place(but=held)
-        for sentence in [*placed.missing, *placed.replaced]:
-            log.info("plugins placed=%s", sentence)
-        if self._is_begun:
-            self._record_all(placed.missing)
-        is_changed = self._ask("; ".join(placed.problems))
-        if not self._is_begun:
-            return
-        if is_changed and not self._is_stopped():
-            path = write(self._settings, self.versions)
-            log.info("conflist path=%s versions=%s", path, ", ".join(self.versions))
-        found = difference(self._settings, self.versions)
-        if found and self._thing not in held and not self._is_stopped():  # stopped: an export may have removed it meanwhile
-            write(self._settings, self.versions)
-            repaired = Repaired(f"{self._path} {found}: written again", self._thing)
-            log.warning("conflist repaired=%s", repaired)
-            self._record_all([repaired])
-        self._others.take()
-        first = sorts_before(self._path)
-        sentence = f"other conflist: {first} sorts before {self._path.name}: the runtime calls its plugin for new pods"
-        self._health.report("other conflist", first and sentence)
-
-    def _ask(self, hindrance: str) -> bool:
-        """Ask those whose files changed; one that is lacking is a condition. Returns: whether other versions are to be offered."""
-        before = self.versions
-        try:
-            self._spoken = self._directory.look(hindrance)
-        except PluginLackingError as error:
-            self._health.report(CONDITION, f"{CONDITION}: {error}", error=error)
-            return False
-        self._health.report(CONDITION, "")
-        return self.versions != before
-
-    def _needs_loopback(self) -> bool:
-        runtime = self._runtime()
-        return self._is_asked and (runtime is None or runtime.name.lower() not in WITHOUT_LOOPBACK)
-
-    def _record_all(self, repairs: Sequence[Repaired]) -> None:
-        """Count repairs, and record them in the ledger."""
-        self._fights.count_repairs(repairs)
-        try:
-            for repaired in repairs:
-                self._note(repaired)
-        except IpamError as error:
-            self._health.record_error("conflist", error)
-
-    def wait_s(self) -> float:
-        """See the base class."""
-        if not self._is_begun:
-            return START_LOOK_S
-        look_s = HELD_S if self._health.is_held else super().wait_s()
-        return soonest_s([look_s, self._fights.wait_s()]) or SETTLE_S
+def _loadable_entries(document: Mapping[str, Any] | None) -> list[Any]:
+    entries = None if document is None else document.get(PLUGINS)
+    if not isinstance(entries, list):
+        return []
+    return [plugin for plugin in entries if is_loadable(plugin)]

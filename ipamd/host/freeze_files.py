@@ -1,7 +1,7 @@
-"""Two files that freeze the pool: an operator's, kept over a restart of the daemon, and one that a drain hook writes and removes.
+"""Two files that freeze the pool: an operator's, which outlives the daemon, and one that a drain hook writes and removes.
 
-The hook's file is a setting; that it exists freezes, and its text is the reason. It is noticed by inotify, and by the clock. A file
-that is there and cannot be read freezes too: only "there is none" thaws. The operator's file has the boot's ID: a boot thaws.
+A setting names the hook's file. While it exists, the pool is frozen; its text is the reason. It is noticed by inotify and at regular
+checks. A file that cannot be read freezes too: only its absence thaws. The operator's file has the boot's ID, so a boot thaws.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from datetime import datetime
 from pathlib import Path
 
 from ipamd.core.freeze import Freeze
-from ipamd.host.files import LOOK_S, FollowedFile
-from ipamd.model.errors import log_text
+from ipamd.host.files import CHECK_INTERVAL_S, FollowedFile
+from ipamd.model.errors import SettingsError, log_text
 from ipamd.model.freeze import FreezeCause
-from ipamd.ports import Clock
-from ipamd.settings.settings_file import opened
+from ipamd.ports.process import Clock
+from ipamd.settings.places import DIRECTORY, FILE, move_aside
+from ipamd.settings.settings_file import created, opened
 
 OPERATOR_NAME = "freeze.json"
 
 TEXT_BYTES_MAX = 4096
-"""What is read of a file; a reason is cut to less. Ours."""
+"""Bytes that are read of a file; a reason is cut to fewer. Ours."""
 
 log = logging.getLogger(__name__)
 
 
 class OperatorFreeze:
-    """`ipamctl freeze` and `ipamctl thaw`: each says what went wrong, "" if nothing did. Safe from any thread."""
+    """Freezes and thaws for `ipamctl`. `freeze` and `thaw` return the error as a text, "" on success. Safe from any thread."""
 
     def __init__(self, freeze: Freeze, *, run_dir: Path, boot_id: str, clock: Clock) -> None:
         self._freeze = freeze
@@ -39,44 +40,55 @@ class OperatorFreeze:
         self._lock = threading.Lock()
 
     def restore(self) -> None:
-        """Take over what an operator said to the daemon before this one. A file of another boot is removed; damage is logged."""
+        """Restore the freeze that an operator asked an earlier daemon for. A file of another boot is removed; damage is logged."""
         with self._lock:
             try:
-                kept = json.loads(_text(self._path))
-                if str(kept["boot_id"]) == self._boot_id:
-                    since_at = datetime.fromisoformat(str(kept["since_at"]))
+                recorded = json.loads(_text(self._path))
+                if str(recorded["boot_id"]) == self._boot_id:
+                    since_at = datetime.fromisoformat(str(recorded["since_at"]))
                     if since_at.tzinfo is None:
                         raise ValueError("since_at has no time zone")
-                    self._freeze.set(FreezeCause.OPERATOR, str(kept["reason"]), since_at=since_at)
+                    self._freeze.set(FreezeCause.OPERATOR, str(recorded["reason"]), since_at=since_at)
                     return
-                self._path.unlink(missing_ok=True)
+                self._remove()
             except FileNotFoundError:
                 return
             except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-                log.warning("an operator's freeze counts, its reason is lost path=%s error=%s", self._path, log_text(error))
+                log.warning("unreadable operator freeze, the pool is frozen path=%s error=%s", self._path, log_text(error))
                 self._freeze.set(FreezeCause.OPERATOR, f"{self._path} cannot be read; `ipamctl thaw` ends it")
 
     def freeze(self, reason: str) -> str:
         """Freeze the pool until `thaw` or the next boot; if the file cannot be written, a restart thaws."""
         with self._lock:
             self._freeze.set(FreezeCause.OPERATOR, reason, since_at=self._clock.now())
-            (kept,) = [one for one in self._freeze.in_force() if one.cause is FreezeCause.OPERATOR]
-            said = {"boot_id": self._boot_id, "reason": kept.reason, "since_at": kept.since_at.isoformat()}
+            (operator_freeze,) = [freeze for freeze in self._freeze.in_force() if freeze.cause is FreezeCause.OPERATOR]
+            content = {
+                "boot_id": self._boot_id,
+                "reason": operator_freeze.reason,
+                "since_at": operator_freeze.since_at.isoformat(),
+            }
             try:
-                _write(self._path, json.dumps(said) + "\n")
+                _write(self._path, json.dumps(content) + "\n")
             except OSError as error:
                 return f"frozen, but only until the daemon restarts: {self._path} cannot be written: {error.strerror}"
             return ""
 
     def thaw(self) -> str:
-        """End the operator's freeze, no other. A file that cannot be removed keeps it: a restart would bring it back."""
+        """End the operator's freeze, and no other. If the file cannot be removed, the pool stays frozen, as after a restart."""
         with self._lock:
             try:
-                self._path.unlink(missing_ok=True)
-            except OSError as error:
-                return f"still frozen: {self._path} cannot be removed: {error.strerror}"
+                self._remove()
+            except (OSError, SettingsError) as error:
+                return f"still frozen: {self._path} cannot be removed: {log_text(error)}"
             self._freeze.clear(FreezeCause.OPERATOR)
             return ""
+
+    def _remove(self) -> None:
+        """Remove the file. A directory in its place is kept under another name. Raises: OSError, SettingsError."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except IsADirectoryError:
+            move_aside(self._path, kind=DIRECTORY, belongs=FILE)
 
 
 class DrainHookFile(FollowedFile):
@@ -87,8 +99,8 @@ class DrainHookFile(FollowedFile):
         self._path = path
         self._freeze = freeze
 
-    def look(self) -> None:
-        """Freeze if the file is there, with its text as the reason; end this cause if it is not."""
+    def check(self) -> None:
+        """Freeze if the file exists, with its text as the reason; end this cause if it does not exist."""
         try:
             reason = _text(self._path)
         except (FileNotFoundError, NotADirectoryError):
@@ -99,12 +111,15 @@ class DrainHookFile(FollowedFile):
             self._freeze.set(FreezeCause.DRAIN_HOOK, reason or f"{self._path} is there")
 
     def make_directory(self) -> None:
-        """Make the file's directory, so that a change in it is told; without it the clock notices."""
+        """Make the file's directory, so that inotify reports the file; without the directory only the regular checks notice it."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             log.warning(
-                "no directory for a drain hook's file path=%s error=%s noticed_s=%.0f", self._path.parent, error.strerror, LOOK_S
+                "failed to make the directory of the drain hook's file path=%s error=%s noticed_s=%.0f",
+                self._path.parent,
+                error.strerror,
+                CHECK_INTERVAL_S,
             )
 
 
@@ -117,10 +132,8 @@ def _text(path: Path) -> str:
 def _write(path: Path, text: str) -> None:
     """Put a file in place with one rename, on disk when this returns. Raises: OSError."""
     new = path.with_name(f".{path.name}.new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.write(descriptor, text.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with created(new, 0o600) as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
     new.replace(path)

@@ -1,207 +1,67 @@
-"""When the next pass over the host is due after a change: at once, and less often while changes mean nothing.
+"""Compare host routing with the expected state as soon as the kernel announces a change, and every 30 s; repair the differences.
 
-A burst of changes makes one pass, COALESCE_S after its first. Passes that a change asked for and that found nothing to repair make the
-next one wait longer, up to GAP_MAX_S, so that software which changes the host without pause costs little. A change of nftables
-(kube-proxy makes one every second on a busy cluster) makes a look at our tables only, which is so cheap that it waits for no gap.
+Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network
+without an error anywhere. An object that it changes again after each repair is repaired less and less often (`repair_backoff.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from enum import StrEnum
+from typing import NamedTuple
 
 from ipamd.core.agenda import soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
-from ipamd.core.loop import NAMED_MAX, Loop, OddObjects
+from ipamd.core.failure_isolation import NAMED_MAX, FailureIsolation
+from ipamd.core.health import ConditionHandle
+from ipamd.core.loop import Loop
 from ipamd.eni.enis import EniService
-from ipamd.host.repair_backoff import OPEN_FIGHT, Fights
-from ipamd.model import kernel as dataplane
+from ipamd.host.notifications import scope_of
+from ipamd.host.repair_backoff import ALWAYS_REPAIRED, RepairBackoff
+from ipamd.host.triggers import PassScope, Triggers
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, WiringSpec, host_veths
-from ipamd.model.branch import TABLE_BASE, VLAN_MAX
+from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.cniresult import recorded_spec
-from ipamd.model.errors import BranchPendingError, IpamError, WiringError, log_text
+from ipamd.model.conditions import ConditionCode, problem, problem_of
+from ipamd.model.errors import IpamError, UplinkPendingError, WiringError, log_text
 from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import (
-    INSIDE_IS_LEFT,
-    NODE,
-    NOT_REPAIRED,
     ChangeKind,
     HostChange,
     HostVeth,
     KernelSurvey,
-    Repaired,
-    RepairedObject,
     VlanLink,
     duplicate_addresses,
     stray_rules,
-    veth_differences,
-    vlan_differences,
-    wiring_differences,
 )
+from ipamd.model.legs import first_leg
+from ipamd.model.legs.condition_codes import EXTRA_LEGS, LegConditionCode
+from ipamd.model.repair_messages import repair_text, repair_texts
+from ipamd.model.repairs import CONFINEMENT, NODE_ROUTING, RepairCode, RepairedObject, RepairKind, RepairReport, refusals_of
+from ipamd.model.wiring_difference import advised_texts
+from ipamd.model.wiring_differences import wiring_differences
 from ipamd.model.words import first_of
-from ipamd.ports import Clock, Datastore, HostNetwork
+from ipamd.ports.datastore import Datastore
+from ipamd.ports.kernel import HostNetwork
 from ipamd.sandbox.quarantine import QuarantineService
 
-COALESCE_S = 0.2
-"""From the first change to its pass. Ours: short against the second in which it must be repaired, long against a burst."""
-
-GAP_MAX_S = 5.0
-"""Longest gap between two passes that changes ask for. Ours."""
-
-CALM_S = 60.0
-"""After so long without a pass for nothing the next change is looked at at once again. Ours."""
-
-
-class Scope(StrEnum):
-    """What a pass looks at. Everything includes the nftables tables; they are compared where a look shows no more than a doubt.
-
-    Links are those of others, which our tables name: a sandbox may make one, so they wait for no gap.
-    """
-
-    EVERYTHING = "everything"
-    LINKS = "links"
-    TABLE = "table"
-    LOOK = "look"
-
-
-class Triggers:
-    """The scopes that are due, and when. `mark` from any thread; the rest from the thread that makes the passes.
-
-    No lock: single steps of dictionaries. A mark that comes while its scope is taken is served by the pass that follows.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._due: dict[Scope, float] = {}
-        self._gaps: dict[Scope, tuple[float, float]] = {}
-        """When the last pass for nothing ended, and how long the next one waits after it."""
-
-    def mark(self, scope: Scope) -> None:
-        """Something of a scope changed: a pass is due soon."""
-        ended_s, gap_s = self._gaps.get(scope, (0.0, 0.0))
-        self._due.setdefault(scope, max(self._clock.monotonic() + COALESCE_S, ended_s + gap_s))
-
-    def wait_s(self) -> float | None:
-        """Seconds until a scope is due; None if nothing is marked."""
-        now_s = self._clock.monotonic()
-        return soonest_s(max(at_s - now_s, 0.0) for at_s in tuple(self._due.values()))
-
-    def take(self) -> frozenset[Scope]:
-        """The scopes that are due now; they are due no more."""
-        now_s = self._clock.monotonic()
-        due = frozenset(scope for scope in Scope if self._due.get(scope, float("inf")) <= now_s)
-        for scope in due:
-            del self._due[scope]
-        return due
-
-    def done(self, scope: Scope, *, has_repaired: bool) -> None:
-        """A pass that was asked for has ended: one for nothing makes the next wait longer."""
-        if has_repaired:
-            self._gaps.pop(scope, None)
-            return
-        now_s = self._clock.monotonic()
-        ended_s, gap_s = self._gaps.get(scope, (float("-inf"), 0.0))
-        self._gaps[scope] = now_s, COALESCE_S if now_s - ended_s > CALM_S else min(gap_s * 2, GAP_MAX_S)
-
-
-# Which of the kernel's notifications may need a repair: the others, most of them about our own ADDs, cost no look at the host.
-#
-# A notification is compared with what is recorded, in memory. What this leaves out wrongly is found on the clock.
-
-
-def scope_of(change: HostChange, datastore: Datastore) -> Scope | None:
-    """What must be looked at after a change; None if nothing of ours is concerned. From any thread."""
-    match change.kind:
-        case ChangeKind.NFT:
-            return Scope.LOOK
-        case ChangeKind.VETH_GONE:  # nothing can be put back at once; most tell of our own DELs
-            is_ours = False
-        case ChangeKind.SYSCTL | ChangeKind.MISSED:
-            is_ours = True
-        case ChangeKind.OTHER_LINK:
-            return Scope.LINKS
-        case ChangeKind.LINK:
-            is_ours = _is_link_damaged(change, datastore)
-        case ChangeKind.VLAN_LINK:
-            is_ours = _is_vlan_damaged(change, datastore)
-        case _:
-            is_ours = _concerns_us(change, datastore)
-    return Scope.EVERYTHING if is_ours else None
-
-
-def _is_link_damaged(change: HostChange, datastore: Datastore) -> bool:
-    veth = change.veth
-    if veth is None or veth.is_dying:
-        return veth is None
-    # An ADD names its veth before its row is stored: an alias without a row is no damage. Without an alias the name tells.
-    if veth.key is not None:
-        attachment = datastore.attachment(veth.key)
-    else:
-        attachment = next((one for one in datastore.attachments() if veth.name in host_veths(one)), None)
-    specs = recorded_spec(attachment).links if attachment else ()
-    # A second link that is not recorded is none of ours: a sandbox may make any.
-    spec = next((one for one in specs if one.is_egress is veth.is_egress), None)
-    return spec is not None and (veth.name != spec.host_veth or bool(veth_differences(spec, veth)))
-
-
-def _is_vlan_damaged(change: HostChange, datastore: Datastore) -> bool:
-    link = change.vlan
-    named = (recorded_spec(one) for one in datastore.attachments() if link and one.branch and one.branch.link == link.name)
-    # An ADD makes the link before its row is stored, and a DEL marks it before its row goes.
-    return any(not (link and link.is_dying) and bool(vlan_differences(one, None if change.is_gone else link)) for one in named)
-
-
-def _concerns_us(change: HostChange, datastore: Datastore) -> bool:
-    """Whether an address, a route or a rule is of our addresses, subnets, tables or priorities."""
-    address, kind = change.address, change.kind
-    if address is not None and (row := datastore.address(address)) is not None:
-        # An IPv6 route that goes with its link is announced: of a DEL's nothing is left to look for.
-        is_of_del = change.is_gone and change.length == address.max_prefixlen
-        return row.is_in_use or not is_of_del
-    if address is not None and address in family_of(address).egress.network:
-        return not change.is_gone or any(one.other_address == address for one in datastore.attachments())
-    may_be_branch = TABLE_BASE < change.table <= TABLE_BASE + VLAN_MAX or change.table == dataplane.STRICT_TABLE
-    branched = (one.route_table for one in datastore.attachments() if one.branch) if may_be_branch else ()
-    if any(change.table in (table, dataplane.STRICT_TABLE) for table in branched):
-        return True
-    enis = datastore.enis()
-    if kind is ChangeKind.ADDRESS:
-        return address is not None and any(address in eni.subnet_cidr for eni in enis)
-    if any(change.table == eni.route_table and not eni.is_primary for eni in enis):
-        return True
-    if kind is ChangeKind.RULE and address is not None:  # one ahead of ours leads away what it selects
-        selected = family_of(address).network((address, change.length), strict=False)
-        if family_of(address).is_sparse:  # a node of IPv6 has few rules, and none of ours is for a network
-            return True
-        return change.priority == dataplane.EXTERNAL_SERVICE_PRIORITY or any(selected.overlaps(eni.subnet_cidr) for eni in enis)
-    return address is None or any(address == eni.subnet_cidr.network_address for eni in enis)
-
-
-# Compare host routing with the expected state as soon as the kernel announces a change, and every 30 s; repair the differences.
-#
-# Other software on the node (amazon-ec2-net-utils, a firewall's reload) deletes rules and routes, and pods lose their network
-# without an error anywhere. What it undoes again and again is repaired less and less often (`repair_backoff.py`).
-
-
 log = logging.getLogger(__name__)
-
 
 RECONCILE_INTERVAL_S = 30.0
 """Ours: amazon-vpc-cni-k8s checks only the VPC's CIDRs, also every 30 s; a reconciliation costs milliseconds."""
 
 CLOCK_PASS = ("host pass",)
-"""Of the agenda: when the next pass by the clock is due."""
+"""Key in the agenda of the next pass by the clock."""
 
 FIRST_RECONCILE_S = 1.0
-"""A daemon that restarts every few seconds repairs too (found by a chaos run). Ours: after the ADDs that waited for the start."""
+"""Time from the start to the first pass: short, so that a daemon that restarts every few seconds repairs too. Ours: after the ADDs
+that waited for the start."""
 
 SURVEYED = frozenset(
     {
@@ -214,27 +74,43 @@ SURVEYED = frozenset(
         ChangeKind.MISSED,
     }
 )
-"""What a survey shows, or may; nftables, which kube-proxy changes every second, is not among it."""
+"""Changes that a survey may show. Changes of nftables, which kube-proxy makes every second, are not among them."""
 
-WAY_TURNS, WAY_LEAST = 9, 8
-"""Passes by the clock in which the ways of all sandboxes are asked for, within 5 minutes; of fewer than these all at each. Ours."""
+REACHABILITY_TURNS = 9
+"""In so many passes by the clock, within 5 minutes, the reachability of each sandbox is checked once. Ours."""
 
-SURVEY_TURNS = WAY_TURNS
-"""Passes by the clock of which one reads the sandboxes' wiring in any case. Ours: the announcements have been tested for all that a
-survey shows, so this guards against what nobody thought of, and each of 660 sandboxes costs as much in it as its way does."""
+ALL_CHECKED_BELOW = 8
+"""Fewer sandboxes than this are all checked in each pass. Ours."""
 
-WAY = "way"
-"""Of the agenda, with an address that a change named: its sandbox is asked for at the next pass."""
+SURVEY_TURNS = REACHABILITY_TURNS
+"""Of so many passes by the clock one surveys the sandboxes' wiring even if the kernel announced no change. Ours: tests show that
+every change which a survey shows is announced, so this is only a safeguard. For 660 sandboxes it costs as much as their reachability
+checks."""
 
-TURN = "turn of ways"
-"""Of the agenda, with a number: the part of the sandboxes that was asked for longest ago comes next."""
+CHECK_SOON = "reachability"
+"""First part of a key in the agenda, before an address that a change named: its sandbox is checked in the next pass."""
+
+CHECK_TURN = "reachability turn"
+"""First part of a key in the agenda, before the number of a part of the sandboxes: the part that was checked longest ago is next."""
 
 REPAIR_WAIT_S = 1.0
-"""How long a repair waits for an operation on the same sandbox; it has its turn again later. Ours."""
+"""How long a repair waits for another operation on the same sandbox. A later pass tries again. Ours."""
+
+
+class _CleanSurvey(NamedTuple):
+    """The last survey that showed no fault.
+
+    `announced`: the last announcement and the records before it began. `pass_count`: passes since then. `compared`: the survey and the
+    attachments that were compared.
+    """
+
+    announced: object
+    pass_count: int
+    compared: object
 
 
 class _PoolAddresses:
-    """The addresses for sandboxes as a container: nobody needs them all at once."""
+    """The addresses for sandboxes as a container, which is asked for single addresses and never lists them all."""
 
     def __init__(self, datastore: Datastore) -> None:
         self._datastore = datastore
@@ -261,40 +137,55 @@ class HostNetworkReconciler(Service):
         self._quarantine_service = quarantine
         self._enis = enis
         self.loop = Loop("host network", self.turn, health=context.health, clock=context.clock)
-        self._said: list[str] = []
-        self.odd = OddObjects(context.health, work="repair of sandboxes")
-        self._odd_strays = OddObjects(context.health, work="removal of rules that lead nowhere")
+        self._confinement = context.health.claim("confinement")
+        self._node_routing = context.health.claim("node routing")
+        self._duplicates = context.health.claim("duplicate addresses")
+        self._last_reported: list[RepairReport] = []
+        self.failed_sandboxes = FailureIsolation(context.health, work="repair of sandboxes")
+        self._failed_strays = FailureIsolation(context.health, work="removal of rules that lead nowhere")
         self._triggers = Triggers(context.clock)
         self._addresses = _PoolAddresses(context.datastore)
-        self._held: frozenset[RepairedObject] = frozenset()
-        # Without a lock: who announces puts a new mark, and who surveys keeps the one that was there before it looked.
+        self._backed_off: frozenset[RepairedObject] = frozenset()
+        # No lock is needed: each announcement sets a new object, and a survey remembers the object from before it began.
         self._last_announced = object()
-        # Of the last survey without a fault: that mark, the passes since, and what was compared.
-        self._in_order: tuple[object, int, object] | None = None
-        self.fights = Fights(clock=context.clock, health=context.health, agenda=context.agenda)
+        self._last_clean_survey: _CleanSurvey | None = None
+        self.repair_backoff = RepairBackoff(clock=context.clock, health=context.health, agenda=context.agenda)
 
     def cut_off(self) -> frozenset[str]:
-        """Sandboxes that packets do not reach or leave, by key: all of them, if what is forwarded is dropped. From any thread."""
-        filtered, rows = self._hostnet.filtered(), self._datastore.attachments()
-        found = (one for one in rows if one.is_cut_off or (filtered and filtered & {NODE, str(one.address), one.host_veth}))
-        return self.odd.names.union(str(one.key) for one in found)
+        """Return the keys of sandboxes that packets do not reach or leave. From any thread."""
+        return self.failed_sandboxes.names.union(str(row.key) for row in self._datastore.attachments() if row.is_cut_off)
 
-    def confine(self, *, is_silent: bool = False) -> list[str]:
-        """Put in place what confines sandboxes; a refusal is a condition, and ends with it. Returns: one sentence per repair."""
-        repairs = self._tried("confinement", lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
-        # One that the node makes use of is most likely a second CNI's: the audit names it.
-        unused = first_of([str(one) for one in self._hostnet.foreign_links() if not one.is_in_use], NAMED_MAX)
-        self._health.report("foreign links", unused and f"foreign links: {unused}; see docs/host.md")
+    def confine(self, *, is_silent: bool = False) -> list[RepairReport]:
+        """Put the rules that confine sandboxes in place. A failure is a condition while it lasts. Returns: one report per repair."""
+        repairs = self._try_repair(self._confinement, CONFINEMENT, lambda: self._hostnet.confine_sandboxes(is_silent=is_silent))
+        # A link that the node uses is most likely a second CNI's: only the audit names it.
+        unused = first_of([str(link) for link in self._hostnet.foreign_links() if not link.is_in_use], NAMED_MAX)
+        unused_problem = None
+        if unused:
+            unused_problem = problem(ConditionCode.FOREIGN_LINKS, links=unused)
+        self._health.report("foreign links", unused_problem)
         return repairs
 
-    def _tried(self, subject: str, repair: Callable[[], list[str]]) -> list[str]:
-        """Repair a part of the host; a failure is a condition of that part, and does not stop the repair of the others."""
+    def report_duplicates(self, duplicates: Sequence[str]) -> None:
+        """Report addresses that two sandboxes have at the start; the condition ends with the first survey that shows none."""
+        self._duplicates.report(problem(ConditionCode.DUPLICATE_ADDRESSES, addresses="; ".join(duplicates)))
+
+    def set_up_node(self, identity: InstanceIdentity) -> None:
+        """Set up the node's own part of the routing. A failure is a condition, and the next pass tries again."""
+        try:
+            self._hostnet.setup_node(identity)
+        except IpamError as error:
+            self._node_routing.report(problem(ConditionCode.NOT_REPAIRED, cause=log_text(error)), error=error)
+
+    def _try_repair(
+        self, condition: ConditionHandle, repaired_object: RepairedObject, repair: Callable[[], list[RepairReport]]
+    ) -> list[RepairReport]:
+        """Repair one part of the host. A failure is a condition of that part, and does not stop the repair of the others."""
         try:
             repairs = repair()
         except IpamError as error:
-            repairs = [f"{NOT_REPAIRED}: {log_text(error)}"]
-        refused = "; ".join(sentence for sentence in repairs if NOT_REPAIRED in sentence)
-        self._health.report(subject, refused and f"{subject}: {refused}")
+            repairs = [RepairReport(RepairCode.REFUSED, repaired_object, cause=log_text(error))]
+        condition.report(problem_of(ConditionCode.NOT_REPAIRED, repair_texts(refusals_of(repairs))))
         return repairs
 
     def turn(self) -> float:
@@ -302,252 +193,332 @@ class HostNetworkReconciler(Service):
         if not self._agenda.keys(*CLOCK_PASS):
             self._agenda.put(CLOCK_PASS, in_s=FIRST_RECONCILE_S)
         left_s = self._agenda.left_s(CLOCK_PASS)
-        self._agenda.put(CLOCK_PASS, in_s=0.0)  # of a pass that fails: the next turn, after the loop's pause, makes it anew
+        self._agenda.put(CLOCK_PASS, in_s=0.0)  # if it fails, the next turn retries it after the loop's pause
         self.run_due(is_by_clock=not left_s)
         self._agenda.put(CLOCK_PASS, in_s=left_s or RECONCILE_INTERVAL_S)
-        return soonest_s([left_s or RECONCILE_INTERVAL_S, self.fights.wait_s(), self._triggers.wait_s()]) or 0.0
+        return soonest_s([left_s or RECONCILE_INTERVAL_S, self.repair_backoff.wait_s(), self._triggers.wait_s()]) or 0.0
 
     def on_change(self, change: HostChange) -> None:
-        """The kernel announced a change: if it concerns anything of ours, a pass is due soon. From any thread."""
+        """Handle a change that the kernel announced: if it may need a repair, schedule a pass soon. From any thread."""
         if change.kind in SURVEYED:
             self._last_announced = object()
         if change.process:
-            self.fights.record_changer(change.process)
+            self.repair_backoff.record_changer(change.process)
         scope = scope_of(change, self._datastore)
         if scope is not None:
             if change.address is not None:
-                self._agenda.put((WAY, change.address), in_s=0.0)
+                self._agenda.put((CHECK_SOON, change.address), in_s=0.0)
             self.mark(scope)
 
-    def mark(self, scope: Scope) -> None:
-        """A pass of this scope is due soon. From any thread."""
+    def mark(self, scope: PassScope) -> None:
+        """Schedule a pass of this scope soon. From any thread."""
         self._triggers.mark(scope)
         self.loop.wake()
 
     def run_due(self, *, is_by_clock: bool) -> None:
         """Make the passes that are due: by the clock, after changes, or because an object's pause is over."""
-        due, held_before = self._triggers.take(), self._held
-        is_pause_over = bool(held_before - self.fights.held())
+        due_scopes = self._triggers.take()
+        backed_off_before = self._backed_off
+        is_pause_over = bool(backed_off_before - self.repair_backoff.backed_off())
         if is_by_clock:
             self.reconcile(is_by_clock=True)
-        elif Scope.EVERYTHING in due or is_pause_over:
-            self._answer(Scope.EVERYTHING, self.reconcile)
-        elif Scope.LINKS in due:
+        elif PassScope.EVERYTHING in due_scopes or is_pause_over:
+            self._make_requested_pass(PassScope.EVERYTHING, self.reconcile)
+        elif PassScope.LINKS in due_scopes:
             self._reconcile_table(has_links=True)
-        elif Scope.TABLE in due:
-            self._answer(Scope.TABLE, self._reconcile_table)
-        elif Scope.LOOK in due:
-            self._look_at_tables()
+        elif PassScope.TABLE in due_scopes:
+            self._make_requested_pass(PassScope.TABLE, self._reconcile_table)
+        elif PassScope.CHECK in due_scopes:
+            self._check_tables()
 
-    def _look_at_tables(self) -> None:
-        """nftables changed: put back what is missing at once. What is unknown, because it was refused, is tried less and less."""
+    def _check_tables(self) -> None:
+        """Restore missing tables at once after a change of nftables. If their state cannot be read, the retries become rarer."""
         match self._hostnet.are_tables_in_place():
             case False:
                 self._reconcile_table()
             case None:
-                self._triggers.mark(Scope.TABLE)
+                self._triggers.mark(PassScope.TABLE)
 
-    def _answer(self, scope: Scope, make_pass: Callable[[], list[str]]) -> None:
-        """Make a pass that a change asked for. One that fails, or is refused everything, puts the next off like one for nothing."""
+    def _make_requested_pass(self, scope: PassScope, make_pass: Callable[[], list[RepairReport]]) -> None:
+        """Make a pass that a change requested. After a pass that fails or repairs nothing the next one waits longer."""
         has_repaired = False
         try:
-            has_repaired = any(isinstance(one, Repaired) for one in make_pass())
+            has_repaired = any(report.is_repair for report in make_pass())
         finally:
             self._triggers.done(scope, has_repaired=has_repaired)
 
-    def _reconcile_table(self, *, has_links: bool = False) -> list[str]:
-        """Compare what is in nftables only: another program changed something there, or links of others that the tables name.
+    def _reconcile_table(self, *, has_links: bool = False) -> list[RepairReport]:
+        """Compare and repair only nftables, after another program changed nftables or links that our tables name.
 
-        What is refused the clock's pass records.
+        Failed repairs are not reported here: the pass by the clock reports them.
         """
         repairs = self.confine(is_silent=not has_links)
         identity = self._identity()
         if identity is not None:
             repairs += self._hostnet.reconcile_table(identity=identity)
-        repairs = [one for one in repairs if NOT_REPAIRED not in one]
+        repairs = [report for report in repairs if not report.is_refusal]
         self._count(repairs)
         if repairs:
             self._record(repairs)
         return repairs
 
     def _repair_sandboxes(
-        self, survey: KernelSurvey, attachments: Collection[Attachment], cut: Collection[AttachmentKey]
-    ) -> tuple[list[str], bool]:
-        """Restore links, routes and rules of attached sandboxes. Returns: one sentence per repair, and whether any was damaged.
+        self, survey: KernelSurvey, attachments: Collection[Attachment], cut_off_keys: Collection[AttachmentKey]
+    ) -> tuple[list[RepairReport], bool]:
+        """Restore links, routes and rules of attached sandboxes. Returns: one report per repair, and whether any was damaged.
 
-        The survey, which need not be whole, finds those that may be damaged; each is compared again, object by object, under its
-        lock, so a concurrent DEL is never undone (I4). One that refuses is named in a condition, and does not stop the others.
+        The survey, which need not be whole, shows the sandboxes that may be damaged. Each of these is compared again, object by
+        object, under its lock, so a concurrent DEL is never undone (I4). A failed repair of one sandbox is a condition, and does not
+        stop the others.
         """
-        repairs: list[str] = []
-        moved = self._moved(attachments)
-        beyond = {*moved, *cut}  # a survey does not show these
-        # On a quiet node the same objects come again: they were compared already.
-        was_in_order = self._in_order is not None and self._in_order[2] == (survey, attachments)
-        links: tuple[HostVeth | VlanLink, ...] = (*survey.branches, *survey.vlans)
-        up = {one.name for one in links if one.is_up and not one.is_dying}
-        # Of rules that amazon-vpc-cni-k8s or an earlier release made, and that ours make needless.
-        former = survey.to_rules | {address for address in survey.from_rules if self._prefix(address) is not None}
-        damaged = [
-            one
-            for one in attachments
-            if (
-                up & one.links
-                if one.is_cut_off
-                else one.key in beyond
-                or (not was_in_order and (one.address in former or wiring_differences(recorded_spec(one), survey)))
-            )
-        ]
-        self.odd.keep_only(str(attachment.key) for attachment in damaged)
+        repairs: list[RepairReport] = []
+        moved = self._moved_tables(attachments)
+        damaged = self._damaged(survey, attachments, unseen={*moved, *cut_off_keys})
+        self.failed_sandboxes.retain(str(attachment.key) for attachment in damaged)
         for attachment in damaged:
             with (
-                self.odd.skip(str(attachment.key)),
+                self.failed_sandboxes.skip(str(attachment.key)),
                 self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
             ):
                 if self._datastore.attachment(attachment.key) == attachment:
-                    if attachment.key in moved:  # the record comes first, because DEL goes by it
-                        with self._datastore.transaction() as uow:
-                            attachment = uow.move_table(attachment.key, route_table=moved[attachment.key])
-                    spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment.address))
-                    if attachment.branch:
-                        with suppress(BranchPendingError):  # EC2 is asked then, for a trunk that is back
-                            spec = replace(spec, trunk_mac=self._enis.trunk_mac())
-                    if attachment.is_cut_off:
-                        repairs.append(self._wiring.cut_off(spec))
-                        continue
-                    repairs += self._wiring.repair([spec], seen=survey, held=self._held)
-                    for sentence in self._obstacles([spec]).values() if spec.key in cut else ():
-                        raise WiringError(sentence)
+                    is_cut = attachment.key in cut_off_keys
+                    self._repair_sandbox(attachment, survey, table=moved.get(attachment.key), is_cut=is_cut, repairs=repairs)
         return repairs, bool(damaged)
 
-    def _cut_off(self) -> Collection[AttachmentKey]:
-        """Ask for the ways of those whose turn it is, that a change named, or that were cut off before. Returns: those that are."""
-        every, named = self._datastore.attachments(), self._agenda.keys(WAY)
-        self._agenda.clear(*named)
-        addresses, count = {key[1] for key in named}, min(WAY_TURNS, len(every) // WAY_LEAST + 1)
-        turn = min(range(count), key=lambda one: self._agenda.left_s((TURN, one)))
-        self._agenda.put((TURN, turn), in_s=3600.0)
-        asked = (a for a in every if int(a.address) % count == turn or a.address in addresses or str(a.key) in self.odd.names)
-        return self._obstacles([recorded_spec(one) for one in asked if not one.is_cut_off])
+    def _damaged(
+        self, survey: KernelSurvey, attachments: Collection[Attachment], *, unseen: Container[AttachmentKey]
+    ) -> list[Attachment]:
+        """List the sandboxes whose wiring may be damaged. `unseen`: sandboxes with a damage that a survey does not show."""
+        # On a quiet node a survey returns the same objects again, and they were compared already.
+        last = self._last_clean_survey
+        was_compared = last is not None and last.compared == (survey, attachments)
+        links: tuple[HostVeth | VlanLink, ...] = (*survey.host_veths, *survey.vlans)
+        up = {link.name for link in links if link.is_up and not link.is_dying}
+        # Addresses with rules of amazon-vpc-cni-k8s or of an earlier release, which ours replace.
+        former = survey.to_rules | {address for address in survey.from_rules if self._prefix(address) is not None}
 
-    def _obstacles(self, specs: Sequence[WiringSpec]) -> dict[AttachmentKey, str]:
-        """What keeps packets from sandboxes, or theirs from the network, on the host or inside; nothing of those that have it not."""
-        told, found = self._hostnet.way_differences(specs, enis=self._datastore.enis()), dict[AttachmentKey, str]()
+        def is_damaged(attachment: Attachment) -> bool:
+            if attachment.is_cut_off:
+                return not up.isdisjoint(first_leg(attachment.wiring).links)
+            if attachment.key in unseen:
+                return True
+            if was_compared:
+                return False
+            return attachment.address in former or bool(wiring_differences(self._spec(attachment), survey))
+
+        return [attachment for attachment in attachments if is_damaged(attachment)]
+
+    def _repair_sandbox(
+        self, attachment: Attachment, survey: KernelSurvey, *, table: int | None, is_cut: bool, repairs: list[RepairReport]
+    ) -> None:
+        """Repair one sandbox, whose lock is held, and append a report of each repair to `repairs`.
+
+        Args:
+            table: the route table of its ENI, if it has changed.
+            is_cut: packets do not reach or leave it.
+        Raises: WiringError for faults that could not be repaired, KernelDumpError, DatastoreError.
+        """
+        if table is not None:  # change the record first, because DEL uses it
+            with self._datastore.transaction() as uow:
+                attachment = uow.move_table(attachment.key, route_table=table)
+        spec = replace(recorded_spec(attachment), prefix=self._prefix(attachment.address))
+        if not attachment.is_of_pool:
+            with suppress(UplinkPendingError):  # the trunk ENI is not known; this has EC2 asked for it
+                spec = replace(spec, trunk_mac=self._enis.trunk_mac())
+        if attachment.is_cut_off:
+            repairs.append(self._wiring.cut_off(spec))
+            return
+        reports = self._wiring.repair([spec], seen=survey, backed_off=self._backed_off)
+        repairs += reports
+        problems = [repair_text(report) for report in reports if report.is_blocked]
+        if is_cut and not problems:
+            problems += self._reachability_problems([spec]).values()
+        if problems:  # a condition as long as they last
+            raise WiringError("; ".join(problems))
+
+    def _find_cut_off(self) -> Collection[AttachmentKey]:
+        """Check the reachability of one part of the sandboxes, of those that a change named, and of those with a failed repair.
+
+        Returns: the keys of sandboxes that are cut off.
+        """
+        attachments = self._datastore.attachments()
+        named_keys = self._agenda.keys(CHECK_SOON)
+        self._agenda.clear(*named_keys)
+        named_addresses = {key[1] for key in named_keys}
+        part_count = min(REACHABILITY_TURNS, len(attachments) // ALL_CHECKED_BELOW + 1)
+        part = min(range(part_count), key=lambda number: self._agenda.left_s((CHECK_TURN, number)))
+        self._agenda.put((CHECK_TURN, part), in_s=3600.0)
+        specs = []
+        for attachment in attachments:
+            is_in_part = int(attachment.address) % part_count == part
+            has_failed = str(attachment.key) in self.failed_sandboxes.names
+            is_checked = is_in_part or has_failed or attachment.address in named_addresses
+            if is_checked and not attachment.is_cut_off:
+                specs.append(recorded_spec(attachment))
+        return self._reachability_problems(specs)
+
+    def _reachability_problems(self, specs: Sequence[WiringSpec]) -> dict[AttachmentKey, str]:
+        """Describe, by sandbox, the faults on the host or inside that keep packets from it, or its packets from the network."""
+        on_host = self._hostnet.reachability_problems(specs, enis=self._datastore.enis())
+        problems = dict[AttachmentKey, str]()
         for spec in specs:
-            with suppress(IpamError):  # its namespace is gone, or does not say (I11)
-                inside = self._wiring.check_inside(spec, is_arrival_only=True) if spec.netns else []
-                inside += [INSIDE_IS_LEFT] if inside else []
-                if sentences := [*(str(one) for one in told if one.subject == str(spec.address)), *inside]:
-                    found[spec.key] = "; ".join(sentences)
-        return found
+            with suppress(IpamError):  # its namespace is gone, or cannot be read (I11)
+                sentences = [problem.advised_text for problem in on_host if problem.subject == str(spec.address)]
+                if spec.netns:
+                    sentences += advised_texts(self._wiring.check_inside(spec, is_arrival_only=True))
+                if sentences:
+                    problems[spec.key] = "; ".join(sentences)
+        return problems
+
+    def _spec(self, attachment: Attachment) -> WiringSpec:
+        """Return the recorded wiring of a sandbox, with the trunk ENI's MAC where that is known."""
+        spec = recorded_spec(attachment)
+        if attachment.is_of_pool:
+            return spec
+        trunk = self._enis.book.trunk()
+        return replace(spec, trunk_mac=trunk[1]) if trunk else spec
 
     def _prefix(self, address: IpAddress) -> IpNetwork | None:
         row = self._datastore.address(address)
-        return None if row is None else row.prefix
+        if row is None:
+            return None
+        return row.prefix
 
-    def _moved(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
-        """Sandboxes whose ENI has another route table than theirs -> that table: the ENI was attached again at another place."""
+    def _moved_tables(self, attachments: Iterable[Attachment]) -> dict[AttachmentKey, int]:
+        """Map each sandbox with an outdated route table to that of its ENI, which was attached again at another device index."""
         tables = {eni.eni_id: eni.route_table for eni in self._datastore.enis() if eni.host_ready}
-        return {one.key: tables[one.eni_id] for one in attachments if tables.get(one.eni_id, one.route_table) != one.route_table}
+        moved = {}
+        for attachment in attachments:
+            table = tables.get(attachment.eni_id)
+            if table is not None and table != attachment.route_table:
+                moved[attachment.key] = table
+        return moved
 
-    def reconcile(self, *, is_by_clock: bool = False) -> list[str]:
-        """Compare and repair once; by the clock without what a silent kernel makes needless. Returns: one sentence per repair."""
-        # What comes during the survey is for the next one. Nobody announces a change of the records.
+    def reconcile(self, *, is_by_clock: bool = False) -> list[RepairReport]:
+        """Compare and repair once. While the kernel announces nothing, most passes by the clock make no survey.
+
+        Returns: one report per repair.
+        """
+        # An announcement during a survey leads to another survey. Changes of the records are not announced, so they are compared.
         announced, is_silent = (self._last_announced, self._datastore.attachments()), False
-        if self._in_order is not None and self._in_order[0] == announced and self._in_order[1] + 1 < SURVEY_TURNS:
-            self._in_order, is_silent = (announced, self._in_order[1] + 1, self._in_order[2]), is_by_clock
+        last = self._last_clean_survey
+        if last is not None and last.announced == announced and last.pass_count + 1 < SURVEY_TURNS:
+            self._last_clean_survey = _CleanSurvey(announced, last.pass_count + 1, last.compared)
+            is_silent = is_by_clock
         repairs = self.confine(is_silent=is_silent)
         identity = self._identity()
-        self._held = self.fights.held()
+        self._backed_off = self.repair_backoff.backed_off()
         if identity is not None:
             repairs += self._reconcile_routing(identity, announced, is_silent=is_silent)
         self._count(repairs)
-        if repairs != self._said:
-            # The same sentences again mean a damage that cannot be repaired: it is logged and recorded only once.
-            self._said = repairs
+        if repairs != self._last_reported:
+            # The same reports again mean a fault that cannot be repaired: it is logged and recorded only once.
+            self._last_reported = repairs
             if repairs:
                 self._record(repairs)
         return repairs
 
-    def _reconcile_routing(self, identity: InstanceIdentity, announced: object, *, is_silent: bool) -> list[str]:
-        """Compare and repair what depends on which node this is."""
-        attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
-        self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
-        frozen = self._enis.routing.frozen()
-        for eni in (eni for eni in attached if not eni.host_ready and eni.eni_id not in frozen):
-            self._enis.routing.set_up(eni, is_counted=False)
-        enis = [eni for eni in self._datastore.enis() if eni.host_ready]  # excluded ones, too: their sandboxes stay
-        repairs = self._tried(
-            "node routing",
+    def _reconcile_routing(self, identity: InstanceIdentity, announced: object, *, is_silent: bool) -> list[RepairReport]:
+        """Compare and repair the routing that depends on the identity of the node."""
+        self._set_up_unready_enis()
+        enis = [eni for eni in self._datastore.enis() if eni.host_ready]  # also excluded ENIs, whose sandboxes stay
+        repairs = self._try_repair(
+            self._node_routing,
+            NODE_ROUTING,
             lambda: self._hostnet.reconcile(
-                identity=identity, enis=enis, addresses=self._addresses, held=self._held, is_silent=is_silent
+                identity=identity, enis=enis, addresses=self._addresses, backed_off=self._backed_off, is_silent=is_silent
             ),
         )
-        self._health.report("egress", self._hostnet.egress()[1])
-        cut = self._cut_off()
-        if not is_silent or cut or self._moved(self._datastore.attachments()):
-            return repairs + self._reconcile_sandboxes(announced, cut)
+        self._health.report(EXTRA_LEGS, problem_of(LegConditionCode.EXTRA_LEG_MISSING, self._hostnet.extra_family()[1]))
+        other_software = first_of([difference.advised_text for difference in self._hostnet.other_software()], NAMED_MAX)
+        self._health.report("other software", problem_of(ConditionCode.OTHER_SOFTWARE, other_software))
+        cut_off_keys = self._find_cut_off()
+        if not is_silent or cut_off_keys or self._moved_tables(self._datastore.attachments()):
+            return repairs + self._reconcile_sandboxes(announced, cut_off_keys)
         self._quarantine_service.resolve(None)
         return repairs
 
-    def _reconcile_sandboxes(self, announced: object, cut: Collection[AttachmentKey]) -> list[str]:
-        """Compare and repair what one survey of the kernel shows: the sandboxes' wiring, and what nobody or somebody else wired."""
-        survey = self._wiring.survey(may_be_torn=True)  # one for all that follows
+    def _set_up_unready_enis(self) -> None:
+        """Set up the routing of ENIs of the pool that have none yet."""
+        attached = [eni for eni in self._datastore.enis() if eni.is_in_pool]
+        self._enis.forget_unused()  # the last sandbox of an ENI that is gone may have left since
+        frozen = self._enis.routing.frozen()
+        for eni in attached:
+            if not eni.host_ready and eni.eni_id not in frozen:
+                self._enis.routing.set_up(eni, is_counted=False)
+
+    def _reconcile_sandboxes(self, announced: object, cut_off_keys: Collection[AttachmentKey]) -> list[RepairReport]:
+        """Compare and repair by one survey of the kernel: wiring of sandboxes, leftovers, and wiring of other software."""
+        survey = self._wiring.survey(may_be_torn=True)
         compared = survey, self._datastore.attachments()
-        repairs, is_damaged = self._repair_sandboxes(*compared, cut)
-        strays = self._strays(survey) if survey.is_whole else frozenset()
+        repairs, is_damaged = self._repair_sandboxes(*compared, cut_off_keys)
+        stray_addresses: frozenset[IpAddress] = frozenset()
         if survey.is_whole:
-            repairs += self._remove_strays(strays)
-        self._quarantine_service.take_stock(survey)
+            stray_addresses = self._stale_rules(survey)
+            repairs += self._remove_strays(stray_addresses)
+        self._quarantine_service.inspect_wiring(survey)
         is_doubled = bool(duplicate_addresses(survey))
         if survey.is_whole and not is_doubled:
-            self._health.report("duplicates", "")
-        # Addresses of what others wired may become ours to give.
-        has_others = any(veth.key is None and not veth.is_dying for veth in survey.veths)
-        is_odd = is_damaged or is_doubled or has_others or bool(strays) or not survey.is_whole
-        self._in_order = None if is_odd else (announced, 0, compared)
+            self._duplicates.report(None)
+        is_unclean = is_damaged or is_doubled or _has_foreign_veth(survey) or bool(stray_addresses) or not survey.is_whole
+        self._last_clean_survey = None if is_unclean else _CleanSurvey(announced, 0, compared)
         return repairs
 
-    def _strays(self, survey: KernelSurvey) -> frozenset[IpAddress]:
-        """Addresses whose rules lead nowhere and that nobody owns: a sandbox's namespace went before its DEL, and its row was lost."""
-        rows = self._datastore.address
-        return frozenset(
-            address
-            for address in stray_rules(survey, self._networks(survey))
-            if (row := rows(address)) is None or not (row.is_in_use or row.state is AddressState.QUARANTINED)
-        )
+    def _stale_rules(self, survey: KernelSurvey) -> frozenset[IpAddress]:
+        """Return addresses without an owner whose rules lead nowhere: the namespace ended before the DEL, and the row was lost."""
+        stale = set()
+        for address in stray_rules(survey, self._networks(survey)):
+            row = self._datastore.address(address)
+            if row is None or not (row.is_in_use or row.state is AddressState.QUARANTINED):
+                stale.add(address)
+        return frozenset(stale)
 
     def _networks(self, survey: KernelSurvey) -> set[IpNetwork]:
-        """The subnets of ENIs, and the prefixes of which not every address is recorded, that an address in a survey is in."""
+        """Return the networks of addresses in a survey: subnets of ENIs, and IPv6 prefixes, which have no row for every address."""
         rows = (self._datastore.address(address) for address in (*survey.to_rules, *survey.from_rules))
         prefixes = {row.prefix for row in rows if row is not None and row.prefix and family_of(row.address).is_sparse}
         return prefixes.union(eni.subnet_cidr for eni in self._datastore.enis())
 
-    def _remove_strays(self, strays: frozenset[IpAddress]) -> list[str]:
-        """Remove those that a second survey shows, too: it began after the first had read the rules, so it has the veth and the
-        route of an ADD that was under way then. Returns: one sentence per repair.
+    def _remove_strays(self, stray_addresses: frozenset[IpAddress]) -> list[RepairReport]:
+        """Remove the rules of these addresses that a second survey shows too. Returns: one report per repair.
+
+        The second survey begins after the first one has read the rules. So it shows veth and route of an ADD that was in progress
+        during the first one.
         """
-        survey = self._wiring.survey(may_be_torn=True) if strays else None
-        seen_twice = strays & self._strays(survey) if survey is not None and survey.is_whole else frozenset()
-        self._odd_strays.keep_only(map(str, seen_twice))
+        confirmed: frozenset[IpAddress] = frozenset()
+        if stray_addresses:
+            survey = self._wiring.survey(may_be_torn=True)
+            if survey.is_whole:
+                confirmed = stray_addresses & self._stale_rules(survey)
+        self._failed_strays.retain(map(str, confirmed))
         repairs = []
-        for address in sorted(seen_twice):
-            with self._odd_strays.skip(str(address)):
+        for address in sorted(confirmed):
+            with self._failed_strays.skip(str(address)):
                 self._wiring.remove_leftover(host_veth=None, address=address)
-                repairs.append(f"rules of {address} led nowhere: removed")
+                rules = RepairedObject(RepairKind.RULE, str(address))
+                repairs.append(RepairReport(RepairCode.STRAY_REMOVED, rules, str(address)))
         return repairs
 
-    def _count(self, repairs: list[str]) -> None:
-        self.fights.count_repairs(repairs)
-        self._held = self.fights.held()
+    def _count(self, repairs: list[RepairReport]) -> None:
+        self.repair_backoff.count_repairs(repairs)
+        self._backed_off = self.repair_backoff.backed_off()
 
-    def _record(self, repairs: list[str]) -> None:
-        """Log and record repairs, but not each of an object that is put back each time in a fight: its condition counts them."""
-        told = [one for one in repairs if not isinstance(one, Repaired) or self._agenda.is_due((OPEN_FIGHT, one.thing))]
-        if told:
-            log.warning("host routing repaired=%s", "; ".join(told))
-            self.record_repair("; ".join(told))
+    def _record(self, repairs: list[RepairReport]) -> None:
+        """Log and record repairs. In a repair conflict an object is logged less often, because its condition has the count."""
+        logged = []
+        for repair in repairs:
+            if not repair.is_repair or self._agenda.is_due((ALWAYS_REPAIRED, repair.object)):
+                logged.append(repair)
+        if logged:
+            log.warning("host routing repaired=%s", repair_texts(logged))
+            self.record_repair(repair_texts(logged))
 
     def record_repair(self, sentence: str) -> None:
         """Record a repair in the ledger. From any thread. Raises: DatastoreError."""
         with self._datastore.transaction() as uow:
             uow.record_event(LedgerEvent.REPAIRED, detail=sentence[:1000])
+
+
+def _has_foreign_veth(survey: KernelSurvey) -> bool:
+    """Whether other software wired a veth: its address may later be in our pool."""
+    return any(veth.key is None and not veth.is_dying for veth in survey.veths)

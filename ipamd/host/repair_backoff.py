@@ -1,9 +1,11 @@
 """Notice that something else on the node undoes our repairs, count them, and repair such an object less and less often.
 
-Two programs that each put one object right at once would change it without end: each change disturbs packets, and the log fills.
-After FIGHT_REPAIRS repairs of one object within FIGHT_WINDOW_S it is left as it is for a pause that doubles, and a condition names
-the object, how often it was repaired, and what to look at. Netlink does not say which process made a change; nftables does.
-Rejected: giving up for good (the other program may be stopped at any time), a pause for all objects (one fight would delay all).
+Two programs that each correct one object at once would change it without end: each change disturbs packets, and the log fills. After
+CONFLICT_REPAIRS repairs of one object within CONFLICT_WINDOW_S a condition names the object, the number of its repairs, and programs
+that may be the cause. If each repair was undone within UNDONE_SOON_S, the object is not repaired for a pause that doubles. If
+something undoes the repairs every 30 s, the object is repaired each time: it is then missing for the fraction of a second that a
+repair takes, and a pause would make that the whole 30 s. Netlink does not name the process that made a change; nftables does.
+Rejected: giving up for good (the other program may be stopped at any time), a pause for all objects (one conflict would delay all).
 """
 
 from __future__ import annotations
@@ -12,23 +14,30 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
-from ipamd.core.agenda import REPAIR, Agenda
+from ipamd.core.agenda import REPAIR, Backoffs
 from ipamd.core.health import Health
-from ipamd.model.kernel import PUT_BACK_ALWAYS, Repaired, RepairedObject, RepairKind
+from ipamd.model.conditions import ConditionCode, Problem, problem
 from ipamd.model.record import dataclass, field
-from ipamd.ports import Clock
+from ipamd.model.repair_messages import repair_text
+from ipamd.model.repairs import PUT_BACK_ALWAYS, RepairedObject, RepairKind, RepairReport
+from ipamd.ports.process import Clock
 
-FIGHT_REPAIRS = 3
-"""Repairs of one object within FIGHT_WINDOW_S that make a fight. Ours: a flush by a restarted service is one or two."""
+CONFLICT_REPAIRS = 3
+"""So many repairs of one object within CONFLICT_WINDOW_S are a repair conflict. Ours: a flush by a restarted service is one or two."""
 
-FIGHT_WINDOW_S = 600.0
-"""Ours: long against the cycle of agents that correct on a clock (10 to 60 s), short against an operator's patience."""
+CONFLICT_WINDOW_S = 600.0
+"""Ours: long against the cycle of agents that correct at regular intervals (10 to 60 s), short against an operator's patience."""
 
-FIGHT, OPEN_FIGHT = "fight", "open fight"
-"""Of the agenda, with the object: what is left as it is until its pause is over, and what is put back each time all the same."""
+UNDONE_SOON_S = 5.0
+"""If a repair follows within this time after the one before, that one was undone at once. Ours: the other program reacts within about
+a second, and so do we; agents that correct at regular intervals do so every 10 to 60 s."""
 
-CHANGERS_KEPT = 16
-"""Names of programs that changed nftables which are remembered. Ours: a node has a handful."""
+BACKED_OFF, ALWAYS_REPAIRED = "backed off", "always repaired"
+"""First parts of keys in the agenda, before an object: one that is not repaired until its pause is over, and one that is repaired
+each time nevertheless."""
+
+CHANGERS_MAX = 16
+"""Remembered names of programs that changed nftables. Ours: a node has a handful."""
 
 SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.LINK: "systemd-networkd, NetworkManager, or udev's MACAddressPolicy: `networkctl status`, `udevadm info`",
@@ -40,112 +49,147 @@ SUSPECTS: Mapping[RepairKind, str] = {
     RepairKind.CONFLIST: "another CNI's installer, or configuration management: `lsof`, `auditctl -w <file>`",
     RepairKind.PLUGIN: "another CNI's uninstaller, or configuration management: `auditctl -w <file>`",
 }
-"""Where to look, by kind of object. The full list of programs and settings is in docs/troubleshooting.md."""
+"""Programs that may be the cause and commands that show it, by kind of object. docs/troubleshooting.md has the full list."""
 
 
 @dataclass(slots=True)
-class _History:
+class _RepairRecord:
     """Repairs of one object: monotonic times within the window, and the last pause before the next one.
 
-    `changers`: names of programs that changed nftables before each of them.
+    `soon_count`: how many of the last repairs in succession came within UNDONE_SOON_S of the one before. `is_conflict`: there were
+    CONFLICT_REPAIRS within the window. `changers`: names of programs that changed nftables before each of the repairs.
     """
 
     repaired_monotonic_s: deque[float] = field(default_factory=deque)
     count: int = 0
+    soon_count: int = 0
+    is_conflict: bool = False
     changers: frozenset[str] = frozenset()
     pause_s: float = 0.0
 
 
-class Fights:
-    """Counts repairs and holds back those of objects that are fought over. Safe from any thread; in its lock the agenda's is taken."""
+class RepairBackoff:
+    """Counts repairs, and delays those of objects in a repair conflict. From any thread; takes the agenda's lock within its own."""
 
-    def __init__(self, *, clock: Clock, health: Health, agenda: Agenda) -> None:
+    def __init__(self, *, clock: Clock, health: Health, agenda: Backoffs) -> None:
         self._clock = clock
         self._agenda = agenda
         self._health = health
         self._lock = threading.Lock()
-        self._histories: dict[RepairedObject, _History] = {}
+        self._records: dict[RepairedObject, _RepairRecord] = {}
         self._counts: Counter[RepairKind] = Counter()
         self._changers: dict[str, tuple[float, str]] = {}
 
     def counts(self) -> Mapping[RepairKind, int]:
-        """Repairs since start, by kind."""
+        """Return the number of repairs since the start, by kind."""
         with self._lock:
             return dict(self._counts)
 
     def record_changer(self, process: str) -> None:
-        """Remember when a process ("name (process ID)") changed nftables; of each name the last, of CHANGERS_KEPT names."""
+        """Remember when a process ("name (process ID)") changed nftables: the last process of each name, for CHANGERS_MAX names."""
         with self._lock:
             name = process.partition(" (process ")[0]
             self._changers.pop(name, None)
             self._changers[name] = self._clock.monotonic(), process
-            if len(self._changers) > CHANGERS_KEPT:
+            if len(self._changers) > CHANGERS_MAX:
                 del self._changers[next(iter(self._changers))]
 
-    def count_repairs(self, sentences: Iterable[str]) -> None:
-        """Count the repairs among the sentences of one pass; an object repaired several times in one pass counts once."""
-        made = {one.thing: one for one in sentences if isinstance(one, Repaired)}
-        if not made:
+    def count_repairs(self, reports: Iterable[RepairReport]) -> None:
+        """Count the repairs among the reports of one pass; an object repaired several times in one pass counts once."""
+        repairs = {report.object: report for report in reports if report.is_repair}
+        if not repairs:
             return
         now_s = self._clock.monotonic()
         with self._lock:
-            said = [(thing, self._repaired(thing, str(sentence), now_s)) for thing, sentence in made.items()]
-        for thing, sentence in said:
-            if sentence:
-                self._health.report(_subject(thing), sentence)
+            conflicts = {
+                repaired_object: self._record_repair(repaired_object, repair_text(report), now_s)
+                for repaired_object, report in repairs.items()
+            }
+        for repaired_object, conflict in conflicts.items():
+            if conflict:
+                self._health.report(_subject(repaired_object), conflict)
 
-    def held(self) -> frozenset[RepairedObject]:
-        """Objects that are not to be repaired now. Ends the conditions of objects that nobody has touched for a while."""
+    def backed_off(self) -> frozenset[RepairedObject]:
+        """Return the objects that must not be repaired now, and end the conditions of objects that nothing undid for a while."""
         now_s = self._clock.monotonic()
         with self._lock:
-            over = [  # left alone by others for the window and the last pause
-                thing
-                for thing, history in self._histories.items()
-                if now_s - history.repaired_monotonic_s[-1] > FIGHT_WINDOW_S + history.pause_s
+            ended = [  # no repair was needed for the length of the window and the last pause
+                repaired_object
+                for repaired_object, record in self._records.items()
+                if now_s - record.repaired_monotonic_s[-1] > CONFLICT_WINDOW_S + record.pause_s
             ]
-            for thing in over:
-                del self._histories[thing]
-            found = frozenset(thing for thing in self._histories if not self._agenda.is_due((FIGHT, thing)))
-        for thing in over:
-            self._agenda.clear(_key(thing))
-            self._health.report(_subject(thing), "")
-        return found
+            for repaired_object in ended:
+                del self._records[repaired_object]
+            backed_off = frozenset(
+                repaired_object for repaired_object in self._records if not self._agenda.is_due((BACKED_OFF, repaired_object))
+            )
+        for repaired_object in ended:
+            self._agenda.clear((BACKED_OFF, repaired_object), (ALWAYS_REPAIRED, repaired_object))
+            self._health.report(_subject(repaired_object), None)
+        return backed_off
 
     def wait_s(self) -> float | None:
-        """Seconds until the first held object may be repaired again; None if none is held."""
-        return self._agenda.next_s(FIGHT)
+        """Seconds until the first backed-off object may be repaired again; None if there is none."""
+        return self._agenda.next_s(BACKED_OFF)
 
-    def _repaired(self, thing: RepairedObject, sentence: str, now_s: float) -> str:
-        """Record one repair; the condition's sentence if it is a fight, or "". The lock is held."""
-        self._counts[thing.kind] += 1
-        history = self._histories.setdefault(thing, _History())
-        times = history.repaired_monotonic_s
-        while times and now_s - times[0] > FIGHT_WINDOW_S:
+    def _record_repair(self, repaired_object: RepairedObject, sentence: str, now_s: float) -> Problem | None:
+        """Record one repair. Returns: the problem if there is a repair conflict, else None. The lock is held."""
+        self._counts[repaired_object.kind] += 1
+        record = self._records.setdefault(repaired_object, _RepairRecord())
+        times = record.repaired_monotonic_s
+        while times and now_s - times[0] > CONFLICT_WINDOW_S:
             times.popleft()
-        # Who changed nftables since the last repair, and before each earlier one too if anybody did. Of those who change it all the
-        # time (kube-proxy) nothing tells that it was not them: they stay.
-        since_s = times[-1] if times else now_s - FIGHT_WINDOW_S
-        lately = frozenset(name for name, (at_s, _) in self._changers.items() if at_s >= since_s)
-        history.changers = history.changers & lately or lately
+        self._narrow_changers(record, since_s=times[-1] if times else now_s - CONFLICT_WINDOW_S)
+        is_soon = bool(times) and now_s - times[-1] <= UNDONE_SOON_S
+        record.soon_count = record.soon_count + 1 if is_soon else 0
         times.append(now_s)
-        history.count += 1
-        # Once it is a fight it stays one: with growing pauses fewer than FIGHT_REPAIRS repairs fall into the window.
-        if history.pause_s == 0.0 and len(times) < FIGHT_REPAIRS:
-            return ""
-        history.pause_s = self._agenda.put_off(_key(thing), REPAIR)
-        found = [process for name, (_, process) in self._changers.items() if name in history.changers]
-        is_known = thing.kind is RepairKind.NFT and found
-        culprit = f"; nftables was changed before, probably by {', '.join(sorted(found))}" if is_known else ""
-        left = "put back each time" if thing in PUT_BACK_ALWAYS else f"left as it is for {history.pause_s:.0f} s"
-        return (
-            f"fight: {thing} was repaired {history.count} times, last: {sentence}; something else on this node undoes it, so it is "
-            f"{left}; look at {SUSPECTS[thing.kind]}{culprit}"
+        record.count += 1
+        # A conflict lasts: with growing pauses fewer than CONFLICT_REPAIRS repairs fall into the window.
+        record.is_conflict = record.is_conflict or len(times) >= CONFLICT_REPAIRS
+        if not record.is_conflict:
+            return None
+        action = self._back_off(repaired_object, record)
+        culprit = ""
+        if repaired_object.kind is RepairKind.NFT:
+            culprit = self._suspected_processes(record)
+        return problem(
+            ConditionCode.REPAIR_CONFLICT,
+            object=repaired_object,
+            count=record.count,
+            last=sentence,
+            action=action,
+            suspects=SUSPECTS[repaired_object.kind],
+            culprit=culprit,
         )
 
+    def _narrow_changers(self, record: _RepairRecord, *, since_s: float) -> None:
+        """Keep only those `changers` that changed nftables again since the last repair, at `since_s`; if none did, take all that did.
 
-def _key(thing: RepairedObject) -> tuple[str, RepairedObject]:
-    return (OPEN_FIGHT if thing in PUT_BACK_ALWAYS else FIGHT), thing
+        Programs that change it all the time (kube-proxy) stay, because nothing shows that they are not the cause.
+        """
+        recent = frozenset(name for name, (at_s, _) in self._changers.items() if at_s >= since_s)
+        record.changers = record.changers & recent or recent
+
+    def _suspected_processes(self, record: _RepairRecord) -> str:
+        """Name the processes that probably undo the repairs of an object in nftables; "" if none is known."""
+        processes = [process for name, (_, process) in self._changers.items() if name in record.changers]
+        if not processes:
+            return ""
+        return f"; nftables was changed before, probably by {', '.join(sorted(processes))}"
+
+    def _back_off(self, repaired_object: RepairedObject, record: _RepairRecord) -> str:
+        """Delay the next repair if the last ones were undone at once. Returns: a text about the object's treatment. The lock is held.
+
+        After a pause the next delay needs CONFLICT_REPAIRS repairs again, because the other program may behave differently by then.
+        """
+        if repaired_object in PUT_BACK_ALWAYS or record.soon_count < CONFLICT_REPAIRS - 1:
+            # This delays only the next line in log and ledger, not the repair.
+            self._agenda.back_off((ALWAYS_REPAIRED, repaired_object), REPAIR)
+            return "put back each time"
+        record.soon_count = 0
+        record.pause_s = self._agenda.back_off((BACKED_OFF, repaired_object), REPAIR)
+        return f"left as it is for {record.pause_s:.0f} s"
 
 
-def _subject(thing: RepairedObject) -> str:
-    return f"fight {thing.kind} {thing.subject}"
+def _subject(repaired_object: RepairedObject) -> str:
+    return f"repair conflict {repaired_object.kind} {repaired_object.subject}"

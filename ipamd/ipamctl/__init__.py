@@ -1,1 +1,1 @@
-"""`ipamctl`: inspect the daemon. Tables for people, `-o json` for programs; grpc is imported only to ask the daemon."""
+"""`ipamctl`: inspect the daemon. It prints tables for people and `-o json` for programs. Only calls to the daemon import grpc."""

@@ -1,33 +1,40 @@
-"""Ask the daemon over its socket; answers are plain dictionaries with every field present, in the words of the proto.
+"""Call the daemon over its socket. Answers are plain dictionaries with the field names of the proto, and every field is present.
 
-A new RPC needs no line here: `ask` finds it, and its request, by its name in the proto.
+A new RPC needs no change here: `ask` finds the RPC and its request by name in the proto.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from ipamd.grpc_client import open_channel
+from ipamd.ipamctl.absence import Listener, MissingDaemon, gone, hung, listener
 from ipamd.ipamctl.verb import AwayError, RefusedError
+from ipamd.model.words import printable
 from ipamd.pb import introspection_pb2 as pb
 
 TIMEOUT_S = 5.0
+MOMENT_S = 1.5
+"""After this time without an answer a person is told what is seen. Ours: a healthy daemon answers within milliseconds."""
+
 PATIENT_S = 60.0
-"""For what needs longer: an audit and `explain --find` ask EC2, which may make them wait; an export waits for ADDs."""
+"""For RPCs that take longer: an audit and `explain --find` ask EC2, which may delay them; an export waits for ADDs."""
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
 
 
 class Client:
-    """One connection; a context manager."""
+    """One connection to the daemon; a context manager."""
 
     def __init__(self, socket: str = "") -> None:
         self._path = socket or str(Path(os.environ.get("VPC_IPAMD_RUN_DIR") or DEFAULT_RUN_DIR) / "ipamd.sock")
@@ -40,7 +47,7 @@ class Client:
         self._channel.close()
 
     def ask(self, rpc: str, **fields: object) -> dict[str, Any]:
-        """Ask one RPC of `vpc_ipamd.v1.Introspection`.
+        """Call one RPC of `vpc_ipamd.v1.Introspection`.
 
         Args:
             rpc: its name in the proto; its request is named `<rpc>Request`.
@@ -57,17 +64,38 @@ class Client:
             request_serializer=GetMessageClass(method.input_type).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
+        timeout_s = TIMEOUT_S
+        if rpc in ("Audit", "Export") or fields.get("find"):
+            timeout_s = PATIENT_S
+        process = listener(self._path)
+        if isinstance(process, MissingDaemon):
+            raise self._away(process)
         try:
-            return plain(call(request, timeout=PATIENT_S if rpc in ("Audit", "Export") or fields.get("find") else TIMEOUT_S))
+            return plain(self._wait(call.future(request, timeout=timeout_s), process))
         except grpc.RpcError as error:
             status: Any = error  # at run time every RpcError of a call carries code and details
-            if status.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise AwayError(
-                    f"vpc-ipamd does not answer at {self._path} ({status.code().name}); is the daemon running on this node?"
-                ) from error
+            if status.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise self._away(hung(process)) from error
+            if status.code() is grpc.StatusCode.UNAVAILABLE:
+                raise self._away(gone(Path(self._path).parent)) from error
             if status.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise RefusedError(f"the daemon is of another release and does not know {rpc}: use its own ipamctl") from error
-            raise RefusedError(f"vpc-ipamd refused: {status.details()}") from error
+            raise RefusedError(f"vpc-ipamd refused: {printable(status.details() or status.code().name)}") from error
+
+    def _wait(self, answer: Any, process: Listener) -> Message:
+        """Wait for an answer. After a moment, end the wait for a stopped process, and say that another one is slow."""
+        try:
+            reply: Message = answer.result(timeout=MOMENT_S)
+        except grpc.FutureTimeoutError:
+            if process.is_stopped:
+                answer.cancel()
+                raise self._away(hung(process)) from None
+            print(f"ipamctl: no answer for {MOMENT_S} s, still waiting: {hung(process)}", file=sys.stderr)
+            reply = answer.result()
+        return reply
+
+    def _away(self, absence: MissingDaemon) -> AwayError:
+        return AwayError(f"vpc-ipamd does not answer at {self._path}: {absence}", kind=absence.kind)
 
 
 def request_of(rpc: str, **fields: object) -> Message:
@@ -77,5 +105,25 @@ def request_of(rpc: str, **fields: object) -> Message:
 
 
 def plain(reply: Message) -> dict[str, Any]:
-    """Make a dictionary of a reply: scalar and repeated fields are always there, a message that is not set is absent."""
-    return MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    """Make a dictionary of a reply. Scalar and repeated fields are always present; a message that is not set is absent.
+
+    Numbers of 64 bits, which protobuf's JSON has as text, are numbers too: no count here is near 2^53.
+    """
+    document = MessageToDict(reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    _read_numbers(document, reply.DESCRIPTOR)
+    return document
+
+
+def _read_numbers(document: dict[str, Any], message: Any) -> None:
+    """Replace the text of each number of 64 bits by the number, also in nested messages."""
+    for field in message.fields:
+        value = document.get(field.name)
+        if value is None:
+            continue
+        if field.message_type is not None:
+            if not isinstance(value, list):
+                value = [value]
+            for nested in value:
+                _read_numbers(nested, field.message_type)
+        elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64):
+            document[field.name] = int(value)

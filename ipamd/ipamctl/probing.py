@@ -1,7 +1,7 @@
-"""Compose a probe from the daemon's own settings and adapters, run it alone on this node, and write its report.
+"""Compose a probe from the daemon's settings and adapters, run it as the only probe of this node, and make its report.
 
-Imported by `verbs/around.py` when the verb runs, because it imports botocore. Rejected: asking the daemon over its socket, because the
-probe must not share the daemon's client, budget or fate, and works where the daemon does not.
+`verbs/probe.py` imports this module only when the verb runs, because it imports botocore. Rejected: calling the daemon over its
+socket, because the probe must not share the daemon's client, budget or failures, and must work without the daemon.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ipamd.cloud.errors import failed
 from ipamd.cloud.metadata import ImdsMetadata
 from ipamd.core.deadline import SystemClock
 from ipamd.ipamctl.verb import RefusedError
-from ipamd.model.eni import CLUSTER_TAG, NO_MANAGE_TAG
+from ipamd.model.eni_tags import CLUSTER_TAG, NO_MANAGE_TAG
 from ipamd.model.words import printable
 from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS, Calls
 from ipamd.probe.report import as_dict
 from ipamd.probe.run import run
-from ipamd.probe.subject import Subject
+from ipamd.probe.subject import ProbeSubject
 from ipamd.settings import Settings
 
 LINKS_DIR = Path("/sys/class/net")
@@ -45,7 +45,7 @@ def probe(settings: Settings, *, is_real: bool) -> dict[str, Any]:
     with alone(settings.daemon.run_dir):
         identity = metadata.identity()
         client = Ec2Client(settings.cloud, region=lambda: identity.region)
-        subject = Subject(
+        subject = ProbeSubject(
             Calls(sender(client), clock=clock, sleep=time.sleep),
             links=read_links,
             read_metadata=metadata.read,
@@ -64,16 +64,16 @@ def probe(settings: Settings, *, is_real: bool) -> dict[str, Any]:
 
 def read_links() -> frozenset[str]:
     """Read the MACs of the links of this network namespace. Raises: OSError."""
-    found = set()
+    macs = set()
     for name in os.listdir(LINKS_DIR):  # noqa: PTH208  # names are enough
-        # One may go while we read, or is a file such as bonding_masters.
+        # A link may vanish meanwhile, and some names are files, such as bonding_masters.
         with suppress(FileNotFoundError, NotADirectoryError):
-            found.add((LINKS_DIR / name / "address").read_text().strip().lower())
-    return frozenset(found)
+            macs.add((LINKS_DIR / name / "address").read_text().strip().lower())
+    return frozenset(macs)
 
 
 def eni_tags(settings: Settings) -> dict[str, str]:
-    """Tags that make the daemon (and amazon-vpc-cni-k8s) leave the ENI alone, and that the account's IAM conditions may ask for."""
+    """Tags that make the daemon and amazon-vpc-cni-k8s ignore the ENI, and those that IAM conditions of the account may require."""
     tags = dict(settings.cloud.additional_tags)
     if settings.cloud.cluster_name:
         tags[CLUSTER_TAG] = settings.cloud.cluster_name
@@ -81,7 +81,7 @@ def eni_tags(settings: Settings) -> dict[str, str]:
 
 
 def sender(client: Ec2Client) -> Callable[[str, Mapping[str, Any]], Mapping[str, Any]]:
-    """Make what sends a call. Raises, when called: CloudError without credentials; else botocore's exceptions."""
+    """Make the function that sends a call. It raises CloudError without credentials, and otherwise botocore's exceptions."""
 
     def send(api: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
@@ -94,7 +94,7 @@ def sender(client: Ec2Client) -> Callable[[str, Mapping[str, Any]], Mapping[str,
 
 @contextmanager
 def alone(run_dir: Path) -> Iterator[None]:
-    """Hold the node's lock of probes: a second probe would take the first one's ENI for a left-over. Raises: RefusedError, OSError."""
+    """Hold the node's lock of probes, because a second probe would delete the ENI of the first. Raises: RefusedError, OSError."""
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(os.open(run_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)) as file:
         try:
@@ -106,7 +106,7 @@ def alone(run_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def stopping(stop: Callable[[str], None]) -> Iterator[None]:
-    """Turn signals into a request to stop: a call under way is finished, then the clean-up follows."""
+    """Turn signals into a request to stop: the current call ends, and the clean-up follows."""
 
     def handle(number: int, _frame: object) -> None:
         stop(f"stopped by {signal.Signals(number).name}")
@@ -121,6 +121,6 @@ def stopping(stop: Callable[[str], None]) -> Iterator[None]:
 
 
 def say(sentence: str) -> None:
-    """Tell progress on standard error; a reader that has gone (a lost `kubectl exec`) must not end the clean-up."""
-    with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: a signal came while this very stream was written to
+    """Print progress to standard error. A lost reader, as after a broken `kubectl exec`, must not end the clean-up."""
+    with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: a signal came during a write to this stream
         print(f"ipamctl probe: {printable(sentence)}", file=sys.stderr, flush=True)

@@ -1,9 +1,10 @@
-"""Keep sandboxes confined: a packet with a source that is not the sandbox's, a redirect or anything of a family that sandboxes do not
-have goes nowhere.
+"""Keep sandboxes confined: drop packets with a source that is not the sandbox's, redirects, and packets of a family that sandboxes do
+not have.
 
-The guarantee are three nftables tables (`ruleset`); they need no identity of the node and no EC2, so they are in place before
-the first sandbox is. The second line are settings of each host veth (`devconf`), which ADD makes and which are made again here: the
-nftables table does not depend on them, so others that set them (systemd's rules for new links) are no fault and are not reported.
+The nftables tables of `confinement_ruleset` guarantee this. They need neither the identity of the node nor EC2, so they are in place
+before the first sandbox is. Settings of each host veth (`devconf`) are a second line of defence: ADD makes them, and this module
+restores them. The tables do not depend on these settings, so a change by other software (systemd's rules for new links) is not a fault
+and is not reported.
 """
 
 from __future__ import annotations
@@ -11,250 +12,426 @@ from __future__ import annotations
 import errno
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 
-from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, uapi
+from ipamd.kernel import answers, checks, confinement_ruleset, devconf, messages, ruleset, survey, sysctls, uapi
+from ipamd.kernel.legs import uplink_survey
+from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables, NftTable, OwnTables
-from ipamd.model.attachment import ALIAS_TAG, EGRESS_TAG, Attachment
-from ipamd.model.branch import LINK_PREFIX
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_changes import OwnTables
+from ipamd.kernel.nft_table import NftTable
+from ipamd.model.attachment import Attachment
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import KernelDumpError, WiringError
-from ipamd.model.family import IPV4, IPV6, Family
-from ipamd.model.kernel import CONFINEMENT, NODE, NOT_REPAIRED, ForeignLink, RoutingDifference, as_repairs
+from ipamd.model.family import IPV4, IPV6, Family, IpAddress
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import ForeignLink
+from ipamd.model.kernel_numbers import LINK_PREFIX
+from ipamd.model.legs import WIRED_TAGS
+from ipamd.model.repairs import CONFINEMENT, NODE, RepairCode, RepairReport
+from ipamd.model.routing_difference import RoutingDifference, repair_difference, routing_difference
 from ipamd.settings import NetworkConfig
 
 ABSENT = "if nftables says that something is not there, the kernel lacks"
-"""It refuses for other reasons too."""
+"""Part of error details that names a missing kernel module. The kernel refuses a table for other reasons too."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9]+")
-"""Names of host veths of ours. A sandbox may give a link any name, and any alias: not each can be written into a rule."""
+"""Names that a rule can contain; those of our host veths match. A sandbox may give a link any name and any alias."""
 
-OWN_TAGS = (f"{ALIAS_TAG} ", f"{EGRESS_TAG} ")
-"""How the aliases of links begin that we wired, or that were taken over with their neighbours."""
+OWN_ALIASES = tuple(f"{tag} " for tag in WIRED_TAGS)
+"""Beginnings of the aliases of links whose neighbour entries are right."""
 
 NAMED_MAX = 3
-"""Host veths that one sentence names."""
+"""How many host veths one sentence names at most."""
 
 log = logging.getLogger(__name__)
 
 
 class Confinement:
-    """The drop tables and the settings of host veths.
+    """Maintains the drop tables and the settings of host veths.
 
-    Concurrency: one repair or comparison at a time, by the lock of its owner; `is_in_place`, `is_source_checked` and
-    `dropped` from any thread, without it.
+    Concurrency: one repair or comparison at a time, under the lock of its owner. `is_in_place`, `is_source_checked` and `dropped` may
+    be used from any thread without that lock.
     """
 
     def __init__(
-        self, host: HostNetns, *, config: NetworkConfig, nft: Nftables, attachments: Callable[[], Iterable[Attachment]]
+        self,
+        host: HostNetns,
+        *,
+        config: NetworkConfig,
+        nft: Nftables,
+        attachments: Callable[[], Iterable[Attachment]],
+        vlan_kind: str = uapi.VLAN_KIND,
     ) -> None:
+        """`vlan_kind`: kind of the uplinks."""
+        self._vlan_kind = vlan_kind
         self._host = host
         self._attachments = attachments
         self.config = config
-        """The settings in force, set by the owner; a change is followed at the next repair."""
+        """The settings in force, set by the owner; the next repair applies a change."""
+        self.router_link = 0
+        """Index of the primary ENI's link if it is a virtual one, set by the owner as `config` is; otherwise 0."""
         self.foreign = tuple[ForeignLink, ...]()
-        """What led into sandboxes at the last look."""
+        """Links of other software that led into sandboxes when the links were last read."""
         self.dropped = dict[str, int]()
-        """How many packets were dropped, by reason, at the last repair; from zero again when the tables are replaced."""
-        # Without the tables of ARP and bridges, which a kernel may lack, sources of packets are checked all the same.
+        """Number of dropped packets by reason, read at the last repair. Replacing the tables resets the counts to zero."""
+        # A kernel may lack the tables of ARP and bridges. The sources of packets are checked without them too.
         self._tables = OwnTables(
-            host, nft, follows="the host veths' names or of a setting", optional={ruleset.ARP, ruleset.BRIDGE}
+            host,
+            nft,
+            repaired_object=CONFINEMENT,
+            follows="the host veths' names or of a setting",
+            optional={confinement_ruleset.ARP, confinement_ruleset.BRIDGE},
         )
-        self._links = list[int]()  # those of others of which it is known where they lead
+        self._links = list[int]()  # indexes of the links of other software whose destination is known
         self._wanted = devconf.host_veth(is_strict=not config.extra_sources)
-        self._other_veths: frozenset[str] | None = None  # unknown before the first uninterrupted dump
-        self._strict_veths = frozenset[str]()  # those that the kernel's rules led to branch ENIs, until they are gone
-        self._veths_in_order: list[messages.Link] | None = None  # the last ones that needed no setting
+        self._other_veths: frozenset[str] | None = None  # None before the first uninterrupted dump
+        self._strict_veths = frozenset[str]()  # host veths that the kernel's rules lead to uplinks, until these are gone
+        self._veths_in_order: list[answers.Link] | None = None  # the links of the last comparison, if none needed a change
 
     def is_in_place(self) -> bool | None:
-        """Whether the tables were verified and nothing of them has changed since; None if they never were, or were refused.
+        """Whether the tables are unchanged since they were verified; None if they never were, or if the kernel refused them.
 
-        Tens of microseconds, a fraction of a millisecond after a change of somebody else; no dump of others' objects.
+        Takes tens of microseconds, or a fraction of a millisecond after other software changed nftables.
         """
-        return None if self._other_veths is None else self._tables.is_unchanged()
+        if self._other_veths is None:
+            return None
+        return self._tables.is_unchanged()
 
     def is_source_checked(self) -> bool:
-        """Whether that is so, and without extra sources: with them a sandbox may send from addresses that are not routed to it."""
+        """Whether the tables are in place and no extra sources are allowed; with these a sandbox may send from addresses that are not
+        routed to it.
+        """
         return not self.config.extra_sources and self.is_in_place() is True
 
-    def repair(self, *, is_silent: bool = False) -> list[str]:
-        """Put tables and settings in place. Returns: one sentence per repair, and one per part that was refused; each is tried.
+    def repair(self, *, is_silent: bool = False) -> list[RepairReport]:
+        """Put tables and settings in place, and try every part even if another one is refused.
 
         Args:
-            is_silent: no link was announced since the last repair; the settings of the veths wait for a repair without it.
+            is_silent: the kernel announced no link since the last repair. The settings of the veths are then not read again.
+        Returns: one report per repair, and one per part that was refused.
         """
-        veths = (self._veths_in_order if is_silent else None) or self._look_at_veths()
+        veths = (self._veths_in_order if is_silent else None) or self._read_links()
         commands = self._commands()
-        own = [link for link in veths if not link.name.startswith(LINK_PREFIX)]
+        host_veths = [link for link in veths if not link.name.startswith(LINK_PREFIX)]
         if self._is_served(IPV6) and self._tables.is_unchanged() is not True:
-            self._fix_neighbours(own)
-        sentences, refused = self._tables.repair(commands)
-        refusals = list(starmap(self._not_checked, refused.items()))
+            self._fix_neighbours(host_veths)
+        reports, refused = self._tables.repair(commands)
+        refusals = list(starmap(self._unconfined_error, refused.items()))
+        self._update_drop_counts(commands)
+        if veths != self._veths_in_order:  # a `Link` contains the settings of the link too
+            setting_reports, setting_refusals = self._repair_links(veths, host_veths)
+            reports += setting_reports
+            refusals += setting_refusals
+        refusals += self._overruling_sysctl()
+        return reports + [RepairReport(RepairCode.REFUSED, CONFINEMENT, cause=str(refusal)) for refusal in refusals]
+
+    def _update_drop_counts(self, tables: Iterable[NftTable]) -> None:
+        """Read how many packets the tables dropped; a failure keeps the counts of the last time."""
         with suppress(WiringError, KernelDumpError):
-            self.dropped |= {name.removeprefix(ruleset.COUNTER_PREFIX): count for name, count in self._tables.counted(commands)}
-        if veths != self._veths_in_order:  # what the kernel says of a link has its settings too
-            self._veths_in_order = None
-            different = [(link, found) for link in own if (found := devconf.wrong(link, self._wanted))]
-            try:
-                sentences += self._repair_settings(different)
-            except WiringError as exc:
-                refusals.append(exc)
-            is_needless = not self._is_served(IPV6)  # of all links: it asks for every attachment
-            has_needless = {link.index: is_needless and devconf.has_ipv6(link) for link in veths}
-            self._turn_ipv6_off(link for link in veths if has_needless[link.index])
-            if not different and not any(has_needless.values()):
-                self._veths_in_order = veths
-        refusals += self._overruled()
-        return as_repairs(sentences, CONFINEMENT) + [f"{NOT_REPAIRED}: {refusal}" for refusal in refusals]
+            self.dropped |= {
+                name.removeprefix(confinement_ruleset.COUNTER_PREFIX): count for name, count in self._tables.counted(tables)
+            }
+
+    def _repair_links(
+        self, veths: list[answers.Link], host_veths: Iterable[answers.Link]
+    ) -> tuple[list[RepairReport], list[WiringError]]:
+        """Correct the settings of the links of sandboxes, and remember the links if every setting was right.
+
+        Args:
+            veths: all links that lead to sandboxes, and uplinks.
+            host_veths: those of `veths` that are host veths.
+        Returns: one report per repair, and what was refused.
+        """
+        self._veths_in_order = None
+        reports = list[RepairReport]()
+        refusals = list[WiringError]()
+        different = _links_with_wrong_settings(host_veths, self._wanted)
+        try:
+            reports += self._repair_settings(different)
+        except WiringError as exc:
+            refusals.append(exc)
+        is_ipv6_changed = self._repair_ipv6_settings(veths)
+        if not different and not is_ipv6_changed:
+            self._veths_in_order = veths
+        return reports, refusals
+
+    def _repair_ipv6_settings(self, links: Iterable[answers.Link]) -> bool:
+        """Turn IPv6 off on links of sandboxes without IPv6, and router advertisements on all others.
+
+        Returns: whether any setting was wrong.
+        """
+        needs_ipv6 = self._is_served(IPV6)  # once for all links: it looks at every attachment
+        with_needless_ipv6 = list[answers.Link]()
+        accepting_router_messages = list[answers.Link]()
+        for link in links:
+            if not needs_ipv6 and devconf.has_ipv6(link):
+                with_needless_ipv6.append(link)
+            elif devconf.accepts_router_messages(link):
+                accepting_router_messages.append(link)
+        self._turn_ipv6_off(with_needless_ipv6)
+        self._set_ipv6(accepting_router_messages, accept_ra=0, accept_redirects=0)
+        return bool(with_needless_ipv6 or accepting_router_messages)
 
     def differences(self) -> list[RoutingDifference]:
         """Compare and change nothing."""
-        sentences, refused = self._tables.differences(self._commands())
-        refusals = [*starmap(self._not_checked, refused.items()), *self._overruled()]
-        return [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *refusals]]
+        reports, refused = self._tables.differences(self._commands())
+        differences = [repair_difference(report, NODE) for report in reports]
+        refusals = [*starmap(self._unconfined_error, refused.items()), *self._overruling_sysctl()]
+        return differences + [routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause=refusal) for refusal in refusals]
 
     def has_strict(self) -> bool:
-        """Whether sandboxes are led to branch ENIs in strict mode: by settings or rows, or by the kernel where those were lost."""
+        """Whether sandboxes have uplinks in strict mode: by settings or rows, or by the kernel's rules if the rows were lost."""
         return bool(self._strict_veths) or ruleset.has_strict(self.config, self._attachments())
 
     def _commands(self) -> dict[NftTable, str]:
-        others, strict = self._other_veths or frozenset(), self.has_strict()
-        found = {
-            ruleset.IPV4: ruleset.ipv4_table(self.config, other_veths=others, is_served=self._is_served(IPV4), has_strict=strict),
-            ruleset.ARP: ruleset.arp_table(self.config, other_veths=others, has_strict=strict),
-            ruleset.BRIDGE: ruleset.bridge_table(self.config),
+        other_veths = self._other_veths or frozenset()
+        has_strict = self.has_strict()
+        commands = {
+            confinement_ruleset.IPV4: confinement_ruleset.ipv4_table(
+                self.config,
+                other_veths=other_veths,
+                is_served=self._is_served(IPV4),
+                has_strict=has_strict,
+                vlan_kind=self._vlan_kind,
+            ),
+            confinement_ruleset.ARP: confinement_ruleset.arp_table(self.config, other_veths=other_veths, has_strict=has_strict),
+            confinement_ruleset.BRIDGE: confinement_ruleset.bridge_table(self.config),
         }
         with self._host.entered():
-            has_ipv6 = (routing.SYSCTL_ROOT / "net/ipv6").exists()
+            has_ipv6 = (sysctls.SYSCTL_ROOT / "net/ipv6").exists()
         if has_ipv6:
-            served = self._is_served(IPV6)
-            found[ruleset.IPV6] = ruleset.ipv6_table(self.config, other_veths=others, is_served=served, has_strict=strict)
-        foreign = {one.index for one in self.foreign}
-        return {table: text + ruleset.links(table, text, self._links, foreign=foreign) for table, text in found.items()}
+            commands[confinement_ruleset.IPV6] = confinement_ruleset.ipv6_table(
+                self.config,
+                other_veths=other_veths,
+                is_served=self._is_served(IPV6),
+                has_strict=has_strict,
+                vlan_kind=self._vlan_kind,
+                router_link=self.router_link,
+            )
+        foreign = {link.index for link in self.foreign}
+        return {
+            table: text + confinement_ruleset.links(table, text, self._links, foreign=foreign) for table, text in commands.items()
+        }
 
     def _is_served(self, family: Family) -> bool:
         """Whether sandboxes have addresses of a family."""
         return family in ruleset.families(self.config, self._attachments())
 
-    def _fix_neighbours(self, veths: Iterable[messages.Link]) -> None:
-        """Make each sandbox's neighbour entry permanent before the answers that would keep it are dropped: those that
-        amazon-vpc-cni-k8s wired have none, and packets that are under way must find it. Ours have it since their ADD, so a start
-        does not ask for hundreds; a pass compares the recorded ones.
+    def _fix_neighbours(self, veths: Iterable[answers.Link]) -> None:
+        """Make the neighbour entries of sandboxes permanent before the tables drop the messages that would keep them alive.
+
+        Sandboxes that amazon-vpc-cni-k8s wired have no permanent entry. Our sandboxes have it since their ADD and are left out, so
+        that a start does not make hundreds of requests; a pass of the reconciler compares them.
         """
-        theirs = {link.index: link for link in veths if not link.alias.startswith(OWN_TAGS)}
+        theirs = {link.index: link for link in veths if not link.alias.startswith(OWN_ALIASES)}
         if not theirs:
             return
         with self._host.netlink() as sock:
-            routes = {
-                (one.index, one.destination)
-                for one in survey.routes_of(sock, family=IPV6)
-                if one.index in theirs and one.destination is not None and one.is_to(one.destination) and one.via is None
-            }
-            asked = sock.request([messages.get_neighbour(index, address) for index, address in routes])
-            for (index, address), outcome in zip(routes, asked, strict=True):
-                entry = outcome.read(messages.read_neighbour)
-                if entry is not None and entry.is_permanent:
-                    continue
-                if mac := checks.mac_inside(sock, theirs[index]) or (entry.mac if entry else ""):
-                    sock.request([messages.add_neighbour(index, address, mac=mac)])
+            routes = [route for route in _sandbox_routes(survey.routes_of(sock, family=IPV6)) if route[0] in theirs]
+            outcomes = sock.request([messages.get_neighbour(index, address) for index, address in routes])
+            for (index, address), outcome in zip(routes, outcomes, strict=True):
+                _make_permanent(sock, theirs[index], address, outcome.read(answers.read_neighbour))
 
-    def _look_at_veths(self) -> list[messages.Link]:
-        """All host veths of ours that are in use, and the links to branch ENIs; none if every dump was interrupted: the next repair
-        looks again (I11)."""
+    def _read_links(self) -> list[answers.Link]:
+        """Read all links of the node, and remember those of other software.
+
+        Returns: our host veths that are in use, and the uplinks; an empty list if every dump was interrupted, which the
+            next repair repeats (I11).
+        """
         try:
             with self._host.netlink() as sock:
                 links = survey.links_of(sock, kind="")
-                ours = [one for one in links if one.kind == uapi.VETH_KIND and self._is_ours(one)]
-                own = {one.index for one in ours}
-                others = [one for one in links if one.kind and one.index not in own]
-                behind = survey.sandboxes_behind(sock, others, ours=ours, attachments=tuple(self._attachments()))
-                # It matters of links into namespaces; if one is alone, the sandboxes' routes stay unread.
-                asked = [one.index for one in others if one.netnsid]
-                families = {IPV4, *ruleset.families(self.config, self._attachments())} if asked else ()
-                only = asked[0] if len(asked) == 1 else 0
-                led = {route.index for family in families for route in survey.routes_of(sock, index=only, family=family)}
-                strict = {one.name for one in ours if survey.is_strict_veth(one)}
-                # A name anybody gives who may make links, a rule no sandbox makes; a dying link has none any more.
-                if strict:
-                    strict &= self._strict_veths.union(survey.led_to_branches(sock, self.config.family))
+                ours, foreign_links = self._split_by_owner(links)
+                sandboxes_behind = survey.sandboxes_behind(sock, foreign_links, ours=ours, attachments=tuple(self._attachments()))
+                routed = self._indexes_with_routes(sock, foreign_links)
+                strict_veths = self._veths_in_strict_mode(sock, ours)
         except KernelDumpError as exc:
-            log.info("settings of host veths are compared later error=%s", exc)
+            log.info("dump of links interrupted, settings of host veths will be compared later error=%s", exc)
             return []
-        self._strict_veths = frozenset(strict)
-        prefix, in_use = self.config.veth_prefix, {one.index for one in others if one.master or one.index in led}
-        self.foreign = tuple(
-            ForeignLink(one.name, one.index, behind[one.index], one.index in in_use) for one in links if one.index in behind
-        )
-        # A sandbox may have made a namespace of its own, and a link into that: what nobody on the node uses leads nowhere known.
-        self._links = [one.index for one in others if one.index in in_use or one.index in behind or not one.netnsid]
-        # Dying ones too: their sandboxes may still send.
-        self._other_veths = frozenset(one.name for one in ours if not (one.name.startswith(prefix) or survey.is_strict_veth(one)))
-        vlans = [one for one in others if one.name.startswith(LINK_PREFIX)]
-        return [one for one in (*ours, *vlans) if one.group != uapi.DYING_GROUP]
+        self._strict_veths = strict_veths
+        self._remember_foreign_links(links, foreign_links, sandboxes_behind=sandboxes_behind, routed=routed)
+        # Dying veths too: their sandboxes may still send.
+        self._other_veths = frozenset(link.name for link in ours if not self._has_our_name(link))
+        uplinks = [link for link in foreign_links if link.name.startswith(LINK_PREFIX)]
+        return [link for link in (*ours, *uplinks) if link.group != uapi.DYING_GROUP]
 
-    def _is_ours(self, link: messages.Link) -> bool:
-        if link.name.startswith(self.config.veth_prefix) or survey.is_strict_veth(link):
+    def _split_by_owner(self, links: Iterable[answers.Link]) -> tuple[list[answers.Link], list[answers.Link]]:
+        """Return our host veths, and the links of other software. Links without a kind, as those of ENIs, are in neither."""
+        ours = list[answers.Link]()
+        foreign_links = list[answers.Link]()
+        for link in links:
+            if link.kind == uapi.VETH_KIND and self._is_ours(link):
+                ours.append(link)
+            elif link.kind:
+                foreign_links.append(link)
+        return ours, foreign_links
+
+    def _remember_foreign_links(
+        self,
+        links: Iterable[answers.Link],
+        foreign_links: Iterable[answers.Link],
+        *,
+        sandboxes_behind: Mapping[int, AttachmentKey],
+        routed: Container[int],
+    ) -> None:
+        """Remember which links of other software lead into sandboxes, and for which of them the destination is known.
+
+        Args:
+            links: all links of the node; a link into a sandbox may look like ours.
+            foreign_links: the links of other software.
+            sandboxes_behind: sandboxes by the index of the link that leads into them.
+            routed: indexes of links that routes use.
+        """
+        in_use = {link.index for link in foreign_links if link.master or link.index in routed}
+        self.foreign = tuple(
+            ForeignLink(link.name, link.index, sandboxes_behind[link.index], link.index in in_use)
+            for link in links
+            if link.index in sandboxes_behind
+        )
+        # A sandbox may have made a namespace of its own and a link into it. Where a link leads is not known if nothing on the node
+        # uses it.
+        known_indexes = in_use | sandboxes_behind.keys()
+        self._links = [link.index for link in foreign_links if link.index in known_indexes or not link.netnsid]
+
+    def _indexes_with_routes(self, sock: NetlinkSocket, foreign_links: Iterable[answers.Link]) -> set[int]:
+        """Return the indexes of the links that routes use; nothing if no link of other software leads into a namespace.
+
+        If there is exactly one such link, only its routes are read, and not those of all sandboxes.
+        """
+        into_namespaces = [link.index for link in foreign_links if link.netnsid]
+        if not into_namespaces:
+            return set()
+        only = 0
+        if len(into_namespaces) == 1:
+            only = into_namespaces[0]
+        routed = set[int]()
+        for family in {IPV4, *ruleset.families(self.config, self._attachments())}:
+            routed.update(route.index for route in survey.routes_of(sock, index=only, family=family))
+        return routed
+
+    def _veths_in_strict_mode(self, sock: NetlinkSocket, ours: Iterable[answers.Link]) -> frozenset[str]:
+        """Return the names of host veths that the kernel's rules lead to uplinks.
+
+        A name proves nothing, because a sandbox can make a link of any name on the node. A rule is a proof, because no sandbox can
+        make it. A dying link has no rule any more, so the links that had one at the last reading count too.
+        """
+        named = {link.name for link in ours if uplink_survey.is_strict_veth(link)}
+        if not named:
+            return frozenset()
+        return frozenset(named & self._strict_veths.union(survey.strict_links(sock, self.config.family)))
+
+    def _has_our_name(self, link: answers.Link) -> bool:
+        return link.name.startswith(self.config.veth_prefix) or uplink_survey.is_strict_veth(link)
+
+    def _is_ours(self, link: answers.Link) -> bool:
+        if self._has_our_name(link):
             return True
         return bool(_PLAIN.fullmatch(link.name) and survey.host_veth(link).key)
 
-    def _repair_settings(self, different: Sequence[tuple[messages.Link, Mapping[int, int]]]) -> list[str]:
-        """Set what differs, numbers of settings by link. Only forwarding is worth a sentence: without it a sandbox has no network."""
+    def _repair_settings(self, different: Sequence[tuple[answers.Link, Mapping[int, int]]]) -> list[RepairReport]:
+        """Set the IPv4 settings of links. `different`: each link with its wrong settings. Raises: WiringError.
+
+        Returns: one report if forwarding was off, because a sandbox has no network without it; no report about other settings.
+        """
         batch = [
             replace(messages.change_link(link.index, step=f"set {link.name}", ipv4_conf=self._wanted), tolerated=messages.ABSENT)
             for link, _ in different
         ]
         with self._host.netlink() as sock:
-            sock.carry_out(batch, what="settings of host veths")
+            sock.carry_out(batch, operation="settings of host veths")
         if different:
-            names = {devconf.NAMES[number] for _, found in different for number in found}
-            log.info("settings of host veths set names=%s count=%d", ", ".join(sorted(names)), len(different))
-        stopped = [link.name for link, found in different if uapi.IPV4_DEVCONF_FORWARDING in found]
+            names = {devconf.NAMES[number] for _, wrong in different for number in wrong}
+            log.info("settings of host veths restored names=%s count=%d", ", ".join(sorted(names)), len(different))
+        stopped = [link.name for link, wrong in different if uapi.IPV4_DEVCONF_FORWARDING in wrong]
         if not stopped:
             return []
-        more = f" and {len(stopped) - NAMED_MAX} more" if len(stopped) > NAMED_MAX else ""
-        return [f"forwarding was off for host veths {', '.join(stopped[:NAMED_MAX])}{more}: set to 1"]
+        more = ""
+        if len(stopped) > NAMED_MAX:
+            more = f" and {len(stopped) - NAMED_MAX} more"
+        target = f"forwarding of host veths {', '.join(stopped[:NAMED_MAX])}{more}"
+        return [RepairReport(RepairCode.VALUE_SET, CONFINEMENT, target, before="off", after="on")]
 
-    def _overruled(self) -> list[WiringError]:
-        """The sysctl that takes effect from allowed extra sources: the kernel uses the higher value of all links' and the veth's."""
+    def _overruling_sysctl(self) -> list[WiringError]:
+        """Report the sysctl that overrules extra sources: the kernel uses the higher rp_filter of `conf.all` and of the veth."""
         if not self.config.extra_sources:
             return []
         try:
             with self._host.entered():
-                now = routing.sysctl("net/ipv4/conf/all/rp_filter", wanted=str(devconf.OFF))
+                current = sysctls.sysctl("net/ipv4/conf/all/rp_filter", wanted=str(devconf.OFF))
         except WiringError as exc:
             return [exc]
-        if now == str(devconf.OFF):
+        if current == str(devconf.OFF):
             return []
-        what = f"sysctl net/ipv4/conf/all/rp_filter is {now}: the kernel drops what VPC_IPAMD_EXTRA_SOURCE_CIDRS allows"
-        return [WiringError(what, details="sysctl -w net.ipv4.conf.all.rp_filter=0, or unset the setting")]
+        problem = f"sysctl net/ipv4/conf/all/rp_filter is {current}: the kernel drops what VPC_IPAMD_EXTRA_SOURCE_CIDRS allows"
+        return [WiringError(problem, details="sysctl -w net.ipv4.conf.all.rp_filter=0, or unset the setting")]
 
-    def _turn_ipv6_off(self, veths: Iterable[messages.Link]) -> None:
-        """Turn IPv6 off where sandboxes have none: an old veth's address goes, and the kernel reads no router advertisement there, nor
-        by the link to a branch ENI.
+    def _turn_ipv6_off(self, veths: Iterable[answers.Link]) -> None:
+        """Turn IPv6 off on links of sandboxes that have no IPv6 address.
 
-        Not in ADD: the write waits for the kernel's lock of all links. It is a line more and no guarantee, so a read-only /proc/sys
-        is no fault.
+        The kernel then removes the IPv6 address of an old veth, and ignores router advertisements on the link. ADD does not do this,
+        because the write waits for the kernel's lock of all links.
+        """
+        self._set_ipv6(veths, disable_ipv6=1)
+
+    def _set_ipv6(self, veths: Iterable[answers.Link], **values: int) -> None:
+        """Write IPv6 settings, which netlink cannot set.
+
+        They are only a second line of defence, so a refusal, as of a read-only /proc/sys, is not a fault.
         """
         with self._host.entered():
             for link in veths:
-                try:
-                    (routing.SYSCTL_ROOT / f"net/ipv6/conf/{link.name}/disable_ipv6").write_text("1", encoding="ascii")
-                except OSError as exc:
-                    if exc.errno != errno.ENOENT:  # the veth has gone meanwhile
-                        return
+                for name, value in values.items():
+                    try:
+                        (sysctls.SYSCTL_ROOT / f"net/ipv6/conf/{link.name}/{name}").write_text(str(value), encoding="ascii")
+                    except OSError as exc:
+                        if exc.errno != errno.ENOENT:  # ENOENT: the veth is gone meanwhile
+                            return
 
-    def _not_checked(self, table: NftTable, exc: WiringError) -> WiringError:
-        if table == ruleset.BRIDGE:
+    def _unconfined_error(self, table: NftTable, exc: WiringError) -> WiringError:
+        """Return the error that says which packets are not dropped or checked because the kernel refused a table."""
+        if table == confinement_ruleset.BRIDGE:
             return WiringError("what comes from sandboxes by ports of bridges is not dropped", details=str(exc))
-        if table == ruleset.ARP:
-            what = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
-            return WiringError(what, details=f"{exc}; {ABSENT} nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
-        family = IPV4 if table == ruleset.IPV4 else IPV6
+        if table == confinement_ruleset.ARP:
+            problem = "ARP requests of sandboxes are not dropped, and may fill the node's table of neighbours"
+            return WiringError(problem, details=f"{exc}; {ABSENT} nf_tables for ARP (CONFIG_NF_TABLES_ARP)")
+        family = IPV4 if table == confinement_ruleset.IPV4 else IPV6
         if not self._is_served(family):
             return WiringError(f"IPv{4 if family is IPV4 else 6} packets of sandboxes are not dropped", details=str(exc))
-        left = {IPV4: "strict rp_filter of the host veths is all that is left", IPV6: "nothing else checks it"}[family]
+        remaining_check = {IPV4: "strict rp_filter of the host veths is all that is left", IPV6: "nothing else checks it"}[family]
         needed = f"{ABSENT} nft_fib (CONFIG_NFT_FIB_IPV{4 if family is IPV4 else 6})"
-        return WiringError("the source of sandboxes' packets is not checked", details=f"{exc}: {left}; {needed}")
+        return WiringError("the source of sandboxes' packets is not checked", details=f"{exc}: {remaining_check}; {needed}")
+
+
+def _links_with_wrong_settings(
+    links: Iterable[answers.Link], wanted: Mapping[int, int]
+) -> list[tuple[answers.Link, Mapping[int, int]]]:
+    different = list[tuple[answers.Link, Mapping[int, int]]]()
+    for link in links:
+        wrong = devconf.wrong_settings(link, wanted)
+        if wrong:
+            different.append((link, wrong))
+    return different
+
+
+def _sandbox_routes(routes: Iterable[answers.Route]) -> set[tuple[int, IpAddress]]:
+    """Return the link index and address of every direct route to a single address."""
+    pairs = set[tuple[int, IpAddress]]()
+    for route in routes:
+        address = route.destination
+        if address is not None and route.is_to(address) and route.via is None:
+            pairs.add((route.index, address))
+    return pairs
+
+
+def _make_permanent(sock: NetlinkSocket, veth: answers.Link, address: IpAddress, neighbour: answers.Neighbour | None) -> None:
+    """Make the neighbour entry of a sandbox permanent, with the MAC inside the sandbox, or with the MAC that the entry has."""
+    if neighbour is not None and neighbour.is_permanent:
+        return
+    mac = checks.mac_inside(sock, veth) or (neighbour.mac if neighbour else "")
+    if mac:
+        sock.request([messages.add_neighbour(veth.index, address, mac=mac)])

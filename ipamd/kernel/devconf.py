@@ -1,8 +1,8 @@
-"""A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), as the kernel tells and takes them by netlink.
+"""A link's IPv4 and IPv6 settings (those of /proc/sys/net/*/conf), in the form in which netlink reports and sets them.
 
-By netlink they need NET_ADMIN only: in an ordinary container /proc/sys is read-only. An ENI's link must forward, and the primary one
-must take answers to addresses of the others. Those of host veths are the second line of a sandbox's confinement; the first is the
-nftables table (`ruleset`, docs/adr/0021).
+By netlink they need NET_ADMIN only: in an ordinary container /proc/sys is read-only. An ENI's link must forward, and the primary ENI's
+must accept replies to addresses of the other ENIs. The settings of host veths are the second line of a sandbox's confinement; the
+first is the nftables table (`ruleset`, docs/adr/0021).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from ipamd.kernel import messages, uapi
+from ipamd.kernel import answers, uapi
 from ipamd.kernel.netlink import attributes
 from ipamd.model.family import IPV4, IPV6, Family
 
@@ -25,18 +25,18 @@ __fib_validate_source (no_addr).
 
 ENI = {uapi.IPV4_DEVCONF_FORWARDING: 1}
 PRIMARY_ENI = {**ENI, uapi.IPV4_DEVCONF_RP_FILTER: LOOSE}
-"""What the links of ENIs have. Loose, because replies to addresses of other ENIs arrive on the primary one: NodePort connections.
-Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. Forwarding of a link is what the kernel goes by
+"""Settings of the links of ENIs. Loose, because replies to addresses of other ENIs arrive on the primary one: NodePort connections.
+Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni-init/main.go, configureSystemParams. The kernel evaluates the link's forwarding setting
 (net/ipv4/route.c, ip_route_input_slow); net.ipv4.ip_forward only sets it for all links at once."""
 
-BRANCH = {
+UPLINK = {
     uapi.IPV4_DEVCONF_FORWARDING: 1,
     uapi.IPV4_DEVCONF_ACCEPT_REDIRECTS: 0,
     uapi.IPV4_DEVCONF_SECURE_REDIRECTS: 0,
     uapi.IPV4_DEVCONF_RP_FILTER: LOOSE,
     uapi.IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE: 0,
 }
-"""What the links to branch ENIs have: what comes by one is led to its sandbox, or comes from nowhere that it leads to."""
+"""Settings of uplinks. Packets that come by one are led to its sandbox, or no route leads back to their source."""
 
 NAMES = {
     uapi.IPV4_DEVCONF_FORWARDING: "forwarding",
@@ -50,9 +50,9 @@ _U32 = struct.Struct("=I")
 
 
 def host_veth(*, is_strict: bool) -> Mapping[int, int]:
-    """What every host veth has: number of the setting -> value.
+    """Settings of every host veth: number of the setting -> value.
 
-    No check where sandboxes may send from further CIDRs: the nftables table then decides alone.
+    If sandboxes may send from further CIDRs, the link does not check sources: the nftables table alone does.
     """
     return {
         uapi.IPV4_DEVCONF_FORWARDING: 1,
@@ -63,26 +63,55 @@ def host_veth(*, is_strict: bool) -> Mapping[int, int]:
     }
 
 
-def wrong(link: messages.Link, wanted: Mapping[int, int]) -> dict[int, int]:
-    """Find the settings of a link that differ: number -> present value. A setting that the kernel did not tell does not differ."""
+def wrong_settings(link: answers.Link, wanted: Mapping[int, int]) -> dict[int, int]:
+    """Return the settings of a link that differ: number -> present value. A setting that the kernel did not report is left out."""
     # An array of u32: the first is number 1. Source: the kernel's net/ipv4/devinet.c, inet_fill_link_af.
     values = _conf(link, IPV4, uapi.IFLA_INET_CONF)
     different = {}
     for number, value in wanted.items():
         end = number * _U32.size
-        if end <= len(values) and (now := _U32.unpack_from(values, end - _U32.size)[0]) != value:
-            different[number] = now
+        if end > len(values):
+            continue
+        (actual,) = _U32.unpack_from(values, end - _U32.size)
+        if actual != value:
+            different[number] = actual
     return different
 
 
-def has_ipv6(link: messages.Link) -> bool | None:
-    """Whether IPv6 is on for a link (disable_ipv6 is 0); None where the kernel does not tell, as one without IPv6."""
+def has_ipv6(link: answers.Link) -> bool | None:
+    """Whether IPv6 is on for a link (disable_ipv6 is 0); None if the kernel does not report it, as one without IPv6."""
+    is_off = _ipv6_setting(link, uapi.IPV6_DEVCONF_DISABLE_IPV6)
+    if is_off is None:
+        return None
+    return not is_off
+
+
+ACCEPT_RA_ALWAYS = 2
+"""Value of accept_ra: also while the link forwards. Source: the kernel's Documentation/networking/ip-sysctl.rst."""
+
+
+def accepts_router_messages(link: answers.Link) -> bool:
+    """Whether the kernel changes routes because of IPv6 router advertisements or redirects that come by a link.
+
+    A link that forwards ignores both unless its accept_ra is 2; new links get it from net.ipv6.conf.default.
+    """
+    if not has_ipv6(link):
+        return False
+    accept_ra = _ipv6_setting(link, uapi.IPV6_DEVCONF_ACCEPT_RA)
+    if _ipv6_setting(link, uapi.IPV6_DEVCONF_FORWARDING):
+        return accept_ra == ACCEPT_RA_ALWAYS
+    return bool(accept_ra or _ipv6_setting(link, uapi.IPV6_DEVCONF_ACCEPT_REDIRECTS))
+
+
+def _ipv6_setting(link: answers.Link, number: int) -> int | None:
     # An array of s32: the first is number 0. Source: the kernel's net/ipv6/addrconf.c, ipv6_store_devconf.
     values = _conf(link, IPV6, uapi.IFLA_INET6_CONF)
-    start = uapi.IPV6_DEVCONF_DISABLE_IPV6 * _U32.size
-    return not _U32.unpack_from(values, start)[0] if len(values) >= start + _U32.size else None
+    start = number * _U32.size
+    if len(values) >= start + _U32.size:
+        return int(_U32.unpack_from(values, start)[0])
+    return None
 
 
-def _conf(link: messages.Link, family: Family, kind: int) -> bytes:
+def _conf(link: answers.Link, family: Family, kind: int) -> bytes:
     settings = attributes(link.families, 0).get(family.number, b"")
     return attributes(settings, 0).get(kind, b"")

@@ -1,7 +1,7 @@
-"""The port `HostNetwork`: set up and reconcile the routing of the node and its ENIs.
+"""Implement the port `HostNetwork`: set up and reconcile the routing of the node and its ENIs.
 
-Setup and reconciliation run the same comparisons and write differences only. Reconciliation is needed because other agents flush
-rules and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
+Setup and reconciliation run the same comparisons and write only differences. Reconciliation is needed because other agents flush rules
+and tables; amazon-vpc-cni-k8s restores them only at its start and when the VPC's CIDRs change (pkg/ipamd/ipamd.go,
 updateCIDRsRulesOnChange). Nothing here runs during ADD.
 """
 
@@ -10,39 +10,64 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
-from ipamd.kernel import checks, devconf, messages, routing, ruleset, survey, uapi, ways
+from ipamd.kernel import (
+    answers,
+    confinement_ruleset,
+    devconf,
+    eni_links,
+    foreign_routing,
+    messages,
+    node_routing,
+    reachability,
+    routing,
+    ruleset,
+    sandbox_repair,
+    static_default_route,
+    survey,
+    translation,
+    uapi,
+)
+from ipamd.kernel import sysctls as sysctls_module
+from ipamd.kernel.carrier import CarrierMonitor
 from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.host_events import HostEvents
-from ipamd.kernel.netlink import must
+from ipamd.kernel.host_state import HostState, HostStateReader
+from ipamd.kernel.left_chains import remove_left_chains
+from ipamd.kernel.legs import local_range_ruleset
+from ipamd.kernel.legs.wirings import LegWirings
+from ipamd.kernel.netlink import Message, must
 from ipamd.kernel.netns import HostNetns
-from ipamd.kernel.nft import Nftables, NftTable, OwnTables
-from ipamd.kernel.other_software import OtherSoftware, remove_left_chains
-from ipamd.kernel.routing import HostLook, HostLooker, Repair
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_changes import OwnTables
+from ipamd.kernel.nft_table import NftTable
+from ipamd.kernel.other_software import OtherSoftware
+from ipamd.kernel.repair import Repair
 from ipamd.model.attachment import Attachment, WiringSpec
-from ipamd.model.branch import IPV6_GATEWAY
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.errors import KernelDumpError, WiringError
-from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.family import IPV4, IPV6, IPV6_GATEWAY, Family, IpAddress, IpNetwork, family_of
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.kernel import (
+from ipamd.model.kernel import ForeignLink, HostChange, LinkEvent, UplinkRoute
+from ipamd.model.kernel_numbers import OWN_RULE, OWN_TABLE, STRICT_TABLE
+from ipamd.model.legs.condition_codes import EXTRA_LEGS
+from ipamd.model.packet_path import NewConnection, Translation
+from ipamd.model.record import replace
+from ipamd.model.repairs import (
+    CONFINEMENT,
     LEADING,
     NODE,
-    NOT_REPAIRED,
-    OWN_RULE,
-    OWN_TABLE,
-    STRICT_TABLE,
+    NODE_ROUTING,
     TRANSLATION,
-    ForeignLink,
-    HostChange,
-    LinkEvent,
-    Repaired,
+    RepairCode,
     RepairedObject,
-    RoutingDifference,
-    as_repairs,
+    RepairKind,
+    RepairReport,
 )
-from ipamd.model.record import replace
-from ipamd.ports import HostNetwork
+from ipamd.model.routing_difference import RoutingDifference, repair_difference, routing_difference
+from ipamd.ports.kernel import HostNetwork, VlanLinks
 from ipamd.settings import NetworkConfig
 
 ENI_STEPS = 5
@@ -52,7 +77,7 @@ ENI_STEPS = 5
 class KernelHostNetwork(HostNetwork):
     """Host networking through netlink, /proc/sys and nftables.
 
-    Concurrency: safe from any thread; one operation at a time. Its lock comes before that of `Nftables` and before no other.
+    Concurrency: safe from any thread; one operation at a time. While its lock is held, only that of `Nftables` is taken.
     """
 
     def __init__(
@@ -61,45 +86,58 @@ class KernelHostNetwork(HostNetwork):
         *,
         config: NetworkConfig,
         nft: Nftables,
-        link_wait_s: float = routing.LINK_WAIT_S,
+        link_wait_s: float = eni_links.LINK_WAIT_S,
         attachments: Callable[[], Iterable[Attachment]] = tuple,
         prefixes: Callable[[], Mapping[IpNetwork, EniId]] = dict,
+        vlan_links: VlanLinks | None = None,
     ) -> None:
         """Manage the namespace `host` by `config`.
 
         Args:
-            link_wait_s: bound of the wait for a newly attached ENI's link.
-            attachments: the recorded sandboxes; some host veths may be named by an earlier prefix.
-            prefixes: those of the pool's family whose free addresses are answered for (`routing.rest_repairs`), each with its ENI.
+            link_wait_s: how long to wait for the link of a newly attached ENI.
+            attachments: returns the recorded sandboxes. The names of some host veths may have an earlier prefix.
+            prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route
+                (`sysctls.unreachable_route_repairs`), each with its ENI.
+            vlan_links: makes VLAN links if the kernel cannot.
         """
         self._host = host
         self._config = config
         self._nft = nft
         self._attachments = attachments
         self._prefixes = prefixes
-        self._table = OwnTables(host, nft, follows="the VPC's CIDRs or of a setting")
+        self._table = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting")
         self._former_names: set[str] = set()
-        self._table_seen: tuple[str, ruleset.FormerSettings] | None = None  # what the last repair of the table saw of the host
-        self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments)
-        self._others = OtherSoftware(
+        # The primary link's name and the former settings by which the table was last repaired; None before the first repair.
+        self._table_inputs: tuple[str, ruleset.FormerSettings] | None = None
+        vlan_kind = vlan_links.kind if vlan_links else uapi.VLAN_KIND
+        self._confinement = Confinement(host, config=config, nft=nft, attachments=attachments, vlan_kind=vlan_kind)
+        self._other_software = OtherSoftware(
             host, nft, veth_prefix=config.veth_prefix, families=lambda: ruleset.families(self._config, self._attachments())
         )
+        self._last_findings: tuple[RoutingDifference, ...] = ()
         self._link_wait_s = link_wait_s
-        self.looker = HostLooker(veth_prefix=config.veth_prefix, family=config.family)
-        """Who knows the links of ENIs by MAC."""
-        self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=ruleset.families(config, attachments()))
-        self._filtered = frozenset[str]()
-        self._primary_name = ""  # of the primary ENI's link, from the last look
-        self._egress: tuple[Family, IpAddress | None] | None = None  # and the node's own address of that family
+        self._carriers = CarrierMonitor()
+        self.state_reader = HostStateReader(veth_prefix=config.veth_prefix, family=config.family)
+        """Finds the links of ENIs by MAC."""
+        self._wirings = LegWirings(state_reader=self.state_reader, vlan_links=vlan_links)
+        self._events = HostEvents(
+            host,
+            veth_prefix=config.veth_prefix,
+            families=ruleset.families(config, attachments()),
+            vlan_links=vlan_links,
+        )
+        self._primary_name = ""  # last known name of the primary ENI's link
+        self._extra_range: tuple[Family, IpAddress | None] | None = None  # its family, and the node's own address of it
         self._lock = threading.Lock()
 
-    def use(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
-        """Go by other settings from now on, and set the node up by them, if it is known, in one step: a pass in between would call
-        a repair what nobody broke. Raises: as `setup_node`; the next pass tries again.
+    def apply_settings(self, config: NetworkConfig, identity: InstanceIdentity | None = None) -> None:
+        """Apply other settings, and set up the node by them if its identity is known.
+
+        Both are one step: a pass in between would report changes as repairs. Raises: as `setup_node`; the next pass tries again.
         """
         with self._lock:
             self._config = self._confinement.config = config
-            self._table_seen = None
+            self._table_inputs = None
             if identity:
                 self._set_up_node(identity)
 
@@ -110,73 +148,93 @@ class KernelHostNetwork(HostNetwork):
     def _set_up_node(self, identity: InstanceIdentity) -> None:
         self._table.forget()
         with self._host.netlink() as sock:
-            look = self.looker.look(sock, [identity.primary_mac])
-        _, refusals = self._repair_node(look, identity)
+            host_state = self.state_reader.read(sock, [identity.primary_mac])
+        _, refusals = self._repair_node(host_state, identity)
+        self._allow_router_advertisements(host_state.links.get(identity.primary_mac))
         if refusals:
             raise refusals[0]
 
-    def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
+    def _allow_router_advertisements(self, link: answers.Link | None) -> None:
+        """Let the tables accept router advertisements by the primary ENI's link if that is a virtual one, as in a lab."""
+        index = 0
+        if link and link.kind:
+            index = link.index
+        if index == self._confinement.router_link:
+            return
+        self._confinement.router_link = index
+        if self._confinement.is_in_place() is not None:  # otherwise the first repair makes the tables with this link
+            self._confinement.repair(is_silent=True)
+
+    def confine_sandboxes(self, *, is_silent: bool = False) -> list[RepairReport]:
         with self._lock:
-            known = list[str]()
+            reports = list[RepairReport]()
             if self._confinement.is_in_place() is None:
                 try:
-                    known = self._know_strict()
-                except (WiringError, KernelDumpError):  # where nobody may be in strict mode, nothing waits for it
+                    reports = self._learn_strict_sandboxes()
+                except (WiringError, KernelDumpError):  # matters only if a sandbox may be in strict mode
                     if self._confinement.has_strict():
                         raise
-            return [*known, *self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
+            return [*reports, *self._confinement.repair(is_silent=is_silent), *self._add_own_rule()]
 
-    def _know_strict(self) -> list[str]:
-        """Before the first tables of a process: let them know sandboxes in strict mode that amazon-vpc-cni-k8s wired, which are taken
-        over a minute later, or they would be cut off until then. No sandbox can make such a route.
+    def _learn_strict_sandboxes(self) -> list[RepairReport]:
+        """Add routes for the sandboxes in strict mode that amazon-vpc-cni-k8s wired, before the first tables of a process.
+
+        Such sandboxes are taken over a minute later, and without these routes the tables would cut them off until then. A sandbox in
+        strict mode is recognised by its route in the table of an uplink, which no sandbox can make.
         """
         family = self._config.family
         with self._host.netlink() as sock:
-            if not (self._confinement.has_strict() or survey.led_to_branches(sock, family)):
+            if not (self._confinement.has_strict() or survey.strict_links(sock, family)):
                 return []
-            seen = survey.survey(sock, veth_prefix=self._config.veth_prefix, families=(family,))
-            veths = {veth.name: veth.ifindex for veth in seen.branches if not veth.is_dying}
-            ways = [one for one in seen.branch_routes if one.device in veths and one.via is None and one.table != STRICT_TABLE]
-            led = [(one.destination, one.device) for one in ways if isinstance(one.destination, IpAddress)]
-            sock.request([checks.wiring_route(to, veths[name], name, table=STRICT_TABLE) for to, name in led])
-            repairs = routing.strict_repairs(survey.rules_of(sock, family), self._config, True) if led else []
-        return self._carry_out(repairs, subject=NODE, held=())
+            surveyed = survey.survey(sock, veth_prefix=self._config.veth_prefix, families=(family,))
+            veths = {veth.name: veth.ifindex for veth in surveyed.uplinked if not veth.is_dying}
+            sandboxes = _directly_routed(surveyed.uplink_routes, veths)
+            sock.request(
+                [sandbox_repair.wiring_route(address, veths[name], name, table=STRICT_TABLE) for address, name in sandboxes]
+            )
+            repairs = node_routing.strict_repairs(survey.rules_of(sock, family), self._config, True) if sandboxes else []
+        return self._carry_out(repairs, subject=NODE, backed_off=())
 
-    def _add_own_rule(self) -> list[str]:
-        rules = [checks.own_table_rule(family) for family in ruleset.families(self._config, self._attachments())]
+    def _add_own_rule(self) -> list[RepairReport]:
+        rules = [sandbox_repair.own_table_rule(family) for family in ruleset.families(self._config, self._attachments())]
         with self._host.netlink() as sock:
             outcomes = sock.request(rules)
         must(outcomes, "setup of the node")
-        return [Repaired(f"{OWN_RULE} was missing: added", LEADING) for one in outcomes if not one.errno]
+        return [RepairReport(RepairCode.ADDED, LEADING, OWN_RULE) for outcome in outcomes if not outcome.errno]
 
-    def egress(self) -> tuple[Family | None, str]:
-        family, found = self._config.egress, self._egress
-        if family is None or found != (family, None):
+    def extra_family(self) -> tuple[Family | None, str]:
+        family = self._config.extra_family
+        if family is None or self._extra_range != (family, None):
             return family, ""
-        why = f"the primary ENI's link {self._primary_name} has no global address of {family.nft}"
-        return None, f"egress: new pods get no {family.egress.ifname}: {why}"
+        cause = f"the primary ENI's link {self._primary_name} has no global address of {family.nft}"
+        return None, f"{EXTRA_LEGS}: new pods get no {family.local_range.ifname}: {cause}"
 
-    def release(self) -> str:
-        with self._lock:  # of IPv6 the table goes: the veths of amazon-vpc-cni-k8s have no permanent neighbour
+    def allow_neighbour_discovery(self) -> list[RepairReport]:
+        with self._lock:  # remove the table of IPv6: the veths of amazon-vpc-cni-k8s have no permanent neighbour entry
             if self._config.family is IPV4:
-                return ""
+                return []
             with self._host.netlink() as sock:
-                look = self.looker.look(sock, ())
-            said = self._carry_out(routing.rest_repairs(look, ()), subject=NODE, held=())
-            if self._nft.list_table(ruleset.IPV6):
-                self._nft.run(ruleset.IPV6.removal())
-                said.append(f"{ruleset.IPV6.what} removed: its sandboxes need neighbour discovery")
-        return "; ".join(said)
+                host_state = self.state_reader.read(sock, ())
+            reports = self._carry_out(sysctls_module.unreachable_route_repairs(host_state, ()), subject=NODE, backed_off=())
+            reports += self._carry_out(static_default_route.removals(host_state.routes), subject=NODE, backed_off=())
+            if self._nft.list_table(confinement_ruleset.IPV6):
+                self._nft.run(confinement_ruleset.IPV6.removal())
+                reports.append(RepairReport(RepairCode.DISCOVERY_OPENED, CONFINEMENT, confinement_ruleset.IPV6.display_name))
+        return reports
 
     def confinement_differences(self) -> list[RoutingDifference]:
         with self._lock:
             return self._confinement.differences()
 
     def are_tables_in_place(self) -> bool | None:
-        found = {self._confinement.is_in_place()}
-        if self._table_seen:
-            found.add(self._table.is_unchanged())
-        return False if False in found else None if None in found else True
+        states = {self._confinement.is_in_place()}
+        if self._table_inputs:
+            states.add(self._table.is_unchanged())
+        if False in states:
+            return False
+        if None in states:
+            return None
+        return True
 
     def is_source_checked(self) -> bool:
         return self._confinement.is_source_checked()
@@ -184,27 +242,46 @@ class KernelHostNetwork(HostNetwork):
     def dropped_packets(self) -> Mapping[str, int]:
         return self._confinement.dropped
 
-    def filtered(self) -> frozenset[str]:
-        return self._filtered
+    def other_software(self) -> Sequence[RoutingDifference]:
+        return self._last_findings
 
     def foreign_links(self) -> Sequence[ForeignLink]:
         return self._confinement.foreign
 
+    def filter_problems(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
+        """Name the filters of other software that lie in the way of these addresses. Changes nothing."""
+        with self._lock:
+            return self._inspect_other_software(addresses)
+
+    def translation(self, packet: NewConnection, identity: InstanceIdentity) -> Translation:
+        """Return what the rules of our nftables tables, as last written, do with a new connection. From memory."""
+        _, former = self._table_inputs or ("", ruleset.NONE_FORMER)
+        served, source = self._extra_range or (None, None)
+        is_extra = served is family_of(packet.destination)
+        return translation.translation_of(
+            packet,
+            self._config,
+            vpc_cidrs=identity.vpc_cidrs,
+            primary_address=identity.primary_address,
+            former=former,
+            extra_source=source if is_extra else None,
+        )
+
     def await_link(self, mac: MacAddress) -> None:
         # No lock: reconciliation must not wait for a slow hot-plug.
-        routing.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+        eni_links.wait_for_link(self._host, mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
 
-    def remove_left_chains(self, *, egress: Collection[str] | None) -> str:
+    def remove_left_chains(self, names: Collection[str] | None) -> str:
         with self._lock:
-            return remove_left_chains(self._host, self._nft, egress=egress)
+            return remove_left_chains(self._host, self._nft, names)
 
     def links(self, macs: Iterable[MacAddress] | None = None) -> frozenset[MacAddress]:
-        with self._host.netlink() as sock:  # no lock, so not behind a repair: a link that goes is news at once
+        with self._host.netlink() as sock:  # no lock: a lost link must be seen at once, not after a repair
             if macs is not None:
-                return frozenset(self.looker.links(sock, macs))
-            found = survey.links_of(sock, kind="")
-        prefix = self._config.veth_prefix
-        return frozenset(MacAddress(link.mac) for link in found if link.mac and routing.may_be_eni(link, veth_prefix=prefix))
+                return frozenset(self.state_reader.links(sock, macs))
+            links = survey.links_of(sock, kind="")
+        enis = eni_links.eni_links(links, veth_prefix=self._config.veth_prefix)
+        return frozenset(MacAddress(link.mac) for link in enis if link.mac)
 
     def host_events(self) -> Iterator[LinkEvent | HostChange]:
         return self._events.follow()
@@ -213,40 +290,40 @@ class KernelHostNetwork(HostNetwork):
         self._events.stop()
 
     def setup_eni(self, eni: Eni) -> None:
-        """Set up a secondary ENI's link, address, table, routes and rule; of IPv6 link and table, if it is for sandboxes. Idempotent.
+        """Set up a secondary ENI's link, address, table, routes and rule. Idempotent.
 
+        For IPv6 only link and table are set up, and only if the ENI is for sandboxes.
         Raises: WiringError if its link does not appear, if it has no table of its own, or if the kernel refuses; KernelDumpError.
         """
         routing.refuse_kernel_table(eni)
         if not self._secondary([eni]):
             return
         # Wait outside the lock: an ENI whose link does not appear must not delay reconciliation.
-        link = routing.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
+        link = eni_links.wait_for_link(self._host, eni.mac, veth_prefix=self._config.veth_prefix, timeout_s=self._link_wait_s)
         with self._lock:
             with self._host.netlink() as sock:
-                look = self.looker.look(sock, [eni.mac])
-            self._repair_eni(look, eni, link)
+                host_state = self.state_reader.read(sock, [eni.mac])
+            self._repair_eni(host_state, eni, link)
 
-    def answer_for(self, prefixes: Iterable[IpNetwork]) -> None:
+    def reject_free_addresses(self, prefixes: Iterable[IpNetwork]) -> None:
         with self._lock, self._host.netlink() as sock:
-            refused = [messages.refuse_rest(prefix, table=OWN_TABLE) for prefix in prefixes]
-            sock.carry_out(refused, what="routes of free addresses")
+            refused = [messages.add_unreachable_route(prefix, table=OWN_TABLE) for prefix in prefixes]
+            sock.carry_out(refused, operation="routes of free addresses")
 
     def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
         with self._lock, self._host.netlink() as sock:
-            removals = [
-                messages.delete_rule(rule.priority, table=rule.table, source=prefix)
-                for rule in survey.rules_of(sock, self._config.family)
-                if (prefix := survey.from_prefix(rule)) and is_needless(prefix, rule.table)
-            ]
-            sock.carry_out(removals, what="removal of rules of prefixes")
+            removals = list[Message]()
+            for rule in survey.rules_of(sock, self._config.family):
+                prefix = survey.from_prefix(rule)
+                if prefix and is_needless(prefix, rule.table):
+                    removals.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
+            sock.carry_out(removals, operation="removal of rules of prefixes")
 
     def teardown_eni(self, eni: Eni, *, keep: Iterable[Eni] = ()) -> None:
         routing.refuse_kernel_table(eni)
         with self._lock, self._host.netlink() as sock:
-            sock.carry_out(
-                routing.removals(sock, eni, keep=tuple(keep), family=self._config.family), what=f"teardown of {eni.eni_id}"
-            )
+            removals = routing.removals(sock, eni, keep=tuple(keep), family=self._config.family)
+            sock.carry_out(removals, operation=f"teardown of {eni.eni_id}")
 
     def reconcile(
         self,
@@ -254,122 +331,155 @@ class KernelHostNetwork(HostNetwork):
         identity: InstanceIdentity,
         enis: Iterable[Eni],
         addresses: Container[IpAddress] = (),
-        held: Collection[RepairedObject] = (),
+        backed_off: Collection[RepairedObject] = (),
         is_silent: bool = False,
-    ) -> list[str]:
-        """Repair what something else on the node removed or changed.
+    ) -> list[RepairReport]:
+        """Repair what other software on the node removed or changed.
 
-        Returns: one `Repaired` per repair, and one sentence per part that could not be repaired; a failed part does not stop the
-            others.
+        Returns: one report per repair, and one per part that could not be repaired; a failed part does not stop the others.
         Raises: KernelDumpError; WiringError if the primary ENI's link is missing.
         """
         secondary = self._secondary(enis)
         with self._lock:
             with self._host.netlink() as sock:
-                look = self.looker.look(sock, [identity.primary_mac, *(eni.mac for eni in secondary)], is_silent=is_silent)
-            sentences = []
+                host_state = self.state_reader.read(
+                    sock, [identity.primary_mac, *(eni.mac for eni in secondary)], is_silent=is_silent
+                )
+            reports = list[RepairReport]()
             for eni in secondary:
-                link = look.links.get(eni.mac)
-                if link is None:
-                    sentences.append(f"the link of {eni.eni_id} with MAC {eni.mac} is missing: not repaired")
-                    continue
-                try:
-                    sentences += self._repair_eni(look, eni, link, held)
-                except WiringError as exc:
-                    sentences.append(f"{eni.eni_id} {NOT_REPAIRED}: {exc}")
-            repaired, refusals = self._repair_node(look, identity, addresses, held)
-            others = self._of_others(addresses)
-            self._filtered = frozenset(one.subject for one in others if one.is_cut)
-            left = [*self._foreign(look, identity, secondary, addresses), *others]
-        return [*sentences, *repaired, *(f"{NOT_REPAIRED}: {one}" for one in [*refusals, *left])]
+                reports += self._repair_eni_if_present(host_state, eni, backed_off)
+            repaired, refusals = self._repair_node(host_state, identity, addresses, backed_off)
+            self._last_findings = tuple(self._inspect_other_software(addresses))
+            unrepaired = [
+                *self._without_carrier(host_state, identity, secondary),
+                *self._foreign_differences(host_state, identity, secondary, addresses),
+            ]
+        causes = [*map(str, refusals), *(difference.advised_text for difference in unrepaired)]
+        return [*reports, *repaired, *(RepairReport(RepairCode.REFUSED, NODE_ROUTING, cause=cause) for cause in causes)]
+
+    def _repair_eni_if_present(
+        self, host_state: HostState, eni: Eni, backed_off: Collection[RepairedObject]
+    ) -> list[RepairReport]:
+        """Repair the routing of one ENI; its refusal is a report, and does not stop the others."""
+        link = host_state.links.get(eni.mac)
+        if link is None:
+            eni_link = RepairedObject(RepairKind.LINK, eni.eni_id)
+            return [RepairReport(RepairCode.ENI_LINK_MISSING, eni_link, eni.mac, owner=eni.eni_id)]
+        try:
+            return self._repair_eni(host_state, eni, link, backed_off)
+        except WiringError as exc:
+            routing_of_eni = RepairedObject(RepairKind.ROUTE, eni.eni_id)
+            return [RepairReport(RepairCode.ENI_REFUSED, routing_of_eni, owner=eni.eni_id, cause=str(exc))]
 
     def _secondary(self, enis: Iterable[Eni]) -> list[Eni]:
-        """Those that need routing of their own; of IPv6 the one that has the /80, or is made for it."""
-        serving = None if self._config.family is IPV4 else self._prefixes().values()
-        return [eni for eni in enis if not eni.is_primary and (serving is None or eni.created_by_us or eni.eni_id in serving)]
+        """Return the ENIs that need routing of their own; for IPv6 the one that has the /80, or was created for it."""
+        secondary = [eni for eni in enis if not eni.is_primary]
+        if self._config.family is IPV4:
+            return secondary
+        enis_with_prefix = self._prefixes().values()
+        return [eni for eni in secondary if eni.created_by_us or eni.eni_id in enis_with_prefix]
 
-    def reconcile_table(self, *, identity: InstanceIdentity) -> list[str]:
+    def reconcile_table(self, *, identity: InstanceIdentity) -> list[RepairReport]:
         with self._lock:
-            return self._repair_table(identity, self._table_seen) if self._table_seen else []
+            if self._table_inputs:
+                return self._repair_table(identity, self._table_inputs)
+            return []
 
-    def _repair_table(self, identity: InstanceIdentity, seen: tuple[str, ruleset.FormerSettings]) -> list[str]:
-        self._table_seen = seen
-        commands = self._commands(identity, *seen)
-        sentences, refused = self._table.repair(commands)
-        for refusal in self._needed(refused, commands):
+    def _repair_table(self, identity: InstanceIdentity, inputs: tuple[str, ruleset.FormerSettings]) -> list[RepairReport]:
+        self._table_inputs = inputs
+        commands = self._commands(identity, *inputs)
+        reports, refused = self._table.repair(commands)
+        for refusal in self._needed_refusals(refused, commands):
             raise refusal
-        return as_repairs(sentences, TRANSLATION)
+        return reports
 
     def differences(
         self, *, identity: InstanceIdentity | None, enis: Iterable[Eni], addresses: Container[IpAddress] = ()
     ) -> list[RoutingDifference]:
-        """Compare without changing anything, by the comparisons that `reconcile` repairs.
+        """Run the comparisons of `reconcile` without changing anything.
 
-        Concurrency: under the lock, so that a set-up that is half done is not reported.
+        Concurrency: takes the lock, so that a setup in progress is not reported.
         """
         secondary = self._secondary(enis)
         macs = [eni.mac for eni in secondary] + ([identity.primary_mac] if identity else [])
         with self._lock:
             with self._host.netlink() as sock:
-                look = self.looker.look(sock, macs)
-            found: list[RoutingDifference] = []
+                host_state = self.state_reader.read(sock, macs)
+            differences: list[RoutingDifference] = []
             for eni in secondary:
-                found += self._eni_differences(look, eni)
+                differences += self._eni_differences(host_state, eni)
+            differences += self._without_carrier(host_state, identity, secondary)
             if identity is None:
-                return found
-            found += self._node_differences(look, identity, addresses)
-            return found + self._foreign(look, identity, secondary, addresses)
+                return differences
+            differences += self._node_differences(host_state, identity, addresses)
+            return differences + self._foreign_differences(host_state, identity, secondary, addresses)
 
-    def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
-        with self._host.netlink() as sock:  # no lock: nothing waits for what is only asked
-            links = self.looker.links(sock, (eni.mac for eni in enis))
-            family = self._config.family  # the router of IPv6 is link-local
-            uplinks: dict[int, tuple[messages.Link, IpAddress]] = {
-                eni.route_table: (links[eni.mac], gateway(eni.subnet_cidr) if family is IPV4 else family.outside)
-                for eni in enis
-                if eni.mac in links and (eni.is_primary or self._secondary([eni]))
-            }
+    def _without_carrier(
+        self, host_state: HostState, identity: InstanceIdentity | None, secondary: Iterable[Eni]
+    ) -> list[RoutingDifference]:
+        """Report the ENIs whose links have had no carrier for a while."""
+        macs = {eni.eni_id: eni.mac for eni in secondary}
+        if identity is not None:
+            macs[identity.primary_eni_id] = identity.primary_mac
+        links = {eni_id: host_state.links[mac] for eni_id, mac in macs.items() if mac in host_state.links}
+        return self._carriers.links_without_carrier(links)
+
+    def reachability_problems(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
+        with self._host.netlink() as sock:  # no lock: this only reads
+            links = self.state_reader.links(sock, (eni.mac for eni in enis))
+            family = self._config.family
+            eni_links_by_table: dict[int, tuple[answers.Link, IpAddress]] = {}
+            for eni in enis:
+                if eni.mac not in links or not (eni.is_primary or self._secondary([eni])):
+                    continue
+                # The router of IPv6 is link-local, so an address outside stands for it.
+                router = gateway(eni.subnet_cidr) if family is IPV4 else family.outside
+                eni_links_by_table[eni.route_table] = links[eni.mac], router
             mark = self._config.connmark if ruleset.needs_mark(self._config) else 0
-            return list(ways.differences(sock, specs, uplinks, mark=mark))
+            return list(reachability.unreachable(sock, specs, eni_links_by_table, wirings=self._wirings, mark=mark))
 
-    def _eni_differences(self, look: HostLook, eni: Eni) -> list[RoutingDifference]:
+    def _eni_differences(self, host_state: HostState, eni: Eni) -> list[RoutingDifference]:
         try:
             routing.refuse_kernel_table(eni)
         except WiringError as exc:
-            return [RoutingDifference(eni.eni_id, str(exc), False)]
-        link = look.links.get(eni.mac)
+            return [routing_difference(DifferenceCode.NOT_COMPARED, eni.eni_id, cause=exc)]
+        link = host_state.links.get(eni.mac)
         if link is None:
-            return [RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", False)]
-        return [RoutingDifference(eni.eni_id, each.found) for step in self._eni_repairs(look, eni, link) for each in step]
+            return [routing_difference(DifferenceCode.ENI_LINK_MISSING, eni.eni_id, mac=eni.mac)]
+        differences: list[RoutingDifference] = []
+        for repairs in self._eni_repairs(host_state, eni, link):
+            for repair in repairs:
+                differences.append(repair_difference(repair.report(eni.eni_id), eni.eni_id))
+        return differences
 
     def _node_differences(
-        self, look: HostLook, identity: InstanceIdentity, addresses: Container[IpAddress]
+        self, host_state: HostState, identity: InstanceIdentity, addresses: Container[IpAddress]
     ) -> list[RoutingDifference]:
-        link = look.links.get(identity.primary_mac)
+        link = host_state.links.get(identity.primary_mac)
         if link is None:
-            missing = f"its link with MAC {identity.primary_mac} is missing"
-            return [RoutingDifference(identity.primary_eni_id, missing, False)]
-        found = []
+            return [routing_difference(DifferenceCode.ENI_LINK_MISSING, identity.primary_eni_id, mac=identity.primary_mac)]
+        differences = []
         if not link.is_up:
-            found.append(RoutingDifference(identity.primary_eni_id, f"its link {link.name} is down", False))
-        for _, repairs in self._node_repairs(look, identity, link, addresses):
+            differences.append(routing_difference(DifferenceCode.ENI_LINK_DOWN, identity.primary_eni_id, link=link.name))
+        for _, repairs in self._node_repairs(host_state, identity, link, addresses):
             try:
-                found += [RoutingDifference(NODE, each.found) for each in repairs]
+                differences += [repair_difference(repair.report(NODE), NODE) for repair in repairs]
             except WiringError as exc:
-                found.append(RoutingDifference(NODE, str(exc), False))
-        found += self._of_others(addresses)
-        commands = self._commands(identity, link.name, self._former(look))
-        sentences, refused = self._table.differences(commands)
-        needed = self._needed(refused, commands)
-        return found + [RoutingDifference(NODE, str(one), one in sentences) for one in [*sentences, *needed]]
+                differences.append(routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause=exc))
+        differences += self._inspect_other_software(addresses)
+        commands = self._commands(identity, link.name, self._former_settings(host_state))
+        reports, refused = self._table.differences(commands)
+        differences += [repair_difference(report, NODE) for report in reports]
+        refusals = self._needed_refusals(refused, commands)
+        return differences + [routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause=refusal) for refusal in refusals]
 
-    def _foreign(
-        self, look: HostLook, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IpAddress]
+    def _foreign_differences(
+        self, host_state: HostState, identity: InstanceIdentity, secondary: Iterable[Eni], addresses: Container[IpAddress]
     ) -> list[RoutingDifference]:
         with self._host.netlink() as sock:
-            return routing.foreign_differences(
+            return foreign_routing.foreign_differences(
                 sock,
-                look,
+                host_state,
                 identity=identity,
                 secondary=[eni.mac for eni in secondary],
                 addresses=addresses,
@@ -378,146 +488,183 @@ class KernelHostNetwork(HostNetwork):
 
     def _repair_node(
         self,
-        look: HostLook,
+        host_state: HostState,
         identity: InstanceIdentity,
         addresses: Container[IpAddress] = (),
-        held: Collection[RepairedObject] = (),
-    ) -> tuple[list[str], list[WiringError]]:
-        """Repair the node's own part. Each piece runs even if another failed: a read-only sysctl must not cost the node its SNAT.
+        backed_off: Collection[RepairedObject] = (),
+    ) -> tuple[list[RepairReport], list[WiringError]]:
+        """Repair the node's own part. Every piece is tried even if another one fails: the node keeps its SNAT if a sysctl is
+        read-only.
 
-        Returns: one sentence per repair, and what was refused.
+        Returns: one report per repair, and the refusals.
         """
-        link = look.links.get(identity.primary_mac)
+        link = host_state.links.get(identity.primary_mac)
         if link is None:
-            raise WiringError(
-                f"the primary ENI's link with MAC {identity.primary_mac} is missing",
-                details="is the daemon in the host's network namespace (hostNetwork: true)?",
-            )
-        sentences: list[str] = []
+            raise failure(WiringError, FailureCode.NO_PRIMARY_LINK, mac=identity.primary_mac)
+        reports: list[RepairReport] = []
         refusals: list[WiringError] = []
-        former = self._former(look)
+        former = self._former_settings(host_state)
         unused = [mark for mark in former.marks if not self._is_carried(mark)]
-        parts = self._node_repairs(look, identity, link, addresses)
-        for subject, repairs in (*parts, (NODE, routing.mark_removals(unused))):
+        parts = self._node_repairs(host_state, identity, link, addresses)
+        for subject, repairs in (*parts, (NODE, node_routing.mark_removals(unused))):
             try:
-                sentences += self._carry_out(repairs, subject=subject, held=held)
+                reports += self._carry_out(repairs, subject=subject, backed_off=backed_off)
             except WiringError as exc:
                 refusals.append(exc)
         try:
             former = replace(former, marks=tuple(mark for mark in former.marks if mark not in unused))
-            sentences += self._repair_table(identity, (link.name, former))
+            reports += self._repair_table(identity, (link.name, former))
         except WiringError as exc:
             refusals.append(exc)
-        return sentences, refusals
+        return reports, refusals
 
     def _node_repairs(
-        self, look: HostLook, identity: InstanceIdentity, link: messages.Link, addresses: Container[IpAddress]
+        self, host_state: HostState, identity: InstanceIdentity, link: answers.Link, addresses: Container[IpAddress]
     ) -> tuple[tuple[str, Iterator[Repair]], ...]:
-        """All comparisons of the node but that of its table, each with the subject of its repairs. One may raise WiringError."""
+        """Return all comparisons of the node except that of its table, each with the subject of its repairs.
+
+        Raises: WiringError, also while a comparison is iterated.
+        """
         self._primary_name = link.name
-        _, *others = ruleset.families(self._config, self._attachments())
-        self._egress = next(((family, self._own_address(identity, link, family)) for family in others), None)
-        families = self._config.family, self.egress()[0]
-        sysctls = routing.wanted_sysctls(families, link.name, early_demux_disabled=self._config.early_demux_disabled)
+        _, *extra_families = ruleset.families(self._config, self._attachments())
+        self._extra_range = next(((family, self._own_address(identity, link, family)) for family in extra_families), None)
+        families = self._config.family, self.extra_family()[0]
+        sysctls = sysctls_module.wanted_sysctls(families, link.name, early_demux_disabled=self._config.early_demux_disabled)
         return (
-            (NODE, routing.setting_repairs(link, devconf.PRIMARY_ENI)),
-            (NODE, routing.sysctl_repairs(self._host, sysctls)),
-            (identity.primary_eni_id, routing.pod_address_repairs(look, identity, link, addresses)),
-            (NODE, routing.node_repairs(link, look.rules, self._config)),
-            (NODE, routing.strict_repairs(look.rules, self._config, self._confinement.has_strict())),
-            (NODE, routing.rest_repairs(look, self._prefixes())),
+            (NODE, sysctls_module.setting_repairs(link, devconf.PRIMARY_ENI)),
+            (NODE, sysctls_module.sysctl_repairs(self._host, sysctls)),
+            (identity.primary_eni_id, foreign_routing.pod_address_repairs(host_state, identity, link, addresses)),
+            (NODE, node_routing.node_repairs(link, host_state.rules, self._config)),
+            (NODE, node_routing.strict_repairs(host_state.rules, self._config, self._confinement.has_strict())),
+            (NODE, sysctls_module.unreachable_route_repairs(host_state, self._prefixes())),
+            (NODE, self._static_default_route_repairs(host_state, link)),
         )
 
-    def _former(self, look: HostLook) -> ruleset.FormerSettings:
-        """A former prefix is kept until the next start: else audit and CHECK would find a difference after its sandboxes' last DEL."""
-        prefix = self._config.veth_prefix
-        self._former_names.update(name for one in self._attachments() if not (name := one.host_veth).startswith(prefix))
-        return routing.former_settings(look.rules, self._former_names, self._config)
+    def _static_default_route_repairs(self, host_state: HostState, link: answers.Link) -> Iterator[Repair]:
+        """Compare the second IPv6 default route, which the node needs only if its sandboxes have IPv6."""
+        if self._config.family is IPV6:
+            yield from static_default_route.repairs(host_state.routes, link)
+        elif self.extra_family()[0] is IPV6:
+            with self._host.netlink() as sock:
+                routes = survey.routes_of(sock, table=uapi.RT_TABLE_MAIN, index=link.index, family=IPV6)
+            yield from static_default_route.repairs(routes, link)
+
+    def _former_settings(self, host_state: HostState) -> ruleset.FormerSettings:
+        """Return earlier settings that sandboxes or connections still use.
+
+        A former veth prefix counts until the next start: otherwise audit and CHECK would find a difference after the last DEL of a
+        sandbox with that prefix.
+        """
+        for attachment in self._attachments():
+            if not attachment.host_veth.startswith(self._config.veth_prefix):
+                self._former_names.add(attachment.host_veth)
+        return node_routing.former_settings(host_state.rules, self._former_names, self._config)
 
     def _is_carried(self, mark: int) -> bool:
-        """Whether a connection needs the rule of a former mark. That the kernel does not say is no evidence against it (I11)."""
+        """Whether an open connection needs the rule of a former mark; true if the kernel does not answer (I11)."""
         current = self._config.connmark
         sock = self._host.open_netlink(protocol=uapi.NETLINK_NETFILTER)
         try:
-            # One that the current mark contains is in every new connection too, and these do not need the rule.
-            return sock.has_any(messages.dump_connections(mark, without=current & ~mark if mark & current == mark else 0))
+            # If the current mark contains the former one, every new connection has it too, but does not need the rule.
+            without = 0
+            if mark & current == mark:
+                without = current & ~mark
+            return sock.has_any(messages.dump_connections(mark, without=without))
         except WiringError:
             return True
         finally:
             sock.close()
 
-    def _own_address(self, identity: InstanceIdentity, link: messages.Link, family: Family) -> IpAddress | None:
-        """What the packets of sandboxes leave with in a family for egress."""
+    def _own_address(self, identity: InstanceIdentity, link: answers.Link, family: Family) -> IpAddress | None:
+        """Return the address with which packets of sandboxes leave the node in the family of extra legs."""
         if family is IPV4:
             return identity.primary_address
         with self._host.netlink() as sock:
-            return routing.own_address(sock, link, family)
+            return foreign_routing.global_address(sock, link, family)
 
-    def _needed(self, refused: Mapping[NftTable, WiringError], commands: Mapping[NftTable, str]) -> list[WiringError]:
-        """The refusals that matter: a kernel may lack the family of a table that is to go, or of an egress that is off."""
-        is_egress_on = self.egress()[0] is not None
-        return [
-            why
-            for table, why in refused.items()
-            if table == ruleset.SNAT or (is_egress_on and commands[table] != table.removal())
-        ]
+    def _needed_refusals(self, refused: Mapping[NftTable, WiringError], commands: Mapping[NftTable, str]) -> list[WiringError]:
+        """Return the refusals that matter: a kernel may lack the family of a table that is not needed."""
+        has_extra_legs = self.extra_family()[0] is not None
+        needed = list[WiringError]()
+        for table, refusal in refused.items():
+            is_removed = commands[table] == table.removal()
+            if table == ruleset.SNAT or (has_extra_legs and not is_removed):
+                needed.append(refusal)
+        return needed
 
     def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
-        """The tables that translate and mark, as they must be for this node."""
-        found = {table: table.removal() for table in ruleset.EGRESS.values()}
-        if self._egress:
-            family, source = self._egress
-            found[ruleset.EGRESS[family]] = ruleset.egress_table(self._config, family, source=source)
-        found[ruleset.SNAT] = ruleset.replace_table(
+        """Return the commands that make the tables for translation and marks as this node needs them."""
+        commands = {table: table.removal() for table in local_range_ruleset.TABLES.values()}
+        if self._extra_range:
+            family, source = self._extra_range
+            commands[local_range_ruleset.TABLES[family]] = local_range_ruleset.range_table(self._config, family, source=source)
+        commands[ruleset.SNAT] = ruleset.replace_table(
             self._config,
             vpc_cidrs=tuple(identity.vpc_cidrs),
             primary_address=identity.primary_address,
             primary_link=primary_link,
             former=former,
         )
-        return found
+        return commands
 
-    def _of_others(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
-        """What other software does to forwarded traffic; that it could not be looked at is told by our own table's repair."""
+    def _inspect_other_software(self, addresses: Container[IpAddress]) -> list[RoutingDifference]:
+        """Return what other software does, or may do, to forwarded traffic.
+
+        If nftables cannot be read, the last findings are returned (I11); the repair of our own table reports the failure.
+        """
         try:
-            return self._others.find(self._primary_name, addresses, self._confinement.has_strict())
-        except WiringError:
-            return []
+            return self._other_software.find(addresses, self._confinement.has_strict())
+        except (WiringError, KernelDumpError):
+            return list(self._last_findings)
 
-    def _repair_eni(self, look: HostLook, eni: Eni, link: messages.Link, held: Collection[RepairedObject] = ()) -> list[str]:
+    def _repair_eni(
+        self, host_state: HostState, eni: Eni, link: answers.Link, backed_off: Collection[RepairedObject] = ()
+    ) -> list[RepairReport]:
         routing.refuse_kernel_table(eni)
-        sentences: list[str] = []
+        reports: list[RepairReport] = []
         for step in range(ENI_STEPS):
-            made = self._carry_out(self._eni_repairs(look, eni, link)[step], subject=eni.eni_id, held=held)
-            sentences += made
-            if made:
-                # Routes need the link up, and an address changes what follows: what comes next is compared anew.
+            repaired = self._carry_out(self._eni_repairs(host_state, eni, link)[step], subject=eni.eni_id, backed_off=backed_off)
+            reports += repaired
+            if repaired:
+                # Routes need the link up, and an address changes routes: read the host again for the next comparison.
                 with self._host.netlink() as sock:
-                    look = self.looker.look(sock, look.links)
-        return sentences
+                    host_state = self.state_reader.read(sock, host_state.links)
+        return reports
 
-    def _eni_repairs(self, look: HostLook, eni: Eni, link: messages.Link) -> tuple[Iterator[Repair], ...]:
-        """All comparisons of one ENI, ENI_STEPS, in the order in which they are repaired. Its own address is of IPv4."""
+    def _eni_repairs(self, host_state: HostState, eni: Eni, link: answers.Link) -> tuple[Iterator[Repair], ...]:
+        """Return the ENI_STEPS comparisons of one ENI in the order of their repair. The ENI has its own address only for IPv4."""
         is_ipv4 = self._config.family is IPV4
         return (
-            routing.setting_repairs(link, devconf.ENI),
+            sysctls_module.setting_repairs(link, devconf.ENI),
             routing.link_repairs(eni, link, mtu=self._config.eni_mtu),
-            routing.address_repairs(look, eni, link) if is_ipv4 else iter(()),
-            routing.table_repairs(look, eni, link, router=gateway(eni.subnet_cidr) if is_ipv4 else IPV6_GATEWAY),
-            routing.rule_repairs(look, eni) if is_ipv4 else iter(()),
+            routing.address_repairs(host_state, eni, link) if is_ipv4 else iter(()),
+            routing.table_repairs(host_state, eni, link, router=gateway(eni.subnet_cidr) if is_ipv4 else IPV6_GATEWAY),
+            routing.rule_repairs(host_state, eni) if is_ipv4 else iter(()),
         )
 
-    def _carry_out(self, repairs: Iterable[Repair], *, subject: str, held: Collection[RepairedObject]) -> list[str]:
-        """Make repairs and return their sentences. Raises: WiringError for the first that is refused."""
-        due = [(repair, thing) for repair in repairs if (thing := RepairedObject(repair.kind, subject)) not in held]
-        if due:
-            self.looker.forget()
-        for repair, _ in due:
+    def _carry_out(
+        self, repairs: Iterable[Repair], *, subject: str, backed_off: Collection[RepairedObject]
+    ) -> list[RepairReport]:
+        """Make repairs and report them. Raises: WiringError for the first that is refused."""
+        allowed = [repair for repair in repairs if RepairedObject(repair.kind, subject) not in backed_off]
+        if allowed:
+            self.state_reader.forget()
+        for repair in allowed:
             if repair.sysctl is not None:
                 key, value = repair.sysctl
                 with self._host.entered():
-                    routing.sysctl(key, wanted=value, is_set=True)
-        what = f"setup of {'the node' if subject == NODE else subject}"
+                    sysctls_module.sysctl(key, wanted=value, is_set=True)
+        operation = f"setup of {'the node' if subject == NODE else subject}"
         with self._host.netlink() as sock:
-            sock.carry_out([repair.change for repair, _ in due if repair.change is not None], what=what)
-        return [Repaired(str(repair), thing) for repair, thing in due]
+            sock.carry_out([repair.change for repair in allowed if repair.change is not None], operation=operation)
+        return [repair.report(subject) for repair in allowed]
+
+
+def _directly_routed(routes: Iterable[UplinkRoute], veths: Container[str]) -> list[tuple[IpAddress, str]]:
+    """Return address and host veth of each sandbox that has a direct route in the table of an uplink ENI."""
+    sandboxes = list[tuple[IpAddress, str]]()
+    for route in routes:
+        is_direct = route.device in veths and route.via is None and route.table != STRICT_TABLE
+        if is_direct and isinstance(route.destination, IpAddress):
+            sandboxes.append((route.destination, route.device))
+    return sandboxes

@@ -1,10 +1,11 @@
 """A route-netlink socket that sends a batch in one call and pairs every answer with its message.
 
-The kernel handles a batch in order, continues after a refused message, and has queued every answer when the send returns, so a
-batch costs one send and no wait. Receives have a timeout all the same. Dumps check NLM_F_DUMP_INTR on every message (I11).
-Whoever has NET_ADMIN in a namespace can send to the sockets there, and a sandbox may have it in its own: only messages of the kernel
-(port 0) are taken. Sockets are connected to it, so the kernel refuses the others before they take the queue's room; what user space
-sends to a multicast group is told by its sender. Source: netlink(7); net/netlink/af_netlink.c, netlink_getsockbyportid.
+The kernel handles a batch in order, continues after a refused message, and has queued every answer when the send returns. So a batch
+costs one send and no wait; receives have a timeout all the same. Dumps check NLM_F_DUMP_INTR on every message (I11).
+A process with NET_ADMIN in a namespace can send to the sockets there, and a sandbox may have it in its own: only messages of the
+kernel (port 0) are accepted. Sockets are connected to it, so the kernel refuses other messages before they fill the queue; messages
+that user space sends to a multicast group are recognised by their sender.
+Source: netlink(7); net/netlink/af_netlink.c, netlink_getsockbyportid.
 Rejected: pyroute2 on this path (155 ms of import, 4.8 ms per wiring, does not report interrupted dumps; docs/adr/0004).
 """
 
@@ -14,12 +15,14 @@ import errno
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from ipamd.kernel import uapi
 from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.record import dataclass, field
 
 RECEIVE_TIMEOUT_S = 5
@@ -29,8 +32,8 @@ BUFFER_BYTES = 65536
 """One datagram. The kernel fills dump datagrams up to 32 KiB for a reader with so much room (af_netlink.c, netlink_recvmsg)."""
 
 SHORTER_BYTES = 27 * 1024
-"""The datagrams of a second socket that reads what the first reads, cut at other places. Ours: up to 128 KiB of entries, 2,000 rules,
-no cut is within 4 KiB of one of the first socket's."""
+"""Room for one datagram of a second socket, whose dumps are cut at other places than the first one's. Ours: in a dump of up to 128 KiB
+(2,000 rules) no cut is within 4 KiB of a cut of the first socket."""
 
 BATCH_MAX = 64
 """Messages per send. Ours: their answers, about 1 KiB each on the receive queue, stay below the default 208 KiB of SO_RCVBUF."""
@@ -39,16 +42,18 @@ KERNEL_PORT = 0
 """Source: netlink(7), nl_pid of the kernel."""
 
 DUMP_TRIES = 5
-"""Attempts of a dump that is interrupted each time. Ours: one dump of 110 sandboxes takes a millisecond or two."""
+"""Attempts of a dump before it fails as interrupted. Ours: one dump of 110 sandboxes takes a millisecond or two."""
 
 DUMP_PAUSE_S = 0.002
-"""Pause after an interrupted attempt, twice as long after each. Ours: an ADD changes links and routes for two milliseconds, so
-attempts without a pause between them are interrupted by the same one."""
+"""Pause after an interrupted attempt; it doubles each time. Ours: an ADD changes links and routes for two milliseconds, so the same
+ADD would interrupt several attempts without a pause between them."""
 
 _HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")  # nlattr: length, type
 _ERRNO = struct.Struct("=i")
 _TIMEVAL = struct.pack("@ll", RECEIVE_TIMEOUT_S, 0)
+
+_DUMP_ENDS = frozenset({uapi.NLMSG_ERROR, uapi.NLMSG_DONE})
 
 _Read = TypeVar("_Read")
 
@@ -65,8 +70,11 @@ class Message:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """The kernel's answer to one message: 0 or an errno, its extended text, and the replies to a query. -1: a query without answer."""
+class AnswerOutcome:
+    """The kernel's answer to one message: 0 or an errno, its error text, and the replies to a query.
+
+    `errno` is -1 for a query that has no answer yet.
+    """
 
     message: Message
     errno: int
@@ -80,12 +88,14 @@ class Outcome:
 
     @property
     def cause(self) -> str:
-        """The errno and the kernel's extended text, for messages."""
+        """The errno and the kernel's error text, for messages to people."""
         return describe_errno(self.errno) + (f": {self.text}" if self.text else "")
 
     def read(self, read: Callable[[bytes], _Read]) -> _Read | None:
-        """The first reply, read; None without one."""
-        return read(self.replies[0]) if self.replies else None
+        """Parse the first reply with `read`; None if there is none."""
+        if self.replies:
+            return read(self.replies[0])
+        return None
 
 
 class NetlinkSocket:
@@ -105,7 +115,7 @@ class NetlinkSocket:
         try:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         except OSError as exc:
-            raise WiringError("no netlink socket could be opened", details=f"{describe_errno(exc.errno or 0)}; retry") from exc
+            raise failure(WiringError, FailureCode.NO_SOCKET, cause=describe_errno(exc.errno or 0)) from exc
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL)
             for option in (uapi.NETLINK_CAP_ACK, uapi.NETLINK_EXT_ACK, uapi.NETLINK_GET_STRICT_CHK):
@@ -141,45 +151,50 @@ class NetlinkSocket:
         self._socket.close()
         self.closed_monotonic_s = self.closed_monotonic_s or time.monotonic()
 
-    def request(self, messages: Sequence[Message]) -> list[Outcome]:
-        """Send messages, BATCH_MAX at a time, and collect one outcome each, in order; the kernel continues after one that it refused.
+    def request(self, messages: Sequence[Message]) -> list[AnswerOutcome]:
+        """Send messages, BATCH_MAX at a time. The kernel continues after a refused message.
 
-        Returns: as many outcomes as messages; a refusal is an outcome, not an exception.
-        Raises: WiringError if an answer is lost (timeout, overrun): what was done is then unknown.
+        Returns: one outcome for each message, in order; a refusal is an outcome, not an exception.
+        Raises: WiringError if an answer is lost (timeout, overrun): it is then not known which messages the kernel carried out.
         """
-        starts = range(0, len(messages), BATCH_MAX)
-        return [outcome for start in starts for outcome in self._request_batch(messages[start : start + BATCH_MAX])]
+        outcomes: list[AnswerOutcome] = []
+        for start in range(0, len(messages), BATCH_MAX):
+            outcomes += self._request_batch(messages[start : start + BATCH_MAX])
+        return outcomes
 
-    def _request_batch(self, messages: Sequence[Message]) -> list[Outcome]:
-        first, step = self._sequence + 1, messages[0].step
-        # A refusal is told unasked, in order, and a question is answered: only the last message must say that it was reached. Each
-        # further acknowledgement would be a datagram to read, nine in an ADD.
-        outcomes = [Outcome(one, -(one.kind in uapi.QUESTIONS)) for one in messages]
-        asks = messages[-1].kind in uapi.QUESTIONS
+    def _request_batch(self, messages: Sequence[Message]) -> list[AnswerOutcome]:
+        first = self._sequence + 1
+        step = messages[0].step
+        # The kernel reports every refusal, in order, and answers every question. So only the last message requests an acknowledgement:
+        # each further one would be a datagram to read, nine in an ADD.
+        outcomes = [AnswerOutcome(message, -(message.kind in uapi.QUESTIONS)) for message in messages]
+        ends_with_question = messages[-1].kind in uapi.QUESTIONS
         flags = [uapi.NLM_F_REQUEST] * len(messages)
-        flags[-1] |= uapi.NLM_F_ACK * (not asks)
+        if not ends_with_question:
+            flags[-1] |= uapi.NLM_F_ACK
         self._send(b"".join(map(self._pack, messages, flags)), step)
         while True:
             data = self._receive(step)
-            for kind, found, sequence, _, start, end in split(data):
+            for kind, answer_flags, sequence, _, start, end in split(data):
                 if not first <= sequence <= self._sequence:
                     continue
-                outcome, is_error = outcomes[sequence - first], kind == uapi.NLMSG_ERROR
+                outcome = outcomes[sequence - first]
+                is_error = kind == uapi.NLMSG_ERROR
                 if is_error:
                     outcome.errno = -_ERRNO.unpack_from(data, start)[0]
-                    outcome.text = _extended_text(data, start, end, found)
+                    outcome.text = _extended_text(data, start, end, answer_flags)
                 else:
                     outcome.errno = 0
                     outcome.replies.append(data[start:end])
-                if sequence == self._sequence and (is_error or asks):
+                if sequence == self._sequence and (is_error or ends_with_question):
                     return outcomes
 
-    def carry_out(self, messages: Sequence[Message], *, what: str) -> None:
+    def carry_out(self, messages: Sequence[Message], *, operation: str) -> None:
         """Send any number of messages, and continue after a refused one.
 
         Raises: WiringError for the first refusal, naming its step, the errno and the kernel's own words; or as `request`.
         """
-        must(self.request(messages), what)
+        must(self.request(messages), operation)
 
     def dump(self, message: Message) -> list[bytes]:
         """Read a whole table, again if it changed meanwhile.
@@ -191,16 +206,22 @@ class NetlinkSocket:
         passes, is_whole = self.dump_passes(message)
         if is_whole:
             return passes[-1]
-        raise KernelDumpError(
-            f"{message.step} was interrupted {DUMP_TRIES} times",
-            details="links, routes or rules of the node change without pause; nothing was concluded; it is tried again",
-        )
+        raise _interrupted(message)
+
+    def dump_chosen(self, message: Message, choose: Callable[[bytes], bool]) -> list[bytes]:
+        """Read a large table as `dump` does, and keep only the bodies that `choose` accepts, to save memory."""
+        for number in range(DUMP_TRIES):
+            entries, is_whole = self._dump_once(message, choose=choose)
+            if is_whole:
+                return entries
+            time.sleep(DUMP_PAUSE_S * 2**number)
+        raise _interrupted(message)
 
     def dump_passes(self, message: Message) -> tuple[list[list[bytes]], bool]:
         """Read a table until one pass is uninterrupted, at most DUMP_TRIES times.
 
-        Returns: the entries of each pass, oldest first, and whether the last is whole. An entry of a torn pass was in the table;
-        one that no torn pass has may have been there all the time (I11).
+        Returns: the entries of each pass, oldest first, and whether the last pass is whole. An entry of a torn pass was in the table;
+        an entry that every torn pass lacks may have been there all the time (I11).
         Raises: WiringError, as `dump`.
         """
         passes: list[list[bytes]] = []
@@ -218,7 +239,10 @@ class NetlinkSocket:
     def wait(self, *, timeout_s: float) -> bool:
         """Wait for a notification of the groups; False when `timeout_s` passed. An overrun counts as one."""
         deadline = time.monotonic() + timeout_s
-        while (left_s := deadline - time.monotonic()) > 0:
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
             self._socket.settimeout(left_s)
             try:
                 if self._socket.recvfrom(BUFFER_BYTES)[1][0] == KERNEL_PORT:
@@ -227,30 +251,29 @@ class NetlinkSocket:
                 return False
             except OSError as exc:
                 if exc.errno != errno.ENOBUFS:
-                    raise WiringError("waiting for the kernel's notice failed", details=str(exc)) from exc
+                    raise failure(WiringError, FailureCode.NOTICE_FAILED, cause=str(exc)) from exc
                 return True
-        return False
 
-    def _dump_once(self, message: Message, *, most: int | None = None) -> tuple[list[bytes], bool]:
+    def _dump_once(
+        self, message: Message, *, most: int = sys.maxsize, choose: Callable[[bytes], bool] | None = None
+    ) -> tuple[list[bytes], bool]:
+        """Read a table once, or until `most` entries are read. Returns: the entries, and whether no change interrupted the dump."""
         data = self._pack(message, uapi.NLM_F_REQUEST | uapi.NLM_F_DUMP)
         expected = self._sequence
         self._send(data, message.step)
         entries: list[bytes] = []
-        interrupted = False
-        while most is None or len(entries) < most:
+        is_interrupted = False
+        while len(entries) < most:
             data = self._receive(message.step)
             for kind, flags, sequence, _, start, end in split(data):
                 if sequence != expected:
                     continue
-                interrupted = interrupted or bool(flags & uapi.NLM_F_DUMP_INTR)
-                if kind in {uapi.NLMSG_ERROR, uapi.NLMSG_DONE}:
-                    code = -_ERRNO.unpack_from(data, start)[0] if end - start >= _ERRNO.size else 0
-                    if code and code not in message.tolerated:
-                        raise WiringError(f"{message.step} failed", details=f"the kernel answered {describe_errno(code)}")
-                    return entries, not interrupted
-                if kind == uapi.NLMSG_OVERRUN:
-                    interrupted = True
-                else:
+                if flags & uapi.NLM_F_DUMP_INTR or kind == uapi.NLMSG_OVERRUN:
+                    is_interrupted = True
+                if kind in _DUMP_ENDS:
+                    _check_dump_end(data, start, end, message)
+                    return entries, not is_interrupted
+                if kind != uapi.NLMSG_OVERRUN and (choose is None or choose(data[start:end])):
                     entries.append(data[start:end])
         return entries, False
 
@@ -263,26 +286,38 @@ class NetlinkSocket:
         try:
             self._socket.sendto(data, (0, 0))
         except OSError as exc:
-            raise WiringError(f"{step}: the batch was not sent", details=f"{exc}; it is tried again") from exc
+            raise failure(WiringError, FailureCode.BATCH_NOT_SENT, step=step, cause=exc) from exc
 
     def _receive(self, step: str) -> bytes:
         try:
             data, (port, _) = self._socket.recvfrom(self._datagram_bytes)
-            while port != KERNEL_PORT:  # only a connected socket asks, so the kernel has refused what others send: this is a net
+            while port != KERNEL_PORT:  # the kernel refuses messages of others to a connected socket: this is a second check
                 data, (port, _) = self._socket.recvfrom(self._datagram_bytes)
             return data
         except OSError as exc:  # EAGAIN after SO_RCVTIMEO, ENOBUFS after an overrun
-            raise WiringError(
-                f"{step}: the kernel's answer was lost",
-                details=f"{describe_errno(exc.errno or 0)} after at most {RECEIVE_TIMEOUT_S} s; it is tried again",
+            raise failure(
+                WiringError, FailureCode.ANSWER_LOST, step=step, cause=describe_errno(exc.errno or 0), wait_s=RECEIVE_TIMEOUT_S
             ) from exc
 
 
-def must(outcomes: Iterable[Outcome], what: str) -> None:
+def _check_dump_end(data: bytes, start: int, end: int, message: Message) -> None:
+    """Raise WiringError if the message that ends a dump has an errno that the request does not tolerate."""
+    code = 0
+    if end - start >= _ERRNO.size:
+        code = -_ERRNO.unpack_from(data, start)[0]
+    if code and code not in message.tolerated:
+        raise failure(WiringError, FailureCode.DUMP_REFUSED, step=message.step, cause=describe_errno(code))
+
+
+def _interrupted(message: Message) -> KernelDumpError:
+    return failure(KernelDumpError, FailureCode.DUMP_INTERRUPTED, step=message.step, tries=DUMP_TRIES)
+
+
+def must(outcomes: Iterable[AnswerOutcome], operation: str) -> None:
     """Raise the first refusal. Raises: WiringError naming the step, the errno and the kernel's own words."""
-    for one in outcomes:
-        if one.is_refused:
-            raise WiringError(f"{what}: {one.message.step} failed", details=one.cause)
+    for outcome in outcomes:
+        if outcome.is_refused:
+            raise failure(WiringError, FailureCode.STEP_REFUSED, work=operation, step=outcome.message.step, cause=outcome.cause)
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
@@ -297,21 +332,24 @@ def text_attribute(kind: int, text: str) -> bytes:
 
 def attributes(body: bytes, start: int) -> dict[int, bytes]:
     """Read the attributes of a body from offset `start`: type without flags -> payload; the last of a type wins."""
-    found: dict[int, bytes] = {}
+    payloads: dict[int, bytes] = {}
     end = len(body) - 3
-    unpack, mask = _ATTRIBUTE.unpack_from, uapi.NLA_TYPE_MASK  # a link has some forty: looked up once, not forty times
+    unpack, mask = _ATTRIBUTE.unpack_from, uapi.NLA_TYPE_MASK  # locals, because a link has some forty attributes
     while start < end:
         length, kind = unpack(body, start)
         if length < 4:
             break
-        found[kind & mask] = body[start + 4 : start + length]
+        payloads[kind & mask] = body[start + 4 : start + length]
         start += (length + 3) & ~3
-    return found
+    return payloads
 
 
 def members(payload: bytes) -> Iterator[bytes]:
     """Read a list, whose attributes are all of one type."""
-    while len(payload) >= 4 and (length := _ATTRIBUTE.unpack_from(payload)[0]) >= 4:
+    while len(payload) >= 4:
+        length, _ = _ATTRIBUTE.unpack_from(payload)
+        if length < 4:
+            return
         yield payload[4:length]
         payload = payload[(length + 3) & ~3 :]
 
@@ -322,24 +360,27 @@ def describe_errno(code: int) -> str:
 
 
 def split(data: bytes) -> list[tuple[int, int, int, int, int, int]]:
-    """Cut a datagram into messages: type, flags, sequence, port, and where the body starts and ends."""
-    found = []
-    start, size, header, unpack = 0, len(data), _HEADER.size, _HEADER.unpack_from  # a dump has thousands: looked up once
+    """Cut a datagram into messages: type, flags, sequence, port, and the offsets at which the body starts and ends."""
+    parts = []
+    # Locals, because a dump has thousands of messages.
+    start, size, header, unpack = 0, len(data), _HEADER.size, _HEADER.unpack_from
     while start + header <= size:
         length, kind, flags, sequence, port = unpack(data, start)
         if length < header:
             break
         end = start + length
-        found.append((kind, flags, sequence, port, start + header, end if end < size else size))
+        parts.append((kind, flags, sequence, port, start + header, end if end < size else size))
         start = (end + 3) & ~3
-    return found
+    return parts
 
 
 def _extended_text(data: bytes, start: int, end: int, flags: int) -> str:
-    """Read the kernel's own words of an error message (NLMSGERR_ATTR_MSG), or an empty string."""
+    """Return the kernel's error text (NLMSGERR_ATTR_MSG), or an empty string."""
     if not flags & uapi.NLM_F_ACK_TLVS:
         return ""
     # errno, then the header of the refused message, and its body too unless it was capped
-    skipped = _HEADER.size if flags & uapi.NLM_F_CAPPED else _HEADER.unpack_from(data, start + 4)[0]
-    found = attributes(data[:end], start + 4 + ((skipped + 3) & ~3))
-    return found.get(uapi.NLMSGERR_ATTR_MSG, b"").rstrip(b"\0").decode("utf-8", "replace")
+    skipped = _HEADER.unpack_from(data, start + 4)[0]
+    if flags & uapi.NLM_F_CAPPED:
+        skipped = _HEADER.size
+    payloads = attributes(data[:end], start + 4 + ((skipped + 3) & ~3))
+    return payloads.get(uapi.NLMSGERR_ATTR_MSG, b"").rstrip(b"\0").decode("utf-8", "replace")

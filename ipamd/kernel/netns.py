@@ -1,7 +1,7 @@
-"""Network namespaces: identify the one at a path, and enter and leave it.
+"""Identify the network namespace at a path, and enter and leave namespaces.
 
-`setns` acts on one thread. A thread that cannot return would serve later calls in a sandbox's namespace, so the process ends at
-once; that is safe, because every operation survives kill -9 (I5). Rejected: a worker thread for namespace work (two handovers per
+`setns` acts on one thread. A thread that cannot return would handle later calls in a sandbox's namespace, so the process ends at once.
+That is safe, because every operation survives kill -9 (I5). Rejected: a worker thread for namespace work (two handovers per
 ADD), a fork (the daemon has threads and never forks: docs/adr/0007), relying on the thread's current namespace.
 """
 
@@ -19,18 +19,21 @@ from typing import NoReturn
 
 from ipamd.kernel import uapi
 from ipamd.kernel.netlink import NetlinkSocket
-from ipamd.model.attachment import NetnsIdentity
+from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.errors import NetnsError, WiringError
+from ipamd.model.failures import FailureCode, failure
 
 OWN_NETNS = "/proc/thread-self/ns/net"
 """The calling thread's own namespace. Source: proc(5); /proc/self would be the main thread's."""
 
 _PROOF_OF_ABSENCE = frozenset({errno.ENOENT, errno.ENOTDIR})
-"""Nothing is at the path. Every other errno (EMFILE, ENFILE, ENOMEM, EACCES, EIO) says something about us, not about the sandbox."""
+"""Nothing is at the path. Every other errno (EMFILE, ENFILE, ENOMEM, EACCES, EIO) is a problem of ours, and proves nothing about the
+sandbox."""
 
-PORT_KEPT_S = 10.0
-"""How long the port of a closed socket counts as ours: its last notifications are read a fraction of a second later. Ours. Not for
-ever, because another process may get the port: its first is its process ID in its own namespace, which is 1 in many a container."""
+PORT_REMEMBERED_S = 10.0
+"""How long the port of a closed socket counts as ours: its last notifications are read a fraction of a second later. Ours. The time is
+limited because another process may get the port: a process's first port is its process ID in its own namespace, which is 1 in many
+containers."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -38,8 +41,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class HostNetns:
     """The host's network namespace: that of the thread that creates this object.
 
-    Holds a descriptor, so that the caller's current namespace does not matter, and a stack of idle sockets opened inside.
-    Concurrency: safe from any thread; steps of a list or dictionary are atomic.
+    Holds a descriptor, so that the caller's current namespace does not matter, and stacks of idle sockets of that namespace.
+    Concurrency: safe from any thread, because single operations of lists and dictionaries are atomic.
     """
 
     def __init__(self) -> None:
@@ -56,7 +59,7 @@ class HostNetns:
 
     def entered_at(self, fd: int) -> AbstractContextManager[None]:
         """Run the block in the namespace of a descriptor, then return."""
-        return entered(fd, fatal=_die)
+        return entered(fd, fatal=_abort)
 
     def netlink(self) -> AbstractContextManager[NetlinkSocket]:
         """Lend a netlink socket of the host. After an exception in the block it is closed: answers may be left in it."""
@@ -89,15 +92,15 @@ class HostNetns:
             except BaseException:
                 sock.close()
                 raise
-        if protocol == uapi.NETLINK_ROUTE:  # only its notifications are told by port, and another protocol's port may be the same
+        if protocol == uapi.NETLINK_ROUTE:  # only its notifications have the port, and another protocol's port may be the same
             self._ports[sock.port] = sock
-            for port, one in list(self._ports.items()):
-                if not _is_remembered(one):
+            for port, known_sock in list(self._ports.items()):
+                if not _is_remembered(known_sock):
                     self._ports.pop(port, None)
         return sock
 
     def is_own(self, port: int) -> bool:
-        """Whether a netlink port is one of our sockets here, or was a moment ago: a notification with it tells of our own change."""
+        """Whether a netlink port belongs to one of our sockets, or did a moment ago. A notification with it reports our own change."""
         sock = self._ports.get(port)
         return sock is not None and _is_remembered(sock)
 
@@ -120,7 +123,7 @@ class HostNetns:
 
 
 def _is_remembered(sock: NetlinkSocket) -> bool:
-    return sock.closed_monotonic_s is None or time.monotonic() - sock.closed_monotonic_s < PORT_KEPT_S
+    return sock.closed_monotonic_s is None or time.monotonic() - sock.closed_monotonic_s < PORT_REMEMBERED_S
 
 
 @contextmanager
@@ -128,8 +131,8 @@ def opened_netns(path: str) -> Iterator[tuple[int, NetnsIdentity]]:
     """Open the network namespace at a path for the length of the block.
 
     Yields: its descriptor and its identity, both of the same open file, so that a replaced path does no harm.
-    Raises: NetnsError if the path is empty, gone, not a namespace, or a namespace of another kind; WiringError if that could not
-        be found out (no descriptor left, for example), which is no evidence of absence (I11).
+    Raises: NetnsError if the path is empty, gone, not a namespace, or a namespace of another kind; WiringError if the file could
+        not be examined (no descriptor left, for example), which is no evidence of absence (I11).
     """
     fd = _open(path)
     try:
@@ -147,14 +150,11 @@ def entered(fd: int, *, fatal: Callable[[str], NoReturn]) -> Iterator[None]:
     try:
         home = os.open(OWN_NETNS, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as exc:
-        raise WiringError("the network namespace could not be entered", details=f"{OWN_NETNS}: {_cause(exc)}; retry") from exc
+        raise failure(WiringError, FailureCode.NETNS_NOT_ENTERED, path=OWN_NETNS, cause=_cause(exc)) from exc
     try:
         code = _setns(fd)
         if code:
-            raise WiringError(
-                "the network namespace could not be entered",
-                details=f"setns: {os.strerror(code)}; the daemon needs CAP_SYS_ADMIN",
-            )
+            raise failure(WiringError, FailureCode.NETNS_ENTRY_REFUSED, cause=os.strerror(code))
         try:
             yield
         finally:
@@ -169,51 +169,55 @@ def _open(path: str) -> int:
     """Open a namespace file and nothing else: opening a FIFO would block, opening a device may have effects."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116  # a Path costs as much as the call
-            raise NetnsError(f"{path or '(empty path)'} is not a network namespace", details="it is no nsfs file")
+            raise failure(NetnsError, FailureCode.NETNS_NO_NSFS, path=path or "(empty path)")
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as exc:
         if isinstance(exc, OSError) and exc.errno not in _PROOF_OF_ABSENCE:
-            raise _not_found_out(path, exc) from exc
-        raise NetnsError(
-            f"network namespace {path or '(empty path)'} cannot be opened",
-            details=f"{_cause(exc)}; the sandbox has gone, or the path is not visible to the daemon (hostPath mount)",
-        ) from exc
+            raise _inconclusive(path, exc) from exc
+        raise failure(NetnsError, FailureCode.NETNS_GONE, path=path or "(empty path)", cause=_cause(exc)) from exc
+    try:
+        _require_network_namespace(fd, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _require_network_namespace(fd: int, path: str) -> None:
+    """Raise NetnsError if an open file is no network namespace, WiringError if the kernel does not answer."""
     try:
         kind = fcntl.ioctl(fd, uapi.NS_GET_NSTYPE)
     except OSError as exc:
         if exc.errno != errno.ENOTTY:
-            os.close(fd)
-            raise _not_found_out(path, exc) from exc
-        kind = 0  # a file of another file system
+            raise _inconclusive(path, exc) from exc
+        raise failure(NetnsError, FailureCode.NETNS_ORDINARY_FILE, path=path) from None
     if kind != uapi.CLONE_NEWNET:
-        os.close(fd)
-        what = "a namespace of another kind" if kind else "an ordinary file"
-        raise NetnsError(f"{path} is not a network namespace", details=f"it is {what}")
-    return fd
+        raise failure(NetnsError, FailureCode.NETNS_OTHER_KIND, path=path)
 
 
-def _not_found_out(path: str, exc: OSError) -> WiringError:
-    return WiringError(
-        f"network namespace {path} could not be opened",
-        details=f"{_cause(exc)}; this says nothing about the sandbox; retry",
-    )
+def _inconclusive(path: str, exc: OSError) -> WiringError:
+    return failure(WiringError, FailureCode.NETNS_NOT_OPENED, path=path, cause=_cause(exc))
 
 
 def _cause(exc: OSError | ValueError) -> str:
-    return os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else str(exc)
+    if isinstance(exc, OSError) and exc.errno:
+        return os.strerror(exc.errno)
+    return str(exc)
 
 
 def _identity(fd: int) -> NetnsIdentity:
-    found = os.fstat(fd)
-    return NetnsIdentity(device=found.st_dev, inode=found.st_ino)
+    status = os.fstat(fd)
+    return NetnsIdentity(device=status.st_dev, inode=status.st_ino)
 
 
 def _setns(fd: int) -> int:
     """Change the calling thread's network namespace; 0 or an errno. Python 3.11 has no os.setns."""
-    return 0 if _libc.setns(fd, uapi.CLONE_NEWNET) == 0 else ctypes.get_errno()
+    if _libc.setns(fd, uapi.CLONE_NEWNET) == 0:
+        return 0
+    return ctypes.get_errno()
 
 
-def _die(reason: str) -> NoReturn:
+def _abort(reason: str) -> NoReturn:
     """End the process without unwinding: everything this thread would run happens in the wrong namespace."""
     os.write(2, f"ipamd: fatal: {reason}\n".encode())
     os.abort()

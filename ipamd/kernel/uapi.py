@@ -1,6 +1,6 @@
-"""Numbers of the kernel's user interface (UAPI) that the standard library lacks, under the header that defines them.
+"""Numbers of the kernel's user interface (UAPI) that the standard library lacks, grouped by the header that defines them.
 
-They are ABI: the kernel never changes them. They stand in one file so that a reviewer can compare them with the headers.
+They are ABI: the kernel never changes them. They are in one file so that a reviewer can compare them with the headers.
 """
 
 from __future__ import annotations
@@ -74,15 +74,22 @@ RTA_IIF = 3
 RTA_OIF = 4
 RTA_GATEWAY = 5
 RTA_PRIORITY = 6
+RTA_PREFSRC = 7
 RTA_TABLE = 15
 RTA_MARK = 16
+RTA_IP_PROTO = 27
+RTA_DPORT = 29
 RTN_UNSPEC = 0
 RTN_UNICAST = 1
 RTN_LOCAL = 2
+RTN_BLACKHOLE = 6
 RTN_UNREACHABLE = 7
+RTN_PROHIBIT = 8
+RTN_THROW = 9
 RTM_F_LOOKUP_TABLE = 0x1000
 RTM_F_FIB_MATCH = 0x2000
 RTPROT_STATIC = 4
+RTPROT_RA = 9
 RT_SCOPE_UNIVERSE = 0
 RT_SCOPE_LINK = 253
 RT_SCOPE_NOWHERE = 255
@@ -111,7 +118,10 @@ IFLA_INFO_KIND = 1
 IFLA_INFO_DATA = 2
 VETH_INFO_PEER = 1
 IFLA_VLAN_ID = 1
+IFLA_VLAN_PROTOCOL = 5
+ETH_P_8021Q = 0x8100  # linux/if_ether.h
 IFF_UP = 1
+IFF_LOWER_UP = 1 << 16
 IFLA_INET_CONF = 1
 IFLA_INET6_CONF = 2
 IFLA_INET6_ADDR_GEN_MODE = 8
@@ -123,6 +133,9 @@ IPV4_DEVCONF_ACCEPT_REDIRECTS = 4
 IPV4_DEVCONF_SECURE_REDIRECTS = 5
 IPV4_DEVCONF_RP_FILTER = 8
 IPV4_DEVCONF_ACCEPT_SOURCE_ROUTE = 9
+IPV6_DEVCONF_FORWARDING = 0
+IPV6_DEVCONF_ACCEPT_RA = 3
+IPV6_DEVCONF_ACCEPT_REDIRECTS = 4
 IPV6_DEVCONF_DISABLE_IPV6 = 26
 
 # linux/if_addr.h
@@ -145,12 +158,21 @@ FRA_SRC = 2
 FRA_IIFNAME = 3
 FRA_PRIORITY = 6
 FRA_FWMARK = 10
+FRA_TUN_ID = 12
 FRA_TABLE = 15
 FRA_FWMASK = 16
+FRA_OIFNAME = 17
+FRA_L3MDEV = 19
+FRA_UID_RANGE = 20
 FRA_IP_PROTO = 22
+FRA_SPORT_RANGE = 23
+FRA_DPORT_RANGE = 24
+FIB_RULE_INVERT = 2
 FR_ACT_TO_TBL = 1
 FR_ACT_BLACKHOLE = 6
 
+IPPROTO_TCP = 6  # linux/in.h
+IPPROTO_UDP = 17
 IPPROTO_ICMPV6 = 58  # linux/in6.h
 
 # linux/netlink.h, linux/netfilter/nfnetlink.h, linux/netfilter/nf_tables.h
@@ -162,8 +184,23 @@ NFT_MSG_NEWGEN = 15
 NFTA_GEN_PROC_PID = 2
 NFTA_GEN_PROC_NAME = 3
 IPCTNL_MSG_CT_GET = NFNL_SUBSYS_CTNETLINK << 8 | 1
+IPCTNL_MSG_CT_DELETE = NFNL_SUBSYS_CTNETLINK << 8 | 2
+CTA_TUPLE_ORIG = 1
+CTA_TUPLE_REPLY = 2
 CTA_MARK = 8
+CTA_ID = 12
+CTA_ZONE = 18
 CTA_MARK_MASK = 21
+CTA_FILTER = 25
+CTA_FILTER_ORIG_FLAGS = 1
+CTA_FILTER_REPLY_FLAGS = 2
+CTA_FILTER_IP_SRC = 1 << 0  # net/netfilter/nf_internals.h, CTA_FILTER_F_CTA_IP_SRC
+CTA_FILTER_IP_DST = 1 << 1
+CTA_TUPLE_IP = 1
+CTA_IP_V4_SRC = 1
+CTA_IP_V4_DST = 2
+CTA_IP_V6_SRC = 3
+CTA_IP_V6_DST = 4
 NFT_MSG_GETTABLE = NFNL_SUBSYS_NFTABLES << 8 | 1
 NFT_MSG_GETCHAIN = NFNL_SUBSYS_NFTABLES << 8 | 4
 NFT_MSG_GETRULE = NFNL_SUBSYS_NFTABLES << 8 | 7
@@ -187,6 +224,15 @@ NFTA_OBJ_DATA = 4
 NFTA_COUNTER_PACKETS = 2
 NFTA_EXPR_NAME = 1
 NFTA_EXPR_DATA = 2
+NFTA_CMP_OP = 2
+NFTA_CMP_DATA = 3
+NFT_CMP_EQ = 0
+NFTA_DATA_VALUE = 1
+NFTA_DATA_VERDICT = 2
+NFTA_IMMEDIATE_DATA = 2
+NFTA_VERDICT_CODE = 1
+NF_DROP = 0  # linux/netfilter.h
+NFTA_TARGET_NAME = 1  # linux/netfilter/nf_tables_compat.h
 NFTA_MATCH_NAME = 1
 NFTA_MATCH_INFO = 3
 NFTA_GEN_ID = 1
@@ -205,7 +251,7 @@ NS_GET_NSTYPE = 0xB703  # _IO(0xb7, 3): which kind of namespace a descriptor is
 
 # How the kernel adapters recognise a host veth: its kind, and the group of those that are to be deleted.
 #
-# Numbers that must stay compatible with amazon-vpc-cni-k8s are in `ipamd/model/kernel.py`.
+# Numbers that must stay compatible with amazon-vpc-cni-k8s are in `ipamd/model/kernel_numbers.py`.
 
 
 DYING_GROUP = 0x1BA3D
@@ -215,7 +261,7 @@ Ours: far from 0 (every other link) and from the small numbers that people use.
 """
 
 MAKING_GROUP = DYING_GROUP + 1
-"""Link group of a VLAN link of ours until it is named: what dies in between leaves one that nobody else can have made."""
+"""Link group of a VLAN link of ours until it is named. If the daemon dies in between, the group proves that the link is ours."""
 
 VETH_KIND = "veth"
 VLAN_KIND = "vlan"

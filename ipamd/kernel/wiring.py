@@ -1,76 +1,159 @@
-"""The port `Wiring`: one sandbox's veth pair, routes and rules, in three sends and without a dump.
+"""The port `Wiring`: create, change and remove one sandbox's veth pair, routes and rules.
+
+An ADD takes three sends and no dump:
 
     create        host ns     veth pair, the peer directly in the sandbox's namespace; the answer has both link indexes; before it the
-                              link to a branch ENI, if the sandbox has one
+                              uplinks of its legs, if there are any
     host side     host ns     no IPv6 address, IPv4 settings, alias, up, route to the address in our table and in main, and on a
                               secondary ENI rule 1536 from the address, or from the prefix that has it
     sandbox side  sandbox ns  up, address, route to the family's gateway, default route, permanent neighbour
 
-A sandbox with egress has two pairs, and each send what both need, so it costs no further one.
+A sandbox has a pair for each of its legs. Each send has the messages of all, so an extra leg costs no further send.
 
-IPv6 has a permanent neighbour at the host's end too, and no link-local address at either: nobody on a veth asks for a neighbour, no
-ADD waits for the detection of duplicate addresses, and all neighbour discovery of sandboxes is dropped (`ruleset`).
+IPv6 has a permanent neighbour at the host's end too, and neither end has a link-local address. So nobody on a veth asks for a
+neighbour, no ADD waits for the detection of duplicate addresses, and all neighbour discovery of sandboxes is dropped (`ruleset`).
 
-The kernel continues a batch after a refused message. So everything that names the link waits for the answer to `create`, and then
-uses its index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it is
-raised. An existing route to the address, or an existing default route, is refused and not replaced (I1).
+The kernel continues a batch after a refused message. So every message that names the link waits for the answer to `create`, and then
+uses the link's index: a link of another owner with the same name is never touched. All or nothing (I5): a failure is undone before it
+is raised. If there is a route to the address, or a default route, the kernel refuses ours and keeps the existing one (I1).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import cast
 
-from ipamd.kernel import branches, checks, devconf, messages, routing, survey, uapi
-from ipamd.kernel.branches import BranchLinks
-from ipamd.kernel.netlink import Message, NetlinkSocket, Outcome, must
+from ipamd.kernel import answers, checks, devconf, further_interfaces, host_state, messages, sandbox_repair, survey, sysctls, uapi
+from ipamd.kernel.legs.adoption import KernelAdoption
+from ipamd.kernel.legs.wirings import LegWirings
+from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket, must
 from ipamd.kernel.netns import HostNetns, opened_netns
-from ipamd.model import kernel as dataplane
-from ipamd.model.attachment import (
-    BRANCH_TAG,
-    EGRESS_TAG,
-    IMPORTED_TAG,
-    VETH_HASH_LENGTH,
-    NetnsIdentity,
-    Wired,
-    WiringSpec,
-    decode_alias,
-    egress_veth_name,
-    encode_alias,
-)
-from ipamd.model.aws_node import Led
-from ipamd.model.branch import Branch, encode_link_alias
-from ipamd.model.errors import NetnsError, WiringError
+from ipamd.kernel.netns_absence import is_netns_gone
+from ipamd.kernel.wiring_messages import IPV6_IS_OFF, address_removals, sandbox_routes, sandbox_rules, sandbox_side
+from ipamd.model import kernel_numbers
+from ipamd.model.attachment import Wired, WiringSpec
+from ipamd.model.cni_request import NetnsIdentity
+from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.errors import NetnsError, NothingWiredError, WiringError
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
-from ipamd.model.ids import AttachmentKey, EniId
-from ipamd.model.kernel import (
-    INSIDE_IS_LEFT,
-    HostVeth,
-    IncomingRule,
-    KernelSurvey,
-    Repaired,
-    RepairedObject,
-    RepairKind,
-    VlanLink,
-    wiring_differences,
-)
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.legs import Leg, decode_first_alias, extra_veth_names, first_leg, legs_of
 from ipamd.model.record import dataclass, replace
-from ipamd.ports import VlanLinks, Wiring
+from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind, RepairReport
+from ipamd.model.uplink import Uplink
+from ipamd.model.wiring_difference import WiringDifference, wiring_difference
+from ipamd.model.wiring_differences import wiring_differences
+from ipamd.ports.kernel import VlanLinks, Wiring
 
 Failpoint = Callable[[str], bool]
-"""Called with the name of each step before it is sent; True makes the kernel refuse it. For crash and rollback tests."""
+"""Called with the name of each step before it is sent; True makes the kernel refuse the step. For crash and rollback tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A veth pair that exists: link index of the host end, and of the sandbox end in its own namespace; `spec` is of this link."""
+    """The veth pair of a leg that was created: the link index of the host end, and of the sandbox end in its own namespace."""
 
-    spec: WiringSpec
+    leg: Leg
     host_index: int
     sandbox_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _DyingLink:
+    """The host veth of a leg that is marked for deletion."""
+
+    link: answers.Link
+    leg: Leg
+
+    def taking_down(self) -> Message:
+        """Take the link down, so that the kernel removes its routes, and put it into the dying group."""
+        link = self.link
+        down = messages.change_link(link.index, step=f"take link {link.name} down", is_up=False, group=uapi.DYING_GROUP)
+        return replace(down, tolerated=messages.ABSENT)
+
+    def routes_removal(self) -> Iterator[Message]:
+        """Put the link into the dying group, and remove the routes to the address through it."""
+        link, address = self.link, self.leg.address
+        for table in self.leg.route_tables:
+            yield messages.delete_route(
+                address,
+                length=address.max_prefixlen,
+                table=table,
+                index=link.index,
+                step=f"delete route {address} dev {link.name} table {table}",
+            )
+        group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
+        yield replace(group, tolerated=messages.ABSENT)
+
+
+class _Uplinks:
+    """The uplinks of the legs of one sandbox while it is wired: made before the veths, or in the same send.
+
+    `creation`: the messages that make uplinks, to be sent together with those that make the veths. The messages that remove uplinks
+    again are appended to `undo`.
+    """
+
+    def __init__(self, wirings: LegWirings, host: HostNetns, *, undo: list[Message]) -> None:
+        self._wirings = wirings
+        self._host = host
+        self._undo = undo
+        self._indexes: dict[Leg, int] = {}
+        # The legs whose uplinks `creation` makes, each with the number of its messages.
+        self._message_counts: list[tuple[Leg, int]] = []
+        self.creation: list[Message] = []
+
+    def prepare(self, legs: Iterable[Leg]) -> None:
+        """Collect the messages that make uplinks. An uplink that needs a lookup first is made at once.
+
+        Raises: as `make_uplink`.
+        """
+        for leg in legs:
+            if leg.uplink is None:
+                continue
+            creation = self._wirings.of(leg).uplink_creation(self._host, leg)
+            if creation:
+                self.creation += creation
+                self._message_counts.append((leg, len(creation)))
+            else:
+                self._make(leg)
+
+    def read(self, outcomes: Sequence[AnswerOutcome]) -> None:
+        """Read the answers to `creation`."""
+        position = 0
+        for leg, count in self._message_counts:
+            index, is_right = self._wirings.of(leg).created_uplink(outcomes[position : position + count], leg)
+            position += count
+            if index:
+                self._undo.append(messages.delete_link(index, step="undo: delete the VLAN link"))
+            if is_right:
+                self._indexes[leg] = index
+
+    def complete(self, legs: Iterable[Leg]) -> None:
+        """Make the uplinks that `creation` did not make, or made wrongly. Raises: as `make_uplink`."""
+        for leg in legs:
+            if leg.uplink is not None and leg not in self._indexes:
+                self._make(leg)
+
+    @property
+    def are_made(self) -> bool:
+        """Whether any uplink was made."""
+        return bool(self._indexes)
+
+    def index_of(self, leg: Leg) -> int:
+        """Return the index of a leg's uplink; 0 for a leg without one."""
+        if self._indexes:
+            return self._indexes.get(leg, 0)
+        return 0
+
+    def _make(self, leg: Leg) -> None:
+        with self._host.netlink() as host:
+            index = self._wirings.of(leg).make_uplink(host, leg)
+        self._undo.append(messages.delete_link(index, step=f"undo: delete link {leg.links[-1]}"))
+        self._indexes[leg] = index
 
 
 class KernelWiring(Wiring):
@@ -88,26 +171,35 @@ class KernelWiring(Wiring):
         families: Callable[[], Collection[Family]] = lambda: (IPV4,),
         failpoint: Failpoint | None = None,
         is_strict: bool = True,
-        looker: routing.HostLooker | None = None,
+        state_reader: host_state.HostStateReader | None = None,
         vlan_links: VlanLinks | None = None,
     ) -> None:
-        """Wire between `host` and sandboxes; `veth_prefix` identifies a host veth that has no alias yet.
+        """Wire sandboxes to the namespace of `host`.
 
-        `families`: of the node's pool and of egress, whose routes and rules are surveyed.
-        `is_strict`: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
-        `looker`: who knows links of ENIs by MAC; `vlan_links`: see `BranchLinks`.
+        Args:
+            veth_prefix: identifies a host veth that has no alias yet.
+            families: those of all legs on the node, whose routes and rules are surveyed.
+            is_strict: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
+            state_reader: finds links of ENIs by MAC.
+            vlan_links: makes VLAN links if the kernel cannot.
         """
         self._host = host
         self._veth_prefix = veth_prefix
         self._families = families
         self._failpoint = failpoint
         self._ipv4_conf = devconf.host_veth(is_strict=is_strict)
-        looker = looker or routing.HostLooker(veth_prefix=veth_prefix, family=IPV4)
-        self._branches = BranchLinks(looker=looker, links=vlan_links)
+        state_reader = state_reader or host_state.HostStateReader(veth_prefix=veth_prefix, family=IPV4)
+        self._vlan_links = vlan_links
+        self._wirings = LegWirings(state_reader=state_reader, vlan_links=vlan_links)
+        self.adoption = KernelAdoption(host, ipv4_conf=self._ipv4_conf, vlan_links=vlan_links, rename=self._rename)
+        """Takes over the legs of sandboxes that amazon-vpc-cni-k8s wired."""
 
     def identify_netns(self, path: str) -> NetnsIdentity:
         with opened_netns(path) as (_, identity):
             return identity
+
+    def is_netns_gone(self, path: str) -> bool:
+        return is_netns_gone(path)
 
     def wire(self, spec: WiringSpec) -> Wired:
         """Create and configure the veth pair, routes and rules. On any error everything is undone before it is raised.
@@ -115,294 +207,292 @@ class KernelWiring(Wiring):
         If this sandbox's own link of an earlier try exists, it is removed and the creation is repeated once.
         Raises: NetnsError; WiringError naming the step and the kernel's cause.
         """
+        identity, is_beside = self._wire(spec, legs_of(spec))
+        first = first_leg(spec)
+        return Wired(first.mac("host"), first.mac("sandbox"), identity, is_default_route=not is_beside)
+
+    def _wire(self, spec: WiringSpec, legs: Sequence[Leg]) -> tuple[NetnsIdentity, bool]:
+        """Wire these legs of a sandbox, all or none. Raises: as `wire`.
+
+        Returns: its namespace, and whether this is a further interface beside one that has the default route.
+        """
         with ExitStack() as stack:
             netns, identity = stack.enter_context(opened_netns(spec.netns))
             self._refuse_host(spec, identity)
             sandbox = stack.enter_context(self._host.sandbox_netlink(netns))
-            done: list[Message] = []
+            undo: list[Message] = []
             pairs: list[_Pair] = []
             try:
-                ahead = self._branches.ahead(self._host, spec, spec.branch) if spec.branch else []
-                link = self._create_vlan(spec, undo=done) if spec.branch and not ahead else 0
-                pairs, made = self._create(spec, netns, ahead, undo=done)
-                if ahead:
-                    link = made or self._create_vlan(spec, undo=done)
-                outside = [
-                    one for each in pairs for one in host_side(each.spec, each.host_index, link, ipv4_conf=self._ipv4_conf)
-                ]
-                with self._host.netlink() as host:
-                    self._apply(host, outside, undo=done, spec=spec)
+                uplinks = _Uplinks(self._wirings, self._host, undo=undo)
+                uplinks.prepare(legs)
+                pairs = self._create(spec, legs, netns, uplinks)
+                uplinks.complete(legs)
+                self._configure_host_side(spec, pairs, uplinks, undo=undo)
                 if spec.prefix:
-                    done.clear()  # others of the prefix may need its rule by now
-                inside = [one for each in pairs for one in sandbox_side(each.spec, each.sandbox_index)]
-                if left := self._apply(sandbox, inside, undo=done, spec=spec, tolerated=IPV6_IS_OFF):
-                    self._turn_ipv6_on(netns, spec)
-                    self._apply(sandbox, left, undo=done, spec=spec)
+                    undo.clear()  # other sandboxes of the prefix may need its rule by now
+                # The pod's own interface brings its default route itself, also for other legs that are wired with it.
+                is_beside = spec.is_further and further_interfaces.has_default_route(sandbox, family_of(spec.address))
+                self._configure_sandbox_side(sandbox, netns, spec, pairs, has_default_route=is_beside or not spec.is_further)
             except BaseException as exc:
-                self._undo(spec, pairs, done, exc)
+                self._undo(spec, pairs, undo, exc)
                 raise
-        return Wired(host_mac=spec.mac("host"), sandbox_mac=spec.mac("sandbox"), netns_identity=identity)
+        return identity, is_beside
 
     def unwire(self, spec: WiringSpec) -> None:
         with self._host.netlink() as host:
-            batch = sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
-            if spec.branch:
-                batch += branches.ending(host, spec.branch, address=spec.address, host_veth=spec.host_veth, is_deleted=True)
-            for one in spec.links:
-                if (link := self._own_veth(host, one.host_veth, key=spec.key)) is not None:
-                    batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
-            host.carry_out(batch, what=f"unwiring of {spec.key}")
+            link_removals: list[Message] = []
+            rule_removals: list[Message] = []
+            for leg in legs_of(spec):
+                link = self._own_veth(host, leg.host_veth, key=spec.key)
+                if link is not None:
+                    link_removals.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
+                rule_removals += self._wirings.of(leg).rules(messages.delete_rule, leg)
+                if leg.uplink:
+                    uplink_removals, uplink_rules = self._wirings.of(leg).uplink_removals(
+                        host, leg.uplink, address=leg.address, host_veth=leg.host_veth, is_deleted=True
+                    )
+                    link_removals += uplink_removals
+                    rule_removals += uplink_rules
+            host.carry_out([*link_removals, *rule_removals], operation=f"unwiring of {spec.key}")
+        if spec.is_further:
+            self.forget_inside(netns=spec.netns, identity=None, address=spec.address)
+
+    def forget_inside(self, *, netns: str, identity: NetnsIdentity | None, address: IpAddress) -> None:
+        with contextlib.suppress(NetnsError):  # the namespace is gone, with everything in it
+            further_interfaces.remove_source_rule(self._host, netns, identity, address)
 
     def mark_for_deletion(
-        self,
-        *,
-        host_veth: str,
-        address: IpAddress,
-        route_table: int,
-        is_source_checked: bool = False,
-        key: AttachmentKey | None = None,
-        second: WiringSpec | None = None,
-        branch: Branch | None = None,
+        self, spec: WiringSpec, *, is_source_checked: bool = False, owner: AttachmentKey | None = None
     ) -> HostVeth | None:
-        # A link that goes down waits for the kernel's RCU, and longer on a busy node. Otherwise there is no message
-        # for the route: the kernel removes a link's routes with that, and a route through any other link is not this sandbox's.
-        what = f"marking {host_veth} ({address}) for deletion"
+        # Taking a link down waits for the kernel's RCU grace period, which is longer on a busy node. If the source is checked, the
+        # link stays up and its routes are removed by messages. Otherwise the kernel removes the routes of a link that goes down, and
+        # a route through any other link is not this sandbox's.
+        first, *more = legs_of(spec)
+        operation = f"marking {first.host_veth} ({first.address}) for deletion"
         with self._host.netlink() as host:
-            link = self._own_veth(host, host_veth)
-            found = survey.host_veth(link) if link else None
-            is_of_another = found is not None and (found.address not in {None, address} or bool(key and found.key != key))
-            if branch and found and is_of_another and found.address == address:
-                return found  # the pod's next sandbox has its name and its branch ENI: nothing of this one is left
-            batch = sandbox_rules(messages.delete_rule, address, route_table)
-            link = None if is_of_another else link
-            # A pod's next sandbox has the veth's name, and the same branch ENI unless its veth says otherwise.
-            if branch and (link or not found or found.address != address):
-                batch += branches.ending(host, branch, address=address, host_veth=host_veth)
-            links = [] if link is None else [(link, address)]
-            if second is not None and (other := self._own_veth(host, second.host_veth, key=second.key)):
-                links.append((other, second.address))
-            if links and is_source_checked:
-                # Marked as dying and left up: its route goes, and the last messages look up where the addresses lead now.
-                batch += [one for each in links for one in _routeless(*each, tables=sandbox_tables(branch))]
-                outcomes = host.request([*batch, *(messages.look_up_route(each) for _, each in links)])
-                must(outcomes[: -len(links)], what)
-                looked = zip(links, outcomes[-len(links) :], strict=True)
-                # Another route to an address through its link: only a link that is down has none.
-                batch, links = [], [each for each, answer in looked if _may_lead_to(each[0], answer)]
-            for each, _ in links:
-                down = messages.change_link(each.index, step=f"take link {each.name} down", is_up=False, group=uapi.DYING_GROUP)
-                batch.append(replace(down, tolerated=messages.ABSENT))
-            host.carry_out(batch, what=what)
-        return found
+            link = self._own_veth(host, first.host_veth)
+            veth = survey.host_veth(link) if link else None
+            if veth is not None and _is_of_another_sandbox(veth, first.address, owner):
+                if not spec.is_of_pool and veth.address == first.address:
+                    return veth  # the pod's next sandbox has the name and the address: nothing of this sandbox is left
+                link = None
+            dying = self._dying_links(host, link, first, more)
+            after = self._after_closing(host, (first, *more))
+            if dying and is_source_checked:
+                # A link that still has a route to its address loses it only by going down.
+                dying = _close_without_taking_down(host, dying, after, operation=operation)
+                after = []
+            host.carry_out([*(dying_link.taking_down() for dying_link in dying), *after], operation=operation)
+        return veth
+
+    def _dying_links(
+        self, host: NetlinkSocket, first_link: answers.Link | None, first: Leg, extra_legs: Iterable[Leg]
+    ) -> list[_DyingLink]:
+        """Return the host veths of a sandbox that are to be marked for deletion. `first_link`: of its first leg, if it is ours."""
+        dying: list[_DyingLink] = []
+        if first_link is not None:
+            dying.append(_DyingLink(first_link, first))
+        for leg in extra_legs:
+            link = self._own_veth(host, leg.host_veth, key=leg.key)
+            if link is not None:
+                dying.append(_DyingLink(link, leg))
+        return dying
+
+    def _after_closing(self, host: NetlinkSocket, legs: Iterable[Leg]) -> list[Message]:
+        """Return the messages that remove uplinks, rules and routes of legs after their veths are closed, in this order.
+
+        A packet that finds neither rule nor route would be routed by table main.
+        """
+        uplink_changes: list[Message] = []
+        rule_removals: list[Message] = []
+        for leg in legs:
+            rule_removals += self._wirings.of(leg).rules(messages.delete_rule, leg)
+            if leg.uplink:
+                changes, uplink_rules = self._wirings.of(leg).uplink_removals(
+                    host, leg.uplink, address=leg.address, host_veth=leg.host_veth
+                )
+                uplink_changes += changes
+                rule_removals += uplink_rules
+        return uplink_changes + rule_removals
 
     def veth(self, name: str) -> HostVeth | None:
         with self._host.netlink() as host:
             link = self._own_veth(host, name)
-        return survey.host_veth(link) if link else None
+        if link:
+            return survey.host_veth(link)
+        return None
 
-    def rename_veth(self, *, host_veth: str, to: str, address: IpAddress, branch: Branch | None = None) -> None:
+    def rename_veth(self, spec: WiringSpec, *, to: str) -> None:
         with self._host.netlink() as host:
-            link = self._own_veth(host, host_veth)
-            if link is None or _is_of_another(link, address):
-                return
-            what = f"renaming of {host_veth} to {to}"
-            down = messages.change_link(link.index, step=f"take link {host_veth} down", is_up=False)
-            name = messages.change_link(link.index, step=f"name it {to}", name=to)
-            up = messages.change_link(link.index, step=f"raise link {to}", is_up=True)
-            # Those that it loses by going down, if it has any: name and alias may be a sandbox's forgery, no route is.
-            routes_now = survey.routes_of(host, index=link.index, family=family_of(address))
-            has_routes = any(one.destination == address for one in routes_now)
-            again = sandbox_routes(address, link.index, to, branch=branch) if has_routes else []
-            if branch and branch.is_strict:
-                again.append(branches.rule(messages.add_rule, IncomingRule(to, branch.route_table), branch))
-                again.append(branches.rule(messages.delete_rule, IncomingRule(host_veth, branch.route_table), branch))
-            is_fixed = family_of(address) is IPV6 or survey.host_veth(link).is_egress
-            if is_fixed and (mac := checks.mac_inside(host, link)):
-                again.append(messages.add_neighbour(link.index, address, mac=mac))
-            host.carry_out([down, name, up, *again], what=what)
+            self._rename(host, first_leg(spec), former_name=spec.host_veth, to=to)
 
-    def stamp(self, veth: HostVeth, *, key: AttachmentKey, address: IpAddress) -> HostVeth:
-        with self._host.netlink() as host:
-            link = checks.find_link(host, veth.ifindex)
-            if link is None or link.kind != uapi.VETH_KIND or link.name != veth.name or _identity(link) is not None:
-                raise WiringError(f"link {veth.name} changed while it was looked at", details="it is looked at again")
-            alias = encode_alias(key, address, tag=IMPORTED_TAG)
-            host.carry_out(self._adoption(host, link, alias, address), what=f"adoption of {link.name}")
-        return replace(veth, alias=alias, key=key, address=address)
+    def _rename(self, host: NetlinkSocket, leg: Leg, *, former_name: str, to: str) -> None:
+        """Rename the host veth of a leg, as `rename_veth` does. Raises: WiringError."""
+        link = self._own_veth(host, former_name)
+        if link is None or _is_of_another(link, leg.address):
+            return
+        down = messages.change_link(link.index, step=f"take link {former_name} down", is_up=False)
+        rename = messages.change_link(link.index, step=f"name it {to}", name=to)
+        batch = [down, rename]
+        if link.is_up:  # a link that is held or cut off stays down
+            batch.append(messages.change_link(link.index, step=f"raise link {to}", is_up=True))
+        batch += self._restore_after_renaming(host, link, leg, former_name=former_name, name=to)
+        host.carry_out(batch, operation=f"renaming of {former_name} to {to}")
 
-    def _adoption(self, host: NetlinkSocket, link: messages.Link, alias: str, address: IpAddress) -> list[Message]:
-        batch = [messages.change_link(link.index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)]
-        if family_of(address) is IPV6 and (mac := checks.mac_inside(host, link)):
-            batch.append(messages.add_neighbour(link.index, address, mac=mac))
+    def _restore_after_renaming(
+        self, host: NetlinkSocket, link: answers.Link, leg: Leg, *, former_name: str, name: str
+    ) -> list[Message]:
+        """Add again the objects that a host veth loses when it goes down for a rename: routes, permanent neighbour, rules by name."""
+        batch: list[Message] = []
+        # Only the routes that the link has now: a sandbox can forge a name and an alias, but no route.
+        for route in survey.routes_of(host, index=link.index, family=family_of(leg.address)):
+            if route.destination == leg.address:
+                batch = sandbox_routes(leg, link.index, name)
+                break
+        batch += self._wirings.of(leg).rules_by_name(leg, name=name, former_name=former_name)
+        if leg.is_neighbour_fixed:
+            mac = checks.mac_inside(host, link)
+            if mac:
+                batch.append(messages.add_neighbour(link.index, leg.address, mac=mac))
         return batch
-
-    def stamp_branch(self, veth: HostVeth, led: Led, *, key: AttachmentKey, eni_id: EniId) -> tuple[HostVeth, VlanLink]:
-        alias = encode_alias(key, led.address, tag=BRANCH_TAG)
-        spec = WiringSpec(key, led.address, led.branch.route_table, veth.name, "", 0, branch=led.branch, eni_id=eni_id)
-        with self._host.netlink() as host:
-            link, vlan = checks.find_link(host, veth.ifindex), checks.find_link(host, led.link.ifindex)
-            known = survey.vlan_link(vlan) if vlan else None
-            is_same = link is not None and link.name == veth.name and survey.host_veth(link).key is None
-            if (
-                link is None
-                or vlan is None
-                or not is_same
-                or known is None
-                or (known.name, known.address) != (led.link.name, None)
-            ):
-                raise WiringError(
-                    f"{veth.name} or {led.link.name} changed while it was looked at", details="it is looked at again"
-                )
-            # In one send: a VLAN link with our alias and without a sandbox of ours would be removed as nobody's.
-            batch = [branches.naming(spec, led.branch, vlan.index), *self._adoption(host, link, alias, led.address)]
-            host.carry_out(batch, what=f"adoption of {link.name}")
-        own = encode_link_alias(led.address, eni_id, led.branch)
-        return (
-            replace(veth, alias=alias, key=key, address=led.address, is_branch=True),
-            replace(led.link, alias=own, address=led.address, eni_id=eni_id, branch=led.branch),
-        )
-
-    def second_links(self, firsts: Iterable[HostVeth], *, egress: Family) -> Mapping[str, int]:
-        wanted = {veth.ifindex: veth.name for veth in firsts}
-        with self._host.netlink() as host:
-            links = survey.links_of(host) if wanted else []
-            owners = {link.netnsid: wanted[link.index] for link in links if link.netnsid and link.index in wanted}
-            beside = [link for link in links if link.netnsid in owners and link.index not in wanted]
-            found = {link.index: checks.link_inside(host, link) for link in beside}
-        return {
-            owners[link.netnsid]: link.index
-            for link in beside
-            if (inside := found[link.index]) is not None and inside.name == egress.egress.ifname
-        }
-
-    def take_second(self, index: int, *, first: HostVeth, key: AttachmentKey, egress: Family, told: IpAddress | None) -> HostVeth:
-        name = egress_veth_name(key, prefix=first.name[:-VETH_HASH_LENGTH])
-        with self._host.netlink() as host:
-            link = checks.find_link(host, index)
-            inside = None if link is None else checks.link_inside(host, link)
-            if link is None or inside is None:
-                raise WiringError(
-                    f"link {index} for egress of {key} changed while it was looked at", details="it is looked at again"
-                )
-            routes = survey.routes_of(host, table=uapi.RT_TABLE_MAIN, index=index, family=egress)
-            routed = next((one.destination for one in routes if one.destination in egress.egress.addresses()), None)
-            address = routed or told
-            known = survey.host_veth(link).key
-            if address is None or known not in (None, key):
-                why = "its address is not known" if address is None else f"it is the link of {known}"
-                raise WiringError(f"link {link.name} for egress of {key} is not taken over: {why}", details="delete the pod")
-            self._fix_neighbours(host, link, inside, address)
-            alias = encode_alias(key, address, tag=EGRESS_TAG)
-            named = messages.change_link(index, step=f"name {link.name}", alias=alias, ipv4_conf=self._ipv4_conf)
-            lost = [] if routed else [checks.wiring_route(address, index, link.name, table=uapi.RT_TABLE_MAIN)]
-            host.carry_out([named, *lost], what=f"adoption of {link.name}")
-        if link.name != name:
-            self.rename_veth(host_veth=link.name, to=name, address=address)
-        return survey.host_veth(replace(link, name=name, alias=alias))
-
-    def _fix_neighbours(self, host: NetlinkSocket, link: messages.Link, inside: messages.Link, address: IpAddress) -> None:
-        """Let neither end of another's link ask for the other: what confines sandboxes drops it. Raises: WiringError."""
-        paths = (str(path) for path in NETNS_DIRECTORY.iterdir())
-        path = next((one for one in paths if survey.namespace_number(host, one) == link.netnsid), "")
-        if not path:
-            raise WiringError(f"the namespace behind {link.name} is not in {NETNS_DIRECTORY}", details="it is looked at again")
-        family, what = family_of(address), f"adoption of {link.name}"
-        with opened_netns(path) as (netns, _), self._host.sandbox_netlink(netns) as sandbox:
-            (looked,) = sandbox.request([messages.match_route(family.outside, index=inside.index)])
-            via = messages.read_route(looked.replies[0]).via if looked.replies else None
-            gateway = via or family.egress.gateway  # with IPv6 the next hop is the host end's own link-local address
-            sandbox.carry_out([messages.add_neighbour(inside.index, gateway, mac=link.mac)], what=what)
-        fixed = messages.add_neighbour(link.index, address, mac=inside.mac)
-        host.carry_out([fixed], what=what)
 
     def sweep(self) -> None:
         with self._host.netlink() as host:
-            host.carry_out([messages.delete_group(uapi.DYING_GROUP)], what="sweep of dying links")
+            host.carry_out([messages.delete_group(uapi.DYING_GROUP)], operation="sweep of dying links")
 
-    def check(self, spec: WiringSpec) -> list[str]:
-        differences = [one.what for one in wiring_differences(spec, self.survey())]
+    def check(self, spec: WiringSpec) -> list[WiringDifference]:
+        differences = wiring_differences(spec, self.survey())
         try:
-            inside = self.check_inside(spec)
+            return differences + self.check_inside(spec)
         except NetnsError as exc:
-            return [*differences, str(exc)]
-        return [*differences, *inside, *([INSIDE_IS_LEFT] if inside else [])]
+            return [*differences, wiring_difference(DifferenceCode.SANDBOX_GONE, cause=exc)]
 
-    def check_inside(self, spec: WiringSpec, *, is_arrival_only: bool = False) -> list[str]:
+    def check_inside(self, spec: WiringSpec, *, is_arrival_only: bool = False) -> list[WiringDifference]:
         with opened_netns(spec.netns) as (netns, identity):
             self._refuse_host(spec, identity)
+            legs = legs_of(spec)
+            host_links: list[answers.Link | None] = []
             with self._host.netlink() as host:
-                links = [(one, None if is_arrival_only else checks.find_link(host, one.host_veth)) for one in spec.links]
+                for leg in legs:
+                    host_links.append(None if is_arrival_only else checks.find_link(host, leg.host_veth))
+            differences: list[WiringDifference] = []
             with self._host.sandbox_netlink(netns) as sandbox:
-                return [
-                    difference
-                    for one, link in links
-                    for difference in checks.sandbox_differences(sandbox, one, host_link=link, is_arrival_only=is_arrival_only)
-                ]
+                for leg, host_link in zip(legs, host_links, strict=True):
+                    differences += checks.sandbox_differences(sandbox, leg, host_link=host_link, is_arrival_only=is_arrival_only)
+            return differences
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         with self._host.netlink() as host:
-            return survey.survey(host, veth_prefix=self._veth_prefix, families=self._families(), may_be_torn=may_be_torn)
+            return survey.survey(
+                host,
+                veth_prefix=self._veth_prefix,
+                families=self._families(),
+                may_be_torn=may_be_torn,
+                vlan_links=self._vlan_links,
+            )
 
     def repair(
-        self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, held: Collection[RepairedObject] = ()
-    ) -> list[str]:
+        self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, backed_off: Collection[RepairedObject] = ()
+    ) -> list[RepairReport]:
         seen = seen or self.survey(may_be_torn=True)
-        sentences: list[str] = []
+        reports: list[RepairReport] = []
         with self._host.netlink() as host:
-            for first, spec in ((one, link) for one in specs for link in one.links):
-                work = checks.SandboxRepair(host, spec, held)
-                veth, thing = seen.veth_of(spec), RepairedObject(RepairKind.LINK, str(spec.address))
-                if spec.is_egress and veth is None and checks.find_link(host, spec.host_veth) is None:
-                    sentences += [] if thing in held else [self._wire_second(host, first, spec, thing)]
-                    continue
-                if veth is not None and veth.name != spec.host_veth and thing not in held:
-                    self.rename_veth(host_veth=veth.name, to=spec.host_veth, address=spec.address, branch=spec.branch)
-                    work.sentences.append(Repaired(f"host link {spec.host_veth} was named {veth.name}: renamed", thing))
-                work.host_side(seen)
-                if spec.branch:
-                    self._branches.repair(host, work, spec.branch, seen)
-                sentences += work.sentences
-        return sentences
+            for spec in specs:
+                for leg in legs_of(spec):
+                    reports += self._repair_leg(host, spec, leg, seen, backed_off)
+        return reports
 
-    def _wire_second(self, host: NetlinkSocket, first: WiringSpec, second: WiringSpec, thing: RepairedObject) -> str:
-        """Wire a living sandbox's link for egress again, which is gone: its address is still the sandbox's, and it is led to by no
-        rule of an ENI. Of the first link the sandbox would not know the same address any more. Returns: what was done, or why not.
-        """
-        what = f"host link {second.host_veth} of {second.key} was missing"
+    def _repair_leg(
+        self, host: NetlinkSocket, spec: WiringSpec, leg: Leg, seen: KernelSurvey, backed_off: Collection[RepairedObject]
+    ) -> list[RepairReport]:
+        """Repair one leg of a sandbox. Returns: a report for each repair and each failure."""
+        link_object = RepairedObject(RepairKind.LINK, str(leg.address))
+        is_backed_off = link_object in backed_off
+        veth = leg.veth_in(seen)
+        if leg.is_wired_again and veth is None and checks.find_link(host, leg.host_veth) is None:
+            if is_backed_off:
+                return []
+            return [self._wire_again(host, spec, leg, link_object)]
+        leg_repair = sandbox_repair.SandboxRepair(host, leg, backed_off)
+        if veth and not is_backed_off and self._restore_name(host, veth, leg):
+            leg_repair.reports.append(RepairReport(RepairCode.LINK_RENAMED, link_object, leg.host_veth, before=veth.name))
+        is_ours = leg_repair.host_side(seen)
+        if is_ours:
+            self._wirings.of(leg).repair_uplink(leg_repair, leg, seen)
+        else:
+            self._wirings.of(leg).cut_uplink(leg_repair, leg)
+        return leg_repair.reports
+
+    def _restore_name(self, host: NetlinkSocket, veth: HostVeth, leg: Leg) -> bool:
+        """Give a leg's host veth its name again. Returns: False if it has it, or if the link does not lead into the sandbox."""
+        if veth.name == leg.host_veth or self._leads_elsewhere(host, veth, leg):
+            return False
+        self._rename(host, leg, to=leg.host_veth, former_name=veth.name)
+        return True
+
+    @staticmethod
+    def _leads_elsewhere(host: NetlinkSocket, veth: HostVeth, leg: Leg) -> bool:
+        """Whether a link that has the leg's alias and another name does not lead into the sandbox's namespace."""
+        link = checks.find_link(host, veth.ifindex)
+        return link is None or checks.leads_elsewhere(host, link, leg)
+
+    def _wire_again(self, host: NetlinkSocket, spec: WiringSpec, leg: Leg, link_object: RepairedObject) -> RepairReport:
+        """Wire a missing leg of a living sandbox again; its address is still the sandbox's. Returns: the report of it."""
         try:
-            link = checks.find_link(host, first.host_veth)
-            # The path may be another sandbox's by now: where the first link leads is this one's.
-            if link is None or not link.netnsid or link.netnsid != survey.namespace_number(host, second.netns):
-                raise WiringError(f"{first.host_veth} does not lead into {second.netns}")
-            # Another's link had MACs that nobody recorded.
-            self.wire(replace(second, others_mac=None, mtu=second.mtu or link.mtu))
+            link = checks.find_link(host, spec.host_veth)
+            # The path may be another sandbox's by now, but the first link leads into this sandbox's namespace.
+            if link is None or not link.netnsid or link.netnsid != survey.namespace_number(host, leg.netns):
+                raise failure(WiringError, FailureCode.VETH_ASTRAY, link=spec.host_veth, netns=leg.netns)
+            # The MACs of a link that another program made are not recorded.
+            again = replace(spec, others_mac=None, mtu=spec.mtu or link.mtu)
+            self._wire(again, [replace(leg, sandbox=again)])
         except (NetnsError, WiringError) as exc:
-            return f"{what}: not repaired: {exc}"
-        return Repaired(f"{what}: wired again", thing)
+            return RepairReport(RepairCode.NOT_WIRED_AGAIN, link_object, leg.host_veth, owner=str(leg.key), cause=str(exc))
+        return RepairReport(RepairCode.ADDED, link_object, f"host link {leg.host_veth} of {leg.key}")
 
-    def cut_off(self, spec: WiringSpec) -> str:
+    def cut_off(self, spec: WiringSpec) -> RepairReport:
+        links: list[answers.Link] = []
+        leg = first_leg(spec)
         with self._host.netlink() as host:
-            links = [self._own_veth(host, spec.host_veth, key=spec.key)]
-            if spec.branch is not None and (link := checks.find_link(host, spec.branch.link)):
-                links += [link] if branches.is_link_of(link, spec.address) else []
-            downs = [messages.change_link(one.index, step=f"take link {one.name} down", is_up=False) for one in links if one]
-            host.carry_out(downs, what=f"cutting off {spec.key}")
-        return f"sandbox {spec.key} with {spec.address} is cut off: {', '.join(one.name for one in links if one)} taken down"
+            veth = self._own_veth(host, leg.host_veth, key=leg.key)
+            if veth is not None:
+                links.append(veth)
+            uplink = self._wirings.of(leg).own_uplink(host, leg)
+            if uplink is not None:
+                links.append(uplink)
+            downs = [messages.change_link(link.index, step=f"take link {link.name} down", is_up=False) for link in links]
+            host.carry_out(downs, operation=f"cutting off {leg.key}")
+        link_object = RepairedObject(RepairKind.LINK, str(leg.address))
+        names = ", ".join(link.name for link in links)
+        return RepairReport(RepairCode.CUT_OFF, link_object, str(leg.address), after=names, owner=str(leg.key))
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:
         with self._host.netlink() as host:
-            led = [one for one in specs if not (one.branch and one.branch.is_strict)]  # in strict mode rules go by links alone
-            batch = [rule for spec in led for rule in sandbox_rules(messages.add_rule, spec.address, spec.route_table)]
-            host.carry_out(batch, what="rules of single sandboxes")
-            # The routes of our table go with their links.
-            needless = [
-                messages.delete_rule(dataplane.OWN_TABLE_PRIORITY, table=dataplane.OWN_TABLE, family=family)
-                for family in self._families()
-            ]
-            for rule in (rule for family in self._families() for rule in survey.rules_of(host, family)):
-                if (prefix := survey.from_prefix(rule)) is not None:
-                    needless.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
-            host.carry_out(needless, what="removal of our own rules")
+            all_specs = tuple(specs)
+            batch: list[Message] = []
+            for leg in _legs_of_all(all_specs):
+                if leg.is_in_shared_tables:  # otherwise rules select by link alone
+                    batch += self._wirings.of(leg).rules(messages.add_rule, leg)
+            host.carry_out(batch, operation="rules of single sandboxes")
+            host.carry_out(self._own_rule_removals(host, all_specs), operation="removal of our own rules")
+
+    def _own_rule_removals(self, host: NetlinkSocket, specs: Iterable[WiringSpec]) -> list[Message]:
+        """Return the removals of rules and table ends that amazon-vpc-cni-k8s does not know and would leave behind.
+
+        The kernel removes the routes of our table together with their links.
+        """
+        batch = [
+            messages.delete_rule(kernel_numbers.OWN_TABLE_PRIORITY, table=kernel_numbers.OWN_TABLE, family=family)
+            for family in self._families()
+        ]
+        for family in self._families():
+            for rule in survey.rules_of(host, family):
+                prefix = survey.from_prefix(rule)
+                if prefix is not None:
+                    batch.append(messages.delete_rule(rule.priority, table=rule.table, source=prefix))
+        for leg in _legs_of_all(specs):
+            batch += self._wirings.of(leg).former_table_removals(leg)
+        return batch
 
     def remove_leftover(
         self,
@@ -410,7 +500,7 @@ class KernelWiring(Wiring):
         host_veth: str | None,
         address: IpAddress | None,
         key: AttachmentKey | None = None,
-        branch: Branch | None = None,
+        uplink: Uplink | None = None,
     ) -> IpAddress | None:
         """Remove wiring without owner: the link by name, and every route and rule of an address, in all tables.
 
@@ -419,116 +509,156 @@ class KernelWiring(Wiring):
         batch: list[Message] = []
         with self._host.netlink() as host:
             if host_veth:
-                link = self._own_veth(host, host_veth)
-                if link is not None and not (address and _is_of_another(link, address)):
-                    batch.append(messages.delete_link(link.index, step=f"delete link {link.name}"))
-                    named = _identity(link)
-                    if address is None and named is not None:
-                        # In any table: in strict mode main has none.
-                        routes = [one for one in survey.routes_of(host, family=family_of(named[1])) if one.is_to(named[1])]
-                        if all(one.index == link.index or one.route_type != uapi.RTN_UNICAST for one in routes):
-                            address = named[1]
-                    key = key or (named[0] if named else None)
-                # Its routes go with it. It is found by the key alone, and a link that is another's by its alias is left alone.
-                name = egress_veth_name(key, prefix=host_veth[:-VETH_HASH_LENGTH]) if key else ""
-                second = checks.find_link(host, name)
-                if second is not None and key and survey.host_veth(second).key == key:
-                    batch.append(messages.delete_link(second.index, step=f"delete link {name}"))
+                batch, address = self._leftover_link_removals(host, host_veth, address, key)
             if address is not None:
                 batch += address_removals(host, address)
-            if branch:
-                batch += branches.ending(host, branch, address=address, host_veth=host_veth, is_deleted=True)
-                batch += branches.idle_rules(host, branch)
-            host.carry_out(batch, what=f"removal of leftover {host_veth or address}")
+            if uplink:
+                wiring = self._wirings.of_uplink(uplink)
+                uplink_removals, uplink_rules = wiring.uplink_removals(
+                    host, uplink, address=address, host_veth=host_veth, is_deleted=True
+                )
+                batch += [*uplink_removals, *wiring.idle_rules(host, uplink), *uplink_rules]
+            host.carry_out(batch, operation=f"removal of leftover {host_veth or address}")
         return address
 
-    def _create_vlan(self, spec: WiringSpec, *, undo: list[Message]) -> int:
-        """Make the link to a branch ENI. Returns: its index. Raises: as `BranchLinks.make`."""
-        branch = cast(Branch, spec.branch)
-        with self._host.netlink() as host:
-            link = self._branches.make(host, spec, branch)
-        undo.append(messages.delete_link(link, step=f"undo: delete link {branch.link}"))
-        return link
+    def _leftover_link_removals(
+        self, host: NetlinkSocket, name: str, address: IpAddress | None, key: AttachmentKey | None
+    ) -> tuple[list[Message], IpAddress | None]:
+        """Delete a leftover host veth, and those of extra legs of the same sandbox.
 
-    def _create(self, spec: WiringSpec, netns: int, ahead: Sequence[Message], *, undo: list[Message]) -> tuple[list[_Pair], int]:
-        """Make the pairs. `ahead`: messages that make the link to a branch ENI. Returns: them, and the index of that, 0 without it."""
-        batch = [one for link in spec.links for one in (_creation(link, netns), messages.get_link(link.host_veth))]
-        vlan = 0
+        Returns: the messages, and the address that goes with the links: `address`, or the one that the alias names.
+        """
+        link = self._own_veth(host, name)
+        if link is None or (address is not None and _is_of_another(link, address)):
+            return _extra_link_removals(host, name, key), address
+        removal = messages.delete_link(link.index, step=f"delete link {link.name}")
+        identity = _identity(link)
+        if identity is not None:
+            key_of_alias, address_of_alias = identity
+            key = key or key_of_alias
+            if address is None and _has_all_routes(host, link, address_of_alias):
+                address = address_of_alias
+        return [removal, *_extra_link_removals(host, name, key)], address
+
+    def _configure_host_side(self, spec: WiringSpec, pairs: Iterable[_Pair], uplinks: _Uplinks, *, undo: list[Message]) -> None:
+        batch: list[Message] = []
+        for pair in pairs:
+            batch += self._wirings.of(pair.leg).host_side(
+                pair.leg, veth=pair.host_index, uplink=uplinks.index_of(pair.leg), ipv4_conf=self._ipv4_conf
+            )
+        with self._host.netlink() as host:
+            self._apply(host, batch, undo=undo, spec=spec)
+
+    def _configure_sandbox_side(
+        self, sandbox: NetlinkSocket, netns: int, spec: WiringSpec, pairs: Sequence[_Pair], *, has_default_route: bool
+    ) -> None:
+        """Send the sandbox side; if IPv6 is turned off in the sandbox, turn it on and send again what was refused.
+
+        After a failure no rule is left in the sandbox; its links are the caller's to delete. Raises: WiringError.
+        """
+        batch: list[Message] = []
+        for pair in pairs:
+            batch += sandbox_side(pair.leg, pair.sandbox_index, has_default_route=has_default_route)
+        undo: list[Message] = []
+        try:
+            refused = self._apply(sandbox, batch, undo=undo, spec=spec, tolerated=IPV6_IS_OFF)
+            if refused:
+                self._turn_ipv6_on(netns, [pair.leg for pair in pairs])
+                self._apply(sandbox, refused, undo=undo, spec=spec)
+        except BaseException as exc:
+            further_interfaces.remove_added_rules(sandbox, undo, cause=exc)
+            raise
+
+    def _create(self, spec: WiringSpec, legs: Sequence[Leg], netns: int, uplinks: _Uplinks) -> list[_Pair]:
+        """Create the veth pairs, and at the first try the uplinks. If links of an earlier ADD are in the way, remove them and try
+        again."""
+        veth_messages: list[Message] = []
+        for leg in legs:  # two messages for each leg
+            veth_messages.append(_creation(leg, netns))
+            veth_messages.append(messages.get_link(leg.host_veth))
+        uplink_messages = uplinks.creation
         for is_last in (False, True):
-            try:
-                with self._host.netlink() as host:
-                    outcomes = host.request(self._armed([*ahead, *batch]))
-            except BaseException:
-                self._delete_own(spec)
-                raise
-            if ahead:
-                vlan, is_right = self._branches.made(outcomes[: len(ahead)], spec)
-                undo += [messages.delete_link(vlan, step="undo: delete the VLAN link")] if vlan else []
-                vlan, outcomes, ahead = vlan * is_right, outcomes[len(ahead) :], []
-            pairs: list[_Pair] = []
-            for one, made, looked in zip(spec.links, outcomes[::2], outcomes[1::2], strict=True):
-                link = looked.read(messages.read_link)
-                if made.errno or link is None:
-                    break
-                pairs.append(_Pair(one, link.index, link.peer_index))
-            else:
-                return pairs, vlan
-            removed = self._delete_own(spec)
-            if made.errno == 0:
-                raise WiringError(f"wiring of {spec.key}: {looked.message.step} failed", details=looked.cause)
-            if not removed or is_last:
+            outcomes = self._send_creation(spec, legs, [*uplink_messages, *veth_messages])
+            if uplink_messages:
+                uplinks.read(outcomes[: len(uplink_messages)])
+                outcomes = outcomes[len(uplink_messages) :]
+                uplink_messages = []
+            pairs = _created_pairs(legs, outcomes)
+            if len(pairs) == len(legs):
+                return pairs
+            failed_leg = legs[len(pairs)]
+            creation, lookup = outcomes[2 * len(pairs) : 2 * len(pairs) + 2]
+            has_removed = self._delete_own(spec, legs)
+            if creation.errno == 0:
+                raise failure(
+                    WiringError, FailureCode.LOOKUP_REFUSED, sandbox=spec.key, step=lookup.message.step, cause=lookup.cause
+                )
+            if is_last or not has_removed:
                 break
-        raise WiringError(f"wiring of {spec.key}: {made.message.step} failed", details=_why_not_made(one, made, link))
+        error_class = WiringError if pairs or uplinks.are_made else NothingWiredError
+        raise _not_created(error_class, failed_leg, creation, lookup.read(answers.read_link))
 
-    def _delete_own(self, spec: WiringSpec) -> bool:
-        """Delete links of the spec's names that are this sandbox's, with the rules of its address. Returns: whether there were any."""
+    def _send_creation(self, spec: WiringSpec, legs: Sequence[Leg], batch: Sequence[Message]) -> list[AnswerOutcome]:
+        """Send the messages that create links. If their answers are lost, delete what they may have created."""
+        try:
+            with self._host.netlink() as host:
+                return host.request(self._armed(batch))
+        except BaseException:
+            self._delete_own(spec, legs)
+            raise
+
+    def _delete_own(self, spec: WiringSpec, legs: Sequence[Leg]) -> bool:
+        """Delete links of the legs' names that are this sandbox's, with the rules of its address. Returns: whether there were any."""
+        own_links: list[answers.Link] = []
         with self._host.netlink() as host:
-            found = [(one, checks.find_link(host, one.host_veth)) for one in spec.links]
-            own = [link for one, link in found if link is not None and _is_own(link, one)]
+            for leg in legs:
+                link = checks.find_link(host, leg.host_veth)
+                if link is not None and _is_own(link, leg):
+                    own_links.append(link)
             batch = [
-                messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox") for link in own
+                messages.delete_link(link.index, step=f"delete leftover link {link.name} of the same sandbox")
+                for link in own_links
             ]
-            if any(_identity(link) == (spec.key, spec.address) for link in own):
+            if any(_identity(link) == (spec.key, spec.address) for link in own_links):
                 batch += sandbox_rules(messages.delete_rule, spec.address, spec.route_table)
-            host.carry_out(batch, what=f"wiring of {spec.key}")
-        return bool(own)
+            host.carry_out(batch, operation=f"wiring of {spec.key}")
+        return bool(own_links)
 
     def _apply(
         self, sock: NetlinkSocket, batch: Sequence[Message], *, undo: list[Message], spec: WiringSpec, tolerated: int = 0
     ) -> list[Message]:
-        """Send a batch. The removal of every rule that it added is appended to `undo`, even if the batch fails.
+        """Send a batch. Append to `undo` the removals of every rule that it added and of other objects of the legs, even if it fails.
 
-        Returns: what the kernel refused, if one with the errno `tolerated` is among it.
+        Returns: the refused messages, if the errno `tolerated` is among the answers. Raises: WiringError for any other refusal.
         """
-        added = batch  # if the answers are lost, any of the rules may have been
+        added = batch  # if the answers are lost, any of the rules may have been added
         try:
             outcomes = sock.request(self._armed(batch))
-            added = [one.message for one in outcomes if one.errno == 0]
+            added = [outcome.message for outcome in outcomes if outcome.errno == 0]
         finally:
-            undo += [
-                replace(one, step=f"undo: {one.step}", kind=uapi.RTM_DELRULE, flags=0, tolerated=messages.ABSENT)
-                for one in added
-                if one.kind == uapi.RTM_NEWRULE
-            ]
-        if tolerated and any(one.errno == tolerated for one in outcomes):
-            return [one.message for one in outcomes if one.is_refused]
+            undo += _rule_removals(added)
+            for leg in legs_of(spec):
+                undo += self._wirings.of(leg).undo(leg, added)
+        if tolerated and any(outcome.errno == tolerated for outcome in outcomes):
+            return [outcome.message for outcome in outcomes if outcome.is_refused]
         must(outcomes, f"wiring of {spec.key}")
         return []
 
-    def _turn_ipv6_on(self, netns: int, spec: WiringSpec) -> None:
-        """The namespace has IPv6 turned off: turn it on for our interface, and for the loopback. Raises: WiringError."""
-        for name in (*(one.ifname for one in spec.links if family_of(one.address) is IPV6), "lo"):
-            key = f"net/ipv6/conf/{name}/disable_ipv6"
+    def _turn_ipv6_on(self, netns: int, legs: Iterable[Leg]) -> None:
+        """Turn IPv6 on in a namespace that has it off: for our interfaces, and for the loopback. Raises: WiringError."""
+        names = [leg.ifname for leg in legs if family_of(leg.address) is IPV6]
+        for name in (*names, "lo"):
+            setting = f"net/ipv6/conf/{name}/disable_ipv6"
             with self._host.entered_at(netns):
-                if routing.sysctl(key, wanted="0") != "0":
-                    routing.sysctl(key, wanted="0", is_set=True)
+                if sysctls.sysctl(setting, wanted="0") != "0":
+                    sysctls.sysctl(setting, wanted="0", is_set=True)
 
-    def _undo(self, spec: WiringSpec, pairs: Sequence[_Pair], rules: Sequence[Message], cause: BaseException) -> None:
-        """Remove the pairs (their routes go with them) and the added rules. A failure is appended to the details of `cause`."""
-        links = [messages.delete_link(one.host_index, step=f"undo: delete link {one.spec.host_veth}") for one in pairs]
+    def _undo(self, spec: WiringSpec, pairs: Sequence[_Pair], undo: Sequence[Message], cause: BaseException) -> None:
+        """Remove the pairs (their routes go with them), then the added rules. A failure is appended to the details of `cause`."""
+        links = [messages.delete_link(pair.host_index, step=f"undo: delete link {pair.leg.host_veth}") for pair in pairs]
         try:
             with self._host.netlink() as host:
-                host.carry_out([*rules, *links], what=f"rollback of {spec.key}")
+                host.carry_out([*links, *undo], operation=f"rollback of {spec.key}")
         except WiringError as exc:
             if not isinstance(cause, WiringError):
                 raise
@@ -538,198 +668,161 @@ class KernelWiring(Wiring):
         """Replace the messages that the failpoint selects by an unknown type, which the kernel refuses."""
         if self._failpoint is None:
             return batch
-        return [replace(one, kind=uapi.RTM_UNKNOWN) if self._failpoint(one.step) else one for one in batch]
+        armed: list[Message] = []
+        for message in batch:
+            is_selected = self._failpoint(message.step)
+            armed.append(replace(message, kind=uapi.RTM_UNKNOWN) if is_selected else message)
+        return armed
 
     def _refuse_host(self, spec: WiringSpec, identity: NetnsIdentity) -> None:
         if identity == self._host.identity:
-            raise NetnsError(
-                f"{spec.netns} is the host's own network namespace",
-                details="a sandbox on the host's network is not wired; the runtime should not have called",
-            )
+            raise failure(NetnsError, FailureCode.HOST_NETNS, netns=spec.netns)
 
-    def _own_veth(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> messages.Link | None:
+    def _own_veth(self, host: NetlinkSocket, name: str, *, key: AttachmentKey | None = None) -> answers.Link | None:
         """Find a host veth by name; None if it is gone.
 
         Raises: WiringError if it is no veth, or if its alias names another sandbox than `key`.
         """
-        (looked,) = host.request([messages.get_link(name)])
-        must([looked], f"look at {name}")
-        if not looked.replies:
+        (outcome,) = host.request([messages.get_link(name)])
+        must([outcome], f"look at {name}")
+        if not outcome.replies:
             return None
-        link = messages.read_link(looked.replies[0])
+        link = answers.read_link(outcome.replies[0])
         owner = survey.host_veth(link).key
         if link.kind != uapi.VETH_KIND or (key and owner and owner != key):
-            raise WiringError(
-                f"link {name} is not the host veth of {key or 'a sandbox'}: it is left alone",
-                details=f"kind {link.kind or 'hardware'}, alias {link.alias!r}; see `ip -d link show {name}`",
+            raise failure(
+                WiringError,
+                FailureCode.LINK_NOT_OURS,
+                link=name,
+                sandbox=key or "a sandbox",
+                kind=link.kind or "hardware",
+                alias=link.alias,
             )
         return link
 
 
-def _is_of_another(link: messages.Link, address: IpAddress) -> bool:
+def _extra_link_removals(host: NetlinkSocket, first_name: str, key: AttachmentKey | None) -> list[Message]:
+    """Delete the host veths of a sandbox's extra legs; nothing without a key. `first_name`: name of its first host veth."""
+    if key is None:
+        return []
+    batch: list[Message] = []
+    for name in extra_veth_names(key, first_name):
+        link = checks.find_link(host, name)
+        if link is not None and survey.host_veth(link).key == key:
+            batch.append(messages.delete_link(link.index, step=f"delete link {name}"))
+    return batch
+
+
+def _is_of_another(link: answers.Link, address: IpAddress) -> bool:
     """Whether the link's alias names another address: names may go from one sandbox to its successor (docs/adr/0024)."""
     identity = _identity(link)
     return identity is not None and identity[1] != address
 
 
-def _identity(link: messages.Link) -> tuple[AttachmentKey, IpAddress] | None:
-    """Of whom a first link is by its alias, whatever it is led to."""
-    return decode_alias(link.alias) or decode_alias(link.alias, BRANCH_TAG)
+def _identity(link: answers.Link) -> tuple[AttachmentKey, IpAddress] | None:
+    """Return the sandbox and the address in the alias of a first leg."""
+    return decode_first_alias(link.alias)
 
 
-def _creation(spec: WiringSpec, netns: int) -> Message:
+def _is_of_another_sandbox(veth: HostVeth, address: IpAddress, key: AttachmentKey | None) -> bool:
+    """Whether a host veth's alias names another address, or, if `key` is given, not that sandbox."""
+    if veth.address is not None and veth.address != address:
+        return True
+    return key is not None and veth.key != key
+
+
+def _has_all_routes(host: NetlinkSocket, link: answers.Link, address: IpAddress) -> bool:
+    """Whether no unicast route to an address leads through another link, in any table: in strict mode main has none."""
+    for route in survey.routes_of(host, family=family_of(address)):
+        if route.is_to(address) and route.index != link.index and route.route_type == uapi.RTN_UNICAST:
+            return False
+    return True
+
+
+def _created_pairs(legs: Sequence[Leg], outcomes: Sequence[AnswerOutcome]) -> list[_Pair]:
+    """Read the answers to a creation and a look-up for each link. Returns: the pairs before the first that was not created."""
+    pairs: list[_Pair] = []
+    for leg, creation, lookup in zip(legs, outcomes[::2], outcomes[1::2], strict=True):
+        link = lookup.read(answers.read_link)
+        if creation.errno or link is None:
+            break
+        pairs.append(_Pair(leg, link.index, link.peer_index))
+    return pairs
+
+
+def _rule_removals(added: Iterable[Message]) -> list[Message]:
+    """Return the removal of each rule that one of the messages adds."""
+    return [
+        replace(message, step=f"undo: {message.step}", kind=uapi.RTM_DELRULE, flags=0, tolerated=messages.ABSENT)
+        for message in added
+        if message.kind == uapi.RTM_NEWRULE
+    ]
+
+
+def _close_without_taking_down(
+    host: NetlinkSocket, dying: Sequence[_DyingLink], after: Iterable[Message], *, operation: str
+) -> list[_DyingLink]:
+    """Mark links as dying and remove the routes to their addresses, but leave the links up; then send `after`.
+
+    Returns: the links through which the address may still be routed. Raises: WiringError.
+    """
+    batch: list[Message] = []
+    for dying_link in dying:
+        batch += dying_link.routes_removal()
+    batch += after
+    for dying_link in dying:
+        batch.append(messages.look_up_route(dying_link.leg.address))
+    outcomes = host.request(batch)
+    must(outcomes[: -len(dying)], operation)
+    return [
+        dying_link
+        for dying_link, lookup in zip(dying, outcomes[-len(dying) :], strict=True)
+        if _may_lead_to(dying_link.link, lookup)
+    ]
+
+
+def _creation(leg: Leg, netns: int) -> Message:
     return messages.create_veth(
-        spec.host_veth,
-        mac=spec.mac("host"),
-        peer_name=spec.ifname,
-        peer_mac=spec.mac("sandbox"),
+        leg.host_veth,
+        mac=leg.mac("host"),
+        peer_name=leg.ifname,
+        peer_mac=leg.mac("sandbox"),
         peer_netns=netns,
-        mtu=spec.mtu,
+        mtu=leg.mtu,
     )
 
 
-def _routeless(link: messages.Link, address: IpAddress, *, tables: Iterable[int]) -> Iterable[Message]:
-    """Mark a link as dying and remove the routes to its address through it."""
-    for table in tables:
-        yield messages.delete_route(
-            address,
-            length=address.max_prefixlen,
-            table=table,
-            index=link.index,
-            step=f"delete route {address} dev {link.name} table {table}",
-        )
-    group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
-    yield replace(group, tolerated=messages.ABSENT)
+def _legs_of_all(specs: Iterable[WiringSpec]) -> Iterator[Leg]:
+    for spec in specs:
+        yield from legs_of(spec)
 
 
-def _may_lead_to(link: messages.Link, looked: Outcome) -> bool:
+def _may_lead_to(link: answers.Link, lookup: AnswerOutcome) -> bool:
     """Whether an address is still routed through a link, by the kernel's answer; in doubt it is (I11)."""
-    return looked.errno not in messages.UNREACHABLE and (
-        looked.errno != 0 or not looked.replies or messages.read_route(looked.replies[0]).index in {0, link.index}
-    )
+    if lookup.errno in messages.UNREACHABLE:
+        return False
+    if lookup.errno != 0 or not lookup.replies:
+        return True
+    return answers.read_route(lookup.replies[0]).index in {0, link.index}
 
 
-def _is_own(link: messages.Link, spec: WiringSpec) -> bool:
-    """Whether a link is this sandbox's: by its alias, or by its MAC if a crash came before the alias was set."""
+def _is_own(link: answers.Link, leg: Leg) -> bool:
+    """Whether a link is this leg's: by its alias, or by its MAC if a crash came before the alias was set."""
     if link.kind != uapi.VETH_KIND:
         return False
     if link.alias:
-        found = survey.host_veth(link)
-        return (found.key, found.is_egress) == (spec.key, spec.is_egress)
-    return link.mac == spec.mac("host")
+        veth = survey.host_veth(link)
+        return (veth.key, veth.is_first) == (leg.key, leg.is_first)
+    return link.mac == leg.mac("host")
 
 
-def _why_not_made(spec: WiringSpec, made: Outcome, link: messages.Link | None) -> str:
-    if made.errno == errno.EEXIST and link is not None:
-        return (
-            f"the host has a link {spec.host_veth} that is not this sandbox's (alias {link.alias!r}); "
-            f"see `ip -d link show {spec.host_veth}`"
-        )
-    if made.errno == errno.EEXIST:
-        return f"{spec.netns} has an interface {spec.ifname} already: {made.cause}"
-    return made.cause if made.errno else "the link vanished while it was created"
-
-
-# The batches of netlink messages that wire and unwire one sandbox: values in, messages out, no I/O but one dump.
-#
-# Which routes, rules and neighbours exist is compatible with amazon-vpc-cni-k8s (`ipamd/model/kernel.py`). `wiring` sends them.
-
-
-NETNS_DIRECTORY = Path("/run/netns")
-"""Where runtimes keep the namespaces of their sandboxes. Source: github.com/containerd/containerd pkg/netns; ip-netns(8)."""
-
-IPV6_IS_OFF = errno.EACCES
-"""The kernel's answer to an address or a route of a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c, inet6_addr_add."""
-
-
-def host_side(spec: WiringSpec, index: int, vlan_index: int = 0, *, ipv4_conf: Mapping[int, int]) -> list[Message]:
-    """Host side of a sandbox whose host veth has link index `index`: 4 messages, 5 on a secondary ENI and of IPv6. `vlan_index`: of
-    the link to its branch ENI.
-
-    The rule to our own table is the node's, not the sandbox's (`KernelHostNetwork.confine_sandboxes`). Main has the route too, for
-    software that looks there; it is refused where there is one already (I1).
-
-    `ipv4_conf`: the host veth's settings (`devconf.host_veth`). An IPv6 address would cost more than the rest of the batch, and
-    is one more way to the node.
-    """
-    name = spec.host_veth
-    batch = [
-        messages.give_no_ipv6_address(index, step=f"keep IPv6 off {name}"),
-        messages.change_link(index, step=f"name and raise {name}", is_up=True, alias=spec.alias, ipv4_conf=ipv4_conf),
-    ]
-    if spec.branch:
-        batch += branches.host_side(spec, spec.branch, link=vlan_index, veth=index)
-    if not (spec.branch and spec.branch.is_strict):
-        batch += sandbox_routes(spec.address, index, name)
-    if family_of(spec.address) is IPV6 or spec.is_egress:
-        batch.append(messages.add_neighbour(index, spec.address, mac=spec.mac("sandbox")))
-    if spec.branch and spec.branch.is_strict:
-        return batch
-    if spec.route_table != uapi.RT_TABLE_MAIN:
-        batch.append(
-            messages.add_rule(dataplane.FROM_SANDBOX_PRIORITY, table=spec.route_table, source=spec.prefix or spec.address)
-        )
-    return batch
-
-
-def sandbox_side(spec: WiringSpec, index: int) -> list[Message]:
-    """Sandbox side, in the order that the kernel needs: link up, then routes; the next hop's route before the default route."""
-    name, address, gateway = spec.ifname, spec.address, spec.gateway
-    batch = [
-        messages.change_link(index, step=f"raise {name}", is_up=True),
-        messages.add_address(index, address, length=address.max_prefixlen, step=f"add address {address} to {name}"),
-    ]
-    if family_of(address) is IPV6 or spec.is_egress:
-        batch.insert(0, messages.give_no_ipv6_address(index, step=f"keep other addresses off {name}"))
-    if family_of(address) is IPV6:
-        batch.append(messages.deliver(address, index=index, step=f"deliver what is for {address}"))
-    return [
-        *batch,
-        messages.add_route(gateway, index=index, step=f"add route {gateway} dev {name}"),
-        messages.add_route(None, index=index, via=gateway, step=f"add default route via {gateway}"),
-        messages.add_neighbour(index, gateway, mac=spec.mac("host")),
-    ]
-
-
-def sandbox_tables(branch: Branch | None) -> tuple[int, ...]:
-    """The tables with the route to a sandbox."""
-    return dataplane.strict_tables(branch) if branch and branch.is_strict else survey.SANDBOX_TABLES
-
-
-def sandbox_routes(address: IpAddress, index: int, name: str, *, branch: Branch | None = None) -> list[Message]:
-    """Add the routes to a sandbox."""
-    return [checks.wiring_route(address, index, name, table=table) for table in sandbox_tables(branch)]
-
-
-def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table: int) -> list[Message]:
-    """Add or delete rule 512, and rule 1536 unless the address is routed by main: `make` is `messages.add_rule` or `delete_rule`.
-
-    These are the rules of amazon-vpc-cni-k8s and of earlier releases: DEL removes both, whoever made them.
-    """
-    batch = [make(dataplane.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
-    if route_table != uapi.RT_TABLE_MAIN:
-        batch.append(make(dataplane.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
-    return batch
-
-
-def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:
-    """Remove every route and rule of address/32, in all tables but the kernel's own (local). Dumps.
-
-    Raises: KernelDumpError, WiringError.
-    """
-    batch = [
-        messages.delete_route(
-            address, length=address.max_prefixlen, table=route.table, index=route.index, metric=route.metric,
-            step=f"delete route {address} of table {route.table}",
-        )
-        for route in survey.routes_of(host, family=family_of(address))
-        if route.is_to(address) and route.route_type == uapi.RTN_UNICAST
-    ]  # fmt: skip
-    for rule in survey.rules_of(host, family_of(address)):
-        if survey.is_to_sandbox(rule) and rule.destination == address:
-            batch.append(messages.delete_rule(rule.priority, table=rule.table, destination=address))
-        if survey.is_from_sandbox(rule) and rule.source == address:
-            # Old releases of amazon-vpc-cni-k8s added one rule for each VPC CIDR (from address to CIDR); their restart merged
-            # them (pkg/networkutils/network.go, UpdateRuleListBySrc). One deletion each, for any destination.
-            batch.append(messages.delete_rule(rule.priority, table=rule.table, source=address))
-    return batch
+def _not_created(error_class: type[WiringError], leg: Leg, creation: AnswerOutcome, link: answers.Link | None) -> WiringError:
+    """Return the error of a veth pair that the kernel did not make; `link`: the link that has its name on the host."""
+    fields = {"sandbox": leg.key, "step": creation.message.step}
+    if creation.errno == errno.EEXIST and link is not None:
+        return failure(error_class, FailureCode.VETH_NAME_OF_STRANGER, link=leg.host_veth, alias=link.alias, **fields)
+    if creation.errno == errno.EEXIST:
+        names = {"netns": leg.netns, "ifname": leg.ifname}
+        return failure(error_class, FailureCode.INTERFACE_EXISTS, cause=creation.cause, **names, **fields)
+    cause = creation.cause if creation.errno else "the link vanished while it was created"
+    return failure(error_class, FailureCode.VETH_NOT_CREATED, cause=cause, **fields)

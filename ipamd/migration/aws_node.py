@@ -1,232 +1,177 @@
-"""The adapter of the port `AwsNode`: its daemon's listener, its file of allocations, its conflist, and our note about them.
+"""The adapter of the port `AwsNode`: listener, file of allocations and conflist of amazon-vpc-cni-k8s, and our note about them.
 
-Its daemon listens on a Unix socket since a release of 2026, and before on 127.0.0.1:50051, which is asked only while its conflist is
-in place or its file is news: nothing here must wait for another program that listens there. Sources: amazon-vpc-cni-k8s pull request
-3739; cmd/routed-eni-cni-plugin/cni.go before it (ipamdAddress).
+Its daemon (aws-node) listens on a Unix socket since a release of 2026. Before, it listened on 127.0.0.1:50051. Another program may use
+that port, and nothing here must wait for one, so the port is tried only while aws-node's conflist is in place or its file has changed.
+Sources: amazon-vpc-cni-k8s pull request 3739; cmd/routed-eni-cni-plugin/cni.go before it (ipamdAddress).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
-import stat
-import struct
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from ipaddress import ip_address
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
-import grpc
-
+from ipamd.host.conflist import former_list
+from ipamd.migration.legs.extra_state import ExtraLegState
+from ipamd.migration.listener import is_aws_node, is_served_by_another
+from ipamd.migration.shared_files import Version, _done_or_refused, read_bounded, replace, sync_directory
 from ipamd.model.aws_node import (
-    EGRESS_STATE,
     FILE_MAX_BYTES,
     NETWORK_NAME,
     Allocation,
     Sign,
-    egress_file,
     network_name_of,
     parse_checkpoint,
     render_checkpoint,
 )
-from ipamd.model.errors import ForeignStateError, TakeoverError
+from ipamd.model.errors import ForeignStateError
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import Family, IpAddress
 from ipamd.model.record import astuple, dataclass
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 from ipamd.settings import TakeoverConfig
-from ipamd.settings.settings_file import created
 
 log = logging.getLogger(__name__)
 
 
-# Does the daemon of amazon-vpc-cni-k8s listen? On its Unix socket whoever accepts counts; a TCP port must say that it is it.
-#
-# 127.0.0.1:50051 is what many examples of gRPC use, so a listener there is asked by gRPC's health protocol for the service name
-# that only this daemon has. Source: amazon-vpc-cni-k8s pkg/ipamd/rpc_handler.go, RunRPCHandler;
-# <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>.
+def _is_absent(path: Path) -> bool:
+    """Whether nothing is at a path. Needed on read-only file systems, where a change of an absent file fails with EROFS.
 
-
-HEALTH_METHOD = "/grpc.health.v1.Health/Check"
-HEALTH_SERVICE = b"grpc.health.v1.aws-node"
-
-CONNECT_S = 1.0
-"""Ours: both listeners are on this node; a connection takes microseconds or is refused."""
-
-
-def is_anothers(path: str) -> bool:
-    """Whether another process than this one accepts connections on a Unix socket; one that is too busy to does exist.
-
-    The kernel says who listens; of a process in another PID namespace it says 0. An earlier process of ours does not listen any
-    more: this one has its lock. Source: unix(7), SO_PEERCRED.
+    Raises: OSError if the path cannot be examined.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
-        sock.settimeout(CONNECT_S)
-        try:
-            sock.connect(path)
-        except (TimeoutError, BlockingIOError):
-            return True
-        except (OSError, ValueError):
-            return False
-        pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(pid) != os.getpid()
-
-
-def is_its_daemon(address: tuple[str, int], *, timeout_s: float = CONNECT_S) -> bool:
-    """Whether its daemon listens on a TCP address. One that takes a connection and does not answer in time counts as it (I11)."""
     try:
-        socket.create_connection(address, timeout_s).close()
-    except TimeoutError:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
         return True
+    return False
+
+
+def _remove(path: Path) -> bool:
+    """Remove a file. Returns: whether it existed. Raises: OSError."""
+    try:
+        path.unlink()
     except OSError:
-        return False
-    request = bytes((10, len(HEALTH_SERVICE))) + HEALTH_SERVICE  # HealthCheckRequest.service = 1
-    with grpc.insecure_channel(f"{address[0]}:{address[1]}", options=[("grpc.enable_http_proxy", 0)]) as channel:
-        try:
-            channel.unary_unary(HEALTH_METHOD, request_serializer=bytes, response_deserializer=bytes)(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            status: grpc.Call = error  # type: ignore[assignment]  # at run time every RpcError of a call carries code and details
-            return status.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        if _is_absent(path):
+            return False
+        raise
     return True
 
 
-# Read and write small files that others read too: bounded, atomic, durable, and never written through a stranger's link.
-
-
-Version = list[int]
-"""Inode and time of a file, as the note has them: which content it is, without reading it. Both daemons replace the file by a rename,
-so another content has another inode or time."""
-
-
-def read_bounded(path: Path, *, most: int) -> bytes | None:
-    """The content, at most one byte more than `most`; None without a file. Raises: OSError, also for anything but a file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise OSError(0, "it is no regular file", str(path))
-        return stream.read(most + 1)
-
-
-def replace(path: Path, content: bytes, *, mode: int, announce: Callable[[Version], None] = lambda _: None) -> None:
-    """Write a file durably: a reader sees the whole old one or the whole new one.
-
-    `announce` is told which version it will be, when all of it is on the disk and before it takes its place. Raises: OSError.
-    """
-    scratch = path.with_name(f".{path.name}.vpc-ipamd-tmp")
-    with created(scratch, mode) as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-        status = os.fstat(stream.fileno())
-    announce([status.st_ino, status.st_mtime_ns])
-    scratch.replace(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make renames and removals in a directory durable. Raises: OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _done_or_refused(what: str, *, advice: str = "") -> Iterator[None]:
-    """Name what could not be done to a file. Raises: TakeoverError for an OSError within."""
-    try:
-        yield
-    except OSError as error:
-        raise TakeoverError(what, details=f"{error.strerror or ''}{advice}") from error
-
-
 NOTE_NAME = "aws-node.json"
+
 NOTE_MAX_BYTES = 4096
+
 CONFLIST_MAX_BYTES = 1024 * 1024
+
 EXPORTED_SUFFIX = ".vpc-ipamd-exported"
+
 SAVED_SUFFIX = ".vpc-ipamd-saved"
 """Runtimes load files that end in .conf, .conflist or .json. Source: github.com/containernetworking/cni libcni/conf.go, ConfFiles;
 github.com/containerd/go-cni opts.go, loadFromConfDir."""
 
 TCP_ADDRESS = ("127.0.0.1", 50051)
 
+OFF = "off"
+"""In place of a socket: its daemon is not looked for, neither where it listens nor by the name of its pod."""
+
 
 class FileAwsNode:
-    """Implements `AwsNode`. Safe from any thread: each call looks anew; an export is one thread's work."""
+    """Implements `AwsNode`. Safe from any thread, because each call reads the files again; but only one thread may export."""
 
     def __init__(self, config: TakeoverConfig, *, run_dir: Path, conflist: Path, clock: Clock, boot_id: str) -> None:
         self._clock = clock
         self._boot_id = boot_id
         self._checkpoint = config.checkpoint
         self._socket = config.daemon_socket
-        self._egress = config.egress_state
+        self._extra_state = ExtraLegState(config, network_name=self.network_name)
         self._note = run_dir / NOTE_NAME
         self._datastore = run_dir / "state.db"
         self._ours = conflist
         self._exported = conflist.with_name(conflist.name + EXPORTED_SUFFIX)
         self._changing = threading.Lock()
-        self._seen: _Seen | None = None
+        self._last_sign: _LastSign | None = None
         self._theirs = config.conflist_beside(conflist)
         self._saved = self._theirs.with_name(self._theirs.name + SAVED_SUFFIX)
 
     def listener(self) -> str:
-        if self._socket == "off":
+        if self._socket == OFF:
             return ""
-        if is_anothers(self._socket):
+        if is_served_by_another(self._socket):
             return self._socket
-        if (self.has_conflist() or self._is_news()) and is_its_daemon(TCP_ADDRESS):
+        if (self.has_conflist() or self._may_have_changed()) and is_aws_node(TCP_ADDRESS):
             return f"{TCP_ADDRESS[0]}:{TCP_ADDRESS[1]}"
         return ""
 
     def last_sign(self, *, pod: str = "") -> Sign | None:
-        note, now_s, listener = self._read_note(), self._clock.monotonic(), self.listener()
-        lasting = f"it serves {listener}" if listener else f"its pod {pod} runs" if pod else ""
-        seen = self._seen
-        match note.get("seen"):
-            case [self._boot_id, float() as at_s, str(what), list(of)] if seen is None or at_s >= seen.at_s:
-                seen = _Seen(self._boot_id, at_s, what, of)
+        note = self._read_note()
+        now_s = self._clock.monotonic()
+        listener = self.listener()
+        present = ""  # why aws-node is here now, if it is
+        if listener:
+            present = f"it serves {listener}"
+        elif pod and self._socket != OFF:
+            present = f"its pod {pod} runs"
+        last_seen = self._last_seen(note)
         version = self._version()
-        if lasting:
-            seen = _Seen(self._boot_id, now_s, lasting, [] if seen is None else seen.version)
-        elif version is not None and version not in (*_known(note), [] if seen is None else seen.version):
-            # Monotonic seconds are those of the boot. A file from the future was written by a clock that was set back since: now.
-            written_s = now_s - max(self._clock.now().timestamp() - version[1] / 1e9, 0.0)
-            if written_s >= (0.0 if seen is None else seen.at_s):
-                seen = _Seen(self._boot_id, written_s, f"it wrote {self._checkpoint}", version)
-        if seen is None:
+        if present:
+            last_seen = _LastSign(self._boot_id, now_s, present, _version_of(last_seen))
+        elif version is not None and version not in _handled_versions(note):
+            last_seen = self._sign_of_file(version, last_seen, now_s=now_s)
+        if last_seen is None:
             return None
-        self._seen = seen  # the note may not be written now, or be damaged later
-        self._change_note(seen=list(astuple(seen)))
-        return Sign(seen.what, 0.0 if lasting else max(now_s - seen.at_s, 0.0))
+        self._last_sign = last_seen  # the note may not be written now, or be damaged later
+        self._change_note(seen=list(astuple(last_seen)))
+        age_s = 0.0
+        if not present:
+            age_s = max(now_s - last_seen.at_s, 0.0)
+        return Sign(last_seen.text, age_s)
+
+    def _last_seen(self, note: Mapping[str, object]) -> _LastSign | None:
+        """Return the later sign of that in memory and that in the note, if the note is of this boot."""
+        seen = self._last_sign
+        match note.get("seen"):
+            case [self._boot_id, float() as at_s, str(text), list(version)] if seen is None or at_s >= seen.at_s:
+                return _LastSign(self._boot_id, at_s, text, version)
+        return seen
+
+    def _sign_of_file(self, version: Version, last_seen: _LastSign | None, *, now_s: float) -> _LastSign | None:
+        """Return aws-node's file as the last sign, unless the sign before is later or came from the same content."""
+        if version == _version_of(last_seen):
+            return last_seen
+        # Monotonic seconds count from the boot. A file from the future shows that the clock was set back: it counts as written now.
+        written_s = now_s - max(self._clock.now().timestamp() - version[1] / 1e9, 0.0)
+        last_sign_s = 0.0 if last_seen is None else last_seen.at_s
+        if written_s < last_sign_s:
+            return last_seen
+        return _LastSign(self._boot_id, written_s, f"it wrote {self._checkpoint}", version)
 
     def allocations(self) -> tuple[Allocation, ...]:
         try:
             raw = read_bounded(self._checkpoint, most=FILE_MAX_BYTES)
         except OSError as error:
-            raise ForeignStateError(f"{self._checkpoint} cannot be read", details=error.strerror or str(error)) from error
+            raise failure(
+                ForeignStateError, FailureCode.NODE_FILE_UNREADABLE, path=self._checkpoint, cause=error.strerror or str(error)
+            ) from error
         if raw is None:
             return ()
         try:
             return parse_checkpoint(raw)
         except ForeignStateError as error:
-            raise ForeignStateError(f"{self._checkpoint} cannot be used: {error.message}", details=error.details) from error
+            fields = {"path": self._checkpoint, "problem": error.message, "cause": error.details}
+            raise failure(ForeignStateError, FailureCode.NODE_FILE_WRONG, **fields) from error
 
     def has_run_since(self) -> bool:
-        now = self._version()
-        if now is None:
+        version = self._version()
+        if version is None:
             return False
-        known = _known(self._read_note())
-        if known:
-            return now not in known
-        # Never noted: without rows all is new; and a file that is older than the rows says nothing that they do not know.
-        written = [one.stat().st_mtime_ns for one in self._datastore.parent.glob("state.db*") if one.is_file()]
-        return not written or now[1] > max(written)
+        handled_versions = _handled_versions(self._read_note())
+        if handled_versions:
+            return version not in handled_versions
+        # There is no version in our note. Without rows the whole file is new. A file that is older than the rows adds nothing to them.
+        rows_written = [path.stat().st_mtime_ns for path in self._datastore.parent.glob("state.db*") if path.is_file()]
+        return not rows_written or version[1] > max(rows_written)
 
     def finish(self) -> None:
         self._change_note(version=self._version() or [], next=None)
@@ -242,17 +187,16 @@ class FileAwsNode:
 
     def end_export(self) -> None:
         with _done_or_refused(f"{self._exported} cannot be removed"):
-            self._exported.unlink(missing_ok=True)
+            _remove(self._exported)
         self._change_note(exporting=None)
 
     def write(self, allocations: Iterable[Allocation], *, routed: Container[IpAddress]) -> str:
         allocations = tuple(allocations)
         content = render_checkpoint(allocations, network_name=self.network_name())
-        with _done_or_refused(f"{self._egress} cannot be written", advice=": mount it into the daemon's pod"):
-            self._write_egress(allocations, routed)
+        self._extra_state.write(allocations, routed=routed)
 
         def announce(version: Version) -> None:
-            # Before the rename: a process that dies between both must not take what it wrote for the other's.
+            # Before the rename: if this process dies in between, the next one must not take our content for aws-node's.
             self._change_note(next=version)
 
         advice = f": mount {self._checkpoint.parent} into the daemon's pod"
@@ -262,45 +206,27 @@ class FileAwsNode:
         self._change_note(version=self._read_note().get("next"), next=None)
         return str(self._checkpoint)
 
-    def egress_addresses(self, family: Family) -> Mapping[str, IpAddress]:
-        folder, found = self._egress / EGRESS_STATE[family] / self.network_name(), dict[str, IpAddress]()
-        try:
-            for address in _addresses_in(folder):
-                raw = read_bounded(folder / str(address), most=NOTE_MAX_BYTES) or b""
-                found[raw.decode("ascii", "replace").partition("\r\n")[0].strip()] = address
-        except OSError as error:
-            log.warning("what its plugin for egress gave is not known path=%s error=%s", error.filename, error.strerror)
-        return found
-
-    def _write_egress(self, allocations: Iterable[Allocation], routed: Container[IpAddress]) -> None:
-        """Make the files those of the sandboxes that live. What is no address of the range is its plugin's own. Raises: OSError."""
-        for family, name in EGRESS_STATE.items():
-            folder = self._egress / name / self.network_name()
-            has = [(one.other_address, one.key) for one in allocations if one.other_address is not None]
-            wanted = {address: key for address, key in has if address in family.egress.network}
-            for address in _addresses_in(folder):
-                if address in family.egress.network and address not in wanted and address not in routed:
-                    (folder / str(address)).unlink(missing_ok=True)
-            for address, key in wanted.items():
-                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-                replace(folder / str(address), egress_file(key), mode=0o600)
+    def extra_addresses(self, family: Family) -> Mapping[str, IpAddress]:
+        return self._extra_state.addresses(family)
 
     def has_conflist(self) -> bool:
         return self._theirs.is_symlink() or self._theirs.is_file()  # a setting may name a directory
 
     def save_conflist(self) -> str:
-        return f"{self._theirs} was renamed to {self._saved.name}" if self._rename(self._theirs, self._saved) else ""
+        if not self._rename(self._theirs, self._saved):
+            return ""
+        return f"{self._theirs} was renamed to {self._saved.name}"
 
     def restore_conflist(self) -> str:
-        if self.has_conflist():
+        if self.has_conflist() or not self._rename(self._saved, self._theirs):
             return ""
-        return f"{self._saved} was renamed to {self._theirs.name}" if self._rename(self._saved, self._theirs) else ""
+        return f"{self._saved} was renamed to {self._theirs.name}"
 
     def remove_our_conflist(self) -> str:
         with _done_or_refused(f"{self._ours} cannot be removed"):
-            try:
-                self._ours.unlink()
-            except FileNotFoundError:
+            was_there = _remove(self._ours)
+            _remove(former_list(self._ours))
+            if not was_there:
                 return ""
             sync_directory(self._ours.parent)
         return f"{self._ours} was removed"
@@ -310,7 +236,7 @@ class FileAwsNode:
             try:
                 raw = read_bounded(path, most=CONFLIST_MAX_BYTES)
             except OSError as error:
-                log.warning("the network's name is not known path=%s error=%s", path, error.strerror)
+                log.warning("network name of amazon-vpc-cni-k8s not readable path=%s error=%s", path, error.strerror)
                 continue
             if raw is not None:
                 return network_name_of(raw)
@@ -320,39 +246,45 @@ class FileAwsNode:
         with _done_or_refused(f"{source} cannot be renamed to {target.name}"):
             try:
                 source.rename(target)
-            except FileNotFoundError:
-                return False
+            except OSError:
+                if _is_absent(source):
+                    return False
+                raise
             sync_directory(target.parent)
         return True
 
-    def _is_news(self) -> bool:
-        """Whether its daemon may have written its file since we read or wrote it."""
+    def _may_have_changed(self) -> bool:
+        """Whether aws-node may have written its file since we read or wrote it."""
         try:
             return self.has_run_since()
         except ForeignStateError:
             return True
 
     def _version(self) -> Version | None:
-        """The version of its file; None without one. Raises: ForeignStateError."""
+        """Return the version of aws-node's file; None without a file. Raises: ForeignStateError."""
         try:
             status = self._checkpoint.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise ForeignStateError(f"{self._checkpoint} cannot be looked at", details=error.strerror or "") from error
+            raise failure(
+                ForeignStateError, FailureCode.NODE_FILE_UNSEEN, path=self._checkpoint, cause=error.strerror or ""
+            ) from error
         return [status.st_ino, status.st_mtime_ns]
 
     def _read_note(self) -> dict[str, object]:
-        """Our note; a damaged one counts as none, so that its file is looked at again."""
+        """Read our note. A damaged note counts as empty, so that aws-node's file is read again."""
         try:
             note = json.loads(read_bounded(self._note, most=NOTE_MAX_BYTES) or b"{}")
         except (OSError, ValueError, RecursionError) as error:
-            log.warning("a note cannot be used path=%s error=%s", self._note, error)
+            log.warning("note about amazon-vpc-cni-k8s not usable path=%s error=%s", self._note, error)
             return {}
-        return note if isinstance(note, dict) else {}
+        if not isinstance(note, dict):
+            return {}
+        return note
 
     def _change_note(self, **parts: object) -> None:
-        """Change parts of our note, from any thread: a look and an export change others. None removes one."""
+        """Change parts of our note; None removes a part. From any thread: a check and an export change different parts."""
         with _done_or_refused(f"{self._note} cannot be written"), self._changing:
             note = self._read_note()
             changed = {name: part for name, part in (note | parts).items() if part is not None}
@@ -360,24 +292,24 @@ class FileAwsNode:
                 replace(self._note, json.dumps(changed).encode() + b"\n", mode=0o600)
 
 
-def _addresses_in(folder: Path) -> Iterator[IpAddress]:
-    """The addresses that are names of files. Raises: OSError."""
-    if folder.is_dir():
-        for path in list(folder.iterdir()):
-            with suppress(ValueError):
-                yield ip_address(path.name)
+def _version_of(sign: _LastSign | None) -> Version:
+    """Return the version of aws-node's file that was a sign; [] if none was."""
+    if sign is None:
+        return []
+    return sign.version
 
 
-def _known(note: Mapping[str, object]) -> list[object]:
-    """The versions of its file that we read or wrote."""
+def _handled_versions(note: Mapping[str, object]) -> list[object]:
+    """Return the versions of aws-node's file that we read or wrote."""
     return [note[name] for name in ("version", "next") if name in note]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """The last sign, as the note has it. `at_s`: monotonic; `version`: of its file, if that was the sign, or was one before."""
+class _LastSign:
+    """The last sign of aws-node, as the note has it. `at_s`: monotonic. `version`: of its file, if that was this or an earlier
+    sign."""
 
     boot_id: str
     at_s: float
-    what: str
+    text: str
     version: Version

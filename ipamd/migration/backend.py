@@ -1,8 +1,8 @@
 """Serve the plugin of amazon-vpc-cni-k8s, as its daemon did, on a Unix socket of root: for a node whose runtime still calls it.
 
-The plugin gets an address and wires the pod itself; its DEL is one of ours, which removes the wiring whole. Its releases of June 2026
-and later dial /var/run/aws-node/ipamd.sock; older ones dial 127.0.0.1:50051, which is not served, because any process on the node's
-network could ask there. Source: amazon-vpc-cni-k8s pull request 3739; cmd/routed-eni-cni-plugin/cni.go (add, del).
+The plugin gets an address and wires the pod itself. Its DEL is handled like ours, and removes all of the wiring. Releases of June 2026
+and later dial /var/run/aws-node/ipamd.sock. Older ones dial 127.0.0.1:50051, which is not served, because any process on the node's
+network could connect there. Source: amazon-vpc-cni-k8s pull request 3739; cmd/routed-eni-cni-plugin/cni.go (add, del).
 """
 
 from __future__ import annotations
@@ -14,29 +14,34 @@ from typing import TypeVar
 
 import grpc
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.core.refused_adds import RefusedAdd
-from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
+from ipamd.model.attachment import Attachment
+from ipamd.model.cni_request import AttachRequest, SandboxNames
 from ipamd.model.errors import InvalidRequestError, IpamError, cause_of, log_text
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, parse_key
 from ipamd.model.words import printable
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
-from ipamd.ports import Clock, Datastore
-from ipamd.rpc.cni import POD_NAME_MAX, SandboxServices, require_netns, require_network_name
-from ipamd.rpc.server import SPARE_CONNECTIONS, UnixServer
+from ipamd.ports.datastore import Datastore
+from ipamd.ports.process import Clock
+from ipamd.rpc.cni import SandboxServices
+from ipamd.rpc.envelope import POD_NAME_MAX, require_netns, require_network_name
+from ipamd.rpc.unix_server import SPARE_CONNECTIONS, UnixServer
 
 DEADLINE_S = 60.0
-"""Of an ADD or DEL whose caller has none: its plugin never sets one. Ours: as our plugin's ADD."""
+"""Deadline of an ADD or DEL without one; the plugin of amazon-vpc-cni-k8s never sets one. Ours: as our plugin's ADD."""
 
 MAX_REQUEST_BYTES = 64 * 1024
-"""Ours: a request is some names and a path."""
+"""Largest request. Ours: a request is some names and a path."""
 
 MAX_RPCS = 64
-"""Ours: as many ADDs and DELs as a runtime makes at once on a crowded node."""
+"""Requests at a time. Ours: as many ADDs and DELs as a runtime makes at once on a crowded node."""
 
 DIGEST = "amazon-vpc-cni-k8s"
-"""Stands for the configuration, which its plugin keeps to itself: the same sandbox and namespace is the same request."""
+"""Stands for the digest of the configuration, which the plugin does not send: a request for the same sandbox and namespace is the
+same."""
 
 T = TypeVar("T")
 
@@ -56,8 +61,13 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         policy_mode: str = "",
         refused: Callable[[RefusedAdd], None],
     ) -> None:
-        """`uses_external_snat` reads the setting of the moment; `refused` is told every ADD that the plugin gets an error for.
-        `policy_mode`: with one the plugin asks the policy agent, after an ADD; "" if nobody is to."""
+        """Serve the plugin.
+
+        Args:
+            uses_external_snat: returns the current setting.
+            policy_mode: if it is not empty, the plugin calls the policy agent after an ADD.
+            refused: called with every ADD that fails.
+        """
         self._services = services
         self._datastore = datastore
         self._clock = clock
@@ -70,9 +80,9 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
 
         def attach(deadline: Deadline) -> Attachment:
             wanted = _attach_request(request)
-            return self._services.attach.attach_sandbox(wanted, deadline=deadline, steps=Steps(self._clock))
+            return self._services.attach.attach_sandbox(wanted, deadline=deadline, steps=StepTimer(self._clock))
 
-        attachment = self._done("ADD", request, context, attach)
+        attachment = self._carry_out("ADD", request, context, attach)
         eni = self._datastore.eni(attachment.eni_id)
         reply = pb.AddNetworkReply(Success=True, UseExternalSNAT=self._uses_external_snat(), NetworkPolicyMode=self._policy_mode)
         reply.IPAllocationMetadata.add(
@@ -83,47 +93,51 @@ class CniBackendServicer(cni_backend_pb2_grpc.CNIBackendServicer):
         return reply
 
     def DelNetwork(self, request: pb.DelNetworkRequest, context: grpc.ServicerContext) -> pb.DelNetworkReply:
-        """Take an address back, with all that the other's plugin wired."""
+        """Take an address back, and remove all wiring of the sandbox."""
 
         def detach(deadline: Deadline) -> None:
             key = parse_key(request.ContainerID, request.IfName)
-            self._services.detach.detach_sandbox(key, deadline=deadline, steps=Steps(self._clock), reason="DEL")
+            self._services.detach.detach_sandbox(key, deadline=deadline, steps=StepTimer(self._clock), reason="DEL")
 
-        self._done("DEL", request, context, detach)
+        self._carry_out("DEL", request, context, detach)
         return pb.DelNetworkReply(Success=True)
 
-    def _done(
+    def _carry_out(
         self,
         verb: str,
         request: pb.AddNetworkRequest | pb.DelNetworkRequest,
         context: grpc.ServicerContext,
         work: Callable[[Deadline], T],
     ) -> T:
-        """Carry out one request; an error ends the call with our words, which its plugin passes on."""
-        what, remaining = printable(f"{verb} {request.ContainerID}", most=80), context.time_remaining()
-        limit_s = min(remaining, DEADLINE_S) if remaining is not None else DEADLINE_S
+        """Carry out one request. An error ends the call with our text, which the plugin passes on."""
+        subject = printable(f"{verb} {request.ContainerID}", most=80)
+        remaining_s = context.time_remaining()
+        limit_s = DEADLINE_S
+        if remaining_s is not None:
+            limit_s = min(remaining_s, DEADLINE_S)
         try:
-            found = work(Deadline.after(self._clock, limit_s, is_cancelled=lambda: not context.is_active()))
+            result = work(Deadline.after(self._clock, limit_s, is_cancelled=lambda: not context.is_active()))
         except IpamError as error:
-            log.warning("refused the plugin of amazon-vpc-cni-k8s request=%s error=%s", what, log_text(error))
+            log.warning("refused the plugin of amazon-vpc-cni-k8s request=%s error=%s", subject, log_text(error))
             if isinstance(request, pb.AddNetworkRequest):
                 ids = request.ContainerID[:CONTAINER_ID_MAX], request.IfName[:IFNAME_MAX]
                 pod = f"{request.K8S_POD_NAMESPACE}/{request.K8S_POD_NAME}" if request.K8S_POD_NAME else ""
                 self._refused(RefusedAdd(*ids, printable(pod), error.cni_code, log_text(error), cause_of(error)))
-            context.abort(grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            code = grpc.StatusCode.UNAVAILABLE if error.retryable else grpc.StatusCode.FAILED_PRECONDITION
+            context.abort(code, str(error))
             raise
-        log.info("served the plugin of amazon-vpc-cni-k8s request=%s", what)
-        return found
+        log.info("served the plugin of amazon-vpc-cni-k8s request=%s", subject)
+        return result
 
 
 def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
-    """Decode. Raises: InvalidRequestError, InvalidConfigError."""
+    """Convert a request of the plugin into one of ours. Raises: InvalidRequestError, InvalidConfigError."""
     if request.RequiresMultiNICAttachment:
-        raise InvalidRequestError("several network cards are not served", details="remove the annotation nicConfig from the pod")
+        raise failure(InvalidRequestError, FailureCode.SEVERAL_CARDS)
     if not (request.K8S_POD_NAME and request.K8S_POD_NAMESPACE and request.Netns):
         raise InvalidRequestError("a request needs a pod's name and namespace, and a netns")
     if max(len(request.K8S_POD_NAME), len(request.K8S_POD_NAMESPACE)) > POD_NAME_MAX:
-        # The link is named by them, so they are not cut; and a file of ours with such a name would be refused when it is read.
+        # The link's name depends on them, so they are not cut; and our reader would refuse a file of ours with such a name.
         raise InvalidRequestError(f"a pod's name and namespace have at most {POD_NAME_MAX} characters")
     require_netns(request.Netns)
     require_network_name(request.NetworkName)
@@ -139,18 +153,18 @@ def _attach_request(request: pb.AddNetworkRequest) -> AttachRequest:
 
 
 class CniBackendServer(UnixServer):
-    """The socket where its daemon listened. Started once that is away."""
+    """Listens on the socket of amazon-vpc-cni-k8s's daemon. Started when that daemon is away."""
 
     def __init__(
-        self, servicer: CniBackendServicer | None, *, path: Path, others: Iterable[Callable[[grpc.Server], object]] = ()
+        self, servicer: CniBackendServicer | None, *, path: Path, further_services: Iterable[Callable[[grpc.Server], object]] = ()
     ) -> None:
-        """`servicer` None: its plugin is not served. `others` add what is served besides, as what its policy agent asks."""
+        """`servicer` None: the plugin is not served. `further_services`: add other services, such as the one for the policy agent."""
 
         def add(server: grpc.Server) -> None:
             if servicer is not None:
                 cni_backend_pb2_grpc.add_CNIBackendServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]  # generated
-            for other in others:
-                other(server)
+            for add_service in further_services:
+                add_service(server)
 
         super().__init__(
             path,

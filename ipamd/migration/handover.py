@@ -1,13 +1,13 @@
-"""When this node changes hands between amazon-vpc-cni-k8s and us: who may give addresses, and whose conflist the runtime finds.
+"""Hand the node over between amazon-vpc-cni-k8s and us: decide who may give addresses, and whose conflist the runtime finds.
 
-Two daemons that give addresses of the same ENIs give one twice (I1). So a start waits until the other one has been away for a minute,
-its file is read only then, and its conflist, which sorts before ours, is renamed only once we are ready (docs/adr/0037). After
-`ipamctl export` nothing is given here any more (docs/adr/0038).
+Two daemons that give addresses of the same ENIs may give one address twice (I1). So a start waits until the daemon of
+amazon-vpc-cni-k8s (aws-node) has been away for a minute, and reads its file only then. aws-node's conflist, which sorts before ours,
+is renamed only when we are ready (docs/adr/0037). After `ipamctl export` we give no address any more (docs/adr/0038).
 
-ADD is held while amazon-vpc-cni-k8s may give addresses of this node too, and what both gave is named (I1, I20). Its daemon restarts (a
-crash, an upgrade, an OOM kill), so one refused connection is no proof that it has gone: once it was seen in this boot it must have
-been away for a minute. On a node where it left no sign nothing is held. Its file says what it gave: while it is another than the one
-that we took over or wrote, it is compared with our rows at each look (docs/adr/0043).
+ADD is blocked while aws-node may give addresses of this node too, and addresses that both gave are reported (I1, I20). aws-node may
+be restarting (after a crash, an upgrade, an OOM kill), so one refused connection does not prove that it has gone: once it was seen in
+this boot, it must have been away for a minute. If it has left no sign on a node, ADD is not blocked. While aws-node's file differs
+from the one that we took over or wrote, each check compares it with our rows (docs/adr/0043).
 """
 
 from __future__ import annotations
@@ -15,32 +15,35 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from ipamd.core.context import Service, ServiceContext
-from ipamd.core.health import Health, Phase
+from ipamd.core.health import ConditionHandle, Phase
 from ipamd.migration.backend import CniBackendServer
 from ipamd.migration.export import ExportService
 from ipamd.model.aws_node import GivenTwice, agent_pod, given_twice
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import IpamError, NotServingError, SettingsError, log_text
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.kernel import NODE
+from ipamd.model.repairs import NODE
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import first_of
-from ipamd.ports import AwsNode, HostNetwork
+from ipamd.ports.aws_node import AwsNode
+from ipamd.ports.kernel import HostNetwork
 
-LOOK_S = 1.0
-"""How often a start looks whether the other daemon has gone. Ours: a connection to a socket of this node."""
+CHECK_INTERVAL_S = 1.0
+"""Time between two checks of a start whether aws-node has gone. Ours: a check is a connection to a socket of this node."""
 
 RESTART_PAUSE_S = 0.5
-"""For the reply to `ipamctl export --undo` to leave before the process ends. Ours."""
+"""Time for the reply to `ipamctl export --undo` to be sent before the process ends. Ours."""
 
 CONDITION = "aws-node"
-TWICE = "given twice"
+CONFLICT = "aws-node conflict"
 
 ABSENCE_S = 60.0
-"""After the last sign. Ours: kubelet starts a container that ended again within 10 s at first, and its daemon listens some seconds
-after its start; while kubelet waits longer than that, its pod's sandbox is a sign."""
+"""Time without a sign of aws-node until ADD is served. Ours: kubelet restarts an ended container within 10 s at first, and aws-node
+listens some seconds after its start. While kubelet waits for longer, the sandbox of aws-node's pod is a sign."""
 
 NAMED_MAX = 5
 REMOVE = "remove its DaemonSet aws-node from this node"
@@ -49,65 +52,88 @@ log = logging.getLogger(__name__)
 
 
 class OtherDaemon(Service):
-    """Safe from any thread. Nothing is raised: what cannot be told holds ADD (I11)."""
+    """Checks for the daemon of amazon-vpc-cni-k8s. Safe from any thread. Raises nothing: an unknown state blocks ADD (I11)."""
 
     def __init__(self, context: ServiceContext, *, aws_node: AwsNode) -> None:
         super().__init__(context)
         self._freeze = context.freeze
         self._aws_node = aws_node
+        self._hindrance = context.health.claim(CONDITION, part="daemon")
         self._lock = threading.Lock()
         self._pod = ""
 
-    def heed(self, sandboxes: Iterable[Sandbox]) -> None:
-        """Take a complete list of the runtime: whether a pod of its daemon is there."""
+    def check_pods(self, sandboxes: Iterable[Sandbox]) -> None:
+        """Look for aws-node's pod in a complete list of the runtime's sandboxes."""
         pod = agent_pod(sandboxes)
         if pod != self._pod:
             self._pod = pod
-            self.look()
+            self.check()
 
-    def look(self) -> str:
-        """Hold ADD, or end that. Returns: why its daemon may give addresses now, "" if it does not."""
-        with self._lock:  # a whole look: an older one must not serve what a newer one holds
+    def check(self) -> str:
+        """Block or unblock ADD. Returns: why aws-node may give addresses now, "" if it does not."""
+        with self._lock:  # for the whole check, so that an older check does not unblock ADD after a newer one has blocked it
             if self._aws_node.is_exporting:
                 return ""
-            why, is_overtaken = "", False
+            is_overtaken = False
             try:
-                sign = self._aws_node.last_sign(pod=self._pod)
-                if sign is not None and sign.age_s < ABSENCE_S:
-                    seen = f", {sign.age_s:.0f} s ago" if sign.age_s else ""
-                    why = f"amazon-vpc-cni-k8s may give addresses of this node: {sign.what}{seen}"
-                # What it gave while we served is taken over by the next start: until then our rows call some of it free.
+                reason = self._recent_sign()
+                # aws-node gave addresses while we served. Our rows call them free, until the next start takes them over.
                 is_overtaken = self._health.phase is Phase.SERVING and self._aws_node.has_run_since()
             except IpamError as error:
-                why = f"nobody can tell whether amazon-vpc-cni-k8s is away: {log_text(error)}"
-            self._hold(why or ("amazon-vpc-cni-k8s gave addresses while we served" if is_overtaken else ""))
-            both = first_of([str(one) for one in self.given_twice()], NAMED_MAX)
-            self._health.report(TWICE, both and f"{TWICE}: {both}; delete one pod of each pair, and {REMOVE}")
-            return why
+                reason = f"it is not known whether amazon-vpc-cni-k8s is away: {log_text(error)}"
+            overtaken = "amazon-vpc-cni-k8s gave addresses while we served" if is_overtaken else ""
+            self._block_or_unblock_adds(reason or overtaken)
+            pairs = first_of([str(pair) for pair in self.given_twice()], NAMED_MAX)
+            self._health.report(CONFLICT, problem(ConditionCode.GIVEN_TWICE, pairs=pairs, remedy=REMOVE) if pairs else None)
+            return reason
+
+    def _recent_sign(self) -> str:
+        """Describe the last sign of aws-node, "" if it has been away for long enough. Raises: IpamError."""
+        sign = self._aws_node.last_sign(pod=self._pod)
+        if sign is None:
+            return ""
+        self._freeze.note_other_daemon(self._clock.monotonic() - sign.age_s)
+        if sign.age_s >= ABSENCE_S:
+            return ""
+        age = ""
+        if sign.age_s:
+            age = f", {sign.age_s:.0f} s ago"
+        return f"amazon-vpc-cni-k8s may give addresses of this node: {sign.trace}{age}"
 
     def given_twice(self) -> tuple[GivenTwice, ...]:
-        """What both gave, by its file and our rows as they are now. Nothing is raised: a file that cannot be read names nothing."""
+        """Return the addresses that both daemons gave, by aws-node's file and our rows. For an unreadable file there are none."""
         try:
             if self._aws_node.is_exporting or not self._aws_node.has_run_since():
                 return ()
             return given_twice(self._datastore.attachments(), self._aws_node.allocations())
         except IpamError as error:
-            self._health.record_error(TWICE, error)
+            self._health.record_error(CONFLICT, error)
             return ()
 
-    def _hold(self, why: str) -> None:
-        sentence = f"{why}; {REMOVE}; ADD is served {ABSENCE_S:.0f} s after its last sign; two must not share a node (I20)"
-        if why:
-            self._health.hold_adds(CONDITION, sentence)
+    def _block_or_unblock_adds(self, reason: str) -> None:
+        sentence = f"{reason}; {REMOVE}; ADD is served {ABSENCE_S:.0f} s after its last sign; two must not share a node (I20)"
+        if reason:
+            self._freeze.note_other_daemon(self._clock.monotonic())
+            self._health.block_adds(CONDITION, sentence)
             self._freeze.set(FreezeCause.AWS_NODE, "amazon-vpc-cni-k8s may use what we hold")
-        elif self._health.is_held:  # only from hold to serve: that renews the patience of STATUS
+        elif self._health.is_held:  # not while ADD is served already, because this renews the patience of STATUS
             self._health.serve_adds(CONDITION)
             self._freeze.clear(FreezeCause.AWS_NODE)
-        self._health.report(CONDITION, why and f"{CONDITION}: {sentence}")
+        self._hindrance.report(problem(ConditionCode.OTHER_DAEMON, cause=sentence) if reason else None)
+
+
+def end_soon(end: Callable[[str], None], reason: str) -> None:
+    """Call `end` after RESTART_PAUSE_S. If no thread can be made, call it at once: then the reply is lost, but not the restart."""
+    timer = threading.Timer(RESTART_PAUSE_S, end, [reason])
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError:
+        end(reason)
 
 
 class Handover:
-    """One life of the daemon, as seen from the other software. Called by the start-up thread, and by the conflist's keeper."""
+    """The handover within one life of the process. Called by the start-up thread, and by the conflist's keeper."""
 
     def __init__(
         self,
@@ -117,93 +143,93 @@ class Handover:
         export: ExportService,
         other: OtherDaemon,
         backend: CniBackendServer | None,
+        backend_condition: ConditionHandle,
         hostnet: HostNetwork,
         identity: Callable[[], InstanceIdentity | None],
-        health: Health,
         stopped: threading.Event,
         quiesce: Callable[[], None],
         leave_mark: Callable[[], None],
         end: Callable[[str], None],
-        left_egress: Callable[[], tuple[Collection[str] | None, bool]],
+        left_chains: Callable[[], tuple[Collection[str] | None, bool]],
     ) -> None:
-        """`is_overtaken`: its file was written after our rows, which were therefore made anew at this start. `quiesce` ends every
-        loop that changes something; `leave_mark` says that this daemon is at work, for STATUS; `end` ends the process, for the next
-        one to begin. `left_egress`: see `ImportService`."""
+        """Prepare the handover.
+
+        Args:
+            is_overtaken: aws-node's file was written after our rows, which this start therefore made anew.
+            quiesce: ends every loop that changes something.
+            leave_mark: shows STATUS that this daemon is at work.
+            end: ends the process, so that the next one starts.
+            left_chains: see `ImportService`.
+        """
         self._leave_mark = leave_mark
         self._aws_node = aws_node
         self._is_overtaken = is_overtaken
         self._export = export
         self._other = other
-        self._health = health
         self._stopped = stopped
         self._end = end
-        self._left_egress = left_egress
+        self._left_chains = left_chains
         self._hostnet = hostnet
         self._identity = identity
         self._is_tidy = False
-        self._backend = backend
+        self._backend, self._backend_condition = backend, backend_condition
 
-        def restart(reason: str) -> None:
-            timer = threading.Timer(RESTART_PAUSE_S, end, [reason])
-            timer.daemon = True
-            timer.start()
-
-        self._export.follow(quiesce=quiesce, restart=restart, release=hostnet.release)
+        self._export.follow(quiesce=quiesce, restart=partial(end_soon, end), release=hostnet.allow_neighbour_discovery)
 
     def begin(self) -> bool:
-        """Return once the other daemon is away; False if this node is to be its, or this process must not go on.
+        """Wait until aws-node is away. Returns: False if the node was exported to it, or this process must end.
 
-        Raises: NotServingError if the daemon is stopped.
+        Raises: NotServingError if our daemon is stopped.
         """
         if self._aws_node.is_exporting:
             self._export.hold()
             log.warning("this node was exported to amazon-vpc-cni-k8s: DEL is served, ADD is not")
             return False
-        while self._other.look():
+        while self._other.check():
             self._leave_mark()
-            if self._stopped.wait(LOOK_S):
+            if self._stopped.wait(CHECK_INTERVAL_S):
                 raise NotServingError("vpc-ipamd is shutting down")
         if self._aws_node.has_run_since() and not self._is_overtaken:
             self._end("amazon-vpc-cni-k8s wrote its file after our rows had been opened: they are made anew")
             return False
-        if self._backend is not None:  # a setting asks to listen where the other daemon did; a refusal is a condition
+        if self._backend is not None:  # by the settings we listen on aws-node's socket; a failure is a condition
             try:
                 self._backend.start()
-                log.info("what the daemon of amazon-vpc-cni-k8s is asked is answered socket=%s", self._backend.path)
+                log.info("serving the socket of amazon-vpc-cni-k8s socket=%s", self._backend.path)
             except SettingsError as error:
-                self._health.report(
-                    "cni-backend", f"cni-backend: who asks the other's daemon is not answered: {error}", error=error
-                )
+                refused = problem(ConditionCode.BACKEND_REFUSED, cause=error)
+                self._backend_condition.report(refused, error=error)
         return True
 
     def finish(self) -> None:
-        """Note that what the other had given is taken over. Raises: ForeignStateError, TakeoverError."""
-        self._other.look()  # first: what is noted as taken over is no sign any more
+        """Record that the addresses which aws-node gave are taken over. Raises: ForeignStateError, TakeoverError."""
+        self._other.check()  # first, because a file that is recorded as taken over is no longer a sign
         self._aws_node.finish()
 
-    def tidy(self) -> str:
-        """Remove the other's chains, once: its daemon is away, and our own table does for every sandbox what they did.
+    def remove_left_chains(self) -> str:
+        """Remove the chains of amazon-vpc-cni-k8s, once, when aws-node is away and our own table replaces them for every sandbox.
 
         Returns: what was removed. Raises: WiringError, KernelDumpError.
         """
         identity = self._identity()
-        if self._is_tidy or identity is None or self._other.look():
+        if self._is_tidy or identity is None or self._other.check():
             return ""
-        if any(one.subject == NODE and one.is_repaired for one in self._hostnet.differences(identity=identity, enis=())):
-            return ""  # our table is not in place yet
-        egress, self._is_tidy = self._left_egress()
-        removed = self._hostnet.remove_left_chains(egress=egress)
+        for difference in self._hostnet.differences(identity=identity, enis=()):
+            if difference.subject == NODE and difference.is_repaired:
+                return ""  # our table is not in place yet
+        names, self._is_tidy = self._left_chains()
+        removed = self._hostnet.remove_left_chains(names)
         if removed:
-            log.warning("removed what amazon-vpc-cni-k8s had left in nftables chains=%s", removed)
+            log.warning("chains of amazon-vpc-cni-k8s removed chains=%s", removed)
         return removed
 
-    def look(self) -> bool:
-        """Look for its daemon while we serve. Returns: whether it is away, and gave nothing.
+    def check(self) -> bool:
+        """Check for aws-node while we serve. Returns: whether it is away, and gave no address.
 
-        If it has gone and gave addresses the process ends: pods have them that our rows call free, and the next start takes those
-        over. Raises: ForeignStateError.
+        If it gave addresses and has gone, the process ends: pods have addresses that our rows call free, and the next start takes
+        these over. Raises: ForeignStateError.
         """
-        if self._other.look():
+        if self._other.check():
             return False
         if not self._aws_node.has_run_since():
             return True
@@ -212,15 +238,15 @@ class Handover:
         return False
 
     def take_conflist(self) -> str:
-        """Rename the other's conflist, which a runtime would use instead of ours, while its daemon is away.
+        """Rename aws-node's conflist, which a runtime would use instead of ours, while aws-node is away.
 
         Returns: what was done, "" if there was nothing to do. Raises: TakeoverError, ForeignStateError.
         """
-        # An export may begin while the other is looked for: then its conflist is what the runtime is to use.
-        if self._aws_node.is_exporting or not self.look() or self._aws_node.is_exporting:
+        # An export may begin during the check: then the runtime must use aws-node's conflist.
+        if self._aws_node.is_exporting or not self.check() or self._aws_node.is_exporting:
             return ""
-        said = self._aws_node.save_conflist()
-        if said:
-            self._is_tidy = False  # its daemon was here: it made its chains anew
-            log.warning("the other's conflist sorts before ours; `ipamctl export` puts it back done=%s", said)
-        return said
+        change = self._aws_node.save_conflist()
+        if change:
+            self._is_tidy = False  # aws-node has run, and has made its chains again
+            log.warning("conflist of amazon-vpc-cni-k8s renamed, `ipamctl export` restores it done=%s", change)
+        return change

@@ -1,17 +1,18 @@
 """The states of one address, as one transition table.
 
     free --reserve--> reserved --confirm--> assigned --unassign--> cooling --cooled--> free
-    reserved --abort--> cooling          any unassigned --disagree--> quarantined --resolve--> cooling, or it is removed
+    reserved --abort--> cooling          reserved --return--> free (it reached no sandbox)
+    any unassigned --disagree--> quarantined --resolve--> cooling, or it is removed
 
-A pair that is not in the table raises (I1, I8): no state is repaired by a guess. `reserved` exists in memory only, because before
-the confirming transaction nothing was promised (I5). A resolved address cools before it is free, because its DEL may have come
-seconds before (docs/adr/0012).
+A pair that is not in the table raises an error (I1, I8): no state is repaired by a guess. `reserved` exists only in memory, because
+nothing is promised before the confirming transaction (I5). A resolved address cools before it is free, because its DEL may have come
+seconds before (docs/datastore.md).
 
-Of a /80 only what is not free has a row, and its last address, which is given to nobody: that row stands for all that have none
-(*the rest*). So a /80 costs no more than a /28, and every path that asks for an address finds it.
+In a /80 only addresses that are not free have a row of their own. The row of the last address, which is never assigned, stands for all
+addresses without a row (*the rest*). So a /80 takes no more memory than a /28, and code that looks up an address always gets a row.
 
-`lost` is not a state but is laid over any of them: EC2 does not show the address any more. Its sandbox keeps it (I2), nobody else
-gets it (I7), and where it would become free it is removed.
+`lost` is not a state but a mark on any state: EC2 does not show the address any more. Its sandbox keeps it (I2), no other sandbox gets
+it (I7), and it is removed when it would become free.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from ipamd.model.errors import IllegalTransitionError
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IpAddress, IpNetwork, family_of, stand_in
 from ipamd.model.ids import AttachmentKey, EniId
 from ipamd.model.record import dataclass, field
@@ -44,6 +46,7 @@ class AddressEvent(StrEnum):
     RESERVE = "reserve"
     CONFIRM = "confirm"
     ABORT = "abort"
+    RETURN = "return"
     UNASSIGN = "unassign"
     COOLED = "cooled"
     DISAGREE = "disagree"
@@ -55,6 +58,7 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
     (AddressState.FREE, AddressEvent.RESERVE): AddressState.RESERVED,
     (AddressState.RESERVED, AddressEvent.CONFIRM): AddressState.ASSIGNED,
     (AddressState.RESERVED, AddressEvent.ABORT): AddressState.COOLING,
+    (AddressState.RESERVED, AddressEvent.RETURN): AddressState.FREE,
     (AddressState.ASSIGNED, AddressEvent.UNASSIGN): AddressState.COOLING,
     (AddressState.COOLING, AddressEvent.COOLED): AddressState.FREE,
     (AddressState.FREE, AddressEvent.DISAGREE): AddressState.QUARANTINED,
@@ -72,12 +76,14 @@ TRANSITIONS: dict[tuple[AddressState, AddressEvent], AddressState] = {
 class Address:
     """One secondary address of an ENI, as the datastore knows it.
 
-    `since` is when the current state began (aware UTC); `owner` is set if and only if the state is assigned or reserved;
-    `cooling_until` if and only if it is cooling. `prefix` is the delegated /28 or /80 that contains it, or None. `cooldown_deadline_s`
-    is the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is never stepped;
-    None: not known. `since_monotonic_s` is `since` on that clock; None: not known, the address may be any age. `lost_since` is
-    when EC2 was found not to show it any more (aware UTC), `lost_reason` how; None: EC2 shows it. `other_address`: the one for
-    egress of the sandbox that has it, which then cools as long as it does.
+    `since`: when the current state began (aware UTC).
+    `owner`: set if and only if the state is assigned or reserved. `cooling_until`: set if and only if it is cooling.
+    `prefix`: the delegated /28 or /80 that contains it, or None.
+    `cooldown_deadline_s`: the end of the cooldown on the machine's monotonic clock, which continues when the daemon restarts and is
+        never stepped; None: not known.
+    `since_monotonic_s`: `since` on that clock; None: not known.
+    `lost_since`: since when it is lost (aware UTC), None if EC2 shows it. `lost_reason`: why it counts as lost.
+    `other_address`: that of an extra leg of the sandbox that has this address; it cools as long as this one.
     """
 
     address: IpAddress
@@ -96,52 +102,60 @@ class Address:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether a sandbox has it, or is about to (I2)."""
+        """Whether a sandbox has it, or is about to get it (I2)."""
         return self.state in (AddressState.ASSIGNED, AddressState.RESERVED)
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody has it and EC2 shows it."""
+        """Whether it is free and EC2 shows it."""
         return self.state is AddressState.FREE and self.lost_since is None
 
     @property
     def is_lost(self) -> bool:
-        """Whether EC2 does not show it any more: it is given to nobody again."""
+        """Whether EC2 does not show it any more. It is not assigned again."""
         return self.lost_since is not None
 
     @property
     def is_rest(self) -> bool:
-        """Whether its row stands for all addresses of its /80 that have none; it is given to nobody itself."""
+        """Whether its row stands for all addresses of its /80 without a row. The address itself is never assigned."""
         return self.prefix is not None and family_of(self.prefix).is_sparse and self.address == self.prefix.broadcast_address
 
     @property
     def count(self) -> int:
-        """How many addresses its row counts for."""
-        return MANY if self.is_rest else 1
+        """The number of addresses that its row stands for."""
+        if self.is_rest:
+            return MANY
+        return 1
 
     @property
     def has_row(self) -> bool:
-        """Whether the disk has a row of it: not while it is free or reserved (I5) in a /80; a mark as lost needs one."""
+        """Whether the disk has a row for it. In a /80 a free or reserved address (I5) has none, unless it is lost."""
         if self.state not in (AddressState.FREE, AddressState.RESERVED) or self.lost_since is not None:
             return True
         return self.prefix is None or not family_of(self.prefix).is_sparse or self.is_rest
 
     def after(self, event: AddressEvent) -> AddressState:
-        """The state that `event` leads to.
+        """Return the state that `event` leads to.
 
         Raises: IllegalTransitionError for a pair that is not in the table.
         """
         try:
             return TRANSITIONS[self.state, event]
         except KeyError:
-            raise IllegalTransitionError(
-                f"address {self.address} cannot {event} while {self.state}",
-                details="this is a defect in vpc-ipamd: the operation was stopped and nothing was changed; please report it",
+            raise failure(
+                IllegalTransitionError, FailureCode.ILLEGAL_TRANSITION, address=self.address, event=event, state=self.state
             ) from None
 
 
 def of_rest(address: IpAddress, find: Callable[[IpAddress], Address | None]) -> Address | None:
-    """An address that has no row as the rest of its /80 has it: free. None if no such /80 is recorded. `find`: gives a row."""
-    other = stand_in(address)
-    row = None if other is None else find(other)
-    return None if row is None or not row.is_rest else replace(row, address=address)
+    """Return the row of a free address without one of its own, made from the row of the rest of its /80.
+
+    Returns: None if no such /80 is recorded. `find`: returns the row of an address.
+    """
+    stand_in_address = stand_in(address)
+    if stand_in_address is None:
+        return None
+    row = find(stand_in_address)
+    if row is None or not row.is_rest:
+        return None
+    return replace(row, address=address)

@@ -1,4 +1,4 @@
-"""What became of the EC2 calls of one API since the start: for metrics, in labels that cannot grow without bound. Pure values."""
+"""Counts of the EC2 calls of one API since the start, for metrics, with a bounded set of labels. Pure values."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from enum import StrEnum
 from ipamd.model.record import dataclass, field
 
 ATTEMPT_BUCKETS_MS = (50, 100, 250, 1000, 5000)
-"""Upper bounds of the time of one attempt. Ours: few, because each costs a series for every API; the last is HTTP_TIMEOUT's default
-divided by two: what is slower is near its end."""
+"""Upper bounds of the time of one attempt. Ours: few, because each costs a series for every API; the last is half of HTTP_TIMEOUT's
+default: a slower attempt is near its timeout."""
 
 ANSWERED = "200"
 """Status of an attempt that EC2 carried out."""
 
 UNANSWERED = ""
-"""Status of an attempt without an answer of EC2: nobody knows what happened, or nothing was sent."""
+"""Status of an attempt without an answer of EC2: it was sent with an unknown effect, or not sent."""
 
 OTHER = "other"
-"""Status that stands for all codes beyond those that are told apart."""
+"""Status that stands for all codes that have no status of their own."""
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     """How one attempt ended."""
 
     OK = "ok"
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatusReport:
-    """Attempts of one status: EC2's code, ANSWERED, UNANSWERED or OTHER. `total_ms`: what they took together."""
+    """Attempts of one status: EC2's code, ANSWERED, UNANSWERED or OTHER. `total_ms`: their total duration."""
 
     count: int
     total_ms: float
@@ -54,7 +54,7 @@ class CallReport:
     calls that the budget refused.
     """
 
-    outcomes: Mapping[Outcome, int] = field(default_factory=dict)
+    outcomes: Mapping[CallOutcome, int] = field(default_factory=dict)
     statuses: Mapping[str, StatusReport] = field(default_factory=dict)
     buckets: tuple[int, ...] = (0,) * len(ATTEMPT_BUCKETS_MS)
     count: int = 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
+from ipamd.model.cause import Cause
 from ipamd.model.family import IpAddress, IpNetwork, members
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
 from ipamd.model.record import dataclass, field
 
 INTENT_TAG = "vpc-ipamd/intent"
-"""Tag of every ENI that we create; its value is the client token of the creation, so that EC2 can be searched for the outcome of a
-call whose answer was lost: Describe shows tags and not tokens. Ours; amazon-vpc-cni-k8s has no such tag."""
+"""Tag of every ENI that we create. Its value is the client token of the creation: when an answer was lost, the tag finds the outcome,
+because Describe shows tags and not tokens. Ours; amazon-vpc-cni-k8s has no such tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,11 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTra
 class DescribedEni:
     """One ENI as EC2 described it. Addresses never include the primary one (I6); empty IDs mean "not attached".
 
-    `secondary_addresses`, `prefixes`: of the pool's family; of IPv6 only prefixes serve. `has_ipv6`: it has anything of that;
-    `ipv6_addresses`: its single ones.
-    `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only). `problem`: why the entry could not be read, "" if it
-    could; then every other field is what could be read of it. `security_group_ids`: ascending; empty if the answer named none.
+    `secondary_addresses`, `prefixes`: of the pool's family; with IPv6 only prefixes serve. `has_ipv6`: it has an IPv6 address or
+    prefix; `ipv6_addresses`: its single IPv6 addresses.
+    `primary_address`: None if it has no IPv4 address (EFA-only, IPv6-only). `problem`: why the description could not be read, "" if it
+    could; with a problem the other fields have the readable parts. `security_group_ids`: ascending; empty if the answer named none.
+    `operator`: the AWS service that manages the ENI (EC2's Operator.Managed), "" if none does.
     """
 
     eni_id: EniId
@@ -70,11 +72,12 @@ class DescribedEni:
     delete_on_termination: bool = False
     security_group_ids: tuple[str, ...] = ()
     connection_tracking: ConnectionTracking = ()
+    operator: str = ""
     problem: str = ""
 
     @property
     def is_readable(self) -> bool:
-        """Whether the entry tells which IPv4 addresses are on the ENI."""
+        """Whether the entry shows which IPv4 addresses are on the ENI."""
         return not self.problem and self.primary_address is not None
 
 
@@ -98,9 +101,9 @@ def all_addresses(singles: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -
 class EniRequest:
     """One CreateNetworkInterface call: addresses or prefixes, tags and our token in a single request.
 
-    Exactly one of `address_count`, `prefix_count` and `ipv6_address_count` is positive; the last is its own, and its /80 is asked for
-    afterwards: EC2 takes no count of both. `client_token` was stored before the call and is used
-    again after a crash (I9). `is_urgent`: an ADD waits for it; one that nobody waits for is not repeated when EC2 throttles it.
+    Exactly one of `address_count`, `prefix_count` and `ipv6_address_count` is positive. The last is for the ENI's own address, and its
+    /80 is requested afterwards, because EC2 does not take both counts in one call. `client_token` was stored before the call and is
+    used again after a crash (I9). `is_urgent`: an ADD waits for the call; without one, the call is not repeated when EC2 throttles it.
     """
 
     subnet_id: SubnetId
@@ -117,10 +120,10 @@ class EniRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallUnderWay:
-    """An EC2 call that has not ended, its retries included. `last_refusal`: EC2's code and words with advice; empty before one."""
+    """An EC2 call that has not ended, including its retries. `last_refusal`: why the last attempt failed; None before one failed."""
 
     api: str
     subject: str
     age_s: float
     refusal_count: int = 0
-    last_refusal: str = ""
+    last_refusal: Cause | None = None

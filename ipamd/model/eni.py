@@ -1,18 +1,16 @@
-"""ENIs of this instance, their limits, the numbers of their route tables, and the tags by which they are known.
+"""ENIs of this instance, their limits, and the numbers of their route tables.
 
 Route table numbers are those of amazon-vpc-cni-k8s, so that a node can be moved between both without renumbering.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
-from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
+from ipamd.model.cloud import DescribedEni
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.record import dataclass
-from ipamd.model.words import rfc3339
 
 MAIN_TABLE = 254
 """The kernel's main routing table."""
@@ -34,8 +32,9 @@ class Eni:
     """One ENI of this instance.
 
     `host_ready`: the host's routing for it is in place. `managed`: its addresses may be given to sandboxes.
-    `created_by_us`: we created it, so we may delete it (I9). `excluded`: why its addresses are for no new sandbox, "" if they are: its
-    subnet is excluded, or custom networking keeps pods off the primary ENI. Those that sandboxes have stay theirs (I2).
+    `created_by_us`: we created it, so we may delete it (I9). `excluded`: why no new sandbox gets its addresses, "" if sandboxes may
+    have them: its subnet is excluded, custom networking keeps pods off the primary ENI, or an AWS service manages the ENI. Sandboxes
+    keep the addresses that they have (I2).
     """
 
     eni_id: EniId
@@ -65,14 +64,17 @@ class Eni:
     @property
     def route_table(self) -> int:
         """Route table of this ENI's traffic: always main for the primary ENI."""
-        return MAIN_TABLE if self.is_primary else route_table(self.device_index, self.network_card)
+        if self.is_primary:
+            return MAIN_TABLE
+        return route_table(self.device_index, self.network_card)
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
     """ENIs and addresses that an instance type can have. `source`: ec2, table or default.
 
-    `branch_count`: branch ENIs of its trunk ENI, 0 if it can have no trunk; None: not known.
+    `trunk_capacity`: ENIs that its trunk ENI can carry, 0 if it can have no trunk; None: not known. `tcp_timeout_s`: after how many
+    seconds EC2 forgets an established TCP connection by default; 0: EC2 did not say.
     """
 
     instance_type: str
@@ -82,7 +84,8 @@ class InstanceLimits:
     hypervisor: str = "nitro"
     is_bare_metal: bool = False
     source: str = "table"
-    branch_count: int | None = None
+    trunk_capacity: int | None = None
+    tcp_timeout_s: int = 0
 
     @property
     def slots_per_eni(self) -> int:
@@ -105,7 +108,7 @@ class InstanceLimits:
 
     @property
     def max_pods_without_primary(self) -> int:
-        """The same where the primary ENI carries no pods.
+        """Pods that fit with single addresses where the primary ENI carries no pods.
 
         Source: https://docs.aws.amazon.com/eks/latest/userguide/cni-custom-network.html (one ENI less in the formula).
         """
@@ -122,7 +125,9 @@ def route_table(device_index: int, network_card: int) -> int:
         raise ValueError(f"device index {device_index} and network card {network_card} must not be negative")
     if network_card > 0:
         return 10000 + 100 * network_card + device_index
-    return MAIN_TABLE if device_index == 0 else device_index + 1
+    if device_index == 0:
+        return MAIN_TABLE
+    return device_index + 1
 
 
 def gateway(subnet: IPv4Network) -> IPv4Address:
@@ -133,109 +138,13 @@ def gateway(subnet: IPv4Network) -> IPv4Address:
     return subnet.network_address + 1
 
 
-# Names that mark ENIs as made for a node, as amazon-vpc-cni-k8s writes them: its tools and IAM conditions hold for ours too.
-#
-# Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go.
+OPERATOR = "an AWS service manages it: "
+"""Prefix of the reason why an ENI with EC2's Operator.Managed is not for sandboxes: that service owns its addresses, its tags and its
+life. Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_OperatorResponse.html."""
 
 
-INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
-NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
-CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
-CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
-DESCRIPTION_PREFIX = "aws-K8S-"
-OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
-
-TRUNK = "trunk"
-"""Interface type of the ENI that carries a node's branch ENIs."""
-
-FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", TRUNK, "branch"})
-"""Attached, and not for sandboxes: EFA-only ENIs have no IP address, trunk and branch ENIs belong to the VPC resource controller.
-Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go; https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa.html."""
-
-
-@dataclass(frozen=True, slots=True)
-class EniTags:
-    """What a new ENI is tagged with: the cluster's name, if it is known, and the operator's own tags."""
-
-    cluster_name: str = ""
-    additional: tuple[tuple[str, str], ...] = ()
-
-    def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime, token: str) -> dict[str, str]:
-        """Tags by name; the operator's own win, except over the creation's token, by which its outcome is searched for."""
-        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(created_at, timespec="seconds")}
-        if self.cluster_name:
-            tags |= {CLUSTER_TAG: self.cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
-        return tags | dict(self.additional) | {INTENT_TAG: token}
-
-
-def description(identity: InstanceIdentity) -> str:
-    """Describe an ENI of this node, as people see it in the console."""
-    return f"{DESCRIPTION_PREFIX}{identity.instance_id}"
-
-
-def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> bool:
-    """Whether the ENI carries our tag for this instance; the primary ENI came with the instance.
-
-    The trunk carries the same tag, and is the control plane's. Source: amazon-vpc-resource-controller-k8s pkg/config/type.go,
-    NetworkInterfaceNodeIDKey.
-    """
-    is_tagged = described.tags.get(INSTANCE_TAG) == identity.instance_id and described.eni_id != identity.primary_eni_id
-    return is_tagged and described.interface_type not in FOREIGN_INTERFACE_TYPES
-
-
-def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:
-    """Whether an attached ENI's addresses are for sandboxes.
-
-    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, setUnmanagedENIs.
-    """
-    if is_primary:
-        return True
-    if described.interface_type in FOREIGN_INTERFACE_TYPES or described.network_card > 0:
-        return False
-    if NO_MANAGE_TAG in described.tags:
-        return described.tags[NO_MANAGE_TAG] != "true"
-    return described.tags.get(INSTANCE_TAG, instance_id) == instance_id
-
-
-# Which detached ENIs are leaked: made for a node, attached to nothing, and old enough that nobody is still making them. Pure.
-#
-# One rule for a node's own, at its start, and for a cluster's (`ipamd/sweeper.py`). It says why an ENI is kept, because everything
-# that it lets through is deleted. As in amazon-vpc-cni-k8s (pkg/awsutils/awsutils.go, getLeakedENIs) but for this: an ENI without
-# a readable creation time is kept for ever; there an absent time is written now, which costs a call and a permission, and an
-# unreadable one deletes at once.
-
-
-AVAILABLE = "available"
-
-
-def why_kept(eni: DescribedEni, *, now: datetime, min_age: timedelta, cluster_name: str = "") -> str:
-    """Say why an ENI is no leaked one; "" if it is.
-
-    Args:
-        now: aware UTC.
-        min_age: since the creation time in its tag; must exceed the longest time from creation to attachment.
-        cluster_name: whose tag it must carry, exactly; "" for none.
-    """
-    if eni.problem:
-        return f"EC2's answer about it cannot be read: {eni.problem}"
-    if eni.status != AVAILABLE or eni.attachment_id or eni.instance_id:
-        return f"it is {eni.status}, attached to {eni.instance_id or 'something'}"
-    if cluster_name and eni.tags.get(CLUSTER_TAG) != cluster_name:
-        return f"its tag {CLUSTER_TAG} is {eni.tags.get(CLUSTER_TAG, 'missing')!r}"
-    if not eni.tags.get(INSTANCE_TAG):
-        return f"it has no tag {INSTANCE_TAG}"
-    if not eni.description.startswith(DESCRIPTION_PREFIX):
-        return f"its description does not begin with {DESCRIPTION_PREFIX}"
-    if NO_MANAGE_TAG in eni.tags:
-        return f"somebody tagged it {NO_MANAGE_TAG}"
-    text = eni.tags.get(CREATED_AT_TAG, "")
-    if not text:
-        return f"it has no tag {CREATED_AT_TAG}: its age is not known"
-    try:
-        created_at = datetime.fromisoformat(text)
-        if created_at.tzinfo is None:
-            raise ValueError("no time zone")
-        age = now - created_at.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return f"its tag {CREATED_AT_TAG} is no time ({text[:40]!r}): its age is not known"
-    return f"it is {age.total_seconds():.0f} s old, less than {min_age.total_seconds():.0f} s" if age < min_age else ""
+def operator_exclusion(described: DescribedEni) -> str:
+    """Return which service manages an ENI, as a reason; "" if none does."""
+    if described.operator:
+        return f"{OPERATOR}{described.operator}"
+    return ""

@@ -10,12 +10,13 @@
     |  +- NotServingError              11  yes    starting, restoring or draining
     |  +- DeadlineError                11  yes    the caller's deadline passed; rolled back
     |  +- BusyError                    11  yes    too many requests, or this key is busy
-    |  +- VethNameTakenError           11  yes    the pod's earlier sandbox has the link's name still
+    |  +- VethNameTakenError           11  yes    the pod's earlier sandbox still has the link's name
     |  +- PolicyAgentSilentError       11  yes    the network policy agent does not answer
     |  +- PolicyAgentRefusedError      11  yes    it answered, and refused
-    |  +- PodFactsError                11  yes    nobody tells whether the pod wants a branch ENI (I19)
-    |  +- BranchPendingError           11  yes    the control plane has not given the pod its branch ENI yet
-    |  +- BranchAnnotationError        11  yes    what it was given cannot be: a stranger may have written it
+    |  +- PodFactsError                11  yes    it is not known whether the pod needs an ENI of its own (I19)
+    |  +- UplinkPendingError           11  yes    the control plane has not named the pod's own ENI yet (`legs/` has its kinds)
+    |  +- ChainedPluginMissingError    11  yes    a plugin of the chain is in none of the runtime's directories
+    |  +- UndeletedSandboxesError      11  yes    earlier sandboxes of a pod were never deleted, and hold addresses
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
     +- AttachmentConflictError        101  no     ADD for a key attached by another request
     +- TombstonedError                102  no     ADD after DEL of the same key (I4)
@@ -23,11 +24,12 @@
     +- CheckFailedError               103  no     the sandbox's wiring differs from its record
     +- NetnsError                     104  no     the network namespace is gone or is not one
     +- WiringError                    105  yes    the kernel refused a netlink message, or to open a namespace
+    |  +- NothingWiredError           105  yes    it refused the link itself: the address did not reach the sandbox
     +- KernelDumpError                106  yes    a dump was interrupted: silence, not evidence
     +- DatastoreError                 107  yes    SQLite refused; nothing was changed
     |  +- IllegalTransitionError      108  no     an address state pair that is not in the table
     |  +- InvariantError              109  no     a constraint that encodes I1-I9 refused
-    |  +- SchemaVersionError          110  no     the file was written by a newer release
+    |  +- SchemaVersionError          110  no     this release does not know the file's schema
     +- RuntimeUnreachableError        111  yes    CRI did not answer completely
     |  +- EventsUnsupportedError      112  no     the runtime has no event stream
     +- CloudError                     113  yes    EC2 or instance metadata failed
@@ -39,11 +41,12 @@
     |  +- CloudQuotaError             120  no     the account has no ENI left
     |  +- SubnetChoiceError           121  no     no subnet may have a new ENI
     |  +- DeviceIndexTakenError       124  yes    another ENI is at the device index
+    |  +- CloudCredentialsError       125  yes    there are no credentials for the call
     +- SettingsError                  119  no     settings contradict each other
     |  +- PluginLackingError          119  no     a plugin beside ours is missing, or does not answer as CNI demands
     |  +- PortTakenError              119  no     somebody else has a port of ours
-    +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is not what its format says
-    +- TakeoverError                  123  yes    the node cannot change hands now
+    +- ForeignStateError              122  no     amazon-vpc-cni-k8s's file is malformed
+    +- TakeoverError                  123  yes    the node cannot be migrated now
 
 Codes 1-99 are the CNI specification's, 100 and up ours. A message names what failed and on which object; `details` gives the
 cause, with counts, and the next step (I14). Adapters convert third-party errors into these; `rpc/cni.py` converts these into
@@ -52,22 +55,31 @@ wire codes.
 
 from __future__ import annotations
 
-import errno
 import re
-from enum import StrEnum
+from collections.abc import Mapping
 from typing import ClassVar
+
+from ipamd.model.cause import Cause, CausePart, Ec2Refusal, cause_of_text
 
 DATASTORE, AGENT = "datastore", "policy agent"
 """Subjects of conditions: the datastore's disk refuses changes; the network policy agent is silent."""
 
+PLUGINS = "plugins"
+"""Subject of the condition that a plugin beside ours is missing, or answers badly."""
+
+UNFILTERED = "unfiltered pods"
+"""Subject of the condition that a policy mode is set on a node without a policy agent."""
+
 SUPPLY, SERVICE = "supply", "service"
-"""What ends a refusal besides: an address became free; ADD is served."""
+"""Further values of `ends_with`: an address became free; ADD is served."""
 
 
 class IpamError(Exception):
     """Root of the tree. `message` names the object, `details` the cause and the next step.
 
-    `ends_with`: what tells that the cause is over, a condition's subject or one of the words below; "": nothing on the node does.
+    `refusal`, `failure`: the code of a refusal of ADD (`refusals`), or of a failure (`failures`); "" for other errors. `fields`: what
+    the sentence of the code names, as text.
+    `ends_with`: the subject of the condition, SUPPLY or SERVICE, which reports that the cause is over; "" if nothing reports it.
     """
 
     cni_code: ClassVar[int] = 100
@@ -78,9 +90,14 @@ class IpamError(Exception):
         super().__init__(message)
         self.message = message
         self.details = details
+        self.refusal = ""
+        self.failure = ""
+        self.fields: Mapping[str, str] = {}
 
     def __str__(self) -> str:
-        return f"{self.message}: {self.details}" if self.details else self.message
+        if self.details:
+            return f"{self.message}: {self.details}"
+        return self.message
 
 
 class InvalidRequestError(IpamError):
@@ -119,8 +136,8 @@ class PoolEmptyError(TryAgainError):
     ends_with = SUPPLY
 
 
-class EgressEmptyError(TryAgainError):
-    """Every address of the range for egress is in use or cooling."""
+class LocalRangeEmptyError(TryAgainError):
+    """Every address of the local range is in use or cooling."""
 
 
 class NotServingError(TryAgainError):
@@ -138,7 +155,7 @@ class BusyError(TryAgainError):
 
 
 class VethNameTakenError(TryAgainError):
-    """Host veths are named by pod, and the pod's earlier sandbox has the name still (docs/adr/0024)."""
+    """Host veths are named by pod, and the pod's earlier sandbox still has the name (docs/adr/0024)."""
 
 
 class PolicyAgentSilentError(TryAgainError):
@@ -148,19 +165,27 @@ class PolicyAgentSilentError(TryAgainError):
 
 
 class PolicyAgentRefusedError(TryAgainError):
-    """The network policy agent answered that it did not do what it was asked."""
+    """The network policy agent answered that it did not do the requested work."""
 
 
 class PodFactsError(TryAgainError):
-    """No source tells whether a pod must have security groups of its own, so it gets no address (I19)."""
+    """It is not known whether a pod must have security groups of its own, so it gets no address (I19)."""
 
 
-class BranchPendingError(TryAgainError):
-    """The pod must have a branch ENI, and the control plane has not named it, or its trunk is not there yet."""
+class UplinkPendingError(TryAgainError):
+    """The pod must have an ENI of its own, and the control plane has not named it, or the node has no trunk ENI yet."""
 
 
-class BranchAnnotationError(TryAgainError):
-    """What the pod's annotation says of its branch ENI cannot be, or contradicts another sandbox or the pool."""
+class ChainedPluginMissingError(TryAgainError):
+    """ADD would succeed and the runtime would fail after it: a plugin of the same chain is in none of the runtime's directories."""
+
+    ends_with = PLUGINS
+
+
+class UndeletedSandboxesError(TryAgainError):
+    """Earlier sandboxes of pods were never deleted: this pod has too many of them, or they hold the addresses that are lacking."""
+
+    ends_with = SUPPLY
 
 
 class PluginNotAvailableError(IpamError):
@@ -188,19 +213,45 @@ class UnknownAttachmentError(IpamError):
 
 
 class CheckFailedError(IpamError):
-    """The kernel's wiring of a sandbox differs from its record."""
+    """The kernel's wiring of a sandbox differs from its record, or its address is lost at EC2.
+
+    `address`, `eni_id`: of the sandbox, as text. `lost`: why no packet for the address comes to this node, "" if packets come.
+    `differences`: the codes of the differences of the wiring and of the node.
+    """
 
     cni_code = 103
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        details: str = "",
+        address: str = "",
+        eni_id: str = "",
+        lost: str = "",
+        differences: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, details=details)
+        self.differences = differences
+        self.address = address
+        self.eni_id = eni_id
+        self.lost = lost
+
 
 class NetnsError(IpamError):
-    """The network namespace is gone, or the path is not one: proof, not a failure to look."""
+    """The network namespace is gone, or the path is not one. This is proof, unlike a failure to find out."""
 
     cni_code = 104
 
 
 class WiringError(IpamError):
-    """The kernel refused a netlink message, or to open a namespace or socket; what was done has been undone."""
+    """The kernel refused a netlink message, or to open a namespace or socket; earlier steps were undone."""
+
+    cni_code, retryable = 105, True
+
+
+class NothingWiredError(WiringError):
+    """The kernel refused to create the sandbox's link, so the address never reached the sandbox: it need not cool (I8)."""
 
     cni_code, retryable = 105, True
 
@@ -230,7 +281,7 @@ class InvariantError(DatastoreError):
 
 
 class SchemaVersionError(DatastoreError):
-    """The datastore was written by a newer release; it is left untouched."""
+    """This release does not know the datastore's schema, which is newer or too old; the file is left untouched."""
 
     cni_code, retryable = 110, False
 
@@ -250,24 +301,40 @@ class EventsUnsupportedError(RuntimeUnreachableError):
 class CloudError(IpamError):
     """EC2 or instance metadata failed, or could not be reached.
 
-    `code`: EC2's own, "" if it gave none. `cause`: what EC2 said, and `next_step`: what helps, for people (I14).
+    `code`: EC2's code, "" without one. `operation`: the API that was called, "" if the error is not about one call. `subject`: the
+    ENI, subnet or instance that the call was about. `answer`: EC2's message. `next_step`: what an operator can do (I14).
     """
 
     cni_code, retryable = 113, True
 
-    def __init__(self, message: str, *, details: str = "", code: str = "", said: str = "", next_step: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        details: str = "",
+        code: str = "",
+        operation: str = "",
+        subject: str = "",
+        answer: str = "",
+        next_step: str = "",
+    ) -> None:
         super().__init__(message, details=details)
         self.code = code
-        self._said = said
+        self.operation = operation
+        self.subject = subject
+        self.answer = answer
         self.next_step = next_step
-        # Whether the call may have taken effect all the same: its answer, or that of an earlier attempt, was lost. Unless the adapter
-        # knows better a refusal of a class of its own changed nothing, and any other failure may have.
+        # Whether the call may have taken effect, because its answer or that of an earlier attempt was lost. By default a subclass is a
+        # refusal, which had no effect, and a plain CloudError may have had one; the adapter may set it.
         self.may_have_happened = type(self) is CloudError
 
     @property
-    def cause(self) -> str:
-        """What failed and what EC2 said about it, without the advice."""
-        return f"{self.message}: {self._said}" if self._said else str(self)
+    def cause(self) -> Cause:
+        """The failure and EC2's message, without advice."""
+        text = f"{self.message}: {self.answer}" if self.answer else str(self)
+        if not self.operation:
+            return cause_of_text(text)
+        return Cause((CausePart(refusal=Ec2Refusal(self.operation, self.subject, self.code, text)),))
 
 
 class ThrottledError(CloudError):
@@ -318,6 +385,41 @@ class DeviceIndexTakenError(CloudError):
     cni_code = 124
 
 
+class CloudCredentialsError(CloudError):
+    """The call was not made, because there are no credentials for it. `party`: who did not give them."""
+
+    cni_code = 125
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        details: str = "",
+        operation: str = "",
+        subject: str = "",
+        answer: str = "",
+        next_step: str = "",
+        party: str = "",
+    ) -> None:
+        super().__init__(message, details=details, operation=operation, subject=subject, answer=answer, next_step=next_step)
+        self.party = party
+
+
+STALE_KEYS = frozenset(
+    {
+        "AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "InvalidSignatureException",
+        "MissingAuthenticationToken", "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClientException",
+    }
+)  # fmt: skip
+"""Codes by which EC2 refuses the keys of a call, and not what it asks for: others may be there soon.
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html."""
+
+
+def is_about_keys(error: BaseException) -> bool:
+    """Whether a call failed for its credentials: nobody gave any, or EC2 refused them. Others may be there soon."""
+    return isinstance(error, CloudCredentialsError) or (isinstance(error, CloudDeniedError) and error.code in STALE_KEYS)
+
+
 class SettingsError(IpamError):
     """Settings are malformed or contradict each other; details list every problem at once."""
 
@@ -332,9 +434,18 @@ class PortTakenError(SettingsError):
     """A port of ours cannot be listened on now: somebody else has it, or its address is none of this host."""
 
 
+def cause_of_error(error: BaseException, *, is_advised: bool = False) -> Cause:
+    """Return why something failed; a refusal of EC2 stays a value. `is_advised`: with what helps."""
+    if not isinstance(error, CloudError):
+        return cause_of_text(log_text(error))
+    return error.cause.noted(f"; {error.next_step}") if is_advised and error.next_step else error.cause
+
+
 def log_text(error: BaseException) -> str:
     """Return one line for a log: our message with details, or another error's type and text."""
-    return str(error) if isinstance(error, IpamError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, IpamError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 class ForeignStateError(IpamError):
@@ -349,23 +460,7 @@ class TakeoverError(IpamError):
     cni_code, retryable = 123, True
 
 
-# What a file system refused, behind whatever it made fail.
-
-_DISK = {errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EROFS: "read-only", errno.EIO: "failing"}
-_SQLITE_DISK = {"SQLITE_FULL": "full", "SQLITE_CANTOPEN": "full", "SQLITE_READONLY": "read-only", "SQLITE_IOERR": "failing"}
-"""SQLite cannot open its files where inodes are used up. Source: sqlite.org/rescode.html."""
-
-
-def disk_refusal(error: BaseException | None) -> str:
-    """How a disk refused, if that is behind an error: "full", "read-only" or "failing"; else ""."""
-    while error is not None:
-        name = getattr(error, "sqlite_errorname", "")
-        kind = next((kind for code, kind in _SQLITE_DISK.items() if name.startswith(code)), "")
-        if kind := kind or (_DISK.get(error.errno or 0, "") if isinstance(error, OSError) else ""):
-            return kind
-        error = error.__cause__
-    return ""
-
+_CAUSE_MODULES = (__name__, "ipamd.model.legs.")
 
 UNEXPECTED = "unexpected"
 """Cause of a request that ended in an error that is none of ours."""
@@ -373,29 +468,7 @@ UNEXPECTED = "unexpected"
 
 def cause_of(error: BaseException) -> str:
     """Name an error in one word of a closed list, one for each class of the tree: the label of a metric."""
-    kind = next((kind for kind in type(error).__mro__ if kind.__module__ == __name__), None)
-    return UNEXPECTED if kind is None else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()
-
-
-# Things that must never happen, by name: each is counted, and any count above 0 is a defect of ours to be reported. Pure.
-
-
-class Defect(StrEnum):
-    """What must never happen.
-
-    DUPLICATE: at a start one address was wired to two sandboxes (I1). INVARIANT: a request or a loop ended because a constraint or the
-    transition table refused its change (I1-I9); nothing was changed. UNEXPECTED: it ended in an error that is none of our own.
-    DATASTORE: `ipamctl audit` found that memory and disk differ, or contradict themselves.
-    """
-
-    DUPLICATE = "duplicate-address"
-    INVARIANT = "invariant-refused"
-    UNEXPECTED = "unexpected-error"
-    DATASTORE = "datastore-differs"
-
-
-def defect_of(error: BaseException) -> Defect | None:
-    """Which defect an error that ended a request or one turn of a loop shows; None for what happens to a node without a defect."""
-    if isinstance(error, InvariantError | IllegalTransitionError):
-        return Defect.INVARIANT
-    return None if isinstance(error, IpamError) or disk_refusal(error) else Defect.UNEXPECTED
+    kind = next((kind for kind in type(error).__mro__ if kind.__module__.startswith(_CAUSE_MODULES)), None)
+    if kind is None:
+        return UNEXPECTED
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", kind.__name__.removesuffix("Error")).lower()

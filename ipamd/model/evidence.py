@@ -1,13 +1,13 @@
-"""Decide what happens to a wired or recorded sandbox that no DEL came for. One rule for reaper, GC, quarantine and start. Pure.
+"""Decide what happens to a wired or recorded sandbox that no DEL came for. Reaper, GC, quarantine and start use this one rule. Pure.
 
-A witness says present, absent or unknown. Unknown is silence, and silence keeps (I11). Only our datastore names candidates; every
-other witness can only add a reason to keep (I2). The first row that fits decides:
+Each source reports present, absent or unknown. Unknown is silence, and silence keeps (I11). Only our datastore names candidates; every
+other source can only add a reason to keep (I2). The first row that fits decides:
 
-    what the datastore says    what the others say                                              verdict
+    the datastore              the other sources                                                verdict
     recorded                   runtime, namespace or veth unknown                               keep
                                the runtime lists it                                             keep
                                fewer than 2 lists without it, and no GC declared it gone        keep
-                               younger than 5 min                                               keep
+                               younger than 5 min, and not proven gone                          keep
                                namespace and veth gone                                          reap
                                the runtime's own, absent from 2 lists and for 1 h               unwire-then-reap
                                otherwise: namespace or veth is there                            keep
@@ -20,16 +20,19 @@ other witness can only add a reason to keep (I2). The first row that fits decide
                                absent from 2 lists and for 1 h                                  unwire-then-reap
                                otherwise                                                        keep; quarantine without a row
 
+A sandbox is *proven gone* if two lists of its own runtime lack it, nothing is at the path of its namespace in a directory where the
+host's mounts appear, and all links of it are gone. A runtime whose chained plugin fails leaves such a sandbox behind every few seconds
+(containerd issue 12130). That its pod has a newer sandbox is no evidence, and no field here.
+
 All ages are seconds on the monotonic clock. The same table with its reasons: docs/datastore.md, Sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
 from enum import StrEnum
-from typing import Generic, TypeVar
 
-from ipamd.model.record import dataclass, field, replace
+from ipamd.model.record import dataclass
+from ipamd.model.verdict_reasons import ReasonCode, VerdictReason, verdict_reason
 
 REAP_MIN_AGE_S = 300.0
 """Ours: longer than the 4 minutes after which kubelet gives up RunPodSandbox; until then the runtime may not list a sandbox.
@@ -45,7 +48,7 @@ REAP_MIN_ABSENT_LOOKS = 2
 
 
 class Presence(StrEnum):
-    """What one witness says."""
+    """The report of one source about one object."""
 
     PRESENT = "present"
     ABSENT = "absent"
@@ -53,10 +56,10 @@ class Presence(StrEnum):
 
 
 class Record(StrEnum):
-    """What the datastore says of a sandbox and its address.
+    """The datastore's report about a sandbox and its address.
 
-    `never-promised`: no row of the sandbox, in a datastore that lacks none, and its address has a row that nobody has: an ADD died
-    between wiring and commit. `missing`: no row, and the datastore may lack it. `deleted`: a tombstone.
+    `never-promised`: the sandbox has no row, no row was lost, and the row of its address has no owner: an ADD died between wiring and
+    commit. `missing`: the sandbox has no row, but its row may have been lost. `deleted`: it has a tombstone.
     """
 
     RECORDED = "recorded"
@@ -68,13 +71,19 @@ class Record(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the witnesses say of one sandbox with its address; ages in seconds on the monotonic clock.
+    """The reports of all sources about one sandbox with its address; ages in seconds on the monotonic clock.
 
-    `netns` of a veth that carries no path is that of the veth: a pair dies with its namespace. `absent_look_count`: successive
-    believed CRI lists without it, at least one interval apart, none taken before it was made; `absent_age_s`: since the first of
-    them. `age_s`: since its ADD, never more than it is. `is_declared_gone`: the runtime's list of valid attachments (GC) lacks it.
-    `is_runtimes_own`: CRI listed it once, or its ADD named a pod; not so: somebody else's, which CRI never lists (docs/adr/0001).
-    Asked of recorded sandboxes only: the kernel's alias does not tell.
+    netns: if the path is unknown, the presence of the veth, because a pair is deleted with its namespace.
+    absent_look_count: successive plausible CRI lists without it, at least one interval apart, none older than the sandbox.
+    absent_age_s: since the first of these lists.
+    age_s: since its ADD, never overestimated.
+    is_declared_gone: the runtime's list of valid attachments (GC) lacks it.
+    is_runtimes_own: CRI listed it once, or its ADD named a pod; otherwise another program made it, and CRI never lists it
+        (docs/adr/0001). Used for recorded sandboxes only, because the kernel's alias does not contain it.
+    is_netns_proven_gone: nothing is at the namespace's path, and the host's mounts would be visible there; a path that is merely
+    absent
+        may be absent from the daemon's own mounts.
+    links: any link of the sandbox on the host, even one that is being deleted: host veths of all legs, uplink.
     """
 
     record: Record
@@ -86,13 +95,15 @@ class Evidence:
     age_s: float = 0.0
     is_declared_gone: bool = False
     is_runtimes_own: bool = True
+    is_netns_proven_gone: bool = False
+    links: Presence = Presence.UNKNOWN
 
 
-class Verdict(StrEnum):
-    """What to do.
+class SandboxVerdict(StrEnum):
+    """The action to take.
 
-    `reap`: free the address (it cools). `unwire-then-reap`: remove what is left of the wiring first, then free the address if
-    nobody has it. `adopt`: record the sandbox. `quarantine`: keep the wiring, and give the address to nobody.
+    `reap`: free the address (it cools). `unwire-then-reap`: remove the rest of the wiring first, then free the address if no sandbox
+    has it. `adopt`: record the sandbox. `quarantine`: keep the wiring, and do not assign the address.
     """
 
     KEEP = "keep"
@@ -104,10 +115,20 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict with its reasons, one sentence each, at least one."""
+    """A verdict with its reasons, at least one."""
 
-    verdict: Verdict
-    reasons: tuple[str, ...]
+    verdict: SandboxVerdict
+    reasons: tuple[VerdictReason, ...]
+
+    @property
+    def main_reason(self) -> str:
+        """The first reason, in a sentence."""
+        return str(self.reasons[0])
+
+    @property
+    def text(self) -> str:
+        """All reasons, in one line."""
+        return "; ".join(map(str, self.reasons))
 
 
 def judge(evidence: Evidence) -> Judgement:
@@ -119,59 +140,77 @@ def judge(evidence: Evidence) -> Judgement:
     if evidence.record is Record.RECORDED:
         return _judge_recorded(evidence)
     if evidence.record is Record.DELETED:
-        return Judgement(Verdict.UNWIRE_THEN_REAP, ("its DEL was done",))
+        return Judgement(SandboxVerdict.UNWIRE_THEN_REAP, (VerdictReason(ReasonCode.DELETED),))
     if evidence.record is Record.NEVER_PROMISED and evidence.runtime is not Presence.PRESENT:
-        # An ADD replies after its row is stored, and no row is lost: this one never replied.
-        return Judgement(Verdict.UNWIRE_THEN_REAP, ("no ADD was promised for it",))
+        # An ADD replies after its row is stored, and no row was lost: so this ADD never replied.
+        return Judgement(SandboxVerdict.UNWIRE_THEN_REAP, (VerdictReason(ReasonCode.NEVER_PROMISED),))
     return _judge_unrecorded(evidence)
 
 
 def _judge_recorded(evidence: Evidence) -> Judgement:
     keep = _reasons_to_keep(evidence)
     if not keep:
-        gone = "its network namespace is gone", "its host veth is gone"
-        return Judgement(Verdict.REAP, (_absence(evidence), *gone))
+        gone = VerdictReason(ReasonCode.NETNS_GONE), VerdictReason(ReasonCode.VETH_GONE)
+        return Judgement(SandboxVerdict.REAP, (_absence(evidence), *gone))
     if _is_leak(evidence) and evidence.age_s >= REAP_MIN_AGE_S and evidence.is_runtimes_own:
-        return Judgement(Verdict.UNWIRE_THEN_REAP, (_long_absence(), "only its network namespace or veth is left"))
-    return Judgement(Verdict.KEEP, tuple(keep))
+        return Judgement(SandboxVerdict.UNWIRE_THEN_REAP, (_long_absence(), VerdictReason(ReasonCode.ONLY_REMAINS_LEFT)))
+    return Judgement(SandboxVerdict.KEEP, tuple(keep))
 
 
 def _judge_unrecorded(evidence: Evidence) -> Judgement:
-    """Judge a veth, or a quarantined address, without an attachment: its wiring decides whether anybody can use the address."""
+    """Judge a veth, or a quarantined address, without an attachment: if nothing is wired, no sandbox can use the address."""
     if evidence.host_veth is Presence.UNKNOWN:
-        return Judgement(Verdict.KEEP, ("whether it is wired is not known",))
+        return Judgement(SandboxVerdict.KEEP, (VerdictReason(ReasonCode.WIRING_UNKNOWN),))
     if evidence.host_veth is Presence.ABSENT:
-        return Judgement(Verdict.REAP, ("its wiring is gone",))
+        return Judgement(SandboxVerdict.REAP, (VerdictReason(ReasonCode.WIRING_GONE),))
     if evidence.runtime is Presence.PRESENT:
-        return Judgement(Verdict.ADOPT, ("wired, and the runtime lists its sandbox",))
+        return Judgement(SandboxVerdict.ADOPT, (VerdictReason(ReasonCode.WIRED_AND_LISTED),))
     if _is_leak(evidence):
-        return Judgement(Verdict.UNWIRE_THEN_REAP, (_long_absence(),))
-    stays = Verdict.QUARANTINE if evidence.record is Record.MISSING else Verdict.KEEP
+        return Judgement(SandboxVerdict.UNWIRE_THEN_REAP, (_long_absence(),))
+    stays = SandboxVerdict.QUARANTINE if evidence.record is Record.MISSING else SandboxVerdict.KEEP
     if evidence.runtime is Presence.UNKNOWN:
-        return Judgement(stays, ("wired, and the runtime is silent",))
-    return Judgement(stays, ("wired, but the runtime does not list its sandbox",))
+        return Judgement(stays, (VerdictReason(ReasonCode.WIRED_AND_SILENT),))
+    return Judgement(stays, (VerdictReason(ReasonCode.WIRED_NOT_LISTED),))
 
 
-def _reasons_to_keep(evidence: Evidence) -> list[str]:
-    keep = []
+NETNS_REASONS = {Presence.PRESENT: ReasonCode.NETNS_THERE, Presence.UNKNOWN: ReasonCode.NETNS_UNKNOWN}
+
+VETH_REASONS = {Presence.PRESENT: ReasonCode.VETH_THERE, Presence.UNKNOWN: ReasonCode.VETH_UNKNOWN}
+
+
+def _reasons_to_keep(evidence: Evidence) -> list[VerdictReason]:
+    keep = list[VerdictReason]()
     if evidence.runtime is Presence.PRESENT:
-        keep.append("the runtime lists its sandbox")
+        keep.append(VerdictReason(ReasonCode.LISTED))
     elif evidence.runtime is Presence.UNKNOWN:
-        keep.append("the runtime has not given a complete list")
+        keep.append(VerdictReason(ReasonCode.RUNTIME_SILENT))
     elif evidence.absent_look_count < REAP_MIN_ABSENT_LOOKS and not evidence.is_declared_gone:
-        keep.append(f"absent from {evidence.absent_look_count} complete list(s), {REAP_MIN_ABSENT_LOOKS} are needed")
-    if evidence.age_s < REAP_MIN_AGE_S:
-        keep.append(f"attached {evidence.age_s:.0f} s ago, {REAP_MIN_AGE_S:.0f} s are needed")
-    for name, presence in (("network namespace", evidence.netns), ("host veth", evidence.host_veth)):
-        if presence is Presence.PRESENT:
-            keep.append(f"its {name} is there")
-        elif presence is Presence.UNKNOWN:
-            keep.append(f"whether its {name} is there is not known")
+        fields = {"count": evidence.absent_look_count, "needed": REAP_MIN_ABSENT_LOOKS}
+        keep.append(verdict_reason(ReasonCode.LISTS_TOO_FEW, **fields))
+    if evidence.age_s < REAP_MIN_AGE_S and not _is_proven_gone(evidence):
+        ages = {"age_s": f"{evidence.age_s:.0f}", "needed_s": f"{REAP_MIN_AGE_S:.0f}"}
+        keep.append(verdict_reason(ReasonCode.TOO_YOUNG, **ages))
+    if evidence.netns in NETNS_REASONS:
+        keep.append(VerdictReason(NETNS_REASONS[evidence.netns]))
+    if evidence.host_veth in VETH_REASONS:
+        keep.append(VerdictReason(VETH_REASONS[evidence.host_veth]))
     return keep
 
 
+def _is_proven_gone(evidence: Evidence) -> bool:
+    """Whether the sandbox cannot be one that is still being created, however young it is."""
+    return (
+        evidence.runtime is Presence.ABSENT
+        and evidence.absent_look_count >= REAP_MIN_ABSENT_LOOKS
+        and evidence.is_runtimes_own
+        and evidence.netns is Presence.ABSENT
+        and evidence.is_netns_proven_gone
+        and evidence.links is Presence.ABSENT
+    )
+
+
 def _is_leak(evidence: Evidence) -> bool:
-    """Whether CRI has not listed it for an hour and every other witness answered: what is left is a leak."""
+    """Whether CRI has not listed it for an hour and every other source answered: then its wiring is a leak."""
     return (
         evidence.runtime is Presence.ABSENT
         and evidence.absent_look_count >= REAP_MIN_ABSENT_LOOKS
@@ -180,72 +219,11 @@ def _is_leak(evidence: Evidence) -> bool:
     )
 
 
-def _absence(evidence: Evidence) -> str:
+def _absence(evidence: Evidence) -> VerdictReason:
     if evidence.absent_look_count >= REAP_MIN_ABSENT_LOOKS:
-        return f"absent from {evidence.absent_look_count} complete lists"
-    return "not among the runtime's valid attachments (GC)"
+        return verdict_reason(ReasonCode.ABSENT_FROM_LISTS, count=evidence.absent_look_count)
+    return VerdictReason(ReasonCode.NOT_VALID)
 
 
-def _long_absence() -> str:
-    return f"absent from the runtime for over {LEAK_AGE_S / 60:.0f} min"
-
-
-# Count successive looks at a source that lack an object, and how long it has been absent.
-#
-# One look without an object proves nothing: the list may be older than the object, partial, or lag. Whoever concludes absence asks
-# here for the number of looks and their age.
-
-
-K = TypeVar("K", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True)
-class Absence:
-    """How often and since when one object was not seen, in successive looks."""
-
-    began_monotonic_s: float
-    counted_monotonic_s: float
-    look_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Doubts:
-    """What EC2 did not show lately, by ENI or address as text: in successive plausible answers, and in any successive answers."""
-
-    plausible: Mapping[str, Absence] = field(default_factory=dict)
-    any: Mapping[str, Absence] = field(default_factory=dict)
-
-
-class Absences(Generic[K]):
-    """Absences of objects `K` from one source. Used by one thread at a time.
-
-    `gap_s`: the least time between two looks that count as successive; looks that follow sooner count as one. `known`: what an
-    earlier process counted on the same clock. `absent`: what the last look lacked, replaced with each.
-    """
-
-    def __init__(self, *, gap_s: float, known: Mapping[K, Absence] | None = None) -> None:
-        self._gap_s = gap_s
-        self.absent: Mapping[K, Absence] = dict(known or {})
-
-    def look(self, absent: Iterable[K], *, now_s: float) -> None:
-        """Record a complete look that lacked `absent`; every other object is present and starts over. `now_s` is monotonic."""
-        counted = {}
-        for key in absent:
-            known = self.absent.get(key)
-            if known is None:
-                counted[key] = Absence(now_s, now_s, 1)
-            elif now_s - known.counted_monotonic_s < self._gap_s:
-                counted[key] = known
-            else:
-                counted[key] = replace(known, counted_monotonic_s=now_s, look_count=known.look_count + 1)
-        self.absent = counted
-
-    def count(self, key: K) -> int:
-        """Successive looks without it; 0 if the last one had it."""
-        found = self.absent.get(key)
-        return 0 if found is None else found.look_count
-
-    def age_s(self, key: K, *, now_s: float) -> float:
-        """Seconds since the first of the successive looks without it; 0.0 if the last one had it."""
-        found = self.absent.get(key)
-        return 0.0 if found is None else now_s - found.began_monotonic_s
+def _long_absence() -> VerdictReason:
+    return verdict_reason(ReasonCode.ABSENT_FOR_LONG, minutes=f"{LEAK_AGE_S / 60:.0f}")

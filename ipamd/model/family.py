@@ -1,9 +1,10 @@
-"""IPv4 and IPv6 as values: what the two differ in and a value can say. Code asks for the family of the address that it has.
+"""IPv4 and IPv6 as values, with the constants in which they differ. Code uses the family of the address that it has.
 
-What sandboxes may have is an `IpAddress` or `IpNetwork`, and of one family on a node. `IPv4Address` in the code is what every node has
-besides: the addresses of instance and ENIs, the CIDRs of VPC, subnets and settings. Where no address tells the family, because text
-is read or everything is listed, `IPV4` stands for that of the node's pool. Rejected: a branch at each place. Only what differs in kind
-is code: ARP or neighbour discovery, sysctls, EC2's calls, and a /80, whose addresses nobody could write out.
+Addresses and prefixes of sandboxes are `IpAddress` and `IpNetwork`, of one family on a node. The code uses `IPv4Address` for
+objects that are IPv4 on every node: the addresses of instance and ENIs, the CIDRs of VPC, subnets and settings. Where no address
+determines the family, because text is read or everything is listed, `IPV4` stands for that of the node's pool. Rejected: an `if` at
+each place. Only differences in kind are code: ARP or neighbour discovery, sysctls, EC2's calls, and a /80, whose addresses are too
+many to list.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ IpNetwork = IPv4Network | IPv6Network
 
 
 class _IPv4(IPv4Address):
-    """One that the C library spells: an ADD does so twenty times, and in IPv6 each took 10 to 15 microseconds."""
+    """Formats itself by the C library: an ADD formats addresses twenty times, and Python takes 10 to 15 microseconds in IPv6."""
 
     __slots__ = ()
 
@@ -27,22 +28,24 @@ class _IPv4(IPv4Address):
 
 
 class _IPv6(IPv6Address):
-    """The same; Python spells those that hold an IPv4 address otherwise."""
+    """Formats itself by the C library, except addresses that contain an IPv4 address, which Python writes differently."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
         text = inet_ntop(AF_INET6, self.packed)
-        return super().__str__() if "." in text or self.scope_id else text
+        if "." in text or self.scope_id:
+            return super().__str__()
+        return text
 
 
 @dataclass(frozen=True, slots=True)
-class Egress:
-    """What a sandbox gets of a family if its pool is of the other: an address that is good on this node alone.
+class LocalRange:
+    """A range of addresses that are valid on this node only, for legs beside the one with the pod's address.
 
-    `network`: SNAT makes the node's own address of it on the way out, so no other host ever sees it, and all nodes have the same.
-    `gateway` and `first` to `last`: the next hop, and what sandboxes get. `ifname`: of the link inside a sandbox. `untranslated`:
-    multicast, which keeps its source.
+    `network`: SNAT translates its addresses to the node's own, so no other host sees them, and all nodes use the same network.
+    `gateway`: the next hop. `first`, `last`: the range of the sandboxes' addresses. `ifname`: of the link inside a sandbox.
+    `untranslated`: multicast, which keeps its source.
     """
 
     network: IpNetwork
@@ -53,21 +56,25 @@ class Egress:
     untranslated: IpNetwork
 
     def addresses(self) -> list[IpAddress]:
-        """All that sandboxes can get, ascending."""
+        """Return all addresses that sandboxes can get, ascending."""
         make = type(self.first)
         return [make(number) for number in range(int(self.first), int(self.last) + 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family. `address`, `network`: its classes, which read text, bytes and numbers. `number`: the kernel's, AF_INET or AF_INET6.
+    """One family.
 
-    `gateway`: next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
-    `route_metric`: the kernel's, of a route that names none. `outside`: an address to which nothing but a default route should lead.
-    `prefix_length`: of a delegated prefix; EC2 has no other. `is_sparse`: of a prefix only the addresses that are not free are
-    recorded, and the last one, which stands for all others.
-    `addresses_leaf`, `prefixes_leaf`: what instance metadata calls them below an interface. `nft`, `nft_address`: in nftables, the
-    word for family and header, and the type of a set's element. `egress`: for sandboxes of a pool of the other family.
+    number: the kernel's, AF_INET or AF_INET6.
+    address, network: its classes, which read text, bytes and numbers.
+    gateway: next hop inside every sandbox. No host has it: a permanent neighbour entry resolves it to the host veth's MAC.
+    route_metric: the kernel's metric of a route without one.
+    outside: an address that is reachable by a default route only.
+    prefix_length: of a delegated prefix; EC2 delegates no other length.
+    is_sparse: only addresses of a prefix that are not free are recorded, and the last one, which stands for all others.
+    addresses_leaf, prefixes_leaf: their names below an interface in instance metadata.
+    nft, nft_address: in nftables, the word for family and header, and the type of a set's element.
+    local_range: for sandboxes of a pool of the other family.
     """
 
     number: int
@@ -83,14 +90,14 @@ class Family:
     prefixes_leaf: str
     nft: str
     nft_address: str
-    egress: Egress
+    local_range: LocalRange
 
     def prefix(self, text: str) -> IpNetwork:
-        """Read a delegated prefix. Raises: ValueError, also if it has host bits or is of another length than EC2 delegates."""
-        found = self.network(text)
-        if found.prefixlen != self.prefix_length:
+        """Read a delegated prefix. Raises: ValueError, also if it has host bits or a length that EC2 does not delegate."""
+        prefix = self.network(text)
+        if prefix.prefixlen != self.prefix_length:
             raise ValueError(f"{text} is no /{self.prefix_length}")
-        return found
+        return prefix
 
 
 IPV4 = Family(
@@ -107,7 +114,7 @@ IPV4 = Family(
     prefixes_leaf="ipv4-prefix",
     nft="ip",
     nft_address="ipv4_addr",
-    egress=Egress(
+    local_range=LocalRange(
         network=IPv4Network("169.254.172.0/22"),
         gateway=_IPv4("169.254.172.1"),
         first=_IPv4("169.254.172.2"),
@@ -117,7 +124,7 @@ IPV4 = Family(
     ),
 )
 """Source of the gateway: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, createVethPairContext.run; of the leaves:
-pkg/awsutils/imds.go there; of egress: cmd/aws-vpc-cni/main.go and cmd/egress-cni-plugin there; outside: RFC 5737, TEST-NET-1, which
+pkg/awsutils/imds.go there; of the local range: cmd/aws-vpc-cni/main.go there; outside: RFC 5737, TEST-NET-1, which
 no host has.
 The prefix: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-prefix-eni.html."""
 
@@ -135,7 +142,7 @@ IPV6 = Family(
     prefixes_leaf="ipv6-prefix",
     nft="ip6",
     nft_address="ipv6_addr",
-    egress=Egress(
+    local_range=LocalRange(
         network=IPv6Network("fd00::ac:0/118"),
         gateway=_IPv6("fd00::ac:1"),
         first=_IPv6("fd00::ac:2"),
@@ -146,16 +153,19 @@ IPV6 = Family(
 )
 """Sources as for IPv4, but for outside: RFC 3849; metric: the kernel's linux/ipv6_route.h, IP6_RT_PRIO_USER."""
 
+IPV6_GATEWAY = _IPv6("fe80:ec2::1")
+"""The router of every subnet. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, GetIPv6Gateway."""
+
 _FAMILIES = {4: IPV4, 6: IPV6}
 
 
-def family_of(one: IpAddress | IpNetwork) -> Family:
+def family_of(address: IpAddress | IpNetwork) -> Family:
     """The family of an address or a network."""
-    return _FAMILIES[one.version]
+    return _FAMILIES[address.version]
 
 
 def read_address(text: str) -> IpAddress:
-    """Read an address of either family; one with a zone (`%eth0`) is none that can be compared. Raises: ValueError."""
+    """Read an address of either family. Raises: ValueError, also for an address with a zone (`%eth0`)."""
     family = IPV6 if ":" in text else IPV4
     try:
         return family.address(inet_pton(family.number, text))
@@ -163,8 +173,17 @@ def read_address(text: str) -> IpAddress:
         raise ValueError(f"{text!r} is no address") from None
 
 
+def read_spelling(text: str) -> IpAddress:
+    """Read an address that others wrote: an IPv4-mapped one is the IPv4 address (RFC 4291, 2.5.5.2). Raises: ValueError."""
+    address = read_address(text)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    if mapped is None:
+        return address
+    return mapped
+
+
 def unpack_address(packed: bytes) -> IpAddress:
-    """Make an address of its 4 or 16 bytes. Raises: ValueError."""
+    """Build an address from its 4 or 16 bytes. Raises: ValueError."""
     return (IPV4 if len(packed) == 4 else IPV6).address(packed)
 
 
@@ -174,12 +193,14 @@ def read_network(text: str) -> IpNetwork:
 
 
 def members(prefix: IpNetwork) -> tuple[IpAddress, ...]:
-    """The addresses by which a prefix is recorded, asked for and held back: each of a /28, ascending; of a /80 its last one."""
-    return (prefix[-1],) if family_of(prefix).is_sparse else tuple[IpAddress, ...](prefix)
+    """Return the addresses that have rows for a prefix: each address of a /28, ascending; only the last address of a /80."""
+    if family_of(prefix).is_sparse:
+        return (prefix[-1],)
+    return tuple[IpAddress, ...](prefix)
 
 
 def stand_in(address: IpAddress) -> IpAddress | None:
-    """The address whose row stands for this one while it has none, as that of a /80; None where every address has a row."""
+    """Return the address of a /80 whose row represents this one while it has none; None in a family without such prefixes."""
     family = family_of(address)
     if not family.is_sparse:
         return None

@@ -1,11 +1,12 @@
-"""Why the pool is frozen: no new ENI, and nothing is released. Pure values.
+"""The causes that freeze the pool: while it is frozen, no ENI is created and nothing is released. Pure values.
 
-A node that is being drained, or that EC2 is about to end, needs no other ENI, and what it releases goes with it anyway: the calls
-are left to nodes that stay. Addresses and prefixes on attached ENIs are still asked for: an ADD that waits is a pod that waits.
+A node that is being drained, or that EC2 is about to end, needs no further ENI, and its addresses are released with the instance.
+So its API calls are left to other nodes. Addresses and prefixes on attached ENIs are still requested, because pods may wait for
+them.
 
-A rebalance recommendation stops less: EC2 may let the instance run for days after it, and until somebody drains the node pods are
-scheduled to it. No ENI is made ahead of need, and one that an ADD waits for is. After an interruption notice the node has two minutes,
-of which a new ENI takes some seconds and a pod's start the rest: there the pod is refused at once and comes up elsewhere.
+A rebalance recommendation stops less: EC2 may let the instance run for days after it, and pods are scheduled to the node until it is
+drained. No ENI is created ahead of need, but one is created if an ADD waits for it. After an interruption notice the node has two
+minutes, of which a new ENI takes some seconds and a pod's start the rest: the ADD is refused at once, and the pod starts elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ipamd.model.record import dataclass
 
 
 class FreezeCause(StrEnum):
-    """Who froze the pool: the label of the metric `ipamd_pool_frozen`. Each cause ends by itself; they do not know each other."""
+    """Why the pool is frozen: the label of the metric `ipamd_pool_frozen`. Each cause ends independently of the others."""
 
     SHUTDOWN = "shutdown"
     OPERATOR = "operator"
@@ -27,29 +28,33 @@ class FreezeCause(StrEnum):
     REBALANCE = "rebalance-recommendation"
     EXPORT = "export"
     AWS_NODE = "aws-node"
+    SETTING = "setting"
 
 
 NOTICES = frozenset({FreezeCause.SPOT_INTERRUPTION, FreezeCause.REBALANCE})
-"""What instance metadata announces."""
+"""Causes that instance metadata announces."""
+
+SHARED = frozenset({FreezeCause.AWS_NODE, FreezeCause.EXPORT})
+"""Causes under which another daemon may assign the addresses of our ENIs."""
 
 AHEAD_OF_NEED = frozenset({FreezeCause.REBALANCE})
-"""Causes that stop only what no ADD waits for. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
+"""Causes that stop only the growth that no ADD waits for. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html:
 the interruption may follow at once, later, or never."""
 
 
 def is_ahead_of_need(causes: Collection[FreezeCause]) -> bool:
-    """Whether what an ADD waits for may be done under all of these."""
+    """Whether waiting ADDs may still grow the pool under all of these causes."""
     return AHEAD_OF_NEED.issuperset(causes)
 
 
 def barred_enis(*, is_ahead_of_need: bool) -> str:
-    """Say which ENIs a freeze stops."""
+    """Return a phrase for the ENIs that a freeze stops."""
     return f"no new ENI{' that no ADD waits for' if is_ahead_of_need else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Freezing:
-    """One cause that is in force. `since_at`: when this daemon noticed it, aware UTC; an operator's keeps its time over a restart."""
+    """An active cause. `since_at`: when this daemon noticed it, aware UTC; the time of an operator's freeze survives a restart."""
 
     cause: FreezeCause
     reason: str

@@ -1,8 +1,7 @@
 """Operations on EC2 as typed values, and the intents that record them, from before the first call until its answer is stored.
 
 A crash in between leaves an open intent, so nothing that EC2 created for us is lost (I9). On disk an intent is a kind and a dictionary
-of strings, as the release before wrote it and can read it: `decoded` and `encoded` are the one place that knows its keys. Keys that
-are not known stay as they are. Pure.
+of strings: only this module names the keys (`decoded` and `encoded`). Unknown keys stay as they are. Pure.
 """
 
 from __future__ import annotations
@@ -19,15 +18,14 @@ from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.record import dataclass
 
 SETTLED_AT = "settled_at_monotonic_s"
-"""Key in the payload of an intent that gave something back: when EC2 had done it and it was stored. The intent stays for as long as
-Describe may still show what is gone, so that a restart knows it too."""
+"""Key in the payload of a release: when its success was stored. The intent stays as long as Describe may show the released objects, so
+that they are left out even after a restart."""
 
 OPENED_AT = "opened_at_monotonic_s"
-"""Key in a payload: when it was opened, on the monotonic clock, which continues across restarts and is not stepped."""
-
+"""Key in a payload: when the intent was opened, on the monotonic clock, which continues across restarts and is not stepped."""
 
 DETACHED = "detached"
-"""In a payload, how far a deletion has come. Else it is "asked", as the release before writes it, which reads both alike."""
+"""Value of `deleting` in a payload: EC2 was asked to detach the ENI, and has not refused. Another value is "asked": to delete it."""
 
 
 class IntentKind(StrEnum):
@@ -39,11 +37,11 @@ class IntentKind(StrEnum):
     UNASSIGN = "unassign"
 
 
-class Why(StrEnum):
+class DeleteReason(StrEnum):
     """Why an ENI is deleted.
 
-    RELEASED: it served and is not needed. UNATTACHED: it could not be attached. LEAKED: an earlier process made it and forgot it.
-    USELESS: nobody could be given what is on it. The first is the word for it on disk.
+    RELEASED: it was in use and is not needed any more. UNATTACHED: it could not be attached. LEAKED: an earlier process created it and
+    lost its record. USELESS: none of its addresses could be assigned.
     """
 
     RELEASED = "release"
@@ -54,10 +52,10 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make an ENI and attach it; with neither addresses nor prefixes it is one of IPv6, whose /80 is asked for afterwards.
+    """Create an ENI and attach it. With neither addresses nor prefixes it is one for IPv6, whose /80 is requested afterwards.
 
-    `moves_left`: how often another device index may be tried. `eni_id`: of what was made, once it is known. `refused`: what EC2 said
-    when it refused to repeat the call; from then on what the call made is searched for.
+    `moves_left`: how often another device index may be tried. `eni_id`: of the new ENI, once it is known. `refused`: EC2's reason
+    if it refused the repeated call; then the ENI that the first call may have created is searched for.
     """
 
     subnet_id: SubnetId
@@ -73,8 +71,10 @@ class Create:
 
     @property
     def supply_count(self) -> int:
-        """Addresses that may come with it: none once EC2 has refused to repeat the call, as it may never have been made."""
-        return 0 if self.refused else self.address_count + self.prefix_count * ADDRESSES_PER_PREFIX
+        """Addresses that it may bring: none after EC2 refused the repeated call, because the ENI may not exist."""
+        if self.refused:
+            return 0
+        return self.address_count + self.prefix_count * ADDRESSES_PER_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Unassign:
-    """Give single addresses and whole prefixes of an ENI back."""
+    """Release single addresses and whole prefixes of an ENI."""
 
     eni_id: EniId
     addresses: frozenset[IpAddress]
@@ -102,12 +102,15 @@ class Unassign:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Detach an ENI and delete it. `asked`: what EC2 was asked for last; DETACHED: to detach it, which EC2 has not refused.
-    `creation`: which it ends."""
+    """Detach an ENI and delete it.
+
+    `deletion_state`: the last request to EC2; DETACHED: to detach it, which EC2 has not refused. `creation`: the operation
+    that created the ENI, if this one undoes it.
+    """
 
     eni_id: EniId
-    why: Why
-    asked: str = ""
+    reason: DeleteReason
+    deletion_state: str = ""
     creation: Create | None = None
 
 
@@ -126,27 +129,27 @@ class Intent:
 
     @property
     def is_settled(self) -> bool:
-        """Whether its outcome is known and stored; it only reminds of what EC2 may still show."""
+        """Whether its outcome is known and stored; the intent only stays because EC2 may still show what is gone."""
         return SETTLED_AT in self.payload
 
     @property
     def is_release(self) -> bool:
-        """Whether it releases or deletes: what IAM denies of one it denies of all, as far as anybody knows."""
+        """Whether it releases or deletes. If IAM denies the call of one such intent, it probably denies those of all."""
         return self.kind in (IntentKind.UNASSIGN, IntentKind.DELETE_ENI) or "deleting" in self.payload
 
     @property
     def is_leaving(self) -> bool:
-        """Whether EC2 is asked to detach an ENI, or was: nobody takes it into use, though a Describe shows it attached (I7)."""
-        return Why.RELEASED in self.payload or self.payload.get("deleting") == DETACHED
+        """Whether EC2 is, or was, asked to detach an ENI. Then the ENI is not used, even if a Describe shows it attached (I7)."""
+        return self.payload.get("why") == DeleteReason.RELEASED or self.payload.get("deleting") == DETACHED
 
     @property
     def eni_id(self) -> EniId:
-        """The ENI that it is about; empty if it is not known."""
+        """Its ENI; empty if that is not known."""
         return EniId(self.payload.get("eni_id", ""))
 
     @property
     def operation(self) -> Operation:
-        """What it records. Raises: ValueError if it is malformed."""
+        """The operation that it records. Raises: ValueError if it is malformed."""
         return decoded(self.kind, self.payload)
 
 
@@ -157,11 +160,9 @@ def decoded(kind: IntentKind, payload: Mapping[str, str]) -> Operation:
             case IntentKind.CREATE_ENI if "deleting" not in payload:
                 return _create(payload)
             case IntentKind.CREATE_ENI | IntentKind.DELETE_ENI:
-                why = next((one for one in (Why.RELEASED, Why.LEAKED) if one in payload), Why.UNATTACHED)
-                creation = _create(payload) if "device_index" in payload else None
-                return Delete(EniId(payload["eni_id"]), Why(payload.get("why", why)), payload.get("deleting", ""), creation)
+                return _delete(payload)
             case IntentKind.ASSIGN:
-                return Assign(EniId(payload["eni_id"]), _count(payload, "count"), payload.get("of") == "prefixes")
+                return Assign(EniId(payload["eni_id"]), _count(payload, "count"), payload["of"] == "prefixes")
             case IntentKind.UNASSIGN:
                 return Unassign(EniId(payload["eni_id"]), *_names(payload))
     except (KeyError, AttributeError) as exc:
@@ -169,42 +170,23 @@ def decoded(kind: IntentKind, payload: Mapping[str, str]) -> Operation:
 
 
 def encoded(operation: Operation) -> tuple[IntentKind, dict[str, str]]:
-    """Write an operation, so that the release before understands it; the inverse of `decoded`."""
+    """Write an operation; the inverse of `decoded`."""
     match operation:
         case Create():
-            payload = {
-                "subnet_id": str(operation.subnet_id),
-                "device_index": str(operation.device_index),
-                "moves_left": str(operation.moves_left),
-                "address_count": str(operation.address_count),
-                "prefix_count": str(operation.prefix_count),
-                "tags": json.dumps(dict(operation.tags), sort_keys=True),
-                "security_group_ids": ",".join(operation.security_group_ids),
-                "connection_tracking": json.dumps(dict(operation.connection_tracking)),
-            }
-            named = {"eni_id": operation.eni_id, "refused": operation.refused}
-            return IntentKind.CREATE_ENI, payload | {key: value for key, value in named.items() if value}
+            return IntentKind.CREATE_ENI, _create_payload(operation)
         case Assign():
             of = "prefixes" if operation.is_of_prefixes else "addresses"
             return IntentKind.ASSIGN, {"eni_id": operation.eni_id, "count": str(operation.count), "of": of}
         case Unassign():
-            names = {"addresses": operation.addresses, "prefixes": operation.prefixes}
             return IntentKind.UNASSIGN, {
                 "eni_id": operation.eni_id,
-                **{key: ",".join(map(str, sorted(value))) for key, value in names.items()},
+                "addresses": ",".join(map(str, sorted(operation.addresses))),
+                "prefixes": ",".join(map(str, sorted(operation.prefixes))),
             }
         case Delete():
-            kind, payload = IntentKind.DELETE_ENI, {}
-            if operation.creation is not None:
-                kind, payload = encoded(operation.creation)
-            marks = {"eni_id": str(operation.eni_id)}
-            if operation.asked:
-                marks["deleting"] = operation.asked
-            if operation.why is Why.USELESS:
-                marks["why"] = Why.USELESS  # the release before deletes it too, and does not say why
-            elif operation.why is not Why.UNATTACHED:
-                marks[operation.why] = "asked"
-            return kind, payload | marks
+            if operation.creation is None:
+                return IntentKind.DELETE_ENI, _delete_payload(operation)
+            return IntentKind.CREATE_ENI, _create_payload(operation.creation) | _delete_payload(operation)
 
 
 def named(intent: Intent) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
@@ -213,19 +195,21 @@ def named(intent: Intent) -> tuple[frozenset[IpAddress], frozenset[IpNetwork]]:
 
 
 def leaving_addresses(intents: Iterable[Intent]) -> frozenset[IpAddress]:
-    """Addresses that EC2 is being asked to take back, or was: nobody may be given them (I7). One malformed intent hides no other."""
-    found: set[IpAddress] = set()
+    """Return the addresses that EC2 is, or was, asked to release. They must not be assigned (I7).
+
+    A malformed intent is left out, because its recovery reports it.
+    """
+    leaving: set[IpAddress] = set()
     for intent in intents:
         if intent.kind is IntentKind.UNASSIGN and not intent.is_settled:
             try:
-                found |= all_addresses(*named(intent))
+                leaving |= all_addresses(*named(intent))
             except ValueError:
-                continue  # its recovery reports it
-    return frozenset(found)
+                continue
+    return frozenset(leaving)
 
 
 def _create(payload: Mapping[str, str]) -> Create:
-    left = payload.get("moves_left", "0")
     return Create(
         subnet_id=SubnetId(payload["subnet_id"]),
         device_index=_count(payload, "device_index"),
@@ -233,11 +217,41 @@ def _create(payload: Mapping[str, str]) -> Create:
         prefix_count=_count(payload, "prefix_count"),
         tags=json.loads(payload["tags"]),
         security_group_ids=tuple(payload["security_group_ids"].split(",")),
-        connection_tracking=tuple(json.loads(payload.get("connection_tracking", "{}")).items()),
-        moves_left=int(left) if left.isdecimal() else 0,
+        connection_tracking=tuple(json.loads(payload["connection_tracking"]).items()),
+        moves_left=_count(payload, "moves_left"),
         eni_id=EniId(payload["eni_id"]) if "eni_id" in payload else None,
         refused=payload.get("refused", ""),
     )
+
+
+def _delete(payload: Mapping[str, str]) -> Delete:
+    creation = _create(payload) if "device_index" in payload else None
+    return Delete(EniId(payload["eni_id"]), DeleteReason(payload["why"]), payload.get("deleting", ""), creation)
+
+
+def _create_payload(creation: Create) -> dict[str, str]:
+    payload = {
+        "subnet_id": str(creation.subnet_id),
+        "device_index": str(creation.device_index),
+        "moves_left": str(creation.moves_left),
+        "address_count": str(creation.address_count),
+        "prefix_count": str(creation.prefix_count),
+        "tags": json.dumps(dict(creation.tags), sort_keys=True),
+        "security_group_ids": ",".join(creation.security_group_ids),
+        "connection_tracking": json.dumps(dict(creation.connection_tracking)),
+    }
+    if creation.eni_id:
+        payload["eni_id"] = creation.eni_id
+    if creation.refused:
+        payload["refused"] = creation.refused
+    return payload
+
+
+def _delete_payload(deletion: Delete) -> dict[str, str]:
+    payload = {"eni_id": str(deletion.eni_id), "why": str(deletion.reason)}
+    if deletion.deletion_state:
+        payload["deleting"] = deletion.deletion_state
+    return payload
 
 
 def _count(payload: Mapping[str, str], key: str) -> int:

@@ -1,221 +1,72 @@
 """Decide what to request from EC2, or to release, so that the warm pool reaches its target. Pure.
 
 Targets have the names and the meaning of amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, datastoreTargetState; docs/eni-and-ip-target.md and
-docs/prefix-and-ip-target.md there). Different on purpose: cooling addresses are not free (I8), and count for three quarters of a
-target of whole ENIs or /28s at most; waiting ADDs count as demand; the pool never grows beyond maxPods, but for the rest of a last
-/28 and for what an ENI holds that could not be used when the others were filled; existing ENIs are filled before a new one is
-created, in a fixed order; ADDs that come one after the other share a call; a spare ENI is made once no ADD has come for a while.
-What is in excess is released by `ipamd/model/release.py`, and only while the pool is short of nothing: growth always comes first.
-What is on an excluded ENI, which nobody may have, also goes while the pool is short and cannot grow.
+docs/prefix-and-ip-target.md there). These differences are intended:
+
+- Cooling addresses are not free (I8), and count for at most three quarters of a target of whole ENIs or /28s.
+- Waiting ADDs count as demand.
+- The pool does not grow beyond maxPods, except by the rest of a last /28 and by addresses of an ENI that was not usable for a while.
+- Existing ENIs are filled before a new one is created, in a fixed order.
+- ADDs that follow each other share a call, and a spare ENI is created once no ADD has come for a while.
+
+`ipamd/model/release.py` releases excess addresses, but only while the pool needs none: growth always comes first. Addresses of an
+excluded ENI, which no pod may have, are also released while the pool needs addresses and cannot grow.
 Overview: docs/pool.md, The pool.
 """
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from collections.abc import Iterable
 
+from ipamd.model.auto_target import resolved
+from ipamd.model.blocked import Blocked
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, EniState
 from ipamd.model.freeze import barred_enis
+from ipamd.model.growth_blocker import PROVISIONING_DISABLED, frozen_creation, full_node, growth_blocker
+from ipamd.model.growth_state import GrowthRefusal, growth_refusal
 from ipamd.model.placement import (
     STOPGAP_COUNT,
     eni_for_prefix,
-    eni_limit,
     growth_actions,
     is_prefix_mode,
     pending_count,
     room_for_eni,
     serving_eni,
-    trunk_places,
     vacant_count,
     vacant_slots,
 )
-from ipamd.model.pool import SHORT_S, Action, Allocate, Blocked, CreateEni, PoolSettings, PoolSnapshot, Refusal
+from ipamd.model.pool_actions import Action, Allocate, CreateEni
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from ipamd.model.prefix_exchange import exchange
 from ipamd.model.record import dataclass, replace
-from ipamd.model.release import exchange, excluded_actions, release_actions, why_kept
-from ipamd.model.words import counted, of_limit
-
-# `WARM_TARGET=auto`: the warm target that follows measured demand. Pure; ADR 0032 has the reasons.
-#
-#     target  = reserve + (peak - busy)                       busy: in use, cooling, or waited for
-#     reserve = max(floor, rate x time to grow, growth seen, what a new node expects)
-#
-# What has been busy at once lately may be so again, and is kept, whatever is busy of it now: a burst that comes back finds its
-# addresses, and costs no call. Cooling addresses count as busy, because they come back by themselves (I8). The reserve is for what
-# goes beyond: what arrives while the pool grows, and as much again as it has grown lately. The target stays below what
-# WARM_ENI_TARGET=1 (in prefix mode WARM_PREFIX_TARGET=1) keeps free at least, and within maxPods.
-
-
-FLOOR_COUNT = 2
-"""Reserve of a node that has seen nothing. Ours: one ADD, and the next before the pool has grown."""
-
-SPREAD = 2.0
-"""Standard deviations above the mean that the reserve covers. Ours: of arrivals independent of each other, as Poisson has them, fewer
-than 3 in 100 times to grow bring more."""
-
-
-@dataclass(frozen=True, slots=True)
-class AutoTarget:
-    """The target and what it is made of, in addresses.
-
-    `reserve_count`: from what was seen; `held_count`: the one that counts, with `start_count`, what a new node expects (while it fills
-    as far as attached ENIs have room). `arriving_count`: what arrives while the pool grows, `grow_s` seconds. `growth_count`: growth
-    seen within such a time. `most_count`: the bound.
-    """
-
-    count: int
-    reserve_count: int
-    held_count: int
-    arriving_count: int
-    growth_count: int
-    grow_s: float
-    peak_count: int
-    busy_count: int
-    most_count: int
-    needs_eni: bool
-    start_count: int
-
-    def __str__(self) -> str:
-        way = "a new ENI" if self.needs_eni else "an allocation"
-        start = f", expected since the start {self.start_count}" if self.start_count else ""
-        why = f"a reserve of {self.held_count} ({self.arriving_count} arrive in the {self.grow_s:.1f} s of {way}, "
-        why += f"growth seen {self.growth_count}{start})"
-        if self.peak_count > self.busy_count:
-            why += f" and {self.peak_count - self.busy_count} below the peak of {self.peak_count} in use or cooling"
-        bound = f", at most {self.most_count}" if self.count == self.most_count else ""
-        return f"auto: {self.count} because {why}{bound}"
-
-
-def resolved(snapshot: PoolSnapshot, settings: PoolSettings) -> PoolSettings:
-    """Return the settings with `warm_ip_target` as it follows from demand; unchanged without WARM_TARGET=auto. Idempotent."""
-    if not settings.warm_target_auto:
-        return settings
-    return replace(settings, warm_ip_target=auto_target(snapshot, settings).count)
-
-
-def auto_target(snapshot: PoolSnapshot, settings: PoolSettings) -> AutoTarget:
-    """Compute the free addresses to keep from the demand in `snapshot.growth.demand`.
-
-    Returns: at least 1, at most what WARM_ENI_TARGET=1 keeps free less one, and what maxPods leaves; no less for more demand.
-    Concurrency: pure.
-    """
-    seen, counts = snapshot.growth.demand, snapshot.counts
-    busy = counts.in_use + counts.cooling + snapshot.waiting_count
-    unit = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else 1
-    vacant = unit * vacant_count(snapshot)
-    reserve, grow_s, arriving, growth, needs_eni = FLOOR_COUNT, seen.allocation_s, 0, 0, False
-    for needs_eni, grow_s in ((False, seen.allocation_s), (True, seen.creation_s)):
-        mean = max(seen.minute_rate, seen.ten_minute_rate) * grow_s
-        arriving = ceil(mean + SPREAD * sqrt(mean))
-        growth = seen.long_growth_count if needs_eni or grow_s > SHORT_S else seen.short_growth_count
-        reserve = max(FLOOR_COUNT, arriving, growth)
-        if vacant >= reserve:
-            break
-    # Nodes start together, and their first pods need the calls: an ENI for what may come after them can wait.
-    start = min(seen.start_count, max(counts.free - counts.held, 0) + vacant) if seen.is_filling else seen.start_count
-    held, peak, most = max(reserve, start), max(seen.peak_count, busy), most_count(snapshot, settings)
-    return AutoTarget(
-        count=max(min(held + peak - busy, most), 1),
-        reserve_count=reserve,
-        held_count=held,
-        arriving_count=arriving,
-        growth_count=growth,
-        grow_s=grow_s,
-        peak_count=peak,
-        busy_count=busy,
-        most_count=most,
-        needs_eni=needs_eni,
-        start_count=start,
-    )
-
-
-def most_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Bound the target: less than a whole ENI (in prefix mode a /28) free; half of what the node can still take, the floor
-    excepted; no more than maxPods leaves; at least 1. The fuller a node, the less can still come."""
-    limits, counts = snapshot.limits, snapshot.counts
-    unit = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else limits.slots_per_eni
-    capacity = eni_limit(limits, settings) * limits.slots_per_eni * (ADDRESSES_PER_PREFIX if settings.prefix_delegation else 1)
-    room = (min(capacity, settings.max_pods) if settings.max_pods else capacity) - counts.in_use - counts.cooling
-    left = settings.max_pods - counts.in_use if settings.max_pods else unit
-    return max(min(unit - 1, max(ceil(room / 2), FLOOR_COUNT), left), 1)
-
-
-# Why the pool cannot grow, in words that help in this case (I14). Pure.
-
-
-THAW = "use another node; `ipamctl thaw` ends an operator's freeze, the others end with their cause"
-
-
-def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal | None:
-    """Return why the pool cannot grow now, and what helps; None if it can, or if something is on its way."""
-    known = snapshot.growth
-    if settings.max_pods and snapshot.pool_count >= settings.max_pods:
-        reason = f"the pool has reached maxPods ({settings.max_pods})"
-        return Refusal(reason, "raise MAX_PODS if it is set, or use more nodes", kind=Blocked.MAX_PODS)
-    if snapshot.fault is not None:
-        return snapshot.fault
-    has_slot = vacant_count(snapshot) > 0
-    has_place = room_for_eni(snapshot, settings)
-    is_asked_again_soon = has_slot and known.allocation is not None and not known.allocation.is_lasting
-    can_allocate = has_slot and known.allocation is None
-    can_create = has_place and known.creation is None and not snapshot.bars_enis
-    if can_allocate or (can_create and not is_asked_again_soon) or pending_count(snapshot, settings):
-        return None
-    if has_slot and known.allocation is not None:
-        return known.allocation
-    if has_place and snapshot.bars_enis:
-        return Refusal(f"another ENI is needed and the pool is frozen: {snapshot.frozen}", THAW, kind=Blocked.FROZEN)
-    if has_place and known.creation is not None:
-        return known.creation
-    if known.cap is not None and known.eni_cap is not None and known.eni_cap < eni_limit(snapshot.limits, settings):
-        return known.cap
-    return _full(snapshot, settings)
-
-
-def _full(snapshot: PoolSnapshot, settings: PoolSettings) -> Refusal:
-    limits, foreign, hidden = snapshot.limits, snapshot.unmanaged_eni_count, len(snapshot.refused_device_indexes)
-    left = trunk_places(snapshot, settings)
-    others = [f"{foreign} that are not ours to use"] * bool(foreign) + [f"{hidden} that EC2 has and does not show"] * bool(hidden)
-    others += ["one place left for the trunk ENI"] * left
-    count, limit = len(snapshot.enis) + foreign + hidden + left, eni_limit(limits, settings)
-    named = f" (with {' and '.join(others)})" if others else ""
-    every = f"all {count}{named} of {limit} ENIs" if count <= limit else f"all {of_limit(count, limit, 'ENI')}{named}"
-    reason = f"{every} that {limits.instance_type} may have are attached and their {limits.slots_per_eni} slots each are taken"
-    excluded = sum(eni.is_excluded for eni in snapshot.enis)
-    if excluded:
-        reason += f", but for {excluded} that get no new pods (`ipamctl enis` says why)"
-    steps = ["remove pods from this node"]
-    if settings.max_eni and settings.max_eni < limits.eni_count:
-        steps.append(f"raise MAX_ENI ({settings.max_eni}; the instance may have {limits.eni_count})")
-    if foreign:
-        steps.append("detach ENIs that others attached")
-    if hidden:
-        steps.append("wait: the places of those that EC2 does not show are asked for again")
-    larger = "a larger instance type"
-    if not settings.prefix_delegation and limits.supports_prefixes:
-        larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"
-    return Refusal(reason, f"{', '.join(steps)}, or use {larger}", kind=Blocked.NODE_FULL)
+from ipamd.model.release import excluded_actions, release_actions, why_kept
+from ipamd.model.words import counted
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do, in order, and one sentence with the reason.
+    """Actions in order, and one sentence with the reason.
 
-    `actions` grow the pool or give something back, never both. `blocked`: why the pool cannot grow now, None if it can.
-    `is_postponed`: a moment later less calls do the same. `excess_count`: free addresses above the target, `kept`: why they are kept.
+    `actions`: either grow the pool or release, never both. `blocked`: why the pool cannot grow now, None if it can.
+    `is_postponed`: growth waits, because fewer calls may do the same a moment later. `excess_count`: free addresses above the target.
+    `retention_reason`: why they are not released.
     """
 
     actions: tuple[Action, ...]
     sentence: str
     deficit_count: int = 0
     excess_count: int = 0
-    blocked: Refusal | None = None
+    blocked: GrowthRefusal | None = None
     is_postponed: bool = False
-    kept: str = ""
+    retention_reason: str = ""
 
     @property
     def blocked_by(self) -> str:
         """Why the pool cannot grow now, as a sentence; empty if it can."""
-        return str(self.blocked) if self.blocked is not None else ""
+        if self.blocked is not None:
+            return str(self.blocked)
+        return ""
 
 
 def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
@@ -229,136 +80,200 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
     Concurrency: pure. Guards: I7, I8, I13.
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, isDatastorePoolTooLow and increaseDatastorePool, with the differences above.
     """
+    if settings.is_provisioning_disabled:
+        snapshot = replace(snapshot, fault=snapshot.fault or PROVISIONING_DISABLED)
     decided = _plan(snapshot, settings)
     if not snapshot.frozen:
         return decided
-    what = barred_enis(is_ahead_of_need=snapshot.is_frozen_ahead)
-    return replace(decided, sentence=f"{decided.sentence}; frozen, {what} and nothing released: {snapshot.frozen}")
+    barred = barred_enis(is_ahead_of_need=snapshot.is_frozen_ahead)
+    return replace(decided, sentence=f"{decided.sentence}; frozen, {barred} and nothing released: {snapshot.frozen}")
 
 
 def _plan(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
     if settings.family.is_sparse:
         return _plan_of_ipv6(snapshot, settings)
     settings = resolved(snapshot, settings)
-    deficit, excess = deficit_count(snapshot, settings), excess_count(snapshot, settings)
-    host = snapshot.growth.host if snapshot.waiting_count > snapshot.supply_count else None
-    # Addresses that the host's routing keeps from waiting ADDs are there: it is the obstacle, not EC2.
+    deficit = deficit_count(snapshot, settings)
+    # If ADDs wait although addresses are free, because an ENI's host routing is missing, that is the obstacle, not EC2.
+    host = _host_obstacle(snapshot)
     blocked = host or growth_blocker(snapshot, settings)
     if deficit == 0:
         return _at_target(snapshot, settings, host, blocked)
-    short = f"short of {counted(deficit, 'address')}"
+    decided = _growth(snapshot, settings, deficit) or _without_growth(snapshot, settings, deficit, blocked)
+    return replace(decided, deficit_count=deficit, excess_count=excess_count(snapshot, settings))
+
+
+def _host_obstacle(snapshot: PoolSnapshot) -> GrowthRefusal | None:
+    """Return why the host's routing of an ENI is not in place, if ADDs wait because of it; else None."""
+    if snapshot.waiting_count > snapshot.supply_count:
+        return snapshot.growth.host
+    return None
+
+
+def _growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> Plan | None:
+    """Grow by the deficit, or postpone that; None if the pool cannot grow."""
+    short = _short_of(deficit)
     want = _wanted_count(snapshot, settings, deficit) - snapshot.growth.pending_address_count
     if _is_better_later(snapshot, settings, want):
-        return Plan((), f"{short}: more is asked for a moment later, in one call", deficit, excess, is_postponed=True)
+        return Plan((), f"{short}: they are requested a moment later, in one call", is_postponed=True)
     exchanged = exchange(snapshot, settings, want)
     if exchanged is not None:
-        sentence = f"{short}: {exchanged}, because every slot is taken and a /28 in one has 16"
-        return Plan((exchanged,), sentence, deficit, excess)
-    actions = () if snapshot.fault is not None else tuple(growth_actions(snapshot, settings, want))
-    if actions and isinstance(actions[0], CreateEni) and _is_spare_eni_better_later(snapshot, settings):
-        return Plan((), f"{short}: a spare ENI is asked for once no ADD has come for a while", deficit, excess, is_postponed=True)
-    if actions:
-        sentence = f"{short}: " + "; ".join(str(action) for action in actions)
-        return Plan(actions, sentence, deficit, excess)
+        return Plan((exchanged,), f"{short}: {exchanged}, because every slot is taken and a /28 in one has 16")
+    if snapshot.fault is not None:
+        return None
+    actions = tuple(growth_actions(snapshot, settings, want))
+    if not actions:
+        return None
+    if isinstance(actions[0], CreateEni) and _is_spare_eni_better_later(snapshot, settings):
+        return Plan((), f"{short}: a spare ENI is requested once no ADD has come for a while", is_postponed=True)
+    return Plan(actions, f"{short}: {_listed(actions)}")
+
+
+def _without_growth(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int, blocked: GrowthRefusal | None) -> Plan:
+    """Report why the pool does not grow although it needs addresses; release addresses that no pod may have, which makes room."""
+    short = _short_of(deficit)
     if pending_count(snapshot, settings) >= deficit:
-        why = snapshot.growth.pending or "an ENI is being attached"
-        return Plan((), f"{short}, which may be on their way: {why}", deficit, excess)
+        reason = snapshot.growth.pending or "an ENI is being attached"
+        return Plan((), f"{short}, which may be on their way: {reason}")
     leaving = excluded_actions(snapshot)
     if leaving:
-        sentence = f"{short}; nobody may have what is on an excluded ENI: " + "; ".join(str(action) for action in leaving)
-        return Plan(leaving, sentence, deficit, excess, blocked)
+        sentence = f"{short}; no pod may have the addresses of an excluded ENI: {_listed(leaving)}"
+        return Plan(leaving, sentence, blocked=blocked)
     blocked = blocked or snapshot.growth.prefixes
-    # Full: no vacant slot, no ENI on its way that has some, and no place for another ENI by the limits.
-    vacant = any(vacant_slots(eni, snapshot) or eni.state is EniState.ATTACHING for eni in snapshot.enis)
-    sentence = f"{short}, and cannot grow: {blocked}"
-    if blocked is None or not (vacant or snapshot.growth.eni_cap is not None or room_for_eni(snapshot, settings)):
+    if blocked is None or _is_full(snapshot, settings):
         enis = [eni for eni in snapshot.enis if not eni.is_excluded]
         used = sum(eni.used_slot_count for eni in enis)
-        sentence = f"full: {used} of {counted(len(enis) * snapshot.limits.slots_per_eni, 'slot')} are in use"
-    return Plan((), sentence, deficit, excess, blocked)
+        slot_count = len(enis) * snapshot.limits.slots_per_eni
+        sentence = f"full: {used} of {counted(slot_count, 'slot')} hold addresses, free ones included"
+    else:
+        sentence = f"{short}, and cannot grow: {blocked}"
+    return Plan((), sentence, blocked=blocked)
+
+
+def _is_full(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
+    """Whether there is no vacant slot, no ENI on its way that has some, and no place for another ENI by the limits."""
+    for eni in snapshot.enis:
+        if vacant_slots(eni, snapshot) or eni.state is EniState.ATTACHING:
+            return False
+    return snapshot.growth.eni_cap is None and not room_for_eni(snapshot, settings)
+
+
+def _short_of(deficit: int) -> str:
+    return f"short of {counted(deficit, 'address')}"
+
+
+def _listed(actions: Iterable[Action]) -> str:
+    return "; ".join(str(action) for action in actions)
 
 
 def _plan_of_ipv6(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
-    """A /80 holds more than any node can use: one is wanted, nothing else grows, and nothing goes.
+    """Keep one /80, which has more addresses than any node can use. Nothing else is allocated, and nothing is released.
 
     Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, setupENI and StartNodeIPPoolManager.
     """
-    known, deficit = snapshot.growth, deficit_count(snapshot, settings)
+    growth, deficit = snapshot.growth, deficit_count(snapshot, settings)
     if not deficit:
-        host = known.host if snapshot.waiting_count > snapshot.supply_count else None
-        without = f"; without meaning here: {', '.join(settings.meaningless)}" if settings.meaningless else ""
-        return Plan((), str(host or f"at target: one /80 has more than this node can use{without}"), blocked=host)
-    eni, short = serving_eni(snapshot), "short of a /80"
-    if known.pending_address_count or known.pending_enis or any(one.state is EniState.ATTACHING for one in snapshot.enis):
-        return Plan((), f"{short}, which may be on its way: {known.pending or 'EC2 is asked'}", deficit)
+        return _ipv6_at_target(snapshot, settings)
+    short = "short of a /80"
+    is_attaching = any(eni.state is EniState.ATTACHING for eni in snapshot.enis)
+    if growth.pending_address_count or growth.pending_enis or is_attaching:
+        return Plan((), f"{short}, which may be on its way: {growth.pending or 'EC2 is asked'}", deficit)
+    eni = serving_eni(snapshot)
     action = Allocate(eni.eni_id, prefix_count=1) if eni else eni_for_prefix(snapshot, settings)
-    if not snapshot.limits.supports_prefixes:
-        step = "use a Nitro or bare-metal type, or a cluster of IPv4"
-        blocked: Refusal | None = Refusal(f"{snapshot.limits.instance_type} is not built on Nitro and has no /80", step)
-    elif snapshot.fault is not None:
-        blocked = snapshot.fault
-    elif eni is None:
-        barred = Refusal(f"another ENI is needed and the pool is frozen: {snapshot.frozen}", THAW, kind=Blocked.FROZEN)
-        blocked = known.creation or (barred if snapshot.bars_enis else None) or (None if action else _full(snapshot, settings))
-    else:
-        step = "find out what is on that ENI: EC2 or its link keeps it from having one"
-        refused = Refusal(f"{eni.eni_id} takes no /80 now", step, kind=Blocked.ENI_LIMIT)
-        blocked = known.allocation or known.prefixes or (refused if eni.eni_id in known.slot_caps else None)
+    blocked = _ipv6_blocker(snapshot, settings, eni, has_place=action is not None)
     if blocked is not None or action is None:
         return Plan((), f"{short}, and cannot get one: {blocked}", deficit, blocked=blocked)
     return Plan((action,), f"{short}: {action}", deficit)
 
 
-def _at_target(snapshot: PoolSnapshot, settings: PoolSettings, host: Refusal | None, blocked: Refusal | None) -> Plan:
-    """Give back what was in excess for long enough, or say why it is kept."""
+def _ipv6_at_target(snapshot: PoolSnapshot, settings: PoolSettings) -> Plan:
+    """Report that the node has its /80, or why waiting ADDs cannot use it."""
+    host = _host_obstacle(snapshot)
+    if host is not None:
+        return Plan((), str(host), blocked=host)
+    ignored = f"; without meaning here: {', '.join(settings.meaningless)}" if settings.meaningless else ""
+    return Plan((), f"at target: one /80 has more than this node can use{ignored}")
+
+
+def _ipv6_blocker(
+    snapshot: PoolSnapshot, settings: PoolSettings, eni: EniCapacity | None, *, has_place: bool
+) -> GrowthRefusal | None:
+    """Return why the node gets no /80 now; None if it may. `eni`: the ENI that would get it, None if one must be created."""
+    growth, instance_type = snapshot.growth, snapshot.limits.instance_type
+    if not snapshot.limits.supports_prefixes:
+        step = "use a Nitro or bare-metal type, or a cluster of IPv4"
+        return growth_refusal(f"{instance_type} is not built on Nitro and has no /80", step)
+    if snapshot.fault is not None:
+        return snapshot.fault
+    if eni is not None:
+        refusal = growth.allocation or growth.prefixes
+        if refusal is None and eni.eni_id in growth.slot_caps:
+            step = "check that ENI: EC2 refused a prefix for it, or its link is missing"
+            return growth_refusal(f"{eni.eni_id} takes no /80 now", step, kind=Blocked.ENI_LIMIT)
+        return refusal
+    if growth.creation is not None:
+        return growth.creation
+    if snapshot.bars_enis:
+        return frozen_creation(snapshot)
+    if has_place:
+        return None
+    return full_node(snapshot, settings)
+
+
+def _at_target(snapshot: PoolSnapshot, settings: PoolSettings, host: GrowthRefusal | None, blocked: GrowthRefusal | None) -> Plan:
+    """Release addresses that were in excess for long enough, or report why they are not released."""
     excess, surplus = excess_count(snapshot, settings), surplus_count(snapshot, settings)
     if host is not None:
         return Plan((), str(host), excess_count=excess, blocked=blocked)
     actions = release_actions(snapshot, settings, surplus=surplus)
     if actions:
-        sentence = f"{counted(excess, 'address')} in excess: " + "; ".join(str(action) for action in actions)
+        sentence = f"{counted(excess, 'address')} in excess: {_listed(actions)}"
         return Plan(actions, sentence, excess_count=excess, blocked=blocked)
-    kept = why_kept(snapshot, settings, surplus=surplus) if excess else ""
-    sentence = f"at target; what is in excess is kept: {kept}" if kept else "at target: nothing to do"
-    return Plan((), sentence, excess_count=excess, blocked=blocked, kept=kept)
+    retention_reason = why_kept(snapshot, settings, surplus=surplus) if excess else ""
+    sentence = "at target: nothing to do"
+    if retention_reason:
+        sentence = f"at target; {counted(excess, 'address')} in excess kept: {retention_reason}"
+    return Plan((), sentence, excess_count=excess, blocked=blocked, retention_reason=retention_reason)
 
 
 def deficit_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses that the pool is short of, waiting ADDs included.
+    """Count the addresses that the pool needs now, including those for waiting ADDs.
 
-    With IP targets: max(W - free, M - total, 0), where free excludes cooling (I8). Without: what makes the free count reach
-    WARM_ENI_TARGET whole ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), of which cooling ones may be half, and at least one free
-    address. Free addresses on an ENI whose host routing is not in place yet count, because they will come; unless it has failed for
-    long.
+    With IP targets: max(W - free, M - total, 0), where free excludes cooling (I8). Without: the difference to WARM_ENI_TARGET whole
+    ENIs (in prefix mode WARM_PREFIX_TARGET prefixes), to which cooling addresses count in part, and at least one free address.
+    Addresses of earlier sandboxes of a pod count as free, because they come back (`repeats.py`), but not for waiting ADDs. Free
+    addresses on an ENI without host routing count, because they will be usable soon, unless its set-up has failed for long.
     """
     if settings.family.is_sparse:
-        # One /80 that may be given is enough, whatever was in use of another that is lost.
-        serves = any(eni.prefix_count and eni.counts.free and not eni.is_excluded for eni in snapshot.enis)
-        return 0 if serves else max(snapshot.waiting_count, 1)
+        return _ipv6_deficit_count(snapshot)
     settings, free = resolved(snapshot, settings), _coming_count(snapshot)
+    warm = free + snapshot.growth.demand.repeats.count
     if settings.max_pods and snapshot.pool_count >= settings.max_pods:
         return 0
     if settings.ip_targets_defined:
-        short = max(settings.warm_ip_target - free, settings.minimum_ip_target - snapshot.pool_count, 0)
+        short = max(settings.warm_ip_target - warm, settings.minimum_ip_target - snapshot.pool_count, 0)
     else:
         unit, target = _warm_unit(snapshot, settings)
-        coming = free + _cooling_credit(snapshot, unit * target)
-        short = max(unit * target - coming, 1 if target == 0 and free == 0 else 0, 0)
+        coming = warm + _cooling_credit(snapshot, unit * target)
+        least = 1 if target == 0 and warm == 0 else 0
+        short = max(unit * target - coming, least, 0)
     short = max(short, snapshot.waiting_count - free)
-    return min(short, settings.max_pods - snapshot.pool_count) if settings.max_pods else short
+    if settings.max_pods:
+        return min(short, settings.max_pods - snapshot.pool_count)
+    return short
 
 
 def excess_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the free addresses above the target, in whole units of what the target counts: addresses, /28s or ENIs."""
+    """Count the free addresses above the target, in whole units of the target: addresses, /28s or ENIs."""
     settings = resolved(snapshot, settings)
     unit = 1 if settings.ip_targets_defined else max(_warm_unit(snapshot, settings)[0], 1)
     return surplus_count(snapshot, settings) // unit * unit
 
 
 def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses that ADDs can have now, or soon (`_cooling_credit`), and without which the pool would be short of nothing.
+    """Count the addresses that ADDs can have now or soon (`_cooling_credit`), and that the target does not need.
 
-    The opposite of `deficit_count`: taking away so many leaves it at 0. With IP targets: min(free - W, total - M), 0 at least.
+    The opposite of `deficit_count`: it stays 0 if so many are released. With IP targets: min(free - W, total - M), 0 at least.
     """
     if settings.family.is_sparse:
         return 0
@@ -369,14 +284,30 @@ def surplus_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
     return max(free + _cooling_credit(snapshot, unit * target) - max(unit * target, 1), 0)
 
 
+def _ipv6_deficit_count(snapshot: PoolSnapshot) -> int:
+    """Count the addresses that an IPv6 node needs now: none if it has one usable /80, even if another one is lost."""
+    for eni in snapshot.enis:
+        if eni.prefix_count and eni.counts.free and not eni.is_excluded:
+            return 0
+    return max(snapshot.waiting_count, 1)
+
+
 def _cooling_credit(snapshot: PoolSnapshot, target: int) -> int:
-    """Count cooling addresses that stand for free ones in a target of whole ENIs or /28s, because they soon will be: at most three
-    quarters of it, so that a load that changes all the time cannot keep the last quarter from growing."""
-    return min(snapshot.counts.cooling - snapshot.leaving_cooling_count, target - target // 4)
+    """Count the cooling addresses that count as free in a target of whole ENIs or /28s, because they will be free soon.
+
+    They are at most three quarters of the target, so that the last quarter is free even under a load that changes all the time. Those
+    of earlier sandboxes of a pod are counted as free elsewhere.
+    """
+    repeat_count = snapshot.growth.demand.repeats.cooling_count
+    cooling_count = max(snapshot.counts.cooling - snapshot.leaving_cooling_count - repeat_count, 0)
+    return min(cooling_count, target - target // 4)
 
 
 def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int]:
-    """What a target counts and how many of them. A full ENI: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, GetIPv4Limit."""
+    """Return the addresses of one unit of the target, and the number of units.
+
+    Source for a full ENI: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, GetIPv4Limit.
+    """
     if is_prefix_mode(snapshot, settings):
         return ADDRESSES_PER_PREFIX, settings.warm_prefix_target
     by_prefix = settings.prefix_delegation and snapshot.limits.supports_prefixes
@@ -384,61 +315,74 @@ def _warm_unit(snapshot: PoolSnapshot, settings: PoolSettings) -> tuple[int, int
 
 
 def _coming_count(snapshot: PoolSnapshot) -> int:
-    """Free addresses that ADDs can have now, or as soon as the host's routing of their ENI is in place."""
+    """Count the free addresses that ADDs can have now, or once the host routing of their ENI is in place."""
     counts = snapshot.counts
-    lacking = snapshot.unready_free_count if snapshot.growth.has_stuck_eni else snapshot.taken_free_count
-    return max(counts.free - counts.held - lacking, 0)
+    unreachable = snapshot.unready_free_count if snapshot.growth.has_stuck_eni else snapshot.taken_free_count
+    return max(counts.free - counts.withheld - unreachable, 0)
 
 
 def wanted_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
-    """Count the addresses to ask for now, whatever stands in the way: the deficit, and what a ramp will take besides.
+    """Count the addresses to request now, ignoring obstacles: the deficit, and further addresses while a ramp lasts.
 
-    Without IP targets single addresses are asked for by the ENI: whole ones are wanted then.
+    Without IP targets the unit of single addresses is an ENI, so the count is rounded up to whole ENIs.
     """
     settings, deficit = resolved(snapshot, settings), deficit_count(snapshot, settings)
     if settings.family.is_sparse:
         return min(deficit, 1)
-    wanted = max(_wanted_count(snapshot, settings, deficit), deficit) if deficit else 0
+    if not deficit:
+        return 0
+    wanted = max(_wanted_count(snapshot, settings, deficit), deficit)
     unit = 1 if settings.ip_targets_defined or is_prefix_mode(snapshot, settings) else snapshot.limits.slots_per_eni
     return -(-wanted // unit) * unit
 
 
 def _wanted_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
-    """What to ask for to make up a deficit: more while a ramp lasts, less while single addresses stand in for missing /28s."""
+    """Count the addresses to request for a deficit: more while a ramp lasts, fewer while single addresses replace missing /28s."""
     if not is_prefix_mode(snapshot, settings):
-        demand = snapshot.growth.demand
-        # An ADD that waits although twice the target has just been taken is not the last: each comes when the one before was served.
-        is_chased = snapshot.waiting_count and demand.lately_count >= 2 * settings.warm_ip_target
-        extra = settings.warm_ip_target if is_chased else min(demand.lasting_count, settings.warm_ip_target)
-        # What WARM_IP_TARGET needs besides once the ADDs that wait have taken theirs: one call then serves both. One that waits may be
-        # the start's, which takes no address (`ipamd/ready_marks.py`).
-        if snapshot.waiting_count >= 2 and settings.warm_ip_target:
-            extra = max(extra, settings.warm_ip_target + snapshot.waiting_count - _coming_count(snapshot) - deficit)
-        return min(deficit + extra, settings.max_pods - snapshot.pool_count) if settings.max_pods else deficit + extra
+        wanted = deficit + _ramp_count(snapshot, settings, deficit)
+        if settings.max_pods:
+            return min(wanted, settings.max_pods - snapshot.pool_count)
+        return wanted
     if snapshot.prefixes_available or settings.ip_targets_defined:
         return deficit
     free = _coming_count(snapshot)
     return max(min(deficit, STOPGAP_COUNT - free), snapshot.waiting_count - free)
 
 
-def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) -> bool:
-    """Whether ADDs come one after the other, and enough is left for the next: then one call serves several of them.
+def _ramp_count(snapshot: PoolSnapshot, settings: PoolSettings, deficit: int) -> int:
+    """Count the addresses to request beside the deficit, because more ADDs are expected at once."""
+    demand, target = snapshot.growth.demand, settings.warm_ip_target
+    # If an ADD waits although twice the target has just been taken, more ADDs will follow, each when the one before was served.
+    is_chased = snapshot.waiting_count and demand.lately_count >= 2 * target
+    extra = target if is_chased else min(demand.lasting_count, target)
+    # After the waiting ADDs have taken their addresses, WARM_IP_TARGET needs as many again, and one call serves both. A single waiting
+    # ADD does not count: it may be that of the start, which takes no address (`ipamd/process/first_address.py`).
+    if snapshot.waiting_count >= 2 and target:
+        extra = max(extra, target + snapshot.waiting_count - _coming_count(snapshot) - deficit)
+    return extra
 
-    Between half of WARM_IP_TARGET and all of it the pool is topped up once no ADD has come for a moment. Not where a new ENI is
-    needed, which takes seconds.
+
+def _is_better_later(snapshot: PoolSnapshot, settings: PoolSettings, want: int) -> bool:
+    """Whether the request can wait because ADDs follow each other and enough addresses are left: then one call serves several ADDs.
+
+    If more than half of WARM_IP_TARGET is free, the pool is topped up once no ADD has come for a moment. A new ENI, which takes
+    seconds, is not postponed.
     """
-    known = snapshot.growth
-    if not known.demand.is_settling or is_prefix_mode(snapshot, settings) or snapshot.waiting_count:
+    growth = snapshot.growth
+    if not growth.demand.is_settling or is_prefix_mode(snapshot, settings) or snapshot.waiting_count:
         return False
-    if snapshot.pool_count < settings.minimum_ip_target or known.allocation is not None:
+    if snapshot.pool_count < settings.minimum_ip_target or growth.allocation is not None:
         return False
     has_slots = vacant_count(snapshot) >= want
     return has_slots and _coming_count(snapshot) > settings.warm_ip_target // 2 and settings.ip_targets_defined
 
 
 def _is_spare_eni_better_later(snapshot: PoolSnapshot, settings: PoolSettings) -> bool:
-    """Whether half of WARM_ENI_TARGET or WARM_PREFIX_TARGET is there, no more than half of that cooling, no ADD waits, and ADDs came
-    lately: they may go as they came, and other nodes that got pods in the same moment may have ADDs that wait for calls."""
+    """Whether a new ENI that only WARM_ENI_TARGET or WARM_PREFIX_TARGET needs can wait.
+
+    It can if half of the target is there, at most half of that is cooling, no ADD waits, and ADDs came lately: their pods may end
+    soon, and other nodes that got pods at the same moment may have ADDs that wait for calls.
+    """
     if not snapshot.growth.is_spare_eni_settling or not settings.spare_eni_delay_s:
         return False
     if snapshot.waiting_count or settings.ip_targets_defined:

@@ -1,8 +1,8 @@
-"""`dataclass` as the standard library's, with one function compiled for each class where that one compiles six.
+"""A replacement for the standard library's `dataclass` that compiles one function per class instead of six.
 
-Compiled is `__init__`; the rest are closures over the names of the fields. With 170 classes the standard decorator is a quarter of
-what the daemon imports (measured), and pods wait for its start. That nothing assigns to a field of a frozen class is held by the type
-checker, which takes this for the standard decorator: while the daemon runs no guard is there, and `__init__` is faster without it.
+Only `__init__` is compiled; the other methods are closures over the names of the fields. With 170 classes the standard decorator takes
+a quarter of the daemon's import time (measured), and pods wait for its start. The type checker takes this for the standard decorator
+and rejects assignments to the fields of frozen classes. At run time nothing guards the fields, which makes `__init__` faster.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(*, frozen: bool = False, slots: bool = False, eq: bool = True, order: bool = False) -> Callable[[type], type]:
-        """The decorator, with the options that are used here; what has an order is left to the standard one."""
+        """Decorate a class. Only the options that the daemon uses exist; a class with `order` gets the standard decorator."""
         if order:
             return dataclasses.dataclass(frozen=frozen, slots=slots, order=order)
 
         def decorate(cls: type) -> type:
-            made = dataclasses.dataclass(slots=slots, eq=False, repr=False)(cls)
-            shown = [one.name for one in fields(made) if one.repr]
-            values = attrgetter("__class__", *(one.name for one in fields(made) if one.compare))
+            new_class = dataclasses.dataclass(slots=slots, eq=False, repr=False)(cls)
+            shown_names = [class_field.name for class_field in fields(new_class) if class_field.repr]
+            values = attrgetter("__class__", *(class_field.name for class_field in fields(new_class) if class_field.compare))
 
             def text(self: Any) -> str:
-                return f"{cls.__qualname__}({', '.join([f'{name}={getattr(self, name)!r}' for name in shown])})"
+                return f"{cls.__qualname__}({', '.join([f'{name}={getattr(self, name)!r}' for name in shown_names])})"
 
-            made.__repr__ = recursive_repr()(text)
+            new_class.__repr__ = recursive_repr()(text)
             if eq:
-                made.__eq__ = lambda self, other: (
+                new_class.__eq__ = lambda self, other: (
                     values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
                 )
-                made.__hash__ = (lambda self: hash(values(self))) if frozen else None
-            return made
+                new_class.__hash__ = (lambda self: hash(values(self))) if frozen else None
+            return new_class
 
         return decorate

@@ -12,7 +12,9 @@ the start of a word or line; all else has a bound. A character repeats possessiv
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from functools import cache
+from itertools import pairwise
 
 GONE = "[redacted]"
 
@@ -25,10 +27,23 @@ _NAME = (
     r"|(?:api|access|account|private|client|server|secret|master|encryption|signing|ssh|shared|storage|auth|admin|hmac|jwt|rsa|tls|ssl"
     r"|certificate|app|deploy)[_ .-]?key)[\w.-]*+"
 )
-"""What tells of a secret. EC2's client tokens are none, and ours: they tell repeated calls."""
+"""Names of secrets. EC2's client tokens are no secrets: they identify repeated calls."""
+
+TELLING = _NAME
+"""The same, for callers that test a text first."""
 
 _NOT_ABOUT = r"(?<!file)(?<!path)(?<!name)(?<!type)(?<!_ttl)(?<!expiration)"
-"""The name is not that of what is only about a secret: `AWS_WEB_IDENTITY_TOKEN_FILE`."""
+"""Excludes names of facts about a secret, such as `AWS_WEB_IDENTITY_TOKEN_FILE`."""
+
+_OTHER_LANGUAGES = (
+    r"(?:kennwort|geheimnis|contrase(?:\u00f1|n)a|clave|mot[ _-]?de[ _-]?passe|senha|palavra-passe|parola|wachtwoord|l\u00f6senord"
+    r"|adgangskode|passord|salasana|has\u0142o|heslo|jelsz\u00f3|lozinka|\u015fifre|sifre|\u043f\u0430\u0440\u043e\u043b\u044c|\u5bc6[\u7801\u78bc]"
+    r"|\u30d1\u30b9\u30ef\u30fc\u30c9|\ube44\ubc00\ubc88\ud638|\u0643\u0644\u0645\u0629 \u0627\u0644\u0633\u0631)"
+)
+"""The same in other languages, as far as we know them."""
+
+_INVISIBLE = dict.fromkeys((173, 6158, 65279, *range(8203, 8208), *range(8234, 8239), *range(8288, 8293)))
+"""What parts a word without being seen."""
 
 _ODD_QUOTE = (
     r"(?:[`\u201c-\u201f\u2018-\u201b\u00ab\u00bb\u2039\u203a\uff02\uff07]|&quot;|&#3[49];"
@@ -94,7 +109,25 @@ _PATTERNS = (
     # credentials in URLs, and before a host of Go's MySQL driver
     rf"://(?P<value>{_USER}{{0,256}}+:(?!\d{{1,5}}(?:[/?#\s\"']|$))(?:[^\s/\"'<>]{{0,256}}|[^\s\"'<>]{{0,256}})(?=@)|{_USER}{{16,256}}(?=@))",
     rf"(?<![\w.-])(?P<value>[\w.-]{{1,64}}+:{_USER}{{1,128}})(?=@(?:tcp|udp|unix)\()",
+    # other names: in other languages, of LDAP, of SNMP, of IPsec; in brackets
+    rf"{_OTHER_LANGUAGES}[\w.-]*+(?:{_IS}{_VALUE})?",
+    rf"(?<![a-z])(?:bind_?(?:pw|secret)|(?:r[ow])?community6?)(?:{_IS}|[ \t]++){_VALUE}",
+    rf"(?<![a-z])com2sec6?[ \t]++\S{{1,80}}[ \t]++\S{{1,80}}[ \t]++{_VALUE}",
+    rf"(?<![a-z])(?:psk|xauth|eap|rsa|ntlm)[ \t]++(?=[\"'0-9a-z]){_VALUE}",
+    rf"\[{_QUOTE}[\w./-]{{0,128}}?{_NAME}{_QUOTE}\]{_IS}{_VALUE}",
+    # .pgpass; not an address of IPv6
+    r"^(?![0-9a-f]{1,4}:\d{1,4}:[0-9a-f:]{1,40}$)[^\s:]{1,255}:(?:\*|\d{1,5}):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>\S++)$",
+    # a value before its name, and the data of a Secret, whatever its keys are called
+    rf"{_QUOTE}value{_QUOTE}\s{{0,20}}:\s{{0,20}}(?P<value>\"(?>(?:[^\"\\\n]|\\.){{0,8192}})\")\s{{0,80}},\s{{0,80}}"
+    rf"{_QUOTE}(?:name|key){_QUOTE}\s{{0,20}}:\s{{0,20}}{_QUOTE}[\w./-]{{0,64}}?{_NAME}",
+    r"^(?P<level>[ \t]{0,40})kind:[ \t]{0,8}Secret[ \t]*+\n(?:(?P=level)\S[^\n]{0,400}\n|(?P=level)[ \t][^\n]{0,400}\n){0,40}?"
+    r"(?P=level)(?:string)?data:[ \t]*+\n(?P<value>(?>(?:(?P=level)[ \t][^\n]{0,20000}(?:\n|\Z)){1,200}))",
+    r"^(?P<level>[ \t]{0,40})(?:string)?data:[ \t]*+\n(?P<value>(?:(?P=level)[ \t][^\n]{0,20000}\n){1,200})"
+    r"(?:(?P=level)\S[^\n]{0,400}\n|(?P=level)[ \t][^\n]{0,400}\n){0,4}?(?P=level)kind:[ \t]{0,8}Secret\b",
+    r"\"kind\"\s{0,8}:\s{0,8}\"Secret\".{0,2000}?\"(?:string)?data\"\s{0,8}:\s{0,8}\{(?P<value>[^{}]{1,20000})\}",
+    r"\"(?:string)?data\"\s{0,8}:\s{0,8}\{(?P<value>[^{}]{1,20000})\}.{0,200}?\"kind\"\s{0,8}:\s{0,8}\"Secret\"",
     # by form
+    r"(?<![\w./:-])(?P<value>[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{48})(?![\w/-])",
     r"(?<![A-Za-z0-9])(?P<value>(?-i:A(?:KIA|SIA|ROA|IDA)[A-Z0-9]{12,}+|AIza[\w-]{6,}+|SG\.[\w-]{6,}+\.[\w-]++|ATATT[\w=-]{6,}+|AGE-SECRET-KEY-\w++)"
     r"|(?:gh[a-z]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|wt)-|xox[a-z]-|xapp-|[a-z]{2,5}_(?:live|test)_|whsec_|ya29\.|gocspx-"
     r"|dckr_pat_|hv[sbr]\.|dop_v1_|shp[a-z]{2}_|sq0[a-z]{3}-|lin_api_|[np]rak-|pmak-)[\w.-]{6,}+|(?:npm_|hf_|pypi-|sk-|key-|dapi)[\w-]{20,}+)",
@@ -105,8 +138,14 @@ _PATTERNS = (
 _MARK = "-----{} [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----"
 _PEM = re.compile(rf"(?s:(?>{_MARK.format('BEGIN')})(?:.{{0,{PEM_MAX}}}?{_MARK.format('END')}|.{{0,{PEM_MAX}}}))")
 _OPENING = re.compile(rf"{_QUOTE}|\[")
+_BASE64 = re.compile(r"(?<![\w+/=-])[A-Za-z0-9+/_-]{12,4000}+={0,2}(?![\w+/=-])")
+_FROM_URL_SAFE = str.maketrans("-_", "+/")
+_ENCODED = re.compile(rf"(?:{_NAME}|{_OTHER_LANGUAGES})[\"']?\s{{0,4}}[=:]", re.I)
+JUMPY_SHARE = 0.35
+"""Ours: joined words change once in four letters, random ones every second time."""
+
 _LONG = re.compile(r"(?<![\w+/-])(?<!failure message: )[A-Za-z0-9+/_-]{40,}+=*+")
-"""An encoded authorization failure is no secret, and told whole: AWS decodes it."""
+"""Excludes an encoded authorization failure, which is no secret and is shown whole, because AWS decodes it."""
 
 
 @cache
@@ -115,24 +154,54 @@ def _rules() -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(pattern, re.I | re.M) for pattern in _PATTERNS)
 
 
+def tells_of_secret(name: str) -> bool:
+    """Whether the name of a field, a variable or a key says that a secret stands beside it."""
+    return re.search(rf"{_NAME}{_NOT_ABOUT}$", name.rstrip("=:"), re.I) is not None
+
+
 def without_secrets(text: str) -> str:
     """Return the text with everything that looks like a secret replaced."""
+    if not text.isascii():
+        text = text.translate(_INVISIBLE)
     text = _PEM.sub(GONE, text)
     for pattern in _rules():
         text = pattern.sub(_without_value, text)
-    return _LONG.sub(_without_random, text)
+    return _LONG.sub(_without_random, _BASE64.sub(_without_encoded, text))
 
 
-def _without_value(found: re.Match[str]) -> str:
-    value = found["value"]
+def _without_value(match: re.Match[str]) -> str:
+    value = match["value"]
     if not value or value.startswith(GONE):
-        return found[0]
-    opening = _OPENING.match(value)
-    return found[0][: -len(value)] + (opening[0] if opening else "") + GONE
+        return match[0]
+    opening, begin = _OPENING.match(value), match.start()
+    before, behind = match[0][: match.start("value") - begin], match[0][match.end("value") - begin :]
+    return before + (opening[0] if opening else "") + GONE + behind
 
 
-def _without_random(found: re.Match[str]) -> str:
-    word = found[0]
-    is_mixed = word.lower() != word != word.upper() and any(map(word.__contains__, "0123456789"))
+def _without_encoded(match: re.Match[str]) -> str:
+    """Remove Base64 of text that names a secret."""
+    word = match[0]
+    standard = word.translate(_FROM_URL_SAFE)
+    try:
+        text = b64decode(standard + "=" * (-len(word) % 4)).decode()
+    except (ValueError, UnicodeDecodeError):
+        return word
+    if text.isprintable() and _ENCODED.search(text):
+        return GONE
+    return word
+
+
+def _without_random(match: re.Match[str]) -> str:
+    word = match[0]
+    is_mixed = word.lower() != word != word.upper() and (any(map(word.__contains__, "0123456789")) or _is_jumpy(word))
     is_path = word.startswith("/") or word.count("/") * 10 > len(word)
-    return GONE if is_mixed and not is_path else word
+    if is_mixed and not is_path:
+        return GONE
+    return word
+
+
+def _is_jumpy(word: str) -> bool:
+    """Whether capitals and small letters alternate as in nothing that anybody reads."""
+    letters = [letter.isupper() for letter in word if letter.isalpha()]
+    changes = sum(before != after for before, after in pairwise(letters))
+    return changes > JUMPY_SHARE * len(letters)

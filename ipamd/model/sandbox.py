@@ -1,4 +1,4 @@
-"""Values from the container runtime about sandboxes."""
+"""Values from the container runtime about sandboxes. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SandboxState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """One pod sandbox of a CRI list. Pod names are for display only. `branch_annotation`: that of the pod's branch ENI, as it was when
+    """One pod sandbox of a CRI list. Pod names are for display only. `eni_annotation`: that of the pod's own ENI, as it was when
     the sandbox was begun; "" if there was none.
     """
 
@@ -26,7 +26,7 @@ class Sandbox:
     pod_namespace: str = ""
     pod_name: str = ""
     pod_uid: str = ""
-    branch_annotation: str = ""
+    eni_annotation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RuntimeInfo:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeView:
-    """What the daemon knows of the runtime, for `ipamctl` and metrics. `list_age_s` is negative before the first list."""
+    """The state of the connection to the runtime, for `ipamctl` and metrics. `list_age_s` is negative before the first list."""
 
     reachable: bool
     events: bool

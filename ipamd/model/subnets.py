@@ -1,8 +1,8 @@
 """Which subnets may have new ENIs, in which order, and which ENIs get nothing new. Pure.
 
 The tags and their meaning are those of amazon-vpc-cni-k8s (pkg/awsutils/awsutils.go, validTag, validateSubnetTagsMatchingClusterName,
-IsSubnetExcluded; docs/subnet-discovery.md there), so that subnets tagged for it need no change. The two rules differ on purpose, as
-there: a subnet without tags gets no new ENI, but an ENI that is in one already goes on.
+IsSubnetExcluded; docs/subnet-discovery.md there), so that subnets tagged for it need no change. As there, the two rules differ on
+purpose: a subnet without tags gets no new ENI, but an ENI that is already in one goes on giving addresses.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Network
 from typing import Any
 
-from ipamd.model.eni import Eni
+from ipamd.model.eni import OPERATOR, Eni
 from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.ids import SubnetId
 from ipamd.model.record import dataclass, field
 from ipamd.model.words import counted, printable
@@ -34,9 +35,14 @@ FORM = {"zones": dict, "primaryEniCarriesPods": bool}
 ZONE_FORM = {"subnet": str, "securityGroups": list}
 WORDS = {dict: "an object", bool: "true or false", str: "a string", list: "a list"}
 
-ZONE = re.compile(r"[a-z]{2}(-[a-z]+)+-\d+(-[a-z]+-\d+)?[a-z]")
-"""An availability zone, local zones (us-west-2-lax-1a) among them.
+ZONE = re.compile(r"[a-z][a-z0-9-]{0,63}")
+"""A zone's name is any word, because AWS documents no form: there are us-west-2a, eusc-de-east-1a, the local zone us-west-2-lax-1a and
+the Wavelength zone us-east-1-wl1-bos-wlz-1. A name that is no zone's never matches, and a node without an entry reports that. The
+bound is ours.
 Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/using-regions-availability-zones.html."""
+
+USUAL_ZONE = re.compile(r"[a-z]+(-[a-z]+)+-[0-9]+([a-z]|(-[a-z0-9]+)+)")
+"""A region with a suffix, as every zone so far is named: for a name that may mean something else. Ours, from that source."""
 
 GROUPS_MAX = 16
 """Security groups of one ENI, the highest quota.
@@ -70,12 +76,12 @@ def parse(text: str, *, source: str) -> CustomNetwork:
         document = json.loads(text, object_pairs_hook=lambda pairs: _object(pairs, problems))
     except (ValueError, RecursionError) as error:
         raise _wrong(source, [f"it is no JSON: {error}"]) from error
-    fields = _fields(document, FORM, where="the file", needed=("zones",), problems=problems)
-    zones = {
-        name: zone
-        for name, entry in fields.get("zones", {}).items()
-        if (zone := _zone(name, entry, problems=problems)) is not None
-    }
+    fields = _fields(document, FORM, location="the file", needed=("zones",), problems=problems)
+    zones: dict[str, ZoneNetwork] = {}
+    for name, zone_entry in fields.get("zones", {}).items():
+        zone = _zone(name, zone_entry, problems=problems)
+        if zone is not None:
+            zones[name] = zone
     if "zones" in fields and not fields["zones"]:
         problems.append("zones: must name at least one availability zone")
     if problems:
@@ -84,9 +90,20 @@ def parse(text: str, *, source: str) -> CustomNetwork:
 
 
 def zone_problem(name: str) -> str:
-    """Say why a name is no zone's, "" if it is one."""
-    if ZONE.fullmatch(name) or name == DEFAULT_ZONE:
+    """Return why a name cannot be a zone's, "" if it can."""
+    if ZONE.fullmatch(name):
         return ""
+    return _not_a_zone(name)
+
+
+def unusual_zone_problem(name: str) -> str:
+    """Return why a name that may mean something else is probably no zone's, "" if it looks like one."""
+    if USUAL_ZONE.fullmatch(name) or name == DEFAULT_ZONE:
+        return ""
+    return _not_a_zone(name)
+
+
+def _not_a_zone(name: str) -> str:
     return f"{printable(repr(name))[:80]} is no availability zone (us-west-2a) and not {DEFAULT_ZONE!r}"
 
 
@@ -99,48 +116,52 @@ def render(network: CustomNetwork) -> str:
     return json.dumps({"zones": zones, "primaryEniCarriesPods": network.primary_carries_pods}, indent=2)
 
 
-def zone_of(subnet: object, groups: object, *, where: str, problems: list[str]) -> ZoneNetwork | None:
-    """Check one entry; what is wrong goes into `problems`. Returns: None if something is."""
+def zone_of(subnet: object, groups: object, *, location: str, problems: list[str]) -> ZoneNetwork | None:
+    """Check one entry and add its faults to `problems`. Returns: None if there are any."""
     before = len(problems)
     if not isinstance(subnet, str) or not re.fullmatch(r"subnet-[0-9a-f]{1,32}", subnet):
-        problems.append(f"{where}: {_shown(subnet)} is no subnet ID (subnet-0123456789abcdef0)")
+        problems.append(f"{location}: {_shown(subnet)} is no subnet ID (subnet-0123456789abcdef0)")
     ids = groups if isinstance(groups, list) else []
-    problems += [
-        f"{where}: {_shown(one)} is no security group ID (sg-0123456789abcdef0)"
-        for one in ids
-        if not isinstance(one, str) or not re.fullmatch(r"sg-[0-9a-f]{1,32}", one)
-    ]
+    for group_id in ids:
+        if not isinstance(group_id, str) or not re.fullmatch(r"sg-[0-9a-f]{1,32}", group_id):
+            problems.append(f"{location}: {_shown(group_id)} is no security group ID (sg-0123456789abcdef0)")
     if len(ids) > GROUPS_MAX:
-        problems.append(f"{where}: {counted(len(ids), 'security group')}, and an ENI takes {GROUPS_MAX} at most")
+        problems.append(f"{location}: {counted(len(ids), 'security group')}, and an ENI takes {GROUPS_MAX} at most")
     if len(problems) > before:
         return None
     return ZoneNetwork(SubnetId(str(subnet)), tuple(sorted(set(ids))))
 
 
-def _zone(name: str, entry: object, *, problems: list[str]) -> ZoneNetwork | None:
-    where = f"zones.{printable(name)[:80]}"
-    if problem := zone_problem(name):
+def _zone(name: str, zone_entry: object, *, problems: list[str]) -> ZoneNetwork | None:
+    location = f"zones.{printable(name)[:80]}"
+    problem = zone_problem(name)
+    if problem:
         problems.append(f"zones: {problem}")
     before = len(problems)
-    fields = _fields(entry, ZONE_FORM, where=where, needed=("subnet",), problems=problems)
+    fields = _fields(zone_entry, ZONE_FORM, location=location, needed=("subnet",), problems=problems)
     if len(problems) > before:
         return None
-    return zone_of(fields["subnet"], fields.get("securityGroups", []), where=where, problems=problems)
+    return zone_of(fields["subnet"], fields.get("securityGroups", []), location=location, problems=problems)
 
 
 def _fields(
-    value: object, form: Mapping[str, type], *, where: str, needed: tuple[str, ...], problems: list[str]
+    value: object, form: Mapping[str, type], *, location: str, needed: tuple[str, ...], problems: list[str]
 ) -> dict[str, Any]:
-    """The fields of an object that have their type; everything else is a problem."""
+    """Return the fields of an object that have their type; everything else is a problem."""
     if not isinstance(value, dict):
-        problems.append(f"{where}: must be an object, not {_shown(value)}")
+        problems.append(f"{location}: must be an object, not {_shown(value)}")
         return {}
-    problems += [f"{where}: {_shown(key)} is not known (known: {', '.join(form)})" for key in value if key not in form]
-    problems += [f"{where}: {key} is missing" for key in needed if key not in value]
+    problems += [f"{location}: {_shown(key)} is not known (known: {', '.join(form)})" for key in value if key not in form]
+    problems += [f"{location}: {key} is missing" for key in needed if key not in value]
+    fields = {}
     for key, kind in form.items():
-        if key in value and not isinstance(value[key], kind):
-            problems.append(f"{where}: {key} must be {WORDS[kind]}, not {_shown(value[key])}")
-    return {key: value[key] for key, kind in form.items() if isinstance(value.get(key), kind)}
+        if key not in value:
+            continue
+        if isinstance(value[key], kind):
+            fields[key] = value[key]
+        else:
+            problems.append(f"{location}: {key} must be {WORDS[kind]}, not {_shown(value[key])}")
+    return fields
 
 
 def _object(pairs: list[tuple[str, Any]], problems: list[str]) -> dict[str, Any]:
@@ -154,11 +175,16 @@ def _shown(value: object) -> str:
 
 
 def _wrong(source: str, problems: list[str]) -> SettingsError:
-    return SettingsError(f"{source} has {counted(len(problems), 'problem')}", details="; ".join(problems))
+    count = counted(len(problems), "problem")
+    return failure(SettingsError, FailureCode.NETWORK_FILE_WRONG, path=source, count=count, problems="; ".join(problems))
 
 
 ROLE_TAG = "kubernetes.io/role/cni"
 CLUSTER_TAG_PREFIX = "cni.networking.k8s.aws/cluster/"
+RESERVED_COUNT = 5
+"""Addresses of each subnet that AWS keeps.
+Source: https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html, Subnet CIDR blocks for IPv4."""
+
 EXCLUDED = "0"
 """Value of ROLE_TAG that keeps pods out of a subnet; every other value but the empty one lets them in."""
 
@@ -183,8 +209,11 @@ class DescribedSubnet:
 
 @dataclass(frozen=True, slots=True)
 class SubnetPolicy:
-    """Where new ENIs may go. `custom`: custom networking's map, None without it; then subnets are discovered if `is_discovering`, else
-    the node's own is used. `needs_ipv6`: for pods of IPv6."""
+    """Where new ENIs may go.
+
+    `custom`: custom networking's map, None without it. Without it subnets are discovered if `is_discovering`, else the node's own
+    subnet is used. `needs_ipv6`: for pods of IPv6.
+    """
 
     is_discovering: bool = True
     cluster_name: str = ""
@@ -194,11 +223,22 @@ class SubnetPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SubnetView:
-    """One subnet for people. `free_count`: -1 if not known. `why_not`: why no new ENI goes there now, "" if one may."""
+    """One subnet by EC2's last answer, for people and metrics.
+
+    `free_count`: less what this node took since; -1 if not known. `used_count`: addresses that are not free, without those that AWS
+    reserves; -1 if not known. `has_no_prefix`: EC2 refused a /28 there, and is not asked again yet. `why_not`: why no new ENI goes
+    there now, "" if one may. `is_candidate`: its tags and the settings let a new ENI go there, whether or not it has room.
+    `answer_age_s`: seconds since EC2 answered.
+    """
 
     subnet_id: SubnetId
     free_count: int = -1
     why_not: str = ""
+    availability_zone: str = ""
+    used_count: int = -1
+    has_no_prefix: bool = False
+    is_candidate: bool = True
+    answer_age_s: float = 0.0
 
 
 def matches_cluster(tags: Mapping[str, str], cluster_name: str) -> bool:
@@ -208,17 +248,21 @@ def matches_cluster(tags: Mapping[str, str], cluster_name: str) -> bool:
 
 
 def why_unusable(tags: Mapping[str, str], *, is_primary: bool, cluster_name: str) -> str:
-    """Say why a subnet gets no new ENI, "" if it may. `is_primary`: it is the node's own, which needs no tag."""
+    """Return why a subnet gets no new ENI, "" if it may. `is_primary`: it is the node's own, which needs no tag."""
     role = tags.get(ROLE_TAG)
     if role == EXCLUDED:
         return f"excluded by the tag {ROLE_TAG}={EXCLUDED}"
     if not role:
-        return "" if is_primary else f"not the node's own, and without the tag {ROLE_TAG}=1"
-    return "" if matches_cluster(tags, cluster_name) else f"tagged for other clusters, not for {cluster_name}"
+        if is_primary:
+            return ""
+        return f"not the node's own, and without the tag {ROLE_TAG}=1"
+    if matches_cluster(tags, cluster_name):
+        return ""
+    return f"tagged for other clusters, not for {cluster_name}"
 
 
 def by_room(subnets: Iterable[DescribedSubnet]) -> list[DescribedSubnet]:
-    """Most free addresses first; those with the same count stay in their order."""
+    """Sort by free addresses, most first; subnets with the same count stay in their order."""
     return sorted(subnets, key=lambda subnet: -subnet.free_count)
 
 
@@ -230,31 +274,64 @@ def exclusion(
     zone: str = "",
     security_group_ids: Collection[str] = (),
 ) -> str:
-    """Say why an attached ENI's addresses are for no new sandbox; "" if they are.
+    """Return why no new sandbox gets an attached ENI's addresses; "" if sandboxes may have them.
 
     `subnets`: EC2's last answer, None before the first. A subnet that it lacks excludes nothing: it may be another account's
-    (amazon-vpc-cni-k8s issue 3753). Before the first answer an ENI keeps what is recorded of it. `zone`: the node's, "" if it is not
-    known; `security_group_ids`: the ENI's, empty if they are not known.
+    (amazon-vpc-cni-k8s issue 3753). Before the first answer an ENI keeps its recorded exclusion. `zone`: the node's, "" if it is not
+    known. `security_group_ids`: the ENI's, empty if they are not known. An ENI that an AWS service manages stays excluded: Describe
+    decides that (`EniService.eni_of`).
     """
+    if eni.excluded.startswith(OPERATOR):
+        return eni.excluded
     if policy.custom is not None:
         return _custom_exclusion(eni, policy.custom, zone=zone, security_group_ids=security_group_ids)
     if subnets is None:
-        return "" if eni.excluded.startswith(CUSTOM) else eni.excluded
+        if eni.excluded.startswith(CUSTOM):
+            return ""
+        return eni.excluded
     subnet = subnets.get(eni.subnet_id)
-    # As for the node's own: a missing ROLE_TAG excludes no ENI that is there.
-    why = "" if subnet is None else why_unusable(subnet.tags, is_primary=True, cluster_name=policy.cluster_name)
-    return f"its subnet {eni.subnet_id} is {why}" if why else ""
+    # As for the node's own subnet: a missing ROLE_TAG excludes no ENI that is attached already.
+    reason = "" if subnet is None else why_unusable(subnet.tags, is_primary=True, cluster_name=policy.cluster_name)
+    if reason:
+        return f"its subnet {eni.subnet_id} is {reason}"
+    return ""
 
 
 def _custom_exclusion(eni: Eni, custom: CustomNetwork, *, zone: str, security_group_ids: Collection[str]) -> str:
-    """A pod gets the subnet and the groups of its ENI, so one that was made before the file said so, or by another one, gets no new
-    pod. What is not known excludes nothing new: the zone, the ENI's groups, an entry for the zone (growth names that)."""
+    """Return why custom networking excludes an ENI; "" if it does not.
+
+    A pod gets the subnet and the security groups of its ENI. So an ENI that was made for other ones, before the file named these,
+    gets no new pod. Unknown facts exclude nothing new: the zone, the ENI's groups, an entry for the zone (growth reports that one).
+    """
     if eni.is_primary:
-        return "" if custom.primary_carries_pods else PRIMARY_WITHOUT_PODS
-    named = custom.of_zone(zone) if zone else None
-    if eni.subnet_id not in ({named.subnet_id} if named is not None else {one.subnet_id for one in custom.zones.values()}):
-        return eni.excluded if zone and named is None else OTHER_SUBNET
-    if named is None or not security_group_ids:
-        return eni.excluded if eni.excluded == OTHER_GROUPS else ""
-    is_other = named.security_group_ids and {*named.security_group_ids} != {*security_group_ids}
-    return OTHER_GROUPS if is_other else ""
+        if custom.primary_carries_pods:
+            return ""
+        return PRIMARY_WITHOUT_PODS
+    zone_network = custom.of_zone(zone) if zone else None
+    if zone_network is None:
+        return _exclusion_without_entry(eni, custom, zone=zone)
+    if eni.subnet_id != zone_network.subnet_id:
+        return OTHER_SUBNET
+    if not security_group_ids:
+        return _kept_group_exclusion(eni)
+    has_other_groups = zone_network.security_group_ids and set(zone_network.security_group_ids) != set(security_group_ids)
+    if has_other_groups:
+        return OTHER_GROUPS
+    return ""
+
+
+def _exclusion_without_entry(eni: Eni, custom: CustomNetwork, *, zone: str) -> str:
+    """Return why an ENI is excluded while no entry of the file is known to be this node's."""
+    subnet_ids = {zone_network.subnet_id for zone_network in custom.zones.values()}
+    if eni.subnet_id in subnet_ids:
+        return _kept_group_exclusion(eni)
+    if zone:
+        return eni.excluded
+    return OTHER_SUBNET
+
+
+def _kept_group_exclusion(eni: Eni) -> str:
+    """Keep the recorded exclusion for other groups while the ENI's groups cannot be compared."""
+    if eni.excluded == OTHER_GROUPS:
+        return eni.excluded
+    return ""

@@ -1,15 +1,12 @@
-"""Text that several modules write alike: counts with their nouns (`1 address`, `2 addresses`), lists that end, phrases, and
-foreign text made safe to print.
-"""
+"""Text helpers: counts with nouns (`1 address`, `2 addresses`), shortened lists and texts, and foreign text made safe to print."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 CLOUD_NOT_ASKED = "not asked yet"
-"""What is known of EC2 before its first answer; `ipamctl status` shows it instead of *not reachable*."""
+"""State of EC2 before its first answer; `ipamctl status` shows it instead of *not reachable*."""
 
 _PLURALS_IN_ES = ("s", "x")
 
@@ -31,12 +28,16 @@ def printable(text: str, *, most: int = TEXT_MAX) -> str:
         text = text[:most]
     if not text.isprintable():
         text = _SUSPECT.sub(_escaped, text)
-    return text if length <= most else f"{text}... ({length} characters)"
+    if length <= most:
+        return text
+    return f"{text}... ({length} characters)"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    character = found[0]
-    return character if character.isprintable() else character.encode("unicode_escape").decode()
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def first_of(sentences: Sequence[str], most: int) -> str:
@@ -46,7 +47,7 @@ def first_of(sentences: Sequence[str], most: int) -> str:
 
 
 def fitting(text: str, most: int) -> str:
-    """Return a text of `most` characters at most: of a longer one the beginning and the end, which is where advice stands."""
+    """Shorten a text to at most `most` characters: keep the beginning, and the end, which contains the advice."""
     if len(text) <= most:
         return text
     head = (most - 3) * 2 // 3
@@ -54,7 +55,7 @@ def fitting(text: str, most: int) -> str:
 
 
 def of_limit(count: int, limit: int, noun: str) -> str:
-    """Say how many there are of how many there may be, also when there are more: a limit may fall below what is there."""
+    """Describe a count and its limit; the count may be above the limit, because a limit may be lowered."""
     if count <= limit:
         return f"{count} of {counted(limit, noun)}"
     return f"{counted(count, noun)} ({count - limit} above the limit of {limit})"
@@ -68,26 +69,19 @@ def counted(count: int, noun: str) -> str:
 
 
 MANY = 1_000_000
-"""What the rest of a /80 counts for, and from where a number of addresses says nothing to people. Ours: far more than the sandboxes
-of any node, and every figure stays within 32 bits."""
+"""The count of the unrecorded rest of a /80. A larger number of addresses is not shown to people. Ours: far more than the sandboxes of
+any node, and every figure stays within 32 bits."""
 
 
 def usable(count: int) -> str:
-    """Return a number of free addresses; of a /80 that nobody could use up it is no number."""
-    return str(count) if count < MANY else "more than can be used"
+    """Return a number of free addresses as text; for a /80, which no node can use up, a phrase."""
+    if count < MANY:
+        return str(count)
+    return "more than can be used"
 
 
 def pool_size(count: int) -> str:
     """Return how many addresses a pool has, with their noun."""
-    return counted(count, "address") if count < MANY else "a /80"
-
-
-# How a time is written for people and for other programs: RFC 3339 in UTC.
-
-
-def rfc3339(moment: datetime, *, timespec: str = "milliseconds") -> str:
-    """Write an aware time in UTC with a trailing Z; `timespec` as in `datetime.isoformat`, the rest is cut off."""
-    return moment.astimezone(UTC).isoformat(timespec=timespec).removesuffix("+00:00") + "Z"
-
-
-# Whether a listener's address can be reached from this host only. Pure.
+    if count < MANY:
+        return counted(count, "address")
+    return "a /80"

@@ -11,10 +11,10 @@ class RetryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class RetryReply(_message.Message):
-    __slots__ = ("ended",)
-    ENDED_FIELD_NUMBER: _ClassVar[int]
-    ended: _containers.RepeatedCompositeFieldContainer[Obstacle]
-    def __init__(self, ended: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ...) -> None: ...
+    __slots__ = ("retried",)
+    RETRIED_FIELD_NUMBER: _ClassVar[int]
+    retried: _containers.RepeatedCompositeFieldContainer[Obstacle]
+    def __init__(self, retried: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ...) -> None: ...
 
 class ExportRequest(_message.Message):
     __slots__ = ("undo",)
@@ -37,7 +37,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusReply(_message.Message):
-    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "lacks", "spooled_count", "dying_count", "busy", "verdict", "confinement", "subnets", "freezings", "settings", "conditions", "cut_off_count", "policy_mode", "owed_count", "branches")
+    __slots__ = ("version", "instance_id", "alive", "ready", "phase", "uptime_s", "stages", "pool", "runtime", "cloud", "last_error", "degraded", "spooled_delete_count", "veths_pending_deletion_count", "busy", "verdict", "confinement", "subnets", "freezes", "settings", "conditions", "cut_off_count", "policy_mode", "pending_policy_cleanup_count", "branches", "companions", "facts")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -49,20 +49,22 @@ class GetStatusReply(_message.Message):
     RUNTIME_FIELD_NUMBER: _ClassVar[int]
     CLOUD_FIELD_NUMBER: _ClassVar[int]
     LAST_ERROR_FIELD_NUMBER: _ClassVar[int]
-    LACKS_FIELD_NUMBER: _ClassVar[int]
-    SPOOLED_COUNT_FIELD_NUMBER: _ClassVar[int]
-    DYING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    SPOOLED_DELETE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VETHS_PENDING_DELETION_COUNT_FIELD_NUMBER: _ClassVar[int]
     BUSY_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     CONFINEMENT_FIELD_NUMBER: _ClassVar[int]
     SUBNETS_FIELD_NUMBER: _ClassVar[int]
-    FREEZINGS_FIELD_NUMBER: _ClassVar[int]
+    FREEZES_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     CUT_OFF_COUNT_FIELD_NUMBER: _ClassVar[int]
     POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
-    OWED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_POLICY_CLEANUP_COUNT_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    COMPANIONS_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
     version: str
     instance_id: str
     alive: bool
@@ -74,63 +76,101 @@ class GetStatusReply(_message.Message):
     runtime: Runtime
     cloud: Cloud
     last_error: LastError
-    lacks: _containers.RepeatedScalarFieldContainer[str]
-    spooled_count: int
-    dying_count: int
+    degraded: _containers.RepeatedScalarFieldContainer[str]
+    spooled_delete_count: int
+    veths_pending_deletion_count: int
     busy: _containers.RepeatedCompositeFieldContainer[Busy]
     verdict: str
     confinement: Confinement
     subnets: _containers.RepeatedCompositeFieldContainer[Subnet]
-    freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
+    freezes: _containers.RepeatedCompositeFieldContainer[Freezing]
     settings: SettingsState
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     cut_off_count: int
     policy_mode: str
-    owed_count: int
+    pending_policy_cleanup_count: int
     branches: Branches
-    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., lacks: _Optional[_Iterable[str]] = ..., spooled_count: _Optional[int] = ..., dying_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ..., policy_mode: _Optional[str] = ..., owed_count: _Optional[int] = ..., branches: _Optional[_Union[Branches, _Mapping]] = ...) -> None: ...
+    companions: _containers.RepeatedCompositeFieldContainer[Companion]
+    facts: _containers.RepeatedCompositeFieldContainer[Fact]
+    def __init__(self, version: _Optional[str] = ..., instance_id: _Optional[str] = ..., alive: _Optional[bool] = ..., ready: _Optional[bool] = ..., phase: _Optional[str] = ..., uptime_s: _Optional[float] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., pool: _Optional[_Union[Pool, _Mapping]] = ..., runtime: _Optional[_Union[Runtime, _Mapping]] = ..., cloud: _Optional[_Union[Cloud, _Mapping]] = ..., last_error: _Optional[_Union[LastError, _Mapping]] = ..., degraded: _Optional[_Iterable[str]] = ..., spooled_delete_count: _Optional[int] = ..., veths_pending_deletion_count: _Optional[int] = ..., busy: _Optional[_Iterable[_Union[Busy, _Mapping]]] = ..., verdict: _Optional[str] = ..., confinement: _Optional[_Union[Confinement, _Mapping]] = ..., subnets: _Optional[_Iterable[_Union[Subnet, _Mapping]]] = ..., freezes: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., settings: _Optional[_Union[SettingsState, _Mapping]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., cut_off_count: _Optional[int] = ..., policy_mode: _Optional[str] = ..., pending_policy_cleanup_count: _Optional[int] = ..., branches: _Optional[_Union[Branches, _Mapping]] = ..., companions: _Optional[_Iterable[_Union[Companion, _Mapping]]] = ..., facts: _Optional[_Iterable[_Union[Fact, _Mapping]]] = ...) -> None: ...
+
+class Fact(_message.Message):
+    __slots__ = ("code", "text")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    text: str
+    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Companion(_message.Message):
+    __slots__ = ("kind", "name", "detail")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    name: str
+    detail: str
+    def __init__(self, kind: _Optional[str] = ..., name: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Branches(_message.Message):
-    __slots__ = ("mode", "trunk", "count", "branch_count", "waiting_count", "contradicted_count")
+    __slots__ = ("mode", "trunk", "count", "branch_limit", "waiting_count", "mismatched_count", "unconfirmed_count")
     MODE_FIELD_NUMBER: _ClassVar[int]
     TRUNK_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
-    BRANCH_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_LIMIT_FIELD_NUMBER: _ClassVar[int]
     WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
-    CONTRADICTED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MISMATCHED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNCONFIRMED_COUNT_FIELD_NUMBER: _ClassVar[int]
     mode: str
     trunk: str
     count: int
-    branch_count: int
+    branch_limit: int
     waiting_count: int
-    contradicted_count: int
-    def __init__(self, mode: _Optional[str] = ..., trunk: _Optional[str] = ..., count: _Optional[int] = ..., branch_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., contradicted_count: _Optional[int] = ...) -> None: ...
+    mismatched_count: int
+    unconfirmed_count: int
+    def __init__(self, mode: _Optional[str] = ..., trunk: _Optional[str] = ..., count: _Optional[int] = ..., branch_limit: _Optional[int] = ..., waiting_count: _Optional[int] = ..., mismatched_count: _Optional[int] = ..., unconfirmed_count: _Optional[int] = ...) -> None: ...
 
 class Condition(_message.Message):
-    __slots__ = ("subject", "since", "text", "next", "page")
+    __slots__ = ("subject", "since", "text", "next", "page", "codes", "refusals")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     PAGE_FIELD_NUMBER: _ClassVar[int]
+    CODES_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
     subject: str
     since: str
     text: str
     next: str
     page: str
-    def __init__(self, subject: _Optional[str] = ..., since: _Optional[str] = ..., text: _Optional[str] = ..., next: _Optional[str] = ..., page: _Optional[str] = ...) -> None: ...
+    codes: _containers.RepeatedScalarFieldContainer[str]
+    refusals: _containers.RepeatedCompositeFieldContainer[Ec2Refusal]
+    def __init__(self, subject: _Optional[str] = ..., since: _Optional[str] = ..., text: _Optional[str] = ..., next: _Optional[str] = ..., page: _Optional[str] = ..., codes: _Optional[_Iterable[str]] = ..., refusals: _Optional[_Iterable[_Union[Ec2Refusal, _Mapping]]] = ...) -> None: ...
+
+class Ec2Refusal(_message.Message):
+    __slots__ = ("operation", "subject", "code")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    subject: str
+    code: str
+    def __init__(self, operation: _Optional[str] = ..., subject: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
 
 class SettingsState(_message.Message):
-    __slots__ = ("generation", "file", "needs_restart", "valid")
+    __slots__ = ("generation", "file", "awaiting_restart", "valid", "differences")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
-    NEEDS_RESTART_FIELD_NUMBER: _ClassVar[int]
+    AWAITING_RESTART_FIELD_NUMBER: _ClassVar[int]
     VALID_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCES_FIELD_NUMBER: _ClassVar[int]
     generation: int
     file: str
-    needs_restart: _containers.RepeatedScalarFieldContainer[str]
+    awaiting_restart: _containers.RepeatedScalarFieldContainer[str]
     valid: bool
-    def __init__(self, generation: _Optional[int] = ..., file: _Optional[str] = ..., needs_restart: _Optional[_Iterable[str]] = ..., valid: _Optional[bool] = ...) -> None: ...
+    differences: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, generation: _Optional[int] = ..., file: _Optional[str] = ..., awaiting_restart: _Optional[_Iterable[str]] = ..., valid: _Optional[bool] = ..., differences: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FreezeRequest(_message.Message):
     __slots__ = ("reason",)
@@ -139,24 +179,24 @@ class FreezeRequest(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class FreezeReply(_message.Message):
-    __slots__ = ("freezings", "problem")
-    FREEZINGS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("freezes", "problem")
+    FREEZES_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
+    freezes: _containers.RepeatedCompositeFieldContainer[Freezing]
     problem: str
-    def __init__(self, freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, freezes: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ThawRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ThawReply(_message.Message):
-    __slots__ = ("freezings", "problem")
-    FREEZINGS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("freezes", "problem")
+    FREEZES_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
-    freezings: _containers.RepeatedCompositeFieldContainer[Freezing]
+    freezes: _containers.RepeatedCompositeFieldContainer[Freezing]
     problem: str
-    def __init__(self, freezings: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, freezes: _Optional[_Iterable[_Union[Freezing, _Mapping]]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Freezing(_message.Message):
     __slots__ = ("cause", "reason", "since")
@@ -169,24 +209,24 @@ class Freezing(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., reason: _Optional[str] = ..., since: _Optional[str] = ...) -> None: ...
 
 class Subnet(_message.Message):
-    __slots__ = ("subnet_id", "free_count", "why_not")
+    __slots__ = ("subnet_id", "free_count", "unusable_reason")
     SUBNET_ID_FIELD_NUMBER: _ClassVar[int]
     FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    WHY_NOT_FIELD_NUMBER: _ClassVar[int]
+    UNUSABLE_REASON_FIELD_NUMBER: _ClassVar[int]
     subnet_id: str
     free_count: int
-    why_not: str
-    def __init__(self, subnet_id: _Optional[str] = ..., free_count: _Optional[int] = ..., why_not: _Optional[str] = ...) -> None: ...
+    unusable_reason: str
+    def __init__(self, subnet_id: _Optional[str] = ..., free_count: _Optional[int] = ..., unusable_reason: _Optional[str] = ...) -> None: ...
 
 class Confinement(_message.Message):
-    __slots__ = ("source_checked", "dropped", "foreign_links")
-    SOURCE_CHECKED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("source_check_enforced", "dropped", "foreign_links")
+    SOURCE_CHECK_ENFORCED_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
     FOREIGN_LINKS_FIELD_NUMBER: _ClassVar[int]
-    source_checked: bool
+    source_check_enforced: bool
     dropped: _containers.RepeatedCompositeFieldContainer[Dropped]
     foreign_links: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, source_checked: _Optional[bool] = ..., dropped: _Optional[_Iterable[_Union[Dropped, _Mapping]]] = ..., foreign_links: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, source_check_enforced: _Optional[bool] = ..., dropped: _Optional[_Iterable[_Union[Dropped, _Mapping]]] = ..., foreign_links: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Dropped(_message.Message):
     __slots__ = ("reason", "count")
@@ -213,19 +253,19 @@ class Busy(_message.Message):
     def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., operation: _Optional[str] = ..., age_s: _Optional[float] = ..., waiting_count: _Optional[int] = ..., caller_left: _Optional[bool] = ...) -> None: ...
 
 class Stage(_message.Message):
-    __slots__ = ("name", "state", "elapsed_ms", "detail")
+    __slots__ = ("name", "state", "elapsed_s", "detail")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_S_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: str
-    elapsed_ms: float
+    elapsed_s: float
     detail: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., elapsed_ms: _Optional[float] = ..., detail: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Pool(_message.Message):
-    __slots__ = ("total_count", "free_count", "reserved_count", "assigned_count", "cooling_count", "quarantined_count", "eni_count", "eni_limit", "slots_per_eni", "last_cycle", "targets", "assignable_count", "lost_count", "auto", "excess_count", "kept")
+    __slots__ = ("total_count", "free_count", "reserved_count", "assigned_count", "cooling_count", "quarantined_count", "eni_count", "eni_limit", "slots_per_eni", "last_cycle", "targets", "assignable_count", "lost_count", "auto", "excess_count", "excess_kept_reason")
     TOTAL_COUNT_FIELD_NUMBER: _ClassVar[int]
     FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
     RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -241,7 +281,7 @@ class Pool(_message.Message):
     LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
     AUTO_FIELD_NUMBER: _ClassVar[int]
     EXCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
-    KEPT_FIELD_NUMBER: _ClassVar[int]
+    EXCESS_KEPT_REASON_FIELD_NUMBER: _ClassVar[int]
     total_count: int
     free_count: int
     reserved_count: int
@@ -257,8 +297,8 @@ class Pool(_message.Message):
     lost_count: int
     auto: str
     excess_count: int
-    kept: str
-    def __init__(self, total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., reserved_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., last_cycle: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., assignable_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., auto: _Optional[str] = ..., excess_count: _Optional[int] = ..., kept: _Optional[str] = ...) -> None: ...
+    excess_kept_reason: str
+    def __init__(self, total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., reserved_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., eni_count: _Optional[int] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., last_cycle: _Optional[str] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., assignable_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., auto: _Optional[str] = ..., excess_count: _Optional[int] = ..., excess_kept_reason: _Optional[str] = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("name", "value", "defined")
@@ -301,16 +341,16 @@ class Cloud(_message.Message):
     def __init__(self, reachable: _Optional[bool] = ..., call_count: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class LastError(_message.Message):
-    __slots__ = ("at", "what", "message", "resolved_at")
+    __slots__ = ("at", "subject", "message", "resolved_at")
     AT_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RESOLVED_AT_FIELD_NUMBER: _ClassVar[int]
     at: str
-    what: str
+    subject: str
     message: str
     resolved_at: str
-    def __init__(self, at: _Optional[str] = ..., what: _Optional[str] = ..., message: _Optional[str] = ..., resolved_at: _Optional[str] = ...) -> None: ...
+    def __init__(self, at: _Optional[str] = ..., subject: _Optional[str] = ..., message: _Optional[str] = ..., resolved_at: _Optional[str] = ...) -> None: ...
 
 class ListEnisRequest(_message.Message):
     __slots__ = ()
@@ -323,7 +363,7 @@ class ListEnisReply(_message.Message):
     def __init__(self, enis: _Optional[_Iterable[_Union[Eni, _Mapping]]] = ...) -> None: ...
 
 class Eni(_message.Message):
-    __slots__ = ("eni_id", "mac", "device_index", "network_card", "primary", "state", "subnet_id", "subnet_cidr", "primary_address", "slot_count", "free_count", "assigned_count", "cooling_count", "quarantined_count", "route_table", "host_ready", "prefixes", "reserved_count", "lost_count", "frozen", "excluded")
+    __slots__ = ("eni_id", "mac", "device_index", "network_card", "primary", "state", "subnet_id", "subnet_cidr", "primary_address", "slot_count", "free_count", "assigned_count", "cooling_count", "quarantined_count", "route_table", "host_ready", "prefixes", "reserved_count", "lost_count", "frozen_reason", "excluded_reason")
     ENI_ID_FIELD_NUMBER: _ClassVar[int]
     MAC_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -343,8 +383,8 @@ class Eni(_message.Message):
     PREFIXES_FIELD_NUMBER: _ClassVar[int]
     RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_COUNT_FIELD_NUMBER: _ClassVar[int]
-    FROZEN_FIELD_NUMBER: _ClassVar[int]
-    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_REASON_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_REASON_FIELD_NUMBER: _ClassVar[int]
     eni_id: str
     mac: str
     device_index: int
@@ -364,9 +404,9 @@ class Eni(_message.Message):
     prefixes: _containers.RepeatedScalarFieldContainer[str]
     reserved_count: int
     lost_count: int
-    frozen: str
-    excluded: str
-    def __init__(self, eni_id: _Optional[str] = ..., mac: _Optional[str] = ..., device_index: _Optional[int] = ..., network_card: _Optional[int] = ..., primary: _Optional[bool] = ..., state: _Optional[str] = ..., subnet_id: _Optional[str] = ..., subnet_cidr: _Optional[str] = ..., primary_address: _Optional[str] = ..., slot_count: _Optional[int] = ..., free_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., route_table: _Optional[int] = ..., host_ready: _Optional[bool] = ..., prefixes: _Optional[_Iterable[str]] = ..., reserved_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., frozen: _Optional[str] = ..., excluded: _Optional[str] = ...) -> None: ...
+    frozen_reason: str
+    excluded_reason: str
+    def __init__(self, eni_id: _Optional[str] = ..., mac: _Optional[str] = ..., device_index: _Optional[int] = ..., network_card: _Optional[int] = ..., primary: _Optional[bool] = ..., state: _Optional[str] = ..., subnet_id: _Optional[str] = ..., subnet_cidr: _Optional[str] = ..., primary_address: _Optional[str] = ..., slot_count: _Optional[int] = ..., free_count: _Optional[int] = ..., assigned_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., quarantined_count: _Optional[int] = ..., route_table: _Optional[int] = ..., host_ready: _Optional[bool] = ..., prefixes: _Optional[_Iterable[str]] = ..., reserved_count: _Optional[int] = ..., lost_count: _Optional[int] = ..., frozen_reason: _Optional[str] = ..., excluded_reason: _Optional[str] = ...) -> None: ...
 
 class ListAttachmentsRequest(_message.Message):
     __slots__ = ()
@@ -379,7 +419,7 @@ class ListAttachmentsReply(_message.Message):
     def __init__(self, attachments: _Optional[_Iterable[_Union[Attachment, _Mapping]]] = ...) -> None: ...
 
 class Attachment(_message.Message):
-    __slots__ = ("container_id", "ifname", "address", "eni_id", "host_veth", "netns", "sandbox_name", "created_at", "origin", "lost_since", "other_address", "vlan", "contradiction")
+    __slots__ = ("container_id", "ifname", "address", "eni_id", "host_veth", "netns", "sandbox_name", "created_at", "origin", "lost_since", "other_address", "vlan", "branch_problem")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     IFNAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -392,7 +432,7 @@ class Attachment(_message.Message):
     LOST_SINCE_FIELD_NUMBER: _ClassVar[int]
     OTHER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     VLAN_FIELD_NUMBER: _ClassVar[int]
-    CONTRADICTION_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     ifname: str
     address: str
@@ -405,8 +445,8 @@ class Attachment(_message.Message):
     lost_since: str
     other_address: str
     vlan: int
-    contradiction: str
-    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., address: _Optional[str] = ..., eni_id: _Optional[str] = ..., host_veth: _Optional[str] = ..., netns: _Optional[str] = ..., sandbox_name: _Optional[str] = ..., created_at: _Optional[str] = ..., origin: _Optional[str] = ..., lost_since: _Optional[str] = ..., other_address: _Optional[str] = ..., vlan: _Optional[int] = ..., contradiction: _Optional[str] = ...) -> None: ...
+    branch_problem: str
+    def __init__(self, container_id: _Optional[str] = ..., ifname: _Optional[str] = ..., address: _Optional[str] = ..., eni_id: _Optional[str] = ..., host_veth: _Optional[str] = ..., netns: _Optional[str] = ..., sandbox_name: _Optional[str] = ..., created_at: _Optional[str] = ..., origin: _Optional[str] = ..., lost_since: _Optional[str] = ..., other_address: _Optional[str] = ..., vlan: _Optional[int] = ..., branch_problem: _Optional[str] = ...) -> None: ...
 
 class GetHistoryRequest(_message.Message):
     __slots__ = ("subject", "limit", "since", "at")
@@ -487,26 +527,28 @@ class AuditRequest(_message.Message):
     def __init__(self, skip_ec2: _Optional[bool] = ...) -> None: ...
 
 class AuditReply(_message.Message):
-    __slots__ = ("findings", "silent", "address_count")
+    __slots__ = ("findings", "unavailable_sources", "address_count")
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
-    SILENT_FIELD_NUMBER: _ClassVar[int]
+    UNAVAILABLE_SOURCES_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_COUNT_FIELD_NUMBER: _ClassVar[int]
     findings: _containers.RepeatedCompositeFieldContainer[Finding]
-    silent: _containers.RepeatedScalarFieldContainer[str]
+    unavailable_sources: _containers.RepeatedScalarFieldContainer[str]
     address_count: int
-    def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., silent: _Optional[_Iterable[str]] = ..., address_count: _Optional[int] = ...) -> None: ...
+    def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., unavailable_sources: _Optional[_Iterable[str]] = ..., address_count: _Optional[int] = ...) -> None: ...
 
 class Finding(_message.Message):
-    __slots__ = ("severity", "subject", "what", "next")
+    __slots__ = ("severity", "subject", "text", "next", "code")
     SEVERITY_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
     severity: str
     subject: str
-    what: str
+    text: str
     next: str
-    def __init__(self, severity: _Optional[str] = ..., subject: _Optional[str] = ..., what: _Optional[str] = ..., next: _Optional[str] = ...) -> None: ...
+    code: str
+    def __init__(self, severity: _Optional[str] = ..., subject: _Optional[str] = ..., text: _Optional[str] = ..., next: _Optional[str] = ..., code: _Optional[str] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("subject", "since", "at", "find")
@@ -534,6 +576,118 @@ class ExplainReply(_message.Message):
     source: str
     def __init__(self, subject: _Optional[str] = ..., sentences: _Optional[_Iterable[str]] = ..., history: _Optional[_Iterable[_Union[LedgerEntry, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., source: _Optional[str] = ...) -> None: ...
 
+class PathRequest(_message.Message):
+    __slots__ = ("subject", "destination")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    destination: str
+    def __init__(self, subject: _Optional[str] = ..., destination: _Optional[str] = ...) -> None: ...
+
+class PathReply(_message.Message):
+    __slots__ = ("pod", "sandbox", "kind", "source", "destination", "port", "verdict", "cause", "text", "next", "findings", "lookups", "eni", "translated", "seen_as", "policy_mode", "unseen")
+    POD_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    LOOKUPS_FIELD_NUMBER: _ClassVar[int]
+    ENI_FIELD_NUMBER: _ClassVar[int]
+    TRANSLATED_FIELD_NUMBER: _ClassVar[int]
+    SEEN_AS_FIELD_NUMBER: _ClassVar[int]
+    POLICY_MODE_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    pod: str
+    sandbox: str
+    kind: str
+    source: str
+    destination: str
+    port: int
+    verdict: str
+    cause: str
+    text: str
+    next: str
+    findings: _containers.RepeatedCompositeFieldContainer[PathFinding]
+    lookups: _containers.RepeatedCompositeFieldContainer[PathLookup]
+    eni: PathEni
+    translated: bool
+    seen_as: str
+    policy_mode: str
+    unseen: _containers.RepeatedCompositeFieldContainer[UnseenPart]
+    def __init__(self, pod: _Optional[str] = ..., sandbox: _Optional[str] = ..., kind: _Optional[str] = ..., source: _Optional[str] = ..., destination: _Optional[str] = ..., port: _Optional[int] = ..., verdict: _Optional[str] = ..., cause: _Optional[str] = ..., text: _Optional[str] = ..., next: _Optional[str] = ..., findings: _Optional[_Iterable[_Union[PathFinding, _Mapping]]] = ..., lookups: _Optional[_Iterable[_Union[PathLookup, _Mapping]]] = ..., eni: _Optional[_Union[PathEni, _Mapping]] = ..., translated: _Optional[bool] = ..., seen_as: _Optional[str] = ..., policy_mode: _Optional[str] = ..., unseen: _Optional[_Iterable[_Union[UnseenPart, _Mapping]]] = ...) -> None: ...
+
+class PathFinding(_message.Message):
+    __slots__ = ("verdict", "cause", "text", "next")
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    verdict: str
+    cause: str
+    text: str
+    next: str
+    def __init__(self, verdict: _Optional[str] = ..., cause: _Optional[str] = ..., text: _Optional[str] = ..., next: _Optional[str] = ...) -> None: ...
+
+class PathLookup(_message.Message):
+    __slots__ = ("place", "destination", "source", "incoming", "mark", "result", "rule", "rule_text", "table", "link", "via", "error")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    DESTINATION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    INCOMING_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    RULE_TEXT_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    place: str
+    destination: str
+    source: str
+    incoming: str
+    mark: int
+    result: str
+    rule: int
+    rule_text: str
+    table: int
+    link: str
+    via: str
+    error: str
+    def __init__(self, place: _Optional[str] = ..., destination: _Optional[str] = ..., source: _Optional[str] = ..., incoming: _Optional[str] = ..., mark: _Optional[int] = ..., result: _Optional[str] = ..., rule: _Optional[int] = ..., rule_text: _Optional[str] = ..., table: _Optional[int] = ..., link: _Optional[str] = ..., via: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class PathEni(_message.Message):
+    __slots__ = ("eni_id", "link", "device_index", "network_card", "subnet_id", "security_group_ids")
+    ENI_ID_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_CARD_FIELD_NUMBER: _ClassVar[int]
+    SUBNET_ID_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    eni_id: str
+    link: str
+    device_index: int
+    network_card: int
+    subnet_id: str
+    security_group_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, eni_id: _Optional[str] = ..., link: _Optional[str] = ..., device_index: _Optional[int] = ..., network_card: _Optional[int] = ..., subnet_id: _Optional[str] = ..., security_group_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UnseenPart(_message.Message):
+    __slots__ = ("text", "console", "subject")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    CONSOLE_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    console: str
+    subject: str
+    def __init__(self, text: _Optional[str] = ..., console: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
+
 class GetConfigRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -547,18 +701,18 @@ class GetConfigReply(_message.Message):
     def __init__(self, settings: _Optional[_Iterable[_Union[Setting, _Mapping]]] = ..., origin_note: _Optional[str] = ...) -> None: ...
 
 class Setting(_message.Message):
-    __slots__ = ("env", "value", "default", "origin", "text")
-    ENV_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("name", "value", "default", "origin", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
-    env: str
+    name: str
     value: str
     default: str
     origin: str
     text: str
-    def __init__(self, env: _Optional[str] = ..., value: _Optional[str] = ..., default: _Optional[str] = ..., origin: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., default: _Optional[str] = ..., origin: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
     __slots__ = ("settings", "instance_type")
@@ -569,7 +723,7 @@ class PlanRequest(_message.Message):
     def __init__(self, settings: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "under_way")
+    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "in_progress")
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     DEFICIT_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -587,7 +741,7 @@ class PlanReply(_message.Message):
     IN_USE_COUNT_FIELD_NUMBER: _ClassVar[int]
     COOLING_COUNT_FIELD_NUMBER: _ClassVar[int]
     WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
-    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    IN_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     sentence: str
     actions: _containers.RepeatedCompositeFieldContainer[PlannedAction]
     deficit_count: int
@@ -605,8 +759,8 @@ class PlanReply(_message.Message):
     in_use_count: int
     cooling_count: int
     waiting_count: int
-    under_way: str
-    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., under_way: _Optional[str] = ...) -> None: ...
+    in_progress: str
+    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., in_progress: _Optional[str] = ...) -> None: ...
 
 class PlannedAction(_message.Message):
     __slots__ = ("kind", "eni_id", "address_count", "prefix_count", "text")
@@ -623,83 +777,83 @@ class PlannedAction(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., eni_id: _Optional[str] = ..., address_count: _Optional[int] = ..., prefix_count: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Obstacle(_message.Message):
-    __slots__ = ("subject", "reason", "next", "left_s")
+    __slots__ = ("subject", "reason", "next", "retry_in_s")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
-    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    RETRY_IN_S_FIELD_NUMBER: _ClassVar[int]
     subject: str
     reason: str
     next: str
-    left_s: float
-    def __init__(self, subject: _Optional[str] = ..., reason: _Optional[str] = ..., next: _Optional[str] = ..., left_s: _Optional[float] = ...) -> None: ...
+    retry_in_s: float
+    def __init__(self, subject: _Optional[str] = ..., reason: _Optional[str] = ..., next: _Optional[str] = ..., retry_in_s: _Optional[float] = ...) -> None: ...
 
 class AutoTarget(_message.Message):
-    __slots__ = ("in_force", "count", "sentence", "reserve_count", "held_count", "arriving_count", "growth_count", "peak_count", "busy_count", "most_count", "minute_rate", "ten_minute_rate", "allocation_s", "creation_s", "start_count")
+    __slots__ = ("in_force", "count", "sentence", "reserve_count", "held_reserve_count", "arriving_count", "growth_count", "peak_count", "in_use_count", "max_count", "adds_per_s_1m", "adds_per_s_10m", "allocation_s", "creation_s", "expected_at_start_count")
     IN_FORCE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     RESERVE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    HELD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HELD_RESERVE_COUNT_FIELD_NUMBER: _ClassVar[int]
     ARRIVING_COUNT_FIELD_NUMBER: _ClassVar[int]
     GROWTH_COUNT_FIELD_NUMBER: _ClassVar[int]
     PEAK_COUNT_FIELD_NUMBER: _ClassVar[int]
-    BUSY_COUNT_FIELD_NUMBER: _ClassVar[int]
-    MOST_COUNT_FIELD_NUMBER: _ClassVar[int]
-    MINUTE_RATE_FIELD_NUMBER: _ClassVar[int]
-    TEN_MINUTE_RATE_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ADDS_PER_S_1M_FIELD_NUMBER: _ClassVar[int]
+    ADDS_PER_S_10M_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_S_FIELD_NUMBER: _ClassVar[int]
     CREATION_S_FIELD_NUMBER: _ClassVar[int]
-    START_COUNT_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_AT_START_COUNT_FIELD_NUMBER: _ClassVar[int]
     in_force: bool
     count: int
     sentence: str
     reserve_count: int
-    held_count: int
+    held_reserve_count: int
     arriving_count: int
     growth_count: int
     peak_count: int
-    busy_count: int
-    most_count: int
-    minute_rate: float
-    ten_minute_rate: float
+    in_use_count: int
+    max_count: int
+    adds_per_s_1m: float
+    adds_per_s_10m: float
     allocation_s: float
     creation_s: float
-    start_count: int
-    def __init__(self, in_force: _Optional[bool] = ..., count: _Optional[int] = ..., sentence: _Optional[str] = ..., reserve_count: _Optional[int] = ..., held_count: _Optional[int] = ..., arriving_count: _Optional[int] = ..., growth_count: _Optional[int] = ..., peak_count: _Optional[int] = ..., busy_count: _Optional[int] = ..., most_count: _Optional[int] = ..., minute_rate: _Optional[float] = ..., ten_minute_rate: _Optional[float] = ..., allocation_s: _Optional[float] = ..., creation_s: _Optional[float] = ..., start_count: _Optional[int] = ...) -> None: ...
+    expected_at_start_count: int
+    def __init__(self, in_force: _Optional[bool] = ..., count: _Optional[int] = ..., sentence: _Optional[str] = ..., reserve_count: _Optional[int] = ..., held_reserve_count: _Optional[int] = ..., arriving_count: _Optional[int] = ..., growth_count: _Optional[int] = ..., peak_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., max_count: _Optional[int] = ..., adds_per_s_1m: _Optional[float] = ..., adds_per_s_10m: _Optional[float] = ..., allocation_s: _Optional[float] = ..., creation_s: _Optional[float] = ..., expected_at_start_count: _Optional[int] = ...) -> None: ...
 
 class CapacityRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class CapacityReply(_message.Message):
-    __slots__ = ("instance_type", "limits_source", "vcpu_count", "modes", "branch_count")
+    __slots__ = ("instance_type", "limits_source", "vcpu_count", "modes", "branch_limit")
     INSTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
     LIMITS_SOURCE_FIELD_NUMBER: _ClassVar[int]
     VCPU_COUNT_FIELD_NUMBER: _ClassVar[int]
     MODES_FIELD_NUMBER: _ClassVar[int]
-    BRANCH_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_LIMIT_FIELD_NUMBER: _ClassVar[int]
     instance_type: str
     limits_source: str
     vcpu_count: int
     modes: _containers.RepeatedCompositeFieldContainer[CapacityMode]
-    branch_count: int
-    def __init__(self, instance_type: _Optional[str] = ..., limits_source: _Optional[str] = ..., vcpu_count: _Optional[int] = ..., modes: _Optional[_Iterable[_Union[CapacityMode, _Mapping]]] = ..., branch_count: _Optional[int] = ...) -> None: ...
+    branch_limit: int
+    def __init__(self, instance_type: _Optional[str] = ..., limits_source: _Optional[str] = ..., vcpu_count: _Optional[int] = ..., modes: _Optional[_Iterable[_Union[CapacityMode, _Mapping]]] = ..., branch_limit: _Optional[int] = ...) -> None: ...
 
 class CapacityMode(_message.Message):
-    __slots__ = ("mode", "address_count", "max_pods", "recommended", "formula", "limited_by", "in_force")
+    __slots__ = ("mode", "address_count", "max_pods", "recommended_max_pods", "formula", "limited_by", "in_force")
     MODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_COUNT_FIELD_NUMBER: _ClassVar[int]
     MAX_PODS_FIELD_NUMBER: _ClassVar[int]
-    RECOMMENDED_FIELD_NUMBER: _ClassVar[int]
+    RECOMMENDED_MAX_PODS_FIELD_NUMBER: _ClassVar[int]
     FORMULA_FIELD_NUMBER: _ClassVar[int]
     LIMITED_BY_FIELD_NUMBER: _ClassVar[int]
     IN_FORCE_FIELD_NUMBER: _ClassVar[int]
     mode: str
     address_count: int
     max_pods: int
-    recommended: int
+    recommended_max_pods: int
     formula: str
     limited_by: str
     in_force: bool
-    def __init__(self, mode: _Optional[str] = ..., address_count: _Optional[int] = ..., max_pods: _Optional[int] = ..., recommended: _Optional[int] = ..., formula: _Optional[str] = ..., limited_by: _Optional[str] = ..., in_force: _Optional[bool] = ...) -> None: ...
+    def __init__(self, mode: _Optional[str] = ..., address_count: _Optional[int] = ..., max_pods: _Optional[int] = ..., recommended_max_pods: _Optional[int] = ..., formula: _Optional[str] = ..., limited_by: _Optional[str] = ..., in_force: _Optional[bool] = ...) -> None: ...

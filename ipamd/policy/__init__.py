@@ -1,1 +1,1 @@
-"""Network policy: what aws-network-policy-agent and we ask each other. Imported only where a setting asks for it."""
+"""Network policy: the calls between aws-network-policy-agent and us, in both directions. Imported only if a setting turns it on."""

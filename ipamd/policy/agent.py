@@ -1,7 +1,7 @@
-"""The wire between aws-network-policy-agent and us: the adapter of the port `PolicyAgent`, and what the agent asks at its start.
+"""Talk gRPC with aws-network-policy-agent: the adapter of the port `PolicyAgent`, and the service that the agent calls at its start.
 
-Each side listens on a Unix socket of root. The agent's waits are ours to bound: amazon-vpc-cni-k8s dials for 2 s and then waits for
-an answer without limit. Source: aws-network-policy-agent main.go, pkg/rpc/rpc_handler.go; amazon-vpc-cni-k8s
+Each side listens on a Unix socket of root. We bound the time of every call: amazon-vpc-cni-k8s dials for 2 s and then waits for an
+answer without limit. Source: aws-network-policy-agent main.go, pkg/rpc/rpc_handler.go; amazon-vpc-cni-k8s
 cmd/routed-eni-cni-plugin/cni.go, pkg/ipamd/rpc_handler.go (GetNetworkPolicyConfigs).
 """
 
@@ -15,37 +15,39 @@ import grpc
 
 from ipamd.core.deadline import Deadline
 from ipamd.core.health import LOOK_S, Health
-from ipamd.grpc_client import open_channel, status
+from ipamd.grpc_client import Peer, status
 from ipamd.model.cloud import InstanceIdentity
-from ipamd.model.errors import CloudError, PolicyAgentRefusedError, PolicyAgentSilentError, log_text
+from ipamd.model.errors import CloudError, IpamError, log_text
 from ipamd.model.family import IPV4, Family
 from ipamd.model.ids import PodName
+from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.pb import network_policy_pb2 as pb
 from ipamd.pb import network_policy_pb2_grpc
-from ipamd.ports import Clock, Metadata, PolicyAgent
+from ipamd.ports.cloud import Metadata
+from ipamd.ports.policy import PolicyAgent
+from ipamd.ports.process import Clock
 
 INTERFACE_COUNT = 1
-"""Of a pod: one network card is served."""
+"""Interfaces of a pod: one network card is served."""
 
 SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-"""What a call ends with that the agent did not answer."""
+"""Status codes of a call that the agent did not answer."""
 
 ANSWER_MAX_BYTES = 64 * 1024
 """Ours: an answer is one flag."""
 
 QUESTION_S = 25.0
-"""How long the agent's question waits for instance metadata, if it has no deadline. Ours: it gives up after 30 s."""
+"""How long the agent's request waits for instance metadata, if it has no deadline. Ours: the agent gives up after 30 s."""
 
 log = logging.getLogger("ipamd.policy")
 
 
 class GrpcPolicyAgent(PolicyAgent):
-    """The agent behind one channel, which connects at the first call and again after the agent restarted. From any thread."""
+    """The agent on its socket, connected at the first call and again after the agent restarted. Safe from any thread."""
 
     def __init__(self, *, socket: str) -> None:
         self._socket = socket
-        self._channel = open_channel(socket, answer_max_bytes=ANSWER_MAX_BYTES)
-        self._stub = network_policy_pb2_grpc.NPBackendStub(self._channel)  # type: ignore[no-untyped-call]  # generated code
+        self._peer = Peer(socket, network_policy_pb2_grpc.NPBackendStub, answer_max_bytes=ANSWER_MAX_BYTES)
 
     def enforce(self, pod: PodName, *, mode: str, timeout_s: float) -> None:
         """See the port."""
@@ -60,31 +62,28 @@ class GrpcPolicyAgent(PolicyAgent):
         self._ask("DeletePodNp", request, pod, timeout_s=timeout_s, is_patient=is_patient)
 
     def close(self) -> None:
-        """Close the channel; a call that is made ends."""
-        self._channel.close()
+        """Close the channel; a running call ends."""
+        self._peer.close()
 
     def _ask(self, call: str, request: Any, pod: PodName, *, timeout_s: float, is_patient: bool) -> None:
         try:
-            reply = getattr(self._stub, call)(request, timeout=timeout_s, wait_for_ready=is_patient)
+            reply = self._peer.ask(call, request, timeout_s=timeout_s, is_patient=is_patient)
         except grpc.RpcError as error:
-            code, said = status(error)
+            code, message = status(error)
             if code in SILENT:
-                raise PolicyAgentSilentError(
-                    f"the network policy agent does not answer at {self._socket}",
-                    details=f"{said}; start its DaemonSet on this node, or unset NETWORK_POLICY_ENFORCING_MODE; retry",
-                ) from error
-            raise self._refused(call, pod, said) from error
-        if reply is None or not reply.Success:  # grpcio returns None for a message that was cut off
-            raise self._refused(call, pod, "Success is false" if reply is not None else "its answer was cut off")
+                raise refusal(RefusalCode.AGENT_SILENT, socket=self._socket, cause=message) from error
+            raise self._refused(call, pod, message) from error
+        if reply is None:  # grpcio returns None for a message that was cut off
+            raise self._refused(call, pod, "its answer was cut off")
+        if not reply.Success:
+            raise self._refused(call, pod, "Success is false")
 
-    def _refused(self, call: str, pod: PodName, said: str) -> PolicyAgentRefusedError:
-        return PolicyAgentRefusedError(
-            f"the network policy agent refused {call} for pod {pod}", details=f"{said}; see its log on this node; retry"
-        )
+    def _refused(self, call: str, pod: PodName, message: str) -> IpamError:
+        return refusal(RefusalCode.AGENT_REFUSED, call=call, pod=pod, cause=message)
 
 
 class ConfigServicer(network_policy_pb2_grpc.ConfigServerBackendServicer):
-    """Serves `rpc.ConfigServerBackend`: without a mode the agent ends, so its question waits until instance metadata has answered."""
+    """Serves `rpc.ConfigServerBackend`. Without a mode the agent exits, so its request waits until instance metadata has answered."""
 
     def __init__(
         self,
@@ -104,24 +103,32 @@ class ConfigServicer(network_policy_pb2_grpc.ConfigServerBackendServicer):
         self._clock = clock
 
     def add_to(self, server: grpc.Server) -> None:
-        """Serve it there."""
+        """Register the service at a gRPC server."""
         network_policy_pb2_grpc.add_ConfigServerBackendServicer_to_server(self, server)  # type: ignore[no-untyped-call]  # generated
 
     def GetNetworkPolicyConfigs(self, _: pb.NoQuestion, context: grpc.ServicerContext) -> pb.NetworkPolicyAgentConfigReply:
-        """Tell the mode, and who this node is."""
-        remaining = context.time_remaining()
-        deadline = Deadline.after(self._clock, QUESTION_S if remaining is None else min(remaining - LOOK_S, QUESTION_S))
-        while (identity := self._identity()) is None and deadline.remaining_s() and context.is_active():
+        """Return the enforcing mode and the identity of this node."""
+        remaining_s = context.time_remaining()
+        limit_s = QUESTION_S
+        if remaining_s is not None:
+            limit_s = min(remaining_s - LOOK_S, QUESTION_S)
+        deadline = Deadline.after(self._clock, limit_s)
+        identity = self._identity()
+        while identity is None and deadline.remaining_s() and context.is_active():
             self._health.wait_for(lambda: self._identity() is not None, min(deadline.remaining_s(), LOOK_S))
+            identity = self._identity()
         if identity is None:
             context.abort(grpc.StatusCode.UNAVAILABLE, "instance metadata has not answered; ask again")
             raise AssertionError  # abort raises
         log.info("the network policy agent asked for its mode mode=%s", self._mode)
+        ipv4_address, ipv6_address = str(identity.primary_address), ""
+        if self._family is not IPV4:
+            ipv4_address, ipv6_address = "", self._ipv6_address()
         return pb.NetworkPolicyAgentConfigReply(
             NetworkPolicyMode=self._mode,
             MultiNICEnabled=False,
-            NodeIPv4=str(identity.primary_address) if self._family is IPV4 else "",
-            NodeIPv6="" if self._family is IPV4 else self._ipv6_address(),
+            NodeIPv4=ipv4_address,
+            NodeIPv6=ipv6_address,
             InstanceID=identity.instance_id,
             Region=identity.region,
         )
@@ -130,7 +137,6 @@ class ConfigServicer(network_policy_pb2_grpc.ConfigServerBackendServicer):
         try:
             return self._metadata.ipv6_address()
         except CloudError as error:
-            log.info(
-                "the node's IPv6 address is not told to the network policy agent, which reads it too error=%s", log_text(error)
-            )
+            # The agent can read the address itself.
+            log.info("IPv6 address missing in the reply to the network policy agent error=%s", log_text(error))
             return ""

@@ -1,10 +1,11 @@
-"""Which pods' names the network policy agent may remember, and when it is told to forget one.
+"""Track which pods' names the network policy agent may remember, and make it forget them.
 
-The agent remembers names: for one that it remembers it attaches nothing, so that a second sandbox of that name would run without a
-filter; and told late to forget one it takes the filter of the sandbox that has the name now. So a row says which names it may know
-(*owed*): written before it is asked for a filter, erased once it has answered that it forgot. While a sandbox has the name nothing is
-sent; before a filter is asked for a name that is owed, it is told to forget that first. Only here does the name of a pod decide
-anything (I21, docs/policy.md). Rejected: to send it with each DEL, which would make a DEL wait for somebody who may be away.
+The agent remembers names of pods. It attaches no filter for a name that it remembers, so a second sandbox of that name would run
+without a filter. If it is asked too late to forget a name, it removes the filter of the sandbox that has the name now. So a row
+records each name that the agent may remember (*owed*). The row is written before a filter is requested, and erased when the agent has
+confirmed that it forgot the name. While a sandbox has the name, nothing is sent. Before a filter is requested for an owed name, the
+agent must forget the name. Nothing else is decided by the name of a pod (I21, docs/policy.md). Rejected: sending the request with each
+DEL, which would make a DEL wait for an agent that may be away.
 """
 
 from __future__ import annotations
@@ -17,55 +18,58 @@ from typing import TYPE_CHECKING
 from ipamd.core.agenda import NODE
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
-from ipamd.core.loop import OddObjects
-from ipamd.model.attachment import POD_IFNAME, Attachment, AttachRequest, name_key, pod_veth_name
+from ipamd.core.failure_isolation import FailureIsolation
+from ipamd.model.attachment import POD_IFNAME, Attachment, name_key, pod_veth_name
+from ipamd.model.cni_request import AttachRequest
+from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import AGENT, PolicyAgentRefusedError, PolicyAgentSilentError, log_text
 from ipamd.model.ids import AttachmentKey, PodName
 
 if TYPE_CHECKING:
-    from ipamd.ports import PolicyAgent, UnitOfWork
+    from ipamd.ports.datastore import UnitOfWork
+    from ipamd.ports.policy import PolicyAgent
 
 WAIT_S = 2.0
-"""For the agent, in one ADD or one turn of maintenance. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go,
-npAgentConnTimeout; there for the connection alone."""
+"""Timeout of the agent, in one ADD or one turn of maintenance. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/cni.go,
+npAgentConnTimeout, which applies to the connection only."""
 
-OWED = "owed policy"
-"""Subject of the condition of names that the agent refused to forget, and of their pauses."""
+OWED = "policy cleanup"
+"""Subject of the condition about names that the agent refused to forget, and of the pauses between attempts."""
 
 FAILPOINTS = ("policy.owed", "policy.forgotten-first", "policy.enforced", "policy.due", "policy.forgotten")
 
 
 class PolicyHook(Service):
-    """Asks the agent; `enforce` and `owe` from any thread, `settle` from maintenance."""
+    """Calls the agent. `enforce` and `owe` may be called from any thread, `clean_up` only from maintenance."""
 
     def __init__(self, context: ServiceContext, *, agent: PolicyAgent, mode: str, prefix: str, is_unsure: bool) -> None:
-        """`is_unsure`: rows of this boot were lost, so that the agent may know names that no row tells."""
+        """`is_unsure`: rows of this boot were lost, so the agent may remember names that have no row."""
         super().__init__(context)
         self.mode = mode
         self._agent = agent
         self._prefix = prefix
         self._is_unsure = is_unsure
-        self._odd = OddObjects(context.health, work=OWED)
+        self._failures = FailureIsolation(context.health, work=OWED)
 
     def enforce(self, request: AttachRequest, deadline: Deadline) -> None:
-        """Have the agent filter a sandbox that is wired and not recorded yet; the lock of its name is held.
+        """Make the agent filter a sandbox that is wired and not recorded yet; the lock of its name is held.
 
-        A sandbox without a pod's name, and a further interface of one, is none that the agent could find: nothing is asked. One that
-        its caller wires after the reply has the caller ask; the name is prepared for that.
-        Raises: PolicyAgentSilentError, PolicyAgentRefusedError: then the sandbox must not be promised; DatastoreError.
+        The agent cannot find a sandbox without a pod's name, nor a further interface of a pod, so nothing is requested for these. If
+        the caller wires the sandbox after the reply, it requests the filter itself, and here the agent only forgets the name.
+        Raises: PolicyAgentSilentError and PolicyAgentRefusedError, after which ADD must fail; DatastoreError.
         """
         pod = _pod(request.key, request.names.pod_namespace, request.names.pod_name)
         if pod is None:
             return
         is_owed = pod in self._datastore.owed()
-        is_known = is_owed or self._is_unsure or pod in _living(self._datastore.attachments())
+        may_be_remembered = is_owed or self._is_unsure or pod in _pods_of(self._datastore.attachments())
         if not is_owed:
             with self._datastore.transaction() as uow:
                 uow.owe(pod)
             self._failpoint("policy.owed")
         until = Deadline.after(self._clock, min(WAIT_S, deadline.remaining_s()))
-        with self._asking():
-            if is_known:
+        with self._watching_agent():
+            if may_be_remembered:
                 self._agent.forget(pod, timeout_s=until.remaining_s(), is_patient=True)
                 self._failpoint("policy.forgotten-first")
             if not request.is_wired_by_caller:
@@ -73,57 +77,59 @@ class PolicyHook(Service):
         self._failpoint("policy.enforced")
 
     def owe(self, uow: UnitOfWork, attachment: Attachment) -> None:
-        """In the transaction that ends an attachment: the agent may know its name, whoever made it known. Costs a look at memory."""
+        """Record in the transaction that ends an attachment that the agent may remember its pod. Reads only memory."""
         pod = _pod_of(attachment)
         if pod is not None:
             uow.owe(pod)
 
-    def due(self) -> Mapping[PodName, datetime]:
-        """The names that no sandbox has and that the agent has not confirmed to have forgotten, with since when it may know them."""
+    def pending_cleanups(self) -> Mapping[PodName, datetime]:
+        """Return the owed names that no sandbox has, each with the time at which it was recorded."""
         owed = self._datastore.owed()
-        living = _living(self._datastore.attachments()) if owed else frozenset()
-        return {pod: since for pod, since in owed.items() if pod not in living}
+        if not owed:
+            return {}
+        attached_pods = _pods_of(self._datastore.attachments())
+        return {pod: since for pod, since in owed.items() if pod not in attached_pods}
 
-    def settle(self) -> None:
-        """Have the agent forget what is due, for at most `WAIT_S`; one that is away is not waited for. Raises: DatastoreError."""
-        due = self.due()
-        self._odd.keep_only(map(str, due))
-        self._agenda.keep_only(OWED, due)
+    def clean_up(self) -> None:
+        """Make the agent forget the pending names, for at most `WAIT_S`; an absent agent is not waited for. Raises: DatastoreError."""
+        pending_cleanups = self.pending_cleanups()
+        self._failures.retain(map(str, pending_cleanups))
+        self._agenda.retain(OWED, pending_cleanups)
         until = Deadline.after(self._clock, WAIT_S)
-        for pod in due:
+        for pod in pending_cleanups:
             if not self._agenda.is_due((AGENT,)) or not until.remaining_s():
                 return
             if self._agenda.is_due((OWED, pod)):
-                with self._odd.skip(str(pod)):
+                with self._failures.skip(str(pod)):
                     self._forget(pod, until)
 
     def _forget(self, pod: PodName, until: Deadline) -> None:
-        """Have one name forgotten, unless an ADD has it: that tells the agent itself. Raises: PolicyAgentRefusedError, BusyError."""
+        """Make the agent forget one name. Raises: PolicyAgentRefusedError; BusyError if an ADD of that name is in progress."""
         name = pod_veth_name(pod.namespace, pod.pod, prefix=self._prefix)
         with self._locks.hold(name_key(name), "FORGET", Deadline.after(self._clock, 0.0)):
-            if pod not in self.due():
+            if pod not in self.pending_cleanups():
                 return
             self._failpoint("policy.due")
             try:
-                with self._asking():
+                with self._watching_agent():
                     self._agent.forget(pod, timeout_s=until.remaining_s(), is_patient=False)
             except PolicyAgentSilentError:
-                self._agenda.put_off((AGENT,), NODE)
+                self._agenda.back_off((AGENT,), NODE)
                 return
             except PolicyAgentRefusedError:
-                self._agenda.put_off((OWED, pod), NODE)
+                self._agenda.back_off((OWED, pod), NODE)
                 raise
             self._failpoint("policy.forgotten")
             with self._datastore.transaction() as uow:
-                uow.forget_owed(pod)
+                uow.clear_pending_policy_cleanup(pod)
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Whether the agent answers is a condition; what it answers is none."""
+    def _watching_agent(self) -> Iterator[None]:
+        """Report a condition while the agent does not answer. A refusal counts as an answer."""
         try:
             yield
         except PolicyAgentSilentError as error:
-            self._health.report(AGENT, f"{AGENT}: {log_text(error)}", error=error)
+            self._health.report(AGENT, problem(ConditionCode.AGENT_SILENT, cause=log_text(error)), error=error)
             raise
         except PolicyAgentRefusedError:
             self._answered()
@@ -133,16 +139,18 @@ class PolicyHook(Service):
     def _answered(self) -> None:
         if AGENT in self._health.conditions_by_subject():
             self._agenda.clear((AGENT,))
-            self._health.report(AGENT, "")
+            self._health.report(AGENT, None)
 
 
 def _pod(key: AttachmentKey, namespace: str, pod: str) -> PodName | None:
-    return PodName(namespace, pod) if namespace and pod and key.ifname == POD_IFNAME else None
+    if namespace and pod and key.ifname == POD_IFNAME:
+        return PodName(namespace, pod)
+    return None
 
 
 def _pod_of(attachment: Attachment) -> PodName | None:
     return _pod(attachment.key, attachment.pod_namespace, attachment.pod_name)
 
 
-def _living(attachments: Iterable[Attachment]) -> frozenset[PodName]:
+def _pods_of(attachments: Iterable[Attachment]) -> frozenset[PodName]:
     return frozenset(pod for pod in map(_pod_of, attachments) if pod)

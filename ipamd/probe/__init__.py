@@ -1,4 +1,4 @@
-"""Checks on a real node what the code takes for granted about EC2 (docs/assumptions.md), with one tagged ENI of its own.
+"""Check on a real node the assumptions of the code about EC2 (docs/assumptions.md), with a tagged ENI of the probe's own.
 
 Only `ipamctl probe aws` uses it; the daemon does not import it. Start reading at `run.py`.
 """

@@ -1,7 +1,7 @@
-"""Raw EC2 calls of a probe: counted, bounded, paced and kept as they were answered.
+"""Make the raw EC2 calls of a probe. They are counted, bounded and paced, and every answer is recorded.
 
-`ipamd/cloud/ec2.py` is not used, because it repairs odd answers: it retries, translates codes and waits. A probe wants to see them.
-Guards I13: the bound is enforced here, and a part of it is kept for the clean-up.
+`ipamd/cloud/ec2.py` is not used, because it retries, translates codes and waits, and so hides the unusual answers that a probe looks
+for. Guards I13: the bound is enforced here, and a part of it is reserved for the clean-up.
 """
 
 from __future__ import annotations
@@ -11,43 +11,43 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ipamd.model.record import dataclass, field, replace
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 
 CHECK_CALLS = 70
 CLEANUP_CALLS = 30
-"""Most EC2 calls before the clean-up, and during it. Ours: a run where EC2 is prompt makes about 50; each wait for a lagging answer
-makes up to seven. Checks that find no call left are reported as unknown."""
+"""Most EC2 calls before the clean-up, and during it. Ours: a run with a prompt EC2 makes about 50, and each wait for a lagging answer
+makes up to seven. Checks after the last call are reported as unknown."""
 
 PAUSE_S = 0.2
-"""Between two calls. Ours: the tightest bucket of the APIs in use refills five calls a second for the whole account.
+"""Pause between two calls. Ours: the tightest bucket of the APIs in use refills five calls a second for the whole account.
 
 Source: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html.
 """
 
 THROTTLED = re.compile(r"RequestLimitExceeded|Throttl|TooManyRequests")
 THROTTLE_WAITS_S = (2.0, 5.0)
-"""Waits after throttling, then it counts as the answer. Ours: a probe must not press a throttled account."""
+"""Waits after throttled attempts; after the last, throttling is the answer. Ours: a probe must not add load to a throttled account."""
 
 PAGE_SIZE = 1000
-"""As the daemon asks. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
+"""As in the daemon. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go, describeENIPageSize."""
 
 PAGES_MAX = 5
-"""Pages of one list. Ours: 5,000 ENIs of one subnet or VPC; what is beyond is not looked at, so that the bound on calls holds."""
+"""Pages of one list. Ours: 5,000 ENIs of one subnet or VPC. Further pages are ignored, so that the bound on calls holds."""
 
 NO_ANSWER = "(no answer)"
 SILENT_MAX = 3
-"""Calls in a row without an answer after which the checks end. Ours: each waits for HTTP_TIMEOUT and tells nothing."""
+"""Successive calls without an answer after which the checks end. Ours: each takes HTTP_TIMEOUT."""
 
 MESSAGE_MAX = 300
 
 
 class Ended(Exception):
-    """The run ends here: somebody asked for it, the bound on calls is reached, or the node is not fit. The clean-up follows."""
+    """The run ends: a stop was requested, the bound on calls is reached, or the node is unsuitable. The clean-up follows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One call as it was answered. `code` is empty on success, and NO_ANSWER if the outcome is not known.
+class CallAnswer:
+    """One call and its answer. `code` is empty on success, and NO_ANSWER if the outcome is not known.
 
     `number` counts from 1; `sent_s` and `answered_s` are monotonic.
     """
@@ -69,12 +69,12 @@ class Answer:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it may have taken effect although it was not accepted: no answer, or a fault inside EC2."""
+        """Whether it may have taken effect although it was not accepted: there was no answer, or EC2 had an internal error."""
         return self.code == NO_ANSWER or self.status >= 500
 
     @property
     def is_busy(self) -> bool:
-        """Whether it was refused because the object is in use, in either of EC2's wordings."""
+        """Whether it was refused because the object is in use, by either of EC2's codes."""
         return self.code == "InvalidNetworkInterface.InUse" or (self.code == "InvalidParameterValue" and "in use" in self.message)
 
     @property
@@ -83,16 +83,22 @@ class Answer:
         return self.code.endswith(".NotFound")
 
     def enis(self) -> list[Mapping[str, Any]]:
-        """The ENIs of a Describe, or the one of a Create."""
-        one = self.body.get("NetworkInterface")
-        return [one] if one else list(self.body.get("NetworkInterfaces") or ())
+        """The ENIs of a Describe, or the single ENI of a Create."""
+        created = self.body.get("NetworkInterface")
+        if created:
+            return [created]
+        return list(self.body.get("NetworkInterfaces") or ())
 
     def eni_ids(self) -> list[str]:
-        """Their IDs."""
-        return [entry["NetworkInterfaceId"] for entry in self.enis()]
+        """The IDs of these ENIs."""
+        return [eni["NetworkInterfaceId"] for eni in self.enis()]
 
     def __str__(self) -> str:
-        return "accepted" if self.ok else f"{self.code}: {self.message}" if self.message else self.code
+        if self.ok:
+            return "accepted"
+        if not self.message:
+            return self.code
+        return f"{self.code}: {self.message}"
 
 
 @dataclass(slots=True)
@@ -102,10 +108,11 @@ class Calls:
     send: Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
     clock: Clock
     sleep: Callable[[float], None]
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[CallAnswer] = field(default_factory=list)
     _limit: int = CHECK_CALLS
     _is_cleaning: bool = False
     _stop_reason: str = ""
+    _includes_managed: bool = True
 
     def stop(self, reason: str) -> None:
         """End the checks before the next call; the clean-up still makes its calls. Safe in a signal handler."""
@@ -118,12 +125,12 @@ class Calls:
             self._limit = len(self.answers) + CLEANUP_CALLS
 
     def check_stop(self) -> None:
-        """Raises: Ended if somebody asked for it, unless the clean-up is under way."""
+        """Raises: Ended if a stop was requested, unless the clean-up has begun."""
         if self._stop_reason and not self._is_cleaning:
             raise Ended(self._stop_reason)
 
-    def ask(self, api: str, about: str, **params: Any) -> Answer:
-        """Make a call; only throttling is retried.
+    def ask(self, api: str, about: str, **params: Any) -> CallAnswer:
+        """Make a call. Only throttled calls are retried.
 
         Args:
             about: the object, for the report.
@@ -136,8 +143,8 @@ class Calls:
             self.sleep(wait_s)
         return answer
 
-    def list_enis(self, about: str, filters: Mapping[str, str]) -> Answer:
-        """List the ENIs that pass all filters, page by page: in a large account a page may be empty and not the last.
+    def list_enis(self, about: str, filters: Mapping[str, str]) -> CallAnswer:
+        """List the ENIs that pass all filters, page by page: in a large account an empty page need not be the last.
 
         Returns: the last answer, with the ENIs of all pages; a refused page makes the whole list refused (I11).
         Raises: as `ask`.
@@ -146,26 +153,44 @@ class Calls:
             "Filters": [{"Name": name, "Values": [value]} for name, value in filters.items()],
             "MaxResults": PAGE_SIZE,
         }
-        found: list[Mapping[str, Any]] = []
+        enis: list[Mapping[str, Any]] = []
         for _ in range(PAGES_MAX):
-            answer = self.ask("DescribeNetworkInterfaces", about, **params)
-            found += answer.enis()
+            answer = self.ask_for_enis(about, **params)
+            enis += answer.enis()
             if not answer.body.get("NextToken"):
                 break
             params["NextToken"] = answer.body["NextToken"]
-        return replace(answer, body={"NetworkInterfaces": found} if answer.ok else {})
+        if not answer.ok:
+            return replace(answer, body={})
+        return replace(answer, body={"NetworkInterfaces": enis})
 
-    def _once(self, api: str, about: str, params: Mapping[str, Any]) -> Answer:
+    def ask_for_enis(self, about: str, **params: Any) -> CallAnswer:
+        """Make a filtered Describe of ENIs. ENIs that AWS services manage are included if the endpoint knows the parameter.
+
+        Raises: as `ask`.
+        """
+        api = "DescribeNetworkInterfaces"
+        if self._includes_managed:
+            answer = self.ask(api, about, **params, IncludeManagedResources=True)
+            self._includes_managed = answer.code != "UnknownParameter"
+            if self._includes_managed:
+                return answer
+        return self.ask(api, about, **params)
+
+    def _once(self, api: str, about: str, params: Mapping[str, Any]) -> CallAnswer:
         from botocore.exceptions import BotoCoreError, ClientError
 
         self.check_stop()
-        if not self._is_cleaning and [one.code for one in self.answers[-SILENT_MAX:]] == [NO_ANSWER] * SILENT_MAX:
+        last_codes = [answer.code for answer in self.answers[-SILENT_MAX:]]
+        if not self._is_cleaning and last_codes == [NO_ANSWER] * SILENT_MAX:
             raise Ended(f"EC2 has not answered {SILENT_MAX} calls in a row: {self.answers[-1].message}")
         if len(self.answers) >= self._limit:
             raise Ended(f"the bound of {self._limit} calls is reached")
         if self.answers:
             self.sleep(PAUSE_S)
-        sent_s, body, code, message, status = self.clock.monotonic(), {}, "", "", 200
+        body: dict[str, Any] = {}
+        code, message, status = "", "", 200
+        sent_s = self.clock.monotonic()
         try:
             body = dict(self.send(api, params))
         except ClientError as exc:
@@ -174,7 +199,7 @@ class Calls:
             status = int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         except BotoCoreError as exc:
             code, message, status = NO_ANSWER, f"{type(exc).__name__}: {exc}", 0
-        told = re.sub(r"\b\d{12}\b", "ACCOUNT", message)[:MESSAGE_MAX]  # no account numbers: reports are made to be shared
-        answer = Answer(len(self.answers) + 1, api, about, code, told, status, sent_s, self.clock.monotonic(), body)
+        safe_message = re.sub(r"\b\d{12}\b", "ACCOUNT", message)[:MESSAGE_MAX]  # no account numbers, because reports are shared
+        answer = CallAnswer(len(self.answers) + 1, api, about, code, safe_message, status, sent_s, self.clock.monotonic(), body)
         self.answers.append(answer)
         return answer

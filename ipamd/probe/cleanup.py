@@ -1,119 +1,135 @@
-"""Delete what a probe created: this run's ENIs, and those that a former run on this node left behind.
+"""Delete the ENIs that a probe created: those of this run, and those left by former runs on this node.
 
-An ENI that cannot be deleted is named with the commands that delete it; none is forgotten (I9).
+An ENI that cannot be deleted is reported with the commands that delete it, so that it is not forgotten (I9).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ipamd.probe.calls import Ended
-from ipamd.probe.steps import find_by_tag
-from ipamd.probe.subject import NODE_TAG, RUN_TAG, LeftOver, NotPossible, Subject, tags_of
+from ipamd.probe.creation_steps import find_by_tag
+from ipamd.probe.subject import NODE_TAG, RUN_TAG, LeftOver, NotPossible, ProbeSubject, tags_of
 
 WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Before each try to delete one ENI. Ours: a detach takes seconds."""
+"""Waits before each try to delete an ENI. Ours: a detach takes seconds."""
 
 SEARCH_WAIT_S = 5.0
-"""Before the second search by tag. Ours: an ENI whose Create was never answered may be shown late."""
+"""Pause before the second search by tag. Ours: an ENI whose Create was never answered may be shown late."""
 
 _log = logging.getLogger(__name__)
 
 
-def clean_up(subject: Subject) -> list[LeftOver]:
-    """Delete every ENI of this run, if any was or may have been created. Returns: what is left, or may be.
+def clean_up(subject: ProbeSubject) -> list[LeftOver]:
+    """Delete every ENI of this run, if any was or may have been created. Returns: the ENIs that are or may be left.
 
-    Never raises for what EC2 answers. Concurrency: a request to stop does not shorten it.
+    Never raises for an answer of EC2. Concurrency: a request to stop does not shorten it.
     """
     if not subject.owned_ids and not subject.unsettled:
         return []
     subject.say("cleaning up")
     subject.calls.begin_cleanup()
-    why: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     try:
-        was_lost = list(subject.unsettled)
-        for params in was_lost:  # the token makes a replay give the same ENI
+        unanswered = list(subject.unsettled)
+        for params in unanswered:  # the token makes EC2 answer a replay with the same ENI
             subject.unsettled.remove(params)
             subject.create(params, "settle an unanswered Create")
-        _search(subject)
-        _delete_owned(subject, why)
-        if was_lost:
+        _own_tagged(subject)
+        _delete_owned(subject, reasons)
+        if unanswered:
             subject.pause(SEARCH_WAIT_S)
-            _search(subject)
-            _delete_owned(subject, why)
-    except Exception as error:  # noqa: BLE001  # whatever fails, what is left must be named
+            _own_tagged(subject)
+            _delete_owned(subject, reasons)
+    except Exception as error:  # noqa: BLE001  # the ENIs that are left must be named after any failure
         _log.exception("the clean-up was cut short")
-        why["*"] = f"{type(error).__name__}: {error}"
-    left = [_named(subject, eni_id, why.get(eni_id) or why.get("*", "")) for eni_id in sorted(_living(subject))]
+        reasons["*"] = f"{type(error).__name__}: {error}"
+    left_overs = []
+    for eni_id in sorted(_living(subject)):
+        left_overs.append(_left_over(subject, eni_id, reasons.get(eni_id) or reasons.get("*", "")))
     if subject.unsettled:
-        region = f"aws ec2 --region {subject.identity.region}"
-        find = f"{region} describe-network-interfaces --filters Name=tag:{RUN_TAG},Values={subject.run_id}"
-        left.append(LeftOver("an ENI may exist", "a CreateNetworkInterface was never answered", [find]))
-    subject.say("nothing is left behind" if not left else f"left behind: {', '.join(one.subject for one in left)}")
-    return left
+        aws_ec2 = f"aws ec2 --region {subject.identity.region}"
+        find = f"{aws_ec2} describe-network-interfaces --filters Name=tag:{RUN_TAG},Values={subject.run_id}"
+        left_overs.append(LeftOver("an ENI may exist", "a CreateNetworkInterface was never answered", [find]))
+    if left_overs:
+        subject.say(f"left behind: {_subjects(left_overs)}")
+    else:
+        subject.say("nothing is left behind")
+    return left_overs
 
 
-def clear_former(subject: Subject) -> list[str]:
-    """Delete what former probes left behind on this node; a dry run only names it.
+def clear_former(subject: ProbeSubject) -> list[str]:
+    """Delete the ENIs that former probes left on this node; a dry run only lists them.
 
-    The caller holds the lock that a running probe holds, so none of it is in use. Returns: the ENIs that they left. Raises: Ended if
-    EC2 does not tell what was left (I11), or something cannot be deleted: each run would leave one more.
+    The caller has the lock of running probes, so none of these ENIs is in use. Returns: their IDs. Raises: Ended if EC2 does not list
+    them (I11), or if one cannot be deleted, because each further run could leave one more.
     """
     identity = subject.identity
     filters = {"subnet-id": str(identity.subnet_id), f"tag:{NODE_TAG}": str(identity.instance_id)}
     answer = subject.calls.list_enis("left-overs of former probes", filters)
     if not answer.ok:
         raise Ended(f"EC2 does not tell what former probes left: {answer}")
-    former = []
-    for entry in answer.enis():
-        node, run_id = tags_of(entry).get(NODE_TAG), tags_of(entry).get(RUN_TAG, subject.run_id)
-        is_here = (entry.get("Attachment") or {}).get("InstanceId") in (None, str(identity.instance_id))
-        if node == str(identity.instance_id) and run_id != subject.run_id and is_here:
-            former.append(entry["NetworkInterfaceId"])
-    why = "left by a former probe; `ipamctl probe aws --run` deletes it"
-    subject.left_over = [_named(subject, eni_id, why) for eni_id in former]
+    former = [eni["NetworkInterfaceId"] for eni in answer.enis() if _is_of_former_run(subject, eni)]
+    reason = "left by a former probe; `ipamctl probe aws --run` deletes it"
+    subject.left_over = [_left_over(subject, eni_id, reason) for eni_id in former]
     if former and subject.is_real:
         subject.say(f"deleting {len(former)} left over by a former probe")
-        left = []
-        for eni_id in former:
-            subject.owned_ids.add(eni_id)
-            try:
-                reason = _remove(subject, eni_id)
-            finally:
-                subject.owned_ids.discard(eni_id)
-            if reason:
-                left.append(_named(subject, eni_id, reason))
-        subject.left_over = left
-        if left:
-            names = ", ".join(one.subject for one in left)
+        subject.left_over = _delete_former(subject, former)
+        if subject.left_over:
+            names = _subjects(subject.left_over)
             raise Ended(f"{names}, left by a former probe, cannot be deleted, so nothing was created; delete it by hand")
     return former
 
 
-def _search(subject: Subject) -> None:
-    """Own every ENI that carries this run's tag; one that counts as deleted and still shows is deleted again."""
-    for entry in find_by_tag(subject).enis():
-        if subject.own(entry):
-            subject.deleted_ids.discard(entry["NetworkInterfaceId"])
+def _is_of_former_run(subject: ProbeSubject, eni: Mapping[str, Any]) -> bool:
+    """Whether the tags name this node and another run. An ENI that is attached to another instance is not ours to delete."""
+    instance_id = str(subject.identity.instance_id)
+    tags = tags_of(eni)
+    is_elsewhere = (eni.get("Attachment") or {}).get("InstanceId") not in (None, instance_id)
+    return tags.get(NODE_TAG) == instance_id and tags.get(RUN_TAG, subject.run_id) != subject.run_id and not is_elsewhere
 
 
-def _living(subject: Subject) -> set[str]:
+def _delete_former(subject: ProbeSubject, former: Iterable[str]) -> list[LeftOver]:
+    """Delete ENIs of former runs; each counts as owned only while it is deleted. Returns: those that could not be deleted."""
+    left_overs = []
+    for eni_id in former:
+        subject.owned_ids.add(eni_id)
+        try:
+            reason = _remove(subject, eni_id)
+        finally:
+            subject.owned_ids.discard(eni_id)
+        if reason:
+            left_overs.append(_left_over(subject, eni_id, reason))
+    return left_overs
+
+
+def _own_tagged(subject: ProbeSubject) -> None:
+    """Record every ENI with this run's tag as owned. An ENI that was deleted and is still shown will be deleted again."""
+    for eni in find_by_tag(subject).enis():
+        if subject.record_owned(eni):
+            subject.deleted_ids.discard(eni["NetworkInterfaceId"])
+
+
+def _living(subject: ProbeSubject) -> set[str]:
     return subject.owned_ids - subject.deleted_ids
 
 
-def _delete_owned(subject: Subject, why: dict[str, str]) -> None:
+def _delete_owned(subject: ProbeSubject, reasons: dict[str, str]) -> None:
     for eni_id in sorted(_living(subject)):
-        why[eni_id] = _remove(subject, eni_id)
+        reasons[eni_id] = _remove(subject, eni_id)
 
 
-def _remove(subject: Subject, eni_id: str) -> str:
-    """Detach and delete one ENI. Returns: why it is still there; empty if it is gone."""
-    answer, absent_count = None, 0
+def _remove(subject: ProbeSubject, eni_id: str) -> str:
+    """Detach and delete one ENI. Returns: why it still exists; empty if it is gone."""
+    answer = None
+    absent_count = 0
     for wait_s in WAITS_S:
         subject.pause(wait_s)
         try:
-            entry = next(iter(subject.describe(eni_id).enis()), {})
-            attachment = entry.get("Attachment") or {}
+            eni = next(iter(subject.describe(eni_id).enis()), {})
+            attachment = eni.get("Attachment") or {}
             if attachment and attachment.get("Status") != "detaching":
                 attachment_id = str(attachment.get("AttachmentId", ""))
                 answer = subject.change("DetachNetworkInterface", eni_id, AttachmentId=attachment_id)
@@ -123,23 +139,30 @@ def _remove(subject: Subject, eni_id: str) -> str:
         except NotPossible as error:
             return str(error)
         absent_count += answer.is_gone
-        # One NotFound may be of an ENI too new to be seen; our own call's success needs no second.
+        # A single NotFound may mean that the ENI is too new to be seen. Success of our own call needs no confirmation.
         if answer.ok or absent_count >= 2:
             subject.deleted_ids.add(eni_id)
             return ""
-    return f"{answer.api}: {answer}" if answer else "not tried"
+    if answer is None:
+        return "not tried"
+    return f"{answer.api}: {answer}"
 
 
-def _named(subject: Subject, eni_id: str, why: str) -> LeftOver:
-    region = f"aws ec2 --region {subject.identity.region}"
+def _subjects(left_overs: Iterable[LeftOver]) -> str:
+    return ", ".join(left_over.subject for left_over in left_overs)
+
+
+def _left_over(subject: ProbeSubject, eni_id: str, reason: str) -> LeftOver:
+    """Describe an ENI that is left, with the commands that delete it."""
+    aws_ec2 = f"aws ec2 --region {subject.identity.region}"
     query = "--query 'NetworkInterfaces[].Attachment.AttachmentId' --output text"
     return LeftOver(
         eni_id,
-        why or "it was not reached",
+        reason or "it was not reached",
         [
-            f"{region} detach-network-interface --attachment-id "
-            f'"$({region} describe-network-interfaces --network-interface-ids {eni_id} {query})"',
-            f"{region} wait network-interface-available --network-interface-ids {eni_id}",
-            f"{region} delete-network-interface --network-interface-id {eni_id}",
+            f"{aws_ec2} detach-network-interface --attachment-id "
+            f'"$({aws_ec2} describe-network-interfaces --network-interface-ids {eni_id} {query})"',
+            f"{aws_ec2} wait network-interface-available --network-interface-ids {eni_id}",
+            f"{aws_ec2} delete-network-interface --network-interface-id {eni_id}",
         ],
     )

@@ -1,6 +1,6 @@
-"""The report of a probe: a dictionary for programs, Markdown for people and for an issue. Pure.
+"""Make the report of a probe: a dictionary for programs, Markdown for people and for an issue. Pure.
 
-It has IDs of the node, its ENIs and its subnet's range, and no account number.
+It contains the IDs of the node and its ENIs and the range of its subnet, and no account number.
 """
 
 from __future__ import annotations
@@ -9,19 +9,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipamd import __version__
-from ipamd.model.words import rfc3339
-from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS
+from ipamd.model.time_text import rfc3339
+from ipamd.probe.calls import CHECK_CALLS, CLEANUP_CALLS, CallAnswer
 from ipamd.probe.checks import CHECKS, NOT_PROBED
-from ipamd.probe.subject import NODE_TAG, RUN_TAG, Subject
+from ipamd.probe.subject import NODE_TAG, RUN_TAG, LeftOver, Permission, ProbeSubject
 
 
-def as_dict(subject: Subject) -> dict[str, Any]:
-    """Make the report as JSON has it: every key is always there; times are seconds from the first call."""
+def as_dict(subject: ProbeSubject) -> dict[str, Any]:
+    """Make the report for JSON. Every key is always present; times are seconds from the first call."""
     identity, answers = subject.identity, subject.calls.answers
-    began_s = answers[0].sent_s if answers else 0.0
+    began_s = 0.0
+    if answers:
+        began_s = answers[0].sent_s
+    mode = "dry run"
+    if subject.is_real:
+        mode = "run"
     return {
         "vpc_ipamd": __version__,
-        "mode": "run" if subject.is_real else "dry run",
+        "mode": mode,
         "run_id": subject.run_id,
         "at": rfc3339(subject.at, timespec="seconds"),
         "region": identity.region,
@@ -32,21 +37,36 @@ def as_dict(subject: Subject) -> dict[str, Any]:
         "call_count": len(answers),
         "call_bound": CHECK_CALLS + CLEANUP_CALLS,
         "ended": subject.ended,
-        "permissions": [one._asdict() for one in subject.permissions],
-        "checks": [
-            {**check._asdict(), **subject.findings[check.name]._asdict()} for check in CHECKS if check.name in subject.findings
-        ],
+        "permissions": [_permission(permission) for permission in subject.permissions],
+        "checks": _checks(subject),
         "not_probed": NOT_PROBED,
-        "left_over": [one._asdict() for one in subject.left_over],
-        "answers": [
-            {
-                **{name: getattr(answer, name) for name in ("number", "api", "about", "code", "message", "status")},
-                "at_s": round(answer.sent_s - began_s, 3),
-                "took_ms": round((answer.answered_s - answer.sent_s) * 1000, 1),
-            }
-            for answer in answers
-        ],
+        "left_over": [_left_over(left_over) for left_over in subject.left_over],
+        "answers": [_answer(answer, began_s) for answer in answers],
     }
+
+
+def _permission(permission: Permission) -> dict[str, Any]:
+    return {"action": permission.action, "verdict": permission.verdict, "told": permission.reply}
+
+
+def _checks(subject: ProbeSubject) -> list[dict[str, Any]]:
+    reports = []
+    for check in CHECKS:
+        if check.name in subject.findings:
+            result = subject.findings[check.name]._asdict()
+            reports.append({"name": check.name, "assumption": check.assumption, "expected": check.expected, **result})
+    return reports
+
+
+def _left_over(left_over: LeftOver) -> dict[str, Any]:
+    return {"subject": left_over.subject, "why": left_over.reason, "commands": left_over.commands}
+
+
+def _answer(answer: CallAnswer, began_s: float) -> dict[str, Any]:
+    report: dict[str, Any] = {name: getattr(answer, name) for name in ("number", "api", "about", "code", "message", "status")}
+    report["at_s"] = round(answer.sent_s - began_s, 3)
+    report["took_ms"] = round((answer.answered_s - answer.sent_s) * 1000, 1)
+    return report
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -60,12 +80,12 @@ def markdown(report: dict[str, Any]) -> str:
     if report["ended"]:
         parts.append(f"**It ended early:** {report['ended']}.")
     if report["left_over"]:
-        parts.append("\n".join(["## Left over: delete it", *_left_over(report)]))
+        parts.append("\n".join(["## Left over: delete it", *_left_over_lines(report)]))
     if not is_real:
         parts.append(_plan(report))
     if report["permissions"]:
-        told = _cells(report["permissions"], ("action", "verdict", "told"))
-        parts.append("## Permissions, by dry runs\n\n" + _table(("Action", "Verdict", "EC2 said"), told))
+        rows = _cells(report["permissions"], ("action", "verdict", "told"))
+        parts.append("## Permissions, by dry runs\n\n" + _table(("Action", "Verdict", "EC2 said"), rows))
     if is_real:
         keys = ("name", "verdict", "assumption", "expected", "observed")
         parts.append("## Checks\n\n" + _table(tuple(map(str.capitalize, keys)), _cells(report["checks"], keys)))
@@ -85,34 +105,35 @@ def _plan(report: dict[str, Any]) -> str:
     )
 
 
-def _cells(entries: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> list[tuple[object, ...]]:
-    return [tuple(entry[key] for key in keys) for entry in entries]
+def _cells(rows: Sequence[Mapping[str, Any]], keys: tuple[str, ...]) -> list[tuple[object, ...]]:
+    return [tuple(row[key] for key in keys) for row in rows]
 
 
-def _left_over(report: dict[str, Any]) -> list[str]:
+def _left_over_lines(report: dict[str, Any]) -> list[str]:
     lines = []
-    for one in report["left_over"]:
-        lines += ["", f"{one['subject']}: {one['why']}", ""]
-        lines += [f"    {command}" for command in one["commands"]]
+    for left_over in report["left_over"]:
+        lines += ["", f"{left_over['subject']}: {left_over['why']}", ""]
+        lines += [f"    {command}" for command in left_over["commands"]]
     return lines
 
 
 def _calls(report: dict[str, Any]) -> list[tuple[object, ...]]:
     return [
         (
-            a["number"],
-            f"{a['at_s']:.1f}",
-            f"{a['took_ms']:.0f}",
-            a["api"],
-            a["about"],
-            f"{a['code'] or 'accepted'} {a['message']}",
+            answer["number"],
+            f"{answer['at_s']:.1f}",
+            f"{answer['took_ms']:.0f}",
+            answer["api"],
+            answer["about"],
+            f"{answer['code'] or 'accepted'} {answer['message']}",
         )
-        for a in report["answers"]
+        for answer in report["answers"]
     ]
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join(
-        "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ").strip() for cell in line) + " |" for line in lines
-    )
+    lines = []
+    for row in (header, tuple("---" for _ in header), *rows):
+        cells = [str(cell).replace("|", "\\|").replace("\n", " ").strip() for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""What the checks work on: the node, the probe's own ENIs, and what was found so far.
+"""Hold the state of a run: the node, the probe's own ENIs, and the findings so far.
 
-Guards I2 for a probe: every changing call goes through `owned`, which knows only ENIs that this run created, by the answer to its
-own Create or by its own tag in a Describe.
+Guards I2 for a probe: every changing call goes through `change`, which accepts only ENIs in `owned_ids`. These were created by this
+run, by the answer to its own Create or by its tag in a Describe.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,32 +17,32 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.errors import CloudError
 from ipamd.model.family import IPV4
 from ipamd.model.record import dataclass, field
-from ipamd.probe.calls import Answer, Calls
+from ipamd.probe.calls import CallAnswer, Calls
 
 RUN_TAG = "vpc-ipamd/probe"
 """Its value is the ID of the run."""
 
 NODE_TAG = "vpc-ipamd/probe-node"
-"""Its value is the instance ID: a later run on the same node finds what a former one left behind."""
+"""Its value is the instance ID, so that a later run on the same node finds the ENIs of a former run."""
 
-LOOK_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Before each look for a change. Ours: 31 s in seven calls; what lags longer is reported as such."""
+DESCRIBE_WAITS_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Waits before each Describe while a change is awaited. Ours: 31 s in seven calls; a longer lag is reported as such."""
 
 METADATA_WAITS_S = (0.0, *(1.0,) * 10, *(5.0,) * 10)
-"""Before each look at metadata for one change: 60 s in 21 looks. Ours: metadata is throttled per instance."""
+"""Waits before each read of metadata while a change is awaited: 60 s in 21 reads. Ours: metadata is throttled per instance."""
 
 LONGEST_S = 60.0
 """How long the daemon waits for an attach or a detach. Source: `ipamd/cloud/retries.py`, ATTACHING and SETTLING."""
 
 SLEEP_SLICE_S = 0.5
-"""Longest sleep without looking whether the probe is to stop."""
+"""Longest sleep between two checks for a request to stop."""
 
 
 class NotPossible(Exception):
-    """A step lacks what an earlier one should have made; its checks are reported as unknown."""
+    """A step lacks something that an earlier step should have made. Its checks are reported as unknown."""
 
 
-class Finding(NamedTuple):
+class ProbeResult(NamedTuple):
     """The outcome of one check; `calls` are numbers of answers."""
 
     verdict: str
@@ -49,25 +50,33 @@ class Finding(NamedTuple):
     calls: list[int]
 
 
+class Observation(NamedTuple):
+    """The observation of a step for one check; see `ProbeSubject.observe`."""
+
+    evidence: CallAnswer | Lag | bool | None
+    observed: str
+    answers: tuple[CallAnswer, ...]
+
+
 class Permission(NamedTuple):
-    """What EC2 told about one action. `verdict`: allowed, denied or not told."""
+    """EC2's answer about one action. `verdict`: allowed, denied or not told. `reply`: the answer in words."""
 
     action: str
     verdict: str
-    told: str
+    reply: str
 
 
 class LeftOver(NamedTuple):
-    """Something that is still there. `commands`: what deletes it."""
+    """An ENI that is or may be left. `commands`: those that delete it."""
 
     subject: str
-    why: str
+    reason: str
     commands: list[str]
 
 
 @dataclass(slots=True)
 class OwnEni:
-    """An ENI that this run created. `addresses`: all that EC2 confirmed to be on it."""
+    """An ENI that this run created. `addresses`: all that EC2 has confirmed."""
 
     eni_id: str
     mac: str
@@ -77,13 +86,19 @@ class OwnEni:
 
 
 @dataclass(slots=True)
-class Subject:
-    """Everything that a run works with, and what it found. One thread.
+class ProbeSubject:
+    """The inputs of a run, the observations of its steps, and the findings. One thread.
 
-    links: MACs of the node's links. read_metadata: a path of instance metadata (None: 404). tags: what every ENI carries besides the
-    probe's own tags. say: takes progress for people. is_real: whether to create an ENI; otherwise only dry runs are made. at: when it
-    began. device_index:
-    where the ENI goes. address_limit: of one ENI. ended: why the run ended early; empty if it did not.
+    links: reads the MACs of the node's links.
+    read_metadata: reads a path of instance metadata; None: 404.
+    tags: tags of every ENI besides the probe's own.
+    say: prints progress for people.
+    is_real: whether to create an ENI; otherwise only dry runs are made.
+    at: when the run began.
+    device_index: where the ENI is attached.
+    address_limit: addresses that one ENI can have.
+    unsettled: parameters of Creates that may have made an ENI which no answer named.
+    ended: why the run ended early; empty if it did not.
     """
 
     calls: Calls
@@ -99,7 +114,8 @@ class Subject:
     address_limit: int = 0
     attachment_limit_type: str = ""
     permissions: list[Permission] = field(default_factory=list)
-    findings: dict[str, Finding] = field(default_factory=dict)
+    observations: dict[str, Observation] = field(default_factory=dict)
+    findings: dict[str, ProbeResult] = field(default_factory=dict)
     left_over: list[LeftOver] = field(default_factory=list)
     ended: str = ""
     owned_ids: set[str] = field(default_factory=set)
@@ -107,14 +123,19 @@ class Subject:
     unsettled: list[dict[str, Any]] = field(default_factory=list)
     current: OwnEni | None = None
 
-    def find(self, name: str, holds: bool | None, observed: str, *answers: Answer) -> None:
-        """Record the outcome of a check; None: unknown."""
-        verdict = "unknown" if holds is None else "holds" if holds else "does not hold"
-        self.findings[name] = Finding(verdict, observed, [answer.number for answer in answers])
+    def observe(self, name: str, evidence: CallAnswer | Lag | bool | None, observed: str = "", *answers: CallAnswer) -> None:
+        """Record an observation for a check; the check's `expect` judges it afterwards.
 
-    def find_prompt(self, name: str, lag: Lag) -> None:
-        """Record whether a change was visible at once."""
-        self.find(name, lag.is_prompt, str(lag), *lag.answers)
+        Args:
+            evidence: None if the step could not find out.
+            observed: the observation in words; by default those of the evidence.
+            answers: EC2's answers behind it; by default those of the evidence.
+        """
+        if isinstance(evidence, CallAnswer):
+            answers = answers or (evidence,)
+        elif isinstance(evidence, Lag):
+            answers = answers or tuple(evidence.answers)
+        self.observations[name] = Observation(evidence, observed or str(evidence), answers)
 
     def eni(self) -> OwnEni:
         """The ENI under test. Raises: NotPossible if there is none."""
@@ -144,39 +165,40 @@ class Subject:
             ],
         }
 
-    def create(self, params: dict[str, Any], about: str) -> Answer:
-        """Create, and own what the answer names. Until EC2 refused or named an ENI, the request is kept for the clean-up to settle."""
+    def create(self, params: dict[str, Any], about: str) -> CallAnswer:
+        """Create an ENI and record it as owned. A request with neither a refusal nor an ENI in its answer is left to the clean-up."""
         self.unsettled.append(params)
         answer = self.calls.ask("CreateNetworkInterface", about, **params)
-        is_named = any(entry.get("NetworkInterfaceId") for entry in answer.enis())
+        is_named = any(eni.get("NetworkInterfaceId") for eni in answer.enis())
         if is_named or not (answer.ok or answer.is_lost):
             self.unsettled.remove(params)
-        for entry in answer.enis():
-            self.own(entry)
+        for eni in answer.enis():
+            self.record_owned(eni)
         return answer
 
-    def own(self, entry: Mapping[str, Any]) -> bool:
-        """Own an ENI that carries the tag of this run. Returns: whether it does."""
-        is_ours = tags_of(entry).get(RUN_TAG) == self.run_id
+    def record_owned(self, eni: Mapping[str, Any]) -> bool:
+        """Record an ENI as owned if it has the tag of this run. Returns: whether it has."""
+        is_ours = tags_of(eni).get(RUN_TAG) == self.run_id
         if is_ours:
-            self.owned_ids.add(entry["NetworkInterfaceId"])
+            self.owned_ids.add(eni["NetworkInterfaceId"])
         return is_ours
 
-    def change(self, api: str, eni_id: str, about: str = "", **params: Any) -> Answer:
+    def change(self, api: str, eni_id: str, about: str = "", **params: Any) -> CallAnswer:
         """Make a changing call about an ENI of this run. Raises: NotPossible for any other ENI, before the call."""
         if eni_id not in self.owned_ids:
             raise NotPossible(f"{eni_id} was not created by this run")
-        named = {"NetworkInterfaceId": eni_id} if api != "DetachNetworkInterface" else {}
-        return self.calls.ask(api, about or eni_id, **named, **params)
+        if api != "DetachNetworkInterface":
+            params["NetworkInterfaceId"] = eni_id
+        return self.calls.ask(api, about or eni_id, **params)
 
-    def delete(self, eni_id: str, about: str = "") -> Answer:
+    def delete(self, eni_id: str, about: str = "") -> CallAnswer:
         """Delete an ENI of this run. Raises: as `change`."""
         answer = self.change("DeleteNetworkInterface", eni_id, about)
         if answer.ok:
             self.deleted_ids.add(eni_id)
         return answer
 
-    def describe(self, eni_id: str) -> Answer:
+    def describe(self, eni_id: str) -> CallAnswer:
         """Describe one ENI by its ID."""
         return self.calls.ask("DescribeNetworkInterfaces", eni_id, NetworkInterfaceIds=[eni_id])
 
@@ -189,88 +211,99 @@ class Subject:
             seconds -= SLEEP_SLICE_S
 
     def macs(self) -> frozenset[str] | None:
-        """MACs of the node's links; None if they cannot be read, or are not visible from here: the primary one would be."""
+        """MACs of the node's links. None if they cannot be read, or if the primary one is missing: this is another namespace then."""
         try:
-            found = self.links()
+            macs = self.links()
         except OSError:
             return None
-        return found if self.identity.primary_mac in found else None
+        if self.identity.primary_mac not in macs:
+            return None
+        return macs
 
     def listed(self, leaf: str = IPV4.addresses_leaf) -> frozenset[str] | None:
-        """What metadata lists on the ENI under test, by default addresses; None if it lists no such ENI, or does not answer."""
+        """Metadata's list for the ENI under test, by default of its addresses. None if metadata lacks the ENI or does not answer."""
         path = f"meta-data/network/interfaces/macs/{self.eni().mac}/"
         try:
             addresses = self.read_metadata(f"{path}{leaf}")
             is_listed = bool(addresses) or self.read_metadata(f"{path}interface-id") is not None
         except CloudError:
             return None
-        return frozenset((addresses or "").split()) if is_listed else None
+        if not is_listed:
+            return None
+        return frozenset((addresses or "").split())
 
-    def await_listed(self, wanted: frozenset[str], look: Callable[[], frozenset[str] | None]) -> float | None:
-        """Wait until metadata lists some addresses. Returns: when, monotonic; None if not within 60 s."""
+    def await_listed(self, wanted: frozenset[str], read: Callable[[], frozenset[str] | None]) -> float | None:
+        """Wait until metadata lists all wanted entries. Returns: the monotonic time; None if that takes over 60 s."""
         for wait_s in METADATA_WAITS_S:
             self.pause(wait_s)
-            if wanted <= (look() or frozenset()):
+            if wanted <= (read() or frozenset()):
                 return self.calls.clock.monotonic()
         return None
 
 
-def tags_of(entry: Mapping[str, Any]) -> dict[str, str]:
+def tags_of(eni: Mapping[str, Any]) -> dict[str, str]:
     """Tags of a described ENI."""
-    return {tag["Key"]: tag.get("Value", "") for tag in entry.get("TagSet") or ()}
+    return {tag["Key"]: tag.get("Value", "") for tag in eni.get("TagSet") or ()}
 
 
-def addresses_of(entry: Mapping[str, Any]) -> frozenset[str]:
+def addresses_of(eni: Mapping[str, Any]) -> frozenset[str]:
     """Single addresses of a described ENI, the primary one included."""
-    return frozenset(item["PrivateIpAddress"] for item in entry.get("PrivateIpAddresses") or ())
+    return frozenset(address["PrivateIpAddress"] for address in eni.get("PrivateIpAddresses") or ())
 
 
 @dataclass(slots=True)
 class Lag:
-    """How a change became visible. `seen_s`: seconds from the change to the first look of enough in a row that show it."""
+    """How a change became visible in answers of EC2.
+
+    `seen_s`: seconds from the change to the first of enough successive answers that show it. `visible`: whether each answer showed it.
+    """
 
     seen_s: float | None = None
-    answers: list[Answer] = field(default_factory=list)
-    shown: list[bool] = field(default_factory=list)
+    answers: list[CallAnswer] = field(default_factory=list)
+    visible: list[bool] = field(default_factory=list)
 
     @property
     def is_prompt(self) -> bool:
-        """Whether every look showed the change."""
-        return self.seen_s is not None and all(self.shown)
+        """Whether every answer showed the change."""
+        return self.seen_s is not None and all(self.visible)
 
     def __str__(self) -> str:
         if self.seen_s is None:
             return f"not seen twice in a row in {len(self.answers)} looks"
         if self.is_prompt:
             return f"seen in every look, the first {self.seen_s:.1f} s after the change"
-        relapse_count = sum(before and not now for before, now in pairwise(self.shown))
-        relapses = f", after {relapse_count} looks that showed it and then did not" if relapse_count else ""
-        return f"seen after {self.seen_s:.1f} s and {self.shown.count(False) - relapse_count} looks without it{relapses}"
+        relapse_count = sum(before and not now for before, now in pairwise(self.visible))
+        text = f"seen after {self.seen_s:.1f} s and {self.visible.count(False) - relapse_count} looks without it"
+        if relapse_count:
+            text += f", after {relapse_count} looks that showed it and then did not"
+        return text
 
 
 def until_seen(
-    subject: Subject,
-    shows: Callable[[Answer], bool],
+    subject: ProbeSubject,
+    shows: Callable[[CallAnswer], bool],
     *,
     since_s: float,
-    look: Callable[[], Answer] | None = None,
+    ask: Callable[[], CallAnswer] | None = None,
     enough: int = 2,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Lag:
-    """Look until `enough` successive looks show a change, or LOOK_WAITS_S are over.
+    """Ask EC2 until `enough` successive answers show a change, or DESCRIBE_WAITS_S are over.
 
     Args:
-        look: asks EC2; by default for the ENI under test.
+        ask: asks EC2; by default for the ENI under test.
         meanwhile: called in every slice of a pause and before each look; costs no EC2 call.
     """
+    if ask is None:
+        ask = partial(subject.describe, subject.eni().eni_id)
     lag = Lag()
-    for wait_s in LOOK_WAITS_S:
+    for wait_s in DESCRIBE_WAITS_S:
         subject.pause(wait_s, meanwhile)
         meanwhile()
-        answer = look() if look is not None else subject.describe(subject.eni().eni_id)
+        answer = ask()
         lag.answers.append(answer)
-        lag.shown.append(shows(answer))
-        if lag.shown[-enough:] == [True] * enough:
+        lag.visible.append(shows(answer))
+        if lag.visible[-enough:] == [True] * enough:
             lag.seen_s = lag.answers[-enough].answered_s - since_s
             break
     return lag

@@ -1,1 +1,1 @@
-"""Report what is known and what differs: audit, explain, and the sources of `ipamctl` and metrics. Reads only."""
+"""Reports that only read: status, audit, explain, path, plan. `ipamctl` and the metrics show them."""

@@ -1,6 +1,7 @@
-"""Answer questions about the past from all that is known: the history on disk, this boot's ledger, refusals, and who has what now.
+"""Answer questions about the past from the history on disk, this boot's ledger, refusals, and the present attachments.
 
-The ledger and the history tell mostly the same; what only one has (the disk refused, or the ledger was pruned) is told as well.
+The ledger and the history mostly contain the same events. An answer also includes events that only one of them has: the disk may have
+refused a write, and the ledger is pruned.
 """
 
 from __future__ import annotations
@@ -8,52 +9,47 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ipamd.model.history import (
-    HistoryAnswer,
-    HistoryEvent,
-    HistoryQuestion,
-    HistoryRecord,
-    LedgerEvent,
-    Recorded,
-    Subject,
-    answer,
-)
-from ipamd.ports import Clock, Datastore
+from ipamd.model.history import HistoryEvent, HistoryRecord, LedgerEvent, RecordedHistory
+from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion, answer
+from ipamd.model.history_subject import HistorySubject
+from ipamd.ports.datastore import Datastore
+from ipamd.ports.process import Clock
 from ipamd.report.sources import Sources
 
 LEDGER_ROWS_MAX = 2000
-"""Rows that are read of the ledger for one question. Ours: an address that is given once a minute has so many in eight hours."""
+"""Rows of the ledger that one question reads. Ours: an address that is assigned once a minute has as many in eight hours."""
 
 
-def held(datastore: Datastore, clock: Clock) -> tuple[HistoryRecord, ...]:
-    """Who has which address now."""
+def present_holders(datastore: Datastore, clock: Clock) -> tuple[HistoryRecord, ...]:
+    """The present attachments as records."""
     now = clock.now()
-    return tuple(
-        HistoryRecord(
+    records = []
+    for attachment in datastore.attachments():
+        record = HistoryRecord(
             now,
             HistoryEvent.HELD,
-            address=str(one.address),
-            container_id=one.key.container_id,
-            ifname=one.key.ifname,
-            eni_id=one.eni_id,
-            pod=one.sandbox_name,
-            since=one.created_at,
-            other_address=str(one.other_address or ""),
+            address=str(attachment.address),
+            container_id=attachment.key.container_id,
+            ifname=attachment.key.ifname,
+            eni_id=attachment.eni_id,
+            pod=attachment.sandbox_name,
+            since=attachment.created_at,
+            other_address=str(attachment.other_address or ""),
         )
-        for one in datastore.attachments()
-    )
+        records.append(record)
+    return tuple(records)
 
 
 def ask(sources: Sources, question: HistoryQuestion) -> HistoryAnswer:
     """Answer one question. Raises: DatastoreError if the ledger cannot be read."""
-    subject, datastore = Subject(question.subject), sources.datastore
-    kept = sources.history.read(question.subject)
-    present = [record for record in held(datastore, sources.clock) if subject.fits(record)]
-    told = {_identity(record) for record in kept.records}
+    subject, datastore = HistorySubject(question.subject), sources.datastore
+    on_disk = sources.history.read(question.subject)
+    present = [record for record in present_holders(datastore, sources.clock) if subject.fits(record)]
+    identities_on_disk = {_identity(record) for record in on_disk.records}
     ledger = _named(datastore, datastore.history(subject.text, limit=LEDGER_ROWS_MAX))
-    more = [record for record in ledger if _identity(record) not in told]
+    only_in_ledger = [record for record in ledger if _identity(record) not in identities_on_disk]
     now = [record.as_kept() for record in (*sources.refused.records(subject), *present)]
-    return answer(question, Recorded((*kept.records, *more, *now), kept.begins_at, kept.problem))
+    return answer(question, RecordedHistory((*on_disk.records, *only_in_ledger, *now), on_disk.begins_at, on_disk.problem))
 
 
 def latest(sources: Sources, limit: int) -> list[HistoryRecord]:
@@ -62,18 +58,21 @@ def latest(sources: Sources, limit: int) -> list[HistoryRecord]:
 
 
 def _named(datastore: Datastore, rows: Iterable[HistoryRecord]) -> list[HistoryRecord]:
-    """Spell ledger rows as the history does; the pod's name is in the detail of an ADD's row."""
-    known = {f"{one.key.container_id}/{one.key.ifname}": one.sandbox_name for one in datastore.attachments()}
-    return [
-        (
-            replace(row, pod=row.detail, detail="")
-            if row.event == LedgerEvent.ASSIGNED
-            else replace(row, pod=known.get(row.sandbox, ""))
-        ).as_kept()
-        for row in rows
-    ]
+    """Convert ledger rows to history records; an ADD's row has the pod's name in its detail."""
+    pods = {
+        f"{attachment.key.container_id}/{attachment.key.ifname}": attachment.sandbox_name
+        for attachment in datastore.attachments()
+    }
+    records = []
+    for row in rows:
+        if row.event == LedgerEvent.ASSIGNED:
+            record = replace(row, pod=row.detail, detail="")
+        else:
+            record = replace(row, pod=pods.get(row.sandbox, ""))
+        records.append(record.as_kept())
+    return records
 
 
 def _identity(record: HistoryRecord) -> tuple[object, ...]:
-    """What the ledger's row and the history's record of one event have in common."""
+    """The fields that the ledger's row and the history's record of one event share."""
     return record.at, record.event, record.address, record.container_id, record.ifname, record.eni_id

@@ -1,42 +1,50 @@
-"""Everything that `ipamctl` and the metrics read, as one value.
+"""Everything that `ipamctl` and the metrics read, as one read-only value.
 
-Read-only: from a service that changes things it takes a callable or a narrow Protocol, so that a report cannot call a method that
-changes something; of the ports (wiring, host network, EC2, history) a report calls only what reads.
+A service that can change something is present only as a callable or a narrow Protocol, so that a report cannot change it. On the ports
+(wiring, host network, EC2, history) a report calls only methods that read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from datetime import datetime
 from typing import Protocol
 
-from ipamd.core.deadline import KeyLocks
 from ipamd.core.demand import Demand
 from ipamd.core.health import Health
+from ipamd.core.key_locks import KeyLocks
 from ipamd.core.refused_adds import RefusedAdds
-from ipamd.model.address import AddressState
+from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
+from ipamd.model.auto_target import AutoTarget
 from ipamd.model.aws_node import GivenTwice
-from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cloud import ConnectionTracking, InstanceIdentity
 from ipamd.model.cloud_evidence import CloudKey
+from ipamd.model.companions import Companion
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.evidence import Evidence, Judgement
 from ipamd.model.family import IpAddress
 from ipamd.model.freeze import Freezing
 from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel import HostVeth
-from ipamd.model.plan import AutoTarget
-from ipamd.model.pool import PoolSettings, PoolSnapshot
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import dataclass
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
 from ipamd.model.subnets import SubnetView
-from ipamd.ports import Clock, Datastore, Ec2, History, HostNetwork, Runtime, Spool, Wiring
+from ipamd.ports.cloud import Ec2
+from ipamd.ports.datastore import Datastore, Spool
+from ipamd.ports.history import History
+from ipamd.ports.kernel import HostNetwork, Wiring
+from ipamd.ports.packet_path import PacketPaths
+from ipamd.ports.process import Clock
+from ipamd.ports.runtime import Runtime
 from ipamd.settings import CurrentSettings
 
 
 @dataclass(frozen=True, slots=True)
 class CloudView:
-    """Whether EC2 answered at the last try, calls since start, and one sentence about its answer."""
+    """Whether EC2 answered the last call, the number of calls since the start, and a sentence about its answer."""
 
     reachable: bool
     call_count: int
@@ -58,46 +66,36 @@ class PoolView(Protocol):
 
     @property
     def auto(self) -> AutoTarget | None:
-        """The target of WARM_TARGET=auto and why; None without it."""
+        """The target of VPC_IPAMD_WARM_TARGET_MODE=auto and why; None without it."""
         ...
 
-    def outlook(self) -> PoolSnapshot | None:
+    def preview(self) -> PoolSnapshot | None:
         """The planner's input now; None before the pool's first cycle."""
         ...
 
 
 LOST = "EC2 does not show the address any more"
 NOT_PLACED = "not recorded, and EC2 shows the address on no ENI of this node"
-NOT_LED = "not recorded, and its VLAN link is gone"
+NO_VLAN_LINK = "not recorded, and its VLAN link is gone"
 ON_FROZEN = "the ENI is frozen"
 UNREACHED = "packets do not reach or leave it"
 
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """A living sandbox without network: its pod or key, and one of the causes above. `eni_id`: None if no row says which."""
+    """A living sandbox without network. `name`: of its pod, or its key. `cause`: one of the above. `eni_id`: None if not recorded."""
 
     address: IpAddress | None
     eni_id: EniId | None
-    who: str
+    name: str
     cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the answers come from. A callable returns what is known now, or None if nothing is known.
+    """The sources of all reports. A callable returns the present value, or None if it is not known.
 
-    `cri` is None with CRI off, as are `judgement` (the one judge about an attachment, with what every source says now) and
-    `quarantined` (for which sandboxes an address is quarantined); `runtime_view` then returns None. `frozen` tells which ENIs give
-    nothing although they are attached, and why, `freezings` what freezes the pool. `recent`: what our own calls to EC2 changed in the
-    last minutes. `dying_count` counts host veths marked and not yet deleted. `given_twice`: what amazon-vpc-cni-k8s gave besides, by
-    its file. `owed`: names of pods that are gone and that the network policy agent may know, since when. `cut_off`: sandboxes, by
-    `container_id/ifname`, whose wiring could not be repaired, that a filter cuts off, or that are cut off because EC2 contradicts
-    their branch ENI.
-    `unplaced`: host veths of sandboxes without a row that nothing leads to the network. `trunk`: the node's trunk ENI, None while it
-    has none. `waiting_branches`: ADDs that wait for a branch ENI to be
-    named. `limits_of` looks a type up in the built-in
-    table; with custom networking the primary ENI may carry no pods.
+    With CRI off, `cri`, `judgement`, `quarantined` and `missing_count` are None, and `runtime_view` returns None.
     """
 
     clock: Clock
@@ -107,6 +105,7 @@ class Sources:
     spool: Spool
     wiring: Wiring
     hostnet: HostNetwork
+    paths: PacketPaths
     ec2: Ec2
     cri: Runtime | None
     locks: KeyLocks
@@ -116,44 +115,89 @@ class Sources:
     settings: CurrentSettings
     identity: Callable[[], InstanceIdentity | None]
     dying_count: Callable[[], int]
+    """Host veths that are marked for deletion and not yet deleted."""
     runtime_view: Callable[[], RuntimeView | None]
     runtime: Callable[[], RuntimeInfo | None]
     judgement: Callable[[Attachment], tuple[Evidence, Judgement]] | None
+    """The verdict about an attachment, with the present evidence of every source."""
     quarantined: Callable[[IpAddress], list[str]] | None
+    """The sandboxes for which an address is quarantined, as sentences."""
+    missing_count: Callable[[Collection[Attachment], Collection[str]], int] | None
+    """The number of wired sandboxes if the runtime's list has none of them, which makes the list implausible; else 0."""
     cloud: Callable[[], CloudView]
     recent: Callable[[], Collection[CloudKey]]
+    """ENIs and addresses that our own calls to EC2 changed in the last minutes."""
     frozen: Callable[[], Mapping[EniId, str]]
+    """Attached ENIs that give no addresses, with the reason."""
     freezings: Callable[[], tuple[Freezing, ...]]
+    """The causes that freeze the pool."""
     subnets: Callable[[], tuple[SubnetView, ...]]
     given_twice: Callable[[], tuple[GivenTwice, ...]]
-    owed: Callable[[], Mapping[PodName, datetime]]
+    """Addresses of our sandboxes that amazon-vpc-cni-k8s, by its file, gave to other sandboxes."""
+    pending_policy_cleanups: Callable[[], Mapping[PodName, datetime]]
+    """Pods that are gone and that the network policy agent may still have, and since when."""
     cut_off: Callable[[], Set[str]]
+    """Sandboxes, as `container_id/ifname`, whose wiring could not be repaired or whose own ENI EC2 contradicts."""
     unplaced: Callable[[], Collection[HostVeth]]
+    """Host veths of sandboxes that have no row and no connection to the network."""
     trunk: Callable[[], EniId | None]
-    waiting_branches: Callable[[], int]
+    """The node's trunk ENI; None while it has none."""
+    waiting_for_uplink: Callable[[], int]
+    """ADDs that wait for the control plane to name their ENI."""
     limits_of: Callable[[str], InstanceLimits | None]
+    """Limits of an instance type, from the built-in table."""
+    companions: Callable[[], tuple[Companion, ...]]
+    """Other software whose plugins run beside ours."""
+    groups_of: Callable[[EniId], tuple[str, ...]]
+    """Security groups of an ENI by EC2's last answer; empty before the first."""
+    tracking_of: Callable[[EniId], ConnectionTracking]
+    """Timeouts of connection tracking that are set on an ENI by EC2's last answer."""
     primary_carries_pods: bool
+    """Whether pods may be on the primary ENI; False with custom networking."""
     version: str
 
-    def branches(self) -> list[Attachment]:
-        """The sandboxes with a branch ENI. From memory; costs the number of attachments."""
-        return [one for one in self.datastore.attachments() if one.branch is not None]
+    def uplinked(self) -> list[Attachment]:
+        """The sandboxes with an uplink. From memory; costs the number of attachments."""
+        return [attachment for attachment in self.datastore.attachments() if not attachment.is_of_pool]
 
     def without_network(self) -> list[CutOff]:
-        """The living sandboxes that have no network, as far as that is known already. From memory; costs the number of addresses.
+        """The living sandboxes that are known to have no network. From memory; costs the number of addresses.
 
-        Status, the page, the metric and the audit all tell these, so that none of them is silent about what another says.
+        Status, the page, the metric and the audit all use this list, so that they never contradict each other.
         """
-        frozen, cut, rows = self.frozen(), self.cut_off(), self.datastore.addresses()
+        frozen, cut_off, rows = self.frozen(), self.cut_off(), self.datastore.addresses()
         lost = {row.address for row in rows if row.is_lost}
-        held = [(one.address, one.eni_id, one.sandbox_name or str(one.key), str(one.key)) for one in self.datastore.attachments()]
-        # A sandbox has it that no record names.
-        held += [(row.address, row.eni_id, "not recorded", "") for row in rows if row.state is AddressState.QUARANTINED]
-        found = [
-            CutOff(address, eni_id, who, LOST if address in lost else ON_FROZEN if eni_id in frozen else UNREACHED)
-            for address, eni_id, who, key in held
-            if address in lost or eni_id in frozen or key in cut
-        ]
-        return found + [
-            CutOff(veth.address, None, str(veth.key), NOT_LED if veth.is_branch else NOT_PLACED) for veth in self.unplaced()
-        ]
+        sandboxes = []
+        for attachment in self.datastore.attachments():
+            cause = _cause(attachment.address, attachment.eni_id, lost, frozen)
+            if not cause and str(attachment.key) in cut_off:
+                cause = UNREACHED
+            if cause:
+                name = attachment.sandbox_name or str(attachment.key)
+                sandboxes.append(CutOff(attachment.address, attachment.eni_id, name, cause))
+        sandboxes += _unrecorded_without_network(rows, lost, frozen)
+        for veth in self.unplaced():
+            cause = NO_VLAN_LINK
+            if veth.is_of_pool:
+                cause = NOT_PLACED
+            sandboxes.append(CutOff(veth.address, None, str(veth.key), cause))
+        return sandboxes
+
+
+def _unrecorded_without_network(rows: Iterable[Address], lost: Set[IpAddress], frozen: Mapping[EniId, str]) -> list[CutOff]:
+    """Sandboxes without a record: their address is quarantined."""
+    sandboxes = []
+    for row in rows:
+        cause = _cause(row.address, row.eni_id, lost, frozen)
+        if cause and row.state is AddressState.QUARANTINED:
+            sandboxes.append(CutOff(row.address, row.eni_id, "not recorded", cause))
+    return sandboxes
+
+
+def _cause(address: IpAddress, eni_id: EniId, lost: Set[IpAddress], frozen: Mapping[EniId, str]) -> str:
+    """Why a sandbox with this address on this ENI has no network; "" if neither of them is the cause."""
+    if address in lost:
+        return LOST
+    if eni_id in frozen:
+        return ON_FROZEN
+    return ""

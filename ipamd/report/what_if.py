@@ -1,42 +1,47 @@
-"""The plan as it is, under other settings or on another instance type, and the node's capacity. It reads, and changes nothing."""
+"""The pool's plan, also under other settings or on another instance type, and the node's capacity. Nothing is changed."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from ipamd.model.auto_target import AutoTarget, auto_target, resolved
+from ipamd.model.capacity import Capacity, NodeBounds, capacities
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import InvalidRequestError, NotServingError
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import Family
-from ipamd.model.placement import Capacity, NodeBounds, capacities, trunk_places
-from ipamd.model.plan import AutoTarget, Plan, auto_target, plan, resolved
-from ipamd.model.pool import PoolSettings, PoolSnapshot, Refusal
+from ipamd.model.growth_state import GrowthRefusal, growth_refusal
+from ipamd.model.placement import trunk_places
+from ipamd.model.plan import Plan, plan
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import dataclass, replace
 from ipamd.report.sources import Sources
 from ipamd.settings import PoolConfig, Settings, contradictions
 from ipamd.settings.loading import wrong
 from ipamd.settings.parsers import parsed
 
-PLANNED = {item.name for item in dataclasses.fields(PoolSettings)} | {"warm_target"}
-"""Fields of PoolConfig that the planner knows; the other settings of the pool change no plan."""
+PLANNED = {setting.name for setting in dataclasses.fields(PoolSettings)} | {"warm_target"}
+"""Fields of PoolConfig that the planner reads; the other settings of the pool change no plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A plan with what it was made from.
+    """A plan and its inputs.
 
-    `settings`: with the target that auto computed. `auto`: what WARM_TARGET=auto keeps, or would; None where no target
-    counts. `obstacles`: what each is in the way of, and the refusal.
+    `settings`: with the target that `auto` computed. `auto`: the automatic warm target, even if another mode is set; None if targets
+    have no effect (IPv6). `obstacles`: pairs of what is blocked and the refusal that blocks it.
     """
 
     decided: Plan
     snapshot: PoolSnapshot
     settings: PoolSettings
     auto: AutoTarget | None
-    obstacles: tuple[tuple[str, Refusal], ...]
+    obstacles: tuple[tuple[str, GrowthRefusal], ...]
 
 
 def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str = "") -> WhatIf:
@@ -52,25 +57,30 @@ def what_if(sources: Sources, changes: Sequence[str] = (), *, instance_type: str
     if is_other_type:
         limits = sources.limits_of(instance_type)
         if limits is None:
-            raise InvalidRequestError(
-                f"instance type {instance_type!r} is not in the built-in table", details="check its spelling, as in m5.large"
-            )
+            raise failure(InvalidRequestError, FailureCode.INSTANCE_TYPE_UNKNOWN, instance_type=instance_type)
         snapshot = replace(snapshot, limits=limits)
     if is_other_type or changes:
         limits = snapshot.limits
-        max_pods = limits.max_pods if sources.primary_carries_pods else limits.max_pods_without_primary
+        max_pods = limits.max_pods_without_primary
+        if sources.primary_carries_pods:
+            max_pods = limits.max_pods
         settings = changed.pool_settings(max_pods=max_pods, supports_prefixes=limits.supports_prefixes)
     decided = plan(snapshot, settings=settings)
-    auto = None if settings.family.is_sparse else auto_target(snapshot, replace(settings, warm_target_auto=True))
+    auto = None
+    if not settings.family.is_sparse:
+        auto = auto_target(snapshot, replace(settings, warm_target_auto=True))
     return WhatIf(decided, snapshot, resolved(snapshot, settings), auto, _obstacles(snapshot, decided, settings.family))
 
 
 def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capacity, ...]]:
-    """Count how many pods this node can hold in each mode. EC2 is not asked: the subnet counts only if EC2 has told its room.
+    """Count how many pods this node can hold in each mode. EC2 is not asked: the subnet's room counts only if it is known.
 
     Raises: NotServingError before the first cycle.
     """
     snapshot, settings, network = _snapshot(sources), sources.pool.settings, sources.settings.now.network
+    local_range = None
+    if network.extra_family:
+        local_range = network.extra_family.local_range
     bounds = NodeBounds(
         max_eni=settings.max_eni,
         max_pods=sources.settings.now.pool.max_pods,
@@ -79,7 +89,7 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
         held_count=snapshot.counts.total,
         subnet_free_count=snapshot.growth.room,
         vcpu_count=os.cpu_count() or 0,
-        egress=network.egress.egress if network.egress else None,
+        local_range=local_range,
     )
     modes = capacities(
         snapshot.limits,
@@ -92,52 +102,69 @@ def capacity(sources: Sources) -> tuple[InstanceLimits, NodeBounds, tuple[Capaci
 
 
 def _snapshot(sources: Sources) -> PoolSnapshot:
-    snapshot = sources.pool.outlook()
+    snapshot = sources.pool.preview()
     if snapshot is None:
-        raise NotServingError("the pool has not been planned yet", details="the instance's limits are not known yet")
+        raise failure(NotServingError, FailureCode.POOL_NOT_PLANNED)
     return snapshot
 
 
 def changed_settings(settings: Settings, changes: Sequence[str]) -> Settings:
     """Change settings of the pool, each given as `NAME=VALUE` and validated as at start.
 
-    Raises: InvalidRequestError that names every problem at once, an unknown name with the nearest that is known.
+    Raises: InvalidRequestError that lists every problem; for an unknown name it suggests the nearest known one.
     """
-    known = {item.metadata["env"]: item for item in dataclasses.fields(PoolConfig) if item.name in PLANNED}
+    fields = {field.metadata["env"]: field for field in dataclasses.fields(PoolConfig) if field.name in PLANNED}
     values: dict[str, Any] = {}
     problems = []
     for change in changes:
-        name, is_set, text = change.partition("=")
-        item = known.get(name)
-        if item is None or not is_set:
-            near = get_close_matches(name.upper(), known, n=1, cutoff=0.0)
-            unknown = f"{name!r} is no setting of the plan; did you mean {near[0]}?"
-            problems.append(unknown if item is None else f"{name}: give it as {name}=VALUE")
+        name, has_value, text = change.partition("=")
+        setting = fields.get(name)
+        if setting is None:
+            problems.append(f"{name!r} is no setting of the plan; did you mean {_nearest(name, fields)}?")
+            continue
+        if not has_value:
+            problems.append(f"{name}: give it as {name}=VALUE")
             continue
         try:
-            values[item.name] = parsed(text, item.metadata["parse"]) if text else item.default
+            values[setting.name] = setting.default
+            if text:
+                values[setting.name] = parsed(text, setting.metadata["parse"])
         except ValueError as error:
             problems.append(wrong(name, text, error))
     changed = replace(settings, pool=replace(settings.pool, **values))
-    problems += [] if problems else contradictions(changed)
+    if not problems:
+        problems = contradictions(changed)
     if problems:
-        raise InvalidRequestError(f"{len(problems)} setting(s) are wrong", details="; ".join(problems))
+        raise failure(InvalidRequestError, FailureCode.SETTINGS_WRONG, count=len(problems), problems="; ".join(problems))
     return changed
 
 
-def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[tuple[str, Refusal], ...]:
-    """Everything that stands in the way of growth, whether or not the plan needs it."""
-    known = snapshot.growth
-    paused = None if snapshot.fault is None else Refusal(snapshot.fault.reason)
-    found = [
-        ("all growth", paused),
-        ("new ENIs", Refusal(snapshot.frozen) if snapshot.frozen else known.creation),
-        ("more on attached ENIs", known.allocation),
-        (f"/{family.prefix_length} prefixes", known.prefixes),
-        ("more ENIs", known.cap),
-        ("host routing", known.host),
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """The known name that is spelt most like `name`."""
+    return get_close_matches(name.upper(), names, n=1, cutoff=0.0)[0]
+
+
+def _obstacles(snapshot: PoolSnapshot, decided: Plan, family: Family) -> tuple[tuple[str, GrowthRefusal], ...]:
+    """Everything that blocks growth, whether or not the plan needs it, as pairs of what is blocked and the refusal."""
+    growth = snapshot.growth
+    fault, creation = None, growth.creation
+    if snapshot.fault is not None:
+        fault = GrowthRefusal(snapshot.fault.cause)
+    if snapshot.frozen:
+        creation = growth_refusal(snapshot.frozen)
+    refusals = [
+        ("all growth", fault),
+        ("new ENIs", creation),
+        ("more on attached ENIs", growth.allocation),
+        (f"/{family.prefix_length} prefixes", growth.prefixes),
+        ("more ENIs", growth.cap),
+        ("host routing", growth.host),
     ]
-    named = [(what, refusal) for what, refusal in found if refusal is not None]
-    if decided.blocked is not None and decided.blocked.reason not in {refusal.reason for _, refusal in named}:
-        named.insert(0, ("growth", decided.blocked))
-    return tuple(named)
+    obstacles = [(blocked, refusal) for blocked, refusal in refusals if refusal is not None]
+    if decided.blocked is None:
+        return tuple(obstacles)
+    # The plan's reason may be made of several of these; whatever is left of it is an obstacle of its own.
+    named = {part for _, refusal in obstacles for part in refusal.cause.parts}
+    if not named.issuperset(decided.blocked.cause.parts):
+        obstacles.insert(0, ("growth", decided.blocked))
+    return tuple(obstacles)

@@ -1,1 +1,2 @@
-"""The wire: decode envelopes, call services with typed requests, encode results and errors. ADD and DEL are words of this package."""
+"""The gRPC edge: decode envelopes, call services with typed requests, encode results and errors. Only this package says ADD and
+DEL."""

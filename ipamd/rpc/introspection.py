@@ -1,29 +1,30 @@
-"""The introspection servicer: one method per RPC, each turning what `Sources` knows into a reply.
+"""The introspection servicer, which `ipamctl` calls: one method per RPC.
 
-`Freeze` and `Thaw` change whether the pool is frozen, `Retry` when EC2 is asked, `Export` gives the node back.
-`GetHistory` reads the ledger and the history on disk, `Explain` these and the kernel (or EC2), `Audit` the kernel, the runtime
-and EC2; all other answers come from memory.
+`Freeze` and `Thaw` freeze and thaw the pool, `Retry` repeats refused EC2 calls, `Export` hands the node back to amazon-vpc-cni-k8s.
+All others only read `Sources`: `GetHistory` reads the ledger and the history on disk; `Explain` reads these and the kernel (or EC2);
+`Path` reads the kernel; `Audit` reads the kernel, the runtime and EC2. All other answers come from memory.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 
-from ipamd.answers import UNKNOWN, answer, capacity_reply, history_limit, history_reply, question_of
+from ipamd.answers import SUBJECT_MAX, UNKNOWN, answer, capacity_reply, history_limit, history_reply, question_of
 from ipamd.model.address import Address
+from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import EniState
 from ipamd.model.errors import CloudError, InvalidRequestError, NotServingError, log_text
-from ipamd.model.history import HistoryAnswer, HistoryQuestion
+from ipamd.model.growth_state import GrowthRefusal
+from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion
+from ipamd.model.instance_facts import instance_facts
 from ipamd.model.kernel import DROP_REASONS
 from ipamd.model.placement import eni_limit
-from ipamd.model.pool import Action, Allocate, PoolSettings, Refusal
 from ipamd.model.record import dataclass
 from ipamd.model.redaction import without_secrets
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
@@ -32,37 +33,42 @@ from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from ipamd.report.past import ask, latest
+from ipamd.report.path import trace_path
 from ipamd.report.sources import Sources
-from ipamd.report.verdict import facts, told, verdict
-from ipamd.report.what_if import WhatIf, capacity, what_if
-from ipamd.settings import ConfigLine, describe
+from ipamd.report.verdict import condition_reports, facts, verdict
+from ipamd.report.what_if import capacity, what_if
+from ipamd.rpc.path_reply import path_reply
+from ipamd.rpc.plan_reply import obstacle, plan_reply, targets
+from ipamd.settings import ConfigLine, describe, differences
 from ipamd.settings.current import INVALID_SETTINGS
+from ipamd.settings.fields import POLICY_OFF
 
 EXPLAIN_LIMIT = 50
-"""Entries behind an explanation. Ours: a screen."""
+"""History records below an explanation. Ours: what fits on a screen."""
 
 IN_FORCE = "settings in force in the daemon"
+
 FROM_DAEMON = "daemon"
+
 CRI_OFF = RuntimeView(False, False, 0, -1.0, "CRI is off: nothing is reaped", 0)
+
 NO_RUNTIME = RuntimeInfo("", "", "")
+
 COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
-"""States of addresses, each a field of its own with the ending `_count`."""
+"""States of addresses; each has a field of its name with the ending `_count`."""
 
 
 def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
-    """Serve the methods of `servicer` as `vpc_ipamd.v1.Introspection`; what they raise is the refusal."""
+    """Serve the methods of `servicer` as `vpc_ipamd.v1.Introspection`; an error that it raises becomes the status of the call."""
     service = pb.DESCRIPTOR.services_by_name["Introspection"]
-    return grpc.method_handlers_generic_handler(
-        service.full_name,
-        {
-            method.name: grpc.unary_unary_rpc_method_handler(
-                partial(_serve, servicer, method.name),
-                request_deserializer=GetMessageClass(method.input_type).FromString,
-                response_serializer=GetMessageClass(method.output_type).SerializeToString,
-            )
-            for method in service.methods
-        },
-    )
+    handlers = {}
+    for method in service.methods:
+        handlers[method.name] = grpc.unary_unary_rpc_method_handler(
+            partial(_serve, servicer, method.name),
+            request_deserializer=GetMessageClass(method.input_type).FromString,
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
 def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerContext) -> Any:
@@ -80,8 +86,11 @@ def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerCont
 class IntrospectionServicer:
     """Serves `vpc_ipamd.v1.Introspection`. Every method raises: InvalidRequestError, NotServingError.
 
-    `freeze` and `thaw` say what went wrong, "" if nothing did. `export` gives the node back to amazon-vpc-cni-k8s, `keep` keeps it
-    after all; each returns what `ExportReply` holds. `retry` has EC2 asked now for what it refused; returns what was put off, and why.
+    Args:
+        freeze, thaw: return the problem, "" if there is none.
+        export, keep: hand the node back to amazon-vpc-cni-k8s, and undo that; both return the fields of `ExportReply`.
+        retry: repeats now the EC2 calls that EC2 refused; returns their subjects and refusals.
+        compared: called with the subjects of all findings after an audit that asked EC2, so that conditions about other subjects end.
     """
 
     sources: Sources
@@ -89,59 +98,64 @@ class IntrospectionServicer:
     thaw: Callable[[], str]
     export: Callable[[], object]
     keep: Callable[[], object]
-    retry: Callable[[], Sequence[tuple[str, Refusal]]]
+    retry: Callable[[], Sequence[tuple[str, GrowthRefusal]]]
+    compared: Callable[[Collection[str]], None]
 
     def GetStatus(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:
         """Report phase, start-up stages, pool, runtime, EC2, last error."""
         sources, health, generation = self.sources, self.sources.health, self.sources.settings.generation
-        known, identity, dropped = facts(sources), sources.identity(), sources.hostnet.dropped_packets()
+        node, identity = facts(sources), sources.identity()
+        policy_mode = POLICY_OFF
+        if generation.settings.policy.is_on:
+            policy_mode = generation.settings.policy.mode
         return answer(
             pb.GetStatusReply,
-            known,
+            node,
             sources,
             instance_id=identity.instance_id if identity else "",
             alive=True,
-            ready=known.is_ready,
+            ready=node.is_ready,
             uptime_s=health.uptime_s(),
-            pool=self._pool(known.assignable_count),
+            pool=self._pool(node.assignable_count),
             runtime=answer(pb.Runtime, sources.runtime_view() or CRI_OFF, sources.runtime() or NO_RUNTIME),
-            lacks=sorted(known.conditions.values()),
-            conditions=told(known),
-            spooled_count=sources.spool.pending_count(),
-            dying_count=sources.dying_count(),
-            verdict=verdict(known),
-            freezings=self._freezings(),
-            settings=answer(
-                pb.SettingsState,
-                generation,
-                generation=generation.number,
-                file=generation.settings.daemon.settings_file,
-                valid=INVALID_SETTINGS not in known.conditions,
-            ),
-            busy=[answer(pb.Busy, held, held.key) for held in sources.locks.held()],
-            confinement=pb.Confinement(
-                source_checked=sources.hostnet.is_source_checked(),
-                dropped=[pb.Dropped(reason=reason, count=dropped[reason]) for reason in DROP_REASONS if reason in dropped],
-                foreign_links=map(str, sources.hostnet.foreign_links()),
-            ),
-            subnets=sources.subnets(),
-            policy_mode=generation.settings.policy.mode,
-            owed_count=len(sources.owed()),
+            stages=[answer(pb.Stage, stage, elapsed_s=stage.elapsed_ms / 1000) for stage in node.stages],
+            degraded=sorted(node.conditions.values()),
+            conditions=condition_reports(node),
+            spooled_delete_count=sources.spool.pending_count(),
+            veths_pending_deletion_count=sources.dying_count(),
+            verdict=verdict(node),
+            freezes=self._freezes(),
+            settings=self._settings(is_valid=INVALID_SETTINGS not in node.conditions),
+            busy=[answer(pb.Busy, lock, lock.key) for lock in sources.locks.holders()],
+            confinement=self._confinement(),
+            subnets=[answer(pb.Subnet, subnet, unusable_reason=subnet.why_not) for subnet in sources.subnets()],
+            policy_mode=policy_mode,
+            pending_policy_cleanup_count=len(sources.pending_policy_cleanups()),
             branches=self._branches(),
+            companions=sources.companions(),
+            facts=self._facts(identity),
             cloud=sources.cloud(),
-            last_error=health.last_error,
+            last_error=health.last_error and answer(pb.LastError, health.last_error, subject=health.last_error.subject),
         )
+
+    def _facts(self, identity: InstanceIdentity | None) -> list[pb.Fact]:
+        tracking = self.sources.tracking_of(identity.primary_eni_id) if identity else ()
+        return [answer(pb.Fact, fact) for fact in instance_facts(self.sources.pool.limits, tracking)]
 
     def _branches(self) -> pb.Branches:
         sources = self.sources
-        found, limits, mode = sources.branches(), sources.pool.limits, sources.settings.now.network.branch_mode
+        branches, limits, mode = sources.uplinked(), sources.pool.limits, sources.settings.now.network.enforcing_mode
+        branch_limit = UNKNOWN
+        if limits is not None and limits.trunk_capacity is not None:
+            branch_limit = limits.trunk_capacity
         return pb.Branches(
             mode=mode or "",
             trunk=sources.trunk() or "",
-            count=len(found),
-            branch_count=UNKNOWN if limits is None or limits.branch_count is None else limits.branch_count,
-            waiting_count=sources.waiting_branches(),
-            contradicted_count=sum(bool(one.contradiction) for one in found),
+            count=len(branches),
+            branch_limit=branch_limit,
+            waiting_count=sources.waiting_for_uplink(),
+            mismatched_count=sum(bool(attachment.objection) for attachment in branches),
+            unconfirmed_count=sum(attachment.is_unconfirmed for attachment in branches),
         )
 
     def ListEnis(self, _: pb.ListEnisRequest) -> pb.ListEnisReply:
@@ -150,24 +164,29 @@ class IntrospectionServicer:
         rows: dict[str, list[Address]] = {}
         for row in snapshot.addresses.values():
             rows.setdefault(row.eni_id, []).append(row)
+        slot_count = 0
+        if limits:
+            slot_count = limits.slots_per_eni
         reply = pb.ListEnisReply()
         for eni in sorted(snapshot.enis.values(), key=eni_place):
-            own = rows.get(eni.eni_id, [])
-            states = Counter[str]()
-            for row in own:
-                states[row.state.value] += 0 if row.is_lost else row.count
-            told = answer(
+            rows_of_eni = rows.get(eni.eni_id, [])
+            prefixes = {row.prefix for row in rows_of_eni if row.prefix is not None}
+            state = str(eni.state)
+            if not eni.managed:
+                state = "unmanaged"
+            message = answer(
                 pb.Eni,
                 eni,
-                **{f"{state}_count": states[state] for state in COUNTED},
-                lost_count=sum(row.is_lost for row in own),
+                **_counts_by_state(rows_of_eni),
+                lost_count=sum(row.is_lost for row in rows_of_eni),
                 primary=eni.is_primary,
-                state=eni.state if eni.managed else "unmanaged",
-                slot_count=limits.slots_per_eni if limits else 0,
-                frozen=frozen.get(eni.eni_id, ""),
-                prefixes=[str(prefix) for prefix in sorted({row.prefix for row in own if row.prefix is not None})],
+                state=state,
+                slot_count=slot_count,
+                frozen_reason=frozen.get(eni.eni_id, ""),
+                excluded_reason=eni.excluded,
+                prefixes=list(map(str, sorted(prefixes))),
             )
-            reply.enis.append(told)
+            reply.enis.append(message)
         return reply
 
     def ListAttachments(self, _: pb.ListAttachmentsRequest) -> pb.ListAttachmentsReply:
@@ -175,9 +194,19 @@ class IntrospectionServicer:
         datastore = self.sources.datastore
         lost = {row.address: row.lost_since for row in datastore.addresses()}
         rows = datastore.attachments()
-        vlans = {row.key: row.branch.vlan for row in rows if row.branch}
-        told = [answer(pb.Attachment, row, row.key, lost_since=lost.get(row.address), vlan=vlans.get(row.key)) for row in rows]
-        return pb.ListAttachmentsReply(attachments=told)
+        vlans = {row.key: row.uplink.vlan for row in rows if row.uplink}
+        messages = []
+        for row in rows:
+            message = answer(
+                pb.Attachment,
+                row,
+                row.key,
+                lost_since=lost.get(row.address),
+                vlan=vlans.get(row.key),
+                branch_problem=row.contradiction,
+            )
+            messages.append(message)
+        return pb.ListAttachmentsReply(attachments=messages)
 
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.GetHistoryReply:
         """List what happened to a subject, oldest first, and who had which address when; without a subject the newest events."""
@@ -194,120 +223,111 @@ class IntrospectionServicer:
 
     def Audit(self, request: pb.AuditRequest) -> pb.AuditReply:
         """Cross-check datastore, kernel, CRI and EC2."""
-        return answer(pb.AuditReply, audit(self.sources, ask_ec2=not request.skip_ec2))
+        report = audit(self.sources, ask_ec2=not request.skip_ec2)
+        if report.is_ec2_compared:
+            self.compared({finding.subject for finding in report.findings})
+        findings = [answer(pb.Finding, finding, text=finding.text) for finding in report.findings]
+        return answer(pb.AuditReply, report, findings=findings, unavailable_sources=report.silent)
 
     def Explain(self, request: pb.ExplainRequest) -> pb.ExplainReply:
         """Explain why an address or a sandbox is as it is."""
-        explained = explain(self.sources, question_of(request, limit=EXPLAIN_LIMIT), find=request.find)
-        return answer(pb.ExplainReply, explained, explained.past, history=explained.past.records, source=FROM_DAEMON)
+        explanation = explain(self.sources, question_of(request, limit=EXPLAIN_LIMIT), find=request.find)
+        return answer(pb.ExplainReply, explanation, explanation.past, history=explanation.past.records, source=FROM_DAEMON)
+
+    def Path(self, request: pb.PathRequest) -> pb.PathReply:
+        """Explain why a pod does or does not reach a destination."""
+        if not 0 < len(request.subject) <= SUBJECT_MAX:
+            raise InvalidRequestError(f"a subject of {len(request.subject)} characters", details=f"1 to {SUBJECT_MAX}")
+        return path_reply(trace_path(self.sources, request.subject, request.destination))
 
     def Freeze(self, request: pb.FreezeRequest) -> pb.FreezeReply:
         """Freeze the pool until `Thaw` or the next boot."""
         problem = self.freeze(request.reason)
-        return pb.FreezeReply(freezings=self._freezings(), problem=problem)
+        return pb.FreezeReply(freezes=self._freezes(), problem=problem)
 
     def Thaw(self, _: pb.ThawRequest) -> pb.ThawReply:
         """End what `Freeze` began."""
         problem = self.thaw()
-        return pb.ThawReply(freezings=self._freezings(), problem=problem)
+        return pb.ThawReply(freezes=self._freezes(), problem=problem)
 
     def Export(self, request: pb.ExportRequest) -> pb.ExportReply:
         """Give the node back to amazon-vpc-cni-k8s, or keep it after all."""
-        return answer(pb.ExportReply, self.keep() if request.undo else self.export())
+        if request.undo:
+            return answer(pb.ExportReply, self.keep())
+        return answer(pb.ExportReply, self.export())
 
     def Retry(self, _: pb.RetryRequest) -> pb.RetryReply:
-        """Have EC2 asked now for what it refused."""
-        return pb.RetryReply(ended=[answer(pb.Obstacle, why, subject=what, next=why.next_step) for what, why in self.retry()])
+        """Repeat now the EC2 calls that EC2 refused."""
+        return pb.RetryReply(retried=[obstacle(subject, refusal) for subject, refusal in self.retry()])
 
     def Plan(self, request: pb.PlanRequest) -> pb.PlanReply:
-        """Tell what the pool would do now, also under other settings or on another type. Nothing is changed."""
-        what = what_if(self.sources, tuple(request.settings), instance_type=request.instance_type)
-        return plan_reply(what, changed=(*request.settings, *filter(None, [request.instance_type])))
+        """Compute what the pool would do now, also under other settings or on another type. Nothing is changed."""
+        settings, instance_type = tuple(request.settings), request.instance_type
+        plan = what_if(self.sources, settings, instance_type=instance_type)
+        if instance_type:
+            return plan_reply(plan, changed=(*settings, instance_type))
+        return plan_reply(plan, changed=settings)
 
     def Capacity(self, _: pb.CapacityRequest) -> pb.CapacityReply:
-        """Tell how many pods this node can hold in each mode."""
+        """Compute how many pods this node can hold in each mode."""
         limits, bounds, modes = capacity(self.sources)
         return capacity_reply(limits, modes, vcpu_count=bounds.vcpu_count)
 
-    def _freezings(self) -> list[pb.Freezing]:
-        return [answer(pb.Freezing, one, since=one.since_at) for one in self.sources.freezings()]
+    def _settings(self, *, is_valid: bool) -> pb.SettingsState:
+        generation = self.sources.settings.generation
+        return answer(
+            pb.SettingsState,
+            generation,
+            generation=generation.number,
+            file=generation.settings.daemon.settings_file,
+            awaiting_restart=generation.needs_restart,
+            valid=is_valid,
+            differences=differences(),
+        )
+
+    def _confinement(self) -> pb.Confinement:
+        hostnet = self.sources.hostnet
+        dropped = hostnet.dropped_packets()
+        return pb.Confinement(
+            source_check_enforced=hostnet.is_source_checked(),
+            dropped=[pb.Dropped(reason=reason, count=dropped[reason]) for reason in DROP_REASONS if reason in dropped],
+            foreign_links=map(str, hostnet.foreign_links()),
+        )
+
+    def _freezes(self) -> list[pb.Freezing]:
+        return [answer(pb.Freezing, freezing, since=freezing.since_at) for freezing in self.sources.freezings()]
 
     def _pool(self, assignable_count: int) -> pb.Pool:
         sources = self.sources
         counts, limits, status = sources.datastore.counts(), sources.pool.limits, sources.demand.status
+        node_eni_limit = slots_per_eni = 0
+        if limits:
+            node_eni_limit, slots_per_eni = eni_limit(limits, sources.pool.settings), limits.slots_per_eni
         return answer(
             pb.Pool,
             status,
             **{f"{state}_count": getattr(counts, state) for state in (*COUNTED, "total", "lost")},
             assignable_count=assignable_count,
-            # Not what has gone, whose row its sandboxes keep.
+            # An ENI that EC2 took from its sandboxes is not counted; its row stays for them.
             eni_count=sum(eni.state is not EniState.DETACHING for eni in sources.datastore.enis()),
-            eni_limit=eni_limit(limits, sources.pool.settings) if limits else 0,
-            slots_per_eni=limits.slots_per_eni if limits else 0,
+            eni_limit=node_eni_limit,
+            slots_per_eni=slots_per_eni,
             last_cycle=status.sentence,
+            excess_kept_reason=status.retention_reason,
             targets=targets(sources.pool.settings),
             auto=str(sources.pool.auto or ""),
         )
 
 
+def _counts_by_state(rows: Iterable[Address]) -> dict[str, int]:
+    """The fields that count an ENI's addresses by state; lost ones are counted apart."""
+    counts = Counter[str]()
+    for row in rows:
+        if not row.is_lost:
+            counts[row.state.value] += row.count
+    return {f"{state}_count": counts[state] for state in COUNTED}
+
+
 def setting(line: ConfigLine) -> pb.Setting:
-    """Spell one setting, without the credentials that a URL may hold."""
-    return answer(pb.Setting, line, value=without_secrets(line.value))
-
-
-# The pool's plan.
-
-
-def plan_reply(what: WhatIf, *, changed: tuple[str, ...] = ()) -> pb.PlanReply:
-    """Write a plan with everything it was made from."""
-    snapshot, counts = what.snapshot, what.snapshot.counts
-    return answer(
-        pb.PlanReply,
-        what.decided,
-        snapshot.limits,
-        snapshot,
-        actions=[_action(action) for action in what.decided.actions],
-        obstacles=[answer(pb.Obstacle, why, subject=subject, next=why.next_step) for subject, why in what.obstacles],
-        targets=targets(what.settings),
-        auto=what.auto
-        and answer(
-            pb.AutoTarget,
-            what.auto,
-            snapshot.growth.demand,
-            in_force=what.settings.warm_target_auto,
-            sentence=str(what.auto),
-        ),
-        changed=changed,
-        eni_limit=eni_limit(snapshot.limits, what.settings),
-        eni_count=snapshot.known_eni_count + len(snapshot.refused_device_indexes),
-        **{f"{name}_count": getattr(counts, name) for name in ("total", "free", "in_use", "cooling")},
-        under_way=snapshot.growth.pending,
-    )
-
-
-def targets(settings: PoolSettings) -> list[pb.Target]:
-    """List the targets and caps; `defined`: whether it has an effect."""
-    counts, is_fixed = not settings.family.is_sparse, not settings.warm_target_auto
-    in_effect = {
-        "warm_eni_target": not settings.ip_targets_defined,
-        "warm_ip_target": is_fixed and settings.warm_ip_target > 0,
-        "minimum_ip_target": settings.minimum_ip_target > 0,
-        "warm_prefix_target": is_fixed and settings.warm_prefix_target > 0,
-        "max_eni": settings.max_eni > 0,
-        "max_pods": settings.max_pods > 0,
-    }
-    return [pb.Target(name=name.upper(), value=getattr(settings, name), defined=on and counts) for name, on in in_effect.items()]
-
-
-def _action(action: Action) -> pb.PlannedAction:
-    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(action).__name__).lower()
-    if isinstance(action, Allocate):
-        kind = "allocate-prefixes" if action.prefix_count else "allocate-addresses"
-    addresses, prefixes = len(getattr(action, "addresses", ())), len(getattr(action, "prefixes", ()))
-    return pb.PlannedAction(
-        kind=kind,
-        eni_id=getattr(action, "eni_id", ""),
-        address_count=getattr(action, "address_count", addresses),
-        prefix_count=getattr(action, "prefix_count", prefixes),
-        text=str(action),
-    )
+    """Make the message of a setting, without the credentials that a URL may hold."""
+    return answer(pb.Setting, line, name=line.env, value=without_secrets(line.value))

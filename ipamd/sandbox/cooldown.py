@@ -1,4 +1,4 @@
-"""From DEL to free again: delete the dying link, let the address cool, free it (I4, I8).
+"""From DEL to free again: delete the dying link, let the address cool, delete the connections that name it, free it (I4, I8).
 
 Deleting a link costs 16 to 20 ms of waiting in the kernel, so DEL only marks it; this thread deletes all marked links in one
 call. Cooldowns are measured on the monotonic clock, so a stepped wall clock changes none of them. Their ends are recorded on that
@@ -9,57 +9,98 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
 
 from ipamd.core.context import Service, ServiceContext
-from ipamd.core.loop import Loop, OddObjects
+from ipamd.core.failure_isolation import FailureIsolation
+from ipamd.core.loop import Loop
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, WiringSpec, veth_name
-from ipamd.model.branch import Branch
+from ipamd.model.attachment import WiringSpec, veth_name
+from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.errors import BusyError, DatastoreError, IpamError, log_text
 from ipamd.model.family import IpAddress
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.legs import first_leg
+from ipamd.model.uplink import Uplink
+from ipamd.model.words import counted
+from ipamd.ports.process import ConnectionTracking
 
 log = logging.getLogger(__name__)
 
 
 SWEEP_QUIET_S = 0.2
-"""A sweep waits until no request has come for so long. It holds the kernel's lock of all links for about 20 ms, and an ADD or DEL that
-meets it waits (ours, measured). Longer than the pauses between the sandboxes of a busy node, and than a runtime takes to start the
-next plugin of a chain."""
+"""A sweep waits until no request has come for this long. It holds the kernel's lock of all links for about 20 ms, and an ADD or DEL at
+that time waits for the lock (ours, measured). It is longer than the pauses between the sandboxes of a busy node, and longer than a
+runtime takes to start the next plugin of a chain."""
 
 SWEEP_QUIET_TRIES = 3
-"""Then it comes all the same: at the latest 0.6 s after the first DEL, within the second that I4 gives. Ours."""
+"""After this many waits the sweep starts in any case: at the latest 0.6 s after the first DEL, within the second that I4 allows.
+Ours.
+"""
 
 SWEEP_RETRY_S = 1.0
-"""Pause after the kernel refused to delete dying links. Ours: I4 asks for a second."""
+"""Pause after the kernel refused to delete dying links. Ours: I4 requires a second."""
 
-FAILPOINTS = ("cooling.swept", "cooling.cooled")
+CONNECTIONS_RETRY_S = 1.0
+"""Pause after tracked connections could not be deleted. Ours."""
+
+CONNECTIONS_REST, CONNECTIONS_REST_MAX_S = 30, 3.0
+"""The pause after a dump of the tracked connections, in multiples of the time that the dump took, and its upper bound. Ours.
+
+A dump takes 0.1 ms where nothing is tracked, 10 ms with a few connections, and up to a second with 200,000. So a steady turnover of
+pods costs a thirtieth of a processor, or a quarter in the last case. An ADD that waits for a cooled address also waits for the pause.
+"""
+
+CONNECTIONS = "tracked connections"
+"""Subject of the condition."""
+
+FAILPOINTS = ("cooling.swept", "cooling.forgotten", "cooling.cooled")
 
 
 class Dying(NamedTuple):
-    """Of a dying link: the address that waits for its end, if there is one. `branch`: it is the VLAN link of that."""
+    """A dying link. `address`: waits until the link is deleted; None without one. `uplink`: set if it is the link of an uplink."""
 
     address: IpAddress | None
-    branch: Branch | None = None
+    uplink: Uplink | None = None
+
+
+class LockedLinks(NamedTuple):
+    """The links that an operation works on: it holds the lock of their sandbox, of their name or of their address."""
+
+    veth_suffixes: tuple[str, ...]
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, locked_keys: Iterable[AttachmentKey]) -> LockedLinks:
+        """Collect them from the keys of all locks that are held."""
+        keys = tuple(locked_keys)
+        return cls(tuple(veth_name(key, prefix="") for key in keys), frozenset(key.container_id for key in keys))
+
+    def has(self, link: str, address: IpAddress | None) -> bool:
+        """Whether an operation works on a link or its address."""
+        return link.endswith(self.veth_suffixes) or link in self.names or str(address) in self.names
 
 
 class Cooldown(Service):
-    """Owns the dying links and the cooling addresses. `turn` is the loop's; everything else may be called from any thread."""
+    """Owns the dying links and the cooling addresses. Only the loop calls `turn`; all else may be called from any thread."""
 
-    def __init__(self, context: ServiceContext, *, period_s: Callable[[], float]) -> None:
+    def __init__(self, context: ServiceContext, *, connections: ConnectionTracking, period_s: Callable[[], float]) -> None:
         super().__init__(context)
+        self._connections = connections
         self._period = period_s
         self._lock = threading.Lock()
         self._dying: dict[str, Dying] = {}
         self._cooling: dict[IpAddress, float] = {}
-        self._unmarked: set[str] = set()
-        self._aborts: dict[IpAddress, str] = {}
+        self._links_to_mark: set[str] = set()
+        self._pending_rollbacks: dict[IpAddress, str] = {}
+        self._left_addresses: set[IpAddress] = set()  # they do not cool, but their connections are still tracked
+        self._connections_due_s = 0.0  # when the tracked connections may be dumped next, on the monotonic clock
         self._has_new = False
         self.loop = Loop("cooldown", self.turn, health=context.health, clock=context.clock, failed_max_s=SWEEP_RETRY_S)
-        self._odd = OddObjects(context.health, work="removal of links")
+        self._failures = FailureIsolation(context.health, work="removal of links")
 
     @property
     def period(self) -> timedelta:
@@ -67,7 +108,7 @@ class Cooldown(Service):
         return timedelta(seconds=self._period())
 
     def start(self, address: IpAddress, *, dying_veth: str | None) -> None:
-        """Start the cooldown of an address; its link, if any, waits to be deleted. It may have no row: EC2 shows it later perhaps."""
+        """Start the cooldown of an address and schedule its link, if any, for deletion. The address may have no row yet (I8)."""
         with self._lock:
             self._cooling[address] = self._clock.monotonic() + self._period()
             self._has_new = True
@@ -75,35 +116,84 @@ class Cooldown(Service):
                 self._dying[dying_veth] = Dying(address)
             self.loop.wake()
 
-    def bury(self, one: Attachment | WiringSpec, *, host_veth: str = "", is_marked: bool = True) -> None:
-        """Have the links of a sandbox with a branch ENI deleted; its address is not ours to cool. `host_veth`: under another name."""
-        found = {host_veth or one.host_veth: Dying(one.address)}
-        if one.branch is not None:
-            found[one.branch.link] = Dying(one.address, one.branch)
+    def release(self, wiring: WiringSpec, *, host_veth: str) -> None:
+        """Start the cooldown after a DEL whose links are marked; an address that is not the pool's waits for its links alone.
+
+        `host_veth`: the present name of the first host veth, which may differ from the one in `wiring`.
+        """
+        if wiring.is_of_pool:
+            self.start(wiring.address, dying_veth=host_veth)
+        else:
+            self._schedule_links(wiring, host_veth=host_veth, is_marked=True)
+
+    def roll_back(self, wiring: WiringSpec, *, reason: str, is_unused: bool, is_unwired: bool, is_marked: bool) -> None:
+        """Take back what a failed ADD had: its address, if it is the pool's, starts to cool.
+
+        Args:
+            is_unused: the address never reached the sandbox, so it need not cool.
+            is_unwired: its links are gone.
+            is_marked: if not, its links are marked for deletion.
+        """
+        if wiring.is_of_pool and is_unused and is_unwired:
+            self.give_back(wiring.address, reason=reason)
+        elif wiring.is_of_pool:
+            dying_veth = None if is_unwired else wiring.host_veth
+            self.abort(wiring.address, reason=reason, dying_veth=dying_veth, is_marked=is_marked)
+        elif not is_unwired:
+            self._schedule_links(wiring, host_veth=wiring.host_veth, is_marked=is_marked)
+
+    def _schedule_links(self, wiring: WiringSpec, *, host_veth: str, is_marked: bool) -> None:
+        """Schedule the links of a sandbox for deletion whose address is not in our pool and does not cool."""
+        dying = {host_veth: Dying(wiring.address)}
+        uplink = first_leg(wiring).uplink
+        if uplink is not None:
+            dying[uplink.link] = Dying(wiring.address, uplink)
         with self._lock:
-            self._dying |= found
-            self._unmarked |= set() if is_marked else found.keys()
+            self._dying |= dying
+            if not is_marked:
+                self._links_to_mark |= dying.keys()
+            self.loop.wake()
+
+    def forget_connections_of(self, address: IpAddress) -> None:
+        """Schedule the tracked connections of an address for deletion: its sandbox is gone, and the address does not cool."""
+        with self._lock:
+            self._left_addresses.add(address)
             self.loop.wake()
 
     def abort(self, address: IpAddress, *, reason: str, dying_veth: str | None, is_marked: bool = True) -> None:
         """Take a reservation back after a failed ADD: the address starts to cool.
 
-        A link that could not even be marked is removed by name; this is repeated until the kernel accepts it.
-        If the disk refuses (it is full, for example), the address stays reserved and this is repeated every second: no address is
-        lost, and the caller still gets the error of the ADD.
+        A link that could not even be marked is removed by name, again and again until the kernel accepts it. If the datastore cannot
+        write (the disk is full, for example), the address stays reserved and the write is repeated every second: no address is lost,
+        and the caller still gets the error of the ADD.
         """
         if dying_veth is not None:
             with self._lock:
                 self._dying[dying_veth] = Dying(address)
                 if not is_marked:
-                    self._unmarked.add(dying_veth)
+                    self._links_to_mark.add(dying_veth)
         try:
             self._write_abort(address, reason)
         except DatastoreError as error:
             self._health.record_error(f"abort of {address}", error)
             log.error("reserved until the datastore accepts writes again address=%s error=%s", address, log_text(error))
-            self._aborts[address] = reason
+            self._pending_rollbacks[address] = reason
             self.loop.wake()
+
+    def give_back(self, address: IpAddress, *, reason: str) -> None:
+        """Free an address whose ADD failed before the address reached the sandbox.
+
+        If the datastore cannot write, the address is aborted instead, as soon as that is possible.
+        """
+        try:
+            with self._datastore.transaction() as uow:
+                uow.give_back(address, cooldown=self.period, reason=reason)
+        except DatastoreError as error:
+            log.info("not given back, it is aborted instead address=%s error=%s", address, log_text(error))
+            self.abort(address, reason=reason, dying_veth=None)
+            return
+        if self._datastore.address(address) is not None:
+            self._demand.announce_supply()
 
     def resume(self, dying: Iterable[tuple[str, Dying]]) -> None:
         """Continue after a restart: with the cooling addresses of the datastore and the dying links of the kernel."""
@@ -111,8 +201,8 @@ class Cooldown(Service):
         with self._lock:
             for row in self._datastore.addresses(state=AddressState.COOLING):
                 if row.address not in self._cooling:
-                    left = period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
-                    self._cooling[row.address] = monotonic + min(max(left, 0.0), period_s)
+                    remaining_s = period_s if row.cooldown_deadline_s is None else row.cooldown_deadline_s - monotonic
+                    self._cooling[row.address] = monotonic + min(max(remaining_s, 0.0), period_s)
             self._dying.update(dying)
             self.loop.wake()
 
@@ -129,10 +219,11 @@ class Cooldown(Service):
         return len(self._dying)
 
     def next_due_s(self) -> float | None:
-        """Seconds until the next address has cooled; None if none is cooling."""
+        """Seconds until the next address has cooled and can be freed; None if none is cooling."""
+        now = self._clock.monotonic()
         with self._lock:
-            deadline = min(self._cooling.values(), default=None)
-        return None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
+            deadlines = [*self._cooling.values(), *([now] if self._left_addresses else [])]
+        return max(min(deadlines), self._connections_due_s) - now if deadlines else None
 
     def turn(self) -> float | None:
         """Sweep once a link is marked, free an address once it has cooled. Returns: seconds until the next address has cooled."""
@@ -142,123 +233,205 @@ class Cooldown(Service):
         return self.next_due_s()
 
     def work(self) -> None:
-        """Do everything that is due, once; a failed step does not stop the others. Raises: the last error."""
+        """Run every step once; a failed step does not stop the others. Raises: the last error."""
         with self._lock:
             has_new, self._has_new = self._has_new, False
         if has_new:
-            self._demand.trigger()  # what cools is no load any more: the pool may have too much
-        error: IpamError | None = None
-        aborts = [partial(self._write_abort, address, reason) for address, reason in self._aborts.copy().items()]
+            self._demand.trigger()  # a cooling address is no demand any more: the pool may have a surplus
+        last_error: IpamError | None = None
+        aborts = [partial(self._write_abort, address, reason) for address, reason in self._pending_rollbacks.copy().items()]
         steps: list[Callable[[], object]] = [self.sweep, *aborts, self.release_cooled]
         for step in steps:
             try:
                 step()
-            except IpamError as refused:
-                error = refused
-        if error is not None:
-            raise error
+            except IpamError as error:
+                last_error = error
+        if last_error is not None:
+            raise last_error
 
     def sweep(self) -> int:
         """Delete every link that was marked before the call; returns how many.
 
-        A link that could not be marked is removed by itself, and all of them are if the kernel refuses the group: one that refuses
-        keeps its own address back and no other. Raises: IpamError of the last that refused, after everything was tried.
+        A link that could not be marked is removed by itself, and so is every link if the kernel refuses the whole group. A link that
+        cannot be removed holds back its own address only. Raises: the last IpamError, after every link was tried.
         """
         with self._lock:
             batch = dict(self._dying)
-            alone = set(batch) & self._unmarked
-        refused = self._remove_alone({veth: batch[veth] for veth in alone})
-        marked = {veth: address for veth, address in batch.items() if veth not in alone}
+            unmarked = {name: dying for name, dying in batch.items() if name in self._links_to_mark}
+        errors = self._remove_one_by_one(unmarked) if unmarked else {}
+        marked = {name: dying for name, dying in batch.items() if name not in unmarked}
         if marked:
             try:
                 self._wiring.sweep()
-            except IpamError as error:  # something else is in the group, perhaps, that cannot be deleted
+            except IpamError as error:  # the group may contain a link that cannot be deleted
                 log.info("dying links are deleted one by one error=%s", log_text(error))
-                refused |= self._remove_alone(marked)
-        self._odd.keep_only(refused)
-        if batch.keys() - refused.keys():
+                errors |= self._remove_one_by_one(marked)
+        self._failures.retain(errors)
+        removed = batch.keys() - errors.keys()
+        if removed:
             self._failpoint("cooling.swept")
-        with self._lock:
-            for veth in batch.keys() - refused.keys():
-                self._unmarked.discard(veth)
-                self._dying.pop(veth, None)
-        if refused:
-            raise list(refused.values())[-1]
+        self._forget_removed(removed)
+        if errors:
+            raise list(errors.values())[-1]
         return len(batch)
 
-    def _remove_alone(self, links: dict[str, Dying]) -> dict[str, IpamError]:
-        """Remove links one by one, by name; returns those that refused.
+    def _forget_removed(self, removed: Collection[str]) -> None:
+        """Drop links that are deleted; the connections of an address that does not cool can be deleted from now on."""
+        with self._lock:
+            for name in removed:
+                self._links_to_mark.discard(name)
+                dying = self._dying.pop(name, None)
+                if dying is not None and dying.address is not None and dying.uplink is not None:
+                    self._left_addresses.add(dying.address)
 
-        The name comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
+    def _remove_one_by_one(self, links: dict[str, Dying]) -> dict[str, IpamError]:
+        """Remove links by name; returns the errors of those that could not be removed.
+
+        The name of a link comes from the key: a sandbox that was added again after a failed ADD has a new link of that name (I2).
         """
-        refused: dict[str, IpamError] = {}
-        if not links:
-            return refused
-        attachments, held = self._datastore.attachments(), self._locks.held()
-        recorded = {one.host_veth for one in attachments}
-        # A pod's next sandbox has the same branch ENI, so the same address: nothing of it is a leftover any more.
-        succeeded = {one.address for one in attachments if one.branch is not None}
-        busy = tuple(veth_name(one.key, prefix="") for one in held)
-        claimed = {one.key.container_id for one in held}
-        for veth, (address, branch) in sorted(links.items(), key=lambda one: (one[1].branch is not None, one[0])):
-            if veth.endswith(busy) or {veth, str(address)} & claimed:
-                refused[veth] = BusyError(f"link {veth} is in work", details="it is removed later")
+        errors: dict[str, IpamError] = {}
+        recorded_veths = set[str]()
+        addresses_in_use = set[IpAddress]()
+        for attachment in self._datastore.attachments():
+            recorded_veths.add(attachment.host_veth)
+            if not attachment.is_of_pool:
+                # A pod's next sandbox may have the same address: then nothing of it is a leftover any more.
+                addresses_in_use.add(attachment.address)
+        locked_links = LockedLinks.of(holder.key for holder in self._locks.holders())
+        for name, (address, uplink) in sorted(links.items(), key=_veths_before_uplinks):
+            if locked_links.has(name, address):
+                errors[name] = BusyError(f"link {name} is in work", details="it is removed later")
                 continue
-            if address in succeeded:
+            if address in addresses_in_use:
                 continue
             try:
-                name = None if veth in recorded or branch else veth
-                self._wiring.remove_leftover(host_veth=name, address=address, branch=branch)
+                host_veth = None if name in recorded_veths or uplink else name
+                self._wiring.remove_leftover(host_veth=host_veth, address=address, uplink=uplink)
             except IpamError as error:
-                self._odd.report(veth, error)
-                refused[veth] = error
-        return refused
+                self._failures.report(name, error)
+                errors[name] = error
+        return errors
 
     def release_cooled(self) -> int:
-        """Free every address that has cooled and whose link is gone; returns how many.
+        """Free every address that has cooled, whose link is gone and which no tracked connection names; returns how many.
 
-        Raises: the last DatastoreError, after every address was tried; what was not freed stays due.
+        Raises: the last DatastoreError, after every address was tried; an address that was not freed stays due.
         """
-        now = self._clock.monotonic()
         with self._lock:
-            dying = {one.address for one in self._dying.values()}
-            due = {address: end for address, end in self._cooling.items() if end <= now and address not in dying}
-        freed, error = 0, None
+            dying_addresses = {dying.address for dying in self._dying.values()}
+            due = self._cooled_without(dying_addresses)
+        if not self._forget_connections(due, dying_addresses=dying_addresses):
+            return 0
+        freed_count = 0
+        last_error = None
         try:
             for address, deadline in due.items():
-                row = self._datastore.address(address)
-                if row is not None and row.state is AddressState.COOLING:  # else adopted, quarantined or removed in the meantime
-                    try:
-                        with self._datastore.transaction() as uow:
-                            uow.free(address, reason="cooldown over and link gone")
-                    except DatastoreError as refused:
-                        error = refused
-                        continue
-                    self._failpoint("cooling.cooled")
-                    freed += 1
+                try:
+                    freed_count += self._free_if_cooling(address)
+                except DatastoreError as error:
+                    last_error = error
+                    continue
                 with self._lock:
-                    if self._cooling.get(address) == deadline:  # not one that was given and released again since
+                    if self._cooling.get(address) == deadline:  # the address may have been assigned and released again since
                         del self._cooling[address]
         finally:
-            if freed:
+            if freed_count:
                 self._demand.announce_supply()
                 self._demand.trigger()
-        if error is not None:
-            raise error
-        return freed
+        if last_error is not None:
+            raise last_error
+        return freed_count
+
+    def _cooled_without(self, dying_addresses: Collection[IpAddress | None]) -> dict[IpAddress, float]:
+        """Return the ends of the cooldowns that are over, without the addresses whose links are dying. The caller has the lock."""
+        now = self._clock.monotonic()
+        return {
+            address: deadline for address, deadline in self._cooling.items() if deadline <= now and address not in dying_addresses
+        }
+
+    def _free_if_cooling(self, address: IpAddress) -> bool:
+        """Free an address unless it was adopted, quarantined or removed in the meantime. Raises: DatastoreError."""
+        row = self._datastore.address(address)
+        if row is None or row.state is not AddressState.COOLING:
+            return False
+        with self._datastore.transaction() as uow:
+            uow.free(address, reason="cooldown over and link gone")
+        self._failpoint("cooling.cooled")
+        return True
+
+    def _forget_connections(self, due: Collection[IpAddress], *, dying_addresses: Collection[IpAddress | None]) -> bool:
+        """Delete the tracked connections of addresses that are about to be free, and of those left by links that are gone.
+
+        Their links are gone already, so no packet can renew an entry. One dump of the table serves all addresses. Returns: whether no
+        connection names them any more. After a failure, a condition is reported and the addresses stay as they are.
+        """
+        left = self._forgettable_addresses(dying_addresses)
+        cooled = self._with_extra_addresses(due)
+        if not cooled and not left:
+            return True
+        began_s = self._clock.monotonic()
+        if began_s < self._connections_due_s:
+            return False
+        try:
+            count = self._connections.remove(cooled | left)
+        except IpamError as error:
+            self._connections_due_s = self._clock.monotonic() + CONNECTIONS_RETRY_S
+            addresses = counted(len(due), "cooled address")
+            kept = problem(ConditionCode.CONNECTIONS_KEPT, count=addresses, cause=log_text(error))
+            self._health.report(CONNECTIONS, kept, error=error)
+            return False
+        ended_s = self._clock.monotonic()
+        self._connections_due_s = ended_s + min(CONNECTIONS_REST * (ended_s - began_s), CONNECTIONS_REST_MAX_S)
+        if count:
+            log.info("tracked connections deleted addresses=%d connections=%d", len(cooled | left), count)
+        self._failpoint("cooling.forgotten")
+        self._health.report(CONNECTIONS, None)
+        with self._lock:
+            self._left_addresses -= left
+        return True
+
+    def _with_extra_addresses(self, due: Iterable[IpAddress]) -> set[IpAddress]:
+        """Return the due addresses that still cool, with those of extra legs, which cool with them."""
+        addresses = set[IpAddress]()
+        for address in due:
+            row = self._datastore.address(address)
+            if row is not None and row.state is not AddressState.COOLING:
+                continue
+            addresses.add(address)
+            if row is not None and row.other_address is not None:
+                addresses.add(row.other_address)
+        return addresses
+
+    def _forgettable_addresses(self, dying_addresses: Collection[IpAddress | None]) -> set[IpAddress]:
+        """Return the left addresses that no sandbox has: a pod's next sandbox may have the same address and new connections."""
+        with self._lock:
+            candidates = self._left_addresses - set(dying_addresses)
+        if not candidates:
+            return candidates
+        attached = {attachment.address for attachment in self._datastore.attachments()}
+        locked_names = {holder.key.container_id for holder in self._locks.holders()}
+        with self._lock:
+            self._left_addresses -= attached
+        return {address for address in candidates - attached if str(address) not in locked_names}
 
     def _write_abort(self, address: IpAddress, reason: str) -> None:
         with self._datastore.transaction() as uow:
             uow.abort(address, cooldown=self.period, reason=reason)
-        self._aborts.pop(address, None)
+        self._pending_rollbacks.pop(address, None)
         self.start(address, dying_veth=None)
 
     def _await_quiet(self) -> None:
         """Let requests pass before a sweep, for a bounded time."""
         for _ in range(SWEEP_QUIET_TRIES):
-            seen = self._locks.asked_count
+            count_before = self._locks.asked_count
             if self.loop.pause(SWEEP_QUIET_S):
                 return
             # An ADD that waits for an address to cool waits for this thread, not for the kernel.
-            if self._demand.waiting()[0] or (self._locks.asked_count == seen and not self._locks.held()):
+            if self._demand.waiting()[0] or (self._locks.asked_count == count_before and not self._locks.holders()):
                 return
+
+
+def _veths_before_uplinks(link: tuple[str, Dying]) -> tuple[bool, str]:
+    """Sort key of named links: host veths first, then uplinks, each by name."""
+    name, dying = link
+    return dying.uplink is not None, name

@@ -1,46 +1,39 @@
 """Take a sandbox's address back: quick, idempotent and final (I3, I4).
 
 Order of effects: remove host route and rules, mark the link as dying (docs/performance.md), then one transaction that moves
-the address to cooling and leaves a tombstone, then the reply. `cooldown` deletes the link; the address is not assignable before it is
-gone. No EC2 call (I12).
+the address to cooling and leaves a tombstone, then the reply. `cooldown` deletes the link, and the address is not assignable before
+that. DEL makes no EC2 call (I12).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
 
 from ipamd.core.context import Service, ServiceContext
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, veth_name
-from ipamd.model.branch import Branch
-from ipamd.model.cniresult import recorded_spec
-from ipamd.model.errors import RuntimeUnreachableError, log_text
-from ipamd.model.evidence import Verdict
+from ipamd.model.attachment import POD_IFNAME, Attachment, veth_name
+from ipamd.model.errors import IpamError, log_text
 from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey
-from ipamd.model.record import dataclass
-from ipamd.ports import Datastore, Runtime
+from ipamd.model.legs import first_alone
+from ipamd.model.record import replace
+from ipamd.model.uplink import Uplink
+from ipamd.ports.datastore import Datastore
 from ipamd.sandbox.cooldown import Cooldown
-from ipamd.sandbox.judge import SandboxJudge
-
-if TYPE_CHECKING:
-    from ipamd.policy.hook import PolicyHook
+from ipamd.sandbox.hooks import PolicyEnforcement
 
 log = logging.getLogger(__name__)
-
 
 FAILPOINTS = ("detach.retired", "detach.committed", "detach.tombstoned")
 """Between every two effects of a DEL."""
 
 
 class DetachService(Service):
-    """DEL, and what acts as one: GC, spool replay, reap."""
+    """DEL, and the operations that act like one: GC, replay of spooled DELs, reap."""
 
     def __init__(
         self,
@@ -50,10 +43,14 @@ class DetachService(Service):
         veth_prefix: str,
         is_source_checked: Callable[[], bool],
         is_named_by_pod: bool = False,
-        policy: PolicyHook | None = None,
+        policy: PolicyEnforcement | None = None,
     ) -> None:
-        """`is_named_by_pod`: a DEL does not tell the pod's name, so a link without a row is searched for by its alias. `policy` notes
-        what the network policy agent is to forget: maintenance tells it, so that no DEL waits."""
+        """Keep what DEL needs.
+
+        `is_named_by_pod`: links are named after pods. A DEL does not contain the pod's name, so a link without a row is searched for
+        by its alias. `policy` records which pods the network policy agent has to forget; maintenance calls the agent, so no DEL
+        waits.
+        """
         super().__init__(context)
         self._cooldown = cooldown
         self._veth_prefix = veth_prefix
@@ -66,62 +63,74 @@ class DetachService(Service):
         key: AttachmentKey,
         *,
         deadline: Deadline,
-        steps: Steps,
+        steps: StepTimer,
         reason: str,
         event: LedgerEvent = LedgerEvent.UNASSIGNED,
     ) -> bool:
         """Detach one interface of one sandbox; an unknown or repeated one is fine.
 
         Args:
-            reason: who asks (DEL, GC), or the verdict's reasons; recorded.
-            event: what the ledger says: `reaped` if no runtime asked.
+            reason: who requests it (DEL, GC), or the verdict's reasons; recorded.
+            event: the ledger's event: `reaped` if no runtime requested it.
         Returns: whether an attachment was there.
         Raises: BusyError if another operation holds the key until the deadline; WiringError, DatastoreError. Then the
             attachment is still recorded and a retry is safe.
         """
         with self._locks.hold(key, "REAP" if event is LedgerEvent.REAPED else reason, deadline):
-            known = self._datastore.attachment(key)
-            if known is None:
+            attachment = self._datastore.attachment(key)
+            if attachment is None:
                 with steps.step("leftover"):
-                    known = self._forget(key)
-            if known is None:
+                    attachment = self._forget(key)
+            if attachment is None:
                 return False
-            steps.pod, steps.address = known.sandbox_name, str(known.address)
+            steps.pod, steps.address = attachment.sandbox_name, str(attachment.address)
             with steps.step("retire"):
-                host_veth = self._retire(known)
+                host_veth = self._retire(attachment)
+                self._forget_inside(attachment)
             self._failpoint("detach.retired")
             with steps.step("commit"), self._datastore.transaction() as uow:
                 uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
                 if self._policy is not None:
-                    self._policy.owe(uow, known)
+                    self._policy.owe(uow, attachment)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
-            if known.branch is None:
-                self._cooldown.start(known.address, dying_veth=host_veth)
-            else:
-                self._cooldown.bury(known, host_veth=host_veth)
+            self._cooldown.release(attachment.wiring, host_veth=host_veth)
             return True
 
-    def _retire(self, known: Attachment) -> str:
-        """Mark the sandbox's link for deletion. Returns: its name, another one if its renaming was cut short or others did it."""
-        mark = partial(
-            self._wiring.mark_for_deletion,
-            address=known.address,
-            route_table=known.route_table,
-            is_source_checked=self._is_source_checked(),
-            branch=known.branch,
-        )
-        second = recorded_spec(known).second if known.other_address else None  # without it nothing is parsed
-        found = mark(host_veth=known.host_veth, key=known.key, second=second)
-        if found.key == known.key if found else not self._is_named_by_pod:
-            return known.host_veth
-        present = (veth.name for veth in self._wiring.survey().firsts if (veth.key, veth.address) == (known.key, known.address))
-        name = next(present, known.host_veth)
-        mark(host_veth=name)
+    def _retire(self, attachment: Attachment) -> str:
+        """Mark the sandbox's link for deletion.
+
+        Returns: its present name, which differs from the record after an interrupted renaming, or if other software renamed it.
+        """
+        wiring, is_source_checked = attachment.wiring, self._is_source_checked()
+        marked = self._wiring.mark_for_deletion(wiring, is_source_checked=is_source_checked, owner=attachment.key)
+        is_own_link = marked.key == attachment.key if marked else not self._is_named_by_pod
+        if is_own_link:
+            return attachment.host_veth
+        name = attachment.host_veth
+        for veth in self._wiring.survey().firsts:
+            if veth.key == attachment.key and veth.address == attachment.address:
+                name = veth.name
+                break
+        # The links of extra legs are marked by now: their names do not depend on that of the first.
+        first_only = first_alone(replace(wiring, host_veth=name))
+        self._wiring.mark_for_deletion(first_only, is_source_checked=is_source_checked)
         return name
 
+    def _forget_inside(self, attachment: Attachment) -> None:
+        """Remove what a further interface (Multus's `net1`) leaves in its sandbox, which may live on: a rule.
+
+        A failure is no error of the DEL, because a rule that stays leads to an empty table.
+        """
+        if attachment.key.ifname == POD_IFNAME or not attachment.netns:
+            return
+        try:
+            self._wiring.forget_inside(netns=attachment.netns, identity=attachment.netns_identity, address=attachment.address)
+        except IpamError as error:
+            log.info("a rule stays in a sandbox sandbox=%s error=%s", attachment.key, log_text(error))
+
     def _forget(self, key: AttachmentKey) -> Attachment | None:
-        """DEL of a key without a row: leave a tombstone, and remove what a crash may have left in the kernel.
+        """Handle the DEL of a key without a row: write a tombstone, and remove the wiring that a crash may have left.
 
         Returns: None; or the row, if the sandbox was adopted in the meantime (an adoption takes no sandbox lock).
         """
@@ -133,102 +142,29 @@ class DetachService(Service):
                 uow.put_tombstone(key)
         self._failpoint("detach.tombstoned")
         self._remove(veth_name(key, prefix=self._veth_prefix), key)
-        # One that amazon-vpc-cni-k8s wired has its name by pod too; while nobody has confirmed it its address is quarantined.
+        # amazon-vpc-cni-k8s names its links by pod too; until its sandbox is identified, the address is quarantined.
         if self._is_named_by_pod or self._datastore.addresses(state=AddressState.QUARANTINED):
             survey = self._wiring.survey()
             for veth in survey.firsts:
                 if veth.key == key:
-                    self._remove(veth.name, key, *leftover_branch(veth, survey, self._datastore))
+                    self._remove(veth.name, key, *leftover_uplink(veth, survey, self._datastore))
         return None
 
-    def _remove(self, host_veth: str, key: AttachmentKey, address: IpAddress | None = None, branch: Branch | None = None) -> None:
-        """Remove wiring without a row. What it had cools: EC2 may show it only later, and then it is ours to give (I8)."""
-        address = self._wiring.remove_leftover(host_veth=host_veth, address=address, key=key, branch=branch)
-        if address and branch is None:
+    def _remove(self, host_veth: str, key: AttachmentKey, address: IpAddress | None = None, uplink: Uplink | None = None) -> None:
+        """Remove wiring without a row. Its address cools: EC2 may show it later, and then it becomes assignable (I8)."""
+        address = self._wiring.remove_leftover(host_veth=host_veth, address=address, key=key, uplink=uplink)
+        if address and uplink is None:
             self._cooldown.start(address, dying_veth=None)
+        elif address:
+            self._cooldown.forget_connections_of(address)
 
 
-def leftover_branch(veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> tuple[IpAddress | None, Branch | None]:
-    """Of a sandbox's veth that no row has: what of its branch ENI goes with it. Nothing, if the pod's next sandbox has that (I2)."""
-    link = survey.vlan_of(veth.address) if veth.is_branch else None
-    if link is None or any(one.address == link.address for one in datastore.attachments()):
+def leftover_uplink(veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> tuple[IpAddress | None, Uplink | None]:
+    """Return the address and the uplink to remove together with a veth that no row has.
+
+    Both are None if the veth leads to no uplink, or if the pod's next sandbox has the uplink now (I2).
+    """
+    link = survey.uplink_of(veth)
+    if link is None or any(attachment.address == link.address for attachment in datastore.attachments()):
         return None, None
-    return link.address, link.branch
-
-
-# GC: free attachments that the runtime's list of valid ones lacks, if the other witnesses do not contradict it (I2).
-#
-# The list is a declaration, one more witness that can only name absence. It stands for the lists of CRI that a reap needs, and
-# for nothing else: a living namespace or veth keeps its address. The specification lets a plugin remove what the list lacks, but
-# the list may be older than an attachment, and incomplete where several runtimes share one configuration (containernetworking/cni
-# issue 1086). Candidates come from our datastore only.
-
-
-@dataclass(frozen=True, slots=True)
-class GcOutcome:
-    """What GC did, by key."""
-
-    freed: tuple[AttachmentKey, ...]
-    kept: tuple[AttachmentKey, ...]
-
-
-class GcService(Service):
-    """GC."""
-
-    def __init__(self, context: ServiceContext, *, runtime: Runtime | None, judge: SandboxJudge, detach: DetachService) -> None:
-        super().__init__(context)
-        self._runtime = runtime
-        self._judge = judge
-        self._detach = detach
-
-    def collect(self, valid: frozenset[AttachmentKey], *, network_name: str, deadline: Deadline, steps: Steps) -> GcOutcome:
-        """Free the attachments of one network that are not valid any more.
-
-        Args:
-            valid: the runtime's `cni.dev/valid-attachments`.
-        Returns: what was freed and what was kept against the list.
-        Raises: RuntimeUnreachableError if CRI is on and silent or not plausible, KernelDumpError or WiringError if the kernel could
-            not be read: then nothing is freed (I11); else the first error, after every candidate was tried.
-        """
-        attachments = self._datastore.attachments()
-        candidates = [a for a in attachments if a.network_name == network_name and a.key not in valid]
-        if not candidates:
-            return GcOutcome((), ())
-        listed, survey = self._listed(attachments), self._wiring.survey()
-        freed: list[AttachmentKey] = []
-        kept: list[AttachmentKey] = []
-        errors: list[Exception] = []
-        for attachment in candidates:
-            try:
-                is_freed = self._decide(attachment, listed, survey, deadline, steps)
-            except Exception as error:  # noqa: BLE001  # top of the work on one object; the runtime gets the first error
-                log.warning("GC failed sandbox=%s error=%s", attachment.key, log_text(error))
-                errors.append(error)
-                continue
-            (freed if is_freed else kept).append(attachment.key)
-        if errors:
-            raise errors[0]
-        return GcOutcome(tuple(freed), tuple(kept))
-
-    def _decide(
-        self, attachment: Attachment, listed: frozenset[str], survey: KernelSurvey, deadline: Deadline, steps: Steps
-    ) -> bool:
-        _, judgement = self._judge.judge_attachment(attachment, listed=listed, survey=survey, is_declared_gone=True)
-        if judgement.verdict is Verdict.KEEP:
-            self._judge.record_kept(attachment.key, judgement)
-            return False
-        self._detach.detach_sandbox(attachment.key, deadline=deadline, steps=steps, reason=f"GC: {'; '.join(judgement.reasons)}")
-        return True
-
-    def _listed(self, attachments: tuple[Attachment, ...]) -> frozenset[str]:
-        """Sandboxes that CRI knows; with CRI off the list that came with the request is the runtime's only word."""
-        if self._runtime is None:
-            return frozenset()
-        listed = frozenset(sandbox.container_id for sandbox in self._runtime.sandboxes())
-        missing_count = self._judge.missing_count(attachments, listed)
-        if missing_count > 1:
-            raise RuntimeUnreachableError(
-                f"implausible: none of {missing_count} wired sandboxes is in a list of {len(listed)}",
-                details="nothing is freed on such a list",
-            )
-        return listed
+    return link.address, link.uplink

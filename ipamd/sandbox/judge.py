@@ -1,7 +1,7 @@
-"""Collect what every witness says of a sandbox, and ask the one verdict (`ipamd/model/evidence.py`).
+"""Collect the evidence about a sandbox from all sources, and judge it (`ipamd/model/evidence.py`).
 
-Reaper, GC, quarantine, start and `ipamctl explain` share one object of this class: one memory of the runtime's lists, one clock.
-It changes nothing but the ledger's notes on why somebody was kept.
+Reaper, GC, quarantine, start and `ipamctl explain` share one object of this class, and so one memory of the runtime's lists and one
+clock. It writes nothing but ledger entries with the reasons why a sandbox was kept.
 """
 
 from __future__ import annotations
@@ -10,23 +10,25 @@ import threading
 from collections.abc import Collection, Iterable
 
 from ipamd.core.context import Service, ServiceContext
+from ipamd.model.absences import Absences
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment, Origin, is_imported_alias
 from ipamd.model.errors import IpamError, NetnsError
 from ipamd.model.evidence import (
     REAP_MIN_ABSENT_LOOKS,
     REAP_MIN_AGE_S,
-    Absences,
     Evidence,
     Judgement,
     Presence,
     Record,
-    Verdict,
+    SandboxVerdict,
     judge,
 )
 from ipamd.model.history import LedgerEvent
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.repeats import pod_of, recorded_by_pod
+from ipamd.model.sandbox_links import present_links
 
 LIST_INTERVAL_S = 10.0
 """Least time between two lists that count as successive evidence. Ours: as often as the runtime is listed
@@ -43,48 +45,86 @@ class SandboxJudge(Service):
         self._started_monotonic_s = context.clock.monotonic()
         self._listed_once: frozenset[str] = frozenset()
         self._kept: dict[AttachmentKey, tuple[str, ...]] = {}
+        self.unplaced_count = 0
+        """Wired sandboxes without a row; set by the QuarantineService."""
 
     def look(self, attachments: Iterable[Attachment], listed: Collection[str], *, unrecorded: Iterable[str] | None) -> None:
-        """Count one believed list of the runtime.
+        """Count one plausible list of the runtime.
 
         Args:
-            attachments: read before the list was asked for, so that none is younger than it.
+            attachments: read before the list was requested, so that none is younger than it.
             listed: container IDs, complete and plausible.
-            unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read: then what
-                was absent before and still is stays counted.
+            unrecorded: container IDs of wired sandboxes without an attachment; None if the kernel could not be read: then sandboxes
+                that were absent before and still are keep their counts.
         """
         recorded = {attachment.key.container_id for attachment in attachments}
         with self._lock:
             wired = frozenset(self._absences.absent) if unrecorded is None else frozenset(unrecorded)
-            self._absences.look((recorded | wired) - set(listed), now_s=self._clock.monotonic())
+            self._absences.record_answer((recorded | wired) - set(listed), now_s=self._clock.monotonic())
             self._listed_once = frozenset((self._listed_once | set(listed)) & recorded)
-            self._kept = {key: why for key, why in self._kept.items() if key.container_id in recorded - set(listed)}
+            absent = recorded - set(listed)
+            self._kept = {key: reasons for key, reasons in self._kept.items() if key.container_id in absent}
 
     def suspects(self, attachments: Iterable[Attachment]) -> list[Attachment]:
-        """The attachments that enough lists lack: those that are worth a look at the kernel."""
+        """Return the attachments that are absent from enough lists to survey the kernel for them."""
         with self._lock:
-            return [a for a in attachments if self._absences.count(a.key.container_id) >= REAP_MIN_ABSENT_LOOKS]
+            return [
+                attachment
+                for attachment in attachments
+                if self._absences.count(attachment.key.container_id) >= REAP_MIN_ABSENT_LOOKS
+            ]
+
+    def is_second_list_due(self, attachments: Collection[Attachment], listed: Collection[str]) -> bool:
+        """Whether a list soon may free the address of a pod with several sandboxes: one of them was absent for the first time.
+
+        That the pod has another sandbox is a reason to look, and no evidence (I2).
+        """
+        recorded = recorded_by_pod(attachments)
+        for attachment in attachments:
+            container_id, pod = attachment.key.container_id, pod_of(attachment)
+            if pod is None or recorded[pod] < 2 or container_id in listed:
+                continue
+            with self._lock:
+                if self._absences.count(container_id) < REAP_MIN_ABSENT_LOOKS:
+                    return True
+        return False
 
     def missing_count(self, attachments: Collection[Attachment], listed: Collection[str]) -> int:
         """Count the wired sandboxes, recorded or quarantined, if a list has none of them: such a list is not plausible. Else 0.
 
-        The kernel is asked only if the answer matters: attachments are old enough to be judged, or addresses are quarantined.
+        The kernel is surveyed only if the result matters: if attachments are old enough to be judged, or if several sandboxes are
+        wired but not recorded.
         """
         if any(attachment.key.container_id in listed for attachment in attachments):
             return 0
-        oldest_s = max((self._age_s(attachment) for attachment in attachments), default=0.0)
         quarantined_count = sum(row.state is AddressState.QUARANTINED for row in self._datastore.addresses())
-        is_settled = len(attachments) > 1 and oldest_s >= REAP_MIN_AGE_S
-        if not is_settled and quarantined_count < 2:
+        unrecorded_count = quarantined_count + self.unplaced_count
+        if unrecorded_count < 2 and not self._is_any_old_enough(attachments):
             return 0
         try:
             survey = self._wiring.survey()
         except IpamError:
-            return len(attachments) + quarantined_count
-        wired = [veth for veth in survey.firsts if not veth.is_dying]
-        if any(veth.key and veth.key.container_id in listed for veth in wired):
-            return 0
-        return len(wired)
+            return len(attachments) + unrecorded_count
+        return _wired_count_unless_listed(survey, listed)
+
+    def _is_any_old_enough(self, attachments: Collection[Attachment]) -> bool:
+        """Whether one of several attachments is old enough to be judged by a list."""
+        if len(attachments) <= 1:
+            return False
+        return max(self.age_s(attachment) for attachment in attachments) >= REAP_MIN_AGE_S
+
+    def is_plausible_at_start(self, survey: KernelSurvey, listed: Collection[str], *, is_datastore_whole: bool) -> bool:
+        """Whether the first list of a start is plausible: it has a wired sandbox of ours, or at most one is wired.
+
+        A runtime that has just restarted may answer before it has read its own state. With a whole datastore, one sandbox may well
+        have ended without its DEL. Without one, the list is the only evidence for the sandboxes, so it must have one of them.
+        """
+        wired = {
+            veth.key.container_id
+            for veth in survey.firsts
+            if veth.key and not veth.is_dying and not self._datastore.is_tombstoned(veth.key)
+        }
+        return len(wired) <= int(is_datastore_whole) or not wired.isdisjoint(listed)
 
     def judge_veth(
         self,
@@ -96,11 +136,12 @@ class SandboxJudge(Service):
     ) -> Judgement:
         """Judge a live veth with our alias whose sandbox is not recorded.
 
-        `is_datastore_whole`: no ADD is under way, and the datastore has the row of every ADD that was answered. `is_unpromised`: so
-        it was when this veth was first judged; its address has been quarantined since, because the kernel refused to remove it.
+        `is_datastore_whole`: no ADD is under way, and the datastore has the row of every ADD that was answered. `is_unpromised`: that
+        was the case when this veth was first judged; its address has been quarantined since, because the kernel refused to remove the
+        veth.
         """
         container_id = veth.key.container_id if veth.key else ""
-        is_whole = is_datastore_whole and (listed is not None or not veth.is_branch)
+        is_whole = is_datastore_whole and (listed is not None or veth.is_of_pool)
         record = Record.NEVER_PROMISED if is_unpromised else self._record_of(veth, is_datastore_whole=is_whole)
         with self._lock:
             count, age_s = self._absence_of(container_id)
@@ -116,7 +157,7 @@ class SandboxJudge(Service):
         )
 
     def judge_unclaimed(self, *, is_routed: bool) -> Judgement:
-        """Judge a quarantined address that no live veth carries; `is_routed`: a route still leads somewhere."""
+        """Judge a quarantined address that no live veth carries; `is_routed`: the host still has a route to it."""
         wiring = Presence.PRESENT if is_routed else Presence.ABSENT
         return judge(Evidence(record=Record.QUARANTINED, runtime=Presence.UNKNOWN, netns=wiring, host_veth=wiring))
 
@@ -128,21 +169,17 @@ class SandboxJudge(Service):
         survey: KernelSurvey | None,
         is_declared_gone: bool = False,
     ) -> tuple[Evidence, Judgement]:
-        """Judge a recorded sandbox by what every witness says. `listed` and `survey` are None where the source was silent."""
+        """Judge a recorded sandbox by all evidence. `listed` and `survey` are None where the source did not answer."""
         container_id = attachment.key.container_id
         host_veth = Presence.UNKNOWN
         if survey is not None:
-            names = survey.living_names
-            host_veth = Presence.PRESENT if attachment.host_veth in names else Presence.ABSENT
-        netns = host_veth  # of one that was adopted, its path is not known; a veth pair dies with its namespace
-        if attachment.netns:
-            try:
-                is_same = self._wiring.identify_netns(attachment.netns) == attachment.netns_identity
-                netns = Presence.PRESENT if is_same else Presence.ABSENT
-            except NetnsError:
-                netns = Presence.ABSENT
-            except IpamError:
-                netns = Presence.UNKNOWN
+            host_veth = Presence.PRESENT if attachment.host_veth in survey.living_names else Presence.ABSENT
+        # The netns path of an adopted sandbox is unknown. Its veth stands for it: a veth pair dies with its namespace.
+        netns = self._netns_presence(attachment) if attachment.netns else host_veth
+        age_s = self.age_s(attachment)
+        is_proven_gone, links = False, Presence.UNKNOWN
+        if age_s < REAP_MIN_AGE_S and netns is Presence.ABSENT and attachment.netns:
+            is_proven_gone, links = self._wiring.is_netns_gone(attachment.netns), _links_presence(attachment, survey)
         with self._lock:
             count, absent_age_s = self._absence_of(container_id)
             is_own = attachment.origin is Origin.ADOPT or bool(attachment.pod_name) or container_id in self._listed_once
@@ -153,55 +190,94 @@ class SandboxJudge(Service):
             host_veth=host_veth,
             absent_look_count=count,
             absent_age_s=absent_age_s,
-            age_s=self._age_s(attachment),
+            age_s=age_s,
             is_declared_gone=is_declared_gone,
             is_runtimes_own=is_own,
+            is_netns_proven_gone=is_proven_gone,
+            links=links,
         )
         return evidence, judge(evidence)
 
     def record_kept(self, key: AttachmentKey, judgement: Judgement) -> None:
         """Record the reasons to keep only when their kinds change, not after every list. Raises: DatastoreError."""
-        if judgement.verdict is not Verdict.KEEP:
+        if judgement.verdict is not SandboxVerdict.KEEP:
             return
-        kinds = tuple(reason.split(" ")[0] for reason in judgement.reasons)
+        kinds = tuple(reason.code for reason in judgement.reasons)
         with self._lock:
             if self._kept.get(key) == kinds:
                 return
             self._kept[key] = kinds
         with self._datastore.transaction() as uow:
-            uow.record_event(LedgerEvent.KEPT, key=key, detail="; ".join(judgement.reasons))
+            uow.record_event(LedgerEvent.KEPT, key=key, detail=judgement.text)
 
     def _record_of(self, veth: HostVeth, *, is_datastore_whole: bool) -> Record:
-        """What the datastore says of a veth without attachment.
+        """Classify what the datastore has about a veth without attachment.
 
-        An ADD that died took its address from a free row, and the row is still there. A veth whose address has no row, or one that
-        somebody else has, is no remainder of an ADD: EC2 may not have shown the address when a lost datastore was rebuilt.
+        An ADD that died took its address from a free row, and the row is still there. A veth whose address has no row, or whose row
+        has another owner, is not the remainder of an ADD: EC2 may not have shown the address when a lost datastore was rebuilt.
         """
         if veth.key and self._datastore.is_tombstoned(veth.key):
             return Record.DELETED
         row = self._datastore.address(veth.address) if veth.address else None
         if row and row.state is AddressState.QUARANTINED:
             return Record.QUARANTINED
-        is_unowned = row is not None and row.state in (AddressState.FREE, AddressState.COOLING)
-        # Its address has no row in any case; nor has the sandbox, if a lost datastore was rebuilt while its VLAN link was gone, which
-        # only the runtime can tell.
-        is_unowned = is_unowned or (veth.is_branch and row is None)
-        if is_imported_alias(veth.alias):
-            return Record.MISSING  # no ADD of ours: amazon-vpc-cni-k8s promised it
-        return Record.NEVER_PROMISED if is_datastore_whole and is_unowned else Record.MISSING
+        if is_imported_alias(veth.alias) or not is_datastore_whole:
+            return Record.MISSING  # with an imported alias, amazon-vpc-cni-k8s answered the ADD, and not we
+        is_unowned = self._has_lost_no_row(veth) if row is None else row.state in (AddressState.FREE, AddressState.COOLING)
+        return Record.NEVER_PROMISED if is_unowned else Record.MISSING
+
+    def _has_lost_no_row(self, veth: HostVeth) -> bool:
+        """Whether the address of a veth is not the pool's, and the row of its sandbox cannot have been lost.
+
+        Such an address never has a row. The sandbox has none if a lost datastore was rebuilt while its uplink was gone: then only the
+        runtime's list is evidence for it.
+        """
+        return not veth.is_of_pool and not (veth.key is not None and self._datastore.may_have_lost_row_of(veth.key))
+
+    def _netns_presence(self, attachment: Attachment) -> Presence:
+        """Whether the recorded path still leads to the recorded network namespace."""
+        try:
+            is_same = self._wiring.identify_netns(attachment.netns) == attachment.netns_identity
+        except NetnsError:
+            return Presence.ABSENT
+        except IpamError:
+            return Presence.UNKNOWN
+        return Presence.PRESENT if is_same else Presence.ABSENT
 
     def _absence_of(self, container_id: str) -> tuple[int, float]:
         return self._absences.count(container_id), self._absences.age_s(container_id, now_s=self._clock.monotonic())
 
-    def _age_s(self, attachment: Attachment) -> float:
-        """Seconds since the ADD, on the clock that is never set. A row of a release that did not record it is as old as we are."""
-        row, since_s = self._datastore.address(attachment.address), attachment.since_monotonic_s
+    def age_s(self, attachment: Attachment) -> float:
+        """Return the seconds since the ADD by the monotonic clock; since our start if an old release did not record the ADD's time."""
+        row = self._datastore.address(attachment.address)
+        since_s = attachment.since_monotonic_s
         if row is not None and row.owner == attachment.key:
             since_s = row.since_monotonic_s
-        return max(self._clock.monotonic() - (self._started_monotonic_s if since_s is None else since_s), 0.0)
+        if since_s is None:
+            since_s = self._started_monotonic_s
+        return max(self._clock.monotonic() - since_s, 0.0)
 
 
 def _runtime_presence(container_id: str, listed: Collection[str] | None) -> Presence:
     if listed is None:
         return Presence.UNKNOWN
     return Presence.PRESENT if container_id in listed else Presence.ABSENT
+
+
+def _links_presence(attachment: Attachment, survey: KernelSurvey | None) -> Presence:
+    """Whether the host has a link of the sandbox; unknown without a whole survey."""
+    if survey is None or not survey.is_whole:
+        return Presence.UNKNOWN
+    return Presence.PRESENT if present_links(attachment, survey) else Presence.ABSENT
+
+
+def _wired_count_unless_listed(survey: KernelSurvey, listed: Collection[str]) -> int:
+    """Count the living veths of sandboxes; 0 if the list has one of their sandboxes."""
+    wired_count = 0
+    for veth in survey.firsts:
+        if veth.is_dying:
+            continue
+        if veth.key and veth.key.container_id in listed:
+            return 0
+        wired_count += 1
+    return wired_count

@@ -1,47 +1,52 @@
 """Reconcile datastore, kernel and runtime after a start: keep recorded sandboxes, adopt unrecorded ones, remove leftover wiring.
 
-What a wired sandbox without a row means is the verdict of `ipamd/model/evidence.py`. If the datastore is intact and the address has a
-row that nobody has, an ADD ended before it replied: its wiring is removed before its address becomes assignable. If the datastore was
-lost, the alias of the veth is a second copy of the identity, and if the runtime lists the sandbox the row is restored from it. If the
-sources disagree or do not answer, the address is quarantined (docs/adr/0010).
+`ipamd/model/evidence.py` decides what a wired sandbox without a row means. If the datastore is intact and the row of the address has
+no owner, an ADD ended before it replied: its wiring is removed before its address becomes assignable. If the datastore was lost, the
+alias of the veth is a second copy of the identity, and the row is restored from it if the runtime lists the sandbox. If the sources
+disagree or do not answer, the address is quarantined (docs/adr/0010).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from ipamd.core.context import Service, ServiceContext
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.core.loop import OddObjects
 from ipamd.model.address import AddressState
-from ipamd.model.errors import DatastoreError, Defect, IpamError, log_text
-from ipamd.model.evidence import Verdict
+from ipamd.model.attachment import Attachment
+from ipamd.model.aws_node import Unnamed
+from ipamd.model.defects import Defect
+from ipamd.model.errors import IpamError, log_text
+from ipamd.model.evidence import SandboxVerdict
 from ipamd.model.family import IpAddress
 from ipamd.model.history import LedgerEvent
+from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import HostVeth, KernelSurvey, duplicate_addresses, stray_rules
-from ipamd.model.record import dataclass, field
+from ipamd.model.legs import extra_kind
+from ipamd.model.record import dataclass, field, replace
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.words import counted
-from ipamd.ports import Import, Runtime, Spool
+from ipamd.ports.aws_node import Import
+from ipamd.ports.runtime import Runtime
 from ipamd.sandbox.cooldown import Cooldown, Dying
-from ipamd.sandbox.detach import DetachService, leftover_branch
+from ipamd.sandbox.detach import leftover_uplink
 from ipamd.sandbox.quarantine import QuarantineService
 
 log = logging.getLogger(__name__)
-
 
 FAILPOINTS = ("restore.leftover-removed", "restore.veth-settled", "restore.replayed", "restore.entry-done")
 
 
 @dataclass(slots=True)
 class StartupOutcome:
-    """What the reconciliation did, counted; shown as the detail of its stage."""
+    """Counts what the reconciliation did. Its text is the detail of the start stage."""
 
     kept_count: int = 0
     adopted_count: int = 0
     removed_count: int = 0
     dying_count: int = 0
     missing_count: int = 0
+    is_list_implausible: bool = False
     duplicates: list[str] = field(default_factory=list)
     quarantined: list[str] = field(default_factory=list)
 
@@ -53,13 +58,15 @@ class StartupOutcome:
         )
         if self.missing_count:
             text += f", {self.missing_count} recorded without their veth (the runtime reconciler judges them)"
+        if self.is_list_implausible:
+            text += "; the runtime's first list has no sandbox that is wired, and was not believed"
         if self.quarantined:
             text += f"; quarantined: {'; '.join(self.quarantined)}"
         return text
 
 
 class StartupReconciler(Service):
-    """Reconciles once, in one thread, before ADD is served; DEL may run beside it."""
+    """Reconciles once, in one thread, before ADD is served; DEL may run at the same time."""
 
     def __init__(
         self,
@@ -72,7 +79,7 @@ class StartupReconciler(Service):
         is_datastore_intact: bool,
         is_datastore_lost: bool,
     ) -> None:
-        """`is_datastore_lost`: rows of this boot were lost, which is more than that there are none."""
+        """`is_datastore_lost`: rows of this boot were lost. An empty datastore alone does not mean that."""
         super().__init__(context)
         self._cooldown = cooldown
         self._runtime = runtime
@@ -86,97 +93,166 @@ class StartupReconciler(Service):
         """Resolve every veth, route and rule of ours against the datastore.
 
         Args:
-            survey: one uninterrupted look, taken after the datastore was opened.
-            listed: sandboxes by container ID, or None if the runtime is silent.
-        An object that refuses is named in a condition, and its address is given to nobody.
+            survey: one uninterrupted dump, taken after the datastore was opened.
+            listed: sandboxes by container ID, or None if the runtime did not answer.
+        A condition names each object that cannot be resolved, and its address is not assigned.
         Raises: DatastoreError if not even that can be recorded.
         """
         self._outcome = outcome = StartupOutcome()
+        listed = self._believed(survey, listed)
         self._claimed: set[IpAddress] = set()
-        taken_over = self._imported.take_over(survey, listed)
-        self._survey, self._listed = survey, listed = taken_over.after(survey), listed
-        dying = _dying(survey)
-        self._cooldown.resume(dying)
-        outcome.dying_count = len(dying)
-        if dying:
-            try:
-                self._cooldown.sweep()
-            except IpamError as error:  # their addresses wait, and the cooldown thread tries again every second
-                log.warning("dying links are swept later error=%s", log_text(error))
-        outcome.duplicates = [
-            f"{address} is wired to {' and to '.join(f'{veth.name} ({veth.key})' for veth in veths)}"
-            for address, veths in duplicate_addresses(survey).items()
-        ]
+        import_result = self._imported.take_over(survey, listed)
+        survey = import_result.after(survey)
+        self._survey = survey
+        self._listed = listed
+        self._sweep_dying_links(survey)
+        outcome.duplicates = _describe_duplicates(survey)
         self._health.count_defects(Defect.DUPLICATE, len(outcome.duplicates))
-        for veth in survey.firsts:
-            if not veth.is_dying:
-                try:
-                    self._resolve_veth(veth)
-                except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
-                    log.warning("a host veth is resolved later veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
-                    if veth.address is not None:
-                        self._quarantine(veth, f"it could not be resolved: {log_text(error)}")
-                self._failpoint("restore.veth-settled")
-        for unnamed in taken_over.unnamed:
-            for address in unnamed.addresses:
-                self._quarantine_address(address, f"{unnamed.veth.name} has it: {unnamed.why}")
-                outcome.quarantined.append(f"{address} of {unnamed.veth.name}: {unnamed.why}")
-        wired = survey.living_names
-        outcome.missing_count = sum(a.host_veth not in wired for a in self._datastore.attachments())
+        self._resolve_veths(survey)
+        self._quarantine_unnamed(import_result.unnamed)
+        living_names = survey.living_names
+        outcome.missing_count = sum(attachment.host_veth not in living_names for attachment in self._datastore.attachments())
         self._remove_stray_routes()
-        self._resolve_second_links()
-        outcome.removed_count += self._quarantine_service.sweep_vlans(self._wiring.survey() if survey.vlans else survey)
+        self._resolve_extra_legs()
+        outcome.removed_count += self._quarantine_service.sweep_uplinks(self._wiring.survey() if survey.vlans else survey)
         self._quarantine_service.resolve(None)
         if listed is not None or self._is_datastore_intact or self._runtime is None:
-            # What stays unresolved is quarantined, or has no row: neither passes for "no ADD was promised" at the next start.
-            with self._datastore.transaction() as uow:
-                uow.mark_restored(detail=str(outcome), was_lost=self._is_datastore_lost)
+            self._mark_restored()
+        else:
+            self._quarantine_service.on_list = self._mark_restored_later
         return outcome
+
+    def _believed(self, survey: KernelSurvey, listed: dict[str, Sandbox] | None) -> dict[str, Sandbox] | None:
+        """Return the first list, or None if it is implausible: it then counts as silence (I11)."""
+        if listed is None or self._judge.is_plausible_at_start(survey, listed, is_datastore_whole=self._is_datastore_intact):
+            return listed
+        log.warning("first list of the runtime is implausible, nothing is judged by it listed=%d", len(listed))
+        self._outcome.is_list_implausible = True
+        return None
+
+    def _sweep_dying_links(self, survey: KernelSurvey) -> None:
+        """Hand the dying links of an earlier run to the cooldown, and delete them."""
+        dying = _dying(survey)
+        self._cooldown.resume(dying)
+        self._outcome.dying_count = len(dying)
+        if not dying:
+            return
+        try:
+            self._cooldown.sweep()
+        except IpamError as error:  # their addresses wait, and the cooldown thread tries again every second
+            log.warning("dying links are swept later error=%s", log_text(error))
+
+    def _quarantine_unnamed(self, unnamed_veths: Iterable[Unnamed]) -> None:
+        """Quarantine the addresses of veths that the import could not attribute to a sandbox. Raises: DatastoreError."""
+        for unnamed in unnamed_veths:
+            for address in unnamed.addresses:
+                self._quarantine_address(address, f"{unnamed.veth.name} has it: {unnamed.reason}")
+                self._outcome.quarantined.append(f"{address} of {unnamed.veth.name}: {unnamed.reason}")
+
+    def _mark_restored(self) -> None:
+        """Record that the restore has ended. Raises: DatastoreError.
+
+        Every unresolved sandbox is quarantined or remembered as unplaced, so that the next start does not take it for the remainder of
+        an ADD that was never promised.
+        """
+        unplaced = self._quarantine_service.unplaced_keys()
+        if (
+            self._is_datastore_intact
+        ):  # keep only the sandboxes whose rows were lost before; another may be the remainder of an ADD
+            unplaced = [key for key in unplaced if self._datastore.may_have_lost_row_of(key)]
+        with self._datastore.transaction() as uow:
+            uow.mark_restored(detail=str(self._outcome), was_lost=self._is_datastore_lost, unplaced=unplaced)
+        self._quarantine_service.on_list = lambda: None
+
+    def _mark_restored_later(self) -> None:
+        """Record the end of the restore at the first plausible list. Raises nothing; the next list tries again."""
+        try:
+            self._mark_restored()
+        except IpamError as error:
+            log.warning("the end of the restore is recorded later error=%s", log_text(error))
+
+    def _resolve_veths(self, survey: KernelSurvey) -> None:
+        """Resolve every living host veth; one that fails does not stop the others. Raises: DatastoreError."""
+        for veth in survey.firsts:
+            if veth.is_dying:
+                continue
+            try:
+                self._resolve_veth(veth)
+            except Exception as error:  # noqa: BLE001  # top of the work on one object: the others must not wait for it
+                log.warning("a host veth is resolved later veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
+                if veth.address is not None:
+                    self._quarantine(veth, f"it could not be resolved: {log_text(error)}")
+            self._failpoint("restore.veth-settled")
 
     def _resolve_veth(self, veth: HostVeth) -> None:
         if veth.key is None or veth.address is None:
-            # Named like ours without our alias, and nobody knows whose it is: not ours to touch.
+            # It is named like ours but has no alias of ours, so its owner is unknown: leave it and its routed addresses alone.
             log.warning("left alone, it carries no identity of ours veth=%s", veth.name)
             self._claimed.update(address for address, device in self._survey.routes.items() if device == veth.name)
             return
-        known, listed = self._datastore.attachment(veth.key), self._listed
-        if known is not None and known.address == veth.address:
-            self._outcome.kept_count += 1
-            self._claimed.add(veth.address)
-            # A crash between the names of record and link. All are looked through only then: it grows with the square of their number.
-            if known.host_veth != veth.name and known.host_veth not in {one.name for one in self._survey.firsts}:
-                self._wiring.rename_veth(host_veth=veth.name, to=known.host_veth, address=veth.address, branch=known.branch)
+        attachment = self._datastore.attachment(veth.key)
+        if attachment is None:
+            self._resolve_unrecorded(veth, veth.key)
+        elif attachment.address == veth.address:
+            self._keep(attachment, veth)
+        elif self._is_surplus_link(attachment, veth):
+            log.warning("left alone, its sandbox has the link and the address of its row veth=%s", veth.name)
+        else:
+            self._quarantine(veth, f"the datastore says {attachment.address}, the kernel {veth.address}")
+
+    def _keep(self, attachment: Attachment, veth: HostVeth) -> None:
+        """Keep a recorded sandbox; finish the renaming of its veth if a crash interrupted it."""
+        self._outcome.kept_count += 1
+        self._claimed.add(attachment.address)
+        if attachment.host_veth == veth.name:
             return
-        if known is not None:
-            routed = {routes.get(veth.address) for routes in (self._survey.routes, self._survey.own_routes)}
-            beside = {(one.name, one.address) for one in self._survey.firsts if one.key == veth.key}
-            if (known.host_veth, known.address) in beside and veth.name not in routed:
-                # Anybody with NET_ADMIN in a sandbox makes such links, and would use up the pool; none can make a route.
-                log.warning("left alone, its sandbox has the link and the address of its row veth=%s", veth.name)
-                return
-            self._quarantine(veth, f"the datastore says {known.address}, the kernel {veth.address}")
-            return
+        # A crash came between renaming the record and the link. Search all veths only in this case: for every sandbox the cost would
+        # grow with the square of their number.
+        if attachment.host_veth not in {host_veth.name for host_veth in self._survey.firsts}:
+            self._wiring.rename_veth(replace(attachment.wiring, host_veth=veth.name), to=attachment.host_veth)
+
+    def _is_surplus_link(self, attachment: Attachment, veth: HostVeth) -> bool:
+        """Whether a link with the alias of a recorded sandbox is one that somebody made beside the real one.
+
+        Anybody with NET_ADMIN in a sandbox can make such links, and could use up the pool if each was quarantined. Nobody in a sandbox
+        can make a route on the host.
+        """
+        routed = {routes.get(veth.address) for routes in (self._survey.routes, self._survey.own_routes) if veth.address}
+        if veth.name in routed:
+            return False
+        return any(
+            host_veth.key == veth.key and (host_veth.name, host_veth.address) == (attachment.host_veth, attachment.address)
+            for host_veth in self._survey.firsts
+        )
+
+    def _resolve_unrecorded(self, veth: HostVeth, key: AttachmentKey) -> None:
+        """Adopt, remove or quarantine a wired sandbox without a row."""
+        listed = self._listed
         judgement = self._judge.judge_veth(veth, listed=listed, is_datastore_whole=self._is_datastore_intact)
-        if judgement.verdict is Verdict.UNWIRE_THEN_REAP:
-            self._remove(veth, judgement.reasons[0])
-        elif judgement.verdict is not Verdict.ADOPT or listed is None:
-            self._quarantine(veth, judgement.reasons[0])
-        elif not (refusal := self._quarantine_service.adopt(veth, listed[veth.key.container_id], self._survey)):
-            self._claimed.add(veth.address)
+        if judgement.verdict is SandboxVerdict.UNWIRE_THEN_REAP:
+            self._remove(veth, judgement.main_reason)
+            return
+        if judgement.verdict is not SandboxVerdict.ADOPT or listed is None:
+            self._quarantine(veth, judgement.main_reason)
+            return
+        refusal = self._quarantine_service.adopt(veth, listed[key.container_id], self._survey)
+        if not refusal:
+            if veth.address is not None:
+                self._claimed.add(veth.address)
             self._outcome.adopted_count += 1
-        elif self._datastore.is_tombstoned(veth.key):
-            self._remove(veth, "its DEL was done")  # it was served in the meantime
+        elif self._datastore.is_tombstoned(key):
+            self._remove(veth, "its DEL was done")  # DEL was served in the meantime
         else:
             self._quarantine(veth, refusal)
 
     def _quarantine(self, veth: HostVeth, why: str) -> None:
-        """Leave a veth as it is; its address is given to nobody. Raises: DatastoreError."""
+        """Leave a veth as it is, and do not assign its address. Raises: DatastoreError."""
         if veth.address is not None:
             self._claimed.add(veth.address)
         self._outcome.quarantined.append(f"{veth.address} of {veth.key}: {why}")
         row = self._datastore.address(veth.address) if veth.address else None
         if row is None:
-            self._quarantine_service.remember_unplaced(veth)  # EC2 did not show its address: there is nothing to give away
+            self._quarantine_service.remember_unplaced(veth)  # EC2 did not show its address, so there is no row to quarantine
         else:
             self._quarantine_address(row.address, f"{veth.key}: {why}")
 
@@ -189,13 +265,12 @@ class StartupReconciler(Service):
             uow.quarantine(address, reason=why)
 
     def _remove(self, veth: HostVeth, why: str) -> None:
-        row = self._datastore.address(veth.address) if veth.address else None
-        is_others = row is not None and row.owner not in (None, veth.key)
-        # Without an address only what leads to this link is removed: the routes and rules are another sandbox's (I2).
+        """Remove the wiring of a sandbox that has no row. Raises: IpamError."""
         try:
-            address, branch = leftover_branch(veth, self._survey, self._datastore)
-            address = address if veth.is_branch else None if is_others else veth.address
-            self._wiring.remove_leftover(host_veth=veth.name, address=address, branch=branch)
+            address, uplink = leftover_uplink(veth, self._survey, self._datastore)
+            if veth.is_of_pool:
+                address = self._address_to_unwire(veth)
+            self._wiring.remove_leftover(host_veth=veth.name, address=address, uplink=uplink)
         except IpamError:
             self._quarantine_service.remember_leftover(veth)
             raise
@@ -209,31 +284,50 @@ class StartupReconciler(Service):
             )
         self._outcome.removed_count += 1
 
-    def _resolve_second_links(self) -> None:
-        """Remove links for egress whose sandbox has neither a row nor its first link: an ADD or a DEL ended between the two. One that
-        a recorded sandbox is not known to have is recorded: a release that knows no egress was here.
+    def _address_to_unwire(self, veth: HostVeth) -> IpAddress | None:
+        """Return the veth's address, or None if another sandbox owns it: then its routes and rules must stay (I2)."""
+        row = self._datastore.address(veth.address) if veth.address else None
+        is_owned_by_another = row is not None and row.owner not in (None, veth.key)
+        return None if is_owned_by_another else veth.address
+
+    def _resolve_extra_legs(self) -> None:
+        """Resolve the links of extra legs.
+
+        If the sandbox of a link has neither a row nor its first link, an ADD or a DEL ended between the two, and the link is removed.
+        If a recorded sandbox has a link that its row does not have, a release without such legs wrote the row, and the link is
+        recorded.
         """
-        first = {veth.key for veth in self._survey.firsts}
-        for veth in self._survey.egress:
-            known = self._datastore.attachment(veth.key) if veth.key else None
+        keys_with_first_link = {veth.key for veth in self._survey.firsts}
+        for veth in self._survey.extra:
+            attachment = self._datastore.attachment(veth.key) if veth.key else None
             try:
-                if known and known.other_address is None and veth.address and self._survey.egress_of(known.key) == veth:
-                    with self._datastore.transaction() as uow:
-                        uow.find_other(known.address, other_address=veth.address)
-                elif not (veth.is_dying or veth.key is None or veth.key in first or known):
+                if attachment is not None:
+                    self._record_extra_leg(attachment, veth)
+                elif veth.key is not None and not veth.is_dying and veth.key not in keys_with_first_link:
                     self._wiring.remove_leftover(host_veth=veth.name, address=None)
                     self._outcome.removed_count += 1
-            except IpamError as error:  # it goes with its namespace, and nobody is given its address: the route is there
-                log.warning("a link for egress stays veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
+            except (
+                IpamError
+            ) as error:  # the link goes with its namespace, and its address stays unassigned while the route is there
+                log.warning("the link of an extra leg stays veth=%s sandbox=%s error=%s", veth.name, veth.key, log_text(error))
+
+    def _record_extra_leg(self, attachment: Attachment, veth: HostVeth) -> None:
+        """Record the address of an extra leg of a sandbox whose row has none. Raises: DatastoreError."""
+        kind = extra_kind(veth)
+        if kind is None or not kind.cools_with_first or kind.recorded_address(attachment) is not None or not veth.address:
+            return
+        if veth in self._survey.extras_of(attachment.key):
+            with self._datastore.transaction() as uow:
+                uow.find_other(attachment.address, other_address=veth.address)
 
     def _remove_stray_routes(self) -> None:
-        """Remove routes and rules of our addresses that belong to no veth and no attachment; EC2 may have taken the address since."""
+        """Remove routes and rules of our addresses that no veth and no attachment has; EC2 may have taken the address since."""
         survey = self._survey
         owned = {attachment.address for attachment in self._datastore.attachments()} | self._claimed
         ruled = set(survey.to_rules) | set(survey.from_rules)
-        known = {address for address in ruled if self._datastore.address(address) is not None}
-        known |= stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
-        strays = ruled & known - owned
+        ours = {address for address in ruled if self._datastore.address(address) is not None}
+        ours |= stray_rules(survey, {eni.subnet_cidr for eni in self._datastore.enis()})
+        strays = ruled & ours - owned
         for address in sorted(strays):
             try:
                 self._wiring.remove_leftover(host_veth=None, address=address)
@@ -243,47 +337,21 @@ class StartupReconciler(Service):
 
 
 def _dying(survey: KernelSurvey) -> list[tuple[str, Dying]]:
-    found = [(veth.name, Dying(veth.address)) for veth in (*survey.firsts, *survey.egress) if veth.is_dying]
-    return found + [(link.name, Dying(link.address, link.branch)) for link in survey.vlans if link.is_dying]
+    """Return the dying links by name, with the addresses that wait for their deletion."""
+    links: list[tuple[str, Dying]] = []
+    for veth in survey.host_veths:
+        if veth.is_dying:
+            links.append((veth.name, Dying(veth.address)))
+    for vlan_link in survey.vlans:
+        if vlan_link.is_dying:
+            links.append((vlan_link.name, Dying(vlan_link.address, vlan_link.uplink)))
+    return links
 
 
-# Carry out the DELs that the plugin left on disk while the daemon was down or too slow (I3).
-
-
-class SpooledDeletes(Service):
-    """Replays the spool: at start before ADD is served, and every few seconds afterwards."""
-
-    def __init__(self, context: ServiceContext, *, spool: Spool, detach: DetachService) -> None:
-        super().__init__(context)
-        self._spool = spool
-        self._detach = detach
-        self._odd = OddObjects(context.health, work="spooled DELs")
-
-    def replay(self, *, deadline: Deadline) -> int:
-        """Carry out every spooled DEL. The socket must be listening already, so that no plugin spools one unseen.
-
-        An entry that refuses stays on disk (I3), is named in a condition, and is tried again at the next replay: neither the others
-        nor a start wait for it.
-        Returns: how many were carried out. Raises: DatastoreError if the disk refuses, after all entries have been tried.
-        """
-        count = 0
-        tried: set[str] = set()
-        disk_error: DatastoreError | None = None
-        with self._spool.replay() as entries:
-            for entry in entries:
-                tried.add(str(entry.key))
-                with self._odd.skip(str(entry.key)):
-                    try:
-                        self._detach.detach_sandbox(entry.key, deadline=deadline, steps=Steps(self._clock), reason="spooled DEL")
-                    except DatastoreError as error:
-                        if error.retryable:  # the disk refuses; the others are about this entry
-                            disk_error = disk_error or error
-                        raise
-                    self._failpoint("restore.replayed")
-                    entry.done()
-                    self._failpoint("restore.entry-done")
-                    count += 1
-        self._odd.keep_only(tried)
-        if disk_error is not None:
-            raise disk_error
-        return count
+def _describe_duplicates(survey: KernelSurvey) -> list[str]:
+    """Name every address that several living veths have, with the veths (I1)."""
+    duplicates = []
+    for address, veths in duplicate_addresses(survey).items():
+        carriers = " and to ".join(f"{veth.name} ({veth.key})" for veth in veths)
+        duplicates.append(f"{address} is wired to {carriers}")
+    return duplicates

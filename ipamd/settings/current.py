@@ -1,4 +1,4 @@
-"""The settings in force, for services that take a value when they use it, and those that are told when it changes."""
+"""Hold the settings in force. Services read a value when they use it, or register a callback for its changes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ipamd.model.errors import IpamError, SettingsError, log_text
+from ipamd.model.failures import FailureCode, failure
 from ipamd.model.record import dataclass, replace
 from ipamd.settings.fields import Settings
 from ipamd.settings.loading import contradictions
@@ -14,14 +15,14 @@ from ipamd.settings.loading import contradictions
 T = TypeVar("T")
 
 INVALID_SETTINGS = "settings"
-"""Subject of the condition of settings that are wrong: the generation in force is kept."""
+"""Subject of the condition that reports wrong settings. The generation in force is kept meanwhile."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a new generation brought: variables that took effect, and those that wait for a restart, each in the order of the code."""
+    """Variables that took effect with a new generation, and those that wait for a restart; both in the order of declaration."""
 
     taken: tuple[str, ...] = ()
     needs_restart: tuple[str, ...] = ()
@@ -29,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A number that grows with each change that was accepted, from 1 at the start of the process; and what it is made of."""
+    """Settings with a number, which is 1 at the start of the process and grows with each accepted change."""
 
     number: int
     settings: Settings
@@ -37,10 +38,11 @@ class Generation:
 
 
 class CurrentSettings:
-    """Holds one generation of settings and replaces it as a whole. Read by any thread; changed by one, that of `ipamd/reload.py`.
+    """Holds one generation of settings and replaces it as a whole. Any thread reads it; the thread of `ipamd/process/reload.py`
+    changes it.
 
-    A field that is not live keeps its value of the start, so that no two parts of the daemon ever go by different values of it.
-    `generation`: the settings in force, their number, and what waits for a restart, of one instant.
+    A field that is not live keeps its value from the start, so that all parts of the daemon use the same value.
+    `generation`: a snapshot of the settings in force, their number, and what waits for a restart.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -53,45 +55,61 @@ class CurrentSettings:
         return self.generation.settings
 
     def follow(self, part: Callable[[Settings], T], follower: Callable[[T], None]) -> None:
-        """Tell `follower` what `part` is whenever it has changed, in the thread that changes it and in the order of these calls."""
+        """Call `follower` with the result of `part` whenever that has changed.
 
-        def told(before: Settings, now: Settings) -> None:
+        The thread that offers the settings calls the followers, in the order of registration.
+        """
+
+        def call_if_changed(before: Settings, now: Settings) -> None:
             if part(before) != part(now):
                 follower(part(now))
 
-        self._followers.append(told)
+        self._followers.append(call_if_changed)
 
     def offer(self, wanted: Settings) -> Change:
-        """Put the live part of `wanted` in force and tell the followers; one that fails does not stop the others.
+        """Put the live part of `wanted` in force and call the followers. A follower that fails does not stop the others.
 
-        Returns: what changed; nothing at all is no new generation.
-        Raises: SettingsError if what would be in force contradicts itself, because a part of it waits for a restart.
+        Returns: the changed variables. Without a change there is no new generation.
+        Raises: SettingsError if the settings that would be in force contradict each other, because some of them wait for a restart.
         """
         before = self.generation
-        settings = before.settings
-        taken: list[str] = []
-        waiting: list[str] = []
-        for topic, item, old in before.settings.each():
-            new = getattr(getattr(wanted, topic), item.name)
-            if new == old:
-                continue
-            if not item.metadata["is_live"]:
-                waiting.append(item.metadata["env"])
-                continue
-            taken.append(item.metadata["env"])
-            settings = replace(settings, **{topic: replace(getattr(settings, topic), **{item.name: new})})
-        change = Change(tuple(taken), tuple(waiting))
-        if problems := contradictions(settings):
-            raise SettingsError(
-                f"{len(problems)} setting(s) are wrong until a restart",
-                details=f"{'; '.join(problems)}; needs a restart first: {', '.join(waiting)}",
+        settings, change = _live_part(before.settings, wanted)
+        problems = contradictions(settings)
+        if problems:
+            raise failure(
+                SettingsError,
+                FailureCode.SETTINGS_WRONG_UNTIL_RESTART,
+                count=len(problems),
+                problems="; ".join(problems),
+                waiting=", ".join(change.needs_restart),
             )
-        if not taken and change.needs_restart == before.needs_restart:
+        if not change.taken and change.needs_restart == before.needs_restart:
             return change
         self.generation = Generation(before.number + 1, settings, change.needs_restart)
-        for told in self._followers if taken else ():
-            try:
-                told(before.settings, settings)
-            except IpamError as error:
-                log.warning("a changed setting is not in effect everywhere yet error=%s", log_text(error))
+        if change.taken:
+            self._call_followers(before.settings, settings)
         return change
+
+    def _call_followers(self, before: Settings, now: Settings) -> None:
+        for follower in self._followers:
+            try:
+                follower(before, now)
+            except IpamError as error:
+                log.warning("failed to apply a changed setting everywhere error=%s", log_text(error))
+
+
+def _live_part(current: Settings, wanted: Settings) -> tuple[Settings, Change]:
+    """Copy the live fields of `wanted` into `current`. Returns: the settings, and which variables changed."""
+    settings = current
+    taken: list[str] = []
+    waiting: list[str] = []
+    for topic, field, old in current.declared():
+        new = getattr(getattr(wanted, topic), field.name)
+        if new == old:
+            continue
+        if not field.metadata["is_live"]:
+            waiting.append(field.metadata["env"])
+            continue
+        taken.append(field.metadata["env"])
+        settings = replace(settings, **{topic: replace(getattr(settings, topic), **{field.name: new})})
+    return settings, Change(tuple(taken), tuple(waiting))

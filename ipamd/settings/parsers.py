@@ -1,18 +1,17 @@
-"""Parsers of one setting's text: each returns the value or raises ValueError with a sentence that says what is accepted.
+"""Parse the text of one setting. A parser returns the value, or raises ValueError with a sentence about the accepted values.
 
-Whatever the text is, nothing else is raised: what comes in is bounded and printable before a parser sees it (`parsed`). Values that
-would fail later, at the first EC2 call or in a kernel message, are refused here.
+It raises nothing else, because `parsed` calls it with bounded, printable text only. Values that would fail later, at the first EC2
+call or in a kernel message, are refused here.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from ipaddress import IPv4Network, ip_address
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 TEXT_MAX = 32 * 1024
 """Characters of one value. Ours: 1,000 CIDRs have 20,000; JSON of that length cannot exhaust the parser."""
@@ -34,7 +33,7 @@ HOST_MAX = 253
 """Characters of a host's name. Ours: what DNS can carry."""
 
 LINK_NAMES = ("eth", "eno", "enp", "ens", "enx", "lo", "vlan", "docker", "br", "wg")
-"""How names of other links begin; a number follows, of `enx` a MAC address.
+"""Prefixes of the names of other links. A number follows; after `enx`, a MAC address.
 Source: systemd.net-naming-scheme(7) for ENIs; amazon-vpc-cni-k8s for vlan."""
 
 CONFLIST_SUFFIX = ".conflist"
@@ -46,7 +45,7 @@ Parser = Callable[[str], Any]
 
 
 def parsed(text: str, parse: Parser) -> Any:
-    """Read one value: bounded, printable text only (lines may break, as in JSON), and every failure a ValueError. Pure."""
+    """Read one value. Text must be bounded and printable; line breaks are allowed, as in JSON. Every failure is a ValueError. Pure."""
     if len(text) > TEXT_MAX:
         raise ValueError(f"must have {TEXT_MAX} characters at most")
     if not text.translate(LINE_BREAKS).isprintable():
@@ -57,7 +56,7 @@ def parsed(text: str, parse: Parser) -> Any:
         raise ValueError("is nested too deeply") from error
 
 
-def one_line(text: str) -> str:
+def single_line(text: str) -> str:
     """Accept text without line breaks and without spaces at its ends. Raises: ValueError."""
     if not text.isprintable() or text != text.strip():
         raise ValueError("must be printable text in one line, without spaces at its ends")
@@ -77,9 +76,12 @@ def integer(lowest: int, highest: int) -> Callable[[str], int]:
     """Make a parser of whole numbers in a closed range; the parser raises ValueError."""
 
     def parse(text: str) -> int:
-        if not re.fullmatch(r"-?\d{1,20}|0[xX][0-9a-fA-F]{1,16}", text, re.ASCII):
+        if not re.fullmatch(r"[+-]?\d{1,20}|0[xX][0-9a-fA-F]{1,16}", text, re.ASCII):
             raise ValueError(f"must be a whole number, {lowest} to {highest}")
-        value = int(text, 0) if text.lower().startswith("0x") else int(text)
+        base = 10
+        if text.lower().startswith("0x"):
+            base = 16
+        value = int(text, base)
         if not lowest <= value <= highest:
             raise ValueError(f"must be {lowest} to {highest}")
         return value
@@ -94,13 +96,13 @@ MARKS_OF_OTHERS = (
     (0x0F00, "Cilium's"),
     (0xFFFF0000, "Calico's"),
 )
-"""Bits of the packet mark that others set or clear, and whose. Sources: github.com/containernetworking/plugins, plugins/meta/portmap
-(DefaultMarkBit); kubernetes pkg/proxy/iptables (masqueradeBit), pkg/kubelet (KUBE-MARK-DROP); cilium
-bpf/lib/common.h (MARK_MAGIC_HOST_MASK); projectcalico/calico felix/config (IptablesMarkMask)."""
+"""Bits of the packet mark that other software sets or clears, and which software that is.
+Sources: github.com/containernetworking/plugins, plugins/meta/portmap (DefaultMarkBit); kubernetes pkg/proxy/iptables (masqueradeBit),
+pkg/kubelet (KUBE-MARK-DROP); cilium bpf/lib/common.h (MARK_MAGIC_HOST_MASK); projectcalico/calico felix/config (IptablesMarkMask)."""
 
 
 def parse_mark(text: str) -> int:
-    """Accept bits of the packet mark that nobody else uses. Raises: ValueError naming whose they are."""
+    """Accept bits of the packet mark that no other software uses. Raises: ValueError with the name of the software."""
     mark = integer(1, 0xFFFFFFFF)(text)
     for bits, whose in MARKS_OF_OTHERS:
         if mark & bits:
@@ -124,16 +126,20 @@ def parse_veth_prefix(text: str) -> str:
     if not re.fullmatch(r"[a-zA-Z0-9]{1,4}", text) or text in {"eth", "lo", "vlan"}:
         raise ValueError("must be 1 to 4 ASCII letters or digits, and not eth, lo or vlan")
     for name in LINK_NAMES:
-        if name.startswith(text) or re.match(name + ("[0-9a-f]" if name == "enx" else "[0-9]"), text):
+        digit = "[0-9]"
+        if name == "enx":
+            digit = "[0-9a-f]"
+        if name.startswith(text) or re.match(name + digit, text):
             raise ValueError(f"must not begin the names of other links ({name}...): rules for sandboxes would take them too")
     return text
 
 
 def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
     """Accept a comma-separated list of IPv4 CIDRs. Raises: ValueError naming the bad one."""
-    parts = [stripped for part in text.split(",") if (stripped := part.strip())]
-    if of_ipv6 := next((part for part in parts if ":" in part), ""):
-        raise ValueError(f"{of_ipv6} is of IPv6, and it takes IPv4 CIDRs only")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if ":" in part:
+            raise ValueError(f"{part} is of IPv6, and it takes IPv4 CIDRs only")
     cidrs = tuple(IPv4Network(part, strict=False) for part in parts)
     if len(cidrs) > CIDRS_MAX:
         raise ValueError(f"must be {CIDRS_MAX} CIDRs at most")
@@ -141,7 +147,7 @@ def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
 
 
 def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:
-    """Accept CIDRs but 0.0.0.0/0: with a rule to it no sandbox would use its own ENI. Raises: ValueError."""
+    """Accept CIDRs except 0.0.0.0/0: with a rule for it no sandbox would use its own ENI. Raises: ValueError."""
     cidrs = parse_cidrs(text)
     if any(not cidr.prefixlen for cidr in cidrs):
         raise ValueError("0.0.0.0/0 would send all traffic of every sandbox through the primary ENI")
@@ -150,18 +156,18 @@ def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:
 
 def parse_path(text: str) -> Path:
     """Accept an absolute path. Raises: ValueError."""
-    if not one_line(text).startswith("/") or len(text.encode()) > PATH_BYTES_MAX:
+    if not single_line(text).startswith("/") or len(text.encode()) > PATH_BYTES_MAX:
         raise ValueError(f"must be an absolute path of {PATH_BYTES_MAX} bytes at most")
     return Path(text)
 
 
 def parse_path_text(text: str) -> str:
-    """Accept an absolute path, and keep it as text because empty means something. Raises: ValueError."""
+    """Accept an absolute path and return it as text, because an empty text has a meaning of its own. Raises: ValueError."""
     return str(parse_path(text))
 
 
 def parse_file(text: str) -> Path:
-    """Accept the absolute path of a file, beside which one with another name can be made. Raises: ValueError."""
+    """Accept the absolute path of a file, so that a file with another name can be made beside it. Raises: ValueError."""
     path = parse_path(text)
     if path.name in {"", ".."}:
         raise ValueError("must be the absolute path of a file")
@@ -169,7 +175,7 @@ def parse_file(text: str) -> Path:
 
 
 def parse_file_text(text: str) -> str:
-    """Accept the absolute path of a file, and keep it as text because empty means something. Raises: ValueError."""
+    """Accept the absolute path of a file and return it as text, because an empty text has a meaning of its own. Raises: ValueError."""
     return str(parse_file(text))
 
 
@@ -182,12 +188,18 @@ def parse_conflist(text: str) -> Path:
 
 
 def or_off(parse: Callable[[str], str]) -> Callable[[str], str]:
-    """Make a parser that accepts `off` too."""
-    return lambda text: text if text == "off" else parse(text)
+    """Make a parser that also accepts `off`."""
+
+    def parse_or_off(text: str) -> str:
+        if text == "off":
+            return text
+        return parse(text)
+
+    return parse_or_off
 
 
 def parse_run_dir(text: str) -> Path:
-    """Accept a directory in which a Unix socket's path is not too long. Raises: ValueError."""
+    """Accept a directory whose path leaves room for the name of a Unix socket. Raises: ValueError."""
     path = parse_path(text)
     if len(text.encode()) > RUN_DIR_BYTES_MAX or path == Path("/"):
         raise ValueError(f"must be a directory below / whose path has {RUN_DIR_BYTES_MAX} bytes at most: a socket is made in it")
@@ -205,7 +217,7 @@ def parse_socket(text: str) -> str:
 def parse_cri_socket(text: str) -> str:
     """Accept the path of a Unix socket, with or without `unix://`, or `off`. Raises: ValueError."""
     if text != "off":
-        path = one_line(text).removeprefix("unix://")
+        path = single_line(text).removeprefix("unix://")
         if not path.startswith("/") or len(path.encode()) > SOCKET_BYTES_MAX:
             raise ValueError(f"must be the absolute path of a Unix socket, {SOCKET_BYTES_MAX} bytes at most, or off")
     return text
@@ -215,50 +227,33 @@ def parse_listen_address(text: str) -> str:
     """Accept `host:port` with a host that is an IP address or empty, or `off`. Raises: ValueError."""
     if text == "off":
         return text
-    host, _, port = one_line(text).rpartition(":")
-    if not re.fullmatch(r"\d{1,5}", port, re.ASCII) or not 1 <= int(port) <= PORT_MAX or text.count(":") == 0:
+    host, colon, port = single_line(text).rpartition(":")
+    if not re.fullmatch(r"\d{1,5}", port, re.ASCII) or not 1 <= int(port) <= PORT_MAX or not colon:
         raise ValueError(f"must be host:port with a port from 1 to {PORT_MAX}, or off")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if bare and bare != "localhost":
-        try:
-            is_bracketed = ip_address(bare).version == 4 or bare != host
-        except ValueError:
-            is_bracketed = False
-        if not is_bracketed:
-            raise ValueError("must be host:port whose host is empty or an IP address (IPv6 in brackets), or off")
+    if not _is_listen_host(host):
+        raise ValueError("must be host:port whose host is empty or an IP address (IPv6 in brackets), or off")
     return text
 
 
 def parse_url(text: str) -> str:
-    """Accept an http or https URL of a host, as botocore takes for an endpoint. Raises: ValueError."""
+    """Accept an http or https URL of a host, as botocore accepts it for an endpoint. Raises: ValueError."""
     wrong = "must be a URL as https://host:port, http or https, without a query"
     try:
-        url = urlsplit(one_line(text))
+        url = urlsplit(single_line(text))
         port = url.port
     except ValueError as error:
         raise ValueError(wrong) from error
-    is_plain = text.isascii() and " " not in text and not url.query and not url.fragment and url.username is None
-    if url.scheme not in {"http", "https"} or not _is_host(url.hostname or "") or port == 0 or not is_plain:
+    is_bare = not url.query and not url.fragment and url.username is None
+    if not text.isascii() or " " in text or port == 0 or not is_bare or not _is_http_host(url):
         raise ValueError(wrong)
     return text
 
 
 def parse_http_url(text: str) -> str:
-    """Accept a URL as `parse_url` does, of http alone: instance metadata is served without TLS. Raises: ValueError."""
+    """Accept an http URL, as `parse_url` does: instance metadata is served without TLS. Raises: ValueError."""
     if urlsplit(parse_url(text)).scheme != "http":
         raise ValueError("must be a URL as http://host:port: instance metadata is not served by https")
     return text
-
-
-def _is_host(text: str) -> bool:
-    """Whether botocore takes it for a host: a name, or an address. Source: botocore/utils.py, is_valid_uri."""
-    labels = text.removesuffix(".").split(".")
-    if len(text) <= HOST_MAX and all(re.fullmatch(r"(?!-)[a-zA-Z\d-]{1,63}(?<!-)", label, re.ASCII) for label in labels):
-        return True
-    try:
-        return ip_address(text).version == 6 and "%" not in text
-    except ValueError:
-        return False
 
 
 def parse_region(text: str) -> str:
@@ -268,72 +263,29 @@ def parse_region(text: str) -> str:
     return text
 
 
-# Parsers of the settings that are JSON: tags for ENIs, and plugins to chain. As strict as who reads the value in the end.
+def _is_http_host(url: SplitResult) -> bool:
+    return url.scheme in {"http", "https"} and _is_host(url.hostname or "")
 
 
-TAG_KEY_MAX, TAG_VALUE_MAX = 128, 256
-"""Characters. Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html, tag restrictions."""
-
-TAGS_MAX = 44
-"""A resource has 50 tags at most (same source), and an ENI that the daemon makes carries up to 5 of its own; one is spare."""
-
-RESERVED = "k8s.amazonaws.com"
-
-OF_EVERY_PLUGIN = {"cniVersion": str, "name": str, "capabilities": dict, "ipam": dict, "dns": dict, "prevResult": dict}
-"""Keys that a runtime reads in each plugin's configuration itself, and their kinds: one of another kind makes it refuse the whole
-list. `capabilities` has a boolean for each. Source: github.com/containernetworking/cni, pkg/types/types.go, PluginConf."""
-
-
-def parse_tags(text: str) -> tuple[tuple[str, str], ...]:
-    """Accept a JSON object of strings that EC2 takes as tags; keys that contain k8s.amazonaws.com are reserved. Raises: ValueError."""
-    tags = _strict(text) if text.strip() else {}
-    if not isinstance(tags, dict) or not all(isinstance(value, str) for value in tags.values()):
-        raise ValueError("must be a JSON object of strings")
-    reserved = sorted(key for key in tags if RESERVED in key or key.lower().startswith("aws:"))
-    if reserved:
-        raise ValueError(f"keys with {RESERVED} or that begin with aws: are reserved: {', '.join(reserved)}")
-    if len(tags) > TAGS_MAX:
-        raise ValueError(f"must be {TAGS_MAX} tags at most")
-    for key, value in tags.items():
-        if not 1 <= len(key) <= TAG_KEY_MAX or len(value) > TAG_VALUE_MAX or not (key + value).isprintable():
-            raise ValueError(f"a tag has a key of 1 to {TAG_KEY_MAX} and a value of {TAG_VALUE_MAX} printable characters at most")
-    return tuple(sorted(tags.items()))
+def _is_listen_host(host: str) -> bool:
+    """Whether a host to listen on is empty, localhost, an IPv4 address, or an IPv6 address in brackets."""
+    bare = host
+    if host.startswith("[") and host.endswith("]"):
+        bare = host[1:-1]
+    if bare in {"", "localhost"}:
+        return True
+    try:
+        return ip_address(bare).version == 4 or bare != host
+    except ValueError:
+        return False
 
 
-def parse_cluster_name(text: str) -> str:
-    """Accept what can be the value of a tag. Raises: ValueError."""
-    if len(one_line(text)) > TAG_VALUE_MAX:
-        raise ValueError(f"must have {TAG_VALUE_MAX} characters at most: it is the value of a tag")
-    return text
-
-
-def parse_plugins(text: str) -> str:
-    """Accept a JSON list of plugin configurations, each with a type other than ours. Returns: compact JSON. Raises: ValueError."""
-    plugins = _strict(text)
-    if not isinstance(plugins, list) or not all(isinstance(one, dict) and isinstance(one.get("type"), str) for one in plugins):
-        raise ValueError("must be a JSON list of objects, each with a type")
-    types = [one["type"] for one in plugins]
-    if not all(re.fullmatch(r"[a-zA-Z0-9_-]+", one) and one != "vpc-cni" for one in types):
-        raise ValueError("a type is the file name of a plugin, and not vpc-cni")
-    for one in plugins:
-        wrong = [key for key, kind in OF_EVERY_PLUGIN.items() if one.get(key) is not None and not isinstance(one[key], kind)]
-        if wrong or not all(isinstance(value, bool) for value in (one.get("capabilities") or {}).values()):
-            key = wrong[0] if wrong else "capabilities"
-            raise ValueError(
-                f"{key} of {one['type']} is not of the kind that every plugin must have: no runtime would read the list"
-            )
-    return json.dumps(plugins, separators=(",", ":"))
-
-
-def _strict(text: str) -> Any:
-    """Read JSON as other readers will: a key once in an object, no NaN and no number that is too large. Raises: ValueError."""
-    found = json.loads(text, object_pairs_hook=_unique)
-    json.dumps(found, allow_nan=False)
-    return found
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in a JSON object")
-    return found
+def _is_host(text: str) -> bool:
+    """Whether botocore takes it for a host: a name or an address. Source: botocore/utils.py, is_valid_uri."""
+    labels = text.removesuffix(".").split(".")
+    if len(text) <= HOST_MAX and all(re.fullmatch(r"(?!-)[a-zA-Z\d-]{1,63}(?<!-)", label, re.ASCII) for label in labels):
+        return True
+    try:
+        return ip_address(text).version == 6 and "%" not in text
+    except ValueError:
+        return False

@@ -1,6 +1,6 @@
-"""The mounted settings file: `NAME=VALUE` in each line, empty lines, and comments that begin with `#` (docs/adr/0034).
+"""Read the mounted settings file: lines of `NAME=VALUE`, empty lines, and comments that begin with `#` (docs/adr/0034).
 
-A value goes to the end of the line; quotes and backslashes mean themselves, so JSON is written as it is.
+A value extends to the end of the line. Quotes and backslashes have no special meaning, so JSON needs no escaping.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ SIZE_MAX = 1 << 20
 NAME_MAX = 128
 
 PROBLEMS_MAX = 20
-"""Wrong lines that are told one by one. Ours: a file of another kind is wrong in every line."""
+"""Wrong lines that are listed at most. Ours: in a file of another format every line is wrong."""
 
 ONLY_IN_THE_ENVIRONMENT = ("VPC_IPAMD_SETTINGS_FILE", "VPC_IPAMD_RUN_DIR", "VPC_IPAMD_FAILPOINT", "AWS_")
-"""What the file cannot say: where it is itself, where the plugin and `ipamctl` look for the daemon, and what the AWS SDK reads."""
+"""Prefixes of names that the file cannot set: its own path, the directory where the plugin and `ipamctl` look for the daemon, and the
+variables that the AWS SDK reads."""
 
 OURS_OF_AWS = ("AWS_VPC_", "AWS_EXTERNAL_SERVICE_CIDRS", "AWS_EC2_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_MANAGE_")
-"""What begins with AWS_ and is read by us."""
+"""Prefixes of names that begin with AWS_ but are settings of this program."""
 
 
 def read(path: str) -> tuple[dict[str, str], list[str]]:
-    """Read the file. Returns: its settings, and one sentence for each problem. Never raises for what is in it."""
+    """Read the file. Returns: its settings, and one sentence for each problem. Never raises for its content."""
     try:
         content = content_of(path)
-        if len(content) > SIZE_MAX:  # what is cut may end within a character
+        if len(content) > SIZE_MAX:  # checked before decoding: the cut may be within a character
             return {}, [f"{printable(path)} is larger than {SIZE_MAX} bytes"]
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -43,13 +44,13 @@ def read(path: str) -> tuple[dict[str, str], list[str]]:
 
 
 def content_of(path: str) -> bytes:
-    """Read one byte more than is allowed at most. Raises: OSError."""
+    """Read at most one byte more than SIZE_MAX, so that the caller notices a file that is too large. Raises: OSError."""
     with opened(path) as file:
         return file.read(SIZE_MAX + 1)
 
 
 def opened(path: str | Path, *, flags: int = 0) -> BinaryIO:
-    """Open a file to read it. A FIFO, device, socket or directory in its place does not block, and is refused. Raises: OSError."""
+    """Open a file to read it. A FIFO, device, socket or directory in its place is refused, and does not block. Raises: OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -61,9 +62,9 @@ def opened(path: str | Path, *, flags: int = 0) -> BinaryIO:
 
 
 def created(path: Path, mode: int) -> BinaryIO:
-    """Make a file anew to write it: what lies there, of a daemon that was killed or a stranger's link, goes and is not written into.
+    """Create a file for writing. An existing file of that name, such as a killed daemon's or a link, is removed and never written to.
 
-    `mode`: from which the umask takes. Raises: OSError.
+    `mode`: permissions before the umask. Raises: OSError.
     """
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode), "wb")
@@ -71,26 +72,30 @@ def created(path: Path, mode: int) -> BinaryIO:
 
 def parse(text: str, *, source: str) -> tuple[dict[str, str], list[str]]:
     """Read the lines of a file. Returns: its settings, and one sentence for each wrong line. Concurrency: pure."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        name, is_set, value = (part.strip() for part in line.partition("="))
-        problem = _problem(name, is_set, found)
+        name, equals_sign, value = (part.strip() for part in line.partition("="))
+        problem = _problem(name, equals_sign, settings)
         if problem:
             problems.append(f"{source}, line {number}: {problem}")
         else:
-            found[name] = value
-    more = len(problems) - PROBLEMS_MAX
-    return found, problems[:PROBLEMS_MAX] + ([f"{source}: {more} more lines are wrong"] if more > 0 else [])
+            settings[name] = value
+    more_count = len(problems) - PROBLEMS_MAX
+    if more_count > 0:
+        problems = [*problems[:PROBLEMS_MAX], f"{source}: {more_count} more lines are wrong"]
+    return settings, problems
 
 
-def _problem(name: str, is_set: str, found: dict[str, str]) -> str:
-    if not is_set or not name or len(name) > NAME_MAX or not (name.isascii() and name.isidentifier()):
+def _problem(name: str, equals_sign: str, earlier: dict[str, str]) -> str:
+    """What is wrong with a line; "" if nothing is. `earlier`: settings of the lines before."""
+    is_name = 0 < len(name) <= NAME_MAX and name.isascii() and name.isidentifier()
+    if not equals_sign or not is_name:
         return "must be NAME=VALUE, empty, or a comment that begins with #"
-    if name in found:
+    if name in earlier:
         return f"{name} stands twice"
     if name.startswith(ONLY_IN_THE_ENVIRONMENT) and not name.startswith(OURS_OF_AWS):
         return f"{name} can only be set in the environment"

@@ -1,9 +1,14 @@
-"""Every setting that amazon-vpc-cni-k8s v1.23.1 documents or reads, and what becomes of it here (I15).
+"""List every setting that amazon-vpc-cni-k8s v1.23.1 documents or reads, and what this program does with it (I15).
 
-Honoured: it is a field of `Settings`. Refused: some values ask for what this program does not do, and the daemon does not start, so
-that no pod runs without something that was asked for; `harmless` values ask for nothing and are accepted. Without meaning: nothing
-here depends on it; all that are set are named in one line at the start.
-Source: amazon-vpc-cni-k8s README.md, "CNI Configuration Variables", and the code (docs/sources.md).
+- Honoured: it is a field of `Settings`.
+- Different: the daemon starts, although this program does not do what the value requests, or does it by another setting. Log and
+status
+  report the difference.
+- Refused: the daemon does not start, because the value would break an invariant or make it manage foreign ENIs.
+- Without meaning: nothing here depends on it. The daemon lists all given settings of this kind in one line at the start.
+
+`harmless` values request nothing. Values that only the code of amazon-vpc-cni-k8s accepts are translated in `upstream_values.py`.
+Source: amazon-vpc-cni-k8s README.md, "CNI Configuration Variables", and the code.
 """
 
 from __future__ import annotations
@@ -16,17 +21,21 @@ from ipamd.model.words import printable
 
 
 class Fate(StrEnum):
-    """What becomes of a setting of amazon-vpc-cni-k8s."""
+    """How this program treats a setting of amazon-vpc-cni-k8s."""
 
     HONOURED = "honoured"
+    DIFFERENT = "different"
     REFUSED = "refused"
     WITHOUT_MEANING = "without meaning"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One of its settings. `text`: a condition of an honoured one, what to do instead of a refused value, or why it means nothing.
-    `harmless`: values that ask for nothing, in lower case."""
+class UpstreamSetting:
+    """One setting of amazon-vpc-cni-k8s.
+
+    text: the condition under which it is honoured, what is different, what to do instead of a refused value, or why it has no meaning.
+    harmless: values of a different or refused setting that ask for nothing, in lower case.
+    """
 
     name: str
     fate: Fate
@@ -38,17 +47,21 @@ NO = ("false", "f", "0")
 YES = ("true", "t", "1")
 
 
-def _refused(name: str, text: str, *, harmless: tuple[str, ...] = NO) -> Row:
-    return Row(name, Fate.REFUSED, text, harmless)
+def _refused(name: str, text: str, *, harmless: tuple[str, ...] = NO) -> UpstreamSetting:
+    return UpstreamSetting(name, Fate.REFUSED, text, harmless)
 
 
-def _without_meaning(text: str, *names: str) -> tuple[Row, ...]:
-    return tuple(Row(name, Fate.WITHOUT_MEANING, text) for name in names)
+def _different(name: str, text: str) -> UpstreamSetting:
+    return UpstreamSetting(name, Fate.DIFFERENT, text, NO)
 
 
-UPSTREAM: tuple[Row, ...] = (
+def _without_meaning(text: str, *names: str) -> tuple[UpstreamSetting, ...]:
+    return tuple(UpstreamSetting(name, Fate.WITHOUT_MEANING, text) for name in names)
+
+
+UPSTREAM: tuple[UpstreamSetting, ...] = (
     *(
-        Row(name, Fate.HONOURED)
+        UpstreamSetting(name, Fate.HONOURED)
         for name in (
             "WARM_ENI_TARGET",
             "WARM_IP_TARGET",
@@ -81,48 +94,49 @@ UPSTREAM: tuple[Row, ...] = (
             "DISABLE_TCP_EARLY_DEMUX",
         )
     ),
-    Row(
+    UpstreamSetting(
         "AWS_VPC_K8S_CNI_BACKING_STORE",
         Fate.HONOURED,
         "its file is read when a node comes over and written by `ipamctl export`; the datastore is in VPC_IPAMD_RUN_DIR",
     ),
-    Row(
+    UpstreamSetting(
         "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
         Fate.HONOURED,
         "with the file of VPC_IPAMD_NETWORK_FILE, which `ipamctl convert-eniconfig` makes of ENIConfig objects; without it the daemon "
         "does not start",
     ),
-    Row(
+    UpstreamSetting(
         "NETWORK_POLICY_ENFORCING_MODE",
         Fate.HONOURED,
-        "with what docs/policy.md says; otherwise the daemon does not start",
+        "with what docs/policy.md says; without an agent on the node no pod starts, unless VPC_IPAMD_POLICY_AGENT=absent says so",
     ),
-    Row("ENABLE_POD_ENI", Fate.HONOURED, "with what docs/security-groups.md says"),
-    _refused(
-        "DISABLE_POD_V6",
-        "pods of IPv4 get no IPv6 address without ENABLE_V6_EGRESS, and what they send by IPv6 is dropped anyway; to turn it off "
-        "inside them too, chain the tuning plugin with VPC_IPAMD_CHAINED_PLUGINS",
-    ),
-    _refused(
-        "ENABLE_MULTI_NIC", "one network card is managed: remove it; pods that need more run on nodes with amazon-vpc-cni-k8s"
-    ),
-    _refused(
+    UpstreamSetting("ENABLE_POD_ENI", Fate.HONOURED, "with what docs/security-groups.md says"),
+    UpstreamSetting("DISABLE_POD_V6", Fate.HONOURED, "not with pods or egress of IPv6: then the daemon does not start"),
+    UpstreamSetting(
         "DISABLE_NETWORK_RESOURCE_PROVISIONING",
-        "the pool makes what it needs: to leave it as it is, use `ipamctl freeze` or VPC_IPAMD_FREEZE_FILE",
+        Fate.HONOURED,
+        "as a freeze of the pool: no ENI is made, nothing is assigned or released; EC2 is still read, because metadata alone "
+        "confirms no address (I7)",
     ),
-    _refused(
-        "ENABLE_IMDS_ONLY_MODE", "EC2 is asked for every change: use `ipamctl freeze` or VPC_IPAMD_FREEZE_FILE to make none"
+    _different(
+        "ENABLE_MULTI_NIC",
+        "one network card is managed, and a pod has one interface of it: pods that need more run on nodes with amazon-vpc-cni-k8s",
     ),
-    _refused(
+    _different(
         "ANNOTATE_POD_IP",
-        "pods are not annotated, because the Kubernetes API is never called: remove it, and read the address from the pod's status",
+        "pods are not annotated, because the Kubernetes API is never called: their addresses are in their status",
+    ),
+    _different("DISABLE_METRICS", "it means VPC_IPAMD_METRICS_ADDRESS=off, unless that is set"),
+    _refused(
+        "ENABLE_IMDS_ONLY_MODE",
+        "metadata alone confirms no address (I7): remove ENABLE_IMDS_ONLY_MODE, set DISABLE_NETWORK_RESOURCE_PROVISIONING=true "
+        "instead, and allow ec2:DescribeNetworkInterfaces, ec2:DescribeInstances and ec2:DescribeSubnets",
     ),
     _refused(
         "MANAGE_UNTAGGED_ENI",
         "ENIs without tags are managed: tag those that are not for pods with node.k8s.amazonaws.com/no_manage=true",
         harmless=YES,
     ),
-    _refused("DISABLE_METRICS", "set VPC_IPAMD_METRICS_ADDRESS=off instead"),
     *_without_meaning(
         "set VPC_IPAMD_LOG_LEVEL; its manifest asks for DEBUG everywhere, which would fill logs here", "AWS_VPC_K8S_CNI_LOGLEVEL"
     ),
@@ -144,7 +158,7 @@ UPSTREAM: tuple[Row, ...] = (
         "DISABLE_INTROSPECTION",
     ),
     *_without_meaning("the init container installs the plugin where its mount leads", "HOST_CNI_BIN_PATH"),
-    *_without_meaning("the conflist is written where VPC_IPAMD_CONFLIST says", "HOST_CNI_CONFDIR_PATH"),
+    *_without_meaning("the conflist is written where VPC_IPAMD_CONFLIST_FILE says", "HOST_CNI_CONFDIR_PATH"),
     *_without_meaning("the Kubernetes API is never called", "CLUSTER_ENDPOINT", "MY_NODE_NAME", "MY_POD_NAME"),
     *_without_meaning("instance metadata tells the VPC", "VPC_ID"),
     *_without_meaning("the user agent names this program", "VPC_CNI_VERSION"),
@@ -159,28 +173,29 @@ UPSTREAM: tuple[Row, ...] = (
 )
 """By name; the honoured ones first. `AWS_REGION`, which cni-metrics-helper reads, is the AWS SDK's and is left to it."""
 
-FORMER: tuple[Row, ...] = (
-    _refused(
-        "VPC_IPAMD_PAGE_ADDRESS",
-        "the daemon serves no page any more: remove it, and run `ipamctl page` on the node while you look at it (docs/page.md)",
-        harmless=("off",),
-    ),
-    _refused(
-        "VPC_IPAMD_PAGE_TOKEN_FILE", "remove it, and give the file to `ipamctl page --token-file` (docs/page.md)", harmless=()
-    ),
-)
-"""Settings that this program had in an earlier release: what to do instead."""
-
 
 def refused(given: Mapping[str, str]) -> list[str]:
-    """Name each value that asks for what is not done here. Returns: one sentence for each, with what to do instead."""
-    return [
-        f"{row.name}={printable(given[row.name], most=40)}: {row.text}"
-        for row in (*UPSTREAM, *FORMER)
-        if row.fate is Fate.REFUSED and given.get(row.name, "") and given[row.name].lower() not in row.harmless
-    ]
+    """Find the values that this program refuses. Returns: one sentence for each, with what to do instead."""
+    sentences = []
+    for setting in UPSTREAM:
+        value = given.get(setting.name, "")
+        if setting.fate is Fate.REFUSED and value and value.lower() not in setting.harmless:
+            sentences.append(f"{setting.name}={printable(value, most=40)}: {setting.text}")
+        elif setting.fate is Fate.DIFFERENT and value and value.lower() not in (*NO, *YES):
+            sentences.append(f"{setting.name}={printable(value, most=40)}: must be true or false")
+    return sentences
+
+
+def different(given: Mapping[str, str]) -> list[str]:
+    """Find the values that work differently here. Returns: one sentence for each."""
+    sentences = []
+    for setting in UPSTREAM:
+        value = given.get(setting.name, "")
+        if setting.fate is Fate.DIFFERENT and value and value.lower() not in setting.harmless:
+            sentences.append(f"{setting.name}={printable(value, most=40)}: {setting.text}")
+    return sentences
 
 
 def without_meaning(given: Mapping[str, str]) -> list[str]:
-    """Names of settings that are set and mean nothing here, sorted."""
-    return sorted(row.name for row in UPSTREAM if row.fate is Fate.WITHOUT_MEANING and given.get(row.name, ""))
+    """Names of settings that are set and have no meaning here, sorted."""
+    return sorted(setting.name for setting in UPSTREAM if setting.fate is Fate.WITHOUT_MEANING and given.get(setting.name, ""))

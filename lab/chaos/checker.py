@@ -133,6 +133,7 @@ class Checker:
         self._not_wired_at: dict[str, float] = {}
         self._last_round_s = 0.0
         self._row_seen_at: dict[str, float] = {}
+        self._confirmed: set[str] = set()
         self.orphans: set[str] = set()
         self.unplaced: set[str] = set()
         """Sandboxes whose ENI nothing tells since a datastore was lost: nobody demands that they answer."""
@@ -181,6 +182,8 @@ class Checker:
             yield _Claim("I19", subject, "a host that its groups do not name has reached it", looks=1)
         if record.is_mistold:
             return  # it is cut off as soon as the daemon has heard of the contradiction
+        if self._is_unconfirmed(record, seen.kernel):
+            return
         if veth is None or veth.address != record.address:
             yield _Claim("I2", subject, f"it lives, and its host veth is {'gone' if veth is None else veth.address}")
             return
@@ -219,6 +222,15 @@ class Checker:
             elif row != record.address:
                 yield _Claim("I1", subject, f"its row says {row}")
 
+    def _is_unconfirmed(self, record: PodRecord, kernel: KernelView) -> bool:
+        """Whether EC2 has not confirmed the branch ENI of a sandbox in standard mode: its veth is there, and was never led to."""
+        own = [one for one in kernel.branch_veths if one.container_id == record.sandbox_id and not one.is_dying]
+        if not own or own[0].name.startswith(STRICT_PREFIX):
+            return False
+        if kernel.host_routes.get(record.address) == own[0].name:
+            self._confirmed.add(record.sandbox_id)
+        return record.sandbox_id not in self._confirmed
+
     def _wired(self, name: str, veth: Veth, state: NodeState, round_: Round) -> Iterable[_Claim]:
         key = f"{name}/{veth.container_id}"
         first = self._first_wired.setdefault(key, round_.at_s)
@@ -227,12 +239,12 @@ class Checker:
         known = round_.after.pods.get(veth.container_id)
         if known is not None and not known.is_wanted:
             return  # a branch ENI may be gone by then, when its DEL waits for the daemon
-        if known is None and veth.is_branch and self._is_orphan(name, veth.container_id, first, state):
+        if known is None and veth.has_uplink and self._is_orphan(name, veth.container_id, first, state):
             return  # nobody sends its DEL, and the control plane does not wait for one
-        if veth.is_branch != round_.branches.get(veth.address, "").startswith(f"{name}/"):
+        if veth.has_uplink != round_.branches.get(veth.address, "").startswith(f"{name}/"):
             place = round_.branches.get(veth.address, "no branch ENI")
-            yield _Claim("I19", subject, f"{'a branch' if veth.is_branch else 'an address of the pool'}, and EC2 says {place}")
-        if veth.address in round_.primaries and not is_hit and not veth.is_branch:
+            yield _Claim("I19", subject, f"{'a branch' if veth.has_uplink else 'an address of the pool'}, and EC2 says {place}")
+        if veth.address in round_.primaries and not is_hit and not veth.has_uplink:
             yield _Claim("I6", subject, "it is the primary address of an ENI", looks=1)
         if round_.on_enis.get(veth.address) != name and not is_hit:
             where = round_.on_enis.get(veth.address)
@@ -284,7 +296,7 @@ class Checker:
         for name, seen in round_.observations.items():
             for veth in (*seen.kernel.veths, *seen.kernel.branch_veths):
                 # Whom an orphan's branch ENI went to has the address now: nobody told the node, which leads none of it to the network.
-                is_outlived = veth.is_branch and f"{name}/{veth.container_id}" in self.orphans
+                is_outlived = veth.has_uplink and f"{name}/{veth.container_id}" in self.orphans
                 if veth.is_wired and not is_outlived:
                     holders[veth.address].append(f"{name}/{veth.name}")
         for address, names in holders.items():

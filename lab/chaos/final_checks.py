@@ -105,7 +105,7 @@ class FinalChecks:
         def is_known() -> bool:
             answer = node.daemon.ask(lambda client: client.ask("Audit"))
             found = answer["findings"] if answer is not None else []
-            unknown[:] = [one["subject"] for one in found if UNKNOWN_ENI in one["what"]]
+            unknown[:] = [one["subject"] for one in found if UNKNOWN_ENI in one["text"]]
             return answer is not None and not unknown
 
         if not self._wait(is_known, SETTLE_TIMEOUT_S):
@@ -134,13 +134,13 @@ class FinalChecks:
             if status is None:
                 return False
             pool = status["pool"]
-            return int(pool["free_count"]) == int(pool["total_count"]) and int(status["dying_count"]) == 0
+            return int(pool["free_count"]) == int(pool["total_count"]) and int(status["veths_pending_deletion_count"]) == 0
 
         if not self._wait(is_free, COOLDOWN_S + REUSABLE_MARGIN_S):
             status = node.daemon.status() or {}
             if int(status.get("pool", {}).get("quarantined_count", 0)) and self._end_quarantine(node, is_free):
                 return
-            self._tell("I8", node, f"not every address is free again: {status.get('pool')}; lacks {status.get('lacks')}")
+            self._tell("I8", node, f"not every address is free again: {status.get('pool')}; degraded {status.get('degraded')}")
 
     def _end_quarantine(self, node: ChaosNode, is_free: Callable[[], bool]) -> bool:
         """Quarantined addresses of orphans are reaped by the same rule (docs/adr/0010-quarantine-after-a-lost-datastore.md)."""
@@ -174,7 +174,7 @@ class FinalChecks:
 
         def findings() -> list[Any]:
             answer = node.daemon.ask(lambda client: client.ask("Audit")) or {
-                "findings": [{"severity": "violation", "what": "no answer"}]
+                "findings": [{"severity": "violation", "text": "no answer"}]
             }
             return [found for found in answer["findings"] if found["severity"] != "pending"]
 

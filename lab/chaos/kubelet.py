@@ -212,7 +212,7 @@ class Kubelet:
         may_be_given = time.monotonic() - began_s > COOLDOWN_S - COOLDOWN_MARGIN_S
         status = self._node.daemon.status() if left and not may_be_given else None
         was_there = ready_since is not None and self._node.state().ready_since == ready_since
-        if status is not None and was_there and not status["spooled_count"]:
+        if status is not None and was_there and not status["spooled_delete_count"]:
             what = f"left at the reply of its DEL: {', '.join(left)}"
             self._history.violate(Violation("I4", self._history.now(), f"{record.node}/{record.pod} {record.address}", what))
 

@@ -26,7 +26,7 @@ KERNEL_FAILPOINTS = (
     "kernel.add-default",
     "kernel.add-neighbour",
 )
-"""First two words of the steps of wiring (ipamd/kernel/wiring.py); ipamd/adapters.py makes failpoint names of them."""
+"""First two words of the steps of wiring (ipamd/kernel/wiring.py); ipamd/process/adapters.py makes failpoint names of them."""
 
 ERRORS = (
     ("*", "InternalError"),

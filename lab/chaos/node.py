@@ -130,7 +130,7 @@ class ChaosNode:
 
     def stop_daemon(self, *, down_s: float) -> None:
         """End the daemon with SIGTERM, let it drain, and start it after `down_s`."""
-        self._watched.stop(float(self.daemon.settings["VPC_IPAMD_DRAIN"]) + DRAIN_MARGIN_S)
+        self._watched.stop(float(self.daemon.settings["VPC_IPAMD_DRAIN_SECONDS"]) + DRAIN_MARGIN_S)
         self._closed.wait(down_s)
         self._watched.start()
 
@@ -141,7 +141,7 @@ class ChaosNode:
     def want_more(self) -> None:
         """Raise the pool's target, and its cap, from the next start on, so that it grows."""
         settings = self.daemon.settings
-        for name, more in (("WARM_PREFIX_TARGET", 1), ("WARM_IP_TARGET", 4), ("MAX_PODS", 2)):
+        for name, more in (("WARM_PREFIX_TARGET", 1), ("WARM_IP_TARGET", 4), ("VPC_IPAMD_MAX_PODS", 2)):
             if name in settings:
                 settings[name] = str(int(settings[name]) + more)
 

@@ -216,7 +216,7 @@ def _env(rng: Random) -> dict[str, str]:
     cooled."""
     env = _common_env()
     if rng.random() < 1 / 2:
-        env["MAX_PODS"] = str(rng.randint(PODS_MOST // 2, PODS_MOST - 4))
+        env["VPC_IPAMD_MAX_PODS"] = str(rng.randint(PODS_MOST // 2, PODS_MOST - 4))
     if rng.random() < 1 / 3:
         return env | {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"}
     return env | {"WARM_IP_TARGET": str(rng.randint(1, 3)), "MINIMUM_IP_TARGET": str(rng.randint(0, 6))}
@@ -234,16 +234,16 @@ def _branch_env(rng: Random) -> dict[str, str]:
         "ENABLE_POD_ENI": "true",
         "POD_SECURITY_GROUP_ENFORCING_MODE": mode,
         "DISABLE_TCP_EARLY_DEMUX": str(mode == "strict").lower(),
-        "VPC_IPAMD_POD_FACTS": rng.choice(("annotations", "kubelet")),
+        "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": rng.choice(("annotations", "kubelet")),
     }
 
 
 def _common_env() -> dict[str, str]:
     return {
         "IP_COOLDOWN_PERIOD": str(COOLDOWN_S),
-        "VPC_IPAMD_DRAIN": "2",
+        "VPC_IPAMD_DRAIN_SECONDS": "2",
         "CLUSTER_NAME": "chaos",
-        "VPC_IPAMD_RELEASE_HOLD": str(RELEASE_HOLD_S),
+        "VPC_IPAMD_RELEASE_HOLD_SECONDS": str(RELEASE_HOLD_S),
     }
 
 

@@ -16,9 +16,11 @@ from lab.cluster.api import Api, Object
 from lab.cluster.control_plane import FOLDER, ControlPlane
 from lab.cluster.errors import ClusterError
 from lab.cluster.worker import Worker
+from lab.ec2.render import dns_name
 from lab.lab import Lab
 from lab.node import pause
 from lab.node.node import REPOSITORY, Node
+from lab.vpc.state import Vpc
 
 WORKERS, CONTROL = ("node-a", "node-b"), "control"
 INSTANCE_TYPE, MAX_PODS = "m5.xlarge", 57
@@ -46,17 +48,37 @@ class Release:
 class Cluster:
     """One cluster; entering the context builds it, leaving removes all. Concurrency: one thread, but `api` is any thread's."""
 
-    def __init__(self, *, proxy_mode: str = "nftables") -> None:
-        """Nothing is built yet. Args: proxy_mode: kube-proxy's, nftables or iptables."""
+    def __init__(
+        self,
+        *,
+        proxy_mode: str = "nftables",
+        instance_type: str = INSTANCE_TYPE,
+        max_pods: int = MAX_PODS,
+        vpc: Vpc | None = None,
+        names_by_dns: bool = False,
+        has_helm: bool = True,
+    ) -> None:
+        """Nothing is built yet.
+
+        Args:
+            proxy_mode: kube-proxy's, nftables or iptables.
+            instance_type, max_pods: of both workers.
+            vpc: one made by the caller; the cluster closes it.
+            names_by_dns: call the nodes by their private DNS names in Kubernetes, as EKS does, instead of by their lab names.
+            has_helm: False for who does not call `install` or `helm`.
+        """
         self.lab: Lab
         self.control: ControlPlane
         self.workers: dict[str, Worker] = {}
         self._proxy_mode = proxy_mode
+        self._instance_type, self._max_pods = instance_type, max_pods
+        self._vpc, self._names_by_dns = vpc, names_by_dns
+        self._has_helm = has_helm
         self._stack = ExitStack()
         self._api: Api | None = None
 
     def __enter__(self) -> Cluster:
-        if problem := programs.missing():
+        if problem := programs.missing(has_helm=self._has_helm):
             raise ClusterError(problem)
         if not ARCHIVE.exists():
             raise ClusterError(f"no {ARCHIVE.relative_to(REPOSITORY)}: `make image` builds it")
@@ -166,13 +188,27 @@ class Cluster:
 
     def _build(self) -> None:
         self.lab = self._stack.enter_context(
-            Lab(name=f"cluster-{int(time.time())}", nodes=(*WORKERS, CONTROL), containerd=False, instance_type=INSTANCE_TYPE)
+            Lab(
+                name=f"cluster-{int(time.time())}",
+                nodes=(*WORKERS, CONTROL),
+                containerd=False,
+                instance_type=self._instance_type,
+                vpc=self._vpc,
+            )
         )
-        self.control = ControlPlane(self.lab.node(CONTROL), str(self.lab.primary_address(CONTROL)), workers=WORKERS)
+        names = {name: self._name_in_kubernetes(name) for name in WORKERS}
+        self.control = ControlPlane(self.lab.node(CONTROL), str(self.lab.primary_address(CONTROL)), workers=tuple(names.values()))
         self.control.start()
         dns = pause.archive(objects.DNS_IMAGE, "coredns", Path(programs.program("coredns")).read_bytes())
         for name in WORKERS:
-            worker = Worker(self.lab.node(name), str(self.lab.primary_address(name)), max_pods=MAX_PODS)
+            instance = self.lab.vpc.instance(name)
+            worker = Worker(
+                self.lab.node(name),
+                str(self.lab.primary_address(name)),
+                name=names[name],
+                max_pods=self._max_pods,
+                provider_id=f"aws:///{instance.az}/{instance.instance_id}",
+            )
             worker.prepare(self.control)
             worker.node.write_file("/run/coredns.tar", dns)
             worker.load_image(Path("/run/coredns.tar"))
@@ -183,6 +219,9 @@ class Cluster:
             worker.start_proxy(self._proxy_mode)
         self.api.create("/api/v1/namespaces", {"metadata": {"name": objects.NAMESPACE}})
 
+    def _name_in_kubernetes(self, worker: str) -> str:
+        return dns_name(self.lab.vpc, self.lab.primary_address(worker)) if self._names_by_dns else worker
+
     def _run(self, argv: Sequence[str], *, timeout_s: float, check: bool = True) -> str:
         return self.control.node.run(argv, timeout_s=timeout_s, check=check, env={"HOME": "/run"}).stdout
 
@@ -190,7 +229,7 @@ class Cluster:
         found = {
             one["metadata"]["name"]: conditions(one).get("Ready", ("", "no condition")) for one in self.api.items("/api/v1/nodes")
         }
-        lacking = [name for name in WORKERS if name not in found]
+        lacking = [worker.name for worker in self.workers.values() if worker.name not in found]
         unready = [f"{name}: {message}" for name, (status, message) in found.items() if status != "True"]
         if gone := self.ended():
             raise ClusterError(f"{', '.join(gone)} has ended")

@@ -33,7 +33,7 @@ class ControlPlane:
     """One control plane, on `node`. Start it once; it ends with its node."""
 
     def __init__(self, node: Node, address: str, *, workers: tuple[str, ...]) -> None:
-        """Args: address: the node's, at which the API server is reached; workers: the names of nodes that may join."""
+        """Args: address: the node's, at which the API server is reached; workers: the names in Kubernetes of nodes that may join."""
         self.node = node
         self.address = address
         self._groups = {ADMIN: _MASTERS, PROXY: "", "system:kube-controller-manager": "", "system:kube-scheduler": ""}
@@ -60,10 +60,10 @@ class ControlPlane:
             }
         )
 
-    def join(self, worker: Node) -> None:
-        """Give a worker what its kubelet and kube-proxy read."""
+    def join(self, worker: Node, name: str) -> None:
+        """Give a worker what its kubelet and kube-proxy read. Args: name: the worker's in Kubernetes."""
         worker.write_file(f"{FOLDER}/ca.crt", self._authority.encode())
-        worker.write_file(f"{FOLDER}/kubelet.conf", self.kubeconfig(kubelet_user(worker.name)).encode(), 0o600)
+        worker.write_file(f"{FOLDER}/kubelet.conf", self.kubeconfig(kubelet_user(name)).encode(), 0o600)
         worker.write_file(f"{FOLDER}/kube-proxy.conf", self.kubeconfig(PROXY).encode(), 0o600)
 
     def start(self) -> float:

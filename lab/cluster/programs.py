@@ -21,9 +21,11 @@ NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", 
 END_TIMEOUT_S = 20.0
 
 
-def missing() -> str:
-    """Say in one sentence what is not built; "" if all is there."""
-    wanted = [*(PROGRAMS / name for name in NAMES), HELM, CONTAINERD / "containerd"]
+def missing(*, has_helm: bool = True) -> str:
+    """Say in one sentence what is not built; "" if all is there. Args: has_helm: False where helm is not asked for."""
+    wanted = [*(PROGRAMS / name for name in NAMES), CONTAINERD / "containerd"]
+    if has_helm:
+        wanted.append(HELM)
     lacking = [str(path.relative_to(REPOSITORY)) for path in wanted if not path.exists()]
     return f"not built: {', '.join(lacking)}; `make cluster` builds them" if lacking else ""
 

@@ -38,20 +38,29 @@ IMPORT_TIMEOUT_S = 180.0
 class Worker:
     """One node's Kubernetes programs. Concurrency: one thread."""
 
-    def __init__(self, node: Node, address: str, *, max_pods: int) -> None:
-        """Args: address: the node's own; max_pods: as nodeadm would compute it from the instance type."""
+    def __init__(self, node: Node, address: str, *, name: str, max_pods: int, provider_id: str) -> None:
+        """For one node.
+
+        Args:
+            address: the node's own.
+            name: the node's in Kubernetes.
+            max_pods: as nodeadm would compute it from the instance type.
+            provider_id: which instance the node is, as aws:///ZONE/INSTANCE.
+        """
         self.node = node
         self.address = address
+        self.name = name
         self.kubelet: NodeProcess | None = None
         self.proxy: NodeProcess | None = None
         self._max_pods = max_pods
+        self._provider_id = provider_id
         self._directories = str(programs.CONTAINERD)
         self._proxy_mode = ""
 
     def prepare(self, control: ControlPlane) -> None:
         """Start containerd 2 and write what kubelet and kube-proxy read."""
         self.node.start_containerd(self._directories)
-        control.join(self.node)
+        control.join(self.node, self.name)
         for path, value in KERNEL_SETTINGS.items():
             own = f"/run/kernel-settings/{path}"
             self.node.write_file(own, f"{value}\n".encode())
@@ -92,7 +101,7 @@ class Worker:
     def start_kubelet(self) -> None:
         """Start the kubelet; it registers the node."""
         options = [f"--config={FOLDER}/kubelet.json", f"--kubeconfig={FOLDER}/kubelet.conf", "--root-dir=/var/lib/kubelet"]
-        options += [f"--hostname-override={self.node.name}", f"--node-ip={self.address}"]
+        options += [f"--hostname-override={self.name}", f"--node-ip={self.address}"]
         self.kubelet = programs.start(self.node, "kubelet", options)
 
     def start_proxy(self, mode: str) -> None:
@@ -135,6 +144,7 @@ class Worker:
             "makeIPTablesUtilChains": False,
             "maxPods": self._max_pods,
             "oomScoreAdj": 0,
+            "providerID": self._provider_id,
             "resolvConf": "",
         }
 
@@ -146,7 +156,7 @@ class Worker:
             "kind": "KubeProxyConfiguration",
             "clientConnection": {"kubeconfig": f"{FOLDER}/kube-proxy.conf"},
             "conntrack": conntrack,
-            "hostnameOverride": self.node.name,
+            "hostnameOverride": self.name,
             "mode": mode,
             "oomScoreAdj": 0,
         }

@@ -109,7 +109,7 @@ def start_again(context: DemoContext, node: DemoNode) -> tuple[dict[str, Any], f
     status = node.daemon.wait_status(lambda status: bool(status["ready"]), what="ready again", timeout_s=2 * READY_AGAIN_S)
     took_s = context.progress.elapsed_s - started_s
     for stage in status["stages"]:
-        context.progress.say(f"{node.name}: {stage['name']:<12} {stage['elapsed_ms']:7.1f} ms  {stage['detail']}".rstrip())
+        context.progress.say(f"{node.name}: {stage['name']:<12} {1000 * stage['elapsed_s']:7.1f} ms  {stage['detail']}".rstrip())
     return status, took_s
 
 

@@ -43,7 +43,7 @@ class DemoNode:
         """`ledger` is the kubelets' common one; `family` that of the node's sandboxes."""
         self.lab_node = lab_node
         self.name = lab_node.name
-        settings = {"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD": HOLD_S, **family.settings}
+        settings = {"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD_SECONDS": HOLD_S, **family.settings}
         settings["DISABLE_LEAKED_ENI_CLEANUP"] = "true"  # its one look, 1 to 2 min after a start, may fall into the idle seconds
         self.daemon = Daemon(lab_node, region=region, settings=settings)
         self._ledger = ledger

@@ -145,8 +145,8 @@ def _cooled_pool(node: DemoNode) -> dict[str, Any]:
 def _audit(node: DemoNode) -> list[str]:
     """Findings of `ipamctl audit`; a source that was silent counts as one."""
     answer = node.daemon.ipamctl_json("audit")
-    found = [f"{item['severity']}: {item['subject']}: {item['what']}" for item in answer["findings"]]
-    return [f"{node.name}: {sentence}" for sentence in (*found, *answer["silent"])]
+    found = [f"{item['severity']}: {item['subject']}: {item['text']}" for item in answer["findings"]]
+    return [f"{node.name}: {sentence}" for sentence in (*found, *answer["unavailable_sources"])]
 
 
 def _left(node: DemoNode, context: DemoContext) -> list[str]:
@@ -167,8 +167,8 @@ def _left_in_datastore(node: DemoNode) -> list[str]:
     except LabError as exc:
         return [str(exc)]
     counts = {
-        "spooled DELs": max(status["spooled_count"], node.daemon.spooled_count()),
-        "dying links": status["dying_count"],
+        "spooled DELs": max(status["spooled_delete_count"], node.daemon.spooled_count()),
+        "veths to delete": status["veths_pending_deletion_count"],
         **{f"{state} addresses": status["pool"][f"{state}_count"] for state in ("assigned", "reserved", "quarantined")},
     }
     return [f"row {row['container_id']}" for row in rows] + [f"{count} {what}" for what, count in counts.items() if count]

@@ -13,6 +13,7 @@ from lab.vpc import errors
 from lab.vpc.account import LargeAccount
 from lab.vpc.lies import shorten
 from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Subnet
+from lab.vpc.rules import ManagedResources
 from lab.vpc.state import Vpc
 from lab.vpc.world import World
 
@@ -89,7 +90,7 @@ def network_interfaces(view: View, params: Params) -> Tree:
     gates.check_large_account(view.vpc.faults.conditions.large_account, params)
     if missing := [eni_id for eni_id in ids if eni_id not in view.world.enis]:
         raise errors.interface_not_found(missing)
-    enis = [eni for eni in view.world.enis.values() if not ids or eni.eni_id in ids]
+    enis = [eni for eni in view.world.enis.values() if eni.eni_id in ids] if ids else _listed(view, params)
     fields: Fields[Eni] = {**_ENI_FIELDS, "vpc-id": lambda _: [view.vpc.vpc_id]}
     account = view.vpc.faults.conditions.large_account or LargeAccount()
 
@@ -109,6 +110,15 @@ def network_interfaces(view: View, params: Params) -> Tree:
         "networkInterfaceSet": [render.eni_tree(view.vpc, eni) for eni in kept],
         "nextToken": shown.next_token,
     }
+
+
+def _listed(view: View, params: Params) -> list[Eni]:
+    """The ENIs of a list without IDs: managed ones that are hidden by default only where the endpoint knows them and is asked."""
+    is_older = view.vpc.faults.rules.managed_resources is ManagedResources.UNKNOWN_PARAMETER
+    if is_older and params.text("IncludeManagedResources") is not None:
+        raise errors.unknown_parameter("IncludeManagedResources")
+    shows_all = is_older or params.flag("IncludeManagedResources")
+    return [eni for eni in view.world.enis.values() if shows_all or eni.operator is None or not eni.operator.hidden]
 
 
 def instances(view: View, params: Params) -> Tree:
@@ -172,7 +182,7 @@ def vpcs(view: View, params: Params) -> Tree:
     """DescribeVpcs; there is one."""
     ids = params.texts("VpcId")
     if missing := [vpc_id for vpc_id in ids if vpc_id != view.vpc.vpc_id]:
-        raise errors.Ec2Error("InvalidVpcID.NotFound", f"The vpc ID '{missing[0]}' does not exist")
+        raise errors.vpc_not_found(missing[0])
     fields: Fields[Vpc] = {"vpc-id": lambda vpc: [vpc.vpc_id], "cidr": lambda vpc: [vpc.cidr]}
     associations: list[Tree] = [
         {

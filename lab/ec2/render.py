@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 from lab.ec2.xml import Tree
 from lab.vpc.limits import InstanceLimits
-from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Subnet
+from lab.vpc.model import OWNER_ID, Eni, EniAttachment, Instance, Operator, Subnet
 from lab.vpc.state import Vpc
 from lab.vpc.world import World
 
@@ -27,7 +27,7 @@ def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
         "status": status or eni.status,
         "macAddress": eni.mac,
         "privateIpAddress": eni.primary_address,
-        "privateDnsName": _dns_name(vpc, eni.primary_address) if eni.primary_address else None,
+        "privateDnsName": dns_name(vpc, eni.primary_address) if eni.primary_address else None,
         "sourceDestCheck": True,
         "groupSet": _groups(vpc, eni),
         "attachment": _attachment(eni.attachment) if eni.attachment else None,
@@ -37,6 +37,7 @@ def eni_tree(vpc: Vpc, eni: Eni, *, status: str | None = None) -> Tree:
         "ipv6AddressesSet": [{"ipv6Address": address} for address in eni.ipv6_addresses],
         "ipv6PrefixSet": [{"ipv6Prefix": prefix} for prefix in eni.ipv6_prefixes] or None,
         "interfaceType": eni.interface_type,
+        "operator": _operator(eni.operator),
         "connectionTrackingConfiguration": {name[0].lower() + name[1:]: s for name, s in eni.connection_tracking.items()} or None,
     }
 
@@ -50,7 +51,7 @@ def instance_tree(vpc: Vpc, world: World, instance: Instance) -> Tree:
         "instanceId": instance.instance_id,
         "imageId": _IMAGE_ID,
         "instanceState": {"code": 16, "name": "running"} if instance.running else {"code": 48, "name": "terminated"},
-        "privateDnsName": _dns_name(vpc, primary) if primary else "",
+        "privateDnsName": dns_name(vpc, primary) if primary else "",
         "amiLaunchIndex": 0,
         "instanceType": instance.instance_type,
         "launchTime": instance.launched_at,
@@ -121,8 +122,19 @@ def instance_type_tree(name: str, limits: InstanceLimits) -> Tree:
             "ipv4AddressesPerInterface": limits.addresses_per_eni,
             "ipv6AddressesPerInterface": limits.addresses_per_eni,
             "ipv6Supported": True,
+            "connectionTrackingConfiguration": {
+                "defaultTcpEstablishedTimeout": limits.tcp_timeout_s,
+                "defaultUdpTimeout": 30,
+                "defaultUdpStreamTimeout": 180,
+            },
         },
     }
+
+
+def dns_name(vpc: Vpc, address: IPv4Address) -> str:
+    """Name an address as EC2's private DNS does, and so the node whose primary address it is."""
+    domain = "ec2.internal" if vpc.region == "us-east-1" else f"{vpc.region}.compute.internal"
+    return f"ip-{str(address).replace('.', '-')}.{domain}"
 
 
 def tag_set(tags: Mapping[str, str]) -> list[Tree]:
@@ -153,11 +165,17 @@ def _attachment(attachment: EniAttachment) -> Tree:
     }
 
 
+def _operator(operator: Operator | None) -> Tree:
+    if operator is None:
+        return {"managed": False}
+    return {"managed": True, "principal": operator.principal, "hiddenByDefault": operator.hidden}
+
+
 def _addresses(vpc: Vpc, eni: Eni) -> list[Tree]:
     return [
         {
             "privateIpAddress": address,
-            "privateDnsName": _dns_name(vpc, address),
+            "privateDnsName": dns_name(vpc, address),
             "primary": address == eni.primary_address,
         }
         for address in eni.addresses
@@ -166,8 +184,3 @@ def _addresses(vpc: Vpc, eni: Eni) -> list[Tree]:
 
 def _groups(vpc: Vpc, eni: Eni) -> list[Tree]:
     return [{"groupId": group, "groupName": vpc.group_name(group) or ""} for group in eni.security_groups]
-
-
-def _dns_name(vpc: Vpc, address: IPv4Address) -> str:
-    domain = "ec2.internal" if vpc.region == "us-east-1" else f"{vpc.region}.compute.internal"
-    return f"ip-{str(address).replace('.', '-')}.{domain}"

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 
-from lab.ec2 import change, describe, gates, xml
+from lab.ec2 import change, describe, gates, groups, networks, xml
 from lab.ec2.describe import View
 from lab.ec2.query import Params
 from lab.ec2.xml import Tree
@@ -45,6 +45,11 @@ _CHANGES: Mapping[str, Callable[[Vpc, Params], Tree]] = {
     "UnassignIpv6Addresses": change.unassign_ipv6_addresses,
     "CreateTags": change.create_tags,
     "DeleteTags": change.delete_tags,
+    "CreateSubnet": networks.create_subnet,
+    "DeleteSubnet": networks.delete_subnet,
+    "AssociateRouteTable": networks.associate_route_table,
+    "DisassociateRouteTable": networks.disassociate_route_table,
+    **groups.CALLS,
 }
 OPERATIONS = frozenset([*_DESCRIBES, *_CHANGES])
 

@@ -19,8 +19,9 @@ ROUTER = IPv6Address("fe80:ec2::1")
 """In each subnet ("VPC router", VPC user guide)."""
 
 LIFETIME_S = 65535
-"""The longest there is. EC2's lasts for half an hour and is renewed all the time; here the node's link is a veth, by which the daemon
-takes no advertisement, so the route of the boot has to last (found by a chaos run of half an hour)."""
+"""The longest there is. EC2's lasts for half an hour and is renewed all the time; here the node's link is a veth, by which a daemon
+takes no advertisement before it knows the primary ENI, so the route of the boot has to last (found by a chaos run of half an hour).
+"""
 PERIOD_S = 5.0  # ours, because: a node that lost its route by mistake gets it back while a test waits
 SOLICITATION, ADVERTISEMENT = 133, 134  # RFC 4861
 MANAGED = 0x80  # addresses come by DHCPv6

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -55,6 +56,12 @@ def make(trunk: str, name: str, vlan: int, *, mac: str = "", group: int = 0) -> 
     _hang(trunk_index, bpf.load_pop(vlan, ifindex=peer_index), name=f"pop{vlan}", priority=vlan)
     _ip(f"link set {peer} up", f"link set {unfinished} name {name}")
     return socket.if_nametoindex(name)
+
+
+def place(peer: str) -> tuple[int, int]:
+    """Index of the trunk and VLAN ID of the link whose other end has a name; twice 0 for the name of anything else."""
+    found = re.fullmatch(rf"{PEER}(\d+)-(\d+)", peer)
+    return (int(found[2]), int(found[1])) if found else (0, 0)
 
 
 def lose_all(trunk_index: int) -> None:

@@ -101,7 +101,7 @@ class Daemon:
     @property
     def environment(self) -> dict[str, str]:
         """What the next start gives the process, without what is given to that start only."""
-        runtime = {} if self.node.containerd is not None else {"CRI_SOCKET": "off"}
+        runtime = {} if self.node.containerd is not None else {"VPC_IPAMD_CRI_SOCKET": "off"}
         python = SHIPPED_PYTHON | {"PYTHONPYCACHEPREFIX": str(BYTECODE)}
         return self.node.daemon_environment(self._region) | python | runtime | self.settings
 
@@ -177,7 +177,9 @@ class Daemon:
             return "the daemon does not answer yet"
         if status["ready"]:
             return ""
-        return f"the daemon is not ready ({status['phase']}); it lacks: {'; '.join(status['lacks']) or 'nothing that it names'}"
+        return (
+            f"the daemon is not ready ({status['phase']}); degraded: {'; '.join(status['degraded']) or 'nothing that it names'}"
+        )
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> float:
         """Wait until ADD is served and the conflist is written. Returns: seconds.

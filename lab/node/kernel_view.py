@@ -55,7 +55,7 @@ EGRESS_TABLE = "vpc-ipamd-egress"
 
 @dataclass(frozen=True)
 class Veth:
-    """A host veth that carries the daemon's alias. `is_egress`: a sandbox's second one, whose address is no pool's. `is_branch`: of
+    """A host veth that carries the daemon's alias. `is_egress`: a sandbox's second one, whose address is no pool's. `has_uplink`: of
     one with a branch ENI, whose address is no pool's either.
     """
 
@@ -65,7 +65,7 @@ class Veth:
     is_up: bool
     is_dying: bool
     is_egress: bool = False
-    is_branch: bool = False
+    has_uplink: bool = False
 
     @property
     def is_wired(self) -> bool:
@@ -186,9 +186,9 @@ def read_kernel(node: Node) -> KernelView:
     links = _ip(node, "-details", "link", "show", "type", "veth")
     ours = [veth for link in links if (veth := read_veth(link)) is not None]
     return KernelView(
-        veths=tuple(veth for veth in ours if not veth.is_egress and not veth.is_branch),
+        veths=tuple(veth for veth in ours if not veth.is_egress and not veth.has_uplink),
         egress_veths=tuple(veth for veth in ours if veth.is_egress),
-        branch_veths=tuple(veth for veth in ours if veth.is_branch),
+        branch_veths=tuple(veth for veth in ours if veth.has_uplink),
         vlans=tuple(read_vlan(link) for link in links if str(link["ifname"]).startswith(VLAN_PREFIX)),
         routes=tuple(read_route(route) for route in _ip(node, "route", "show", "table", "all")),
         rules=tuple(read_rule(rule, each) for each in FAMILIES for rule in _ip(node, each.option, "rule", "show")),

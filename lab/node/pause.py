@@ -14,6 +14,7 @@ import json
 import os
 import struct
 import tarfile
+from collections.abc import Sequence
 
 IMAGE = "vpc-lab.local/pause:1"
 BASE = 0x400000  # the traditional load address; anything above vm.mmap_min_addr would do
@@ -33,15 +34,18 @@ def image_archive(machine: str | None = None) -> bytes:
 
 def archive(image: str, name: str, program: bytes, machine: str | None = None) -> bytes:
     """Build the OCI archive of an image that has one static program and nothing else. Args: image: its reference."""
+    return archive_of_layers(image, [_tar({name: (program, 0o755)})], entrypoint=[f"/{name}"], machine=machine)
+
+
+def archive_of_layers(image: str, layers: Sequence[bytes], *, entrypoint: Sequence[str], machine: str | None = None) -> bytes:
+    """Build the OCI archive of an image. Args: image: its reference; layers: uncompressed tar files, the lowest first."""
     architecture, _ = MACHINES[machine or os.uname().machine]
-    layer = _tar({name: (program, 0o755)})
-    digest = _digest(layer)
     config = _json(
         {
             "architecture": architecture,
             "os": "linux",
-            "config": {"Entrypoint": [f"/{name}"]},
-            "rootfs": {"type": "layers", "diff_ids": [digest]},
+            "config": {"Entrypoint": list(entrypoint)},
+            "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
         }
     )
     manifest = _json(
@@ -49,7 +53,7 @@ def archive(image: str, name: str, program: bytes, machine: str | None = None) -
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
             "config": _descriptor("application/vnd.oci.image.config.v1+json", config),
-            "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", layer)],
+            "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", layer) for layer in layers],
         }
     )
     entry = _descriptor("application/vnd.oci.image.manifest.v1+json", manifest)
@@ -59,7 +63,7 @@ def archive(image: str, name: str, program: bytes, machine: str | None = None) -
         "oci-layout": (_json({"imageLayoutVersion": "1.0.0"}), 0o644),
         "index.json": (_json({"schemaVersion": 2, "manifests": [entry]}), 0o644),
     }
-    for blob in (layer, config, manifest):
+    for blob in (*layers, config, manifest):
         files[f"blobs/sha256/{_digest(blob).removeprefix('sha256:')}"] = (blob, 0o644)
     return _tar(files)
 

@@ -29,7 +29,14 @@ CLONE_NEWPID = 0x20000000
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x40000000 | 0x02000000
 """Mounts, host name, IPC, network, cgroup. Source: linux/sched.h."""
 
-IMPORTED = ("ipamd.adapters", "ipamd.bootstrap", "ipamd.cloud.child", "ipamd.lifecycle", "ipamd.metrics", "ipamd.metrics_port")
+IMPORTED = (
+    "ipamd.process.adapters",
+    "ipamd.process.bootstrap",
+    "ipamd.cloud.child",
+    "ipamd.process.lifecycle",
+    "ipamd.metrics.page",
+    "ipamd.http.port",
+)
 """By which all else that the start imports is there, but the daemon's own module, which each runs anew."""
 
 

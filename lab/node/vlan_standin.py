@@ -1,6 +1,6 @@
 """The daemon with VLAN links that the machine's kernel cannot make: `python -m lab.node.vlan_standin`, in place of ipamd.daemon.
 
-All of ipamd makes a VLAN link by one message, which has a seam (`ipamd/ports.py`, VlanLinks); everything else that it does with one,
+All of ipamd makes a VLAN link by one message, which has a seam (`ipamd/ports/`, VlanLinks); everything else that it does with one,
 it does with this stand-in as with the kernel's own.
 """
 
@@ -18,7 +18,16 @@ from lab.fabric.errors import FabricError
 
 
 class VlanStandIn:
-    """Makes VLAN links in the namespace of the calling thread."""
+    """Makes and recognises VLAN links in the namespace of the calling thread."""
+
+    kind = "veth"
+
+    def place(self, name: str, *, peer: int) -> tuple[int, int]:  # noqa: ARG002  # the other end has both numbers
+        """See the port."""
+        try:
+            return stand_in.place(socket.if_indextoname(peer))
+        except OSError:
+            return 0, 0
 
     def make(self, name: str, *, vlan: int, parent: int, mac: MacAddress) -> bool:
         """See the port."""

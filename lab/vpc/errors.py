@@ -29,6 +29,11 @@ def interface_not_found(eni_ids: Iterable[str]) -> Ec2Error:
     return Ec2Error("InvalidNetworkInterfaceID.NotFound", f"The networkInterface ID '{next(iter(eni_ids))}' does not exist")
 
 
+def unknown_parameter(name: str) -> Ec2Error:
+    """Refuse a parameter that this endpoint does not know."""
+    return Ec2Error("UnknownParameter", f"The parameter {name} is not recognized")
+
+
 def instance_not_found(instance_id: str) -> Ec2Error:
     """Say that an instance does not exist."""
     return Ec2Error("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
@@ -39,9 +44,34 @@ def subnet_not_found(subnet_id: str) -> Ec2Error:
     return Ec2Error("InvalidSubnetID.NotFound", f"The subnet ID '{subnet_id}' does not exist")
 
 
+def subnet_refused(reason: str) -> Ec2Error:
+    """Refuse a subnet that does not fit into the VPC, or overlaps another one (ours)."""
+    return Ec2Error("InvalidSubnet.Conflict" if "overlaps" in reason else "InvalidSubnet.Range", reason)
+
+
+def subnet_in_use(subnet_id: str) -> Ec2Error:
+    """Refuse to delete a subnet that has ENIs."""
+    return Ec2Error("DependencyViolation", f"The subnet '{subnet_id}' has dependencies and cannot be deleted.")
+
+
+def vpc_not_found(vpc_id: str) -> Ec2Error:
+    """Say that a VPC does not exist."""
+    return Ec2Error("InvalidVpcID.NotFound", f"The vpc ID '{vpc_id}' does not exist")
+
+
 def group_not_found(group_id: str) -> Ec2Error:
     """Say that a security group does not exist."""
     return Ec2Error("InvalidGroup.NotFound", f"The security group '{group_id}' does not exist")
+
+
+def duplicate_permission() -> Ec2Error:
+    """Refuse to add a rule that a security group has."""
+    return Ec2Error("InvalidPermission.Duplicate", "the specified rule already exists")
+
+
+def permission_not_found() -> Ec2Error:
+    """Refuse to take a rule that a security group does not have."""
+    return Ec2Error("InvalidPermission.NotFound", "The specified rule does not exist in this security group.")
 
 
 def attachment_not_found(attachment_id: str) -> Ec2Error:

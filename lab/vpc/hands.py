@@ -18,7 +18,7 @@ from lab.errors import LabError
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.interfaces import Interfaces
 from lab.vpc.ipv6 import Ipv6Request
-from lab.vpc.model import Eni
+from lab.vpc.model import Eni, Operator
 from lab.vpc.store import Store
 
 INTERRUPTION, REBALANCE = "spot/instance-action", "events/recommendations/rebalance"
@@ -149,6 +149,13 @@ class Hands:
     def tag(self, eni_id: str, tags: Mapping[str, str]) -> Eni:
         """Add tags to an ENI, or replace their values."""
         self._retag(eni_id, lambda old: {**old, **tags})
+        return self._store.world.eni(eni_id)
+
+    def manage(self, eni_id: str, principal: str, *, hidden: bool = True) -> Eni:
+        """Have an AWS service manage an ENI from now on; "" for none."""
+        with self._store.transaction() as tx:
+            operator = Operator(principal=principal, hidden=hidden) if principal else None
+            tx.put_eni(replace(tx.world.eni(eni_id), operator=operator))
         return self._store.world.eni(eni_id)
 
     def _attach(self, eni_id: str, instance_id: str) -> None:

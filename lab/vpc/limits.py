@@ -18,7 +18,7 @@ class InstanceLimits:
     one; `hypervisor` is empty on bare metal. `total_enis` is what the type carries over all cards. `shared_slots`: ENIs, volumes
     and NVMe instance stores together on most Nitro types; None where volumes have slots of their own ("Amazon EBS volume limits
     for Amazon EC2 instances", EBS user guide). `branches`: branch ENIs of its trunk, 0 without one (amazon-vpc-resource-controller-k8s
-    pkg/aws/vpc/limits.go); EC2 tells them in no answer.
+    pkg/aws/vpc/limits.go); EC2 tells them in no answer. `tcp_timeout_s`: seconds until an idle TCP connection is forgotten.
     """
 
     enis_per_card: tuple[int, ...]
@@ -29,6 +29,7 @@ class InstanceLimits:
     memory_mib: int = 8192
     shared_slots: int | None = 28
     branches: int = 0
+    tcp_timeout_s: int = 432_000
 
     @property
     def total_enis(self) -> int:
@@ -58,7 +59,7 @@ LIMITS: Mapping[str, InstanceLimits] = {
     "c5.large": InstanceLimits((3,), 10, memory_mib=4096, branches=9),
     "c5.18xlarge": InstanceLimits((15,), 50, vcpus=72, memory_mib=147456, branches=107),
     "c6in.32xlarge": InstanceLimits((8, 8), 50, vcpus=128, memory_mib=262144, branches=106),
-    "m8i.16xlarge": InstanceLimits((16,), 64, vcpus=64, memory_mib=262144, shared_slots=None, branches=106),
+    "m8i.16xlarge": InstanceLimits((16,), 64, vcpus=64, memory_mib=262144, shared_slots=None, branches=106, tcp_timeout_s=350),
     "p4d.24xlarge": InstanceLimits((15, 15, 15, 15), 50, vcpus=96, memory_mib=1179648, shared_slots=None, branches=62),
 }
 

@@ -67,15 +67,28 @@ class Instance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupRule:
+    """One rule of a security group, as its API has it. `peer`: a network, or the ID of a group whose members are meant."""
+
+    is_egress: bool
+    protocol: str
+    from_port: int | None
+    to_port: int | None
+    peer: Network | str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SecurityGroup:
     """Who may send to the ENIs that have this group: networks, and groups whose members' addresses may; None: everybody.
 
     Answers to what an ENI asks for come through in any case, as groups are stateful. What an ENI sends its own groups do not judge.
+    Different from EC2: a rule of ingress admits its peer on all ports, and adds nobody where everybody may send.
     """
 
     group_id: str
     name: str
     sources: tuple[Network | str, ...] | None = None
+    rules: frozenset[GroupRule] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +98,14 @@ class TrunkAssociation:
     association_id: str
     trunk_id: str
     vlan: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """The AWS service that manages an ENI. `hidden`: a Describe without IDs shows the ENI only to whoever asks for managed ones."""
+
+    principal: str
+    hidden: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +147,7 @@ class Eni:
     ipv6_addresses: tuple[IPv6Address, ...] = ()
     ipv6_prefixes: tuple[IPv6Network, ...] = ()
     association: TrunkAssociation | None = None
+    operator: Operator | None = None
 
     @property
     def status(self) -> EniStatus:

@@ -11,6 +11,8 @@ attach_check       eni-first | place-first   whether an ENI that is attached whe
                                              place as taken. Unknown.
 assign_answer      new | all                 AssignPrivateIpAddresses answers with what it added, or with all that the ENI has now; the
                                              API reference says "assigned to the network interface".
+managed_resources  known | unknown-parameter whether the endpoint knows IncludeManagedResources, and hides managed ENIs without it; an
+                                             older one refuses it and hides nothing.
 """
 
 from __future__ import annotations
@@ -71,6 +73,13 @@ class AssignAnswer(StrEnum):
     ALL = "all"
 
 
+class ManagedResources(StrEnum):
+    """Whether the endpoint knows ENIs that AWS services manage."""
+
+    KNOWN = "known"
+    UNKNOWN_PARAMETER = "unknown-parameter"
+
+
 @dataclass(frozen=True)
 class Rules:
     """One choice for each."""
@@ -81,6 +90,7 @@ class Rules:
     in_use: InUse = InUse.BY_CALL
     attach_check: AttachCheck = AttachCheck.ENI_FIRST
     assign_answer: AssignAnswer = AssignAnswer.NEW
+    managed_resources: ManagedResources = ManagedResources.KNOWN
 
     def reword(self, refusal: Ec2Error) -> Ec2Error:
         """Return the refusal with the chosen code and that code's words."""
@@ -104,4 +114,5 @@ def read_rules(reader: Reader) -> Rules:
         in_use=reader.choice("in_use", InUse.BY_CALL),
         attach_check=reader.choice("attach_check", AttachCheck.ENI_FIRST),
         assign_answer=reader.choice("assign_answer", AssignAnswer.NEW),
+        managed_resources=reader.choice("managed_resources", ManagedResources.KNOWN),
     )

@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from random import Random
 
 from lab.errors import LabError
+from lab.vpc import errors
 from lab.vpc.addresses import AddressRequest
 from lab.vpc.calls import Call, CallLog
 from lab.vpc.crowding import Crowding
@@ -26,7 +27,7 @@ from lab.vpc.ids import Ids
 from lab.vpc.interfaces import NO_DELAYS, Delays, Interfaces
 from lab.vpc.ipv6 import SUBNET_LENGTH, Ipv6Request
 from lab.vpc.limits import LIMITS, InstanceLimits
-from lab.vpc.model import AttachmentStatus, Eni, Instance, Network, SecurityGroup, Subnet
+from lab.vpc.model import AttachmentStatus, Eni, GroupRule, Instance, Network, SecurityGroup, Subnet
 from lab.vpc.space import AddressChoice, Reservation
 from lab.vpc.store import Store
 from lab.vpc.trunks import Trunks
@@ -120,6 +121,14 @@ class Vpc:
             tx.put_subnet(subnet)
         return subnet
 
+    def delete_subnet(self, subnet_id: str) -> None:
+        """Delete a subnet. Raises: Ec2Error if there is none, or it has ENIs."""
+        with self._store.transaction() as tx:
+            tx.world.subnet(subnet_id)
+            if any(eni.subnet_id == subnet_id for eni in tx.world.enis.values()):
+                raise errors.subnet_in_use(subnet_id)
+            tx.drop_subnet(subnet_id)
+
     def _check_ipv6(self, network: IPv6Network, world: World) -> None:
         if self.ipv6_cidr is None or not network.subnet_of(self.ipv6_cidr) or network.prefixlen != SUBNET_LENGTH:
             raise LabError(f"subnet {network} must be a /{SUBNET_LENGTH} within {self.ipv6_cidr or 'a VPC with IPv6'}")
@@ -183,6 +192,22 @@ class Vpc:
         """Say anew who may send to the members of a group; None: everybody."""
         with self._store.transaction() as tx:
             tx.put_group(replace(tx.world.groups[group_id], sources=tuple(sources) if sources is not None else None))
+
+    def authorize(self, group_id: str, rules: frozenset[GroupRule]) -> None:
+        """Add rules to a security group. Raises: Ec2Error if there is no such group, or it has one of the rules."""
+        with self._store.transaction() as tx:
+            group = tx.world.group(group_id)
+            if group.rules & rules:
+                raise errors.duplicate_permission()
+            tx.put_group(replace(group, rules=group.rules | rules))
+
+    def revoke(self, group_id: str, rules: frozenset[GroupRule]) -> None:
+        """Take rules from a security group. Raises: Ec2Error if there is no such group, or it lacks one of the rules."""
+        with self._store.transaction() as tx:
+            group = tx.world.group(group_id)
+            if not rules <= group.rules:
+                raise errors.permission_not_found()
+            tx.put_group(replace(group, rules=group.rules - rules))
 
     def group_name(self, group_id: str) -> str | None:
         """Return the name of a security group, None if there is none."""

@@ -65,6 +65,11 @@ class Transaction:
         """Add or replace a subnet."""
         self.world = replace(self.world, subnets={**self.world.subnets, subnet.subnet_id: subnet})
 
+    def drop_subnet(self, subnet_id: str) -> None:
+        """Remove a subnet."""
+        kept = {key: subnet for key, subnet in self.world.subnets.items() if key != subnet_id}
+        self.world = replace(self.world, subnets=kept)
+
     def put_group(self, group: SecurityGroup) -> None:
         """Add or replace a security group."""
         self.world = replace(self.world, groups={**self.world.groups, group.group_id: group})

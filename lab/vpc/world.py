@@ -34,6 +34,13 @@ class World:
             raise errors.subnet_not_found(subnet_id)
         return found
 
+    def group(self, group_id: str) -> SecurityGroup:
+        """Return one security group or raise EC2's not-found."""
+        found = self.groups.get(group_id)
+        if found is None:
+            raise errors.group_not_found(group_id)
+        return found
+
     def instance(self, instance_id: str) -> Instance:
         """Return one instance or raise EC2's not-found."""
         found = self.instances.get(instance_id)
@@ -77,7 +84,7 @@ class World:
             group = self.groups.get(group_id)
             if group is None or group.sources is None:
                 return None
-            for source in group.sources:
+            for source in (*group.sources, *(rule.peer for rule in group.rules if not rule.is_egress)):
                 found |= self._members(source) if isinstance(source, str) else {source}
         return frozenset(found)
 

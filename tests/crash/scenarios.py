@@ -192,7 +192,7 @@ RELEASE = Scenario(
     nothing,
     prepare=prepare_release,
     after=after_release,
-    env={"WARM_IP_TARGET": "2", "MINIMUM_IP_TARGET": "3", "VPC_IPAMD_RELEASE_HOLD": "2"},
+    env={"WARM_IP_TARGET": "2", "MINIMUM_IP_TARGET": "3", "VPC_IPAMD_RELEASE_HOLD_SECONDS": "2"},
 )
 
 ADD = Scenario(provoke_add, after=after_add, is_only_provoked=True)
@@ -212,6 +212,7 @@ SCENARIOS: dict[str, Scenario] = {
     "detach.committed": DEL,
     "detach.tombstoned": Scenario(provoke_unknown_del, is_only_provoked=True),
     "cooling.swept": COOLING,
+    "cooling.forgotten": COOLING,
     "cooling.cooled": COOLING,
     "growth.intent-opened": GROWTH,
     "growth.created": GROWTH,

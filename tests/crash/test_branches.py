@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.branch import Wish
-from ipamd.model.errors import BranchPendingError, WiringError
+from ipamd.model.errors import UplinkPendingError, WiringError
+from ipamd.model.pod_facts import GroupRequirement
 from ipamd.model.sandbox import SandboxState
 from ipamd.settings import NetworkConfig
 from tests.crash.test_simulated import KilledHere, kill_at
@@ -30,7 +30,7 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FakeNode]:
         one.pod_facts.put(sandbox, annotation(2), is_marked=True)
     yield one
     one.assert_sound()
-    assert set(one.wiring.vlans) == {a.branch.vlan for a in one.datastore.attachments() if a.branch}, "no VLAN link leaks"
+    assert set(one.wiring.vlans) == {a.uplink.vlan for a in one.datastore.attachments() if a.uplink}, "no VLAN link leaks"
     assert set(one.wiring.wired) == {a.host_veth for a in one.datastore.attachments()}
     one.datastore.close()
 
@@ -60,7 +60,7 @@ def next_at_once(node: FakeNode) -> None:
     if node.datastore.attachment(node.key("a")) is None:
         add(node, "b", pod=POD)
         return
-    with pytest.raises(BranchPendingError):
+    with pytest.raises(UplinkPendingError):
         add(node, "b", pod=POD)
 
 
@@ -154,8 +154,8 @@ def test_while_a_lost_datastore_is_rebuilt(node: FakeNode, at: str) -> None:
     node.crash(keep_datastore=False)
     killed(node, at, node.bring_up)
     node.bring_up()
-    found = {a.key: a.branch for a in node.datastore.attachments()}
-    assert found == {one.key: one.branch, other.key: other.branch}
+    found = {a.key: a.uplink for a in node.datastore.attachments()}
+    assert found == {one.key: one.uplink, other.key: other.uplink}
 
 
 @pytest.mark.parametrize("at", ["restore.leftover-removed", "adopt.vlan-removed"])
@@ -179,5 +179,5 @@ def test_a_mark_that_was_seen(node: FakeNode) -> None:
     killed(node, "branch.marked", lambda: add(node, "a", pod=POD))
     assert node.datastore.are_pods_marked()
     node.bring_up()
-    node.pod_facts.put("d", wish=Wish.NO)
-    assert add(node, "d").branch is None
+    node.pod_facts.put("d", wish=GroupRequirement.NO)
+    assert add(node, "d").uplink is None

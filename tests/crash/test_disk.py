@@ -109,17 +109,25 @@ def _has_grown(made: Rig) -> bool:
     return pool["free_count"] >= pool["slots_per_eni"] or pool["total_count"] == pool["eni_limit"] * pool["slots_per_eni"]
 
 
-def test_a_datastore_from_the_future_is_left_untouched(made: Rig) -> None:
-    """A newer release wrote it: the daemon ends with a sentence and status 3, and the file is as it was."""
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("PRAGMA user_version = 99", "newer release"),
+        ("UPDATE meta SET value = '7' WHERE name = 'schema_level'", "is of level 7"),
+    ],
+    ids=["later", "too old"],
+)
+def test_a_datastore_of_an_unknown_form_is_left_untouched(made: Rig, change: str, words: str) -> None:
+    """A newer release, or one before those that are taken over, wrote it: the daemon ends with status 3, and the file is as it was."""
     made.kill()
     path = "/run/vpc-ipamd/state.db"
-    script = f"import sqlite3; c = sqlite3.connect('{path}'); c.execute('PRAGMA user_version = 99'); c.close()"
+    script = f'import sqlite3; c = sqlite3.connect("{path}", isolation_level=None); c.execute("{change}"); c.close()'
     made.node.run(["/usr/bin/python3", "-c", script])
     before = made.node.run(["sha256sum", path]).stdout
     made.start(wait=False)
     assert made.daemon is not None
     assert made.daemon.wait(20) == 3
-    assert "newer release" in made.log_tail()
+    assert words in made.log_tail()
     assert made.node.run(["sha256sum", path]).stdout == before
     made.node.run(["/bin/sh", "-c", f"rm -f {path}*"])
     made.start()
@@ -149,14 +157,15 @@ def test_the_cloud_runtime_and_metadata_all_unreachable(made: Rig) -> None:
     try:
         # A runtime is expected, so is a plugin that it needs, besides ours: Debian has it.
         made.node.run(["/bin/sh", "-c", f"mkdir /run/cni && ln -s {PLUGIN_PATH} /usr/lib/cni/loopback /run/cni/"])
-        made.start(env={"CRI_SOCKET": "/run/nowhere.sock", "VPC_IPAMD_CNI_BIN_DIR": "/run/cni"})
+        made.start(env={"VPC_IPAMD_CRI_SOCKET": "/run/nowhere.sock", "VPC_IPAMD_CNI_BIN_DIR": "/run/cni"})
         assert made.cni("DEL", "old").ok
         added = made.add("new")
         assert added.ok, added.body
         assert made.lab.ping(source="host-a", targets=[added.any_address])[added.any_address]
         for word in ("EC2", "CRI"):
             wait_until(
-                lambda w=word: w in " ".join((made.status() or {"lacks": []})["lacks"]), what=f"it says that it lacks {word}"
+                lambda w=word: w in " ".join((made.status() or {"degraded": []})["degraded"]),
+                what=f"it says that it lacks {word}",
             )
         assert made.cni("DEL", "new").ok
     finally:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import ipamd.branch
 import ipamd.datastore
 import ipamd.eni
 import ipamd.migration
@@ -42,7 +41,7 @@ ALWAYS = [(IPV6, "attach.wired"), (IPV6, "cooling.swept"), (IPV6, "restore.veth-
 """The first link is there without the second, both are half gone, both are taken over, one netlink batch of two: `make test-all` has
 the others, and every seed with egress (`tests/property/graph`) dies at some of them."""
 
-FAILPOINT_COUNT = 58
+FAILPOINT_COUNT = 59
 """Said once, so that a walk that finds too few fails instead of proving nothing."""
 
 
@@ -131,7 +130,7 @@ def die_at(lab: Lab, name: str, *, env: Mapping[str, str], node: str = "", scena
 def test_every_failpoint_is_covered() -> None:
     """A failpoint that no test dies at proves nothing."""
     declared = set(KERNEL)
-    for package in (ipamd.sandbox, ipamd.policy, ipamd.branch, ipamd.eni, ipamd.migration, ipamd.datastore):
+    for package in (ipamd.sandbox, ipamd.policy, ipamd.eni, ipamd.migration, ipamd.datastore):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):  # rooms within rooms too
             declared |= set(getattr(importlib.import_module(found.name), "FAILPOINTS", ()))
     assert len(declared) == FAILPOINT_COUNT

@@ -46,7 +46,7 @@ def lab() -> Iterator[Lab]:
 
 def owed(made: Rig) -> int:
     """Names that the agent has not confirmed to have forgotten."""
-    return int((made.status() or {"owed_count": -1})["owed_count"])
+    return int((made.status() or {"pending_policy_cleanup_count": -1})["pending_policy_cleanup_count"])
 
 
 @pytest.mark.parametrize(("name", "later"), CRASHES)

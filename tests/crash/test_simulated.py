@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, SandboxNames, veth_name
+from ipamd.model.attachment import Attachment, veth_name
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.cni_request import SandboxNames
 from ipamd.model.errors import CloudError, EniLimitError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import EniId
-from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from ipamd.model.sandbox import SandboxState
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from tests.fakes.cloud import INSTANCE
@@ -268,7 +269,7 @@ def test_a_crash_while_giving_back_gives_nothing_twice(tmp_path: Path, name: str
 def add_for_pod(node: FakeNode, sandbox: str) -> Attachment:
     """ADD for a sandbox of one and the same pod."""
     request = replace(node.request(sandbox), names=SandboxNames("default", "web-0", "uid"))
-    return node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=Steps(node.clock))
+    return node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
 
 
 def kill_at_nth(wanted: str, count: int) -> Callable[[str], None]:

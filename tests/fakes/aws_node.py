@@ -45,7 +45,7 @@ class FakeAwsNode:
             self._seen, self._seen_s = Sign(lasting), now_s
         elif self.has_run_since() and self._written_s > self._seen_s:
             self._seen, self._seen_s = Sign("it wrote /ipam.json"), self._written_s
-        return self._seen if self._seen is None else Sign(self._seen.what, now_s - self._seen_s)
+        return self._seen if self._seen is None else Sign(self._seen.trace, now_s - self._seen_s)
 
     def allocations(self) -> tuple[Allocation, ...]:
         """See the port."""
@@ -75,7 +75,7 @@ class FakeAwsNode:
         """See the port."""
         self._is_exporting = False
 
-    def egress_addresses(self, family: Family) -> Mapping[str, IpAddress]:
+    def extra_addresses(self, family: Family) -> Mapping[str, IpAddress]:
         """See the port."""
         return {name: one for name, one in self.egress_told.items() if family_of(one) == family}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
-from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, CallReport, Outcome, StatusReport
+from ipamd.model.call_report import ANSWERED, ATTEMPT_BUCKETS_MS, CallOutcome, CallReport, StatusReport
 from ipamd.model.cloud import INTENT_TAG, CallUnderWay, DescribedEni, EniRequest, InstanceIdentity
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import (
@@ -54,6 +54,7 @@ class FakeEc2:
 
     def __init__(self, *, limits: InstanceLimits = LIMITS, pool_size: int = 1000, family: Family = IPV4) -> None:
         self._lock = threading.RLock()
+        self.before_release: Callable[[], None] = lambda: None
         self.limits = limits
         self.enis: dict[EniId, DescribedEni] = {}
         self.calls: Counter[str] = Counter()
@@ -96,6 +97,10 @@ class FakeEc2:
             security_group_ids=IDENTITY.security_group_ids,
             has_ipv6=family.is_sparse,
         )
+
+    def manage(self, eni_id: EniId, principal: str) -> None:
+        """Have an AWS service manage an ENI."""
+        self.enis[eni_id] = replace(self.enis[eni_id], operator=principal)
 
     def describe_enis(self, instance_id: InstanceId) -> tuple[DescribedEni, ...]:
         """See the port."""
@@ -270,6 +275,7 @@ class FakeEc2:
 
     def detach_eni(self, attachment_id: str) -> None:
         """See the port."""
+        self.before_release()
         self._call("detach_eni")
         for eni in list(self.enis.values()):
             if eni.attachment_id == attachment_id:
@@ -312,6 +318,7 @@ class FakeEc2:
 
     def unassign(self, eni_id: EniId, *, addresses: Iterable[IpAddress], prefixes: Iterable[IpNetwork]) -> None:
         """See the port."""
+        self.before_release()
         self._call("unassign")
         eni = self._eni(eni_id)
         singles, blocks = eni.secondary_addresses & set(addresses), eni.prefixes & set(prefixes)
@@ -326,7 +333,7 @@ class FakeEc2:
         """See the port: by method, as `calls`; every call takes no time, and one that was told to fail was refused."""
         return {
             method: CallReport(
-                outcomes={Outcome.OK: count - self.failed[method], Outcome.REFUSED: self.failed[method]},
+                outcomes={CallOutcome.OK: count - self.failed[method], CallOutcome.REFUSED: self.failed[method]},
                 statuses={ANSWERED: StatusReport(count - self.failed[method], 0.0)},
                 buckets=(count,) * len(ATTEMPT_BUCKETS_MS),
                 count=count,
@@ -340,7 +347,7 @@ class FakeEc2:
         """See the port: a test may say when it throttled."""
         return self.throttled
 
-    def rest(self, *, is_wanted: bool) -> None:
+    def release_idle(self, *, is_needed_soon: bool) -> None:
         """See the port: there is nothing to let go of."""
 
     def calls_under_way(self) -> tuple[CallUnderWay, ...]:
@@ -390,6 +397,6 @@ class FakeEc2:
 
 def _refused(why: str) -> CloudError:
     """A refusal that EC2 has answered, as the adapter raises it: nothing was done."""
-    error = CloudError(why, details="InvalidParameterValue")
+    error = CloudError(why, details="InvalidParameterValue", code="InvalidParameterValue")
     error.may_have_happened = False
     return error

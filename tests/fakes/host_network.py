@@ -7,22 +7,14 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import Eni
 from ipamd.model.errors import IpamError
 from ipamd.model.family import Family, IpAddress, IpNetwork
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import (
-    NODE,
-    TRANSLATION,
-    ForeignLink,
-    HostChange,
-    LinkEvent,
-    LinkEventKind,
-    Repaired,
-    RepairedObject,
-    RepairKind,
-    RoutingDifference,
-)
+from ipamd.model.kernel import ForeignLink, HostChange, LinkEvent, LinkEventKind
+from ipamd.model.repairs import CONFINEMENT, NODE, TRANSLATION, RepairCode, RepairedObject, RepairKind, RepairReport
+from ipamd.model.routing_difference import RoutingDifference, repair_difference, routing_difference
 
 
 class FakeHostNetwork:
@@ -39,15 +31,14 @@ class FakeHostNetwork:
         self.fail: dict[str, list[IpamError]] = {}
         self.node_differences: list[RoutingDifference] = []
         self.is_confined = True
-        self.confine_refusals: list[str] = []
+        self.confine_refusals: list[RepairReport] = []
         self.dropped: dict[str, int] = {}
         self.has_extra_sources = False
         self.confine_count = 0
         self.is_table_lost = False
         self.table_count = 0
         self.left_chains = ""
-        self.filters = frozenset[str]()
-        self.left_egress: Collection[str] | None = ()
+        self.left_names: Collection[str] | None = ()
         self.led_astray: set[IpAddress] = set()
         self.asked: list[IpAddress] = []
         self.egress_family: Family | None = None
@@ -57,21 +48,25 @@ class FakeHostNetwork:
         """See the port."""
         self.nodes.append(identity)
 
-    def confine_sandboxes(self, *, is_silent: bool = False) -> list[str]:
-        """See the port: refused for as long as a test has a sentence in `confine_refusals`."""
+    def confine_sandboxes(self, *, is_silent: bool = False) -> list[RepairReport]:
+        """See the port: refused for as long as a test has a report in `confine_refusals`."""
         self.confine_count += not is_silent  # looks at all veths
         if self.confine_refusals:
             return list(self.confine_refusals)
         was, self.is_confined = self.is_confined, True
-        return [] if was else ["nftables table was missing: added"]
+        return [] if was else [RepairReport(RepairCode.ADDED, CONFINEMENT, "nftables table")]
 
-    def release(self) -> str:
+    def allow_neighbour_discovery(self) -> list[RepairReport]:
         """See the port: there is no table here."""
-        return ""
+        return []
 
     def confinement_differences(self) -> list[RoutingDifference]:
         """See the port."""
-        return [] if self.is_confined else [RoutingDifference(NODE, "nftables table was missing", not self.confine_refusals)]
+        if self.is_confined:
+            return []
+        if self.confine_refusals:
+            return [routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause="the table is refused")]
+        return [repair_difference(RepairReport(RepairCode.ADDED, CONFINEMENT, "nftables table"), NODE)]
 
     def are_tables_in_place(self) -> bool | None:
         """See the port: a refusal, or a failure that a test planned, makes it unknown."""
@@ -83,7 +78,7 @@ class FakeHostNetwork:
         """See the port."""
         return self.is_confined and not self.has_extra_sources
 
-    def egress(self) -> tuple[Family | None, str]:
+    def extra_family(self) -> tuple[Family | None, str]:
         """See the port: what a test put there."""
         return self.egress_family, self.egress_problem
 
@@ -91,9 +86,9 @@ class FakeHostNetwork:
         """See the port: what a test put into `dropped`."""
         return self.dropped
 
-    def filtered(self) -> frozenset[str]:
-        """See the port: what a test put there."""
-        return self.filters
+    def other_software(self) -> Sequence[RoutingDifference]:
+        """See the port: there is none."""
+        return ()
 
     def foreign_links(self) -> Sequence[ForeignLink]:
         """See the port: there are none."""
@@ -108,10 +103,10 @@ class FakeHostNetwork:
             raise self.fail["setup_eni"].pop(0)
         self.enis[eni.eni_id] = eni
 
-    def answer_for(self, prefixes: Iterable[IpNetwork]) -> None:
+    def reject_free_addresses(self, prefixes: Iterable[IpNetwork]) -> None:
         """See the port: they are noted."""
-        if self.fail.get("answer_for"):
-            raise self.fail["answer_for"].pop(0)
+        if self.fail.get("reject_free_addresses"):
+            raise self.fail["reject_free_addresses"].pop(0)
         self.answered.update(prefixes)
 
     def remove_prefix_rules(self, is_needless: Callable[[IpNetwork, int], bool]) -> None:
@@ -130,20 +125,20 @@ class FakeHostNetwork:
         identity: InstanceIdentity,
         enis: Iterable[Eni],
         addresses: Container[IpAddress] = (),
-        held: Collection[RepairedObject] = (),
+        backed_off: Collection[RepairedObject] = (),
         is_silent: bool = False,
-    ) -> list[str]:
+    ) -> list[RepairReport]:
         """See the port."""
         missing = [eni for eni in enis if not eni.is_primary and eni.eni_id not in self.enis]
-        repairs: list[str] = []
+        repairs: list[RepairReport] = []
         for eni in missing:
             thing = RepairedObject(RepairKind.RULE, eni.eni_id)
-            if thing not in held:
+            if thing not in backed_off:
                 self.enis[eni.eni_id] = eni
-                repairs.append(Repaired(f"routing of {eni.eni_id} was missing: set up", thing))
+                repairs.append(RepairReport(RepairCode.ADDED, thing, f"routing of {eni.eni_id}"))
         return repairs + self.reconcile_table(identity=identity)
 
-    def reconcile_table(self, *, identity: InstanceIdentity) -> list[str]:
+    def reconcile_table(self, *, identity: InstanceIdentity) -> list[RepairReport]:
         """See the port: `is_table_lost` says that the table is not there."""
         self.table_count += 1
         if self.fail.get("reconcile_table"):
@@ -151,21 +146,21 @@ class FakeHostNetwork:
         if not self.is_table_lost:
             return []
         self.is_table_lost = False
-        return [Repaired("nftables table was missing: added", TRANSLATION)]
+        return [RepairReport(RepairCode.ADDED, TRANSLATION, "nftables table")]
 
-    def way_differences(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
+    def reachability_problems(self, specs: Sequence[WiringSpec], *, enis: Collection[Eni]) -> list[RoutingDifference]:
         """See the port: of the addresses that a test put into `led_astray`; what was asked is in `asked`."""
         del enis
         self.asked += [one.address for one in specs]
         return [
-            RoutingDifference(str(one), f"packets to {one} go by lo", is_repaired=False, mend="ip rule")
+            routing_difference(DifferenceCode.PACKET_DIVERTED, one, address=one, link="eni", packet="a packet", table=7, ip="ip")
             for one in self.led_astray
             if one in self.asked
         ]
 
-    def remove_left_chains(self, *, egress: Collection[str] | None) -> str:
-        """See the port: what a test put into `left_chains`; for whose egress goes into `left_egress`."""
-        self.left_egress = egress
+    def remove_left_chains(self, names: Collection[str] | None) -> str:
+        """See the port: what a test put into `left_chains`; the names go into `left_names`."""
+        self.left_names = names
         removed, self.left_chains = self.left_chains, ""
         return removed
 
@@ -195,7 +190,9 @@ class FakeHostNetwork:
         found = []
         for eni in enis:
             if eni.mac in self.unplugged:
-                found.append(RoutingDifference(eni.eni_id, f"its link with MAC {eni.mac} is missing", is_repaired=False))
+                found.append(routing_difference(DifferenceCode.ENI_LINK_MISSING, eni.eni_id, mac=eni.mac))
             elif not eni.is_primary and eni.eni_id not in self.enis:
-                found.append(RoutingDifference(eni.eni_id, "its routing was missing"))
+                routing = RepairedObject(RepairKind.ROUTE, eni.eni_id)
+                report = RepairReport(RepairCode.ADDED, routing, f"routing of {eni.eni_id}")
+                found.append(repair_difference(report, eni.eni_id))
         return found + (self.node_differences if identity is not None else [])

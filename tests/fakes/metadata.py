@@ -65,9 +65,9 @@ class FakeMetadata:
             raise self.fail.pop(0)
         return frozenset(self.shown())
 
-    def interface(self, mac: MacAddress, *, known: Eni | None = None) -> MetadataEni:
+    def interface(self, mac: MacAddress, *, described: Eni | None = None) -> MetadataEni:
         """See the port."""
-        self._requests += 2 if mac in self._read or known is not None else 4
+        self._requests += 2 if mac in self._read or described is not None else 4
         if self.fail:
             raise self.fail.pop(0)
         if mac not in self.shown():

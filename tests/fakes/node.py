@@ -6,34 +6,37 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from ipamd.adapters import Adapters
-from ipamd.bootstrap import App
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.core.health import Health, Phase
 from ipamd.datastore.open import open_datastore
-from ipamd.datastore.spool import Spool
+from ipamd.datastore.spool import SpoolDirectory
 from ipamd.eni.resync import EniSyncResult
-from ipamd.history import Boot, HistoryWriter
-from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames
-from ipamd.model.branch import Wish
+from ipamd.history.writer import Boot, HistoryWriter
+from ipamd.model.attachment import Attachment
 from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.cni_request import AttachRequest, SandboxNames
 from ipamd.model.errors import RuntimeUnreachableError
 from ipamd.model.family import IpAddress
 from ipamd.model.ids import AttachmentKey, parse_key
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pod_facts import GroupRequirement
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.sandbox import Sandbox
 from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
-from ipamd.ports import Failpoint, no_failpoint
-from ipamd.report.past import held
+from ipamd.ports.process import Failpoint, no_failpoint
+from ipamd.process.adapters import Adapters
+from ipamd.process.bootstrap import App
+from ipamd.report.past import present_holders
 from ipamd.settings import CloudConfig, CurrentSettings, DaemonConfig, NetworkConfig, Settings, SubnetsConfig
 from ipamd.settings.fields import POLICY_OFF
 from tests.fakes.aws_node import FakeAwsNode
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, INSTANCE, FakeEc2
+from tests.fakes.connections import FakeConnectionTracking
 from tests.fakes.host_network import FakeHostNetwork
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.metadata import FakeMetadata
+from tests.fakes.packet_path import FakePacketPaths
 from tests.fakes.pod_facts import FakePodFacts
 from tests.fakes.policy_agent import FakePolicyAgent
 from tests.fakes.runtime import FakeRuntime
@@ -72,6 +75,8 @@ class FakeNode:
         self.wiring = FakeWiring()
         self.ec2 = ec2 or FakeEc2(family=self.network.family)
         self.hostnet = FakeHostNetwork(lambda: {eni.mac for eni in self.ec2.attached()})
+        self.paths = FakePacketPaths()
+        self.connections = FakeConnectionTracking()
         self.metadata = FakeMetadata(self.ec2.attached)
         self.runtime = FakeRuntime()
         self.aws_node = FakeAwsNode(self.clock)
@@ -91,24 +96,28 @@ class FakeNode:
             family=self.network.family,
             failpoint=self._reached,
         )
-        self.spool = Spool(self.run_dir, clock=self.clock)
+        self.spool = SpoolDirectory(self.run_dir, clock=self.clock)
         self.history = HistoryWriter(
             self.history_dir,
             days=7,
             bytes_max=8 << 20,
             boot=Boot(BOOT_ID, self.clock.now()),
             clock=self.clock,
-            held=lambda: held(self.opened.datastore, self.clock),
+            current_tenures=lambda: present_holders(self.opened.datastore, self.clock),
             node=lambda: INSTANCE,
             ledger=lambda since: self.opened.datastore.read_since(since),
         )
         self.node_info = NodeInfo(self.metadata, datastore=self.opened.datastore, clock=self.clock)
+        policy = replace(self.shipped.policy, mode=self.policy_mode)
         adapters = Adapters(
             clock=self.clock,
             health=Health(self.clock, ("datastore",)),
             opened=self.opened,
             wiring=self.wiring,
+            adoption=self.wiring.adoption,
             hostnet=self.hostnet,
+            paths=self.paths,
+            connections=self.connections,
             metadata=self.metadata,
             node_info=self.node_info,
             ec2=self.ec2,
@@ -119,10 +128,9 @@ class FakeNode:
             failpoint=self._reached,
             history=self.history,
             aws_node=self.aws_node,
-            policy_agent=self.policy_agent if self.policy_mode != POLICY_OFF else None,
-            pod_facts=self.pod_facts if self.network.branch_mode else None,
+            policy_agent=self.policy_agent if policy.is_on else None,
+            pod_facts=self.pod_facts if self.network.enforcing_mode else None,
         )
-        policy = replace(self.shipped.policy, mode=self.policy_mode)
         self.current = CurrentSettings(replace(self.shipped, network=self.network, subnets=self.subnets_config, policy=policy))
         self.app = App(self.connected(adapters), self.current)
         self._name_parts()
@@ -201,25 +209,31 @@ class FakeNode:
         """The key of sandbox `name`, interface eth0."""
         return parse_key(name, "eth0")
 
-    def request(self, name: str, *, netns: str = "", config: str = "conf") -> AttachRequest:
-        """An ADD for sandbox `name`, whose namespace is made if it is not there."""
+    def request(self, name: str, *, netns: str = "", config: str = "conf", pod: str | None = None) -> AttachRequest:
+        """An ADD for sandbox `name`, whose namespace is made if it is not there. `pod`: its name; that of the sandbox for None."""
         path = netns or f"/run/netns/{name}"
         if path not in self.wiring.netns:
             self.wiring.make_netns(path)
-        return AttachRequest(self.key(name), path, "vpc-ipamd", "1.0.0", config, SandboxNames("default", name, "uid"))
+        return AttachRequest(self.key(name), path, "vpc-ipamd", "1.0.0", config, self._names(name if pod is None else pod))
 
-    def add(self, name: str, *, deadline_s: float = 60.0, netns: str = "", config: str = "conf") -> Attachment:
+    @staticmethod
+    def _names(pod: str) -> SandboxNames:
+        return SandboxNames("default", pod, "uid") if pod else SandboxNames()
+
+    def add(
+        self, name: str, *, deadline_s: float = 60.0, netns: str = "", config: str = "conf", pod: str | None = None
+    ) -> Attachment:
         """ADD."""
         return self.attacher.attach_sandbox(
-            self.request(name, netns=netns, config=config),
+            self.request(name, netns=netns, config=config, pod=pod),
             deadline=Deadline.after(self.clock, deadline_s),
-            steps=Steps(self.clock),
+            steps=StepTimer(self.clock),
         )
 
     def delete(self, name: str) -> bool:
         """DEL."""
         return self.detacher.detach_sandbox(
-            self.key(name), deadline=Deadline.after(self.clock, 30.0), steps=Steps(self.clock), reason="DEL"
+            self.key(name), deadline=Deadline.after(self.clock, 30.0), steps=StepTimer(self.clock), reason="DEL"
         )
 
     def was_triggered(self) -> bool:
@@ -243,11 +257,13 @@ class FakeNode:
         assert self.wiring.cut == [], "I2: what a live sandbox has is untouchable"
         for attachment in attachments:
             facts = self.pod_facts.of.get(attachment.key.container_id)
-            if (branch := attachment.branch) is not None:
+            if (branch := attachment.uplink) is not None:
                 link = self.wiring.vlans[branch.vlan]
                 assert (link.address, link.eni_id, link.is_dying) == (attachment.address, attachment.eni_id, False)
                 continue
-            assert facts is None or facts.wish is not Wish.YES, "I19: who must have a branch ENI has no address of the pool"
+            assert facts is None or facts.wish is not GroupRequirement.YES, (
+                "I19: who must have a branch ENI has no address of the pool"
+            )
             eni, one = self.ec2.enis.get(attachment.eni_id), attachment.address
             is_on = eni is not None and (one in eni.secondary_addresses or any(one in prefix for prefix in eni.prefixes))
             assert is_on, "I7: assigned addresses are on their ENI at EC2"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from ipamd.model.attachment import AttachRequest
-from ipamd.model.branch import PodFacts, Wish
+from ipamd.model.cni_request import AttachRequest
 from ipamd.model.ids import ContainerId
+from ipamd.model.pod_facts import GroupRequirement, PodFacts
 from tests.fakes.clock import FakeClock
 
 SUBNET, SUBNET_6 = "10.0.128.0/17", "2001:db8:9::/64"
@@ -45,14 +45,16 @@ class FakePodFacts:
         self.is_closed = False
         self._clock = clock
 
-    def put(self, sandbox: str, annotation: str = "", *, wish: Wish = Wish.YES, is_marked: bool = False) -> None:
+    def put(
+        self, sandbox: str, annotation: str = "", *, wish: GroupRequirement = GroupRequirement.YES, is_marked: bool = False
+    ) -> None:
         """From now on this is known of a sandbox's pod."""
         self.of[ContainerId(sandbox)] = PodFacts(wish, f"a test says {wish}", annotation, is_marked)
 
     def facts(self, request: AttachRequest, *, timeout_s: float) -> PodFacts:
         """See the port."""
         self.asked.append(request.key.container_id)
-        return self.of.get(request.key.container_id, PodFacts(Wish.NO, "no container limits it"))
+        return self.of.get(request.key.container_id, PodFacts(GroupRequirement.NO, "no container limits it"))
 
     def wait(self, *, timeout_s: float) -> bool:
         """See the port."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from ipamd.model.errors import EventsUnsupportedError, RuntimeUnreachableError
 from ipamd.model.ids import ContainerId
@@ -51,6 +52,11 @@ class FakeRuntime:
         """See the port."""
         self._check()
         return RuntimeInfo("fake", "0", "/run/fake.sock")
+
+    def plugin_directories(self) -> tuple[Path, ...]:
+        """See the port."""
+        self._check()
+        return ()
 
     def sandboxes(self) -> tuple[Sandbox, ...]:
         """See the port."""

@@ -15,18 +15,19 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
-from ipamd.kernel import checks, messages
+from ipamd.kernel import answers, checks, messages, sandbox_repair, uapi
+from ipamd.kernel.netlink import attribute, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.attachment import WiringSpec, veth_name
-from ipamd.model.branch import Branch
-from ipamd.model.errors import BranchPendingError
+from ipamd.model.errors import UplinkPendingError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import EniId, MacAddress, parse_key
-from ipamd.model.kernel import wiring_differences
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.model.wiring_differences import wiring_differences
 
 CLONE_NEWNET, POWER_OFF, FINIT_MODULE = 0x40000000, 0x4321FEDC, 313
-SOL_PACKET, PACKET_AUXDATA, ETH_P_ALL = 263, 8, 0x0003
+SOL_PACKET, PACKET_AUXDATA, ETH_P_ALL, ETH_P_8021AD = 263, 8, 0x0003, 0x88A8
 TRUNK_MAC = MacAddress("02:00:00:00:00:03")
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -71,7 +72,7 @@ class Machine:
         self.parent, self.port = self.link("eth2").index, self.link("port").index
         for index in (self.parent, self.port):
             self.send(messages.change_link(index, step="raise it", is_up=True))
-        self.send(checks.own_table_rule(family))  # the node's
+        self.send(sandbox_repair.own_table_rule(family))  # the node's
 
     def send(self, message: messages.Message) -> int:
         """One message of ours; the kernel's errno."""
@@ -79,7 +80,7 @@ class Machine:
             (outcome,) = sock.request([message])
         return outcome.errno
 
-    def link(self, name: str) -> messages.Link:
+    def link(self, name: str) -> answers.Link:
         """A link that is there."""
         with self.host.netlink() as sock:
             found = checks.find_link(sock, name)
@@ -94,7 +95,7 @@ class Machine:
         branch = Branch(vlan, MacAddress(f"02:00:00:00:05:{vlan:02x}"), gateway, is_strict)
         name = veth_name(key, prefix="vlan" if is_strict else "eni")
         return WiringSpec(
-            key, address, branch.route_table, name, sandbox(), 1500, branch=branch, eni_id=EniId("eni-0abc"), trunk_mac=TRUNK_MAC
+            key, address, branch.route_table, name, sandbox(), 1500, uplink=branch, eni_id=EniId("eni-0abc"), trunk_mac=TRUNK_MAC
         )  # fmt: skip
 
     def tag_of_a_frame_by(self, link: str) -> int:
@@ -112,6 +113,58 @@ class Machine:
                 data, extra, _, _ = hears.recvmsg(2048, 256)
                 if b"taggedtagged" in data:
                     return struct.unpack("=IIIHHHH", extra[0][2])[5] & 0xFFF
+
+
+def impostors(node: Machine, spec: WiringSpec) -> dict[str, messages.Message]:
+    """What a sandbox with NET_ADMIN may put in the place of the VLAN link, each with the name and the MAC that this had."""
+    branch = spec.uplink
+    assert branch is not None
+    own = os.open("/proc/self/ns/net", os.O_RDONLY)
+    veth = messages.create_veth(
+        branch.link, mac=branch.mac, peer_name="inside", peer_mac="02:00:00:00:66:66", peer_netns=own, mtu=1500
+    )
+    on_trunk = messages.create_vlan(branch.link, vlan=branch.vlan, parent=node.parent, mac=branch.mac)
+    identity = attribute(uapi.IFLA_VLAN_ID, struct.pack("=H", branch.vlan))
+    by_802_1ad = identity + attribute(uapi.IFLA_VLAN_PROTOCOL, struct.pack(">H", ETH_P_8021AD))
+    return {
+        "another kind": veth,
+        "another link below": messages.create_vlan(branch.link, vlan=branch.vlan, parent=node.port, mac=branch.mac),
+        "another ID": messages.create_vlan(branch.link, vlan=branch.vlan + 1000, parent=node.parent, mac=branch.mac),
+        "another protocol": replace(on_trunk, body=with_vlan_data(on_trunk.body, identity, by_802_1ad)),
+    }
+
+
+def with_vlan_data(body: bytes, before: bytes, after: bytes) -> bytes:
+    """The body of a message that makes a VLAN link with other data of that kind: these are its last attribute."""
+    kind = text_attribute(uapi.IFLA_INFO_KIND, uapi.VLAN_KIND)
+
+    def info(data: bytes) -> bytes:
+        return attribute(uapi.IFLA_LINKINFO | uapi.NLA_F_NESTED, kind + attribute(uapi.IFLA_INFO_DATA | uapi.NLA_F_NESTED, data))
+
+    assert body.endswith(info(before))
+    return body.removesuffix(info(before)) + info(after)
+
+
+def refuse_impostors(node: Machine, spec: WiringSpec) -> None:
+    """A repair leads nothing to any of them, changes nothing of it, and makes the right link again once it is gone."""
+    node.wiring.wire(spec)
+    name = f"vlan.eth.{spec.route_table - 100}"
+    alias = node.link(name).alias
+    for what, creation in impostors(node, spec).items():
+        node.send(messages.delete_link(node.link(name).index, step="the link goes"))
+        assert node.send(creation) == 0, what
+        impostor = node.link(name)
+        node.send(messages.change_link(impostor.index, step="forge it", is_up=True, alias=alias, group=0))
+        said = node.wiring.repair([spec])
+        assert [one for one in said if one.target == name and one.is_blocked], (what, said)
+        now = node.link(name)
+        assert (now.index, now.mac, now.alias) == (impostor.index, impostor.mac, alias), what
+        left = node.wiring.survey()
+        assert not [route for route in left.uplink_routes if route.device == name], (what, left.uplink_routes)
+        assert [one for one in wiring_differences(spec, left) if one.kind is None], what
+        node.send(messages.delete_link(impostor.index, step="the impostor goes"))
+        node.wiring.repair([spec])
+        assert node.wiring.check(spec) == [], (what, node.wiring.check(spec))
 
 
 def live(family: Family) -> None:
@@ -145,21 +198,23 @@ def live(family: Family) -> None:
         assert node.wiring.check(spec) == [], node.wiring.check(spec)
     say(f"held: {name}: what goes with the trunk's link being down is put back")
 
-    node.wiring.mark_for_deletion(
-        host_veth=strict.host_veth, address=strict.address, route_table=105, key=strict.key, branch=strict.branch
-    )
+    node.wiring.mark_for_deletion(strict, owner=strict.key)
     node.wiring.sweep()
     seen = node.wiring.survey()
     assert [one.name for one in seen.vlans] == ["vlan.eth.6"]
     assert not seen.incoming_rules
     say(f"held: {name}: DEL marks the link, and it goes with its group")
 
+    refuse_impostors(node, strict)
+    node.wiring.unwire(strict)
+    say(f"held: {name}: a link of the name that is no VLAN link of this ID on the trunk's is refused, and the sandbox is cut off")
+
     node.send(messages.delete_link(node.parent, step="the trunk goes"))
     assert node.wiring.survey().vlans == ()
-    assert "the trunk ENI is not known" not in str(node.wiring.repair([standard]))
+    assert "the trunk ENI is not known" not in [one.cause for one in node.wiring.repair([standard])]
     try:
         node.wiring.wire(replace(strict, netns=sandbox()))
-    except BranchPendingError:
+    except UplinkPendingError:
         say(f"held: {name}: links go with the trunk's, and without that none is made")
     node.wiring.unwire(standard)
 

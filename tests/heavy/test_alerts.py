@@ -6,19 +6,23 @@ from __future__ import annotations
 import json
 import random
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from lab.fabric.netns import run_inside
 from lab.lab import missing_requirements
 from tests.heavy.tools import ROOT, needs
+from tests.patience import PATIENCE_S
 from tests.recordings.expected import EXPECTED, EXTENDED_S, alerts
 from tests.recordings.series import SERIES, extended, read
-from tests.recordings.trial import run, run_series, value, without_scrapes
+from tests.recordings.trial import NODE_INFO, run, run_series, value, without_scrapes
 from tests.rig import Rig, rig, wait_until
 from tests.unit.manifests import monitoring
 
@@ -39,7 +43,7 @@ def test_promtool_checks_the_rules(tmp_path: Path) -> None:
     """Expressions and templates can be parsed."""
     done = _promtool("check", "rules", str(_rules_file(tmp_path)))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(monitoring.rules())} rules found" in done.stdout
+    assert f"{len(monitoring.expressions())} rules found" in done.stdout
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
@@ -56,7 +60,7 @@ def test_an_add_before_the_control_plane_is_no_failure(cause: str, is_failure: b
     """Half of the ADDs are refused: with the annotations each pod with security groups is once, until its branch ENI is named."""
     adds = {f'ipamd_requests_total{{verb="ADD",code="{code}"}}': "0+2x120" for code in (0, 11)}
     refused = {f'ipamd_refusals_total{{verb="ADD",cause="{cause}"}}': "0+2x120"} if cause else {}
-    assert ("VpcIpamdAddsFail" in run_series(adds | refused, tmp_path).alerts) is is_failure
+    assert ("VpcIpamdAddsFail" in run_series({NODE_INFO: "1x120"} | adds | refused, tmp_path).alerts) is is_failure
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def test_an_add_before_the_control_plane_is_no_failure(cause: str, is_failure: b
 )
 def test_the_pilots_first_objective_is_kept_by_load_and_missed_in_trouble(name: str, is_kept: bool, tmp_path: Path) -> None:
     """Its query on recordings: pods that wait for their branch ENIs are refused, and no ADD has failed."""
-    page = (ROOT / "docs" / "pilot.md").read_text()
+    page = (ROOT / "docs" / "release.md").read_text()
     (limit, query) = re.findall(r"^\| ADDs that .* \| ([\d.]+) % \| `(.*)` \|$", page, re.M)[0]
     assert (value(query, read(SERIES / f"{name}.json.gz"), tmp_path) * 100 >= float(limit)) is is_kept
 
@@ -88,6 +92,16 @@ def test_a_node_that_goes_raises_nothing_of_its_own(name: str, tmp_path: Path) -
     gone = without_scrapes(longer, range(recording.count, longer.count))
     other = {'ipamd_ready{node="node-b"}': f"1x{longer.count}"}
     assert run(gone, tmp_path, beside=other).alerts == frozenset()
+
+
+@pytest.mark.parametrize("name", ["stopped", "crash-loop", "slow-crash-loop", "short-lives", "rolls", "idle"])
+def test_a_dead_daemon_alerts_under_any_job(name: str, tmp_path: Path) -> None:
+    """A job of another name that scrapes other programs too, without the labels of the Prometheus operator; those that are down do not
+    count."""
+    target = {"job": "kubernetes-pods", "instance": "10.0.0.10:61678", "node": "node-a"}
+    recording = extended(read(SERIES / f"{name}.json.gz"), until_s=EXTENDED_S)
+    other = {'up{job="kubernetes-pods",instance="10.0.0.11:8080"}': f"0x{recording.count}"}
+    assert run(recording, tmp_path, beside=other, labels_of_target=target).alerts == alerts(name)
 
 
 def test_a_missing_daemon_alerts_without_any_series(tmp_path: Path) -> None:
@@ -145,22 +159,46 @@ def _query(made: Rig, expression: str) -> list[dict[str, Any]]:
     return found
 
 
-EMPTY_WHEN_WELL = re.compile(
-    r"ipamd_(repairs|dropped_packets|refusals)_total|code!=\"0\"|ipamd_condition_subjects|ipamd_egress_addresses|ipamd_metadata_list_age_s"
-    r"|ipamd_waiting_branch_adds|ipamd_longest_refusal_s"
-)
-"""What may have no series on a node on which nothing happened, without egress or branch ENIs, and before metadata's first turn of a
-minute."""
+def test_promtool_finds_no_wrong_name_in_a_scrape(scraped: Rig) -> None:
+    """Names, types and HELP of a daemon at work; those of amazon-vpc-cni-k8s are as it has them."""
+    connect = partial(socket.create_connection, ("127.0.0.1", 61678), timeout=PATIENCE_S)
+    with run_inside(scraped.node.netns_path(), connect) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+        _, _, page = b"".join(iter(lambda: sock.recv(65536), b"")).partition(b"\r\n\r\n")
+    assert b"\nipamd_requests_total{" in page
+    done = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, timeout=60, check=False)
+    findings = (done.stdout + done.stderr).decode().splitlines()
+    assert [finding for finding in findings if not finding.startswith("awscni_")] == []
 
-WITHOUT_RUNTIME = {"VpcIpamdRuntimeUnreachable", "VpcIpamdConditionStays"}
+
+EMPTY_WHEN_WELL = re.compile(
+    r"ipamd_(repairs|dropped_packets|refusals)_total|code!=\"0\"|ipamd_conditions|ipamd_egress_addresses|ipamd_metadata_list_age_seconds"
+    r"|ipamd_waiting_branch_adds|ipamd_longest_refusal_seconds|predict_linear"
+    r"|ipamd_subnet_fragmented_addresses"
+)
+"""What may have no series on a node on which nothing happened, without egress, branch ENIs or prefixes, and before metadata's first
+turn of a minute."""
+
+WITHOUT_RUNTIME = {"VpcIpamdRuntimeUnreachable", "VpcIpamdConditionPersists"}
 """The rig's daemon follows no runtime, and says so."""
 
 
 @pytest.mark.parametrize("expression", monitoring.dashboard_expressions())
-def test_the_dashboard_shows_a_lab_run(scraped: Rig, expression: str) -> None:
+def test_the_dashboards_show_a_lab_run(scraped: Rig, expression: str) -> None:
     """Every panel's expression finds series of the running daemon."""
     found = _query(scraped, expression)
     assert found or EMPTY_WHEN_WELL.search(expression), expression
+
+
+BY_SUBNET = [rule for rule in monitoring.records() if rule["record"].startswith(("subnet:", "zone:", "instance:ipamd_node_info"))]
+
+
+@pytest.mark.parametrize("rule", BY_SUBNET, ids=lambda rule: rule["record"])
+def test_what_is_recorded_by_subnet_has_its_zone(scraped: Rig, rule: dict[str, Any]) -> None:
+    """On a lab run, which has a zone and a subnet."""
+    found = _query(scraped, rule["record"])
+    assert found or EMPTY_WHEN_WELL.search(rule["expr"])
+    assert all(sample["metric"]["zone"] for sample in found)
 
 
 @pytest.mark.parametrize("rule", monitoring.rules(), ids=lambda rule: rule["alert"])

@@ -15,6 +15,7 @@ from ipamd.model.subnets import parse
 from ipamd.settings import Settings, load
 from tests.heavy.tools import HELM, needs
 from tests.unit.manifests.manifest import MANIFESTS, documents
+from tests.unit.manifests.monitoring import DASHBOARDS
 from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, VERSIONS, validate
 
 pytestmark = needs("helm")
@@ -138,7 +139,7 @@ def test_every_value_arrives(tmp_path: Path) -> None:
     assert settings.subnets.custom_networking
     assert (settings.policy.mode, settings.network.pod_veth_names) == ("strict", True)
     assert _variables(daemonset)["CLUSTER_NAME"] == "prod"
-    assert _variables(daemonset)["ENABLE_PORTMAP_PLUGIN"] == "false"
+    assert _variables(daemonset)["VPC_IPAMD_ENABLE_PORTMAP_PLUGIN"] == "false"
     assert "/run/containerd" not in json.dumps(pod)
     assert daemonset["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 1
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -159,22 +160,33 @@ def test_ipv6_is_turned_on_in_both_containers(tmp_path: Path) -> None:
     wanted = {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false", "DISABLE_TCP_EARLY_DEMUX": "false"}
     assert {one["name"]: one["value"] for one in init["env"]} == wanted
     network = _settings(_rendered(tmp_path, values), tmp_path).network
-    assert (network.family, network.egress) == (IPV6, IPV4)
+    assert (network.family, network.extra_family) == (IPV6, IPV4)
 
 
 @pytest.mark.parametrize("facts", ["annotations", "kubelet"])
 def test_security_groups_for_pods(tmp_path: Path, facts: str) -> None:
     """The mode turns them on; kubelet's directory is mounted where it is asked; the sysctl is the init container's too."""
-    groups, settings = {"mode": "strict", "facts": facts}, {"DISABLE_TCP_EARLY_DEMUX": "true"}
+    groups, settings = {"mode": "strict", "source": facts}, {"DISABLE_TCP_EARLY_DEMUX": "true"}
     found = _rendered(tmp_path, {"podSecurityGroups": groups, "settings": settings})
     pod, network = found["DaemonSet/vpc-ipamd"]["spec"]["template"]["spec"], _settings(found, tmp_path).network
-    assert (network.branch_mode, network.early_demux_disabled) == ("strict", True)
+    assert (network.enforcing_mode, network.early_demux_disabled) == ("strict", True)
     assert _settings(found, tmp_path).pod_facts.source == facts
     assert {"name": "DISABLE_TCP_EARLY_DEMUX", "value": "true"} in pod["initContainers"][0]["env"]
     paths = [volume["hostPath"]["path"] for volume in pod["volumes"] if volume["name"] == "kubelet-pods"]
     mounts = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "kubelet-pods"]
     assert paths == mounts == ([str(Path(Settings().pod_facts.kubelet_socket).parent)] if facts == "kubelet" else [])
-    assert "kubelet-pods" not in json.dumps(_rendered(tmp_path, {"podSecurityGroups": {"facts": facts}}))
+    assert "kubelet-pods" not in json.dumps(_rendered(tmp_path, {"podSecurityGroups": {"source": facts}}))
+
+
+def test_only_the_controller_names_branch_enis(tmp_path: Path) -> None:
+    """The guard comes with the mode, under the release's name, and is the one of manifests/pod-eni; without mode, or turned off, there
+    is none."""
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    found = _rendered(tmp_path, {"podSecurityGroups": {"mode": "standard"}}, release="groups")
+    text = (MANIFESTS / "pod-eni" / "guard.yaml").read_text().replace("vpc-ipamd-pod-eni-guard", "groups-vpc-ipamd-pod-eni-guard")
+    assert [found[f"{kind}/groups-vpc-ipamd-pod-eni-guard"] for kind in kinds] == list(yaml.safe_load_all(text))
+    for values in ({}, {"podSecurityGroups": {"mode": "standard", "guard": False}}):
+        assert not any(name.startswith("Validating") for name in _rendered(tmp_path, values))
 
 
 def test_where_and_how_pods_run(tmp_path: Path) -> None:
@@ -193,6 +205,7 @@ def test_where_and_how_pods_run(tmp_path: Path) -> None:
         "affinity": {"nodeAffinity": terms},
         "priorityClassName": "mine",
         "updateStrategy": {"type": "OnDelete"},
+        "seLinuxType": "spc_t",
         "podLabels": {"team": "net"},
         "podAnnotations": {"example.com/note": "x"},
         "serviceAccount": {"create": False, "name": "mine"},
@@ -211,6 +224,7 @@ def test_where_and_how_pods_run(tmp_path: Path) -> None:
     assert pod["tolerations"] == values["tolerations"]
     assert pod["affinity"] == {"nodeAffinity": terms}
     assert pod["priorityClassName"] == "mine"
+    assert pod["containers"][0]["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
     assert daemonset["spec"]["updateStrategy"] == {"type": "OnDelete"}
     metadata = daemonset["spec"]["template"]["metadata"]
     assert metadata["labels"]["team"] == "net"
@@ -229,8 +243,19 @@ def test_monitoring_is_that_of_kustomize(tmp_path: Path) -> None:
         wanted["metadata"]["labels"]["release"] = "prometheus"
         assert found[f"{kind}/vpc-ipamd"] == wanted
     dashboard = found["ConfigMap/vpc-ipamd-dashboard"]
-    assert dashboard["data"]["dashboard.json"] == (MANIFESTS / "monitoring" / "dashboard.json").read_text()
+    assert dashboard["data"] == {name: (MANIFESTS / "monitoring" / name).read_text() for name in DASHBOARDS}
     assert dashboard["metadata"]["labels"] == {"grafana_dashboard": "1", "release": "prometheus"}
+
+
+def test_runbooks_are_where_the_value_says(tmp_path: Path) -> None:
+    """With or without a slash at its end, and nothing is left of the placeholder."""
+    rules = {"enabled": True, "runbookBaseUrl": "https://runbooks.example.net/ipamd/"}
+    groups = _rendered(tmp_path, {"rules": rules})["PrometheusRule/vpc-ipamd"]["spec"]["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    assert alerts
+    for rule in alerts:
+        url = f"https://runbooks.example.net/ipamd/docs/metrics.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook_url"] == url
 
 
 @pytest.mark.parametrize(
@@ -262,12 +287,31 @@ def test_two_releases_are_apart(tmp_path: Path, release: str, values: dict[str, 
     assert mine.items() <= daemonset["spec"]["template"]["metadata"]["labels"].items()
 
 
+def test_a_changed_network_rolls_the_daemons(tmp_path: Path) -> None:
+    """It is read at the start, so its text is part of the pod; the same text rolls nothing, and no file is no annotation."""
+
+    def annotations(values: dict[str, Any]) -> dict[str, str]:
+        template = _rendered(tmp_path, values)["DaemonSet/vpc-ipamd"]["spec"]["template"]
+        found: dict[str, str] = template["metadata"].get("annotations", {})
+        return found
+
+    zones = {"us-west-2a": {"subnet": "subnet-0a1b"}}
+    first = annotations({"network": {"zones": zones}})
+    assert first == annotations({"network": {"zones": dict(zones)}}) != {}
+    assert first != annotations({"network": {"zones": {"us-west-2a": {"subnet": "subnet-0a1c"}}}})
+    both = annotations({"network": {"zones": zones}, "podAnnotations": {"x/y": "text"}})
+    assert both == {**first, "x/y": "text"}
+    assert annotations({}) == {}
+
+
 @pytest.mark.parametrize(
     "values",
     [
         {"clustername": "prod"},
         {"sweeper": {"enabled": True}},
         {"settings": {"X": 1}},
+        {"settings": {"WARM_ENI_TARGTE": "1"}},
+        {"settings": {"WARM_ENI_TARGET": "one"}},
         {"settings": {"AWS_PROFILE": "x"}},
         {"maxUnavailable": "10%"},
         {"image": {"pullPolicy": "Sometimes"}},

@@ -156,7 +156,7 @@ def test_the_image_serves_a_node(archive: Archive, rootfs: Path) -> None:
             assert process.poll() is None, node.run(["tail", "-n", "20", LOG], check=False).stdout
             sandbox = node.cri.run_sandbox("probe")
             assert node.cri.status(sandbox).address
-            conflist = json.loads(node.run(["cat", environment()["VPC_IPAMD_CONFLIST"]]).stdout)
+            conflist = json.loads(node.run(["cat", environment()["VPC_IPAMD_CONFLIST_FILE"]]).stdout)
             assert [each["type"] for each in conflist["plugins"]] == ["vpc-cni", "portmap"]
             node.run(["test", "-x", "/opt/cni/bin/portmap"])  # the image's: the node had none
             assert node.run(["runc", "exec", "ipamd", "ipamctl", "audit"]).returncode == 0

@@ -197,7 +197,7 @@ def test_the_daemon_comes_alive(rootfs: Path) -> None:
         rootfs,
         *("timeout", "--signal=KILL", "280"),
         "ipamd",
-        CRI_SOCKET="off",
+        VPC_IPAMD_CRI_SOCKET="off",
         AWS_EC2_METADATA_SERVICE_ENDPOINT="http://127.0.0.1:9",
         AWS_REGION="us-west-2",
     )

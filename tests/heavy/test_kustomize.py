@@ -97,7 +97,7 @@ def test_the_daemon_takes_the_settings_of_each_overlay(folder: str, tmp_path: Pa
 def test_crio() -> None:
     """Socket, mount and volume are CRI-O's, and nothing of containerd is left."""
     assert "containerd" not in json.dumps(_pod("overlays/crio"))
-    assert _environment("overlays/crio")["CRI_SOCKET"] == "/run/crio/crio.sock"
+    assert _environment("overlays/crio")["VPC_IPAMD_CRI_SOCKET"] == "/run/crio/crio.sock"
     (mount,) = [one for one in _pod("overlays/crio")["containers"][0]["volumeMounts"] if one["mountPath"] == "/run/crio"]
     assert mount == {"name": "crio", "mountPath": "/run/crio", "readOnly": True, "mountPropagation": "HostToContainer"}
     (volume,) = [one for one in _pod("overlays/crio")["volumes"] if one["name"] == "crio"]
@@ -115,7 +115,7 @@ def test_prefix_mode() -> None:
 def test_ipv6() -> None:
     """The daemon gives IPv6 addresses, and one for egress of IPv4; the init container turns the same on in the kernel."""
     network = load(_environment("overlays/ipv6")).network
-    assert (network.family, network.egress) == (IPV6, IPV4)
+    assert (network.family, network.extra_family) == (IPV6, IPV4)
     (init,) = _pod("overlays/ipv6")["initContainers"]
     told = {entry["name"]: entry["value"] for entry in init["env"]}
     assert told == {"ENABLE_IPv6": "true", "ENABLE_V6_EGRESS": "false", "DISABLE_TCP_EARLY_DEMUX": "false"}
@@ -126,7 +126,7 @@ def test_security_groups_for_pods(facts: str) -> None:
     """The daemon serves such pods by either source, and kubelet's directory is mounted only where kubelet is asked."""
     folder = "overlays/pod-eni" + "-kubelet" * (facts == "kubelet")
     settings, pod = load(_environment(folder)), _pod(folder)
-    assert (settings.network.branch_mode, settings.pod_facts.source) == ("strict", facts)
+    assert (settings.network.enforcing_mode, settings.pod_facts.source) == ("strict", facts)
     assert settings.network.early_demux_disabled
     assert {"name": "DISABLE_TCP_EARLY_DEMUX", "value": "true"} in pod["initContainers"][0]["env"]
     volumes = [one["hostPath"]["path"] for one in pod["volumes"] if one["name"] == "kubelet-pods"]
@@ -152,8 +152,8 @@ def test_custom_networking() -> None:
     assert parse(data[settings.subnets.network_file.name], source="the ConfigMap").zones
 
 
-def test_the_dashboard_is_found_by_its_label() -> None:
+def test_the_dashboards_are_found_by_their_label() -> None:
     """Grafana's sidecar looks for it."""
     found = _objects("kustomize", "monitoring")["ConfigMap/vpc-ipamd-dashboard"]
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert json.loads(found["data"]["dashboard.json"])["uid"] == "vpc-ipamd"
+    assert {json.loads(text)["uid"] for text in found["data"].values()} == {"vpc-ipamd-fleet", "vpc-ipamd-node"}

@@ -17,7 +17,7 @@ import pytest
 
 from ipamd.ipamctl.page import STATIC, _digest
 from ipamd.ipamctl.verb import VerbError
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.settings import NetworkConfig
 from tests.fakes.node import FakeNode
 from tests.page import HOSTILE, Shown, add_named, shown
@@ -127,7 +127,7 @@ def test_pods_without_network_are_red(browser: Browser, page: Shown) -> None:
     """A node that is ready and has five pods cut off is no yellow one; each condition says since when and what to do."""
     assert re.search(r'class="verdict good"', browser.dom()[0])
     page.node.app.pool.enis.routing.freeze(page.node.datastore.attachments()[0].eni_id, was_there=True)
-    page.port.answers._made = (-1e9, b"")
+    page.port.answers._last_state = (-1e9, b"")
     dom, console = browser.dom()
     assert re.search(r'class="verdict bad"[^>]*>ready, but \d+ pods? without network', dom)
     assert re.search(r"<li>ENI [^<]* gives no address[^<]*<small>since [^<]*ipamctl audit[^<]*docs/troubleshooting.md#", dom)
@@ -141,7 +141,7 @@ def test_names_from_outside_stay_text(browser: Browser, page: Shown) -> None:
     assert "&lt;script&gt;document.title='taken'" in dom
     assert "<img" not in dom
     assert dom.count("<script>") == 1
-    assert "<title>vpc-ipamd</title>" in dom
+    assert _title_of(dom) == f"{page.node_name} - vpc-ipamd"
     assert "CONSOLE" not in console, console
 
 
@@ -153,7 +153,7 @@ def test_the_policy_would_stop_what_got_through(browser: Browser, page: Shown) -
         b"<main><script>document.title='taken'</script><img src='http://127.0.0.1:1/x' onerror=\"document.title='taken'\">",
     )
     dom, console = browser.dom()
-    assert "<title>vpc-ipamd</title>" in dom
+    assert _title_of(dom) == f"{page.node_name} - vpc-ipamd"
     assert console.count("Content Security Policy") >= 2 or console.count("violates the following") >= 2, console
 
 
@@ -165,7 +165,59 @@ def test_a_daemon_that_does_not_answer_is_said(browser: Browser, page: Shown) ->
 
     page.port.answers.state = broken
     dom, _ = browser.dom()
-    assert re.search(r'<p id="fresh"[^>]*class="late"[^>]*>no answer yet: the daemon answered 503', dom)
+    assert re.search(r'<p id="fresh"[^>]*class="late"[^>]*>no answer yet', dom)
+    assert re.search(r'<p id="problem"[^>]*role="alert">[^<]+</p>', dom)
+    assert _title_of(dom) == f"! {page.node_name} - vpc-ipamd"
+
+
+def _scripted(page: Shown, more: str) -> None:
+    """Let the page's own script do more, allowed by its policy."""
+    document = page.port.answers
+    script = (STATIC / "page.js").read_text()
+    document.html = document.html.replace(script.encode(), (script + more).encode())
+    document.policy = document.policy.replace(_digest(script), _digest(script + more))
+
+
+def _title_of(dom: str) -> str:
+    (title,) = re.findall(r"<title>(.*?)</title>", dom)
+    return str(title)
+
+
+@pytest.mark.parametrize("is_selected", [True, False])
+def test_a_selection_is_kept_at_a_refresh(browser: Browser, page: Shown, is_selected: bool) -> None:
+    """Somebody copies a pod's name while the page refreshes: the rows with the selection stay; without one they are made anew."""
+    select = "document.getSelection().selectAllChildren(cell);" if is_selected else ""
+    _scripted(
+        page,
+        f"""
+        setTimeout(async () => {{
+          const cell = byId("attachments").tBodies[0].rows[0].cells[0];
+          {select}
+          shownParts.clear();
+          await refresh();
+          document.title = cell.isConnected + " " + document.getSelection();
+        }}, 1500);
+        """,
+    )
+    title = _title_of(browser.dom()[0])
+    assert title.split()[0] == ("true" if is_selected else "false")
+    assert is_selected == ("default/" in title)
+
+
+def test_the_clock_is_no_live_region(browser: Browser) -> None:
+    """A screen reader is not read the time every three seconds; the verdict and a problem are announced."""
+    dom, _ = browser.dom()
+    assert re.search(r'<p id="fresh"(?![^>]*(role|aria-live))', dom)
+    assert re.search(r'<p id="verdict"[^>]*role="status"', dom)
+
+
+def test_pages_are_links_where_they_are_known(browser: Browser, page: Shown) -> None:
+    """By --docs-url; without it they are text."""
+    page.node.app.pool.enis.routing.freeze(page.node.datastore.attachments()[0].eni_id, was_there=True)
+    page.docs_url = "https://example.com/vpc-ipamd"
+    dom, console = browser.dom()
+    assert re.search(r'<a href="https://example.com/vpc-ipamd/docs/troubleshooting.md#[^"]+"[^>]*>docs/troubleshooting.md#', dom)
+    assert "CONSOLE" not in console, console
 
 
 def test_it_fits_a_wide_and_a_narrow_screen(browser: Browser) -> None:
@@ -182,13 +234,9 @@ def test_it_fits_a_wide_and_a_narrow_screen(browser: Browser) -> None:
 def test_nothing_is_cut_at_the_side(browser: Browser, page: Shown, width: int) -> None:
     """Also with a long name: the script's own view of the document says so."""
     add_named(page.node, "long", "x" * 253)
-    document = page.port.answers
-    script = (STATIC / "page.js").read_text()
-    measuring = (
-        script + "\nsetTimeout(() => { document.title = document.documentElement.scrollWidth + ' of ' + innerWidth; }, 1500);\n"
+    _scripted(
+        page, "\nsetTimeout(() => { document.title = document.documentElement.scrollWidth + ' of ' + innerWidth; }, 1500);\n"
     )
-    document.html = document.html.replace(script.encode(), measuring.encode())
-    document.policy = document.policy.replace(_digest(script), _digest(measuring))
     dom, _ = browser.dom(f"--window-size={width},900")
     scrolled, inner = map(int, re.search(r"<title>(\d+) of (\d+)</title>", dom).groups())  # type: ignore[union-attr]
     assert inner == width

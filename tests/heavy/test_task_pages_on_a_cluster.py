@@ -278,7 +278,7 @@ def test_upgrade_and_back(desk: Desk) -> None:
     init = {one["name"]: one for one in found["spec"]["template"]["spec"]["initContainers"]}
     assert set(init) == {"downgrade", "node-init"}
     assert init["downgrade"]["image"].endswith(":0.3.0")
-    assert init["downgrade"]["command"][-1].endswith("--to 3")
+    assert init["downgrade"]["command"][-1].endswith("--to 9")
     desk.run("kubectl apply --kustomize manifests/overlays/mine")
 
 

@@ -58,7 +58,7 @@ def root_of_machine(root: Path) -> None:
 
 
 def test_our_messages_and_a_real_kernel(tmp_path: Path) -> None:
-    """Made, EEXIST, replaced, down with the trunk and back, gone by group, gone with the trunk: in both families."""
+    """Made, EEXIST, replaced, down with the trunk and back, gone by group, impostors, gone with the trunk: in both families."""
     root, image = tmp_path / "root", tmp_path / "initrd"
     root.mkdir()
     root_of_machine(root)
@@ -83,5 +83,5 @@ def test_our_messages_and_a_real_kernel(tmp_path: Path) -> None:
     )  # fmt: skip
     said = [line.strip() for line in done.stdout.splitlines()]
     assert "the program ended well" in said, done.stdout + done.stderr
-    assert len([line for line in said if line.startswith("held: ip: ")]) == 5
-    assert len([line for line in said if line.startswith("held: ip6: ")]) == 5
+    assert len([line for line in said if line.startswith("held: ip: ")]) == 6
+    assert len([line for line in said if line.startswith("held: ip6: ")]) == 6

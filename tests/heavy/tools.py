@@ -18,12 +18,14 @@ DEBIANS_KUBECTL = HEAVY / "kubernetes-client" / "usr" / "bin" / "kubectl"
 HELM = HEAVY / "helm"
 KUSTOMIZE = HEAVY / "kustomize"
 VLAN_KERNEL = HEAVY / "vlan-kernel"
+NEIGHBOURS = HEAVY / "neighbours"
 
 
 def find(name: str) -> str | None:
     """The path of a tool: from build/heavy, or of the machine."""
     known = {
         "vlan kernel": VLAN_KERNEL / "boot",
+        "neighbours": NEIGHBOURS / "usr",
         "kubectl": DEBIANS_KUBECTL,
         "helm": HELM,
         "kustomize": KUSTOMIZE,

@@ -6,26 +6,14 @@ import os
 
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.attachment import WiringSpec, veth_name
-from ipamd.model.branch import STRICT_VETH_PREFIX, Branch
 from ipamd.model.family import IPV4
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.ports import VlanLinks
+from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
+from ipamd.model.legs.branch_eni import Branch
 from lab.fabric import vlan as stand_in
-from lab.node.vlan_standin import VlanStandIn
 from tests.netns.conftest import ROUTER, World
 
 TRUNK_MAC = MacAddress("02:00:00:00:00:03")
-
-
-class InHost(VlanLinks):
-    """The stand-in, in the host's namespace whoever calls."""
-
-    def __init__(self, space):
-        self._space = space
-
-    def make(self, name, *, vlan, parent, mac):
-        """See the port."""
-        return self._space.call(lambda: VlanStandIn().make(name, vlan=vlan, parent=parent, mac=mac))
 
 
 class Node:
@@ -34,7 +22,7 @@ class Node:
     def __init__(self, world: World):
         self.world, self.host, self.vpc = world, world.host, world.fabric()
         self.add_trunk("p2")
-        self.links = InHost(self.host)
+        self.links = self.world.vlan_links
         self.wiring = self.new_wiring()
         self.setup()
 
@@ -43,7 +31,7 @@ class Node:
         families = (self.world.family,)
         return KernelWiring(
             self.world.netns, veth_prefix="eni", families=lambda: families, failpoint=failpoint, vlan_links=self.links,
-            looker=self.world.hostnet.looker,
+            state_reader=self.world.hostnet.state_reader,
         )  # fmt: skip
 
     def add_trunk(self, port):
@@ -69,12 +57,12 @@ class Node:
         key = self.world.key(container or f"branch{number}")
         return WiringSpec(
             key, address, branch.route_table, veth_name(key, prefix=STRICT_VETH_PREFIX if is_strict else "eni"), sandbox.path, 1500,
-            branch=branch, eni_id=EniId(f"eni-0{vlan:04x}"), trunk_mac=TRUNK_MAC,
+            uplink=branch, eni_id=EniId(f"eni-0{vlan:04x}"), trunk_mac=TRUNK_MAC,
         )  # fmt: skip
 
     def know(self, spec):
         """The VPC's side of a branch ENI: it knows its MAC and asks nobody."""
-        name, ip, branch = f"b{spec.branch.vlan}", f"ip {self.world.dash}", spec.branch
+        name, ip, branch = f"b{spec.uplink.vlan}", f"ip {self.world.dash}", spec.uplink
         self.vpc.call(stand_in.make, "p2", name, branch.vlan)
         nodad, length = ("", 32) if self.world.family is IPV4 else ("nodad", 128)
         self.vpc.sh(
@@ -94,6 +82,4 @@ class Node:
 
     def mark(self, spec):
         """DEL."""
-        return self.wiring.mark_for_deletion(
-            host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, key=spec.key, branch=spec.branch
-        )
+        return self.wiring.mark_for_deletion(spec, owner=spec.key)

@@ -26,7 +26,9 @@ from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.eni import Eni
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import AttachmentKey, EniId, InstanceId, MacAddress, SubnetId, parse_key
+from ipamd.ports.kernel import VlanLinks
 from ipamd.settings import NetworkConfig
+from lab.node.vlan_standin import VlanStandIn
 
 CLONE_NEWNET = 0x40000000
 libc = ctypes.CDLL(None, use_errno=True)
@@ -137,6 +139,23 @@ class Space:
         os.close(self.fd)
 
 
+class StandInsOf(VlanLinks):
+    """The lab's VLAN links, in a host's namespace whoever calls."""
+
+    kind = VlanStandIn.kind
+
+    def __init__(self, space):
+        self._space = space
+
+    def make(self, name, *, vlan, parent, mac):
+        """See the port."""
+        return self._space.call(lambda: VlanStandIn().make(name, vlan=vlan, parent=parent, mac=mac))
+
+    def place(self, name, *, peer):
+        """See the port."""
+        return self._space.call(lambda: VlanStandIn().place(name, peer=peer))
+
+
 class World:
     """A host with the adapters under test, and as many sandboxes as a test asks for."""
 
@@ -149,12 +168,14 @@ class World:
         # The node's, in place before a sandbox is wired.
         self.host.sh("ip rule add prio 513 lookup 113213; ip -6 rule add prio 513 lookup 113213")
         self.config = NetworkConfig(**config)
+        self.vlan_links = StandInsOf(self.host)
         self.wiring = self.new_wiring()
         self.nft = Nftables(self.netns)
         self.prefixes = dict  # a test that has a pool says which, with the ENI of each
         self.hostnet = KernelHostNetwork(
-            self.netns, config=self.config, nft=self.nft, link_wait_s=2.0, prefixes=lambda: self.prefixes()
-        )
+            self.netns, config=self.config, nft=self.nft, link_wait_s=2.0, prefixes=lambda: self.prefixes(),
+            vlan_links=self.vlan_links,
+        )  # fmt: skip
         self.vpc_cidrs = (IPv4Network("10.0.0.0/16"),)
 
     def new_wiring(self, failpoint=None):
@@ -195,8 +216,7 @@ class World:
 
     def mark_for_deletion(self, spec):
         """DEL of a spec."""
-        second = next(iter(spec.links[1:]), None)
-        self.wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, second=second)
+        self.wiring.mark_for_deletion(spec)
 
     def fabric(self):
         """Give the host a primary and a secondary ENI (eth0, eth1), cabled to a VPC router; returns the router's space.

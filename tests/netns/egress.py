@@ -11,6 +11,7 @@ from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
 
 from ipamd.model.family import IPV4, IPV6, family_of
+from ipamd.model.legs import legs_of
 from tests.netns import packets
 from tests.patience import PATIENCE_S
 
@@ -49,13 +50,13 @@ class Node:
 
     def spec(self, sandbox, number):
         """What to wire: of the pool's family a number, and of the other one the range's."""
-        other = self.family.address(int(self.family.egress.first) + number)
+        other = self.family.address(int(self.family.local_range.first) + number)
         return replace(self.world.spec(sandbox, number=100 + number), other_address=other)
 
     @property
     def seconds(self):
         """The specs of the second links."""
-        return [spec.links[1] for spec in self.specs]
+        return [legs_of(spec)[1] for spec in self.specs]
 
 
 def is_in_order(node, spec):

@@ -11,11 +11,13 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from ipamd.kernel import ruleset
+from ipamd.kernel import confinement_ruleset
 from ipamd.kernel.hostnet import KernelHostNetwork
-from ipamd.model.attachment import Attachment, NetnsIdentity
-from ipamd.model.branch import STRICT_MARK
+from ipamd.model.attachment import Attachment
+from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.family import IPV6
+from ipamd.model.kernel_numbers import STRICT_MARK
+from ipamd.model.repairs import RepairCode, RepairKind
 from ipamd.settings import NetworkConfig
 from ipamd.settings.parsers import MARKS_OF_OTHERS
 from tests.netns import packets
@@ -48,7 +50,7 @@ class Confined(Node):
             str(self.pooled.address),
             str(self.other.address),
             self.node_address,
-            str(self.mine.branch.gateway),
+            str(self.mine.uplink.gateway),
             outside,
         ]
         self.targets = [self.vpc_address, self.node_address, str(self.pooled.address), str(self.other.address), outside]
@@ -137,9 +139,9 @@ def test_without_the_reverse_route_nothing_passes(node):
     node.host.sh(node.world.words("ip rule del prio 9"))
     assert node.arrives(node.pod, node.foreign, node.own, expected=False) == ([], False)
     found = node.world.hostnet.differences(identity=node.world.identity(), enis=[])
-    assert ["rule 9" in one.what for one in found] == [True]
-    (sentence,) = node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
-    assert "rule 9" in sentence
+    assert [one.report.target.startswith("rule 9 ") for one in found] == [True]
+    (report,) = node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert (report.code, report.target.startswith("rule 9 ")) == (RepairCode.ADDED, True)
     assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
 
 
@@ -147,8 +149,8 @@ def test_a_reverse_rule_for_another_mark_is_not_ours(node):
     """It looks like the rule that is due, and no packet of a sandbox in strict mode has its mark: all of them would be dropped."""
     node.host.sh(node.world.words("ip rule del prio 9; ip rule add prio 9 fwmark 0x2000/0x2000 iif lo lookup 113214"))
     assert node.arrives(node.pod, [], node.own, expected=False) == ([], False)
-    (sentence,) = node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
-    assert "rule 9" in sentence
+    (report,) = node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
+    assert (report.code, report.target.startswith("rule 9 ")) == (RepairCode.ADDED, True)
     assert node.world.hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
     assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
 
@@ -180,14 +182,14 @@ def test_the_rule_to_local_moves_without_a_lost_packet(make_world, family):
         speaking = world.host.submit(speak)
         while not speaking.done() and moved_count < 500:
             moved_count += 1
-            world.hostnet.use(settings[moved_count % 2], world.identity())
+            world.hostnet.apply_settings(settings[moved_count % 2], world.identity())
         speaking.result(timeout=2 * PATIENCE_S)
     assert is_enough()
-    world.hostnet.use(settings[1], world.identity())
+    world.hostnet.apply_settings(settings[1], world.identity())
     assert "from all lookup local" in next(
         one for one in world.host.sh(f"ip {world.dash} rule").splitlines() if one.startswith("20:")
     )
-    world.hostnet.use(settings[0], world.identity())
+    world.hostnet.apply_settings(settings[0], world.identity())
     assert world.host.sh(f"ip {world.dash} rule") == before
 
 
@@ -198,21 +200,21 @@ def test_it_stays_while_a_sandbox_in_strict_mode_lives(make_world, family):
     rows = [
         Attachment(
             spec.key, spec.address, spec.eni_id, spec.route_table, spec.host_veth, spec.netns, NetnsIdentity(0, 0), "", b"{}",
-            datetime.now(UTC), branch=spec.branch,
+            datetime.now(UTC), uplink=spec.uplink,
         )
     ]  # fmt: skip
     off = NetworkConfig(ipv4=family is not IPV6, ipv6=family is IPV6)
-    hostnet = KernelHostNetwork(node.world.netns, config=off, nft=node.world.nft, attachments=lambda: rows)
+    hostnet = KernelHostNetwork(node.world.netns, config=off, nft=node.world.nft, attachments=lambda: rows, vlan_links=node.links)
     hostnet.confine_sandboxes()
     said = hostnet.reconcile(identity=node.world.identity(), enis=[])
-    assert not [one for one in said if "rule" in one]
-    assert "from_strict" in node.host.sh(f"nft list table {family.nft} {ruleset.IPV4.name}")
+    assert not [one for one in said if one.object.kind is RepairKind.RULE]
+    assert "from_strict" in node.host.sh(f"nft list table {family.nft} {confinement_ruleset.IPV4.name}")
     rows.clear()
     node.mark(spec)
     node.wiring.sweep()
     hostnet.confine_sandboxes()
     said = hostnet.reconcile(identity=node.world.identity(), enis=[])
-    assert [one for one in said if "rule 20 lookup 255 is not needed" in one]
+    assert "rule 20 lookup 255" in [one.target for one in said if one.code is RepairCode.REMOVED]
     assert hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
     assert "20:" not in node.host.sh(f"ip {node.world.dash} rule")
 
@@ -222,22 +224,22 @@ def test_the_kernel_says_who_is_in_strict_mode(make_world, family, mode):
     """Rows lost and settings changed: who is wired so stays confined, and goes by the branch ENI, until its DEL."""
     node = Confined(make_world(pod_eni=True, early_demux_disabled=True))
     config = NetworkConfig(ipv4=family is not IPV6, ipv6=family is IPV6, pod_eni=mode != "off", pod_groups_mode="standard")
-    hostnet = node.world.hostnet = KernelHostNetwork(node.world.netns, config=config, nft=node.world.nft)
+    hostnet = node.world.hostnet = KernelHostNetwork(node.world.netns, config=config, nft=node.world.nft, vlan_links=node.links)
     hostnet.confine_sandboxes()
     assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
     assert node.arrives(node.pool_pod, [node.own], str(node.pooled.address)) == ([], True)
     said = hostnet.reconcile(identity=node.world.identity(), enis=[])
-    assert not [one for one in said if "rule" in one]
+    assert not [one for one in said if one.object.kind is RepairKind.RULE]
     assert node.arrives(node.pod, node.foreign, node.own) == ([], True)
     (taken,) = node.host.ip(f"route get {node.node_address} from {node.own} iif {node.mine.host_veth}")
-    assert taken["dev"] == node.mine.branch.link, "its groups judge what it sends to its own node"
+    assert taken["dev"] == node.mine.uplink.link, "its groups judge what it sends to its own node"
     for spec in (node.mine, node.other):
         node.mark(spec)
     node.wiring.sweep()
     hostnet.confine_sandboxes()
     said = hostnet.reconcile(identity=node.world.identity(), enis=[])
-    assert [one for one in said if "rule 20 lookup 255 is not needed" in one]
-    assert "from_strict" not in node.host.sh(f"nft list table {family.nft} {ruleset.IPV4.name}")
+    assert "rule 20 lookup 255" in [one.target for one in said if one.code is RepairCode.REMOVED]
+    assert "from_strict" not in node.host.sh(f"nft list table {family.nft} {confinement_ruleset.IPV4.name}")
     assert hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
 
 
@@ -247,7 +249,7 @@ def test_a_name_alone_makes_nobody_strict(make_world, family):
     node.host.sh("ip link add vlan0123456789a type veth peer name x; ip link set vlan0123456789a up")
     node.world.hostnet.confine_sandboxes()
     assert node.world.hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
-    assert "from_strict" not in node.host.sh(f"nft list table {family.nft} {ruleset.IPV4.name}")
+    assert "from_strict" not in node.host.sh(f"nft list table {family.nft} {confinement_ruleset.IPV4.name}")
 
 
 @pytest.mark.parametrize("name", ["evil0", "vlan0123456789a", "vlan.eth.77"])

@@ -9,9 +9,10 @@ from tests.netns.branched import Node
 
 pytestmark = pytest.mark.privileged
 
-MORE_MESSAGES, MORE_SENDS = 9, 0
+MORE_MESSAGES, MORE_SENDS = 10, 0
 """Beyond a sandbox of the pool: the trunk's link and the VLAN link read, that one named, raised and kept without an IPv6 address, two
-routes to the router, two rules and one that goes. The message that makes the VLAN link, which the stand-in replaces, is one more."""
+routes to the router, the end of the table, two rules and one that goes. The message that makes the VLAN link, which the stand-in
+replaces, is one more."""
 
 FIRST_MESSAGES, FIRST_SENDS = 1, 2
 """Of the first one, more: the trunk's link is raised, and the VLAN link made by a send of its own; a dump is not counted."""
@@ -57,8 +58,8 @@ def test_a_trunk_that_came_back_has_another_index(world):
     node.add_trunk("p3")
     spec = node.spec(world.space(), vlan=6, number=101)
     node.wiring.wire(spec)
-    (trunk,), (link,) = node.host.ip("link show eth2"), node.host.ip(f"link show {spec.branch.link}")
-    assert link["address"] == spec.branch.mac
+    (trunk,), (link,) = node.host.ip("link show eth2"), node.host.ip(f"link show {spec.uplink.link}")
+    assert link["address"] == spec.uplink.mac
     assert f"-{trunk['ifindex']}" in node.host.sh("ip link")
     assert node.wiring.check(spec) == []
 
@@ -74,5 +75,5 @@ def test_a_trunk_that_was_changed(world, what):
     (trunk,) = node.host.ip("link show eth2")
     assert "UP" in trunk["flags"]
     assert trunk["mtu"] >= spec.mtu
-    (link,) = node.host.ip(f"link show {spec.branch.link}")
+    (link,) = node.host.ip(f"link show {spec.uplink.link}")
     assert link["mtu"] >= spec.mtu

@@ -8,10 +8,14 @@ import pytest
 
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.model.attachment import decode_alias
-from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX
-from ipamd.model.errors import BranchPendingError, WiringError
+from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.errors import UplinkPendingError, WiringError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV6
-from ipamd.model.kernel import wiring_differences
+from ipamd.model.kernel_numbers import LINK_PREFIX, STRICT_VETH_PREFIX
+from ipamd.model.repairs import RepairCode
+from ipamd.model.wiring_differences import wiring_differences
+from tests.errors import failed
 from tests.netns.branched import TRUNK_MAC, Node
 from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6, VPC6
 from tests.netns.test_wiring import talk
@@ -67,11 +71,14 @@ def test_wired_as_upstream_wires_it(node, is_strict):
     link, veth, pod = "vlan.eth.57", spec.host_veth, str(spec.address)
     assert veth.startswith("vlan" if is_strict else "eni")
     shown = node.host.ip(f"link show {link}")[0]
-    assert (shown["address"], shown["ifalias"]) == (spec.branch.mac, node.wiring.survey().vlans[0].alias)
-    table = {(one["dst"], one.get("gateway"), one["dev"]) for one in node.host.ip("route show table 157")}
-    gateway = str(spec.branch.gateway)
+    assert (shown["address"], shown["ifalias"]) == (spec.uplink.mac, node.wiring.survey().vlans[0].alias)
+    shown = node.host.ip("route show table 157")
+    table = {(route["dst"], route.get("gateway"), route["dev"]) for route in shown if route.get("type") == "unicast"}
+    gateway = str(spec.uplink.gateway)
     assert table == {(gateway, None, link), ("default", gateway, link), *([(pod, None, veth)] if is_strict else [])}
     assert node.host.ip(f"neigh show dev {link} nud permanent") == [], "the gateway is asked for"
+    (end,) = [route for route in shown if route.get("type") != "unicast"]
+    assert (end["type"], end["dst"], end["metric"]) == ("unreachable", "default", 2**32 - 1), "ours"
     main = {(one["dst"], one["dev"]) for one in node.host.ip("route show table main")}
     assert ((pod, veth) in main) is not is_strict
     found = rules_of(node)
@@ -97,9 +104,9 @@ def test_packets_take_the_way_of_the_mode(node, vpc_address, is_strict):
     own = str(spec.address)
     assert talk(node.vpc, vpc_address, pod) == own
     talk(pod, own, node.vpc)
-    before = received(node.host, spec.branch.link)
+    before = received(node.host, spec.uplink.link)
     talk(pod, own, node.host)
-    came = received(node.host, spec.branch.link) - before
+    came = received(node.host, spec.uplink.link) - before
     assert (came >= OF_A_TALK) is is_strict, f"{came} packets, with the last ones of the talk before"
 
 
@@ -115,10 +122,10 @@ def test_a_pod_of_the_pool_reaches_one_in_strict_mode_through_the_vpc(node):
             f"ip route replace {pooled.address}/32 dev p0; ip neigh replace {pooled.address} dev p0 lladdr 02:00:00:00:00:01"
         )
     )
-    before = received(node.host, spec.branch.link)
+    before = received(node.host, spec.uplink.link)
     assert talk(pod, str(spec.address), other) == str(pooled.address)
     assert talk(other, str(pooled.address), pod) == str(spec.address)
-    assert received(node.host, spec.branch.link) > before
+    assert received(node.host, spec.uplink.link) > before
 
 
 @EACH_MODE
@@ -164,7 +171,7 @@ def test_what_is_in_the_way(node):
     """One ID, one link: a dying one, one without an owner and one of an earlier try go; that of a sandbox that is there refuses."""
     _, first = node.add(vlan=5, number=200)
     second = node.spec(node.world.space(), vlan=5, number=201)
-    with pytest.raises(WiringError, match=f"VLAN 5 leads to {first.host_veth}"):
+    with pytest.raises(WiringError, check=failed(FailureCode.VLAN_TAKEN, vlan=5, link=first.host_veth)):
         node.wiring.wire(second)
     assert node.wiring.check(first) == []
     assert second.host_veth not in node.host.link_names()
@@ -195,7 +202,7 @@ def test_another_program_has_the_table(node, vpc_address, theirs, is_looked_at, 
     if is_looked_at:
         node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
     before = lines(node)
-    with pytest.raises(WiringError, match=r"another program uses table 220: (rule \d+|a route to)"):
+    with pytest.raises(WiringError, check=failed(FailureCode.TABLE_TAKEN, table=220)):
         node.wiring.wire(node.spec(node.world.space(), vlan=120, is_strict=is_strict))
     assert lines(node) == before
     node.add(vlan=7, is_strict=is_strict)
@@ -206,10 +213,7 @@ def test_what_earlier_sandboxes_left_in_the_table_is_no_other_programs(node, is_
     """The pod's next sandbox has the same ID, and may come before the other's routes are gone."""
     _, spec = node.add(vlan=120, is_strict=is_strict)
     node.world.hostnet.reconcile(identity=node.world.identity(), enis=[])
-    node.wiring.mark_for_deletion(
-        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, key=spec.key, branch=spec.branch,
-        is_source_checked=True,
-    )  # fmt: skip
+    node.wiring.mark_for_deletion(spec, owner=spec.key, is_source_checked=True)
     node.wiring.sweep()
     pod = node.world.space()
     again = node.spec(pod, vlan=120, is_strict=is_strict, container="again")
@@ -255,7 +259,7 @@ def test_anybodys_rule_of_the_vlan_link_goes_by_the_pass_in_strict_mode(node, vp
     node.host.sh(node.world.words("ip rule add prio 10 iif vlan.eth.5 lookup 109"))
     node.wiring.wire(spec)
     node.world.hostnet.confine_sandboxes()
-    assert [one for one in node.wiring.check(spec) if "lookup 109 leads elsewhere" in one]
+    assert DifferenceCode.UPLINK_RULE_ELSEWHERE in {one.code for one in node.wiring.check(spec)}
     assert node.wiring.repair([replace(spec, trunk_mac=TRUNK_MAC)]) != []
     assert node.wiring.check(spec) == []
     assert {one for one in rules_of(node) if one[0] == 10} == {(10, spec.host_veth, "105"), (10, "vlan.eth.5", "105")}
@@ -265,7 +269,7 @@ def test_anybodys_rule_of_the_vlan_link_goes_by_the_pass_in_strict_mode(node, vp
 def test_without_the_trunks_link(node):
     """It is on its way: the runtime comes again."""
     spec = replace(node.spec(node.world.space()), trunk_mac="02:00:00:00:99:99")
-    with pytest.raises(BranchPendingError):
+    with pytest.raises(UplinkPendingError):
         node.wiring.wire(spec)
     assert node.host.link_names() == {"eth0", "eth1", "eth2"}
 
@@ -281,7 +285,7 @@ def test_every_refusal_is_undone(node, is_strict):
         failpoint=lambda step: bool(steps.append(step)),
     ).wire(spec)  # fmt: skip
     node.wiring.unwire(spec)
-    assert [step for step in steps if spec.branch.link in step]
+    assert [step for step in steps if spec.uplink.link in step]
     before = lines(node)
     for failing in dict.fromkeys(one for one in steps if not one.startswith(("look at", "delete"))):
         wiring = node.new_wiring(failpoint=failing.__eq__)
@@ -311,7 +315,7 @@ def test_every_refusal_is_undone(node, is_strict):
 def test_put_back(node, vpc_address, damage, is_strict):
     """What others did to the way is found by one survey and made good, and packets go again."""
     pod, spec = node.add(is_strict=is_strict)
-    words = {"link": spec.branch.link, "gateway": spec.branch.gateway, "pod": spec.address, "veth": spec.host_veth}
+    words = {"link": spec.uplink.link, "gateway": spec.uplink.gateway, "pod": spec.address, "veth": spec.host_veth}
     node.host.sh(node.world.words(damage.format(**words)))
     known = replace(spec, trunk_mac=TRUNK_MAC)
     if "route flush table 113214" in damage or wiring_differences(spec, node.wiring.survey()):
@@ -326,9 +330,9 @@ def test_put_back(node, vpc_address, damage, is_strict):
 def test_without_the_trunk_a_link_is_not_repaired(node):
     """What is missing is said, and nothing of the rest is guessed."""
     _, spec = node.add()
-    node.host.sh(f"ip link del {spec.branch.link}")
-    (sentence,) = node.wiring.repair([replace(spec, trunk_mac="")])
-    assert sentence == f"VLAN link vlan.eth.5 of {spec.key} is missing: not repaired: the trunk ENI is not known"
+    node.host.sh(f"ip link del {spec.uplink.link}")
+    (report,) = node.wiring.repair([replace(spec, trunk_mac="")])
+    assert (report.code, report.target, report.owner) == (RepairCode.VLAN_LINK_MISSING, "vlan.eth.5", str(spec.key))
 
 
 @EACH_MODE
@@ -336,12 +340,12 @@ def test_what_nobody_owns_is_removed(node, is_strict):
     """Without a row: by what the survey shows of veth and VLAN link."""
     _, spec = node.add(is_strict=is_strict)
     seen = node.wiring.survey()
-    (veth,), (link,) = seen.branches, seen.vlans
-    assert (veth.key, link.address, link.eni_id, link.branch) == (spec.key, spec.address, spec.eni_id, spec.branch)
+    (veth,), (link,) = seen.uplinked, seen.vlans
+    assert (veth.key, link.address, link.eni_id, link.uplink) == (spec.key, spec.address, spec.eni_id, spec.uplink)
     assert decode_alias(veth.alias) is None, "earlier releases leave it alone"
-    node.wiring.remove_leftover(host_veth=veth.name, address=link.address, key=veth.key, branch=link.branch)
+    node.wiring.remove_leftover(host_veth=veth.name, address=link.address, key=veth.key, uplink=link.uplink)
     left = node.wiring.survey()
-    assert (left.branches, left.vlans, left.branch_routes, left.incoming_rules) == ((), (), frozenset(), frozenset())
+    assert (left.uplinked, left.vlans, left.uplink_routes, left.incoming_rules) == ((), (), frozenset(), frozenset())
 
 
 def test_the_rules_of_a_veth_that_has_gone_go_with_its_vlan_link(node):
@@ -349,7 +353,7 @@ def test_the_rules_of_a_veth_that_has_gone_go_with_its_vlan_link(node):
     _, spec = node.add(vlan=5, number=200)
     _, other = node.add(vlan=6, number=201)
     node.host.sh(f"ip link del {spec.host_veth}")
-    node.wiring.remove_leftover(host_veth=None, address=spec.address, branch=spec.branch)
+    node.wiring.remove_leftover(host_veth=None, address=spec.address, uplink=spec.uplink)
     assert {one.table for one in node.wiring.survey().incoming_rules} == {other.route_table}
     assert node.wiring.check(other) == []
 
@@ -358,9 +362,7 @@ def test_the_rules_of_a_veth_that_has_gone_go_with_its_vlan_link(node):
 def test_what_is_left_of_a_predecessor_goes_alone(node, vpc_address, is_strict):
     """A veth without its routes, as after a DEL: the pod's next sandbox has the branch ENI by now, and keeps it (I2)."""
     _, old = node.add(is_strict=is_strict)
-    node.wiring.mark_for_deletion(
-        host_veth=old.host_veth, address=old.address, route_table=old.route_table, is_source_checked=True, branch=old.branch
-    )
+    node.wiring.mark_for_deletion(old, is_source_checked=True)
     pod = node.world.space()
     new = replace(old, key=node.world.key("successor"), netns=pod.path, host_veth=old.host_veth[:-3] + "abc")
     node.wiring.wire(new)
@@ -375,7 +377,7 @@ def test_renamed_with_its_rules(node, vpc_address, is_strict):
     """A successor needs the name: what leads the living one's packets follows."""
     pod, spec = node.add(is_strict=is_strict)
     to = f"{STRICT_VETH_PREFIX if is_strict else 'eni'}0123456789a"
-    node.wiring.rename_veth(host_veth=spec.host_veth, to=to, address=spec.address, branch=spec.branch)
+    node.wiring.rename_veth(spec, to=to)
     renamed = replace(spec, host_veth=to)
     assert node.wiring.check(renamed) == []
     assert talk(node.vpc, vpc_address, pod) == str(spec.address)
@@ -385,9 +387,9 @@ def test_renamed_with_its_rules(node, vpc_address, is_strict):
 def test_would_a_packet_arrive(node, is_strict):
     """A rule of others ahead of ours, which no comparison of objects shows."""
     _, spec = node.add(is_strict=is_strict)
-    ways = node.world.hostnet.way_differences
+    ways = node.world.hostnet.reachability_problems
     assert ways([spec], enis=[]) == []
-    node.host.sh(node.world.words(f"ip rule add prio 5 iif {spec.branch.link} blackhole"))
+    node.host.sh(node.world.words(f"ip rule add prio 5 iif {spec.uplink.link} blackhole"))
     assert [one.subject for one in ways([spec], enis=[])] == [str(spec.address)]
 
 
@@ -398,8 +400,8 @@ def test_the_links_are_nobodys_second_way(node):
     assert node.world.hostnet.foreign_links() == ()
     assert TRUNK_MAC in node.world.hostnet.links()
     seen = node.wiring.survey()
-    assert [one.name for one in (*seen.veths, *seen.egress, *seen.branches)] == [spec.host_veth]
-    assert spec.branch.link.startswith(LINK_PREFIX)
+    assert [one.name for one in (*seen.veths, *seen.extra, *seen.uplinked)] == [spec.host_veth]
+    assert spec.uplink.link.startswith(LINK_PREFIX)
 
 
 def test_cut_off_and_back(node, vpc_address):
@@ -411,13 +413,13 @@ def test_cut_off_and_back(node, vpc_address):
         "nft add table inet watch; nft add chain inet watch out '{ type filter hook postrouting priority -300; }';"
         f"nft add rule inet watch out oifname eth0 {node.world.family.nft} saddr {spec.address} counter"
     )
-    assert node.wiring.cut_off(spec).endswith(f"{spec.host_veth}, {spec.branch.link} taken down")
+    assert node.wiring.cut_off(spec).after == f"{spec.host_veth}, {spec.uplink.link}"
     with pytest.raises(OSError):  # noqa: PT011  # no route, or no answer
         talk(node.vpc, vpc_address, pod)
     with pytest.raises(OSError):  # noqa: PT011
         talk(pod, str(spec.address), node.vpc)
     assert "packets 0 " in node.host.sh("nft list chain inet watch out"), "nothing goes by the node's ENI"
-    assert not any(one.is_up for one in (*node.wiring.survey().branches, *node.wiring.survey().vlans) if "5" in one.name[-1:])
+    assert not any(one.is_up for one in (*node.wiring.survey().uplinked, *node.wiring.survey().vlans) if "5" in one.name[-1:])
     assert node.wiring.check(other) == [], "the other sandbox keeps its links"
     node.wiring.cut_off(spec)
     assert node.wiring.repair([spec]) != []
@@ -428,6 +430,22 @@ def test_cut_off_and_back(node, vpc_address):
     assert node.mark(spec) is not None
     node.wiring.sweep()
     assert node.wiring.survey().vlan_of(spec.address) is None
+
+
+def test_held_in_standard_mode(node, vpc_address):
+    """The pod's link has no carrier, and no route or rule of the node names the address that it claims, until a repair."""
+    pod = node.world.space()
+    spec = node.spec(pod, is_strict=False)
+    node.know(spec)
+    node.wiring.wire(replace(spec, is_held=True))
+    node.world.hostnet.confine_sandboxes()
+    assert str(spec.address) not in node.host.sh(f"ip {node.world.dash} route show table all; ip {node.world.dash} rule")
+    (inside,) = pod.ip("link show eth0")
+    assert "NO-CARRIER" in inside["flags"]
+    assert node.wiring.repair([spec]) != []
+    node.world.hostnet.confine_sandboxes()
+    assert node.wiring.check(spec) == []
+    assert talk(node.vpc, vpc_address, pod) == str(spec.address)
 
 
 def test_cutting_off_leaves_a_successors_links(node):
@@ -445,5 +463,5 @@ def test_a_repair_is_not_made_twice(node):
     identity = node.world.identity()
     node.host.sh(node.world.words("ip rule del prio 9; ip rule add prio 0 lookup local"))
     said = node.world.hostnet.reconcile(identity=identity, enis=[])
-    assert any("rule 9" in one for one in said)
+    assert any(one.target.startswith("rule 9 ") for one in said)
     assert node.world.hostnet.reconcile(identity=identity, enis=[], is_silent=True) == []

@@ -9,12 +9,13 @@ from contextlib import suppress
 import pytest
 
 from ipamd.model.attachment import Wired, pod_veth_name
-from ipamd.model.aws_node import Led, led_to_branch
-from ipamd.model.branch import STRICT_VETH_PREFIX
-from ipamd.model.cniresult import DUMMY_PREFIX, build_result
+from ipamd.model.cniresult import build_result
 from ipamd.model.errors import WiringError
 from ipamd.model.family import IPV6
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
+from ipamd.model.legs.aws_node_uplinks import BranchPath, find_branch_path
+from ipamd.model.legs.branch import DUMMY_PREFIX
 from ipamd.model.record import replace
 from tests.netns.branched import Node
 from tests.netns.conftest import EACH_FAMILY, VPC6
@@ -41,11 +42,11 @@ def wire_theirs(node, *, vlan=5, is_strict=True):
     name = pod_veth_name("default", "web", prefix=STRICT_VETH_PREFIX if is_strict else "eni")
     spec = replace(spec, host_veth=name, others_mac=THEIR_MAC)
     node.know(spec)
-    link, table, gateway = spec.branch.link, spec.route_table, spec.branch.gateway
+    link, table, gateway = spec.uplink.link, spec.route_table, spec.uplink.gateway
     ip, length, router = ("ip -6", 128, "fe80::1") if node.world.family is IPV6 else ("ip", 32, "169.254.1.1")
     trunk = node.host.ip("link show eth2")[0]["ifindex"]
     node.host.sh("ip link set eth2 up")
-    assert node.links.make(link, vlan=vlan, parent=trunk, mac=spec.branch.mac)
+    assert node.links.make(link, vlan=vlan, parent=trunk, mac=spec.uplink.mac)
     rules = [f"iif {link} table {table} prio 10", f"iif {name} table {table} prio 10"]
     rules = rules if is_strict else [f"to {spec.address} table main prio 512", f"from {spec.address} table {table} prio 1536"]
     node.host.sh(
@@ -91,13 +92,15 @@ def test_what_it_wired_is_known_and_named_and_goes_by_our_del(node, is_strict, f
     pod, spec = wire_theirs(node, is_strict=is_strict)
     survey = node.wiring.survey()
     veth = next(one for one in survey.firsts if one.name == spec.host_veth)
-    led = led_to_branch(veth, survey)
-    assert isinstance(led, Led)
-    assert (led.address, led.branch) == (spec.address, spec.branch)
-    named, link = node.wiring.stamp_branch(veth, led, key=spec.key, eni_id=spec.eni_id)
+    led = find_branch_path(veth, survey)
+    assert isinstance(led, BranchPath)
+    assert (led.address, led.branch) == (spec.address, spec.uplink)
+    named, link = node.wiring.adoption.stamp_uplinked(
+        veth, led.link, key=spec.key, address=led.address, uplink=led.branch, eni_id=spec.eni_id
+    )
     survey = node.wiring.survey()
     assert survey.vlan_of(spec.address) == link
-    (seen,) = survey.branches
+    (seen,) = survey.uplinked
     assert (seen.key, seen.address, seen.alias, seen.mac) == (spec.key, spec.address, named.alias, THEIR_MAC)
     node.wiring.repair([spec])
     node.world.hostnet.confine_sandboxes()
@@ -138,8 +141,10 @@ def test_a_link_that_is_another_by_now_is_not_named(node):
     _, spec = wire_theirs(node)
     survey = node.wiring.survey()
     veth = next(one for one in survey.firsts if one.name == spec.host_veth)
-    led = led_to_branch(veth, survey)
-    node.wiring.stamp_branch(veth, led, key=spec.key, eni_id=spec.eni_id)
+    led = find_branch_path(veth, survey)
+    node.wiring.adoption.stamp_uplinked(veth, led.link, key=spec.key, address=led.address, uplink=led.branch, eni_id=spec.eni_id)
     with pytest.raises(WiringError):
-        node.wiring.stamp_branch(veth, led, key=spec.key, eni_id=EniId("eni-0ffff"))
+        node.wiring.adoption.stamp_uplinked(
+            veth, led.link, key=spec.key, address=led.address, uplink=led.branch, eni_id=EniId("eni-0ffff")
+        )
     assert node.wiring.survey().vlan_of(spec.address).eni_id == spec.eni_id

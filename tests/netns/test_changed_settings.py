@@ -17,7 +17,7 @@ import pytest
 from ipamd.kernel import uapi
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netlink import Message
-from ipamd.model.kernel import Repaired
+from ipamd.model.repairs import RepairCode
 from ipamd.settings import NetworkConfig
 from tests.netns.test_host_network import TO_SECONDARY
 from tests.patience import PATIENCE_S
@@ -57,7 +57,7 @@ class Node:
 
     def renew(self, config):
         """The daemon that runs takes other settings over, and its next pass follows."""
-        self.hostnet.use(config, self.world.identity())
+        self.hostnet.apply_settings(config, self.world.identity())
         self.hostnet.reconcile(identity=self.world.identity(), enis=[self.world.eni()])
 
     def bound(self, space, address="", port=0):
@@ -206,8 +206,8 @@ def test_an_old_mark_stays_as_long_as_a_connection_carries_it(node, later, is_li
     forget_connections(node.world)
     node.answers(node.from_outside())
     repaired, followed = node.hostnet.reconcile(identity=node.world.identity(), enis=[])
-    assert "fwmark 0x80 is of a former setting" in repaired
-    assert "followed a change" in followed
+    assert (repaired.code, repaired.target) == (RepairCode.REMOVED, "rule 1024 fwmark 0x80 of a former setting")
+    assert followed.code is RepairCode.TABLE_FOLLOWED
     assert "0x80/0x80" not in node.world.host.sh("ip rule show prio 1024")
     assert "0x00000080" not in node.world.host.sh("nft list table ip vpc-ipamd")
     assert node.hostnet.reconcile(identity=node.world.identity(), enis=[]) == []
@@ -217,7 +217,7 @@ def test_an_old_mark_stays_as_long_as_a_connection_carries_it(node, later, is_li
 def forget_connections(world):
     """Let the host's kernel forget every connection (ctnetlink's delete without a tuple)."""
     sock = world.netns.open_netlink(protocol=uapi.NETLINK_NETFILTER)
-    sock.carry_out([Message("forget connections", uapi.IPCTNL_MSG_CT_GET + 1, 0, bytes(4))], what="the test")
+    sock.carry_out([Message("forget connections", uapi.IPCTNL_MSG_CT_GET + 1, 0, bytes(4))], operation="the test")
     sock.close()
 
 
@@ -261,11 +261,11 @@ def test_a_pass_beside_a_change_calls_nothing_a_repair(node):
     try:
         for number in range(40):
             cidrs = tuple(IPv4Network((f"198.51.100.{number}", 32)) for _ in range(number % 2))
-            node.hostnet.use(NetworkConfig(external_snat=number % 3 == 0, external_service_cidrs=cidrs), identity)
+            node.hostnet.apply_settings(NetworkConfig(external_snat=number % 3 == 0, external_service_cidrs=cidrs), identity)
     finally:
         ended.set()
         passes.join(timeout=120)
-    assert [one for one in said if isinstance(one, Repaired)] == []
+    assert [one for one in said if one.is_repair] == []
     assert "198.51.100.39" in node.world.host.sh("ip rule")
     assert "snat" not in node.world.host.sh("nft list table ip vpc-ipamd")
 

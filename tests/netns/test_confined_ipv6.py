@@ -18,6 +18,7 @@ from ipamd.kernel.confinement import Confinement
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.model.attachment import pod_veth_name
 from ipamd.model.family import IPV6
+from ipamd.model.repairs import RepairCode
 from tests.netns import packets
 from tests.netns.conftest import FIRST, NODE6, ROUTER, VPC6
 from tests.netns.test_foreign_links import KINDS, into_tunnel, intrude
@@ -278,9 +279,7 @@ def test_a_deleted_sandbox_neither_sends_nor_hears(node, is_checked):
     """I4: at the reply of a DEL no route of the address is left, its link may stay up until the sweep, and nothing passes by it."""
     assert node.world.hostnet.is_source_checked()
     spec = node.specs[0]
-    node.world.wiring.mark_for_deletion(
-        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, is_source_checked=is_checked
-    )
+    node.world.wiring.mark_for_deletion(spec, is_source_checked=is_checked)
     assert ("UP" in node.host.ip(f"link show {spec.host_veth}")[0]["flags"]) is is_checked
     assert f"{OWN} " not in node.host.sh("ip -6 route show table all; ip -6 rule")
     with contextlib.ExitStack() as stack:
@@ -426,11 +425,11 @@ def test_a_node_comes_over_and_goes_back_without_a_lost_packet(world, is_first, 
         assert traffic.lost_count == 0
         (entry,) = world.host.ip(f"neigh show {sandbox.address} dev {sandbox.veth}")
         assert entry["state"] == ["PERMANENT"]
-        assert "removed" in world.hostnet.release()
+        assert RepairCode.DISCOVERY_OPENED in [one.code for one in world.hostnet.allow_neighbour_discovery()]
         after = Theirs(world, 7)
         second = Traffic(node, after, stack)
         second.settles()
         second.runs_on(60)
         traffic.runs_on()
         assert (traffic.lost_count, second.lost_count) == (0, 0)
-        assert world.hostnet.release() == ""
+        assert world.hostnet.allow_neighbour_discovery() == []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.kernel import ruleset, survey
+from ipamd.kernel import confinement_ruleset, survey
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import OUTPUT_TERSE, Nftables
 from ipamd.model.family import IPV6
-from ipamd.model.kernel import Repaired
+from ipamd.model.repair_messages import difference_text
+from ipamd.model.repairs import CONFINEMENT, RepairCode
 from tests.netns.confined import EXTRA, OPEN, PRIMARY, RELEASE_BEFORE, SECONDARY, VPC, WORLD, Node
 from tests.netns.conftest import EACH_FAMILY
 from tests.netns.test_host_network import udp_peer
@@ -54,9 +55,9 @@ def test_a_drop_that_others_remove_or_change_is_named_and_put_back(world, comman
     assert not world.hostnet.is_source_checked()
     damaged = world.host.sh("nft list ruleset")
     found = world.hostnet.confinement_differences()
-    assert next(one.what for one in found if one.is_repaired) == sentence
+    assert next(difference_text(one.report) for one in found if one.is_repaired) == sentence
     assert world.host.sh("nft list ruleset") == damaged
-    assert any(one.startswith(f"{sentence}: ") for one in world.hostnet.confine_sandboxes())
+    assert sentence in [difference_text(one) for one in world.hostnet.confine_sandboxes() if one.object == CONFINEMENT]
     assert world.host.sh(listed) == whole
     assert world.hostnet.is_source_checked()
     assert world.hostnet.confine_sandboxes() == []
@@ -128,11 +129,11 @@ def test_a_kernel_that_refuses_is_said(world, monkeypatch):
     world.wiring.wire(world.spec(world.space(), number=30))
     (veth,) = world.host.link_names()
     world.host.sh(f"sysctl -qw net.ipv4.conf.{veth}.rp_filter=0")
-    monkeypatch.setattr(ruleset, "_drop", lambda reason: f"counter name missing_{reason} drop")
+    monkeypatch.setattr(confinement_ruleset, "_drop", lambda reason: f"counter name missing_{reason} drop")
     said = world.hostnet.confine_sandboxes()
-    assert [one for one in said if one.startswith("could not be repaired: the source of sandboxes' packets is not checked")]
-    assert "nft_fib" in said[0]
-    assert any("CONFIG_NFT_FIB_IPV6" in one and "nothing else checks it" in one for one in said) == (world.family is IPV6)
+    causes = [one.cause for one in said if one.is_refusal]
+    assert "nft_fib" in causes[0]
+    assert any("CONFIG_NFT_FIB_IPV6" in cause for cause in causes) == (world.family is IPV6)
     assert not world.hostnet.is_source_checked()
     assert world.host.sh(f"cat /proc/sys/net/ipv4/conf/{veth}/rp_filter") == "1\n"
     monkeypatch.undo()
@@ -142,23 +143,21 @@ def test_a_kernel_that_refuses_is_said(world, monkeypatch):
 
 def test_a_kernel_that_refuses_the_table_of_arp_only(world, monkeypatch):
     """It is said; what checks the source of packets is in place and counts."""
-    monkeypatch.setattr(ruleset, "arp_table", lambda *_, **__: "add table arp vpc-ipamd-confine { no such thing; }")
+    monkeypatch.setattr(confinement_ruleset, "arp_table", lambda *_, **__: "add table arp vpc-ipamd-confine { no such thing; }")
     world.hostnet.confine_sandboxes()
     (said,) = world.hostnet.confine_sandboxes()
-    assert said.startswith("could not be repaired: ARP requests of sandboxes are not dropped")
-    assert said.endswith(
-        "if nftables says that something is not there, the kernel lacks nf_tables for ARP (CONFIG_NF_TABLES_ARP)"
-    )
+    assert said.is_refusal
+    assert "CONFIG_NF_TABLES_ARP" in said.cause
     assert world.hostnet.is_source_checked()
 
 
 def test_a_veth_that_does_not_forward_is_repaired(world):
-    """net.ipv4.ip_forward=0 stops every link: host veths are set again, by netlink, with a sentence."""
+    """net.ipv4.ip_forward=0 stops every link: host veths are set again, by netlink, with a report."""
     node = Node(world)
     node.host.sh("sysctl -qw net.ipv4.ip_forward=0")
     (said,) = world.hostnet.confine_sandboxes()
-    assert said.startswith("forwarding was off for host veths ")
-    assert all(veth in said for veth in node.veths)
+    assert (said.code, said.before, said.after) == (RepairCode.VALUE_SET, "off", "on")
+    assert all(veth in said.target for veth in node.veths)
     assert udp_peer(node.primary, PRIMARY, node.secondary) == SECONDARY
 
 
@@ -189,10 +188,10 @@ def test_a_former_prefix_that_goes_is_no_repair(make_world):
     for veth in node.veths:
         node.host.sh(f"ip link del {veth}")
         (said,) = world.hostnet.confine_sandboxes()[:1]
-        assert "followed a change of the host veths' names" in said
-        assert not isinstance(said, Repaired)
+        assert said.code is RepairCode.TABLE_FOLLOWED
+        assert not said.is_repair
     node.host.sh("nft delete table ip vpc-ipamd-confine")
-    assert any(isinstance(one, Repaired) for one in world.hostnet.confine_sandboxes())
+    assert any(one.is_repair for one in world.hostnet.confine_sandboxes())
 
 
 @pytest.mark.parametrize("value", [1, 2])
@@ -202,7 +201,7 @@ def test_a_sysctl_that_overrules_extra_sources_is_named(make_world, value):
     node = Node(world, all_rp_filter=value)
     assert node.spoof(node.primary, PRIMARY, ("192.0.2.1",), targets=(SECONDARY, VPC)) == []
     (said,) = world.hostnet.confine_sandboxes()
-    assert "sysctl -w net.ipv4.conf.all.rp_filter=0" in said
+    assert "sysctl -w net.ipv4.conf.all.rp_filter=0" in said.cause
     assert [one.is_repaired for one in world.hostnet.confinement_differences()] == [False]
     node.host.sh("sysctl -qw net.ipv4.conf.all.rp_filter=0")
     assert world.hostnet.confine_sandboxes() == []

@@ -16,9 +16,7 @@ pytestmark = pytest.mark.privileged
 
 def delete(node, spec, *, is_source_checked):
     """DEL, as the daemon does it; the sandbox's namespace stays as it is."""
-    node.world.wiring.mark_for_deletion(
-        host_veth=spec.host_veth, address=spec.address, route_table=spec.route_table, is_source_checked=is_source_checked
-    )
+    node.world.wiring.mark_for_deletion(spec, is_source_checked=is_source_checked)
 
 
 def link_of(node, spec):

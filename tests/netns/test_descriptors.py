@@ -13,6 +13,8 @@ import pytest
 
 from ipamd.kernel.netns import opened_netns
 from ipamd.model.errors import NetnsError, WiringError
+from ipamd.model.failures import FailureCode
+from tests.errors import failed
 
 CHILD = """
 import json, os, resource, sys
@@ -87,5 +89,5 @@ def test_only_enoent_and_enotdir_prove_absence(monkeypatch: pytest.MonkeyPatch, 
         with pytest.raises(NetnsError), opened_netns(gone):
             raise AssertionError("must not be opened")
     monkeypatch.setattr(os, "open", refusing)
-    with pytest.raises(WiringError, match="says nothing about the sandbox"), opened_netns(str(tmp_path / "file")):
+    with pytest.raises(WiringError, check=failed(FailureCode.NETNS_NOT_OPENED)), opened_netns(str(tmp_path / "file")):
         raise AssertionError("must not be opened")

@@ -9,14 +9,21 @@ from ipaddress import IPv4Network, ip_network
 
 import pytest
 
-from ipamd.kernel import netlink, ruleset
-from ipamd.kernel.nft import NftTable
-from ipamd.model.attachment import EGRESS_TAG, encode_alias
+from ipamd.kernel import netlink
+from ipamd.kernel.legs import local_range_ruleset
+from ipamd.kernel.nft_table import NftTable
+from ipamd.model.attachment import encode_alias
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6, family_of
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import Repaired, RepairedObject, RepairKind, wiring_differences
+from ipamd.model.legs import legs_of
+from ipamd.model.legs.egress import EGRESS_TAG
+from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind
+from ipamd.model.wiring_differences import wiring_differences
 from ipamd.settings import NetworkConfig
+from tests.errors import failed
 from tests.netns import packets
 from tests.netns.egress import DASH, NODE, OUTSIDE, Node, is_answered, is_in_order, listens, reaches, send, udp
 from tests.netns.test_own_inside import KernelNode
@@ -58,7 +65,7 @@ def test_nobody_reaches_it(make_world, family):
     """Neither another pod of the node nor the outside begins anything with an address for egress; the refusal is said at once."""
     node = Node(make_world)
     egress = node.family
-    node.outside.sh(f"ip route add {egress.egress.network} via {NODE[egress]}")
+    node.outside.sh(f"ip route add {egress.local_range.network} via {NODE[egress]}")
     first, second = node.sandboxes
     target, outside = str(node.specs[1].other_address), OUTSIDE[egress]
     with contextlib.ExitStack() as stack:
@@ -84,7 +91,7 @@ def test_nothing_forged_leaves(make_world, family):
     forged = [udp(egress, source, OUTSIDE[egress]) for source in others]
     forged += [udp(pool, source, beyond) for source in (node.specs[0].address, node.specs[1].address)]
     honest = udp(egress, node.specs[0].other_address, OUTSIDE[egress], text=b"honest")
-    first, second = node.specs[0].links
+    first, second = legs_of(node.specs[0])
     with contextlib.ExitStack() as stack:
         theirs = [(node.sandboxes[1], name) for name in ("eth0", second.ifname)]
         ear = packets.Ear(stack, links=[(node.outside, "p0"), *theirs], ports=[node.host])
@@ -108,7 +115,7 @@ def test_it_asks_nobody(make_world, family):
     """Neighbours are fixed at both ends, and no address waits for the detection of duplicates."""
     node = Node(make_world)
     egress = node.family
-    second, name = node.seconds[0], egress.egress.ifname
+    second, name = node.seconds[0], egress.local_range.ifname
     assert is_in_order(node, node.specs[0])
     inside = node.sandboxes[0].ip(f"addr show dev {name}")[0]["addr_info"]
     assert [(one["local"], one["prefixlen"]) for one in inside] == [(str(second.address), second.address.max_prefixlen)]
@@ -141,17 +148,10 @@ def test_del_takes_both(make_world, family, is_source_checked):
     node = Node(make_world)
     egress = node.family
     spec, second = node.specs[0], node.seconds[0]
-    node.wiring.mark_for_deletion(
-        host_veth=spec.host_veth,
-        address=spec.address,
-        route_table=254,
-        is_source_checked=is_source_checked,
-        key=spec.key,
-        second=second,
-    )
+    node.wiring.mark_for_deletion(spec, is_source_checked=is_source_checked, owner=spec.key)
     routes = node.host.sh("ip route show table all; ip -6 route show table all")
     assert not any(f"{one.address} " in routes for one in (spec, second))
-    assert {one.name for one in (*node.wiring.survey().veths, *node.wiring.survey().egress) if one.is_dying} == {
+    assert {one.name for one in (*node.wiring.survey().veths, *node.wiring.survey().extra) if one.is_dying} == {
         spec.host_veth,
         second.host_veth,
     }
@@ -172,7 +172,7 @@ def test_nothing_is_left_of_a_refused_add(make_world, family):
     probe.unwire(node.specs[0])
     node.host.sh("ip -6 addr flush dev eth0 scope link")  # whose detection of duplicates ends meanwhile
     before = [space.snapshot() for space in (node.host, node.sandboxes[0])]
-    assert any(egress.egress.ifname in step for step in steps)
+    assert any(egress.local_range.ifname in step for step in steps)
     for refused in dict.fromkeys(steps):
         wiring = node.world.new_wiring(failpoint=lambda step, refused=refused: step == refused)
         with pytest.raises(WiringError):
@@ -189,7 +189,7 @@ def test_a_taken_route_is_never_replaced(make_world, family):
     node = Node(make_world)
     egress = node.family
     thief = replace(node.spec(node.world.space(), 7), other_address=node.specs[0].other_address)
-    with pytest.raises(WiringError, match="add route"):
+    with pytest.raises(WiringError, check=failed(FailureCode.STEP_REFUSED)):
         node.wiring.wire(thief)
     assert is_in_order(node, node.specs[0])
     assert reaches(node.sandboxes[0], OUTSIDE[egress])
@@ -228,10 +228,10 @@ def test_what_others_change_is_put_back(make_world, family, command):
     second = node.seconds[0]
     node.host.sh(command.format(f=DASH[egress], address=second.address, veth=second.host_veth))
     found = wiring_differences(node.specs[0], node.wiring.survey())
-    ways = node.hostnet.way_differences(
+    ways = node.hostnet.reachability_problems(
         node.specs, enis=[replace(node.world.eni(device_index=0), mac=node.world.identity().primary_mac)]
     )
-    assert found or any("neighbour" in str(one) for one in ways)
+    assert found or DifferenceCode.NEIGHBOUR_NOT_FIXED in {way.code for way in ways}
     assert node.wiring.repair(node.specs)
     assert wiring_differences(node.specs[0], node.wiring.survey()) == []
     assert is_in_order(node, node.specs[0])
@@ -242,21 +242,21 @@ def test_what_others_change_is_put_back(make_world, family, command):
 def test_a_link_that_others_made_stays_and_a_gone_namespace_gets_none(make_world, family):
     """A second link that is gone is wired again in the sandbox that had it and nowhere else; why not is said."""
     node = Node(make_world)
-    name, (first, other) = node.family.egress.ifname, node.specs
+    name, (first, other) = node.family.local_range.ifname, node.specs
     node.sandboxes[0].sh(f"ip link del {name}; ip link add {name} type veth peer name mine")
-    (said,) = node.wiring.repair([first])
-    assert not isinstance(said, Repaired)
-    assert f"has an interface {name} already" in said
+    (report,) = node.wiring.repair([first])
+    assert report.code is RepairCode.NOT_WIRED_AGAIN
+    assert name in report.cause
     assert "mine" in node.sandboxes[0].sh("ip link")
     node.host.sh(f"ip link del {node.seconds[1].host_veth}")
     moved = replace(other, netns=node.world.space().path)
-    assert any(f"{other.host_veth} does not lead into {moved.netns}" in one for one in node.wiring.repair([moved]))
+    assert RepairCode.NOT_WIRED_AGAIN in [one.code for one in node.wiring.repair([moved])]
     gone = replace(other, netns="/run/netns/of-nobody")
-    assert not any(isinstance(one, Repaired) for one in node.wiring.repair([gone]))
+    assert not any(one.is_repair for one in node.wiring.repair([gone]))
     thing = RepairedObject(RepairKind.LINK, str(node.seconds[1].address))
-    assert node.wiring.repair([other], held=[thing]) == [], "in a pause of a fight"
+    assert node.wiring.repair([other], backed_off=[thing]) == [], "in a pause of a fight"
     imported = replace(other, others_mac=MacAddress("02:00:00:00:00:01"))
-    assert thing in {one.thing for one in node.wiring.repair([imported])}
+    assert thing in {one.object for one in node.wiring.repair([imported])}
     node.wiring.repair([other])
     assert is_in_order(node, other)
 
@@ -275,13 +275,13 @@ def test_an_export_and_the_commands_of_its_page_leave_nothing(make_world, family
     before = {one for one in left() if "113213" not in one}  # the world has made the one rule already
     node.set_up()
     if family is IPV6:
-        node.hostnet.answer_for([prefix])
+        node.hostnet.reject_free_addresses([prefix])
     for spec in node.specs:
         node.wiring.wire(spec)
     node.wiring.write_former_rules(node.specs)
-    said = node.hostnet.release()
-    assert (f"unreachable {prefix}" in said) == (family is IPV6)
-    assert node.hostnet.release() == ""
+    said = node.hostnet.allow_neighbour_discovery()
+    assert any(f"unreachable {prefix}" in one.target for one in said) == (family is IPV6)
+    assert node.hostnet.allow_neighbour_discovery() == []
     assert all(reaches(one, OUTSIDE[node.family]) for one in node.sandboxes), "until the last pod's end"
     for spec in node.specs:
         node.world.mark_for_deletion(spec)
@@ -300,11 +300,11 @@ def test_a_second_link_that_is_gone_is_repaired_or_a_condition(make_world, famil
     node = KernelNode(tmp_path, world)
     node.host_reconciler.run_due(is_by_clock=True)
     pod, _ = node.attach()
-    name = IPV4.egress.ifname
+    name = IPV4.local_range.ifname
     pod.sh(f"ip link del {name}")
     assert {one.severity for one in node.audited()} == {"difference"}
     assert any("repairs it" in one.next for one in node.audited())
-    assert not any("(I1)" in one.what for one in node.audited())
+    assert not any("(I1)" in one.text for one in node.audited())
     node.host_reconciler.reconcile()  # the kernel announces it
     assert (node.audited(), node.check(), node.health.conditions()) == ((), "", [])
     pod.sh(f"ip link del {name}; ip link add {name} type veth peer name mine")
@@ -323,11 +323,11 @@ def test_its_packets_have_a_way(make_world, family):
     node = Node(make_world)
     egress = node.family
     enis = [replace(node.world.eni(device_index=0), mac=node.world.identity().primary_mac)]
-    assert node.hostnet.way_differences(node.specs, enis=enis) == []
+    assert node.hostnet.reachability_problems(node.specs, enis=enis) == []
     node.host.sh(f"ip {DASH[egress]} rule add prio 100 to {node.specs[0].other_address} blackhole")
-    (told,) = node.hostnet.way_differences(node.specs, enis=enis)
+    (told,) = node.hostnet.reachability_problems(node.specs, enis=enis)
     assert told.subject == str(node.specs[0].address)
-    assert str(node.specs[0].other_address) in told.what
+    assert told.fields["address"] == str(node.specs[0].other_address)
 
 
 def test_a_kept_alias_tells_both(make_world):
@@ -336,8 +336,7 @@ def test_a_kept_alias_tells_both(make_world):
     seen = node.wiring.survey()
     assert {veth.key for veth in seen.veths} == {spec.key for spec in node.specs}
     for spec in node.specs:
-        found = seen.egress_of(spec.key)
-        assert found is not None
+        (found,) = seen.extras_of(spec.key)
         assert (found.address, found.alias) == (spec.other_address, encode_alias(spec.key, spec.other_address, tag=EGRESS_TAG))
 
 
@@ -347,18 +346,16 @@ def test_one_of_both_routes_is_evidence_enough(make_world, table):
     node = Node(make_world)
     spec = node.specs[0]
     node.host.sh(f"ip {DASH[node.family]} route del {spec.other_address} table {table}")
-    found = node.wiring.survey().egress_of(spec.key)
-    assert found is not None
+    (found,) = node.wiring.survey().extras_of(spec.key)
     assert found.address == spec.other_address
 
 
 def test_a_forged_second_link_is_no_evidence(make_world):
     """A sandbox can make a link with any alias on the node, but no route: what it claims is not taken for an address of egress."""
     node = Node(make_world)
-    alias = encode_alias(node.specs[1].key, IPV6.egress.last, tag=EGRESS_TAG)
+    alias = encode_alias(node.specs[1].key, IPV6.local_range.last, tag=EGRESS_TAG)
     node.host.sh(f"ip link add eni0forged type veth peer name x; ip link set eni0forged alias '{alias}' up")
-    found = node.wiring.survey().egress_of(node.specs[1].key)
-    assert found is not None
+    (found,) = node.wiring.survey().extras_of(node.specs[1].key)
     assert found.address == node.specs[1].other_address
 
 
@@ -387,15 +384,15 @@ def test_how_ports_are_chosen(make_world, family, setting, flag):
 def test_a_node_without_ipv6(make_world):
     """ENABLE_V6_EGRESS where the node has no IPv6 is off, and says so; once it has, pods get it."""
     node = Node(make_world, is_wired=False)
-    assert node.hostnet.egress() == (IPV6, "")
+    assert node.hostnet.extra_family() == (IPV6, "")
     node.host.sh("ip -6 addr flush dev eth0 scope global")
     node.hostnet.setup_node(node.world.identity())
-    family, why = node.hostnet.egress()
+    family, why = node.hostnet.extra_family()
     assert family is None
     assert "eth0 has no global address of ip6" in why
     node.host.sh(f"ip -6 addr add {NODE[IPV6]}/64 dev eth0 nodad")
     node.hostnet.reconcile(identity=node.world.identity(), enis=[])
-    assert node.hostnet.egress() == (IPV6, "")
+    assert node.hostnet.extra_family() == (IPV6, "")
 
 
 @FAMILIES
@@ -405,9 +402,10 @@ def test_the_table_is_put_back(make_world, family):
     identity = node.world.identity()
     word, told = ("ip6", " (ip6)") if node.family is IPV6 else ("ip", "")
     node.host.sh(f"nft delete table {word} vpc-ipamd-egress")
-    assert any(f"vpc-ipamd-egress{told} was missing" in one for one in node.hostnet.reconcile(identity=identity, enis=[]))
+    added = [one.target for one in node.hostnet.reconcile(identity=identity, enis=[]) if one.code is RepairCode.ADDED]
+    assert added == [f"nftables table vpc-ipamd-egress{told}"]
     assert node.hostnet.reconcile(identity=identity, enis=[]) == []
-    node.hostnet.use(replace(node.world.config, v4_egress=False, v6_egress=False), identity)
+    node.hostnet.apply_settings(replace(node.world.config, v4_egress=False, v6_egress=False), identity)
     assert "vpc-ipamd-egress" not in node.host.sh("nft list tables")
 
 
@@ -431,11 +429,12 @@ def test_a_kernel_without_ipv6_has_no_egress(make_world, monkeypatch):
     unknown = replace(IPV6, number=27)  # AF_IB, for which the kernel has neither addresses nor rules
     world = make_world(v6_egress=True)
     world.fabric()
-    monkeypatch.setattr(NetworkConfig, "egress", property(lambda self: unknown))
-    monkeypatch.setattr("ipamd.kernel.ruleset.EGRESS", {IPV4: ruleset.EGRESS[IPV4], unknown: NftTable("ib", "vpc-ipamd-egress")})
+    monkeypatch.setattr(NetworkConfig, "extra_family", property(lambda self: unknown))
+    tables = {IPV4: local_range_ruleset.TABLES[IPV4], unknown: NftTable("ib", "vpc-ipamd-egress")}
+    monkeypatch.setattr(local_range_ruleset, "TABLES", tables)
     world.hostnet.confine_sandboxes()
     world.hostnet.setup_node(world.identity())
-    assert world.hostnet.egress()[0] is None
+    assert world.hostnet.extra_family()[0] is None
     assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
 
 

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.kernel import wiring
-from ipamd.model.attachment import EGRESS_TAG, encode_alias, host_veths
+from ipamd.kernel import wiring_messages
+from ipamd.model.attachment import encode_alias
 from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4
 from ipamd.model.ids import MacAddress
-from ipamd.model.kernel import wiring_differences
+from ipamd.model.legs import host_veths
+from ipamd.model.legs.egress import EGRESS_TAG
+from ipamd.model.wiring_differences import wiring_differences
+from tests.errors import failed
 from tests.netns.test_egress import FAMILIES, OUTSIDE, Node, reaches
 
 pytestmark = pytest.mark.privileged
@@ -29,8 +33,8 @@ def theirs(make_world, family, tmp_path, monkeypatch):
     (tmp_path / "other").symlink_to(node.sandboxes[1].path)
     (tmp_path / "cni-0").symlink_to(sandbox.path)
     (tmp_path / "plain").write_text("")
-    monkeypatch.setattr(wiring, "NETNS_DIRECTORY", tmp_path)
-    address, ifname = spec.other_address, node.family.egress.ifname
+    monkeypatch.setattr(wiring_messages, "NETNS_DIRECTORY", tmp_path)
+    address, ifname = spec.other_address, node.family.local_range.ifname
     # As cmd/egress-cni-plugin does: its own name on the host, a link-local next hop, nothing fixed.
     node.host.sh(
         f"ip link add {THEIRS} type veth peer name {ifname}; ip link set {ifname} netns {sandbox.path}; ip link set {THEIRS} up"
@@ -52,8 +56,8 @@ def theirs(make_world, family, tmp_path, monkeypatch):
 def take(node, spec, *, told=None):
     """Take the second link over."""
     (veth,) = [one for one in node.wiring.survey().veths if one.name == spec.host_veth]
-    (index,) = node.wiring.second_links([veth], egress=node.family).values()
-    return node.wiring.take_second(index, first=veth, key=spec.key, egress=node.family, told=told)
+    (index,) = node.wiring.adoption.extra_links([veth], family=node.family).values()
+    return node.wiring.adoption.adopt_extra(index, first=veth, key=spec.key, family=node.family, told=told)
 
 
 @FAMILIES
@@ -62,22 +66,21 @@ def test_it_is_ours_afterwards_and_works(theirs):
     node, sandbox, spec = theirs
     taken = take(node, spec)
     (name,) = host_veths(spec)[1:]
-    assert (taken.name, taken.alias, taken.is_egress) == (name, encode_alias(spec.key, spec.other_address, tag=EGRESS_TAG), True)
+    assert (taken.name, taken.alias, taken.is_extra) == (name, encode_alias(spec.key, spec.other_address, tag=EGRESS_TAG), True)
     assert node.host.sh(f"ip neigh show {spec.other_address} dev {name} nud permanent"), "its renaming took the link down"
     assert take(node, spec) == taken, "again, as after a crash"
-    node.wiring.stamp(next(one for one in node.wiring.survey().veths), key=spec.key, address=spec.address)
+    node.wiring.adoption.stamp(next(one for one in node.wiring.survey().veths), key=spec.key, address=spec.address)
     survey = node.wiring.survey()
-    assert survey.egress_of(spec.key).address == spec.other_address
+    assert [veth.address for veth in survey.extras_of(spec.key)] == [spec.other_address]
     assert (survey.routes[spec.other_address], survey.own_routes[spec.other_address]) == (name, name)
     assert node.hostnet.confine_sandboxes() == []
     gateway = "169.254.172.1" if node.family is IPV4 else "fe80::77"
-    ifname = node.family.egress.ifname
+    ifname = node.family.local_range.ifname
     inside = sandbox.sh(f"ip neigh show {gateway} dev {ifname} nud permanent")
     assert node.host.ip("link show " + name)[0]["address"] in inside
     assert reaches(sandbox, OUTSIDE[node.family])
-    (second,) = replace(spec, others_mac=MacAddress("")).links[1:]
     assert wiring_differences(replace(spec, others_mac=MacAddress("")), node.wiring.survey()) == []
-    node.wiring.mark_for_deletion(host_veth=spec.host_veth, address=spec.address, route_table=254, key=spec.key, second=second)
+    node.wiring.mark_for_deletion(spec, owner=spec.key)
     node.wiring.sweep()
     assert not {name, spec.host_veth, THEIRS} & node.host.link_names()
 
@@ -88,11 +91,11 @@ def test_its_route_may_be_missing(theirs):
     node, _, spec = theirs
     node.host.sh(f"ip {'-4' if node.family is IPV4 else '-6'} route del {spec.other_address} dev {THEIRS}")
     before = node.host.snapshot()
-    with pytest.raises(WiringError, match="its address is not known"):
+    with pytest.raises(WiringError, check=failed(FailureCode.OTHER_LINK_NOT_TAKEN)):
         take(node, spec)
     assert node.host.snapshot() == before
     assert take(node, spec, told=spec.other_address).address == spec.other_address
-    assert node.wiring.survey().egress_of(spec.key) is not None
+    assert node.wiring.survey().extras_of(spec.key)
 
 
 @FAMILIES
@@ -101,7 +104,7 @@ def test_a_namespace_that_is_not_found_is_said(theirs, tmp_path):
     node, _, spec = theirs
     (tmp_path / "cni-0").unlink()
     before = node.host.snapshot()
-    with pytest.raises(WiringError, match=f"the namespace behind {THEIRS} is not in"):
+    with pytest.raises(WiringError, check=failed(FailureCode.LINK_NAMESPACE_UNKNOWN, link=THEIRS)):
         take(node, spec)
     assert node.host.snapshot() == before
 
@@ -110,7 +113,7 @@ def test_a_namespace_that_is_not_found_is_said(theirs, tmp_path):
 def test_a_sandbox_without_one_has_none(theirs):
     """A second veth into the same namespace under another name is somebody else's."""
     node, sandbox, spec = theirs
-    sandbox.sh(f"ip link set {node.family.egress.ifname} down; ip link set {node.family.egress.ifname} name net1")
+    sandbox.sh(f"ip link set {node.family.local_range.ifname} down; ip link set {node.family.local_range.ifname} name net1")
     (veth,) = [one for one in node.wiring.survey().veths if one.name == spec.host_veth]
-    assert node.wiring.second_links([veth], egress=node.family) == {}
-    assert node.wiring.second_links([], egress=node.family) == {}
+    assert node.wiring.adoption.extra_links([veth], family=node.family) == {}
+    assert node.wiring.adoption.extra_links([], family=node.family) == {}

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.model.repairs import RepairCode
 from ipamd.settings import NetworkConfig
 
 pytestmark = pytest.mark.privileged
@@ -45,7 +46,7 @@ def test_services_are_reached_through_main(make_world):
     world.host.sh("ip rule del prio 1535 to 203.0.113.9")
     world.host.sh("ip rule add prio 1535 to 192.0.2.0/24 lookup 99")  # not of table main: not ours
     (said,) = world.hostnet.reconcile(identity=world.identity(), enis=[])
-    assert said == "rule 1535 to 203.0.113.9/32 lookup main was missing: added"
+    assert (said.code, said.target) == (RepairCode.ADDED, "rule 1535 to 203.0.113.9/32 lookup main")
     assert rules(world) == ["192.0.2.0/24", "198.51.100.0/24", "203.0.113.9/32"]
 
 

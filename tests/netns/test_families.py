@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from ipamd.kernel import messages, survey, uapi
+from ipamd.kernel import answers, messages, survey, uapi
 from ipamd.kernel.netlink import must
 from ipamd.model.family import IPV4, IPV6, family_of
 
@@ -78,19 +78,19 @@ def test_addresses_and_neighbours_of_both_families(world, link, dash, address, o
             messages.add_address(link, one, length=length, step="add the address"),
             messages.add_neighbour(link, near, mac=MAC),
         ]
-        sock.carry_out(add, what="test")
+        sock.carry_out(add, operation="test")
         (shown,) = world.host.ip(f"{dash} addr show dev v0")
         assert [(each["local"], each["prefixlen"]) for each in shown["addr_info"]] == [(address, length)]
         (entry,) = world.host.ip(f"{dash} neigh show {other} dev v0")
         assert (entry["lladdr"], entry["state"]) == (MAC, ["PERMANENT"])
 
-        read = [messages.read_address(body) for body in sock.dump(messages.dump_addresses(family_of(one)))]
+        read = [answers.read_address(body) for body in sock.dump(messages.dump_addresses(family_of(one)))]
         assert [(each.address, each.length) for each in read if each.index == link] == [(one, length)]
         (asked,) = sock.request([messages.get_neighbour(link, near)])
-        assert messages.read_neighbour(asked.replies[0]) == messages.Neighbour(near, MAC, is_permanent=True)
+        assert answers.read_neighbour(asked.replies[0]) == answers.Neighbour(near, MAC, is_permanent=True)
 
         gone = messages.delete_address(link, one, length=length, step="remove the address")
-        sock.carry_out([gone, gone], what="test")
+        sock.carry_out([gone, gone], operation="test")
     assert [each for each in world.host.ip(f"{dash} addr show dev v0") if each.get("addr_info")] == []
 
 
@@ -105,28 +105,28 @@ def test_routes_of_both_families(world, link, dash, address, other, prefix):
             messages.add_route(family.gateway, index=link, step="add the gateway"),
             messages.add_route(None, index=link, via=family.gateway, step="add the way out"),
         ]
-        sock.carry_out(add, what="test")
+        sock.carry_out(add, operation="test")
         assert [each["dst"] for each in world.host.ip(f"{dash} route show table 113213")] == [address]
         (default,) = world.host.ip(f"{dash} route show default")
         assert (default["gateway"], default["dev"]) == (str(family.gateway), "v0")
         again = messages.add_route(one, index=link, table=113213, step="once more")
         (refused,) = sock.request([again])
         assert refused.is_refused, "an address is routed once (I1)"
-        sock.carry_out([messages.add_route(one, index=link, table=113213, step="instead", is_replaced=True)], what="test")
+        sock.carry_out([messages.add_route(one, index=link, table=113213, step="instead", is_replaced=True)], operation="test")
 
         bodies = sock.dump(messages.dump_routes(113213, family=family))
-        (route,) = [each for each in map(messages.read_route, bodies) if each.table == 113213]
+        (route,) = [each for each in map(answers.read_route, bodies) if each.table == 113213]
         assert route.is_to(one)
         assert (route.index, route.via, route.route_type) == (link, None, uapi.RTN_UNICAST)
         looked, matched = sock.request([messages.look_up_route(family.outside), messages.match_route(family.outside, index=link)])
         must([looked, matched], "test")
-        found = messages.read_route(looked.replies[0])
+        found = answers.read_route(looked.replies[0])
         assert (found.via, found.index, found.table) == (family.gateway, link, uapi.RT_TABLE_MAIN)
-        taken = messages.read_route(matched.replies[0])
+        taken = answers.read_route(matched.replies[0])
         assert (taken.destination, taken.length, taken.via) == (None, 0, family.gateway)
 
         gone = messages.delete_route(one, length=one.max_prefixlen, table=113213, index=link, step="remove the route")
-        sock.carry_out([gone, gone], what="test")
+        sock.carry_out([gone, gone], operation="test")
     assert world.host.ip(f"{dash} route show table 113213") == []
 
 
@@ -145,14 +145,14 @@ def test_rules_of_both_families(world, dash, address, other, prefix):
             messages.add_rule(1024, table=254, mark=0x80, family=family),
             messages.add_rule(514, table=113213, family=family),
         ]
-        sock.carry_out(add + add, what="test")
+        sock.carry_out(add + add, operation="test")
         shown = world.host.sh(f"ip {dash} rule").splitlines()
         for message in add:
             words = message.step.removeprefix("add rule ").split(maxsplit=1)[1]
             wanted = words if words.startswith("from") else f"from all {words}"
             assert any(line.partition("\t")[2].strip() == wanted for line in shown), (wanted, shown)
 
-        rules = [messages.read_rule(body) for body in set(sock.dump(messages.dump_rules(family))) - before[family]]
+        rules = [answers.read_rule(body) for body in set(sock.dump(messages.dump_rules(family))) - before[family]]
         assert [rule.destination for rule in rules if survey.is_to_sandbox(rule)] == [one]
         assert [(rule.source, rule.table) for rule in rules if survey.is_from_sandbox(rule)] == [(one, 3)]
         assert [survey.from_prefix(rule) for rule in rules if survey.from_prefix(rule)] == [network]
@@ -165,6 +165,6 @@ def test_rules_of_both_families(world, dash, address, other, prefix):
             messages.delete_rule(1536, table=4, source=network),
             messages.delete_rule(514, table=113213, family=family),
         ]
-        sock.carry_out(gone + gone, what="test")
-        left = [messages.read_rule(body).priority for body in set(sock.dump(messages.dump_rules(family))) - before[family]]
+        sock.carry_out(gone + gone, operation="test")
+        left = [answers.read_rule(body).priority for body in set(sock.dump(messages.dump_rules(family))) - before[family]]
     assert left == [1024]

@@ -15,10 +15,10 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from ipamd.kernel import messages, uapi
+from ipamd.kernel import answers, messages, uapi
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netlink import Message, NetlinkSocket, attribute, text_attribute
-from ipamd.model.kernel import Repaired
+from ipamd.model.legs import first_leg
 from ipamd.report.audit import audit
 from tests.netns import packets
 from tests.netns.confined import NODE, PRIMARY, SECONDARY, VPC, WORLD, Node
@@ -101,7 +101,7 @@ def test_a_link_into_a_sandbox_is_named(world, tmp_path):
     assert f"secret0 leads into {made.key}" in condition(node)
     (found,) = node.audited()
     assert (found.severity, found.subject) == ("difference", "secret0")
-    assert str(made.key) in found.what
+    assert str(made.key) in found.text
     node.world.host.sh("ip link del secret0")
     node.host_reconciler.reconcile()
     assert (condition(node), node.audited()) == ("", ())
@@ -191,7 +191,7 @@ def test_before_anybody_looked_it_speaks_for_no_sandbox(make_world):
     mac = intrude(node.primary, node.host)
     assert arrived(node, mac, [SECONDARY, PRIMARY]) == []
     node.host.sh("ip link del evil0")
-    node.world.hostnet.use(replace(node.world.config, foreign_links="drop"))
+    node.world.hostnet.apply_settings(replace(node.world.config, foreign_links="drop"))
     node.world.hostnet.confine_sandboxes()
     mac = intrude(node.primary, node.host)
     assert arrived(node, mac, SPOOFED) == []
@@ -206,7 +206,7 @@ def test_by_a_namespace_of_its_own_it_speaks_for_no_sandbox(make_world):
     assert node.world.hostnet.foreign_links() == ()
     assert arrived(node, mac, [SECONDARY, PRIMARY], sender=nested) == []
     assert arrived(node, mac, ["8.8.8.8"], sender=nested), "as docs/host.md says"
-    node.world.hostnet.use(replace(node.world.config, foreign_links="drop"))
+    node.world.hostnet.apply_settings(replace(node.world.config, foreign_links="drop"))
     node.world.hostnet.confine_sandboxes()
     assert arrived(node, mac, ["8.8.8.8"], sender=nested) == []
     node.host.sh("ip route add 10.88.0.2 dev evil0")
@@ -246,9 +246,9 @@ def test_a_second_cni_works_until_the_setting_says_drop(make_world):
     second_cni(node)
     ways = [(node.host, "10.88.0.2"), (node.primary, "10.88.0.1")]
     for setting, works in (("confine", True), ("drop", False), ("confine", True)):
-        node.world.hostnet.use(replace(node.world.config, foreign_links=setting))
+        node.world.hostnet.apply_settings(replace(node.world.config, foreign_links=setting))
         said = node.world.hostnet.confine_sandboxes()
-        assert not any(isinstance(one, Repaired) and "bridge" not in one for one in said)
+        assert not any(one.is_repair and "bridge" not in one.target for one in said)
         assert node.world.hostnet.confine_sandboxes() == []
         assert [reaches(*way, expected=works) for way in ways] == [works] * 2
         (found,) = node.world.hostnet.foreign_links()
@@ -262,7 +262,7 @@ def test_ports_of_a_bridge_work_until_the_setting_says_drop(make_world):
     bridge(node)
     ways = [(node.primary, "10.88.0.1"), (node.host, "10.88.0.3"), (node.primary, "10.88.0.3")]
     for setting, works in (("confine", True), ("drop", False), ("confine", True)):
-        node.world.hostnet.use(replace(node.world.config, foreign_links=setting))
+        node.world.hostnet.apply_settings(replace(node.world.config, foreign_links=setting))
         node.world.hostnet.confine_sandboxes()
         assert [reaches(*way, expected=works) for way in ways] == [works] * 3
         assert [one.is_in_use for one in node.world.hostnet.foreign_links()] == [True, True]
@@ -371,14 +371,14 @@ NAMES = ('a"b', "a}{b", "*", "a\\", "eni*", "#x;drop", "$(x)", "'")
 def test_any_name_is_confined(make_world):
     """Also one that no rule can hold, with an alias of ours, in the group of dying links; and two hundred links at once."""
     node = Node(make_world())
-    alias = node.specs[0].alias
+    alias = first_leg(node.specs[0]).alias
     for number, name in enumerate(map(shlex.quote, NAMES)):
         lead(node, name, node.primary, inside=f"inner{number}")
         node.host.sh(f"ip link set {name} alias '{alias}' group {uapi.DYING_GROUP}")
     for number in range(200):
         lead(node, f"many{number}", node.primary, inside=f"more{number}")
     said = node.world.hostnet.confine_sandboxes()
-    assert not any(isinstance(one, Repaired) or "could not" in one for one in said)
+    assert not any(one.is_repair or one.is_refusal for one in said)
     assert node.world.hostnet.confine_sandboxes() == []
     assert node.world.hostnet.is_source_checked()
     ours = {name for name in NAMES if name.startswith("eni")}
@@ -449,7 +449,7 @@ def delete_on_the_host(sandbox, name):
         sock = NetlinkSocket()
         (outcome,) = sock.request([messages.get_link("eth0")])
         (reply,) = outcome.replies
-        number = attribute(IFLA_TARGET_NETNSID, messages.read_link(reply).netnsid)
+        number = attribute(IFLA_TARGET_NETNSID, answers.read_link(reply).netnsid)
         body = messages.LINK.pack(0, 0, 0, 0, 0) + text_attribute(uapi.IFLA_IFNAME, name) + number
         (outcome,) = sock.request([Message("delete a link of the node", uapi.RTM_DELLINK, 0, body)])
         sock.close()
@@ -472,5 +472,5 @@ def test_a_sandbox_that_loses_its_veth_to_another_is_named(live_node):  # noqa: 
 
     wait_until(is_named, what="named")
     findings = audit(live_node.app.introspection.sources, ask_ec2=False).findings
-    assert any(one.subject == str(lost.address) and "is gone" in one.what for one in findings)
+    assert any(one.subject == str(lost.address) and "is gone" in one.text for one in findings)
     assert live_node.datastore.attachment(lost.key) == lost, "its address is given to nobody"

@@ -13,6 +13,7 @@ import pytest
 
 from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.nft import Nftables
+from ipamd.model.repairs import RepairCode
 from tests.netns import packets
 from tests.netns.confined import EXTRA, NODE, PRIMARY, RELEASE_BEFORE, SECONDARY, VPC, WORLD, Node
 from tests.netns.conftest import PRIMARY_MAC
@@ -138,7 +139,7 @@ def test_the_table_of_the_release_before_is_replaced_under_running_sandboxes(wor
         restarted = KernelHostNetwork(world.netns, config=world.config, nft=Nftables(world.netns))
         assert not restarted.is_source_checked()
         said = restarted.confine_sandboxes()
-        assert [one for one in said if "vpc-ipamd-confine was of an earlier start: replaced" in one]
+        assert RepairCode.TABLE_RENEWED in [one.code for one in said]
         assert restarted.is_source_checked()
         assert victim.hears("first", "in order", 0) == ""
         assert restarted.confine_sandboxes() == []

@@ -67,7 +67,7 @@ def test_a_link_in_the_place_of_anothers_gets_nothing_of_it(live_node, form, is_
     assert leads_to(node, victim) == set()
     assert str(victim.key) in node.health.conditions_by_subject()["repair of sandboxes"]
     wait_until(  # the audit leaves out a sandbox that a pass of the node's own is at
-        lambda: any(one.subject == str(victim.address) and "missing" in one.what for one in findings(node)), what="named"
+        lambda: any(one.subject == str(victim.address) and "missing" in one.text for one in findings(node)), what="named"
     )
     assert node.datastore.attachment(victim.key) == victim
     node.delete(victim.key.container_id)
@@ -104,7 +104,7 @@ def test_what_a_second_link_says_changes_no_record(live_node, claim, name):  # n
         return f"{name} leads into {own.key}" in node.health.conditions_by_subject().get("foreign links", "")
 
     wait_until(is_named, what="named")
-    assert any(one.subject == name and str(own.key) in one.what for one in findings(node))
+    assert any(one.subject == name and str(own.key) in one.text for one in findings(node))
     restart(node)
     node.host_reconciler.reconcile()
     assert [(one.address, one.state, one.owner) for one in node.datastore.addresses()] == [

@@ -13,6 +13,8 @@ import pytest
 from ipamd.kernel import messages
 from ipamd.kernel.netns import OWN_NETNS
 from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode
+from tests.errors import failed
 
 pytestmark = pytest.mark.privileged
 
@@ -23,7 +25,7 @@ NO_LINK = 99999
 def carry_out(world, *changes):
     """Make changes in the host's namespace."""
     with world.netns.netlink() as sock:
-        sock.carry_out(changes, what="setup of eni-9")
+        sock.carry_out(changes, operation="setup of eni-9")
 
 
 def test_refusal_names_step_and_cause_and_the_rest_is_done(world):
@@ -33,7 +35,9 @@ def test_refusal_names_step_and_cause_and_the_rest_is_done(world):
         messages.change_link(NO_LINK, step="set MTU of eth9 (eni-9)", mtu=9001),
         messages.add_rule(32765, table=10203, source=IPv4Address("10.0.1.10")),
     ]
-    with pytest.raises(WiringError, match=r"setup of eni-9: raise eth9 \(eni-9\) failed") as caught:
+    with pytest.raises(
+        WiringError, check=failed(FailureCode.STEP_REFUSED, work="setup of eni-9", step="raise eth9 (eni-9)")
+    ) as caught:
         carry_out(world, *wanted)
     assert "ENODEV" in caught.value.details
     assert [(one["src"], one["table"]) for one in world.host.ip("rule") if one["priority"] == 32765] == [("10.0.1.10", "10203")]

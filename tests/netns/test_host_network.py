@@ -11,10 +11,14 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.kernel import routing
+from ipamd.kernel import eni_links, sysctls
 from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode
 from ipamd.model.ids import MacAddress
+from ipamd.model.repairs import NODE, RepairCode
+from tests.errors import failed
 from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
@@ -178,9 +182,9 @@ def test_main_table_is_never_an_enis(world):
     world.fabric()
     before = world.host.snapshot()
     for step in (world.hostnet.setup_eni, world.hostnet.teardown_eni):
-        with pytest.raises(WiringError, match="no table of its own"):
+        with pytest.raises(WiringError, check=failed(FailureCode.ENI_WITHOUT_TABLE)):
             step(world.eni(device_index=0))
-        with pytest.raises(WiringError, match="no table of its own"):
+        with pytest.raises(WiringError, check=failed(FailureCode.ENI_WITHOUT_TABLE)):
             step(world.eni(device_index=252))  # would be table 253
     assert world.host.snapshot() == before
 
@@ -191,46 +195,53 @@ def test_link_that_appears_late_is_waited_for(world):
     late = MacAddress("02:00:00:00:00:03")
     found = []
     waiter = threading.Thread(
-        target=lambda: found.append(routing.wait_for_link(world.netns, late, veth_prefix="eni", timeout_s=10))
+        target=lambda: found.append(eni_links.wait_for_link(world.netns, late, veth_prefix="eni", timeout_s=10))
     )
     waiter.start()
     world.host.sh("ip link add noise type bridge; ip link add late type veth peer name etal")
     world.host.sh(f"ip link set late address {late}")
     waiter.join(timeout=10)
     assert [link.name for link in found] == ["late"]
-    with pytest.raises(WiringError, match=r"no link with MAC 02:00:00:00:00:04 appeared within 0\.05 s"):
-        routing.wait_for_link(world.netns, MacAddress("02:00:00:00:00:04"), veth_prefix="eni", timeout_s=0.05)
+    with pytest.raises(WiringError, check=failed(FailureCode.NO_ENI_LINK, mac="02:00:00:00:00:04")):
+        eni_links.wait_for_link(world.netns, MacAddress("02:00:00:00:00:04"), veth_prefix="eni", timeout_s=0.05)
 
+
+ENI = "eni-2"
 
 DAMAGES = pytest.mark.parametrize(
-    ("command", "sentence"),
+    ("command", "code", "item", "subject"),
     [
-        ("ip rule del prio 1024", "rule 1024 fwmark 0x80/0x80 lookup main was missing: added"),
-        ("ip rule del prio 32765", "rule 32765 from 10.0.1.10 lookup 2 was missing: added"),
-        ("ip rule add prio 32765 from 10.0.1.10 lookup 9", "rule 32765 from 10.0.1.10 lookup 9 is not needed: removed"),
-        ("ip route flush table 2", "default route via 10.0.1.1 dev eth1 table 2 of eni-2 was missing: added"),
-        ("ip route flush table 2", "route 10.0.1.1 dev eth1 table 2 of eni-2 was missing: added"),
-        ("ip link set eth1 down", "eth1 (eni-2) was down: raised"),
-        ("ip link set eth1 mtu 1500", "eth1 (eni-2) had MTU 1500: set to 9001"),
-        ("ip link set eth0 mtu 1500", "eth0 (primary) had MTU 1500: set to 9001"),
-        ("ip addr flush dev eth1", "eth1 (eni-2) lacked its address 10.0.1.10/24: added"),
-        ("ip addr add 10.0.1.99/32 dev eth1", "eth1 (eni-2) had a foreign address 10.0.1.99/32: removed"),
-        ("ip route add 10.0.1.0/24 dev eth1", "main had the connected route 10.0.1.0/24 dev eth1 (eni-2): removed"),
-        ("sysctl -qw net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward was 0: set to 1"),
-        ("sysctl -qw net.ipv4.conf.eth0.rp_filter=1", "sysctl net/ipv4/conf/eth0/rp_filter was 1: set to 2"),
-        ("sysctl -qw net.ipv4.conf.eth0.forwarding=0", "sysctl net/ipv4/conf/eth0/forwarding was 0: set to 1"),
-        ("sysctl -qw net.ipv4.conf.eth1.forwarding=0", "sysctl net/ipv4/conf/eth1/forwarding was 0: set to 1"),
-        ("nft flush ruleset", "nftables table vpc-ipamd was missing: added"),
-        ("nft flush chain ip vpc-ipamd snat_out", "nftables table vpc-ipamd had been changed: replaced"),
-        ("nft add rule ip vpc-ipamd snat_out accept", "nftables table vpc-ipamd had been changed: replaced"),
-        ("ip link del eth1", "the link of eni-2 with MAC 02:00:00:00:00:02 is missing: not repaired"),
+        ("ip rule del prio 1024", RepairCode.ADDED, "rule 1024 fwmark 0x80/0x80 lookup main", NODE),
+        ("ip rule del prio 32765", RepairCode.ADDED, "rule 32765 from 10.0.1.10 lookup 2", ENI),
+        ("ip rule add prio 32765 from 10.0.1.10 lookup 9", RepairCode.REMOVED, "rule 32765 from 10.0.1.10 lookup 9", ENI),
+        ("ip route flush table 2", RepairCode.ADDED, "default route via 10.0.1.1 dev eth1 table 2 of eni-2", ENI),
+        ("ip route flush table 2", RepairCode.ADDED, "route 10.0.1.1 dev eth1 table 2 of eni-2", ENI),
+        ("ip link set eth1 down", RepairCode.VALUE_SET, "state of eth1 (eni-2)", ENI),
+        ("ip link set eth1 mtu 1500", RepairCode.VALUE_SET, "MTU of eth1 (eni-2)", ENI),
+        ("ip link set eth0 mtu 1500", RepairCode.VALUE_SET, "MTU of eth0 (primary)", NODE),
+        ("ip addr flush dev eth1", RepairCode.ADDED, "address 10.0.1.10/24 of eth1 (eni-2)", ENI),
+        ("ip addr add 10.0.1.99/32 dev eth1", RepairCode.FOREIGN_REMOVED, "address 10.0.1.99/32 of eth1 (eni-2)", ENI),
+        (
+            "ip route add 10.0.1.0/24 dev eth1",
+            RepairCode.REMOVED,
+            "connected route 10.0.1.0/24 dev eth1 (eni-2) table main",
+            ENI,
+        ),
+        ("sysctl -qw net.ipv4.ip_forward=0", RepairCode.VALUE_SET, "sysctl net/ipv4/ip_forward", NODE),
+        ("sysctl -qw net.ipv4.conf.eth0.rp_filter=1", RepairCode.VALUE_SET, "sysctl net/ipv4/conf/eth0/rp_filter", NODE),
+        ("sysctl -qw net.ipv4.conf.eth0.forwarding=0", RepairCode.VALUE_SET, "sysctl net/ipv4/conf/eth0/forwarding", NODE),
+        ("sysctl -qw net.ipv4.conf.eth1.forwarding=0", RepairCode.VALUE_SET, "sysctl net/ipv4/conf/eth1/forwarding", ENI),
+        ("nft flush ruleset", RepairCode.ADDED, "nftables table vpc-ipamd", NODE),
+        ("nft flush chain ip vpc-ipamd snat_out", RepairCode.TABLE_RESTORED, "nftables table vpc-ipamd", NODE),
+        ("nft add rule ip vpc-ipamd snat_out accept", RepairCode.TABLE_RESTORED, "nftables table vpc-ipamd", NODE),
+        ("ip link del eth1", RepairCode.ENI_LINK_MISSING, "02:00:00:00:00:02", ENI),
     ],
 )
-"""What other software on a node does to its routing, with the sentence of the repair."""
+"""What other software on a node does to its routing, with the repair: its code, its item, and the ENI or the node."""
 
 
 @DAMAGES
-def test_audit_names_what_others_took_and_changes_nothing(world, command, sentence):
+def test_audit_names_what_others_took_and_changes_nothing(world, command, code, item, subject):
     """A read-only look says what differs, on which ENI or on the node, and whether it is repaired; the damage stays as it is."""
     world.fabric()
     world.hostnet.setup_node(world.identity())
@@ -239,11 +250,9 @@ def test_audit_names_what_others_took_and_changes_nothing(world, command, senten
     world.host.sh(command)
     damaged = world.host.snapshot(), world.host.sh("nft list ruleset")
     found = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
-    is_missing = "not repaired" in sentence
-    what = "its link with MAC 02:00:00:00:00:02 is missing" if is_missing else sentence.rpartition(": ")[0]
-    (difference,) = [each for each in found if each.what == what]
-    assert difference.is_repaired != is_missing
-    assert difference.subject == ("eni-2" if "eth1" in command or "32765" in command or "table 2" in command else "node")
+    is_missing = code is RepairCode.ENI_LINK_MISSING
+    (difference,) = [each for each in found if item in (each.fields.get("mac"), each.report and each.report.target)]
+    assert (difference.subject, difference.is_repaired) == (subject, not is_missing)
     assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == damaged
     world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
     left = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
@@ -254,7 +263,7 @@ def test_audit_of_the_primary_eni_and_of_a_table_that_was_never_made(world):
     """Beyond repair: the primary ENI's link down or gone. Our table before the first `setup_node`: only its absence is told."""
     world.fabric()
     found = world.hostnet.differences(identity=world.identity(), enis=[])
-    assert "nftables table vpc-ipamd was missing" in [each.what for each in found]
+    assert "nftables table vpc-ipamd" in [each.report.target for each in found if each.report]
     world.hostnet.setup_node(world.identity())
     restarted = KernelHostNetwork(world.netns, config=world.config, nft=world.nft)
     assert restarted.differences(identity=world.identity(), enis=[]) == []
@@ -262,22 +271,23 @@ def test_audit_of_the_primary_eni_and_of_a_table_that_was_never_made(world):
     assert world.hostnet.differences(identity=None, enis=[]) == []
     world.host.sh("ip link set eth0 down")
     found = world.hostnet.differences(identity=world.identity(), enis=[])
-    assert [(each.subject, each.is_repaired) for each in found if "eth0 is down" in each.what] == [("eni-1", False)]
+    assert [each.subject for each in found if each.code is DifferenceCode.ENI_LINK_DOWN] == ["eni-1"]
     world.host.sh("ip link del eth0")
     found = world.hostnet.differences(identity=world.identity(), enis=[])
-    assert [(each.subject, each.what) for each in found] == [("eni-1", "its link with MAC 02:00:00:00:00:01 is missing")]
+    assert [(each.subject, each.code) for each in found] == [("eni-1", DifferenceCode.ENI_LINK_MISSING)]
 
 
 @DAMAGES
-def test_audit_repairs_what_others_took(world, command, sentence):
-    """Whatever something else deletes or changes is restored with one sentence, and the next look finds no difference."""
+def test_audit_repairs_what_others_took(world, command, code, item, subject):
+    """Whatever something else deletes or changes is restored with one report, and the next look finds no difference."""
     world.fabric()
     world.hostnet.setup_node(world.identity())
     world.hostnet.setup_eni(world.eni())
     whole = world.host.snapshot(), world.host.sh("nft list ruleset")
     world.host.sh(command)
-    assert sentence in world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
-    if "not repaired" in sentence:
+    reports = world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
+    assert (code, item, subject) in [(one.code, one.target, one.object.subject) for one in reports]
+    if code is RepairCode.ENI_LINK_MISSING:
         return
     assert (world.host.snapshot(), world.host.sh("nft list ruleset")) == whole
     assert world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()]) == []
@@ -285,7 +295,7 @@ def test_audit_repairs_what_others_took(world, command, sentence):
 
 def test_primary_link_that_is_missing_is_an_error(world):
     """I14: a daemon outside the host's network namespace is told so."""
-    with pytest.raises(WiringError, match="hostNetwork: true"):
+    with pytest.raises(WiringError, check=failed(FailureCode.NO_PRIMARY_LINK)):
         world.hostnet.setup_node(world.identity())
 
 
@@ -295,13 +305,13 @@ def test_a_sysctl_that_cannot_be_set_costs_nothing_else(world, monkeypatch, tmp_
     vpc = world.fabric()
     vpc.sh(f"{TO_SECONDARY}; ip route add 10.0.0.30/32 dev p0; ip neigh add 10.0.0.30 dev p0 lladdr 02:00:00:00:00:01")
     world.host.sh("sysctl -qw net.ipv4.ip_forward=0 net.ipv4.conf.eth0.rp_filter=1")
-    monkeypatch.setattr(routing, "SYSCTL_ROOT", tmp_path)
-    with pytest.raises(WiringError, match="sysctl"):
+    monkeypatch.setattr(sysctls, "SYSCTL_ROOT", tmp_path)
+    with pytest.raises(WiringError, check=failed(FailureCode.SYSCTL_REFUSED)):
         world.hostnet.setup_node(world.identity())
     assert "fwmark 0x80" in world.host.sh("ip rule")
     assert "snat" in world.host.sh("nft list ruleset")
     said = world.hostnet.reconcile(identity=world.identity(), enis=[world.eni()])
-    assert [sentence for sentence in said if "could not be repaired" in sentence and "sysctl" in sentence]
+    assert [one for one in said if one.is_refusal and "sysctl" in one.cause]
     assert world.host.sh("cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/eth0/rp_filter").split() == ["0", "2"]
     on_primary, on_secondary = world.space(), world.space()
     world.wiring.wire(world.spec(on_primary, number=30))

@@ -8,8 +8,11 @@ import pytest
 
 from ipamd.kernel import ruleset
 from ipamd.kernel.nft import Nftables
-from ipamd.model import kernel as dataplane
+from ipamd.model import kernel_numbers
 from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode
+from ipamd.model.repairs import RepairCode
+from tests.errors import failed
 
 pytestmark = pytest.mark.privileged
 
@@ -54,7 +57,7 @@ def test_settings_shape_table_and_rule(make_world, config, present, absent):
     assert all(part in text for part in present), text
     assert not any(part in text for part in absent), text
     wants = ruleset.needs_mark(world.config)
-    assert any(one["priority"] == dataplane.MARK_PRIORITY for one in world.host.ip("rule")) == wants
+    assert any(one["priority"] == kernel_numbers.MARK_PRIORITY for one in world.host.ip("rule")) == wants
     assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
 
 
@@ -63,7 +66,7 @@ def test_nft_transaction_is_all_or_nothing(world):
     world.fabric()
     world.hostnet.setup_node(world.identity())
     before = world.host.sh("nft list ruleset")
-    with pytest.raises(WiringError, match="syntax error"):
+    with pytest.raises(WiringError, check=failed(FailureCode.NFT_REFUSED)):
         world.nft.run(ruleset.SNAT.removal() + "add rule ip vpc-ipamd snat_out nonsense\n")
     assert world.host.sh("nft list ruleset") == before
 
@@ -74,7 +77,7 @@ def test_changed_vpc_cidrs_replace_the_table(world):
     world.hostnet.setup_node(world.identity())
     world.vpc_cidrs = (*world.vpc_cidrs, IPv4Network("100.64.0.0/16"))
     found = world.hostnet.reconcile(identity=world.identity(), enis=[])
-    assert found == ["nftables table vpc-ipamd followed a change of the VPC's CIDRs or of a setting: replaced"]
+    assert [(one.code, one.target) for one in found] == [(RepairCode.TABLE_FOLLOWED, "nftables table vpc-ipamd")]
     assert "100.64.0.0/16" in world.host.sh("nft list table ip vpc-ipamd")
 
 
@@ -82,7 +85,7 @@ def test_no_vpc_cidr_is_refused(world):
     """I11: without a CIDR of the VPC no SNAT is made, rather than SNAT of everything."""
     world.fabric()
     world.vpc_cidrs = ()
-    with pytest.raises(WiringError, match="no CIDR of the VPC is known"):
+    with pytest.raises(WiringError, check=failed(FailureCode.NO_VPC_CIDR)):
         world.hostnet.setup_node(world.identity())
     assert world.host.sh("nft list ruleset") == ""
 
@@ -90,5 +93,5 @@ def test_no_vpc_cidr_is_refused(world):
 def test_missing_library_names_its_package(world):
     """I14: without libnftables the error says which package to install."""
     nft = Nftables(world.netns, library="libnftables-that-is-not.so")
-    with pytest.raises(WiringError, match="libnftables1"):
+    with pytest.raises(WiringError, check=failed(FailureCode.NFT_MISSING)):
         nft.run("list tables\n")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.aws_node import egress_chain
+from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6
+from ipamd.model.legs.aws_node_extra import egress_chain
+from tests.errors import failed
 from tests.netns.test_other_software import run
 
 pytestmark = pytest.mark.privileged
@@ -39,19 +42,19 @@ def test_its_rules_go_in_one_transaction_and_others_stay(world):
     before = saved(world, "iptables-nft")
     run(world, LEFT, "iptables-nft")
     world.host.sh("nft 'add table ip aws-cni; add chain ip aws-cni nat-prerouting { type nat hook prerouting priority -90; }'")
-    removed = world.hostnet.remove_left_chains(egress=None)
+    removed = world.hostnet.remove_left_chains(None)
     assert removed == "4 rules of base chains, AWS-CONNMARK-CHAIN-0, AWS-SNAT-CHAIN-0, AWS-SNAT-CHAIN-1, table ip aws-cni"
     assert saved(world, "iptables-nft") == before
     assert "aws-cni" not in world.host.sh("nft list tables")
-    assert world.hostnet.remove_left_chains(egress=None) == ""
+    assert world.hostnet.remove_left_chains(None) == ""
 
 
 def test_a_chain_that_somebody_else_calls_keeps_everything(world):
     """The kernel refuses the deletion of a chain in use: nothing of the transaction is done."""
     run(world, LEFT + "{t} -t nat -A OUTPUT -j AWS-CONNMARK-CHAIN-0\n", "iptables-nft")
     before = saved(world, "iptables-nft")
-    with pytest.raises(Exception, match="nothing was changed"):
-        world.hostnet.remove_left_chains(egress=None)
+    with pytest.raises(WiringError, check=failed(FailureCode.NFT_REFUSED)):
+        world.hostnet.remove_left_chains(None)
     assert saved(world, "iptables-nft") == before
 
 
@@ -71,7 +74,7 @@ LOCAL = """
 )
 def test_chains_of_one_sandbox_each_go_with_it(world, family, tool, node):
     """Those of the sandboxes that are ours; the others with the last of them. What refused access to the range goes at once."""
-    egress = family.egress
+    egress = family.local_range
     chains = [egress_chain("aws-cni", name, family=family) for name in ("a", "b")]
     run(world, "{t} -t nat -A POSTROUTING -p tcp --dport 7 -j MASQUERADE; {t} -A FORWARD -p tcp --dport 7 -j REJECT", tool)
     before = saved(world, tool)
@@ -79,11 +82,11 @@ def test_chains_of_one_sandbox_each_go_with_it(world, family, tool, node):
     for chain, name, source in zip(chains, "ab", egress.addresses(), strict=False):
         values = {"chain": chain, "id": name, "source": source, "multicast": egress.untranslated, "node": node}
         run(world, EGRESS.format(t="{t}", **values), tool)
-    assert world.hostnet.remove_left_chains(egress=chains[:1]) == "2 rules of base chains, 1 chain for egress"
+    assert world.hostnet.remove_left_chains(chains[:1]) == "2 rules of base chains, 1 chain for egress"
     left = "\n".join(saved(world, tool))
     assert (chains[0] in left, chains[1] in left, "Node Local" in left) == (False, True, False)
-    assert world.hostnet.remove_left_chains(egress=()) == ""
-    assert world.hostnet.remove_left_chains(egress=None) == "1 rule of base chains, 1 chain for egress"
+    assert world.hostnet.remove_left_chains(()) == ""
+    assert world.hostnet.remove_left_chains(None) == "1 rule of base chains, 1 chain for egress"
     assert saved(world, tool) == before
 
 
@@ -91,5 +94,5 @@ def test_legacy_tables_are_not_touched(world):
     """They are reported (test_other_software.py), and the tool of their owner removes them."""
     run(world, LEFT, "iptables-legacy")
     before = saved(world, "iptables-legacy")
-    assert world.hostnet.remove_left_chains(egress=None) == ""
+    assert world.hostnet.remove_left_chains(None) == ""
     assert saved(world, "iptables-legacy") == before

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from ipamd.kernel.host_events import NoticeSocket
+from ipamd.kernel.notice_socket import NoticeSocket
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from tests.netns.conftest import PRIMARY_MAC, SECONDARY_MAC
 from tests.patience import PATIENCE_S

@@ -11,12 +11,15 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.kernel import messages, uapi
+from ipamd.kernel import answers, messages, uapi
 from ipamd.kernel import survey as surveys
+from ipamd.kernel.host_state import HostStateReader
 from ipamd.kernel.netlink import BATCH_MAX, Message, NetlinkSocket
-from ipamd.kernel.routing import HostLooker
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import KernelDumpError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4
+from tests.errors import failed
 from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6
 
 pytestmark = pytest.mark.privileged
@@ -24,48 +27,50 @@ pytestmark = pytest.mark.privileged
 
 @EACH_FAMILY_HEAVY_IPV6
 @pytest.mark.parametrize(
-    ("side", "command", "sentence"),
+    ("side", "command", "code"),
     [
-        ("host", "ip link set {veth} down", "is down"),
-        ("host", "ip link set {veth} alias x", "has alias 'x'"),
-        ("host", "ip link set {veth} mtu 1400", "has MTU 1400, not 9001"),
-        ("host", "ip link set {veth} address 02:00:00:00:00:77", "has MAC 02:00:00:00:00:77"),
-        ("host", "ip route del {ip}", "the route {ip} dev {veth} is missing"),
-        ("host", "ip route replace {ip} dev lo", "is routed through link 1"),
-        ("host", "ip rule del prio 513", "rule 513 lookup 113213 is missing"),
-        ("host", "ip route del {ip} table 113213", "the route {ip} dev {veth} table 113213 is missing"),
-        ("host", "ip route replace {ip} dev lo table 113213", "is routed through link 1, not through {veth} table 113213"),
-        ("host", "ip rule del prio 1536", "rule 1536 from {ip} lookup 2 is missing"),
-        ("host", "ip rule add prio 1536 from {ip} lookup 9", "looks up table 9, not 2"),
-        ("host", "ip link del {veth}", "host link {veth} is missing"),
-        ("host", "ip link set {veth} group 113213", "marked for deletion"),
-        ("pod", "ip link set eth0 name eth9", "interface eth0 is missing"),
-        ("pod", "ip link set eth0 down", "interface eth0 is down"),
-        ("pod", "ip link set eth0 mtu 1400", "interface eth0 has MTU 1400"),
-        ("pod", "ip addr del {ip}/32 dev eth0", "interface eth0 does not have {ip}"),
-        ("pod", "ip route del default", "the default route via 169.254.1.1 dev eth0 is missing"),
-        ("pod", "ip route del default; ip route del 169.254.1.1", "the route to 169.254.1.1 dev eth0 is missing"),
-        ("pod", "ip neigh del 169.254.1.1 dev eth0", "the neighbour 169.254.1.1 in the sandbox is"),
-        ("pod", "ip neigh replace 169.254.1.1 dev eth0 lladdr 02:00:00:00:00:77", "is 02:00:00:00:00:77"),
-        ("pod", "ip link del eth0; ip link add eth0 type bridge", "is of kind bridge"),
+        ("host", "ip link set {veth} down", DifferenceCode.VETH_DOWN),
+        ("host", "ip link set {veth} alias x", DifferenceCode.VETH_ALIAS),
+        ("host", "ip link set {veth} mtu 1400", DifferenceCode.VETH_MTU),
+        ("host", "ip link set {veth} address 02:00:00:00:00:77", DifferenceCode.VETH_MAC),
+        ("host", "ip route del {ip}", DifferenceCode.ROUTE_MISSING),
+        ("host", "ip route replace {ip} dev lo", DifferenceCode.ROUTE_ELSEWHERE),
+        ("host", "ip rule del prio 513", DifferenceCode.RULE_MISSING),
+        ("host", "ip route del {ip} table 113213", DifferenceCode.ROUTE_MISSING),
+        ("host", "ip route replace {ip} dev lo table 113213", DifferenceCode.ROUTE_ELSEWHERE),
+        ("host", "ip rule del prio 1536", DifferenceCode.RULE_MISSING),
+        ("host", "ip rule add prio 1536 from {ip} lookup 9", DifferenceCode.RULE_ELSEWHERE),
+        ("host", "ip link del {veth}", DifferenceCode.VETH_MISSING),
+        ("host", "ip link set {veth} group 113213", DifferenceCode.VETH_DYING),
+        ("pod", "ip link set eth0 name eth9", DifferenceCode.INTERFACE_MISSING),
+        ("pod", "ip link set eth0 down", DifferenceCode.INTERFACE_DOWN),
+        ("pod", "ip link set eth0 mtu 1400", DifferenceCode.INTERFACE_MTU),
+        ("pod", "ip addr del {ip}/32 dev eth0", DifferenceCode.INTERFACE_ADDRESS_UNUSED),
+        ("pod", "ip route del default", DifferenceCode.DEFAULT_ROUTE_UNUSED),
+        ("pod", "ip route del default; ip route del 169.254.1.1", DifferenceCode.GATEWAY_ROUTE_UNUSED),
+        ("pod", "ip neigh del 169.254.1.1 dev eth0", DifferenceCode.GATEWAY_NEIGHBOUR),
+        ("pod", "ip neigh replace 169.254.1.1 dev eth0 lladdr 02:00:00:00:00:77", DifferenceCode.GATEWAY_NEIGHBOUR),
+        ("pod", "ip link del eth0; ip link add eth0 type bridge", DifferenceCode.INTERFACE_KIND),
     ],
 )
-def test_check_names_each_difference(world, side, command, sentence):
-    """CHECK says in a sentence what differs, on either side."""
+def test_check_names_each_difference(world, side, command, code):
+    """CHECK finds what differs, on either side."""
     pod = world.space()
     spec = world.spec(pod, table=2)
     world.wiring.wire(spec)
     assert world.wiring.check(spec) == []
-    command, sentence = (world.words(one.format(veth=spec.host_veth, ip=spec.address)) for one in (command, sentence))
+    command = world.words(command.format(veth=spec.host_veth, ip=spec.address))
     (world.host if side == "host" else pod).sh(command)
-    found = world.wiring.check(spec)
-    assert any(sentence in one for one in found), found
+    codes = {difference.code for difference in world.wiring.check(spec)}
+    # With IPv6 the route of the wiring outlives the address, which is asked for besides.
+    alternatives = {DifferenceCode.INTERFACE_ADDRESS_UNUSED: DifferenceCode.INTERFACE_ADDRESS_MISSING}
+    assert codes & {code, alternatives.get(code, code)}, codes
 
 
-def test_check_of_a_gone_namespace_is_a_sentence(world):
+def test_check_of_a_gone_namespace_is_a_difference(world):
     """CHECK of a sandbox whose namespace has gone reports it rather than failing."""
     found = world.wiring.check(world.spec("/gone"))
-    assert any("cannot be opened" in one for one in found)
+    assert DifferenceCode.SANDBOX_GONE in {difference.code for difference in found}
 
 
 def test_survey_sees_ours_and_only_ours(world):
@@ -101,7 +106,8 @@ def test_a_look_at_the_host_leaves_the_routes_of_sandboxes_out(world):
     world.host.sh("ip route add 10.9.0.1 dev uplink table 2; ip route replace default via 10.9.0.1 dev uplink")
     with world.netns.netlink() as sock:
         seen = {
-            (one.table, one.destination, one.length) for one in HostLooker(veth_prefix="eni", family=IPV4).look(sock, []).routes
+            (one.table, one.destination, one.length)
+            for one in HostStateReader(veth_prefix="eni", family=IPV4).read(sock, []).routes
         }
         assert len(sock.request([messages.get_link("lo")] * (2 * BATCH_MAX + 1))) == 2 * BATCH_MAX + 1
     assert spec.address not in {destination for _, destination, _ in seen}
@@ -128,7 +134,7 @@ def test_survey_under_churn_is_whole_or_refused(world):
             )
             with world.netns.netlink() as sock:
                 _, looked = sock.request([create, messages.get_link(name)])
-                sock.request([messages.delete_link(messages.read_link(looked.replies[0]).index, step="churn")])
+                sock.request([messages.delete_link(answers.read_link(looked.replies[0]).index, step="churn")])
 
     thread = threading.Thread(target=churn)
     thread.start()
@@ -269,7 +275,7 @@ def test_interrupted_dump_is_repeated_and_then_refused(world):
     assert sock.dumps == 5
     sock.close()
     sock = world.host.call(_Interrupted, 5)
-    with pytest.raises(KernelDumpError, match="interrupted 5 times"):
+    with pytest.raises(KernelDumpError, check=failed(FailureCode.DUMP_INTERRUPTED, tries=5)):
         sock.dump(messages.dump_links())
     sock.close()
 
@@ -316,7 +322,7 @@ def test_each_message_of_a_batch_has_its_own_answer(world, ends_with, monkeypatc
         again = sock.request([up])
     is_refused = ends_with.startswith("refused")
     assert [bool(one.errno) for one in found] == [False, True, False, False, True, False, is_refused]
-    assert [bool(one.read(messages.read_link)) for one in found] == [
+    assert [bool(one.read(answers.read_link)) for one in found] == [
         number == 2 or (ends_with == "question" and number == 6) for number in range(7)
     ]
     assert [one.errno for one in again] == [0]

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from ipamd.kernel import messages, netns, uapi
-from ipamd.kernel.host_events import NoticeSocket
 from ipamd.kernel.netlink import NetlinkSocket
+from ipamd.kernel.notice_socket import NoticeSocket
 from tests.netns.conftest import Space
 
 pytestmark = pytest.mark.privileged
@@ -108,7 +108,7 @@ def test_a_closed_sockets_port_is_ours_for_a_moment_only(world, monkeypatch: pyt
             sock = host.open_netlink()
             sock.close()
             assert host.is_own(sock.port)
-        monkeypatch.setattr(netns, "PORT_KEPT_S", 0.0)
+        monkeypatch.setattr(netns, "PORT_REMEMBERED_S", 0.0)
         assert not host.is_own(sock.port)
         host.open_netlink().close()
         assert host.is_own(kept.port)

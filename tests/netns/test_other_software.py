@@ -1,4 +1,7 @@
-"""What other software on the node does to forwarded traffic is found, named with a command, and that command mends it."""
+"""What other software on the node may do to forwarded traffic is named with a command, and that command mends it.
+
+A suspicion is never told as a sandbox without network.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ import os
 import re
 import shutil
 import subprocess
-import tracemalloc
+import time
 from collections import Counter
 from ipaddress import ip_address
 
 import pytest
 
 from ipamd.kernel.hostnet import KernelHostNetwork
-from ipamd.kernel.other_software import LegacyTables, OtherSoftware
+from ipamd.kernel.other_software import OtherSoftware
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.family import IPV4, IPV6
-from ipamd.model.kernel import NODE, NOT_REPAIRED
-from ipamd.report.audit import _of_routing
+from ipamd.model.repairs import NODE
+from ipamd.report.audit_host import _routing_finding
 from lab.node.felix import Workload, iptables_rules, nft_rules
 from lab.vpc.family import FAMILIES
 from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6
@@ -24,8 +28,7 @@ from tests.netns.test_host_network import udp_peer
 
 pytestmark = pytest.mark.privileged
 
-IPTABLES = ("iptables-nft", "iptables-legacy")
-BOTH = (*IPTABLES, "ip6tables-nft", "ip6tables-legacy")
+BOTH = ("iptables-nft", "ip6tables-nft")
 KUBE_PROXY = """
 {t} -N KUBE-FORWARD; {t} -A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
 {t} -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
@@ -80,15 +83,14 @@ def run(world, script, tool):
 
 
 def found(world, prefix="eni", families=(IPV4, IPV6)):
-    """What is found, as text; of a node whose sandboxes have egress, unless a test says otherwise."""
+    """What is found; of a node whose sandboxes have egress, unless a test says otherwise."""
     looker = OtherSoftware(world.netns, world.nft, veth_prefix=prefix, families=lambda: families)
-    return [str(one) for one in looker.find("eth0")]
+    return looker.find()
 
 
-def mend(world, sentence):
-    """Run the command that a sentence tells."""
-    command = sentence.partition("to mend it: ")[2]
-    world.host.sh("set -e; " + re.sub(r"^remove the DaemonSet aws-node, then: ", "", command))
+def mend(world, difference):
+    """Run the command that ends a difference."""
+    world.host.sh("set -e; " + re.sub(r"^remove the DaemonSet aws-node, then: ", "", difference.mend))
 
 
 def test_nothing_is_found_on_a_plain_node(world):
@@ -101,46 +103,31 @@ def test_nothing_is_found_on_a_plain_node(world):
 
 @pytest.mark.parametrize("tool", BOTH)
 def test_docker_beside_kube_proxy(world, tool):
-    """FORWARD with policy DROP: both directions are named, and the told command ends it."""
+    """FORWARD with policy DROP: the chain is named, and the told command ends it. kube-proxy's rules are no obstacle."""
     run(world, KUBE_PROXY, tool)
     assert found(world) == []
     run(world, DOCKER, tool)
-    (sentence,) = found(world)
-    assert "FORWARD" in sentence
-    assert "from sandboxes and to sandboxes" in sentence
+    (difference,) = found(world)
+    assert difference.code is DifferenceCode.FILTER_POLICY_DROPS
+    assert difference.fields["chain"].endswith("filter FORWARD")
     of, other = (IPV6, IPV4) if tool.startswith("ip6") else (IPV4, IPV6)
-    assert (found(world, families=(of,)), found(world, families=(other,))) == ([sentence], []), "one that no sandbox speaks"
-    mend(world, sentence)
+    assert (found(world, families=(of,)), found(world, families=(other,))) == ([difference], []), "one that no sandbox speaks"
+    mend(world, difference)
     assert found(world) == []
-
-
-@pytest.mark.parametrize("tool", BOTH)
-def test_only_what_is_certain_is_told(world, tool):
-    """A rule that may accept sandboxes' addresses, and one direction that is accepted, are not called dead (I11)."""
-    pods = "2001:db8:1::/64" if tool.startswith("ip6") else "10.0.0.0/16"
-    run(world, f"{{t}} -P FORWARD DROP; {{t}} -A FORWARD -s {pods} -j ACCEPT; {{t}} -A FORWARD -d {pods} -j ACCEPT", tool)
-    assert found(world) == []
-    run(world, "{t} -F FORWARD; {t} -A FORWARD -i eni+ -j ACCEPT; {t} -A FORWARD ! -i eni+ -p tcp --dport 80 -j ACCEPT", tool)
-    (sentence,) = found(world)
-    assert "drops what is forwarded to sandboxes" in sentence
-    run(world, "{t} -F FORWARD; {t} -N ALL; {t} -A ALL -j ACCEPT; {t} -A FORWARD ! -i docker0 -g ALL", tool)
-    assert found(world) == []
-    run(world, "{t} -P FORWARD ACCEPT; {t} -F FORWARD; {t} -A FORWARD -m conntrack --ctstate INVALID -j DROP", tool)
-    assert found(world) == []
-    run(world, "{t} -A FORWARD -j REJECT", tool)
-    assert len(found(world)) == 1
 
 
 def test_firewalld(world):
-    """Its forward chain ends in a reject for what no zone accepts."""
+    """Its forward chain ends in a reject for what no zone accepts: that rule is named by its handle."""
     world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=FIREWALLD, text=True, timeout=120, check=True))
-    (sentence,) = found(world)
-    assert "inet firewalld filter_FORWARD" in sentence
-    assert "firewall-cmd" in sentence
+    (difference,) = found(world)
+    assert (difference.code, difference.fields["chain"]) == (
+        DifferenceCode.FILTER_RULE_DROPS_REST,
+        "inet firewalld filter_FORWARD",
+    )
+    assert difference.mend.startswith("firewall-cmd ")
+    handle = difference.fields["handle"]
+    assert re.search(rf"reject.* # handle {handle}$", world.host.sh("nft -a list chain inet firewalld filter_FORWARD"), re.M)
     world.host.sh("nft insert rule inet firewalld filter_FORWARD_ZONES iifname '\"eni*\"' accept")
-    (sentence,) = found(world)
-    assert "forwarded to sandboxes" in sentence
-    world.host.sh("nft insert rule inet firewalld filter_FWD_public oifname '\"eni*\"' accept")
     assert found(world) == []
 
 
@@ -163,18 +150,16 @@ def test_calico_by_iptables_is_no_obstacle(world, tool):
     by_calico(world, tool)
     assert found(world) == []
     run(world, "{t} -I FORWARD -o eni+ -j DROP", tool)
-    (sentence,) = found(world)
-    assert "drops what is forwarded to sandboxes" in sentence
+    (difference,) = found(world)
+    assert (difference.code, difference.fields["names"]) == (DifferenceCode.FILTER_RULE_DROPS, "eni*")
+    mend(world, difference)
+    assert found(world) == []
 
 
-@pytest.mark.parametrize("family", ["ip", "ip6"])
-def test_calico_by_nft_is_no_obstacle(world, family):
+def test_calico_by_nft_is_no_obstacle(world):
     """The same in its own tables."""
     by_calico(world, "nft")
     assert found(world) == []
-    world.host.sh(f"nft insert rule {family} calico filter-FORWARD drop")
-    (sentence,) = found(world)
-    assert "from sandboxes and to sandboxes" in sentence
 
 
 def test_another_table(world):
@@ -182,80 +167,74 @@ def test_another_table(world):
     world.host.sh(
         "nft add table inet my; nft add chain inet my forwarded '{ type filter hook forward priority 0; policy drop; }'"
     )
-    (sentence,) = found(world)
-    mend(world, sentence)
+    (difference,) = found(world)
+    mend(world, difference)
     assert found(world) == []
 
 
-@pytest.mark.parametrize("tool", IPTABLES)
-def test_leftovers_of_the_incumbent(world, tool):
+def test_leftovers_of_the_incumbent(world):
     """Its SNAT and connmark chains are named until they are flushed; an empty chain does no harm."""
-    run(world, LEFTOVERS, tool)
-    sentences = found(world)
-    named = sorted(re.search(r"AWS-[A-Z]+-CHAIN-0", one).group() for one in sentences)
-    assert named == ["AWS-CONNMARK-CHAIN-0", "AWS-SNAT-CHAIN-0"]
-    assert all(tool in one for one in sentences)
-    for sentence in sentences:
-        mend(world, sentence)
+    run(world, LEFTOVERS, "iptables-nft")
+    differences = {difference.code: difference for difference in found(world)}
+    assert set(differences) == {DifferenceCode.CHAIN_LEFT_SNAT, DifferenceCode.CHAIN_LEFT_MARKS}
+    assert differences[DifferenceCode.CHAIN_LEFT_SNAT].fields["chain"].endswith(" AWS-SNAT-CHAIN-0")
+    for difference in differences.values():
+        mend(world, difference)
     assert found(world) == []
 
 
 def test_leftover_table_of_the_incumbent(world):
     """Where iptables is iptables-nft its connection marks are a table of its own."""
     world.host.sh("nft add table ip aws-cni; nft add chain ip aws-cni snat-mark")
-    (sentence,) = found(world)
-    mend(world, sentence)
+    (difference,) = found(world)
+    mend(world, difference)
     assert found(world) == []
 
 
 def test_status_and_audit_name_it(world):
-    """The reconciler's sentence becomes a condition, the audit's finding has the command; both end when it is mended."""
+    """What the reconciler keeps becomes a condition of its own, the audit's finding has the command; both end when it is mended. No
+    repair is refused for it, and no sandbox counts as cut off: nobody has followed its packets."""
     world.fabric()
     world.hostnet.setup_node(world.identity())
     world.host.sh("iptables-nft -P FORWARD DROP")
-    (said,) = world.hostnet.reconcile(identity=world.identity(), enis=[])
-    assert NOT_REPAIRED in said
-    assert world.hostnet.filtered() == {NODE}
-    assert "iptables-nft -t filter -I FORWARD -i eni+ -j ACCEPT" in said
-    (difference,) = world.hostnet.differences(identity=world.identity(), enis=[])
-    assert (difference.is_repaired, difference.is_cut) == (False, True)
-    finding = _of_routing(difference, Counter())
-    assert finding.next == f"it is not ours; to mend it: {difference.mend}"
-    mend(world, said)
     assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
-    assert world.hostnet.filtered() == frozenset()
+    (seen,) = world.hostnet.other_software()
+    assert "iptables-nft -I FORWARD -i eni+ -j ACCEPT" in seen.mend
+    (difference,) = world.hostnet.differences(identity=world.identity(), enis=[])
+    assert difference == seen
+    assert (difference.is_repaired, difference.is_cut) == (False, False)
+    finding = _routing_finding(difference, Counter())
+    assert finding.next == f"it is not ours; to mend it: {difference.mend}"
+    mend(world, seen)
+    assert world.hostnet.reconcile(identity=world.identity(), enis=[]) == []
+    assert world.hostnet.other_software() == ()
     assert world.hostnet.differences(identity=world.identity(), enis=[]) == []
 
 
 WHOSE = {
     "ip saddr 10.0.0.5 drop": "address",
-    "oifname eni* ip daddr 10.0.0.5 drop": "address",
-    "ip saddr { 10.0.0.5, 192.0.2.9 } drop": "address",
+    "oifname eni* ip daddr 10.0.0.5 drop": "address NODE",
+    "ip daddr 10.0.0.5 tcp dport 22 drop": "address",
     "iifname VETH drop": "VETH",
-    "iifname VETH ct state new drop": "VETH",
-    "iif VETH drop": "VETH",
-    "oif VETH drop": "VETH",
-    "iifname eth0 ip daddr NETWORK drop": "",
-    "oifname eth0 ip daddr NETWORK drop": "",
-    "ip daddr { NETWORK, ELSEWHERE } drop": "",
-    "ip saddr 192.0.2.9 accept; add rule inet mine out ip saddr NETWORK drop": "",
-    "ct state new,invalid drop": NODE,
+    "iifname VETH tcp dport 25 reject": "VETH",
+    "oifname eni* reject": "NODE",
+    "ct state new,invalid drop": "",
+    "udp dport 53 drop": "",
     "ip daddr ELSEWHERE drop": "",
-    "ip daddr 10.0.0.5 tcp dport 22 drop": "",
-    "ct state invalid ip saddr 10.0.0.5 drop": "",
-    "ip saddr 192.0.2.9 ip daddr 10.0.0.5 drop": "",
-    "ip saddr != NETWORK ip daddr 10.0.0.5 drop": "",
-    "iifname docker0 ip daddr 10.0.0.5 drop": "",
-    "iifname docker0 ip daddr NETWORK drop": "",
-    "iifname VETH tcp dport 25 drop": "",
+    "iifname eth0 ip daddr NETWORK drop": "",
+    "ip saddr 10.0.0.5 accept": "",
+    "iifname docker0 drop": "",
+    "ip saddr != 10.0.0.5 ip daddr 192.0.2.9 drop": "",
+    "drop": "NODE",
+    "iifname VETH accept; add rule inet mine out drop": "",
 }
-"""Rules, and whose packets they drop, all of them: a sandbox's by its address or veth, or nobody's."""
+"""Rules, and whom they are suspected for: a sandbox by its address or veth, all of them, or nobody."""
 
 
 @EACH_FAMILY_HEAVY_IPV6
 @pytest.mark.parametrize("rule", WHOSE)
-def test_whose_packets_are_dropped(world, rule):
-    """One sandbox is told for itself, and is cut off; a prefix may be meant, so nobody is. What takes a part blames nobody."""
+def test_whom_a_rule_is_suspected_for(world, rule):
+    """A rule that drops and names a sandbox, whatever else it asks for, with the handle that deletes it; no sandbox is cut off."""
     world.fabric()
     spec = world.spec(world.space())
     world.wiring.wire(spec)
@@ -264,18 +243,22 @@ def test_whose_packets_are_dropped(world, rule):
     network, elsewhere = (
         ("10.0.0.0/24", "192.0.2.0/24") if world.family is IPV4 else (f"{world.address(0)}/80", "2001:db8:9::/64")
     )
-    names = {"10.0.0.5": str(spec.address), "VETH": spec.host_veth, "NETWORK": network, "ELSEWHERE": elsewhere}
-    rule, expected = world.words(rule), WHOSE[rule].replace("address", "10.0.0.5")
-    for word, name in names.items():
-        rule, expected = rule.replace(word, name), expected.replace(word, name)
+    words = {"10.0.0.5": str(spec.address), "VETH": spec.host_veth, "NETWORK": network, "ELSEWHERE": elsewhere}
+    expected = {{"NODE": NODE, "VETH": spec.host_veth, "address": str(spec.address)}[word] for word in WHOSE[rule].split()}
+    text = world.words(rule)
+    for word, name in words.items():
+        text = text.replace(word, name)
     script = "add table inet mine; add chain inet mine out { type filter hook forward priority 10; }; add rule inet mine out "
-    world.host.call(lambda: subprocess.run(["nft", script + rule], timeout=120, check=True))
+    world.host.call(lambda: subprocess.run(["nft", script + text], timeout=120, check=True))
     hostnet.reconcile(identity=world.identity(), enis=[], addresses=[spec.address])
-    found = [
-        one for one in hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address]) if "mine" in one.what
-    ]
-    assert [(one.subject, one.is_cut) for one in found] == ([(expected, True)] if expected else [])
-    assert hostnet.filtered() == {one.subject for one in found}
+    differences = hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address])
+    suspicions = [difference for difference in differences if "mine" in difference.fields.get("chain", "")]
+    assert {suspicion.subject for suspicion in suspicions} == expected
+    assert not any(suspicion.is_cut or suspicion.is_repaired for suspicion in suspicions)
+    if expected and text != "drop":
+        world.host.sh(suspicions[0].mend.partition("; ")[2])  # deletes the rule by its handle
+        again = hostnet.differences(identity=world.identity(), enis=[], addresses=[spec.address])
+        assert not [difference for difference in again if "mine" in difference.fields.get("chain", "")]
 
 
 def test_faults_of_the_host_are_differences(world):
@@ -287,14 +270,15 @@ def test_faults_of_the_host_are_differences(world):
     world.host.sh(
         "sysctl -qw net.ipv4.ip_forward=0; nft delete table ip vpc-ipamd; ip rule del prio 1024; ip route flush table 2"
     )
-    found = "; ".join(one.what for one in world.hostnet.differences(identity=world.identity(), enis=[world.eni()]) if one.is_cut)
-    for part in (
-        "ip_forward was 0",
-        "nftables table vpc-ipamd was missing",
-        "rule 1024 fwmark 0x80/0x80 lookup main was missing",
+    differences = world.hostnet.differences(identity=world.identity(), enis=[world.eni()])
+    items = "; ".join(one.report.target for one in differences if one.is_cut and one.report)
+    for item in (
+        "sysctl net/ipv4/ip_forward",
+        "nftables table vpc-ipamd",
+        "rule 1024 fwmark 0x80/0x80 lookup main",
         "table 2 of eni-2",
     ):
-        assert part in found
+        assert item in items
 
 
 def test_packets_of_branch_enis_keep_their_address(world):
@@ -321,153 +305,41 @@ def test_a_second_look_lists_nothing(world, monkeypatch):
     """While no rule changes, nothing is listed; any change of any table makes it look again."""
     world.host.sh("iptables-nft -P FORWARD DROP")
     looker = OtherSoftware(world.netns, world.nft, veth_prefix="eni")
-    first = looker.find("eth0")
+    first = looker.find()
     assert len(first) == 1
     asked = []
     real = world.nft.query
     monkeypatch.setattr(world.nft, "query", lambda command: (asked.append(command), real(command))[1])
-    assert looker.find("eth0") == first
+    assert looker.find() == first
     assert asked == []
     world.host.sh("nft add table ip another")
-    assert looker.find("eth0") == first
+    assert looker.find() == first
     assert asked
     world.host.sh("iptables-nft -P FORWARD ACCEPT")
-    assert looker.find("eth0") == []
-
-
-def test_a_large_table_of_others_costs_no_memory(world):
-    """kube-proxy's nat table may have 25 MB: it is searched where the kernel put it, and nothing of it is copied or kept."""
-    run(world, "{t} -t nat -N KUBE-SVC", "iptables-legacy")
-    rules = [f'-A KUBE-SVC -d 10.1.{n >> 8}.{n & 255}/32 -m comment --comment "ns/svc:{n}" -j RETURN' for n in range(5000)]
-    world.host.call(
-        lambda: subprocess.run(
-            ["iptables-legacy-restore", "--noflush"],
-            input="\n".join(["*nat", *rules, "COMMIT", ""]).encode(),
-            timeout=120,
-            check=True,
-        )
-    )
-    tables = LegacyTables(world.netns)
-    tracemalloc.start()
-    try:
-        assert [table.name for table in tables.read() if table.name == "nat"] == []
-        kept, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 200_000 < len(rules) * 300, "less than its rules take"
-    assert kept < 50_000
-    run(world, "{t} -t nat -N AWS-SNAT-CHAIN-0; {t} -t nat -A AWS-SNAT-CHAIN-0 -j RETURN", "iptables-legacy")
-    (table,) = [table for table in tables.read() if table.name == "nat"]
-    assert (len(table.chains["AWS-SNAT-CHAIN-0"]), len(table.chains["KUBE-SVC"])) == (2, 5001)
-
-
-SERVICES = """
-{t} -N KUBE-EXTERNAL-SERVICES; {t} -A FORWARD -m conntrack --ctstate NEW -j KUBE-EXTERNAL-SERVICES
-{t} -A KUBE-EXTERNAL-SERVICES -d 172.20.0.10/32 -p udp -m comment --comment "has no endpoints" -m udp --dport 53 -j REJECT
-"""
-
-
-@pytest.mark.parametrize("tool", IPTABLES)
-@pytest.mark.parametrize(
-    ("rule", "ways"),
-    [
-        ("-p udp --dport 53 -j DROP", "from sandboxes and to sandboxes"),
-        ("-i eni+ -p udp --dport 50:60 -j REJECT", "from sandboxes"),
-        ("-o eni+ -p udp -j DROP", "to sandboxes"),
-    ],
-)
-def test_a_filter_that_drops_dns_alone_is_named(world, tool, rule, ways):
-    """Beside kube-proxy's and Calico's rules, of which none is blamed; it does not count as one that cuts sandboxes off."""
-    run(world, KUBE_PROXY + SERVICES, tool)
-    by_calico(world, tool)
-    assert found(world) == []
-    run(world, f"{{t}} -I FORWARD {rule}", tool)
-    (sentence,) = found(world)
-    assert f"drops DNS queries (UDP port 53) {ways}" in sentence
-    listed = re.search(r"to mend it: (.*), and delete", sentence).group(1)
-    assert "udp" in world.host.sh(listed)
-    looker = OtherSoftware(world.netns, world.nft, veth_prefix="eni")
-    assert [one.is_cut for one in looker.find("eth0")] == [False]
-    run(world, f"{{t}} -D FORWARD {rule}", tool)
-    assert found(world) == []
-
-
-@pytest.mark.parametrize("tool", IPTABLES)
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "-p tcp --dport 25 -j DROP",
-        "-p udp --dport 54 -j DROP",
-        "-p udp ! --dport 53 -j DROP",
-        "-p udp --sport 53 -j DROP",
-        "! -p udp -j DROP",
-        "-d 10.1.0.0/16 -p udp --dport 53 -j DROP",
-        "-p udp --dport 53 -m mark --mark 0x9 -j DROP",
-        "-i docker0 -p udp --dport 53 -j DROP",
-    ],
-)
-def test_what_drops_no_or_some_dns_queries_is_not_blamed(world, tool, rule):
-    """Other ports and single addresses may be meant; what a mark chooses is not known."""
-    run(world, f"{{t}} -I FORWARD {rule}", tool)
-    assert found(world) == []
-    run(world, "{t} -I FORWARD -d 169.254.20.10 -p udp --dport 53 -j ACCEPT; {t} -A FORWARD -p udp --dport 53 -j DROP", tool)
-    assert found(world) == [], "what leads all queries to a cache on the node means it"
-
-
-@pytest.mark.parametrize(
-    ("rule", "is_blamed"),
-    [
-        ("udp dport 53 drop", True),
-        ("udp dport { 53, 5353 } drop", True),
-        ("udp dport 50-60 drop", True),
-        ("meta l4proto { tcp, udp } th dport 53 drop", True),
-        ("meta l4proto udp reject", True),
-        ("ct state established accept; add rule inet my out udp dport 53 drop", True),
-        ("ct state new accept; add rule inet my out udp dport 53 drop", False),
-        ("tcp dport 53 drop", False),
-        ("udp dport != 53 drop", False),
-        ("udp dport @ports drop", False),
-        ("udp dport { 54, 5353 } drop", False),
-        ("ip daddr 10.0.0.2 udp dport 53 drop", False),
-        ("udp dport 53 limit rate over 10/second drop", False),
-        ("meta mark 1 return; add rule inet my out udp dport 53 drop", False),
-        ("tcp dport 80 accept; add rule inet my out udp dport 53 drop", True),
-    ],
-)
-@pytest.mark.parametrize("hook", ["prerouting", "forward"])
-def test_dns_in_nftables_words(world, rule, is_blamed, hook):
-    """Sets, ranges and negations are read; what is not known is not blamed."""
-    script = (
-        f"add table inet my\nadd set inet my ports {{ type inet_service; }}\n"
-        f"add chain inet my out {{ type filter hook {hook} priority 0; }}\nadd rule inet my out {rule}\n"
-    ).replace("; add rule", "\nadd rule")
-    world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=script, text=True, timeout=120, check=True))
-    assert [("drops DNS queries" in one) for one in found(world)] == [True] * is_blamed
+    assert looker.find() == []
 
 
 @pytest.mark.parametrize("hooked", ["netdev", "inet"])
-@pytest.mark.parametrize(
-    ("devices", "expected"),
-    [
-        ("device eth0", [(NODE, "eth0", True)]),
-        ("device docker0", [(NODE, "docker0", False)]),
-        ("device VETH", [("VETH", "VETH", True)]),
-        ("devices = { docker0, VETH }", [(NODE, "docker0", False), ("VETH", "VETH", True)]),
-    ],
-)
-def test_whom_a_drop_on_a_device_cuts_off(world, hooked, devices, expected):
-    """All by the node's own link, one by its veth; by another device nobody: it is named, and no pod is called cut off for it."""
+def test_a_drop_on_a_device_is_named(world, hooked):
+    """Whatever device it is on: it is named, and no sandbox is called cut off for it."""
     world.fabric()
-    spec = world.spec(world.space())
-    world.wiring.wire(spec)
     world.hostnet.setup_node(world.identity())
-    world.host.sh("ip link add docker0 type bridge")
-    devices = devices.replace("VETH", spec.host_veth)
-    chain = f"chain y {{ type filter hook ingress {devices} priority 0; drop; }}"
+    chain = "chain y { type filter hook ingress device eth0 priority 0; drop; }"
     world.host.call(lambda: subprocess.run(["nft", f"table {hooked} x {{ {chain}; }}"], timeout=120, check=True))
-    world.hostnet.reconcile(identity=world.identity(), enis=[])
-    found = [one for one in world.hostnet.differences(identity=world.identity(), enis=[]) if " x y " in one.what]
-    told = sorted((one.subject, one.what.split()[-1], one.is_cut) for one in found)
-    assert told == sorted(tuple(spec.host_veth if part == "VETH" else part for part in one) for one in expected)
-    cut = {subject for subject, _, is_cut in told if is_cut}
-    assert world.hostnet.filtered() == cut
+    differences = world.hostnet.differences(identity=world.identity(), enis=[])
+    suspicions = [difference for difference in differences if difference.fields.get("chain", "").endswith(" x y")]
+    assert [(suspicion.subject, suspicion.is_cut) for suspicion in suspicions] == [(NODE, False)]
+
+
+def test_many_rules_of_others_are_looked_at_once(world):
+    """A table with 5,000 rules behind a policy of drop is read within a second, and not again while nothing changes."""
+    rules = "\n".join(f"add rule inet big out ip daddr 10.{n >> 8}.{n & 255}.1 accept" for n in range(5000))
+    script = f"add table inet big\nadd chain inet big out {{ type filter hook forward priority 0; policy drop; }}\n{rules}\n"
+    world.host.call(lambda: subprocess.run(["nft", "-f", "-"], input=script, text=True, timeout=120, check=True))
+    looker = OtherSoftware(world.netns, world.nft, veth_prefix="eni")
+    began = time.process_time()
+    assert len(looker.find()) == 1
+    first_s = time.process_time() - began
+    began = time.process_time()
+    assert len(looker.find()) == 1
+    assert (first_s, time.process_time() - began) < (1.0, 0.01)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.kernel.nft import Nftables, OwnTables
-from ipamd.kernel.ruleset import ARP, IPV4
+from ipamd.kernel.confinement_ruleset import ARP, IPV4
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_changes import OwnTables
+from ipamd.model.repairs import CONFINEMENT
 
 pytestmark = [pytest.mark.privileged]
 
@@ -33,7 +35,9 @@ class Disturbed(Nftables):
 def tables_beside(world, *commands):
     """Our tables, made for the first time beside somebody's commands, and what they must be."""
     wanted = {table: table.replacement(body) for table, body in BODIES.items()}
-    tables = OwnTables(world.hostnet._host, Disturbed(world.hostnet._host, list(commands)), follows="a setting")
+    tables = OwnTables(
+        world.hostnet._host, Disturbed(world.hostnet._host, list(commands)), repaired_object=CONFINEMENT, follows="a setting"
+    )
     return tables, wanted
 
 

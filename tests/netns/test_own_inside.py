@@ -11,10 +11,14 @@ from ipaddress import ip_address
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps, SystemClock
+from ipamd.core.deadline import Deadline, StepTimer, SystemClock
+from ipamd.model.cniresult import recorded_spec
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CheckFailedError
 from ipamd.model.family import IPV4
+from ipamd.model.finding_codes import FindingCode
+from ipamd.model.wiring_difference import difference_texts
 from ipamd.report.audit import audit
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -29,25 +33,29 @@ TUNNEL = (
 """Without addresses that the kernel gives it by itself, a second or two later."""
 HALVES = "ip route add 0.0.0.0/1 dev tun; ip route add 128.0.0.0/1 dev tun"
 
+REFUSED = (DifferenceCode.INSIDE_REFUSES, DifferenceCode.DEFAULT_ROUTE_UNUSED)
+NO_ADDRESS = (DifferenceCode.INTERFACE_ADDRESS_MISSING, DifferenceCode.INTERFACE_ADDRESS_UNUSED)
+"""With IPv6 the first, with IPv4 the second."""
+
 OWN = {
-    "kill switch": (f"{TUNNEL}; {HALVES}; ip route del default", "the default route via 169.254.1.1 dev eth0 is missing"),
-    "default route of its own": (f"{TUNNEL}; ip route replace default dev tun", "the default route via 169.254.1.1 dev eth0"),
-    "default route refused": ("ip route add unreachable 192.0.0.0/3", "the kernel says of "),
-    "default route prohibited": ("ip route add prohibit 192.0.0.0/3", "the kernel says of "),
-    "default route into a blackhole": ("ip route add blackhole 192.0.0.0/3", "the kernel says of "),
-    "no default route": ("ip route del default", "the default route via 169.254.1.1 dev eth0 is missing"),
-    "no routes": ("ip route flush table main", "the route to 169.254.1.1 dev eth0 is missing"),
-    "no neighbour": ("ip neigh del 169.254.1.1 dev eth0", "the neighbour 169.254.1.1 in the sandbox is none"),
+    "kill switch": (f"{TUNNEL}; {HALVES}; ip route del default", DifferenceCode.DEFAULT_ROUTE_UNUSED),
+    "default route of its own": (f"{TUNNEL}; ip route replace default dev tun", DifferenceCode.DEFAULT_ROUTE_UNUSED),
+    "default route refused": ("ip route add unreachable 192.0.0.0/3", REFUSED),
+    "default route prohibited": ("ip route add prohibit 192.0.0.0/3", REFUSED),
+    "default route into a blackhole": ("ip route add blackhole 192.0.0.0/3", REFUSED),
+    "no default route": ("ip route del default", DifferenceCode.DEFAULT_ROUTE_UNUSED),
+    "no routes": ("ip route flush table main", DifferenceCode.GATEWAY_ROUTE_UNUSED),
+    "no neighbour": ("ip neigh del 169.254.1.1 dev eth0", DifferenceCode.GATEWAY_NEIGHBOUR),
     "another neighbour": (
         "ip neigh replace 169.254.1.1 lladdr 02:00:00:00:00:77 dev eth0 nud permanent",
-        "the neighbour 169.254.1.1 in the sandbox is 02:00:00:00:00:77",
+        DifferenceCode.GATEWAY_NEIGHBOUR,
     ),
-    "no address": ("ip addr flush dev eth0", "does not have"),
-    "address elsewhere": ("ip addr flush dev eth0; ip addr add {address}/32 dev lo", "does not have"),
-    "link down": ("ip link set eth0 down", "interface eth0 is down"),
-    "no link": ("ip link set eth0 name eth9", "interface eth0 is missing"),
+    "no address": ("ip addr flush dev eth0", NO_ADDRESS),
+    "address elsewhere": ("ip addr flush dev eth0; ip addr add {address}/32 dev lo", NO_ADDRESS),
+    "link down": ("ip link set eth0 down", DifferenceCode.INTERFACE_DOWN),
+    "no link": ("ip link set eth0 name eth9", DifferenceCode.INTERFACE_MISSING),
 }
-"""What a sandbox does inside, and what audit and CHECK say of it."""
+"""What a sandbox does inside, and the difference that audit and CHECK find."""
 
 VPNS = {
     "OpenVPN": f"{TUNNEL}; {HALVES}; ip route add 203.0.113.9 via 169.254.1.1 dev eth0",
@@ -78,7 +86,7 @@ class KernelNode(FakeNode):
         self.wiring.netns = {pod.path: None}
         self.runtime.run("pod")
         self.asked = self.request("pod", netns=pod.path)
-        made = self.attacher.attach_sandbox(self.asked, deadline=Deadline.after(self.clock, 60), steps=Steps(self.clock))
+        made = self.attacher.attach_sandbox(self.asked, deadline=Deadline.after(self.clock, 60), steps=StepTimer(self.clock))
         return pod, made
 
     def pass_by(self):
@@ -119,8 +127,8 @@ def test_the_inside_stays_as_the_sandbox_made_it(node, what):
     pod, made = node.attach()
     node.host_reconciler.run_due(is_by_clock=True)
     assert (node.check(), node.audited()) == ("", ())
-    command, sentence = map(node.world.words, OWN[what])
-    pod.sh(command.format(address=made.address))
+    command, expected = OWN[what]
+    pod.sh(node.world.words(command).format(address=made.address))
     before = pod.snapshot()
     node.world.host.sh(node.world.words(f"ip rule del prio 513; ip route del {made.address}"))
     node.pass_by()
@@ -129,10 +137,12 @@ def test_the_inside_stays_as_the_sandbox_made_it(node, what):
     *network, finding = node.audited()
     assert [one.subject for one in network] in ([], ["network"]), "whom its own change cut off is told besides"
     assert (finding.severity, finding.subject) == ("difference", str(made.address))
-    assert sentence in finding.what
-    assert "delete the pod" in finding.next
-    assert sentence in node.check()
-    assert "delete the pod" in node.check()
+    assert finding.code is FindingCode.INSIDE_DIFFERS
+    (attachment,) = node.datastore.attachments()
+    differences = node.wiring.check_inside(recorded_spec(attachment))
+    assert {difference.code for difference in differences} & set(expected if isinstance(expected, tuple) else (expected,))
+    assert finding.fields["differences"] == difference_texts(differences)
+    assert node.check() != ""
 
 
 @pytest.mark.parametrize("vpn", VPNS)

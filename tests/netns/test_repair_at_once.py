@@ -12,13 +12,17 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps, SystemClock
+from ipamd.core.agenda import REPAIR
+from ipamd.core.deadline import Deadline, StepTimer, SystemClock
 from ipamd.host import network as host_network
+from ipamd.host import repair_backoff
+from ipamd.host import triggers as triggers_module
+from ipamd.host.repair_backoff import CONFLICT_REPAIRS
 from ipamd.kernel.netlink import NetlinkSocket
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.family import IPV4, IPV6
-from ipamd.model.kernel import RepairKind
+from ipamd.model.repairs import RepairKind
 from ipamd.report.audit import audit
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -57,7 +61,7 @@ class LiveNode(FakeNode):
         self.pool.cycle()  # in life a thread: it makes the second ENI when the first is full
         path = self.world.space().path
         request = self.request.__func__(_Anywhere(self), name, netns=path)
-        return self.attacher.attach_sandbox(request, deadline=Deadline.after(self.clock, 60), steps=Steps(self.clock))
+        return self.attacher.attach_sandbox(request, deadline=Deadline.after(self.clock, 60), steps=StepTimer(self.clock))
 
     def stop(self):
         """End the threads."""
@@ -70,7 +74,7 @@ class _Anywhere:
 
     def __init__(self, node):
         self.wiring = type("Namespaces", (), {"netns": {}, "make_netns": lambda _, path: path})()
-        self.key = node.key
+        self.key, self._names = node.key, node._names
 
 
 def dumps_from_now_on(monkeypatch):
@@ -108,7 +112,7 @@ def node(world, tmp_path, monkeypatch):
         pods = {one.eni_id: one for one in reversed(every)}
         wait_until(lambda: "tentative" not in world.host.sh("ip -6 addr"), what="addresses are the links' own")
         made.pods = every[:2] if len(pods) == 1 else [pods[eni.eni_id] for eni in made.datastore.enis()]
-        made.host_reconciler.mark(host_network.Scope.EVERYTHING)
+        made.host_reconciler.mark(triggers_module.PassScope.EVERYTHING)
         # Here ENIs are veths: our tables follow the links of others.
         last = "eth1" if world.family is IPV4 else "eth0"
         wait_until(
@@ -201,9 +205,9 @@ def test_is_repaired_without_the_clock(node, family, command, kind):
     """Rows 6 and 8: each breakage is announced, repaired, counted, and leaves the host as it was."""
     host, first, second = node.world.host, node.pods[0], node.pods[-1]
     before = state(host)
-    count = node.host_reconciler.fights.counts().get(kind, 0)
+    count = node.host_reconciler.repair_backoff.counts().get(kind, 0)
     host.sh(node.world.words(command.format(pod=first.address, pod1=second.address, veth=first.host_veth)))
-    wait_until(lambda: node.host_reconciler.fights.counts().get(kind, 0) > count, what="repaired")
+    wait_until(lambda: node.host_reconciler.repair_backoff.counts().get(kind, 0) > count, what="repaired")
     wait_until(lambda: state(host) == before, what="as before")
     assert node.health.conditions() == []
 
@@ -249,7 +253,9 @@ def test_a_veth_that_was_taken_is_taken_back_at_once(node, what):
     host.sh("ip link add br0 address 02:00:00:00:00:99 type bridge")
     before = host.snapshot()
     host.sh(f"ip link {what.format(veth=pod.host_veth)}")
-    wait_until(lambda: RepairKind.LINK in node.host_reconciler.fights.counts() and host.snapshot() == before, what="repaired")
+    wait_until(
+        lambda: RepairKind.LINK in node.host_reconciler.repair_backoff.counts() and host.snapshot() == before, what="repaired"
+    )
 
 
 @EACH_FAMILY_HEAVY_IPV6
@@ -264,7 +270,7 @@ def test_our_own_changes_make_no_pass(node):
     wait_until(is_quiet, what="no pass for what the test itself made")
     node.passes.clear()
     node.world.host.sh(node.world.words("ip rule del prio 513"))
-    wait_until(lambda: node.host_reconciler.fights.counts().get(RepairKind.RULE), what="repaired")
+    wait_until(lambda: node.host_reconciler.repair_backoff.counts().get(RepairKind.RULE), what="repaired")
     time.sleep(0.5)
     assert len(node.passes) == 1
     for number in range(10, 12):
@@ -280,7 +286,7 @@ def test_our_own_change_of_nftables_makes_no_listing(node, monkeypatch):
     listed, run = [], node.world.nft.run
     monkeypatch.setattr(node.world.nft, "run", lambda *args, **named: (listed.append(args), run(*args, **named))[1])
     node.world.host.sh("nft delete table ip vpc-ipamd")
-    wait_until(lambda: node.host_reconciler.fights.counts().get(RepairKind.NFT), what="repaired")
+    wait_until(lambda: node.host_reconciler.repair_backoff.counts().get(RepairKind.NFT), what="repaired")
     listed.clear()
     time.sleep(0.5)
     assert listed == []
@@ -315,9 +321,9 @@ def test_a_table_is_back_at_once_beside_software_that_changes_nftables_without_p
         listed.clear()
         wait_until(lambda: len(announced) > 50, what="a while of changes")
         assert not listed, "what others change costs no listing"
-        count, since = node.host_reconciler.fights.counts().get(RepairKind.NFT, 0), len(announced)
+        count, since = node.host_reconciler.repair_backoff.counts().get(RepairKind.NFT, 0), len(announced)
         node.world.host.sh(f"nft flush table {table}")
-        wait_until(lambda: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) > count, what="repaired")
+        wait_until(lambda: node.host_reconciler.repair_backoff.counts().get(RepairKind.NFT, 0) > count, what="repaired")
         assert len(announced) - since < MEANWHILE
     assert node.world.host.sh(f"nft -s list table {table}") == before
 
@@ -368,22 +374,44 @@ def test_a_fight_is_named_and_backs_off(node):
     host, pod = node.world.host, node.pods[0]
     for count in range(1, 4):
         host.sh(f"ip route del {pod.address}")
-        wait_until(lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.ROUTE, 0) == count, what="repaired")
+        wait_until(
+            lambda count=count: node.host_reconciler.repair_backoff.counts().get(RepairKind.ROUTE, 0) == count, what="repaired"
+        )
     wait_until(node.health.conditions, what="told")
     (fight,) = node.health.conditions()
     assert f"route of {pod.address} was repaired 3 times" in fight
     host.sh(f"ip route del {pod.address}")
     host.sh(f"ip link set {pod.host_veth} mtu 1400")  # another object of the same pod: not held back
-    wait_until(lambda: node.host_reconciler.fights.counts().get(RepairKind.LINK), what="MTU")
+    wait_until(lambda: node.host_reconciler.repair_backoff.counts().get(RepairKind.LINK), what="MTU")
     assert str(pod.address) not in host.sh("ip route")
     wait_until(lambda: str(pod.address) in host.sh("ip route"), what="after the pause")
+
+
+def test_routes_that_are_emptied_now_and_then_are_back_at_once_each_time(node, monkeypatch):
+    """An agent empties a route table on its clock: it is named, and no pause of ours lengthens the outage. Its clock, and with it what
+    counts as at once, is fifty times faster here."""
+    monkeypatch.setattr(repair_backoff, "UNDONE_SOON_S", 0.1)
+    host, missing_s = node.world.host, []
+    before = host.sh("ip route show table 2")
+    for _ in range(CONFLICT_REPAIRS + 3):
+        wait_until(lambda: node.host_reconciler._triggers.wait_s() is None, what="quiet")
+        time.sleep(0.2)  # the agent's clock
+        host.sh("ip route flush table 2")
+        began_s = time.monotonic()
+        wait_until(lambda: host.sh("ip route show table 2") == before, what="the routes are back")
+        missing_s.append(time.monotonic() - began_s)
+    assert max(missing_s) < REPAIR.first_s, missing_s
+    (fight,) = node.health.conditions()
+    assert "put back each time" in fight
 
 
 def test_who_changed_nftables_is_told(node):
     """The kernel names the process that ended a transaction of nftables; a fight over our table repeats it."""
     for count in range(1, 4):
         node.world.host.sh("nft delete table ip vpc-ipamd")
-        wait_until(lambda count=count: node.host_reconciler.fights.counts().get(RepairKind.NFT, 0) == count, what="repaired")
+        wait_until(
+            lambda count=count: node.host_reconciler.repair_backoff.counts().get(RepairKind.NFT, 0) == count, what="repaired"
+        )
     wait_until(node.health.conditions, what="told")
     (fight,) = node.health.conditions()
     assert "nftables was changed before, probably by nft (process " in fight
@@ -414,7 +442,7 @@ def test_a_silent_pass_dumps_nothing_and_compares_what_is_not_announced(node, mo
     made = dumps_from_now_on(monkeypatch)
     assert node.host_reconciler.confine(is_silent=True) == []
     (said,) = node.hostnet.reconcile(identity=identity, enis=enis, is_silent=True)
-    assert "rp_filter was 1: set to 2" in said
+    assert (said.target, said.before, said.after) == ("sysctl net/ipv4/conf/eth0/rp_filter", "1", "2")
     assert {one.partition(" vpc-ipamd")[0] for one in made} <= {
         f"look at nftables table {family}" for family in ("ip", "ip6", "arp", "bridge")
     }

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from ipamd.model.attachment import IMPORTED_TAG, encode_alias
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV6
 from ipamd.model.ids import MacAddress
+from tests.errors import failed
 from tests.netns.conftest import EACH_FAMILY
 from tests.rig import wait_until
 
@@ -54,7 +57,7 @@ def theirs(world):
 def stamped(world, spec):
     """The veth, with our alias on it."""
     (found,) = world.wiring.survey().veths
-    return world.wiring.stamp(found, key=spec.key, address=spec.address)
+    return world.wiring.adoption.stamp(found, key=spec.key, address=spec.address)
 
 
 def test_only_the_alias_changes(world, theirs):
@@ -93,7 +96,8 @@ def test_repair_puts_back_its_own(world, theirs):
     before = sandbox.snapshot()
     sandbox.sh(world.words("ip neigh del 169.254.1.1 dev eth0"))
     assert world.wiring.repair([spec]) == []
-    assert any(world.words("the neighbour 169.254.1.1 in the sandbox is none") in one for one in world.wiring.check_inside(spec))
+    (neighbour,) = world.wiring.check_inside(spec)
+    assert (neighbour.code, neighbour.fields["actual"]) == (DifferenceCode.GATEWAY_NEIGHBOUR, "none")
     sandbox.sh(world.words("ip neigh add 169.254.1.1 lladdr 0a:58:00:00:00:07 dev eth0 nud permanent"))
     assert sandbox.snapshot() == before
     unknown = replace(spec, others_mac=MacAddress(""), mtu=1500)  # of a sandbox that another wires: neither is known
@@ -114,10 +118,10 @@ def test_another_link_by_now_is_not_stamped(world, theirs):
     """Between the look and the stamp its plugin made it anew, or it has an identity already."""
     spec, _ = theirs
     (found,) = world.wiring.survey().veths
-    with pytest.raises(WiringError, match="changed while it was looked at"):
-        world.wiring.stamp(replace(found, ifindex=found.ifindex + 1000), key=spec.key, address=spec.address)
-    with pytest.raises(WiringError, match="changed"):
-        world.wiring.stamp(replace(found, name="eniother"), key=spec.key, address=spec.address)
+    with pytest.raises(WiringError, check=failed(FailureCode.LINK_CHANGED)):
+        world.wiring.adoption.stamp(replace(found, ifindex=found.ifindex + 1000), key=spec.key, address=spec.address)
+    with pytest.raises(WiringError, check=failed(FailureCode.LINK_CHANGED)):
+        world.wiring.adoption.stamp(replace(found, name="eniother"), key=spec.key, address=spec.address)
     stamped(world, spec)
-    with pytest.raises(WiringError, match="changed"):
-        world.wiring.stamp(found, key=world.key("another"), address=world.address(8))
+    with pytest.raises(WiringError, check=failed(FailureCode.LINK_CHANGED)):
+        world.wiring.adoption.stamp(found, key=world.key("another"), address=world.address(8))

@@ -15,7 +15,7 @@ import pytest
 
 from ipamd.host.network import SURVEY_TURNS
 from ipamd.model.family import IPV4, IPV6
-from ipamd.model.kernel import OWN_TABLE
+from ipamd.model.kernel_numbers import OWN_TABLE
 from tests.netns.conftest import EACH_FAMILY_HEAVY_IPV6, ROUTER
 from tests.netns.test_own_inside import KernelNode
 from tests.patience import PATIENCE_S
@@ -62,10 +62,6 @@ PARTS = {
         "ip rule add prio 9 fwmark 1/1 prohibit;"
         " nft 'table ip x {{ chain y {{ type route hook output priority 0; ip daddr {ip} meta mark set 1; }}; }}'",
         "ip rule del prio 9; nft delete table ip x",
-    ),
-    "a filter of the node's own packets": (
-        "nft 'table ip x {{ chain y {{ type filter hook output priority 0; ip daddr {ip} drop; }}; }}'",
-        "nft delete table ip x",
     ),
     "a filter by the veth": (
         "nft 'table inet x {{ chain y {{ type filter hook postrouting priority 0; oifname \"{veth}\" drop; }}; }}'",
@@ -165,8 +161,8 @@ def test_what_leads_packets_away_is_named(node, what):
     node.host_reconciler.run_due(is_by_clock=True)
     if "filter" in what:
         assert "nft " in found[0].next
-        assert "table ip" in found[0].what or "chain i" in found[0].what
-        assert found[0].what in node.health.conditions_by_subject()["node routing"]
+        assert "table ip" in found[0].text or "chain i" in found[0].text
+        assert found[0].text in node.health.conditions_by_subject()["other software"]
     elif is_for_the_node:
         assert any(undoes in one.next for one in found), (undoes, found)
         assert condition(node) == ""
@@ -174,7 +170,7 @@ def test_what_leads_packets_away_is_named(node, what):
     elif undoes:
         assert any(re.search(r"ip (-6 )?[ra]", one.next) for one in found), found
         assert str(ip) in condition(node)
-        assert len(node.host_reconciler.odd.names) == 1
+        assert len(node.host_reconciler.failed_sandboxes.names) == 1
     if "gone" in what:
         assert f"to mend it: {undoes}" in node.health.conditions_by_subject()["node routing"]
     if undoes:
@@ -194,9 +190,10 @@ def test_what_takes_a_part_is_named(node, what):
     node.world.host.sh(does)
     assert not reaches(node, made.address, expected=False)
     (found,) = node.audited()
-    assert ("nft -a list chain" if "filter" in what else "ip rule del prio 9") in found.next
+    assert ("nft " if "filter" in what else "ip rule del prio 9") in found.next
     node.host_reconciler.run_due(is_by_clock=True)
-    assert found.what in node.health.conditions_by_subject()["node routing"]
+    subject = "other software" if "filter" in what else "node routing"
+    assert found.text in node.health.conditions_by_subject()[subject]
     node.world.host.sh(undoes)
     node.host_reconciler.reconcile()  # the kernel announces rules and nftables: the next pass reads them
     assert (reaches(node, made.address), node.audited(), node.health.conditions()) == (True, (), [])

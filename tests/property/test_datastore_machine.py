@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ipamd.datastore.open import OpenedDatastore
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import Address, AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError, UnknownAttachmentError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress, IpNetwork
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.pool import PoolCounts
+from ipamd.model.pool_counts import PoolCounts
 from ipamd.model.words import MANY
 from tests.unit.datastore.support import (
     START,
@@ -83,7 +83,7 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.generation = 0
         self.path = self.directory / "0" / "state.db"
         self.clock = FakeClock()
-        self.store: Datastore = self.opened().datastore
+        self.store: SqlDatastore = self.opened().datastore
         if self.family.is_sparse:
             self.store.close()
             raw(self.path, f"UPDATE meta SET value = '{CURSOR}' WHERE name = 'cursor'")
@@ -212,12 +212,12 @@ class DatastoreMachine(RuleBasedStateMachine):
         free = {a.address for a in self.addresses.values() if a.state is FREE and a.eni_id in ready} - self.held
         if key in self.attachments or self.reserved_for(key):
             with pytest.raises(InvariantError):
-                self.store.reserve(key, egress=egress)
+                self.store.reserve(key, extra_family=egress)
         elif not free:
             with pytest.raises(PoolEmptyError):
-                self.store.reserve(key, egress=egress)
+                self.store.reserve(key, extra_family=egress)
         else:
-            taken = self.store.reserve(key, egress=egress)
+            taken = self.store.reserve(key, extra_family=egress)
             before = self.found(taken.address)
             assert before is not None
             if self.family.is_sparse and before.prefix is not None:
@@ -283,6 +283,28 @@ class DatastoreMachine(RuleBasedStateMachine):
         self.cooled_down(reserved.address, now, now, "wiring failed")
         self.given.add(reserved.address)
 
+    @rule(key=keys)
+    def give_back(self, key: AttachmentKey) -> None:
+        reserved = self.reserved_for(key)
+        if reserved is None:
+            return
+        now = self.now()
+        with self.store.transaction() as unit:
+            unit.give_back(reserved.address, cooldown=timedelta(0), reason="nothing was wired")
+        if reserved.is_lost:
+            self.cooled_down(reserved.address, now, now, "nothing was wired")
+            return
+        self.free(
+            replace(
+                self.addresses[reserved.address],
+                state=FREE,
+                owner=None,
+                since=now,
+                reason="nothing was wired",
+                other_address=None,
+            )
+        )
+
     @rule(key=keys, cooldown_s=st.sampled_from([0, 5, 1000]), bury=st.booleans())
     def unassign(self, key: AttachmentKey, cooldown_s: int, bury: bool) -> None:
         now = self.now()
@@ -295,7 +317,7 @@ class DatastoreMachine(RuleBasedStateMachine):
                     unit.unassign(key, cooldown=cooldown, reason="DEL")
             if bury:
                 unit.put_tombstone(key)
-        if key in self.attachments and (gone := self.attachments.pop(key)).branch is None:
+        if key in self.attachments and (gone := self.attachments.pop(key)).uplink is None:
             self.cooled_down(gone.address, now, now + cooldown, "DEL")
         if bury:
             self.tombstones.add(key)
@@ -309,27 +331,27 @@ class DatastoreMachine(RuleBasedStateMachine):
         """A branch ENI with an address of its own, or one that the pool or an ENI has, or had."""
         attachment = a_branch(vlan, key, at=self.now())
         attachment = replace(attachment, address=chosen or attachment.address)
-        of_others = any(one.address == attachment.address or one.branch == attachment.branch for one in self.attachments.values())
+        of_others = any(one.address == attachment.address or one.uplink == attachment.uplink for one in self.attachments.values())
         is_primary = attachment.address in {eni.primary_address for eni in self.enis.values()}
         is_taken = of_others or is_primary or self.found(attachment.address) is not None
         if is_taken or key in self.attachments or key in self.tombstones or self.reserved_for(key):
             with pytest.raises(InvariantError), self.store.transaction() as unit:
-                unit.attach_branch(attachment)
+                unit.confirm(attachment)
             return
         with self.store.transaction() as unit:
-            unit.attach_branch(attachment)
+            unit.confirm(attachment)
         self.attachments[key] = attachment
 
     @rule(key=keys, said=st.sampled_from(["", "another MAC"]))
     def mark_branch(self, key: AttachmentKey, said: str) -> None:
-        if (known := self.attachments.get(key)) and known.branch is not None:
+        if (known := self.attachments.get(key)) and known.uplink is not None:
             with self.store.transaction() as unit:
-                unit.mark_branch(key, contradiction=said)
+                unit.record_contradiction(key, contradiction=said)
             self.attachments[key] = replace(known, contradiction=said)
 
     def branch_in(self, prefix: IpNetwork | None, chosen: Collection[IpAddress]) -> bool:
         """Whether a branch ENI has one of these addresses, or one of a /80."""
-        held = [one.address for one in self.attachments.values() if one.branch is not None]
+        held = [one.address for one in self.attachments.values() if one.uplink is not None]
         return any(one in chosen or (self.family.is_sparse and prefix is not None and one in prefix) for one in held)
 
     @rule()
@@ -399,7 +421,7 @@ class DatastoreMachine(RuleBasedStateMachine):
 
     @rule(chosen=st.frozensets(addresses, max_size=6))
     def hold(self, chosen: frozenset[IpAddress]) -> None:
-        self.store.hold(chosen)
+        self.store.withhold(chosen)
         self.held = chosen
 
     @rule(key=keys, address=addresses)
@@ -473,7 +495,7 @@ class DatastoreMachine(RuleBasedStateMachine):
             **{str(state): states.count(state) + million * (state is FREE) for state in AddressState},
             lost=sum(a.is_lost for a in rows),
             lost_in_use=sum(a.is_lost and a.is_in_use for a in rows),
-            held=held + sum(a.state is FREE and a.address in self.held for a in rows),
+            withheld=held + sum(a.state is FREE and a.address in self.held for a in rows),
         )
 
     @invariant()

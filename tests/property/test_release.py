@@ -13,18 +13,12 @@ from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId
 from ipamd.model.plan import deficit_count, plan, surplus_count
-from ipamd.model.pool import (
-    Allocate,
-    CreateEni,
-    Hold,
-    PoolSettings,
-    PoolSnapshot,
-    ReleaseAddresses,
-    ReleaseEni,
-    pool_snapshot,
-)
+from ipamd.model.pool_actions import Allocate, CreateEni, ReleaseAddresses, ReleaseEni
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot, pool_snapshot
 from ipamd.model.release import releasable
 from ipamd.model.snapshot import Snapshot
+from ipamd.model.surplus import Hold
 from ipamd.pool.demand_window import DemandWindow
 from tests.fakes.clock import FakeClock
 
@@ -83,7 +77,7 @@ class Pool:
         known = hold or Hold(
             surplus_count(made, settings),
             ages=dict.fromkeys(self.enis, 3600.0),
-            releasable=releasable(self.records(), held=frozenset()),
+            releasable=releasable(self.records(), withheld=frozenset()),
         )
         return PoolSnapshot(**{name: getattr(made, name) for name in PoolSnapshot.__slots__ if name != "hold"}, hold=known)
 
@@ -159,7 +153,7 @@ def test_what_goes_is_free_and_the_pool_is_not_short_without_it(pool: Pool, sett
 @given(pools(), settings_of_any_kind)
 def test_nothing_goes_before_its_window_is_over(pool: Pool, settings: PoolSettings) -> None:
     """Without a whole window, and with nothing settled, no release: an exchange makes room for a /28 that is missing."""
-    now = pool.snapshot(settings, Hold(None, releasable=releasable(pool.records(), held=frozenset())))
+    now = pool.snapshot(settings, Hold(None, releasable=releasable(pool.records(), withheld=frozenset())))
     decided = plan(now, settings=settings)
     assert decided.deficit_count or not [a for a in decided.actions if isinstance(a, ReleaseAddresses | ReleaseEni)]
 
@@ -189,8 +183,8 @@ def test_a_periodic_load_makes_no_call_after_its_first_periods(settings: PoolSet
 
 def _hold(pool: Pool, window: DemandWindow, settings: PoolSettings, now_s: float) -> Hold:
     return Hold(
-        window.settled_count(settings, kept_count=None, now_s=now_s),
-        releasable=releasable(pool.records(), held=frozenset()),
+        window.stable_surplus(settings, kept_count=None, now_s=now_s),
+        releasable=releasable(pool.records(), withheld=frozenset()),
     )
 
 

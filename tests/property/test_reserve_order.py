@@ -58,7 +58,9 @@ DRAININGS = st.builds(
 )
 
 
-def _expected(snapshot: Snapshot, taken: set[IPv4Address], draining: Draining) -> IPv4Address | None:
+def _expected(
+    snapshot: Snapshot, taken: set[IPv4Address], draining: Draining, suspected: frozenset[IPv4Address] = frozenset()
+) -> IPv4Address | None:
     """Choose by the rule's own words, looking at everything."""
 
     def in_use(address: Address) -> bool:
@@ -72,10 +74,16 @@ def _expected(snapshot: Snapshot, taken: set[IPv4Address], draining: Draining) -
         beside = sum(in_use(a) for a in snapshot.addresses.values() if (a.eni_id, a.prefix) == (address.eni_id, address.prefix))
         eni = snapshot.enis[address.eni_id]
         place = -1 if address.prefix is None else int(address.prefix.network_address)
-        gives_last_only = all(is_last(a) for a in candidates if a.eni_id == address.eni_id)
+        siblings = [a for a in candidates if a.eni_id == address.eni_id]
+        unsuspected = [a for a in siblings if not is_bucket_suspected(a)]
+        gives_last_only = all(is_last(a) for a in unsuspected or siblings)
         is_eni_last = eni.eni_id in draining.enis
-        key = (is_eni_last, gives_last_only, -on_eni, eni.device_index)
-        return *key, is_last(address), -beside, place, address.since, address.address
+        key = (not unsuspected, is_eni_last, gives_last_only, -on_eni, eni.device_index, is_bucket_suspected(address))
+        return *key, is_last(address), -beside, place, address.address in suspected, address.since, address.address
+
+    def is_bucket_suspected(address: Address) -> bool:
+        bucket = [a for a in candidates if (a.eni_id, a.prefix) == (address.eni_id, address.prefix)]
+        return all(a.address in suspected for a in bucket)
 
     candidates = [
         a
@@ -88,16 +96,20 @@ def _expected(snapshot: Snapshot, taken: set[IPv4Address], draining: Draining) -
     return min(candidates, key=rank).address if candidates else None
 
 
-@given(pools(), DRAININGS)
-def test_order(snapshot: Snapshot, draining: Draining) -> None:
+@given(pools(), DRAININGS, st.data())
+def test_order(snapshot: Snapshot, draining: Draining, data: st.DataObject) -> None:
     """Until the pool is empty each reservation is the one the rule names; only ready ENIs give any, and none that an open intent gives
-    back to EC2 (I7). What is draining comes last."""
+    back to EC2 (I7). What is draining comes last, and after that what a hint says is gone."""
     memory = MemoryState(snapshot, clock=FakeClock())
     memory.set_draining(draining)
+    names = st.frozensets(st.sampled_from(sorted(snapshot.addresses))) if snapshot.addresses else st.just(frozenset())
+    suspected = data.draw(names)
+    memory.suspect(data.draw(names))
+    memory.suspect(suspected)
     assert memory.recount() == []
     taken: set[IPv4Address] = set()
     for number in range(len(snapshot.addresses) + 1):
-        expected = _expected(snapshot, taken, draining)
+        expected = _expected(snapshot, taken, draining, suspected)
         try:
             reserved = memory.reserve(a_key(number))
         except PoolEmptyError:

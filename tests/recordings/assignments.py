@@ -19,7 +19,12 @@ from tests.rig import Rig, wait_until
 
 NAME = "assignments"
 LINES = Path(__file__).with_name(f"{NAME}.jsonl")
-SETTINGS = {"WARM_IP_TARGET": "1", "MINIMUM_IP_TARGET": "4", "CRI_SOCKET": aws_node.CRI_SOCKET, "CRI_EVENTS": "false"}
+SETTINGS = {
+    "WARM_IP_TARGET": "1",
+    "MINIMUM_IP_TARGET": "4",
+    "VPC_IPAMD_CRI_SOCKET": aws_node.CRI_SOCKET,
+    "VPC_IPAMD_CRI_EVENTS": "false",
+}
 
 
 def record() -> Path:

@@ -130,7 +130,7 @@ def _grows(name: str) -> bool:
     family = name.partition("{")[0]
     return bool(
         re.search(
-            r"_(total|count|sum|bucket)$|^ipamd_metadata_difference_age_s$|^awscni_(no_available|aws_api_|force_|ec2api_|reconcile)",
+            r"_(total|count|sum|bucket)$|^ipamd_metadata_difference_age_seconds$|^awscni_(no_available|aws_api_|force_|ec2api_|reconcile)",
             family,
         )
     )
@@ -139,9 +139,9 @@ def _grows(name: str) -> bool:
 def _is_stuck(name: str, steady: list[Value]) -> bool:
     """Whether an age is of the same operation, pod or list of metadata all the time: it goes on, else it comes again."""
     known = [value for value in steady if value is not None]
-    if name.startswith("ipamd_longest_refusal_s"):  # as old as the last refusal: it stands still between two
+    if name.startswith("ipamd_longest_refusal_seconds"):  # as old as the last refusal: it stands still between two
         return bool(known) and known == sorted(known) and known[-1] > known[0]
-    return name.startswith(("ipamd_oldest_operation_age_s", "ipamd_metadata_list_age_s")) and all(
+    return name.startswith(("ipamd_oldest_operation_age_seconds", "ipamd_metadata_list_age_seconds")) and all(
         after > before for before, after in pairwise(known)
     )
 
@@ -167,5 +167,5 @@ def _delta(values: Sequence[Value], at: int) -> float | None:
     return None if here is None or there is None else round(there - here, 9)
 
 
-def _number(value: float) -> str:  # milliseconds and thousandths: an alert asks for no more
-    return str(int(value)) if value == int(value) else repr(round(value, 3))
+def _number(value: float) -> str:  # microseconds and millionths: an alert asks for no more
+    return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -27,17 +27,17 @@ from tests.rig import CniReply, Rig, rig
 PORT = 61678
 SCRAPE_TIMEOUT_S = 10.0
 LEFT_OUT = re.compile(
-    r"_created\b|^ipamd_ec2_attempt_duration_ms|^awscni_aws_api_latency|^ipamd_start_stage"
-    r"|^ipamd_step_duration_ms_(?!count{step=\"(branch|reserve)\"|bucket{le=\"1000.0\",step=\"branch\")"
+    r"_created\b|^ipamd_ec2_attempt_duration_seconds|^awscni_aws_api_latency|^ipamd_start_stage_"
+    r"|^ipamd_request_step_duration_seconds_(?!count{step=\"(branch|reserve)\"|bucket{le=\"1.0\",step=\"branch\")"
 )
 """Series that no alert and no panel reads, and the client library's times of creation."""
 
 PRODUCTION = {
     "IP_COOLDOWN_PERIOD": "30",
-    "VPC_IPAMD_SPARE_ENI_DELAY": "30",
+    "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS": "30",
     "VPC_IPAMD_METRICS_ADDRESS": f"127.0.0.1:{PORT}",
-    "CRI_SOCKET": aws_node.CRI_SOCKET,
-    "CRI_EVENTS": "false",
+    "VPC_IPAMD_CRI_SOCKET": aws_node.CRI_SOCKET,
+    "VPC_IPAMD_CRI_EVENTS": "false",
 }
 """What a rig makes quicker is as shipped here."""
 
@@ -89,7 +89,7 @@ class Stage:
         self.pods.append(self.pod_number)
         found = _samples(text or "")
         if self.speed > 1:  # they are measured by a clock that runs faster than the machine
-            found = {name: value for name, value in found.items() if not name.startswith("ipamd_request_duration_ms")}
+            found = {name: value for name, value in found.items() if not name.startswith("ipamd_request_duration_seconds")}
         for name in self.series.keys() | found.keys():
             values = self.series.setdefault(name, [])
             values += [None] * (len(self.up) - 1 - len(values))

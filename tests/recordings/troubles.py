@@ -77,9 +77,9 @@ def packed(at: Stage) -> None:
     at.watch(CALM + TROUBLED)
 
 
-@scenario(env={"MAX_PODS": "10"})
+@scenario(env={"VPC_IPAMD_MAX_PODS": "10"})
 def packed_to_max_pods(at: Stage) -> None:
-    """Quiet: MAX_PODS pods, so that the pool is at its cap."""
+    """Quiet: VPC_IPAMD_MAX_PODS pods, so that the pool is at its cap."""
     at.fill(10)
     at.watch(CALM + TROUBLED)
 
@@ -124,7 +124,7 @@ def throttled_for_a_minute(at: Stage) -> None:
     at.watch(TROUBLED, load=at.retry)
 
 
-@scenario(env={"MAX_PODS": "10"})
+@scenario(env={"VPC_IPAMD_MAX_PODS": "10"})
 def refused_once(at: Stage) -> None:
     """Load: a full node is asked for one pod more, once."""
     at.fill(10)
@@ -149,7 +149,7 @@ def target_changed(at: Stage) -> None:
     at.rig.node.write_file("/run/settings/file", b"WARM_IP_TARGET=2\n")
     at.rig.start()
     at.watch(CALM)
-    at.rig.node.write_file("/run/settings/file", b"WARM_IP_TARGET=5\nVPC_IPAMD_RELOAD_SPREAD=0\n")
+    at.rig.node.write_file("/run/settings/file", b"WARM_IP_TARGET=5\nVPC_IPAMD_RELOAD_JITTER_SECONDS=0\n")
     at.watch(TROUBLED)
 
 
@@ -167,9 +167,9 @@ def repaired(at: Stage) -> None:
 # Troubles with addresses.
 
 
-@scenario(env={"MAX_PODS": "10"})
+@scenario(env={"VPC_IPAMD_MAX_PODS": "10"})
 def more_than_max_pods(at: Stage) -> None:
-    """Ten pods are the most (MAX_PODS), and the kubelet wants fourteen."""
+    """Ten pods are the most (VPC_IPAMD_MAX_PODS), and the kubelet wants fourteen."""
     at.fill(10)
     at.watch(CALM)
     at.want(4)
@@ -352,7 +352,7 @@ def flooded(at: Stage) -> None:
         at.watch(TROUBLED, load=connect)
 
 
-@scenario(env={"CRI_SOCKET": "off"})
+@scenario(env={"VPC_IPAMD_CRI_SOCKET": "off"})
 def quarantined(at: Stage) -> None:
     """The datastore was lost, and no runtime can say whose the wired addresses are."""
     at.fill(4)
@@ -377,17 +377,6 @@ def fight(at: Stage) -> None:
         at.rig.node.run(["ip", "route", "del", f"{address}/32"], check=False)
 
     at.watch(500, load=fight_it)
-
-
-@scenario()
-def firewall(at: Stage) -> None:
-    """A firewall drops all that is forwarded."""
-    at.fill(4)
-    at.watch(CALM)
-    at.shell(
-        "nft add table inet filter; nft add chain inet filter forward '{ type filter hook forward priority 0; policy drop; }'"
-    )
-    at.watch(TROUBLED)
 
 
 @scenario()
@@ -462,9 +451,9 @@ def idle_ipv6(at: Stage) -> None:
     at.watch(14)
 
 
-@later(env=PREFIXES | {"MAX_PODS": "40"}, interval_s=30)
+@later(env=PREFIXES | {"VPC_IPAMD_MAX_PODS": "40"}, interval_s=30)
 def packed_prefixes(at: Stage) -> None:
-    """Quiet: forty pods in /28s, which is MAX_PODS."""
+    """Quiet: forty pods in /28s, which is VPC_IPAMD_MAX_PODS."""
     at.fill(40)
     at.watch(14)
 
@@ -555,19 +544,6 @@ def subnet_nearly_full(at: Stage) -> None:
     at.rig.lab.faults.apply({"subnets": {"*": {"leave": 10}}})
     at.fill(11)
     at.watch(CALM + TROUBLED)
-
-
-@later()
-def one_pod_filtered(at: Stage) -> None:
-    """A rule of somebody's firewall drops the packets of one pod."""
-    at.fill(6)
-    at.watch(CALM)
-    address = sorted(at.rig.attachments().values(), key=int)[0]
-    at.shell(
-        "nft add table inet mine; nft add chain inet mine out '{ type filter hook forward priority 10; }';"
-        f" nft add rule inet mine out ip saddr {address} drop"
-    )
-    at.watch(TROUBLED)
 
 
 @later(steady=0, speed=4)
@@ -770,18 +746,6 @@ def ec2_fails(at: Stage) -> None:
 
 
 @later(seed=5)
-def queries_filtered(at: Stage) -> None:
-    """A rule of somebody's firewall drops all DNS queries that are forwarded."""
-    at.fill(4)
-    at.watch(CALM)
-    at.shell(
-        "nft add table inet mine; nft add chain inet mine forward '{ type filter hook forward priority 0; }';"
-        " nft add rule inet mine forward udp dport 53 drop"
-    )
-    at.watch(TROUBLED)
-
-
-@later(seed=5)
 def metadata_silent(at: Stage) -> None:
     """Instance metadata does not answer any more, and pods come and go."""
     at.fill(5)
@@ -846,7 +810,7 @@ def ends_each_15_minutes(at: Stage) -> None:
 
 branches = partial(later, play_on=BranchStage, seed=8)
 ANNOTATIONS = {"ENABLE_POD_ENI": "true", "WARM_IP_TARGET": "6"}
-KUBELET = ANNOTATIONS | {"VPC_IPAMD_POD_FACTS": "kubelet"}
+KUBELET = ANNOTATIONS | {"VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": "kubelet"}
 
 
 def _with_branches(at: BranchStage, *, share: float = 1 / 3) -> Callable[[], None]:

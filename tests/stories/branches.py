@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.model.attachment import Attachment, SandboxNames
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.model.attachment import Attachment
+from ipamd.model.cni_request import SandboxNames
 from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
@@ -26,6 +27,6 @@ def add(node: FakeNode, sandbox: str, *, pod: str, deadline_s: float = 60.0) -> 
     """ADD of a sandbox of a pod."""
     request = replace(node.request(sandbox), names=SandboxNames("default", pod, "uid"))
     deadline = Deadline.after(node.clock, deadline_s)
-    made = node.attacher.attach_sandbox(request, deadline=deadline, steps=Steps(node.clock))
+    made = node.attacher.attach_sandbox(request, deadline=deadline, steps=StepTimer(node.clock))
     node.runtime.run(sandbox)
     return made

@@ -14,8 +14,9 @@ from typing import Generic, TypeVar
 
 import pytest
 
-from ipamd.core.deadline import KeyLocks, Steps
-from ipamd.ports import Clock
+from ipamd.core.deadline import StepTimer
+from ipamd.core.key_locks import KeyLocks
+from ipamd.ports.process import Clock
 from tests.fakes.node import FakeNode
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ BOUND_S = 10.0
 """Real seconds that a thread of a story may take; it needs milliseconds."""
 
 
-class AtStep(Steps):
+class AtStep(StepTimer):
     """Steps of a request that call `then` when the step `name` begins."""
 
     def __init__(self, clock: Clock, name: str, then: Callable[[], object]) -> None:
@@ -74,7 +75,7 @@ class Concurrent(Generic[T]):
 
 def queued_on(node: FakeNode, name: str) -> Callable[[], bool]:
     """Whether somebody waits behind the operation that holds sandbox `name`."""
-    return lambda: any(held.key == node.key(name) and held.waiting_count for held in node.locks.held())
+    return lambda: any(holder.key == node.key(name) and holder.waiting_count for holder in node.locks.holders())
 
 
 def switch_off_locks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def play(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FakeWiring, "unwire", unwire)
     node.wiring.fail["wire"] = [WiringError("refused")]
-    with pytest.raises(WiringError, match="refused"):
+    with pytest.raises(WiringError):
         node.add("a")
     made = retry.end()
     assert made is not None, f"the retry did not get its turn: {retry.error}"

@@ -21,7 +21,7 @@ import pytest
 
 from cni_plugin import spool as plugin_spool
 from cni_plugin import vpc_cni
-from ipamd.datastore.spool import Spool
+from ipamd.datastore.spool import SpoolDirectory
 from tests.fakes.node import FakeNode
 from tests.families import in_both
 from tests.stories.concurrent import Concurrent
@@ -101,6 +101,6 @@ def test_the_entry_is_overlooked_without_the_daemons_lock(
     node: FakeNode, running: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that does not wait for writers replays too early."""
-    monkeypatch.setattr(Spool, "_lock", lambda self, handle: None)
+    monkeypatch.setattr(SpoolDirectory, "_lock", lambda self, handle: None)
     with pytest.raises(AssertionError, match="an entry waits"):
         play_plugin_comes_first(node, running)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.eni.book import EniBook
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import ec2_tells, run_sandboxes

@@ -98,9 +98,9 @@ def play_spooled(node: FakeNode) -> None:
         spool=node.spool,
         leave_mark=lambda: None,
         replay=lambda: replay(node) and None,
-        rest=lambda **_: None,
-        look=lambda: True,
-        keep=lambda: None,
+        release_idle=lambda **_: None,
+        find_other_daemon=lambda: True,
+        keep_sockets=lambda: None,
         end=pytest.fail,
     )
     assert INTERVAL_S == 5

@@ -18,9 +18,11 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.model.attachment import Attachment, SandboxNames
-from ipamd.model.evidence import Evidence, Judgement, Verdict
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.model.attachment import Attachment
+from ipamd.model.cni_request import SandboxNames
+from ipamd.model.evidence import Evidence, Judgement, SandboxVerdict
+from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
 from ipamd.sandbox import judge as sandbox_judge
 from tests.fakes.node import FakeNode
 from tests.families import in_both
@@ -32,13 +34,13 @@ EVERY_S = 60.0
 def add_by_another_runtime(node: FakeNode, name: str) -> Attachment:
     """ADD by a runtime that speaks no CRI and names no pod, with the same network configuration."""
     request = replace(node.request(name), names=SandboxNames("", "", ""))
-    return node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60), steps=Steps(node.clock))
+    return node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60), steps=StepTimer(node.clock))
 
 
 def collect(node: FakeNode, *valid: str) -> None:
     """GC by the CRI runtime, with what it knows."""
     keys = frozenset(node.key(name) for name in valid)
-    node.collector.collect(keys, network_name="vpc-ipamd", deadline=Deadline.after(node.clock, 30), steps=Steps(node.clock))
+    node.collector.collect(keys, network_name="vpc-ipamd", deadline=Deadline.after(node.clock, 30), steps=StepTimer(node.clock))
 
 
 def play(node: FakeNode, *, seconds: float) -> None:
@@ -70,7 +72,7 @@ def test_the_other_runtimes_containers_are_cut_off_if_the_list_is_proof(node: Fa
 
     def believing(evidence: Evidence) -> Judgement:
         is_gone = evidence.is_declared_gone and evidence.runtime == "absent"
-        return Judgement(Verdict.REAP if is_gone else Verdict.KEEP, ("the list says so",))
+        return Judgement(SandboxVerdict.REAP if is_gone else SandboxVerdict.KEEP, (VerdictReason(ReasonCode.NOT_VALID),))
 
     monkeypatch.setattr(sandbox_judge, "judge", believing)
     with pytest.raises(AssertionError, match="lost its address"):

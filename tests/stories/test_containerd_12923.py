@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.evidence import Judgement, Verdict
+from ipamd.model.evidence import Judgement, SandboxVerdict
 from ipamd.model.sandbox import SandboxState
+from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
 from ipamd.sandbox import judge as sandbox_judge
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
@@ -67,6 +68,8 @@ def test_addresses_come_back_without_a_del(node: FakeNode) -> None:
 @in_both("node")
 def test_addresses_leak_without_reaping(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the verdict switched off the story ends as it did in the field: the addresses stay with the dead."""
-    monkeypatch.setattr(sandbox_judge, "judge", lambda evidence: Judgement(Verdict.KEEP, ("nothing is reaped",)))
+    monkeypatch.setattr(
+        sandbox_judge, "judge", lambda evidence: Judgement(SandboxVerdict.KEEP, (VerdictReason(ReasonCode.LISTED),))
+    )
     with pytest.raises(AssertionError, match="still held by nobody"):
         play(node)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model import attachment
+from ipamd.model.legs import pool
 from tests.fakes.node import FakeNode
 from tests.families import in_both
 
@@ -55,6 +55,6 @@ def test_a_runtime_that_forgets_addresses_costs_nobody_an_address(node: FakeNode
 @in_both("node")
 def test_rows_are_lost_without_the_alias(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """With veths that do not say whose they are, nobody knows any more who has which address."""
-    monkeypatch.setattr(attachment, "encode_alias", lambda key, address, **_: "")
+    monkeypatch.setattr(pool, "encode_alias", lambda key, address, **_: "")
     with pytest.raises(AssertionError, match="the living lost their rows"):
         play(node)

@@ -31,7 +31,7 @@ BOUND_S = 10.0
 @pytest.fixture(scope="module")
 def made() -> Iterator[Rig]:
     """One node with containerd for both tellings."""
-    with rig(containerd=True, env={"VPC_IPAMD_DRAIN": "1"}) as node:
+    with rig(containerd=True, env={"VPC_IPAMD_DRAIN_SECONDS": "1"}) as node:
         yield node
 
 

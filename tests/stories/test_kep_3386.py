@@ -18,10 +18,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from ipamd.model.absences import Absences
 from ipamd.model.attachment import Attachment
-from ipamd.model.evidence import Absences
 from ipamd.model.sandbox import EventKind, Sandbox, SandboxEvent
-from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, MissedEventDetector, RuntimeReconciler
+from ipamd.sandbox.missed_events import MissedEventDetector
+from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, RuntimeReconciler
 from tests.fakes.node import FakeNode
 from tests.families import in_both
 

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from ipamd.model.errors import DatastoreError, IpamError, WiringError
-from ipamd.ports import UnitOfWork
+from ipamd.ports.datastore import UnitOfWork
 from ipamd.sandbox.detach import DetachService
 from tests.fakes.node import FakeNode
 from tests.families import in_both

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.model.attachment import SandboxNames
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.model.cni_request import SandboxNames
 from ipamd.model.ids import PodName
 from ipamd.model.sandbox import SandboxState
 from ipamd.policy.hook import PolicyHook
@@ -43,14 +43,14 @@ def add(node: FakeNode, sandbox: str) -> None:
     """A sandbox of the pod; the runtime says of the one before that it is not ready."""
     node.runtime.listed = {one: replace(found, state=SandboxState.NOTREADY) for one, found in node.runtime.listed.items()}
     request = replace(node.request(sandbox), names=SandboxNames("default", "web-0", "uid"))
-    node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=Steps(node.clock))
+    node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
     node.runtime.run(sandbox)
 
 
 def settle(node: FakeNode) -> None:
     """A turn of maintenance."""
     assert node.app.policy is not None
-    node.app.policy.settle()
+    node.app.policy.clean_up()
 
 
 def replaced(node: FakeNode) -> None:
@@ -82,14 +82,14 @@ def test_the_next_sandbox_has_its_filter(node: FakeNode, play: object) -> None:
 
 def test_it_is_lost_where_every_del_is_told(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """As amazon-vpc-cni-k8s does it: the name that has a newer sandbox is told as gone."""
-    monkeypatch.setattr(PolicyHook, "due", lambda hook: hook._datastore.owed())
+    monkeypatch.setattr(PolicyHook, "pending_cleanups", lambda hook: hook._datastore.owed())
     with pytest.raises(AssertionError, match="no policy reaches it"):
         replaced(node)
 
 
 def test_it_is_lost_where_nothing_is_owed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A DEL that was not told leaves nothing behind, and the next ADD asks for a filter alone."""
-    monkeypatch.setattr("ipamd.policy.hook._living", lambda _attachments: frozenset())
+    monkeypatch.setattr("ipamd.policy.hook._pods_of", lambda _attachments: frozenset())
     monkeypatch.setattr(type(node.datastore), "owed", lambda _datastore: {})
     with pytest.raises(AssertionError, match="without a filter"):
         untold(node)

@@ -35,7 +35,7 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
 def links(node: FakeNode) -> dict[str, int]:
     """Host veths of the pods that are wired, and the IDs of their links."""
     survey = node.wiring.survey()
-    found = {veth.name: survey.vlan_of(veth.address) for veth in survey.branches if not veth.is_dying}
+    found = {veth.name: survey.vlan_of(veth.address) for veth in survey.uplinked if not veth.is_dying}
     return {name: link.vlan for name, link in found.items() if link is not None}
 
 
@@ -73,8 +73,6 @@ def test_the_second_one_loses_its_link_where_del_goes_by_names(node: FakeNode) -
     assert node.delete("first")
     node.cooldown.work()
     second = run(node, "second", 2)
-    assert (first.host_veth, first.branch) == (second.host_veth, second.branch)
-    node.wiring.mark_for_deletion(
-        host_veth=first.host_veth, address=first.address, route_table=first.route_table, branch=first.branch
-    )
+    assert (first.host_veth, first.uplink) == (second.host_veth, second.uplink)
+    node.wiring.mark_for_deletion(first.wiring)
     assert links(node) == {}

@@ -22,6 +22,8 @@ import pytest
 from ipamd.eni.enis import EniService
 from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.errors import InvariantError
+from ipamd.model.failures import FailureCode
+from tests.errors import failed
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import assert_each_its_own, ec2_tells, recorded, run_sandboxes
@@ -81,5 +83,5 @@ def test_the_datastore_refuses_what_the_rule_would_let_pass(node: FakeNode, monk
             uow.remove_addresses([key for key in doubted if isinstance(key, IPv4Address)], reason="not in the list")
 
     monkeypatch.setattr(EniService, "_hold", forget_all_that_is_gone)
-    with pytest.raises(InvariantError, match="in use"):
+    with pytest.raises(InvariantError, check=failed(FailureCode.ADDRESSES_IN_USE)):
         play(node)

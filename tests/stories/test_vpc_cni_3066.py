@@ -5,7 +5,7 @@ the sandbox; an event says "failed to assign an IP address to container", and th
 to take the pod for an ordinary one: it would run with an address of the pool and the node's groups.
 
 What prevents it here: who must have groups is known apart from which branch ENI it is, and an ADD waits for the latter
-(`ipamd/branch/hook.py`, I19). A source that tells nothing new refuses it with the cause and code 11.
+(`ipamd/sandbox/legs/branch.py`, I19). A source that tells nothing new refuses it with the cause and code 11.
 
 Bound: as late as the controller, within the deadline of the ADD.
 """
@@ -17,13 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.branch import hook
 from ipamd.core.health import Phase
-from ipamd.model.branch import Decision, Way, Wish
-from ipamd.model.errors import BranchPendingError
+from ipamd.model.legs.branch_requirement import AttachMode, Decision
+from ipamd.model.legs.refusals import BranchRefusalCode
+from ipamd.model.pod_facts import GroupRequirement
+from ipamd.sandbox.legs import branch as hook
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
+from tests.refusing import refused_with
 from tests.stories.branches import TRUNK_ENI, add, node_with_trunk
 
 
@@ -31,7 +33,7 @@ from tests.stories.branches import TRUNK_ENI, add, node_with_trunk
 def node(tmp_path: Path) -> Iterator[FakeNode]:
     """A pod that must have groups, of which nothing else is known yet."""
     made = node_with_trunk(tmp_path)
-    made.pod_facts.put("a", wish=Wish.YES)
+    made.pod_facts.put("a", wish=GroupRequirement.YES)
     yield made
     made.datastore.close()
 
@@ -39,7 +41,7 @@ def node(tmp_path: Path) -> Iterator[FakeNode]:
 def test_the_add_waits_until_it_is_told(node: FakeNode) -> None:
     """Its first sandbox has the branch ENI, though it was begun before."""
     node.pod_facts.meanwhile = lambda: node.pod_facts.put("a", annotation(2))
-    assert add(node, "a", pod="web-0").branch is not None
+    assert add(node, "a", pod="web-0").uplink is not None
     assert node.pod_facts.waits
 
 
@@ -47,7 +49,7 @@ def test_where_waiting_tells_nothing_it_is_refused_with_the_cause(node: FakeNode
     """By annotations of the sandbox, which never change: code 11, and no address of the pool is spent."""
     node.pod_facts.tells_later = False
     before = node.datastore.counts()
-    with pytest.raises(BranchPendingError, match="control plane has not named it"):
+    with refused_with(BranchRefusalCode.BRANCH_PENDING):
         add(node, "a", pod="web-0")
     assert node.datastore.counts() == before
 
@@ -76,9 +78,9 @@ def test_an_add_waits_for_the_first_answer_of_ec2(
     node.pod_facts.meanwhile = answer
     monkeypatch.setattr(hook.time, "sleep", answer)
     if is_trunk_there:
-        assert add(node, "a", pod="web-0").branch is not None
+        assert add(node, "a", pod="web-0").uplink is not None
     else:
-        with pytest.raises(BranchPendingError, match="no trunk ENI"):
+        with refused_with(BranchRefusalCode.NO_TRUNK):
             add(node, "a", pod="web-0")
     assert 3 <= len(looks) <= 5
 
@@ -90,13 +92,13 @@ def test_while_ec2_is_silent_the_refusal_says_so(node: FakeNode, monkeypatch: py
     node.pod_facts.put("a", annotation(2))
     node.pod_facts.tells_later = False
     monkeypatch.setattr(hook.time, "sleep", node.clock.advance)
-    with pytest.raises(BranchPendingError, match="must have a branch ENI, and EC2 is asked"):
+    with refused_with(BranchRefusalCode.BRANCH_PENDING):
         add(node, "a", pod="web-0", deadline_s=10.0)
     assert node.datastore.attachments() == ()
 
 
 def test_it_gets_an_address_of_the_pool_where_that_is_missing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that goes by the annotation alone cannot tell it from an ordinary pod."""
-    ordinary = Decision(Way.POOL, "no annotation")
-    monkeypatch.setattr(hook, "decide", lambda _facts: ordinary)
-    assert add(node, "a", pod="web-0").branch is None
+    ordinary = Decision(AttachMode.POOL, "no annotation")
+    monkeypatch.setattr(hook, "choose_attach_mode", lambda _facts: ordinary)
+    assert add(node, "a", pod="web-0").uplink is None

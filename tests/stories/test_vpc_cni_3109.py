@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.model.evidence import Evidence, Judgement, Verdict
+from ipamd.model.evidence import Evidence, Judgement, SandboxVerdict
+from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.node import FakeNode
 from tests.families import in_both
@@ -54,7 +55,7 @@ def test_the_dead_hold_their_addresses_without_the_verdict(node: FakeNode, monke
     """With nobody to judge them between two starts, as in amazon-vpc-cni-k8s, they hold them past the bound and for ever."""
 
     def never(evidence: Evidence) -> Judgement:
-        return Judgement(Verdict.KEEP, ("nobody judges",))
+        return Judgement(SandboxVerdict.KEEP, (VerdictReason(ReasonCode.LISTED),))
 
     monkeypatch.setattr("ipamd.sandbox.judge.judge", never)
     with pytest.raises(AssertionError, match="the dead still hold 5"):

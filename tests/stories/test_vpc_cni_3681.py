@@ -18,7 +18,9 @@ import pytest
 from ipamd.cloud import answers
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
+from ipamd.model.failures import FailureCode
 from ipamd.model.ids import EniId, InstanceId
+from tests.errors import failed
 from tests.fakes.cloud import INSTANCE, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import recorded, run_sandboxes
@@ -55,7 +57,7 @@ def play(node: FakeNode) -> None:
     before = set(node.ec2.enis)
     node.crash()
     node.bring_up()
-    assert node.enis.book.shown() == {EniId("eni-v6"): (0, 1), EniId("eni-efa"): (0, 2)}
+    assert node.enis.book.unrecorded_enis() == {EniId("eni-v6"): (0, 1), EniId("eni-efa"): (0, 2)}
     given |= run_sandboxes(node, *(f"s{number}" for number in range(8)))
     assert recorded(node) == given
     assert set(node.ec2.enis) == before, "an ENI was made for a place that is taken"
@@ -78,5 +80,5 @@ def test_the_start_fails_if_every_eni_must_have_an_address(node: FakeNode, monke
         return [answers.described_eni(entry) for entry in entries]
 
     monkeypatch.setattr(answers, "described_enis", strictly)
-    with pytest.raises(CloudError, match="incomplete"):
+    with pytest.raises(CloudError, check=failed(FailureCode.EC2_ANSWER_INCOMPLETE)):
         play(node)

@@ -20,10 +20,14 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.datastore import schema
 from ipamd.datastore.memory_state import MemoryState
 from ipamd.kernel import messages
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode
+from ipamd.model.legs import legs_of
+from tests.errors import failed
 from tests.netns.conftest import World
 from tests.netns.egress import OUTSIDE, Node, reaches
 from tests.unit.datastore.support import COOLDOWN, a_key, an_attachment, fill, open_at
@@ -51,7 +55,7 @@ def play(node: Node, directory: Path) -> None:
     fill(store)
 
     def add(number: int) -> WiringSpec:
-        reserved = store.reserve(a_key(number), egress=node.family)
+        reserved = store.reserve(a_key(number), extra_family=node.family)
         spec = node.spec(node.sandboxes[number], number)
         spec = replace(spec, address=reserved.address, other_address=reserved.other_address)
         node.wiring.wire(spec)
@@ -63,7 +67,7 @@ def play(node: Node, directory: Path) -> None:
     with store.transaction() as unit:  # as the plugin did it: its address is free before the link is gone
         unit.unassign(a_key(0), cooldown=COOLDOWN, reason="DEL")
     new = add(1)
-    node.host.sh(f"ip link del {old.links[1].host_veth}")
+    node.host.sh(f"ip link del {legs_of(old)[1].host_veth}")
     assert reaches(node.sandboxes[1], OUTSIDE[node.family]), "the new pod has no way back"
     assert node.wiring.check(new) == []
     store.close()
@@ -71,28 +75,19 @@ def play(node: Node, directory: Path) -> None:
 
 def give_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As host-local does: whatever somebody had is the first that is given."""
-    take = MemoryState._take_other
+    take = MemoryState._take_extra_address
 
     def again(self: MemoryState, key: object, family: object) -> object:
         held = next((row.other_address for row in self.rows.addresses.values() if row.other_address and not row.is_in_use), None)
         found = take(self, key, family)  # type: ignore[arg-type]
-        if held is not None and self._others is not None:
-            self._others = deque([found, *self._others])
+        if held is not None and self._free_extra is not None:
+            self._free_extra = deque([found, *self._free_extra])
             return held
         return found
 
-    monkeypatch.setattr(MemoryState, "_take_other", again)
+    monkeypatch.setattr(MemoryState, "_take_extra_address", again)
     # The constraint would refuse such a row (I8): its index is what a datastore without it lacks.
-    monkeypatch.setattr("ipamd.datastore.migrations.STEPS", without_index())
-
-
-def without_index() -> tuple[object, ...]:
-    """The steps without the index that keeps what cools from being recorded for another."""
-    from ipamd.datastore.migrations import STEPS
-
-    return tuple(
-        replace(step, forward=tuple(one for one in step.forward if "INDEX address_other_address" not in one)) for step in STEPS
-    )
+    monkeypatch.setattr(schema.address, "indexes", set())
 
 
 def test_the_new_pods_egress_stays(node: Node, tmp_path: Path) -> None:
@@ -103,7 +98,7 @@ def test_the_new_pods_egress_stays(node: Node, tmp_path: Path) -> None:
 def test_a_taken_route_refuses_the_add(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the address were given at once, the ADD is refused and repeated: no pod runs without its route."""
     give_at_once(monkeypatch)
-    with pytest.raises(WiringError, match="add route"):
+    with pytest.raises(WiringError, check=failed(FailureCode.STEP_REFUSED)):
         play(node, tmp_path / "run")
 
 

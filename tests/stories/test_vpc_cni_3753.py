@@ -6,7 +6,7 @@ primary address went into the pool, a pod got it, and node and pod fought for ev
 #1466, could not be found in the stored issues; the code of both is pkg/ipamd/ipamd.go, verifyAndAddIPsToDatastore.)
 
 Here: primary and secondary are told apart where EC2's answer is read, by the ENI's own field and by the flag
-(`cloud/answers._addresses`); the unit of work refuses a primary address (`UnitOfWork.put_eni`, `_is_fresh`); and the tables
+(`cloud/answers._addresses`); the unit of work refuses a primary address (`SqlUnitOfWork.put_eni`, `_is_fresh`); and the tables
 refuse it (`schema.TRIGGERS`; I6). Each of the three suffices. A primary ENI that is not device 0 keeps the main table, and no
 new ENI is attached as device 0. Bound: never, that is from start to a full node; 0 s (fake).
 """
@@ -23,7 +23,7 @@ import pytest
 from ipamd.cloud import answers
 from ipamd.datastore import schema
 from ipamd.datastore.memory_state import View
-from ipamd.datastore.unit_of_work import UnitOfWork
+from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.model.eni import MAIN_TABLE, Eni
 from ipamd.model.errors import PoolEmptyError
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY, SUBNET
@@ -102,15 +102,15 @@ def without_reading(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without_unit_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Second line off: the unit of work asks of no address whether it is a primary one, nor of an ENI."""
-    real_put_eni, real_address = UnitOfWork.put_eni, View.address
+    real_put_eni, real_address = SqlUnitOfWork.put_eni, View.address
     is_asking: list[bool] = []
 
-    def put_eni(self: UnitOfWork, eni: Eni) -> None:
+    def put_eni(self: SqlUnitOfWork, eni: Eni) -> None:
         is_asking.append(True)
         real_put_eni(self, eni)
         is_asking.clear()
 
-    monkeypatch.setattr(UnitOfWork, "put_eni", put_eni)
+    monkeypatch.setattr(SqlUnitOfWork, "put_eni", put_eni)
     monkeypatch.setattr(View, "address", lambda self, address: None if is_asking else real_address(self, address))
     monkeypatch.setattr(View, "eni_of_primary", lambda self, address: None)
 

@@ -28,7 +28,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.errors import CloudError
 from ipamd.model.evidence import Record
 from ipamd.model.kernel import HostVeth
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.runtime import RELIST_WITHOUT_EVENTS_S
 from tests.fakes.cloud import PRIMARY
@@ -103,14 +103,14 @@ def play_restart(node: FakeNode) -> None:
             node.crash()
             node.bring_up()
             assert set(node.wiring.wired) >= wired, "a running sandbox lost its network"
-        assert any("unplaced" in sentence for sentence in node.health.conditions())
+        assert any("unrecorded sandboxes" in sentence for sentence in node.health.conditions())
         node.runtime.is_down = False
         node.runtime_reconciler.reconcile_once()
     node.enis.sync_with_ec2(node.metadata.told)
     node.clock.advance(RELIST_WITHOUT_EVENTS_S)
     node.runtime_reconciler.reconcile_once()
     assert recorded(node) == given
-    assert not any("unplaced" in sentence for sentence in node.health.conditions())
+    assert not any("unrecorded sandboxes" in sentence for sentence in node.health.conditions())
     assert_each_its_own(node)
     node.assert_sound()
 

@@ -5,9 +5,9 @@ attached ENI into its records never happened. The pool had the nine addresses of
 attach, AttachmentLimitExceeded, delete, again and again; pods hung in ContainerCreating until the node was replaced.
 
 Here: an ENI is an open intent from before it is asked for until it is in the datastore (I9): whatever fails in between,
-`EniProvisioner.recover_due` takes it up, and until then it counts as one that may exist. And if an attach is refused, the pool asks
-EC2 what hangs on the instance (`Steps.adopt_enis`): an ENI that came by another hand is adopted or counted, and EC2's refusal teaches
-how many it attaches (`Limits`) (docs/pool.md, The pool). Bound: 60 s (fake), the longest pause after an error.
+`EniProvisioner.recover_due` takes it up, and until then it counts as one that may exist. If an attach is refused, the pool asks
+EC2 what hangs on the instance (`OperationRunner.adopt_enis`): an ENI that came by another hand is adopted or counted, and EC2's
+refusal teaches how many it attaches (`Limits`) (docs/pool.md, The pool). Bound: 60 s (fake), the longest pause after an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pytest
 
 from ipamd.eni.limits import Limits
 from ipamd.eni.provisioner import EniProvisioner
-from ipamd.eni.steps import Steps
+from ipamd.eni.steps import OperationRunner
+from ipamd.model.blocked import Blocked
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.ids import EniId, MacAddress
@@ -71,7 +72,7 @@ def test_an_attached_eni_is_taken_into_use_whatever_failed_in_between(node: Fake
 def test_attached_enis_are_orphaned_without_intents_taken_up(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If nobody took up what was left open (and nobody asked EC2 what hangs there), the node would stay at nine addresses."""
     monkeypatch.setattr(EniProvisioner, "has_due_intents", lambda self, **_: False)
-    monkeypatch.setattr(Steps, "adopt_enis", lambda self, identity: False)
+    monkeypatch.setattr(OperationRunner, "adopt_enis", lambda self, identity: False)
     with pytest.raises(AssertionError, match="attached and not used"):
         play(node)
     assert known_and_attached(node) == (1, 2), "and its device index stands in the way of every other"
@@ -117,7 +118,7 @@ def test_enis_of_another_hand_are_adopted_not_looped_over(node: FakeNode) -> Non
 def test_enis_that_are_not_to_be_managed_are_counted_not_looped_over(node: FakeNode) -> None:
     """Tagged no_manage they give nothing, and the pool knows that the instance is full (I14)."""
     assert play_foreign(node, tags={"node.k8s.amazonaws.com/no_manage": "true"}) == 0
-    assert "2 that are not ours to use" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.NODE_FULL
 
 
 def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
@@ -134,7 +135,7 @@ def test_an_eni_of_another_hand_takes_its_place_only(node: FakeNode) -> None:
 
 def test_the_pool_loops_over_them_without_asking_ec2(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a refused attach taught nothing, it would be create, refuse, delete for ever."""
-    monkeypatch.setattr(Steps, "adopt_enis", lambda self, identity: False)
+    monkeypatch.setattr(OperationRunner, "adopt_enis", lambda self, identity: False)
     monkeypatch.setattr(Limits, "learn", lambda self, asked, error: None)
     with pytest.raises(AssertionError, match="created, refused and deleted"):
         play_foreign(node, tags={})

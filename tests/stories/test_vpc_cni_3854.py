@@ -4,8 +4,8 @@ The webhook that guards the annotation fails open, so whoever may make pods may 
 table, 100 and more: an ID of 155 is the kernel's table local, and that of a living pod is that pod's link, which is made anew for the
 other one.
 
-What prevents it here: the annotation is a stranger's text. Each field has its bounds (`ipamd/model/branch.py`), and what others have
-is compared before anything is wired (`ipamd/branch/hook.py`, I1, I6).
+What prevents it here: the annotation is a stranger's text. Each field has its bounds (`ipamd/model/legs/branch_eni.py`), and what
+others have is compared before anything is wired (`ipamd/sandbox/legs/branch.py`, I1, I6).
 
 Bound: 0 s: the ADD is refused.
 """
@@ -17,9 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.branch import hook
-from ipamd.model import branch
-from ipamd.model.errors import BranchAnnotationError, InvariantError
+from ipamd.model.errors import InvariantError
+from ipamd.model.failures import FailureCode
+from ipamd.model.legs import branch_eni as branch
+from ipamd.model.legs.branch_errors import BranchAnnotationError
+from ipamd.sandbox.legs import branch as hook
+from tests.errors import failed
 from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
 from tests.stories.branches import add, node_with_trunk
@@ -59,5 +62,5 @@ def test_it_is_wired_before_anybody_refuses_it_where_nothing_is_compared(node: F
     """The datastore's own guard is the last one: it refuses when the link was made already, in place of the other pod's."""
     monkeypatch.setattr(hook, "branch_conflict", lambda *_, **__: "")
     node.pod_facts.put("forged", annotation(2, host=150, eni="eni-00009"))
-    with pytest.raises(InvariantError, match="VLAN 2 is that of"):
+    with pytest.raises(InvariantError, check=failed(FailureCode.UPLINK_TAKEN)):
         add(node, "forged", pod="forged")

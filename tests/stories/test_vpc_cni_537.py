@@ -5,9 +5,9 @@ and from the code before and after. A new ENI was created and attached; then the
 instance failed. The daemon gave the ENI up and deleted it at once, without a detach. EC2 refuses that as long as an ENI is
 attached, so every try failed. The ENI stayed on the instance: unknown to the pool, unmarked, and in the place of another one.
 
-Here: `Steps._look` asks EC2 how the ENI is attached and detaches it first; until it is gone the intent stays open
+Here: `OperationRunner._look` asks EC2 how the ENI is attached and detaches it first; until it is gone the intent stays open
 (I9). If EC2 shows the attachment only after the deletion was refused, the ENI is taken into use instead, and marked
-(`Steps._mark_attached`). Bound: 61 s (fake), the longest pause after an error.
+(`OperationRunner._mark_attached`). Bound: 61 s (fake), the longest pause after an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.eni.steps import Steps
+from ipamd.eni.steps import OperationRunner
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId
@@ -84,7 +84,7 @@ def test_an_attachment_that_ec2_shows_late_is_taken_into_use(node: FakeNode) -> 
 
 def test_it_outlives_the_node_without_the_mark(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taken in but not marked, EC2 would keep it when the instance ends."""
-    monkeypatch.setattr(Steps, "_mark_attached", lambda self, eni_id: None)
+    monkeypatch.setattr(OperationRunner, "_mark_attached", lambda self, eni_id: None)
     show_the_next_attachment_late(node)
     with pytest.raises(AssertionError, match="not marked"):
         play(node)
@@ -93,6 +93,6 @@ def test_it_outlives_the_node_without_the_mark(node: FakeNode, monkeypatch: pyte
 def test_it_stays_for_good_without_the_detach(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleting alone is refused however often it is tried, as in amazon-vpc-cni-k8s before 1.5.2 (which did not take it in either)."""
     monkeypatch.setattr(node.ec2, "detach_eni", lambda attachment_id: None)
-    monkeypatch.setattr(Steps, "adopt_enis", lambda self, identity: False)
+    monkeypatch.setattr(OperationRunner, "adopt_enis", lambda self, identity: False)
     with pytest.raises(AssertionError, match="stayed on the instance"):
         play(node)

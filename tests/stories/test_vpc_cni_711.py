@@ -19,13 +19,13 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.model.attachment import SandboxNames
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.model.cni_request import SandboxNames
 from ipamd.model.ids import AttachmentKey
 from ipamd.model.kernel import KernelSurvey
 from ipamd.model.sandbox import SandboxState
-from ipamd.sandbox import attach as veth_names
 from ipamd.sandbox import detach
+from ipamd.sandbox import veth_names as veth_names_module
 from tests.fakes.kernel import FakeWiring
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.families import in_both
@@ -63,7 +63,7 @@ def play_the_same_name(node: FakeNode) -> None:
     given: dict[str, IPv4Address] = {}
     for container_id, state in (("web-0.old", SandboxState.NOTREADY), ("web-0.new", SandboxState.READY)):
         request = replace(node.request(container_id), names=SandboxNames("default", "web-0", "one-uid"))
-        made = node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=Steps(node.clock))
+        made = node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
         given[container_id] = made.address
         node.runtime.run(container_id, state=state)
     assert_each_its_own(node)
@@ -89,7 +89,7 @@ def test_two_sandboxes_of_one_name_meet_without_ids_in_the_veths_name(node: Fake
     def by_pod_name(key: AttachmentKey, *, prefix: str) -> str:
         return prefix + key.container_id.partition(".")[0]
 
-    monkeypatch.setattr(veth_names, "veth_name", by_pod_name)
+    monkeypatch.setattr(veth_names_module, "veth_name", by_pod_name)
     monkeypatch.setattr(detach, "veth_name", by_pod_name)
     with pytest.raises(AssertionError, match="took the old one's veth away"):
         play_the_same_name(node)

@@ -143,10 +143,10 @@ def test_a_refusal_is_forgotten_when_the_groups_change_back(node: FakeNode) -> N
     node.ec2.fail["set_security_groups"] = [CloudDeniedError("ModifyNetworkInterfaceAttribute is denied")]
     change_the_primary_groups(node)
     pass_time(node, TURN_MAX_S)
-    assert node.pool._security_groups.next_retry_s() is not None
+    assert node.pool.security_groups.next_retry_s() is not None
     change_the_primary_groups(node, OLD)
     pass_time(node, TURN_MAX_S)
-    assert node.pool._security_groups.next_retry_s() is None
+    assert node.pool.security_groups.next_retry_s() is None
     assert not any("security groups" in sentence for sentence in node.health.conditions())
 
 

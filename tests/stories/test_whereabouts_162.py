@@ -16,10 +16,11 @@ from collections.abc import Collection, Iterable
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.attachment import Attachment
-from ipamd.model.evidence import Evidence, Judgement, Verdict
+from ipamd.model.evidence import Evidence, Judgement, SandboxVerdict
 from ipamd.model.sandbox import Sandbox
+from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
 from ipamd.sandbox import judge as sandbox_judge
 from ipamd.sandbox.judge import SandboxJudge
 from tests.fakes.node import FakeNode
@@ -30,7 +31,7 @@ from tests.families import in_both
 def collect(node: FakeNode, *valid: str) -> None:
     """GC with a runtime's list of valid attachments."""
     keys = frozenset(node.key(name) for name in valid)
-    deadline, steps = Deadline.after(node.clock, 30), Steps(node.clock)
+    deadline, steps = Deadline.after(node.clock, 30), StepTimer(node.clock)
     node.collector.collect(keys, network_name="vpc-ipamd", deadline=deadline, steps=steps)
 
 
@@ -87,7 +88,7 @@ def test_gc_frees_a_sandbox_in_creation_if_its_list_is_proof(node: FakeNode, mon
 
     def believing(evidence: Evidence) -> Judgement:
         is_gone = evidence.is_declared_gone and evidence.runtime == "absent"
-        return Judgement(Verdict.REAP if is_gone else Verdict.KEEP, ("the lists say so",))
+        return Judgement(SandboxVerdict.REAP if is_gone else SandboxVerdict.KEEP, (VerdictReason(ReasonCode.NOT_VALID),))
 
     monkeypatch.setattr(sandbox_judge, "judge", believing)
     with pytest.raises(AssertionError, match="in creation was freed"):

@@ -21,11 +21,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ipamd
-from ipamd.model.branch import EnforcingMode
+from ipamd.model.enforcing_mode import EnforcingMode
 from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6
-from ipamd.settings import Settings, describe, load, without_meaning
-from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_tags, parse_url, parse_veth_prefix
+from ipamd.settings import Settings, describe, differences, load, without_meaning
+from ipamd.settings.json_parsers import parse_tags
+from ipamd.settings.parsers import integer, parse_bool, parse_cidrs, parse_url, parse_veth_prefix
+from tests.errors import failed
 from tests.table import each_of
 
 VECTORS = json.loads((Path(__file__).parent / "vectors_config.json").read_text())
@@ -33,7 +36,6 @@ VECTORS = json.loads((Path(__file__).parent / "vectors_config.json").read_text()
 JUNK_IS_AN_ERROR = [
     {"AWS_VPC_K8S_CNI_RANDOMIZESNAT": "bogus"},
     {"ENABLE_PREFIX_DELEGATION": "TrUe"},
-    {"MINIMUM_IP_TARGET": "-5"},
     {"IP_COOLDOWN_PERIOD": "2O"},
     {"AWS_VPC_K8S_CNI_CONNMARK": "4294967296"},
     {"MAX_ENI": "abc"},
@@ -92,17 +94,19 @@ def test_prefix_mode_without_target(environment: dict[str, str]) -> None:
 
 def test_auto_computes_what_warm_ip_target_says() -> None:
     """Both at once is a contradiction; a floor and what auto replaces anyway are none."""
-    with pytest.raises(SettingsError, match="1 setting") as refusal:
-        load({"WARM_TARGET": "auto", "WARM_IP_TARGET": "2"})
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)) as refusal:
+        load({"VPC_IPAMD_WARM_TARGET_MODE": "auto", "WARM_IP_TARGET": "2"})
     assert "which it computes" in refusal.value.details
-    settings = load({"WARM_TARGET": "auto", "MINIMUM_IP_TARGET": "5", "WARM_ENI_TARGET": "1", "WARM_PREFIX_TARGET": "1"})
+    settings = load(
+        {"VPC_IPAMD_WARM_TARGET_MODE": "auto", "MINIMUM_IP_TARGET": "5", "WARM_ENI_TARGET": "1", "WARM_PREFIX_TARGET": "1"}
+    )
     pool = settings.pool_settings(max_pods=29)
     assert (pool.warm_target_auto, pool.minimum_ip_target, pool.ip_targets_defined) == (True, 5, True)
 
 
 def test_all_problems_at_once() -> None:
     """Every problem of every topic is in one error, so that an operator corrects them in one go."""
-    environment = {"WARM_IP_TARGET": "x", "POD_MTU": "1", "HTTP_TIMEOUT": "0", "VPC_IPAMD_LOG_LEVEL": "loud", "MAX_ENI": "2"}
+    environment = {"WARM_IP_TARGET": "x", "POD_MTU": "1", "HTTP_TIMEOUT": "x", "VPC_IPAMD_LOG_LEVEL": "loud", "MAX_ENI": "2"}
     with pytest.raises(SettingsError) as refusal:
         load(environment)
     assert "4 setting(s)" in refusal.value.message
@@ -136,13 +140,13 @@ def test_neither(text: str) -> None:
 GOOD = {
     "WARM_ENI_TARGET": ("0", 0),
     "WARM_IP_TARGET": ("7", 7),
-    "WARM_TARGET": ("Auto", "auto"),
+    "VPC_IPAMD_WARM_TARGET_MODE": ("Auto", "auto"),
     "MINIMUM_IP_TARGET": ("12", 12),
     "WARM_PREFIX_TARGET": ("2", 2),
     "MAX_ENI": ("3", 3),
-    "MAX_PODS": ("110", 110),
-    "VPC_IPAMD_RELEASE_HOLD": ("1200", 1200),
-    "VPC_IPAMD_SPARE_ENI_DELAY": ("0", 0),
+    "VPC_IPAMD_MAX_PODS": ("110", 110),
+    "VPC_IPAMD_RELEASE_HOLD_SECONDS": ("1200", 1200),
+    "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS": ("0", 0),
     "ENABLE_PREFIX_DELEGATION": ("t", True),
     "IP_COOLDOWN_PERIOD": ("86400", 86400),
     "ENABLE_IPv4": ("T", True),
@@ -163,16 +167,19 @@ GOOD = {
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ("HashRandom", "hashrandom"),
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ("F", False),
     "AWS_VPC_K8S_CNI_CONNMARK": ("0x1040", 0x1040),
-    "VPC_IPAMD_FOREIGN_LINKS": ("Drop", "drop"),
+    "VPC_IPAMD_FOREIGN_LINK_POLICY": ("Drop", "drop"),
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ("10.99.0.0/16", (IPv4Network("10.99.0.0/16"),)),
     "NETWORK_POLICY_ENFORCING_MODE": ("None", "none"),
     "ENABLE_POD_ENI": ("True", True),
     "POD_SECURITY_GROUP_ENFORCING_MODE": ("Standard", "standard"),
     "DISABLE_TCP_EARLY_DEMUX": ("1", True),
-    "VPC_IPAMD_POD_FACTS": ("Kubelet", "kubelet"),
+    "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": ("Kubelet", "kubelet"),
     "VPC_IPAMD_KUBELET_PODS_SOCKET": ("/run/kubelet/pods.sock", "/run/kubelet/pods.sock"),
     "VPC_IPAMD_UNMARKED_PODS": ("REFUSE", "refuse"),
     "VPC_IPAMD_POLICY_AGENT_SOCKET": ("/run/npa.sock", "/run/npa.sock"),
+    "VPC_IPAMD_POLICY_AGENT": ("Absent", "absent"),
+    "DISABLE_NETWORK_RESOURCE_PROVISIONING": ("TRUE", True),
+    "DISABLE_POD_V6": ("true", True),
     "ENABLE_SUBNET_DISCOVERY": ("false", False),
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ("true", True),
     "VPC_IPAMD_NETWORK_FILE": ("/tmp/z", Path("/tmp/z")),
@@ -182,30 +189,30 @@ GOOD = {
     "ADDITIONAL_ENI_TAGS": ('{"b": "2", "a": "1"}', (("a", "1"), ("b", "2"))),
     "DISABLE_LEAKED_ENI_CLEANUP": ("true", True),
     "HTTP_TIMEOUT": ("300", 300),
-    "CRI_SOCKET": ("off", "off"),
+    "VPC_IPAMD_CRI_SOCKET": ("off", "off"),
     "VPC_IPAMD_RUN_DIR": ("/tmp/x", Path("/tmp/x")),
     "VPC_IPAMD_FREEZE_FILE": ("/run/hooks/leave", "/run/hooks/leave"),
     "VPC_IPAMD_SETTINGS_FILE": (str(Path(__file__).parent / "empty.settings"), str(Path(__file__).parent / "empty.settings")),
-    "VPC_IPAMD_RELOAD_SPREAD": ("0", 0),
-    "VPC_IPAMD_CONFLIST": ("/tmp/y.conflist", Path("/tmp/y.conflist")),
+    "VPC_IPAMD_RELOAD_JITTER_SECONDS": ("0", 0),
+    "VPC_IPAMD_CONFLIST_FILE": ("/tmp/y.conflist", Path("/tmp/y.conflist")),
     "AWS_VPC_K8S_CNI_BACKING_STORE": ("/tmp/ipam.json", Path("/tmp/ipam.json")),
-    "VPC_IPAMD_AWS_NODE_EGRESS": ("/run/theirs", Path("/run/theirs")),
+    "VPC_IPAMD_AWS_NODE_EGRESS_DIR": ("/run/theirs", Path("/run/theirs")),
     "VPC_IPAMD_AWS_NODE_SOCKET": ("off", "off"),
-    "VPC_IPAMD_AWS_NODE_CONFLIST": ("/tmp/20-aws.conflist", "/tmp/20-aws.conflist"),
+    "VPC_IPAMD_AWS_NODE_CONFLIST_FILE": ("/tmp/20-aws.conflist", "/tmp/20-aws.conflist"),
     "VPC_IPAMD_CNI_BACKEND_SOCKET": ("/run/aws-node/ipamd.sock", "/run/aws-node/ipamd.sock"),
     "VPC_IPAMD_CNI_BIN_DIR": ("/usr/lib/cni", Path("/usr/lib/cni")),
-    "VPC_IPAMD_REFERENCE_PLUGINS": ("/tmp/p", Path("/tmp/p")),
+    "VPC_IPAMD_REFERENCE_PLUGINS_DIR": ("/tmp/p", Path("/tmp/p")),
     "ENABLE_BANDWIDTH_PLUGIN": ("true", True),
-    "CRI_EVENTS": ("0", False),
-    "ENABLE_PORTMAP_PLUGIN": ("true", True),
+    "VPC_IPAMD_CRI_EVENTS": ("0", False),
+    "VPC_IPAMD_ENABLE_PORTMAP_PLUGIN": ("true", True),
     "VPC_IPAMD_LOG_LEVEL": ("DEBUG", "debug"),
     "VPC_IPAMD_METRICS_ADDRESS": ("off", "off"),
     "VPC_IPAMD_HEALTH_ADDRESS": ("127.0.0.1:1", "127.0.0.1:1"),
-    "VPC_IPAMD_MAX_RPCS": ("4", 4),
-    "VPC_IPAMD_DRAIN": ("10", 10),
+    "VPC_IPAMD_MAX_CONCURRENT_REQUESTS": ("4", 4),
+    "VPC_IPAMD_DRAIN_SECONDS": ("10", 10),
     "VPC_IPAMD_HISTORY_DIR": ("off", "off"),
     "VPC_IPAMD_HISTORY_DAYS": ("3", 3),
-    "VPC_IPAMD_HISTORY_BYTES": ("8388608", 8 << 20),
+    "VPC_IPAMD_HISTORY_MAX_BYTES": ("8388608", 8 << 20),
 }
 """For each variable a text and what it means."""
 
@@ -234,35 +241,35 @@ PATHS = ["relative", "./x", "/" + "x" * 5000, "/a\nb", "/a "]
 FILES = [*PATHS, "/", "//", "/a/.."]
 
 BAD = {
-    "AWS_EC2_ENDPOINT": URLS,
+    "AWS_EC2_ENDPOINT": URLS[1:],
     "AWS_EC2_METADATA_SERVICE_ENDPOINT": [*URLS, "https://127.0.0.1:1"],
     "CLUSTER_NAME": ["x" * 257, "a\nb", " blue"],
-    "CRI_SOCKET": ["containerd", "tcp://127.0.0.1:1", "/" + "x" * 200, "Off"],
+    "VPC_IPAMD_CRI_SOCKET": ["containerd", "tcp://127.0.0.1:1", "/" + "x" * 200, "Off"],
     "VPC_IPAMD_RUN_DIR": [*PATHS, "/", "/" + "x" * 100],
     "VPC_IPAMD_FREEZE_FILE": FILES,
-    "VPC_IPAMD_CONFLIST": [*FILES, "/etc/cni/net.d/10-x", "/etc/cni/net.d/10-x.conf", "/etc/cni/net.d/.conflist"],
+    "VPC_IPAMD_CONFLIST_FILE": [*FILES, "/etc/cni/net.d/10-x", "/etc/cni/net.d/10-x.conf", "/etc/cni/net.d/.conflist"],
     "VPC_IPAMD_HISTORY_DIR": ["relative", "Off", "/a\nb"],
     "VPC_IPAMD_CNI_BIN_DIR": PATHS,
     "AWS_VPC_K8S_CNI_BACKING_STORE": FILES,
-    "VPC_IPAMD_AWS_NODE_EGRESS": PATHS,
+    "VPC_IPAMD_AWS_NODE_EGRESS_DIR": PATHS,
     "VPC_IPAMD_AWS_NODE_SOCKET": [*FILES, "Off", "/" + "x" * 107],
-    "VPC_IPAMD_AWS_NODE_CONFLIST": FILES,
+    "VPC_IPAMD_AWS_NODE_CONFLIST_FILE": FILES,
     "VPC_IPAMD_CNI_BACKEND_SOCKET": [*FILES, "off", "/" + "x" * 107],
-    "VPC_IPAMD_REFERENCE_PLUGINS": PATHS,
+    "VPC_IPAMD_REFERENCE_PLUGINS_DIR": PATHS,
     "VPC_IPAMD_NETWORK_FILE": FILES,
     "VPC_IPAMD_SETTINGS_FILE": ["relative"],
-    "VPC_IPAMD_RELOAD_SPREAD": ["-1", "3601", "1m"],
+    "VPC_IPAMD_RELOAD_JITTER_SECONDS": ["-1", "3601", "1m"],
     "VPC_IPAMD_METRICS_ADDRESS": ADDRESSES,
     "VPC_IPAMD_HEALTH_ADDRESS": ADDRESSES,
-    "WARM_ENI_TARGET": ["-1", "1.5", "one", "1 2", "1001", "9" * 5000, "0x" + "f" * 5000, "\x00"],
-    "WARM_IP_TARGET": ["-1", " ", "65537", "\udc80"],
-    "WARM_TARGET": ["automatic", "5"],
-    "MINIMUM_IP_TARGET": ["-1", "65537"],
-    "WARM_PREFIX_TARGET": ["-1", "4097"],
-    "MAX_ENI": ["-1", "1001"],
-    "MAX_PODS": ["-1", "65537"],
-    "VPC_IPAMD_RELEASE_HOLD": ["0", "86401", "10m"],
-    "VPC_IPAMD_SPARE_ENI_DELAY": ["-1", "3601", "30s"],
+    "WARM_ENI_TARGET": ["1.5", "one", "1 2", "1001", "9" * 5000, "0x" + "f" * 5000, "\x00"],
+    "WARM_IP_TARGET": [" ", "1 ", "65537", "\udc80"],
+    "VPC_IPAMD_WARM_TARGET_MODE": ["automatic", "5"],
+    "MINIMUM_IP_TARGET": ["65537"],
+    "WARM_PREFIX_TARGET": ["4097"],
+    "MAX_ENI": ["1001"],
+    "VPC_IPAMD_MAX_PODS": ["-1", "65537"],
+    "VPC_IPAMD_RELEASE_HOLD_SECONDS": ["0", "86401", "10m"],
+    "VPC_IPAMD_SPARE_ENI_DELAY_SECONDS": ["-1", "3601", "30s"],
     "ENABLE_PREFIX_DELEGATION": ["yes"],
     "ENABLE_IPv4": ["dual"],
     "ENABLE_IPv6": ["on"],
@@ -305,8 +312,8 @@ BAD = {
     ],
     "VPC_IPAMD_POD_VETH_NAMES": ["pod"],
     "AWS_VPC_K8S_CNI_EXTERNALSNAT": ["yes"],
-    "AWS_EXTERNAL_SERVICE_CIDRS": ["10.1.0.0/33", "a service", "10.0.0.0/8,0.0.0.0/0"],
-    "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": ["10.1.0.0/33", "2000::1/128", "10.0.0.0/8,abcd", "10.0.0.1," * 1001],
+    "AWS_EXTERNAL_SERVICE_CIDRS": ["10.0.0.0/8,0.0.0.0/0"],
+    "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": ["10.0.0.1," * 1001],
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ["random"],
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ["yes"],
     "AWS_VPC_K8S_CNI_CONNMARK": [
@@ -321,33 +328,36 @@ BAD = {
         "0x4080",
         "0xffffffff",
     ],
-    "VPC_IPAMD_FOREIGN_LINKS": ["allow", "1"],
+    "VPC_IPAMD_FOREIGN_LINK_POLICY": ["allow", "1"],
     "VPC_IPAMD_EXTRA_SOURCE_CIDRS": ["10.1.0.0/33", "any"],
     "NETWORK_POLICY_ENFORCING_MODE": ["true", "permissive", " strict"],
     "ENABLE_POD_ENI": ["yes", "strict"],
     "POD_SECURITY_GROUP_ENFORCING_MODE": ["none", "true"],
     "DISABLE_TCP_EARLY_DEMUX": ["no"],
-    "VPC_IPAMD_POD_FACTS": ["api", "annotations,kubelet"],
+    "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": ["api", "annotations,kubelet"],
     "VPC_IPAMD_KUBELET_PODS_SOCKET": ["kubelet.sock", "/" + "x" * 107],
     "VPC_IPAMD_UNMARKED_PODS": ["true", "pool"],
+    "VPC_IPAMD_POLICY_AGENT": ["none", "false"],
+    "DISABLE_NETWORK_RESOURCE_PROVISIONING": ["yes"],
+    "DISABLE_POD_V6": ["TrUe"],
     "VPC_IPAMD_POLICY_AGENT_SOCKET": [*FILES, "off", "/" + "x" * 107],
     "ENABLE_SUBNET_DISCOVERY": ["yes"],
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": ["yes"],
     "ADDITIONAL_ENI_TAGS": [
-        *["x", "[]", '{"a": 1}', '{"k8s.amazonaws.com/x": "1"}', '{"aws:x": "1"}', '{"": "1"}', "[" * 30000],
+        *["x", "[]", '{"a": 1}', '{"aws:x": "1"}', '{"": "1"}', "[" * 30000],
         *['{"a": "1", "a": "2"}', json.dumps({"x" * 129: ""}), json.dumps({"x": "y" * 257}), '{"a": "\\ud800"}', "x" * 40000],
         json.dumps({str(number): "" for number in range(45)}),
     ],
     "DISABLE_LEAKED_ENI_CLEANUP": ["yes"],
-    "HTTP_TIMEOUT": ["0", "301"],
+    "HTTP_TIMEOUT": ["301", "1s"],
     "ENABLE_BANDWIDTH_PLUGIN": ["yes"],
-    "CRI_EVENTS": ["maybe"],
-    "ENABLE_PORTMAP_PLUGIN": ["yes"],
+    "VPC_IPAMD_CRI_EVENTS": ["maybe"],
+    "VPC_IPAMD_ENABLE_PORTMAP_PLUGIN": ["yes"],
     "VPC_IPAMD_LOG_LEVEL": ["loud"],
-    "VPC_IPAMD_MAX_RPCS": ["3", "1025"],
-    "VPC_IPAMD_DRAIN": ["-1", "61"],
+    "VPC_IPAMD_MAX_CONCURRENT_REQUESTS": ["3", "1025"],
+    "VPC_IPAMD_DRAIN_SECONDS": ["-1", "61"],
     "VPC_IPAMD_HISTORY_DAYS": ["0", "366"],
-    "VPC_IPAMD_HISTORY_BYTES": ["1000", "32M"],
+    "VPC_IPAMD_HISTORY_MAX_BYTES": ["1000", "32M"],
 }
 """For each variable invalid texts."""
 
@@ -394,33 +404,36 @@ def test_empty_is_not_set(name: str) -> None:
 
 
 def test_derived() -> None:
-    """The sandboxes' MTU is the ENIs' unless set; the planner sees the instance type's limit unless MAX_PODS is set."""
+    """The sandboxes' MTU is the ENIs' unless set; the planner sees the instance type's limit unless VPC_IPAMD_MAX_PODS is set."""
     assert load({"AWS_VPC_ENI_MTU": "1500"}).network.sandbox_mtu == 1500
     assert load({"AWS_VPC_ENI_MTU": "1500", "POD_MTU": "1400"}).network.sandbox_mtu == 1400
     assert load({}).pool_settings(max_pods=29).max_pods == 29
-    planned = load({"MAX_PODS": "5", "WARM_IP_TARGET": "3", "ENABLE_PREFIX_DELEGATION": "1"}).pool_settings(max_pods=29)
+    planned = load({"VPC_IPAMD_MAX_PODS": "5", "WARM_IP_TARGET": "3", "ENABLE_PREFIX_DELEGATION": "1"}).pool_settings(max_pods=29)
     assert (planned.max_pods, planned.warm_ip_target, planned.prefix_delegation) == (5, 3, True)
 
 
 OF_IPV6 = {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true"}
 
 
-@pytest.mark.parametrize(
-    "name", ["VPC_IPAMD_EXTRA_SOURCE_CIDRS", "AWS_EXTERNAL_SERVICE_CIDRS", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"]
-)
-def test_a_cidr_of_ipv6_is_refused_in_words(name: str) -> None:
-    """Whoever sets one on a node of IPv6 reads that the setting takes none, not how many octets an address has."""
-    with pytest.raises(SettingsError, match="2001:db8::/32 is of IPv6, and it takes IPv4 CIDRs only"):
-        load(OF_IPV6 | {name: "10.0.0.0/8, 2001:db8::/32"})
+@pytest.mark.parametrize("name", ["AWS_EXTERNAL_SERVICE_CIDRS", "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS"])
+def test_a_cidr_of_ipv6_is_skipped_and_named(name: str) -> None:
+    """As in amazon-vpc-cni-k8s; lists of ours alone are refused."""
+    given = {name: "10.0.0.0/8, 2001:db8::/32"}
+    assert _value(load(given), _fields()[name]) == (IPv4Network("10.0.0.0/8"),)
+    (difference,) = differences(given)
+    assert difference.startswith(f"{name}: ")
+    assert "2001:db8::/32" in difference
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
+        load(OF_IPV6 | {"VPC_IPAMD_EXTRA_SOURCE_CIDRS": "10.0.0.0/8, 2001:db8::/32"})
 
 
 def test_what_pods_of_ipv6_have_from_the_vpc_is_no_egress() -> None:
     """ENABLE_V6_EGRESS is for pods of IPv4: on a node of IPv6 it is named, and changes nothing; unset ENABLE_V4_EGRESS is on."""
     settings = load(OF_IPV6 | {"ENABLE_V6_EGRESS": "true"})
     assert settings.meaningless() == ("ENABLE_V6_EGRESS",)
-    assert settings.network.egress is IPV4
-    assert load(OF_IPV6 | {"ENABLE_V6_EGRESS": "true", "ENABLE_V4_EGRESS": "false"}).network.egress is None
-    assert load({"ENABLE_V6_EGRESS": "true", "ENABLE_V4_EGRESS": "false"}).network.egress is IPV6
+    assert settings.network.extra_family is IPV4
+    assert load(OF_IPV6 | {"ENABLE_V6_EGRESS": "true", "ENABLE_V4_EGRESS": "false"}).network.extra_family is None
+    assert load({"ENABLE_V6_EGRESS": "true", "ENABLE_V4_EGRESS": "false"}).network.extra_family is IPV6
 
 
 def test_extra_sources_are_of_pods_of_ipv4() -> None:
@@ -447,8 +460,10 @@ def test_a_pool_of_ipv6() -> None:
 
 @each_of(
     [
-        {"ENABLE_IPv6": "true"},
+        {"ENABLE_IPv6": "true", "ENABLE_IPv4": "true"},
         {"ENABLE_IPv4": "false"},
+        OF_IPV6 | {"DISABLE_POD_V6": "true"},
+        {"ENABLE_V6_EGRESS": "true", "DISABLE_POD_V6": "true"},
         OF_IPV6 | {"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": "true"},
         OF_IPV6 | {"POD_MTU": "1279"},
         {"ENABLE_V6_EGRESS": "true", "AWS_VPC_ENI_MTU": "1279"},
@@ -456,7 +471,7 @@ def test_a_pool_of_ipv6() -> None:
 )
 def test_what_pods_of_ipv6_cannot_have(environment: dict[str, str]) -> None:
     """Both families or none, custom networking, and an MTU that IPv6 does not work with."""
-    with pytest.raises(SettingsError, match="1 setting"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
         load(environment)
 
 
@@ -465,9 +480,7 @@ POLICY = {"NETWORK_POLICY_ENFORCING_MODE": "Strict", "VPC_IPAMD_POD_VETH_NAMES":
 
 @each_of(
     [
-        ({"VPC_IPAMD_POD_VETH_NAMES": ""}, "set VPC_IPAMD_POD_VETH_NAMES=true, or remove it"),
-        ({"AWS_VPC_K8S_CNI_VETHPREFIX": "veth"}, "AWS_VPC_K8S_CNI_VETHPREFIX must be eni"),
-        ({"ENABLE_BANDWIDTH_PLUGIN": "true"}, "remove ENABLE_BANDWIDTH_PLUGIN, or the plugin"),
+        ({"VPC_IPAMD_POD_VETH_NAMES": "false"}, "set VPC_IPAMD_POD_VETH_NAMES=true, or remove it"),
         ({"VPC_IPAMD_CHAINED_PLUGINS": '[{"type": "tuning"}, {"type": "bandwidth"}]'}, "exclude each other"),
     ]
 )
@@ -475,7 +488,7 @@ def test_what_the_policy_agent_cannot_work_with(environment: dict[str, str], wor
     """Links without its names, and the bandwidth plugin, are refused with what to do, in both modes; without a mode they are not."""
     assert load(POLICY).policy.mode == "strict"
     for mode in ("standard", "STRICT"):
-        with pytest.raises(SettingsError, match="1 setting") as refusal:
+        with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)) as refusal:
             load(POLICY | environment | {"NETWORK_POLICY_ENFORCING_MODE": mode})
         assert refusal.value.details.startswith(f"NETWORK_POLICY_ENFORCING_MODE={mode.lower()}: ")
         assert words in refusal.value.details
@@ -493,7 +506,7 @@ BRANCHES = {"ENABLE_POD_ENI": "true"}
             "ENABLE_POD_ENI=true: the plugin of amazon-vpc-cni-k8s hands",
         ),
         (
-            {"VPC_IPAMD_UNMARKED_PODS": "refuse", "VPC_IPAMD_POD_FACTS": "kubelet"},
+            {"VPC_IPAMD_UNMARKED_PODS": "refuse", "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": "kubelet"},
             "VPC_IPAMD_UNMARKED_PODS=refuse: with VPC_IPAMD_POD",
         ),
         ({"AWS_VPC_K8S_CNI_CONNMARK": "0x1080"}, "AWS_VPC_K8S_CNI_CONNMARK has bit 0x1000, which ENABLE_POD_ENI=true"),
@@ -501,12 +514,12 @@ BRANCHES = {"ENABLE_POD_ENI": "true"}
 )
 def test_what_pods_with_groups_of_their_own_cannot_be_served_with(environment: dict[str, str], words: str) -> None:
     """Another plugin's socket, which tells nothing of the pod, and marks that nobody reads; without the feature both mean nothing."""
-    with pytest.raises(SettingsError, match="1 setting") as refusal:
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)) as refusal:
         load(BRANCHES | environment)
     assert refusal.value.details.startswith(words)
-    assert load(environment).network.branch_mode is None
-    assert load(BRANCHES).network.branch_mode is EnforcingMode.STRICT
-    assert load(BRANCHES | {"POD_SECURITY_GROUP_ENFORCING_MODE": "standard"}).network.branch_mode is EnforcingMode.STANDARD
+    assert load(environment).network.enforcing_mode is None
+    assert load(BRANCHES).network.enforcing_mode is EnforcingMode.STRICT
+    assert load(BRANCHES | {"POD_SECURITY_GROUP_ENFORCING_MODE": "standard"}).network.enforcing_mode is EnforcingMode.STANDARD
 
 
 def test_describe() -> None:
@@ -535,8 +548,8 @@ def test_every_setting_is_read(name: str) -> None:
     """A setting that nothing outside ipamd/settings reads would be accepted and have no effect.
 
     Read through another attribute: `pod_mtu` (`sandbox_mtu`), `freeze_file` (`freeze_path`), `conflist` (`conflist_beside`),
-    `warm_target` (the planner's `warm_target_auto`); the two families and their egress (`family`, `egress`); groups of pods
-    and their mode (`branch_mode`); what pods without mark get (`refuses_unmarked`).
+    `warm_target` (the planner's `warm_target_auto`); the two families and their egress (`family`, `extra_family`); groups of pods
+    and their mode (`enforcing_mode`); what pods without mark get (`refuses_unmarked`).
     """
     field_name = _fields()[name].rpartition(".")[2]
     other = {
@@ -545,10 +558,12 @@ def test_every_setting_is_read(name: str) -> None:
         "warm_target": "warm_target_auto",
         "conflist": "conflist_beside",
         "unmarked_pods": "refuses_unmarked",
+        "agent": "is_unfiltered",
+        "provisioning_disabled": "provisioning_disabled",
         **dict.fromkeys(("ipv4", "ipv6"), "family"),
-        **dict.fromkeys(("v4_egress", "v6_egress"), "egress"),
+        **dict.fromkeys(("v4_egress", "v6_egress"), "extra_family"),
         "extra_source_cidrs": "extra_sources",
-        **dict.fromkeys(("pod_eni", "pod_groups_mode"), "branch_mode"),
+        **dict.fromkeys(("pod_eni", "pod_groups_mode"), "enforcing_mode"),
     }
     through = other.get(field_name, field_name)
     assert through in _attributes_read(in_config=False), f"{name}: nothing in ipamd reads .{through}"
@@ -580,7 +595,7 @@ def test_parsers_alone() -> None:
 )
 def test_lookalikes_of_good_values_are_refused(env: str, text: str) -> None:
     """What Python would read generously is refused: a 19-byte veth name or a half-read number is found out at start."""
-    with pytest.raises(SettingsError, match=env):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
         load({env: text})
 
 
@@ -600,7 +615,7 @@ def test_a_url_that_is_accepted_is_one_for_botocore(text: str) -> None:
 )
 def test_two_listeners_do_not_share_a_port(one: str, other: str) -> None:
     """The second would end the start after the first requests were served."""
-    with pytest.raises(SettingsError, match="VPC_IPAMD_METRICS_ADDRESS has that port already"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
         load({"VPC_IPAMD_METRICS_ADDRESS": one, "VPC_IPAMD_HEALTH_ADDRESS": other})
     load({"VPC_IPAMD_METRICS_ADDRESS": "127.0.0.1:7000", "VPC_IPAMD_HEALTH_ADDRESS": "[::1]:7000"})
 
@@ -608,32 +623,34 @@ def test_two_listeners_do_not_share_a_port(one: str, other: str) -> None:
 @pytest.mark.parametrize(
     "environment",
     [
-        {"VPC_IPAMD_CONFLIST": "/etc/cni/net.d/10-aws.conflist"},
-        {"VPC_IPAMD_AWS_NODE_CONFLIST": "/etc/cni/../cni/net.d/10-vpc-ipamd.conflist"},
+        {"VPC_IPAMD_CONFLIST_FILE": "/etc/cni/net.d/10-aws.conflist"},
+        {"VPC_IPAMD_AWS_NODE_CONFLIST_FILE": "/etc/cni/../cni/net.d/10-vpc-ipamd.conflist"},
     ],
     ids=str,
 )
 def test_our_conflist_is_not_the_others(environment: dict[str, str]) -> None:
     """It would be renamed as the other's and written again, ten times a second."""
-    with pytest.raises(SettingsError, match="which is renamed"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
         load(environment)
 
 
-@pytest.mark.parametrize("name", ["portmap", "bandwidth"])
-def test_a_plugin_is_not_chained_by_two_settings(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "setting"), [("portmap", "VPC_IPAMD_ENABLE_PORTMAP_PLUGIN"), ("bandwidth", "ENABLE_BANDWIDTH_PLUGIN")]
+)
+def test_a_plugin_is_not_chained_by_two_settings(name: str, setting: str) -> None:
     """Each would set its rules or its limits for the same pod."""
     environment = {
-        f"ENABLE_{name.upper()}_PLUGIN": "true",
+        setting: "true",
         "VPC_IPAMD_CHAINED_PLUGINS": f'[{{"type":"tuning"}},{{"type":"{name}"}}]',
     }
-    with pytest.raises(SettingsError, match="must not run twice"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
         load(environment)
-    assert load(environment | {f"ENABLE_{name.upper()}_PLUGIN": "false"}).daemon.chained_plugins
+    assert load(environment | {setting: "false"}).daemon.chained_plugins
 
 
 def test_sandboxes_must_not_have_a_larger_mtu_than_enis() -> None:
     """A packet that fits the sandbox's MTU must fit the ENI's."""
-    with pytest.raises(SettingsError, match="must not exceed"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
         load({"POD_MTU": "9001", "AWS_VPC_ENI_MTU": "1500"})
 
 

@@ -7,25 +7,27 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import Agenda
+from ipamd.core.agenda import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import conflist
 from ipamd.host import files as file_follower
-from ipamd.host.conflist import ConflistKeeper, sorts_before
+from ipamd.host.conflist import sorts_before
+from ipamd.host.conflist_keeper import ConflistKeeper
 from ipamd.host.files import FileFollowers
-from ipamd.host.plugins import Bundle
-from ipamd.host.repair_backoff import FIGHT_REPAIRS, Fights
-from ipamd.lifecycle import Lifecycle
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
-from ipamd.model.kernel import RepairKind
+from ipamd.host.plugin_bundle import Bundle
+from ipamd.host.repair_backoff import CONFLICT_REPAIRS, RepairBackoff
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
+from ipamd.model.companions import Companions
+from ipamd.model.repairs import RepairKind
 from ipamd.model.sandbox import RuntimeInfo
+from ipamd.process.lifecycle import Lifecycle
 from ipamd.settings import DaemonConfig, RuntimeConfig, Settings
 from tests import loops
 from tests.fakes.clock import FakeClock
@@ -37,7 +39,14 @@ from tests.rig import wait_until
 class Kept:
     """A keeper of a file in a directory of its own."""
 
-    def __init__(self, folder: Path, clock: FakeClock | SystemClock, *, has_portmap: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        clock: FakeClock | SystemClock,
+        *,
+        has_portmap: bool = False,
+        more_directories: Callable[[], Sequence[Path] | None] = tuple,
+    ) -> None:
         self.bin = folder / "bin"
         self.bin.mkdir()
         put(self.bin / conflist.PLUGIN_TYPE, OLD)
@@ -51,16 +60,19 @@ class Kept:
         self.path = conflist.write(settings)
         self.wanted = self.path.read_bytes()
         self.health = Health(clock, ())
-        self.fights = Fights(clock=clock, health=self.health, agenda=Agenda(clock))
+        self.repair_backoff = RepairBackoff(clock=clock, health=self.health, agenda=Backoffs(clock))
         self.noted: list[str] = []
+        self.companions = Companions()
         self.keeper = ConflistKeeper(
             settings,
             runtime=lambda: None,
             clock=clock,
-            fights=self.fights,
+            repair_backoff=self.repair_backoff,
             health=self.health,
             note=self.noted.append,
             is_stopped=lambda: self.is_stopped,
+            companions=self.companions,
+            more_directories=more_directories,
         )
         self.keeper.begin()
         self.is_stopped = False
@@ -73,9 +85,9 @@ class Kept:
 @pytest.fixture
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
     """A keeper in a thread; its clock stands still, so only notifications count."""
-    monkeypatch.setattr(file_follower, "LOOK_S", 1e6)
+    monkeypatch.setattr(file_follower, "CHECK_INTERVAL_S", 1e6)
     kept = Kept(tmp_path, SystemClock())
-    files = FileFollowers(health=kept.health, clock=SystemClock(), agenda=Agenda(SystemClock()))
+    files = FileFollowers(health=kept.health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
     files.follow(kept.keeper)
     with loops.running(files.loop):
         yield kept
@@ -94,7 +106,7 @@ def test_a_look_that_is_under_way_when_an_export_comes_writes_nothing(
         return offers_others
 
     monkeypatch.setattr(kept.keeper, "_ask", ask)
-    kept.keeper.look()
+    kept.keeper.check()
     assert not kept.path.exists()
     assert kept.noted == []
 
@@ -117,14 +129,14 @@ def test_is_put_back_at_once(running: Kept, how: str) -> None:
     while not (running.noted and running.is_in_place()):
         assert time.monotonic() < give_up
         time.sleep(0.02)
-    assert running.fights.counts()[RepairKind.CONFLIST] >= 1
+    assert running.repair_backoff.counts()[RepairKind.CONFLIST] >= 1
 
 
 def test_a_file_in_order_is_left_alone(tmp_path: Path) -> None:
     """No write, no repair."""
     kept = Kept(tmp_path, FakeClock())
     before = kept.path.stat().st_ino
-    kept.keeper.look()
+    kept.keeper.check()
     assert kept.path.stat().st_ino == before
     assert kept.noted == []
 
@@ -141,13 +153,13 @@ def test_what_is_no_file_is_replaced_and_never_waited_for(tmp_path: Path) -> Non
 def test_another_writer_is_not_fought_for_ever(tmp_path: Path) -> None:
     """After three repairs the file stays the other's for a while, and status names it."""
     kept = Kept(tmp_path, FakeClock())
-    for _ in range(FIGHT_REPAIRS + 1):
+    for _ in range(CONFLICT_REPAIRS + 1):
         kept.path.write_text("{}")
-        kept.keeper.look()
+        kept.keeper.check()
     assert kept.path.read_text() == "{}"
     (told,) = kept.health.conditions()
     assert str(kept.path) in told
-    assert len(kept.noted) == FIGHT_REPAIRS
+    assert len(kept.noted) == CONFLICT_REPAIRS
 
 
 def test_a_directory_that_went_is_made_again(tmp_path: Path) -> None:
@@ -155,7 +167,7 @@ def test_a_directory_that_went_is_made_again(tmp_path: Path) -> None:
     kept = Kept(tmp_path, FakeClock())
     kept.path.unlink()
     kept.path.parent.rmdir()
-    kept.keeper.look()
+    kept.keeper.check()
     assert kept.is_in_place()
 
 
@@ -180,10 +192,10 @@ def test_the_offer_follows_the_plugins(tmp_path: Path) -> None:
     """An older portmap takes a version from the conflist and a newer one gives it back; that is no repair and no fight."""
     kept = Kept(tmp_path, FakeClock(), has_portmap=True)
     put(kept.bin / "portmap", OLD)
-    kept.keeper.look()
+    kept.keeper.check()
     assert offered(kept) == ["0.3.1", "0.4.0", "1.0.0"]
     put(kept.bin / "portmap", NEW)
-    kept.keeper.look()
+    kept.keeper.check()
     assert offered(kept) == list(SUPPORTED_VERSIONS)
     assert kept.noted == []
     assert kept.health.conditions() == []
@@ -194,11 +206,11 @@ def test_a_plugin_that_is_held_open_by_its_installer_is_asked_when_it_is_closed(
     kept = Kept(tmp_path, FakeClock(), has_portmap=True)
     descriptor = os.open(kept.bin / "portmap", os.O_WRONLY | os.O_CREAT, 0o755)
     os.write(descriptor, f"#!/bin/sh\necho '{OLD}'\n".encode())
-    kept.keeper.look()
+    kept.keeper.check()
     (told,) = kept.health.conditions()
     assert "Text file busy" in told
     os.close(descriptor)
-    kept.keeper.look()
+    kept.keeper.check()
     assert kept.health.conditions() == []
     assert offered(kept) == ["0.3.1", "0.4.0", "1.0.0"]
 
@@ -214,15 +226,15 @@ def test_a_plugin_that_goes_is_a_condition_and_the_conflist_stays(tmp_path: Path
     """DEL needs the file. The condition names the plugin, ours among them, and ends when it is back."""
     kept = Kept(tmp_path, FakeClock(), has_portmap=True)
     put(kept.bin / "portmap", OLD)
-    kept.keeper.look()
+    kept.keeper.check()
     before = kept.path.read_bytes()
     (kept.bin / name).unlink()
-    kept.keeper.look()
+    kept.keeper.check()
     assert kept.path.read_bytes() == before
     (told,) = kept.health.conditions()
     assert told == f"plugins: {kept.bin / name} is missing{what_to_do}"
     put(kept.bin / name, OLD)
-    kept.keeper.look()
+    kept.keeper.check()
     assert kept.health.conditions() == []
 
 
@@ -234,12 +246,12 @@ def test_a_plugin_of_ours_that_something_deletes_again_and_again(tmp_path: Path)
     (image / "loopback").write_bytes(b"x")
     (image / "SHA256SUMS").write_text(f"{hashlib.sha256(b'x').hexdigest()}  loopback\n")
     Bundle(image, kept.bin).put_in_place()  # at the start
-    for _ in range(FIGHT_REPAIRS + 1):
+    for _ in range(CONFLICT_REPAIRS + 1):
         (kept.bin / "loopback").unlink()
-        kept.keeper.look()
+        kept.keeper.check()
     assert not (kept.bin / "loopback").exists()
-    assert kept.fights.counts() == {RepairKind.PLUGIN: FIGHT_REPAIRS}
-    assert len(kept.noted) == FIGHT_REPAIRS
+    assert kept.repair_backoff.counts() == {RepairKind.PLUGIN: CONFLICT_REPAIRS}
+    assert len(kept.noted) == CONFLICT_REPAIRS
     (told,) = kept.health.conditions()
     assert str(kept.bin / "loopback") in told
 

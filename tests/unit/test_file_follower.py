@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ipamd.core.agenda import Agenda
+from ipamd.core.agenda import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host.files import FileFollowers, FollowedFile
@@ -21,7 +21,7 @@ class Failing(FollowedFile):
         self._path = path
         self.looks = 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Leave a trace, and fail."""
         self.looks += 1
         self._path.with_name("scratch").touch()
@@ -33,7 +33,7 @@ class Working(FollowedFile):
 
     looks = 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Count."""
         self.looks += 1
 
@@ -41,7 +41,7 @@ class Working(FollowedFile):
 def test_a_look_that_fails_wakes_neither_itself_nor_keeps_the_others(tmp_path: Path) -> None:
     """Else a full disk would make it look ten times a second, as long as it is full; and a drain hook would wait for it."""
     health = Health(SystemClock(), ())
-    followers = FileFollowers(health=health, clock=SystemClock(), agenda=Agenda(SystemClock()))
+    followers = FileFollowers(health=health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
     failing, working = Failing(tmp_path / "file"), Working(tmp_path, subject="other")
     with running(followers.loop):
         for file in (failing, working):
@@ -53,4 +53,4 @@ def test_a_look_that_fails_wakes_neither_itself_nor_keeps_the_others(tmp_path: P
         wait_until(lambda: working.looks > looks, what="a look of the other")
         time.sleep(0.5)
     assert failing.looks == 1
-    assert health.conditions() == ["it: OSError: No space left on device; tried again"]
+    assert health.conditions() == ["it: OSError: No space left on device; retried"]

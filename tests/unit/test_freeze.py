@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import Agenda
+from ipamd.core.agenda import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.demand import Demand
 from ipamd.core.freeze import CONDITION, REASON_MAX, UNSAID, Freeze
@@ -20,9 +20,11 @@ from ipamd.core.health import Health
 from ipamd.host import files as file_follower
 from ipamd.host.files import FileFollowers
 from ipamd.host.freeze_files import OPERATOR_NAME, DrainHookFile, OperatorFreeze
+from ipamd.model.blocked import Blocked
 from ipamd.model.errors import CloudError
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.pool import PoolSettings
+from ipamd.model.growth_blocker import THAW
+from ipamd.model.pool_settings import PoolSettings
 from tests import loops
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
@@ -164,10 +166,10 @@ def test_a_hooks_file_freezes_while_it_is_there(freeze: Freeze, tmp_path: Path, 
     path = tmp_path / "freeze"
     path.write_text(text, encoding="utf-8")
     follower = DrainHookFile(freeze, path=path)
-    follower.look()
+    follower.check()
     assert freeze.reason == f"drain-hook: {reason.format(path=path)}"
     path.unlink()
-    follower.look()
+    follower.check()
     assert freeze.reason == ""
 
 
@@ -181,21 +183,21 @@ def test_odd_things_at_the_path(freeze: Freeze, tmp_path: Path) -> None:
         (lambda: path.symlink_to(path), path.unlink),
     ):
         make()
-        follower.look()
+        follower.check()
         assert "is there and cannot be read" in freeze.reason
         remove()
-        follower.look()
+        follower.check()
         assert freeze.reason == ""
 
 
 @pytest.fixture
 def running(freeze: Freeze, health: Health, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The path of a file that a thread follows, in a directory that is made; its clock never comes, only notifications."""
-    monkeypatch.setattr(file_follower, "LOOK_S", 1e6)
+    monkeypatch.setattr(file_follower, "CHECK_INTERVAL_S", 1e6)
     monkeypatch.setattr(file_follower, "SETTLE_S", 0.001)
     hook = DrainHookFile(freeze, path=tmp_path / "hooks" / "freeze")
     hook.make_directory()
-    followers = FileFollowers(health=health, clock=SystemClock(), agenda=Agenda(SystemClock()))
+    followers = FileFollowers(health=health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
     followers.follow(hook)
     with loops.running(followers.loop):
         yield tmp_path / "hooks" / "freeze"
@@ -236,8 +238,8 @@ def test_a_frozen_pool_makes_no_eni_until_thawed(node: FakeNode) -> None:
     node.demand.join()  # a tenth ADD waits
     node.pool.cycle()
     status = node.demand.status
-    assert "operator: maintenance" in status.blocked_by
-    assert "ipamctl thaw" in status.next_step
+    assert status.kind is Blocked.FROZEN
+    assert status.step() == THAW
     node.app.context.freeze.clear(FreezeCause.OPERATOR)
     node.pool.cycle()
     assert node.ec2.calls["create_eni"] == 1

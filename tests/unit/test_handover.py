@@ -10,11 +10,17 @@ from types import SimpleNamespace
 import pytest
 
 from ipamd.core.health import STATUS_GRACE_S, Phase
-from ipamd.migration.handover import ABSENCE_S, CONDITION, LOOK_S, Handover
-from ipamd.model.errors import NotServingError, PluginNotAvailableError, SettingsError
-from ipamd.model.kernel import NODE, RoutingDifference
+from ipamd.migration.handover import ABSENCE_S, CHECK_INTERVAL_S, CONDITION, Handover, end_soon
+from ipamd.model.conditions import ConditionCode
+from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.errors import NotServingError, SettingsError
+from ipamd.model.refusals import RefusalCode
+from ipamd.model.repairs import NODE, TRANSLATION, RepairCode, RepairReport
+from ipamd.model.routing_difference import repair_difference, routing_difference
+from tests.conditions import codes, failed
 from tests.fakes.aws_node import OURS, SAVED, THEIRS
 from tests.fakes.node import FakeNode
+from tests.refusing import refused_with
 
 
 class Hands:
@@ -26,7 +32,7 @@ class Hands:
         self.stopped = threading.Event()
         self.ended: list[str] = []
         self.marked_s: list[float] = []
-        self.left_egress: tuple[list[str] | None, bool] = None, True
+        self.left_names: tuple[list[str] | None, bool] = None, True
         app = self.node.app
         self.handover = Handover(
             aws_node=app.adapters.aws_node,
@@ -36,12 +42,12 @@ class Hands:
             backend=backend,  # type: ignore[arg-type]  # what is called of it
             hostnet=app.adapters.hostnet,
             identity=app.adapters.node_info.identity,
-            health=app.context.health,
+            backend_condition=app.context.health.claim("cni-backend"),
             stopped=self.stopped,
             quiesce=lambda: None,
             leave_mark=lambda: self.marked_s.append(self.node.clock.monotonic()),
             end=self.ended.append,
-            left_egress=lambda: self.left_egress,
+            left_chains=lambda: self.left_names,
         )
 
 
@@ -86,7 +92,7 @@ def test_a_start_waits_until_the_other_has_been_away_for_a_minute(hands: Hands, 
     assert "38 s ago" in waits.seen[39]
     assert len(waits.seen) == 41 + ABSENCE_S - 1
     assert CONDITION not in hands.node.health.conditions_by_subject()
-    hands.node.health.require_unheld()
+    hands.node.health.require_adds_allowed()
 
 
 def test_the_start_after_a_wait_has_the_patience_of_any_start(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +102,9 @@ def test_the_start_after_a_wait_has_the_patience_of_any_start(hands: Hands, monk
     Waits(hands, monkeypatch, after_1=lambda: setattr(hands.theirs, "listens", ""))
     assert hands.handover.begin()
     hands.node.health.require_status()
-    assert hands.node.clock.monotonic() - hands.marked_s[-1] <= LOOK_S
+    assert hands.node.clock.monotonic() - hands.marked_s[-1] <= CHECK_INTERVAL_S
     hands.node.clock.advance(STATUS_GRACE_S + 1)
-    with pytest.raises(PluginNotAvailableError, match="restoring"):
+    with refused_with(RefusalCode.STATUS_NOT_SERVING, phase="restoring"):
         hands.node.health.require_status()
 
 
@@ -108,10 +114,10 @@ def test_what_it_wrote_while_ours_started_is_a_sign(hands: Hands) -> None:
     hands.theirs.tell()
     hands.handover.finish()
     hands.node.health.enter(Phase.SERVING)
-    assert not hands.handover.look()
+    assert not hands.handover.check()
     assert hands.node.health.is_held
     hands.node.clock.advance(ABSENCE_S)
-    assert hands.handover.look()
+    assert hands.handover.check()
     assert not hands.node.health.is_held
 
 
@@ -153,7 +159,7 @@ def test_an_exported_node_is_not_served(hands: Hands) -> None:
     hands.theirs.begin_export()
     hands.theirs.conflists = {THEIRS}
     assert not hands.handover.begin()
-    with pytest.raises(NotServingError, match="export --undo"):
+    with refused_with(RefusalCode.HELD):
         hands.node.health.require_add_service()
     assert (hands.handover.take_conflist(), hands.theirs.conflists) == ("", {THEIRS})
 
@@ -182,17 +188,17 @@ def test_what_it_gave_while_we_served_is_taken_over_by_the_next_start(hands: Han
     hands.node.health.enter(Phase.SERVING)
     hands.theirs.conflists = set(conflists)
     hands.theirs.listens = "/run/its.sock"
-    assert not hands.handover.look()
+    assert not hands.handover.check()
     hands.theirs.tell()
     hands.theirs.listens = ""
-    assert not hands.handover.look()
+    assert not hands.handover.check()
     assert hands.ended == [], "it may come back"
     hands.node.clock.advance(ABSENCE_S)
-    assert not hands.handover.look()
+    assert not hands.handover.check()
     assert "made anew" in hands.ended[0]
     assert hands.node.health.is_held
     hands.handover.finish()  # as the next start does
-    assert hands.handover.look()
+    assert hands.handover.check()
     assert not hands.node.health.is_held
 
 
@@ -208,21 +214,21 @@ def test_chains_go_once_ours_are_in_place(hands: Hands) -> None:
     """Not before the node is known, not while it is there, not while our table differs; again after it came back."""
     kernel = hands.node.hostnet
     kernel.left_chains = "AWS-SNAT-CHAIN-0"
-    assert hands.handover.tidy() == "", "the node is not known yet"
+    assert hands.handover.remove_left_chains() == "", "the node is not known yet"
     hands.node.node_info.learn_identity()
     hands.theirs.listens = "/run/its.sock"
-    assert hands.handover.tidy() == ""
+    assert hands.handover.remove_left_chains() == ""
     hands.theirs.listens = ""
     hands.node.clock.advance(ABSENCE_S)
-    kernel.node_differences = [RoutingDifference(NODE, "nftables table was missing")]
-    assert hands.handover.tidy() == ""
-    kernel.node_differences = [RoutingDifference(NODE, "chain AWS-SNAT-CHAIN-0 ...", is_repaired=False)]
-    assert hands.handover.tidy() == "AWS-SNAT-CHAIN-0"
+    kernel.node_differences = [repair_difference(RepairReport(RepairCode.ADDED, TRANSLATION, "nftables table"), NODE)]
+    assert hands.handover.remove_left_chains() == ""
+    kernel.node_differences = [routing_difference(DifferenceCode.CHAIN_LEFT_SNAT, NODE, chain="AWS-SNAT-CHAIN-0")]
+    assert hands.handover.remove_left_chains() == "AWS-SNAT-CHAIN-0"
     kernel.left_chains = "more"
-    assert hands.handover.tidy() == "", "once"
+    assert hands.handover.remove_left_chains() == "", "once"
     hands.theirs.conflists = {THEIRS}
     hands.handover.take_conflist()
-    assert hands.handover.tidy() == "more"
+    assert hands.handover.remove_left_chains() == "more"
 
 
 def test_chains_of_sandboxes_that_are_not_ours_yet_stay(hands: Hands) -> None:
@@ -230,12 +236,12 @@ def test_chains_of_sandboxes_that_are_not_ours_yet_stay(hands: Hands) -> None:
     kernel = hands.node.hostnet
     hands.node.node_info.learn_identity()
     for left, removed in (([], ""), (["CNI-E4-a"], "CNI-E4-a"), (None, "CNI-E4-b")):
-        hands.left_egress, kernel.left_chains = (left, left is None), removed
-        assert hands.handover.tidy() == removed
-        assert kernel.left_egress == left
-    kernel.left_egress = []
-    assert hands.handover.tidy() == ""
-    assert kernel.left_egress == [], "once"
+        hands.left_names, kernel.left_chains = (left, left is None), removed
+        assert hands.handover.remove_left_chains() == removed
+        assert kernel.left_names == left
+    kernel.left_names = []
+    assert hands.handover.remove_left_chains() == ""
+    assert kernel.left_names == [], "once"
 
 
 def test_its_plugin_is_served_or_a_condition_says_why_not(tmp_path: Path) -> None:
@@ -253,4 +259,28 @@ def test_its_plugin_is_served_or_a_condition_says_why_not(tmp_path: Path) -> Non
     (tmp_path / "next").mkdir()
     refused = Hands(tmp_path / "next", backend=backend)
     assert refused.handover.begin()
-    assert "somebody listens" in refused.node.health.conditions_by_subject()["cni-backend"]
+    assert codes(refused.node.health, "cni-backend") == {ConditionCode.BACKEND_REFUSED}
+
+
+def test_an_undone_export_restarts_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends at once if nothing can end it in a moment: nobody would serve the node that was given back."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ended: list[str] = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    end_soon(ended.append, "an export was undone")
+    assert ended == ["an export was undone"]
+
+
+def test_the_step_of_the_start_does_not_end_what_holds_adds(hands: Hands) -> None:
+    """The start's step had failed, and succeeds: that the other's daemon is there, and ADD is held, is still said."""
+    health = hands.node.health
+    step = health.claim("aws-node", part="start")
+    step.report(failed("its file cannot be read"))
+    hands.theirs.listens = "127.0.0.1:50051"
+    assert hands.node.app.other_daemon.check()
+    step.report(None)
+    assert health.is_held
+    assert "aws-node" in health.conditions_by_subject()

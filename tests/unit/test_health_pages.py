@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from ipamd import metrics
-from ipamd import metrics_port as health_pages
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health, Phase
-from ipamd.metrics import Metrics
-from ipamd.metrics_port import HealthPages, MetricsPort, after_start, listen, listen_early
+from ipamd.http import health_pages as health_pages_module
+from ipamd.http import port as health_pages
+from ipamd.http.health_pages import HealthPages, after_start
+from ipamd.http.listening import listen, listen_early
+from ipamd.http.port import MetricsPort
+from ipamd.metrics import page as metrics
+from ipamd.metrics.page import Metrics
 from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode
+from tests.errors import failed
 from tests.patience import PATIENCE_S
 
 
@@ -60,7 +67,7 @@ def ask(port: MetricsPort, path: str, method: str = "GET") -> tuple[int, bytes]:
 
 def test_alive_is_who_takes_connections(port: MetricsPort, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/healthz follows the CNI socket: it is not there, it is there, nobody listens on it any more."""
-    monkeypatch.setattr(health_pages, "LISTENING_AGE_S", 0.0)
+    monkeypatch.setattr(health_pages_module, "LISTENING_AGE_S", 0.0)
     assert ask(port, "/healthz")[0] == 503
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "ipamd.sock"))
@@ -70,6 +77,30 @@ def test_alive_is_who_takes_connections(port: MetricsPort, node: Node, tmp_path:
     assert ask(port, "/healthz")[0] == 503
 
 
+def test_a_full_queue_is_alive(node: Node, tmp_path: Path) -> None:
+    """Many ADDs at once, or after a pause of the process: whether requests are answered decides, and no restart follows."""
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as held:
+        listener.bind(str(tmp_path / "ipamd.sock"))
+        listener.listen(0)
+        with suppress(BlockingIOError):
+            for _ in range(100):
+                waiting = held.enter_context(socket.socket(socket.AF_UNIX))
+                waiting.setblocking(False)
+                waiting.connect(str(tmp_path / "ipamd.sock"))
+        assert node.pages("/healthz")[0].startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS])
+def test_without_a_descriptor_it_is_alive(node: Node, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """It was an exception of the port's thread, which closed every connection."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(health_pages.socket, "socket", refuse)
+    assert node.pages("/healthz")[0].startswith(b"HTTP/1.1 200")
+
+
 def test_a_flood_of_questions_is_few_connections(port: MetricsPort, tmp_path: Path) -> None:
     """Every pod reaches the metrics port: what it asks must not become as many connections to the socket of ADD and DEL (I16)."""
     with socket.socket(socket.AF_UNIX) as listener:
@@ -77,7 +108,7 @@ def test_a_flood_of_questions_is_few_connections(port: MetricsPort, tmp_path: Pa
         listener.listen(64)
         began = time.monotonic()
         asked = [ask(port, "/healthz") for _ in range(20)]
-        bound = 1 + int((time.monotonic() - began) / health_pages.LISTENING_AGE_S)
+        bound = 1 + int((time.monotonic() - began) / health_pages_module.LISTENING_AGE_S)
         listener.setblocking(False)
         count = 0
         with suppress(BlockingIOError):
@@ -150,7 +181,7 @@ def test_a_start_that_takes_long_is_told(node: Node, health: Health, monkeypatch
     pages = after_start(node.pages, health=health)
     health.enter(Phase.DRAINING)
     assert pages("/readyz", False)[0].startswith(b"HTTP/1.1 503")
-    monkeypatch.setattr(health_pages, "START_S", 0.0)
+    monkeypatch.setattr(health_pages_module, "START_S", 0.0)
     starting = Health(SystemClock(), ())
     assert after_start(node.pages, health=starting)("/readyz", False)[0].startswith(b"HTTP/1.1 503")
 
@@ -170,5 +201,5 @@ def test_the_port_can_be_turned_off_and_a_bad_address_is_named() -> None:
     """As that of the metrics."""
     pages = HealthPages(cni_socket=Path("/nowhere"), is_ready=lambda: True)
     assert listen("off", variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=print) is None
-    with pytest.raises(SettingsError, match="VPC_IPAMD_HEALTH_ADDRESS"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.LISTEN_ADDRESS_WRONG, variable="VPC_IPAMD_HEALTH_ADDRESS")):
         listen("nowhere", variable="VPC_IPAMD_HEALTH_ADDRESS", pages=pages, refused=print)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.host import files as inotify
-from ipamd.host.files import DirectoryWatch
+from ipamd.host import inotify
+from ipamd.host.inotify import DirectoryWatch
 from tests.patience import PATIENCE_S
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from ipamd import metrics
-from ipamd import metrics_port as late_port
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
-from ipamd.metrics import Metrics
-from ipamd.metrics_port import LatePorts, MetricsPort
+from ipamd.http import late_ports
+from ipamd.http.late_ports import LatePorts
+from ipamd.http.port import MetricsPort
+from ipamd.metrics import page as metrics
+from ipamd.metrics.page import Metrics
 from ipamd.model.errors import SettingsError
 from tests.rig import wait_until
 
@@ -28,7 +30,7 @@ def health() -> Health:
 @pytest.fixture
 def holder(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """Somebody else's listener."""
-    monkeypatch.setattr(late_port, "RETRY_S", 0.02)
+    monkeypatch.setattr(late_ports, "RETRY_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         yield sock
 
@@ -95,7 +97,27 @@ def test_wrong_settings_are_refused_at_the_start(health: Health) -> None:
     def refuse() -> MetricsPort | None:
         raise SettingsError("malformed")
 
-    with pytest.raises(SettingsError, match="malformed"):
+    with pytest.raises(SettingsError):
         late(refuse, health)
-    late(lambda: None, health).close()
+    late(lambda: None, Health(SystemClock(), ())).close()
     assert health.conditions() == []
+
+
+def test_a_port_without_a_thread_is_served_later(health: Health, holder: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread cannot be made when the port is free at last: a condition, no socket is left, and the next try serves."""
+    number = holder.getsockname()[1]
+    port = late(serve(holder), health)
+    start, refused = threading.Thread.start, threading.Event()
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "metrics" and not refused.is_set():
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    holder.close()
+    wait_until(lambda: SUBJECT not in health.conditions_by_subject(), what="it listens")
+    assert refused.is_set()
+    assert is_served(number)
+    port.close()

@@ -102,7 +102,7 @@ def test_turns_and_sleeps(
 
 def test_a_failure_is_a_condition_until_a_turn_succeeds_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """With the loop's name; what another operation holds is none, and the error is in the status."""
-    said = ["it: the disk refused; tried again"]
+    said = ["it: the disk refused; retried"]
     with caplog.at_level(logging.INFO):
         played = Played(BusyError("held"), FAIL, FAIL, 1.0, 1.0)
     assert played.said == [[], [], said, said, []]
@@ -111,7 +111,7 @@ def test_a_failure_is_a_condition_until_a_turn_succeeds_and_is_logged_once(caplo
     ]
     error = played.health.last_error
     assert error is not None
-    assert (error.what, error.message) == ("it", "the disk refused")
+    assert (error.subject, error.message) == ("it", "the disk refused")
 
 
 def test_a_defect_is_counted_and_logged_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:

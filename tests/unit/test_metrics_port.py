@@ -11,9 +11,10 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ipamd import metrics, metrics_port
-from ipamd.metrics import Metrics, Page
-from ipamd.metrics_port import CONNECTIONS_MAX, REQUEST_BYTES_MAX, SOURCE_MAX, MetricsPort
+from ipamd.http import port as metrics_port
+from ipamd.http.port import CONNECTIONS_MAX, REQUEST_BYTES_MAX, SOURCE_MAX, MetricsPort
+from ipamd.metrics import page as metrics
+from ipamd.metrics.page import Metrics, Page
 from ipamd.model.errors import SettingsError
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
@@ -42,7 +43,7 @@ class Served:
 
     def refused(self, reason: str) -> float:
         """The counter."""
-        found = self.metrics.registry.get_sample_value("ipamd_metrics_refused_connections_total", {"reason": reason})
+        found = self.metrics.registry.get_sample_value("ipamd_http_refused_connections_total", {"reason": reason})
         return 0.0 if found is None else found
 
 
@@ -80,7 +81,7 @@ def test_a_scrape_gets_the_page_that_prometheus_reads(served: Served) -> None:
     assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain")
     assert f"Content-Length: {len(body)}".encode() in head
     names = {family.name for family in text_string_to_metric_families(body.decode())}
-    assert {"ipamd_requests", "ipamd_metrics_refused_connections"} <= names
+    assert {"ipamd_requests", "ipamd_http_refused_connections"} <= names
 
 
 def test_openmetrics_is_served_to_who_asks_for_it(served: Served) -> None:
@@ -270,7 +271,7 @@ def test_scrapes_within_half_a_second_share_a_page(monkeypatch: pytest.MonkeyPat
     counted = Metrics()
     page = Page(counted.registry)
     first = page(False)
-    counted.scrape_refused(metrics_port.Refusal.TIME)
+    counted.scrape_refused(metrics_port.CloseReason.TIME)
     assert page(False) is first
     now[0] += metrics.PAGE_AGE_S
     assert page(False) != first

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.adapters import load_network as load
 from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode
+from ipamd.process.adapters import load_network as load
 from ipamd.settings import SubnetsConfig
 from ipamd.settings.settings_file import SIZE_MAX
+from tests.errors import failed
 
 GOOD = '{"zones": {"us-west-2a": {"subnet": "subnet-0a"}}}'
 
@@ -34,27 +36,27 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "code"),
     [
-        (None, "No such file"),
-        (b"\xff\xfe", "cannot be read"),
-        (b" " * (SIZE_MAX + 1), "larger than"),
-        (b" " * SIZE_MAX + "\u00fc".encode(), "larger than"),
-        (b"{}", "1 problem"),
+        (None, FailureCode.NETWORK_FILE_UNREADABLE),
+        (b"\xff\xfe", FailureCode.NETWORK_FILE_UNREADABLE),
+        (b" " * (SIZE_MAX + 1), FailureCode.FILE_TOO_LARGE),
+        (b" " * SIZE_MAX + "\u00fc".encode(), FailureCode.FILE_TOO_LARGE),
+        (b"{}", FailureCode.NETWORK_FILE_WRONG),
     ],
     ids=["missing", "no text", "too large", "too large and cut within a character", "wrong"],
 )
-def test_a_bad_file_is_an_error_of_settings(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_a_bad_file_is_an_error_of_settings(tmp_path: Path, content: bytes | None, code: FailureCode) -> None:
     """The daemon does not start with a guess about subnets."""
     path = tmp_path / "network.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, check=failed(code)):
         load(config(path))
 
 
 def test_a_fifo_does_not_hold_up_the_start(tmp_path: Path) -> None:
     """Nobody may ever write into it."""
     os.mkfifo(tmp_path / "network.json")
-    with pytest.raises(SettingsError, match="it is no file"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.NETWORK_FILE_UNREADABLE)):
         load(config(tmp_path / "network.json"))

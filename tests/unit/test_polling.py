@@ -8,7 +8,7 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 from ipamd import daemon
-os.environ |= {"VPC_IPAMD_MAX_RPCS": "no number"}
+os.environ |= {"VPC_IPAMD_MAX_CONCURRENT_REQUESTS": "no number"}
 path = Path(sys.argv.pop())
 assert daemon.main() == daemon.EXIT_SETTINGS
 from ipamd.rpc.server import UnixServer

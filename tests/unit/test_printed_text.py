@@ -17,13 +17,14 @@ from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.client import plain
 from ipamd.ipamctl.verb import EXIT_REFUSED, RefusedError
 from ipamd.logs import MESSAGE_MAX, TRACEBACK_LINES_MAX, JsonFormatter
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from ipamd.model.errors import InvalidRequestError
 from ipamd.model.ids import parse_ifname
 from ipamd.model.words import TEXT_MAX
 from ipamd.pb import cni_pb2
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.rpc.cni import encode_error
+from ipamd.rpc.envelope import encode_error
+from tests.conditions import failed
 from tests.fakes.node import FakeNode
 from tests.unit.ipamctl.test_render import answer
 from tests.unit.ipamctl.test_verbs import ASKING, fill, positionals
@@ -111,7 +112,7 @@ def test_the_log_of_one_request_is_bounded(node: FakeNode, lines: io.StringIO, f
     assert len(reply.error.message) + len(reply.error.details) < 3 * TEXT_MAX
     assert is_safe(reply.error.message + reply.error.details)
     last = node.health.last_error
-    assert last is None or is_safe(last.what + last.message)
+    assert last is None or is_safe(last.subject + last.message)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +152,14 @@ def test_names_that_the_kernel_or_a_terminal_would_interpret_are_refused(name: s
 
 def test_status_is_answered_whatever_the_sources_said(node: FakeNode) -> None:
     """Conditions, stages and the last error quote EC2 and the runtime: a text that protobuf refuses would hide all of them."""
-    node.health.report("ec2", "\ud800" + NASTY)
+    node.health.report("ec2", failed("\ud800" + NASTY))
     node.health.record_error("x" * 10_000 + "\ud800", RuntimeError("\ud800" + "y" * 100_000))
     node.node_info.cloud = False, "\ud800" + NASTY
     with node.health.stage("datastore") as stage:
         stage.detail = "\ud800" * 10_000
     reply = node.app.introspection.GetStatus(pb.GetStatusRequest())
     assert len(reply.SerializeToString()) < 10 * TEXT_MAX
-    assert is_safe("".join(reply.lacks) + reply.cloud.detail + reply.last_error.message)
+    assert is_safe("".join(reply.degraded) + reply.cloud.detail + reply.last_error.message)
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
@@ -170,7 +171,7 @@ def test_every_verb_shows_escapes_and_obeys_none(
 
     def ask(_socket: str, rpc: str, _fields: dict[str, object]) -> dict[str, Any]:
         if rpc == "GetStatus":
-            return answer(verdict=NASTY, lacks=[NASTY], last_error={"at": NASTY, "what": NASTY, "message": NASTY * 5000})
+            return answer(verdict=NASTY, degraded=[NASTY], last_error={"at": NASTY, "subject": NASTY, "message": NASTY * 5000})
         return _nasty(plain(fill(getattr(pb, f"{rpc}Reply")())))
 
     monkeypatch.setattr(ipamctl, "_ask_daemon", ask)
@@ -178,7 +179,7 @@ def test_every_verb_shows_escapes_and_obeys_none(
     shown = capsys.readouterr().out
     assert ("\\e[2J" if output == "yaml" else "1b[2J") in shown
     assert all(is_safe(line) and line.isascii() for line in shown.splitlines())
-    assert not any(line.startswith("lacks    nothing") for line in shown.splitlines())
+    assert not any(line.startswith("degraded nothing") for line in shown.splitlines())
     if output == "table":
         assert len(shown) < 40 * TEXT_MAX
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from ipamd import daemon
 daemon._do_without_tls()
-import ipamd.adapters, ipamd.bootstrap, ipamd.lifecycle, ipamd.metrics, ipamd.rpc.server
+import ipamd.process.adapters, ipamd.process.bootstrap, ipamd.process.lifecycle, ipamd.metrics.page, ipamd.rpc.server
 import asyncio, hashlib, http.client, inspect, urllib.request
 assert {"prometheus_client", "sqlalchemy", "grpc"} <= set(sys.modules)
 assert inspect.getmodule(daemon.main) is daemon

@@ -25,9 +25,9 @@ from tests.fakes.cloud import SUBNET_CIDR, FakeEc2
 from tests.fakes.node import FakeNode
 
 try:
-    from ipamd.model.pool import PoolSettings
+    from ipamd.model.pool_settings import PoolSettings
 except ImportError:
-    from ipamd.model.pool_settings import PoolSettings  # type: ignore[import-not-found,no-redef,unused-ignore]
+    from ipamd.model.pool import PoolSettings  # type: ignore[attr-defined,no-redef,unused-ignore]  # level 8
 
 NONE = {"warm_eni_target": 0, "warm_ip_target": 1}
 LITTLE = {**NONE, "minimum_ip_target": 5}

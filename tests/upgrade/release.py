@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 
+from ipamd.settings.former_names import FORMER_NAMES
 from lab.node.node import REPOSITORY
 from lab.node.process import NodeProcess
 from tests.rig import PLUGIN_PATH, Rig, wait_until
@@ -23,15 +25,22 @@ START_TIMEOUT_S = 30.0
 RUN_TIMEOUT_S = 300.0
 KILL_TIMEOUT_S = 10.0
 
+NAMES_THEN = {name: former for former, name in FORMER_NAMES.items()}
+"""Settings by their name, with the name that the code of schema level 8 knows: whoever rolls a node changes both."""
+
 
 @dataclass(frozen=True)
 class Release:
-    """One version: the folder that its modules are imported from, its plugin, and where all versions keep their bytecode."""
+    """One version: the folder that its modules are imported from, its plugin, and where all versions keep their bytecode.
+
+    `setting_names`: its names of settings that have another name now.
+    """
 
     name: str
     folder: Path
     plugin: Path
     bytecode: Path
+    setting_names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def at_commit(cls, commit: str, directory: Path) -> Release:
@@ -41,7 +50,7 @@ class Release:
         with tarfile.open(fileobj=BytesIO(git("archive", commit, "ipamd", "cni_plugin").stdout)) as archive:
             archive.extractall(folder)
         _run_module(folder, "ipamd.cloud.trim_model")
-        return cls._with_plugin(commit[:7], folder, directory)
+        return replace(cls._with_plugin(commit[:7], folder, directory), setting_names=NAMES_THEN)
 
     @classmethod
     def of_checkout(cls, directory: Path) -> Release:
@@ -61,6 +70,7 @@ class Release:
     def start_daemon(self, made: Rig, *, failpoint: str = "") -> Daemon:
         """Start this version's daemon; return when it is ready."""
         env = made.node.daemon_environment(made.lab.vpc.region) | made.env
+        env = {self.setting_names.get(name, name): value for name, value in env.items()}
         # With -m the working directory comes first on the path, before the editable install of the checkout.
         env |= {"PYTHONPATH": str(self.folder), "PYTHONPYCACHEPREFIX": str(self.bytecode), "VPC_IPAMD_FAILPOINT": failpoint}
         for path in self._bytecode_of_ipamd():

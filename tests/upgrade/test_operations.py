@@ -1,4 +1,5 @@
-"""Operations on EC2 that one version of the code leaves open, and another finishes, both ways: nothing is lost, leaked or done twice.
+"""Operations on EC2 that the code of schema level 8 leaves open, and this code finishes, and the other way after a downgrade: nothing
+is lost, leaked or done twice.
 
 Each version runs in processes of its own, with its own fakes of kernel and EC2: neither root nor a lab is needed.
 """
@@ -17,17 +18,17 @@ from typing import Any
 
 import pytest
 
+from ipamd.datastore import command
+from ipamd.datastore.migrations import OLDEST_LEVEL
 from lab.node.node import REPOSITORY
 from tests.upgrade.release import RUN_TIMEOUT_S, git, lacks_commit
+from tests.upgrade.test_level_8 import COMMIT
 
 pytestmark = pytest.mark.slow
 
-BEFORE = "face7a9c9b7c7aaea68e17a472484c406f35470e"
-"""The last commit in which an intent was a dictionary of strings everywhere."""
-
 LIFE = Path(__file__).with_name("operations_life.py")
-LEARNT_SINCE = {"connection_tracking", "deleting"}
-"""Keys that the version before does not know, and leaves as they are; or knows, and wrote later."""
+RESPELLED = {"why", "release", "leaked"}
+"""Keys that the step from level 8 renames (tests/unit/datastore/test_migrations.py)."""
 
 CREATING = ("create_eni", "attach_eni", "set_delete_on_termination")
 CALLS: dict[str, tuple[str, ...]] = {
@@ -40,7 +41,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "create, attach-asked": CREATING[2:],
     **{f"create, {point}": () for point in ("attached", "stored", "host-ready")},
     "cannot be attached, deleted": CREATING,
-    "cannot be marked, detached": CREATING[1:],
+    "cannot be marked, detached": (*CREATING, "delete_eni"),
     **{f"unassign{of}, {point}": ("unassign",) for of in ("", " prefixes") for point in ("intent-opened", "unassigned")},
     **{f"unassign{of}, stored": () for of in ("", " prefixes")},
     "release an ENI, intent-opened": ("detach_eni", "delete_eni"),
@@ -49,10 +50,6 @@ CALLS: dict[str, tuple[str, ...]] = {
     "leaked, deleted": (),
 }
 """By case, the changing calls that are still to be made: each once, whichever version makes them."""
-
-DELETED_SINCE = {"cannot be marked, detached": (*CREATING, "delete_eni")}
-"""An ENI that EC2 was asked to detach is deleted, and another one made: that is in the intent before the call, under a key that both
-know. The version before wrote nothing yet, and the ENI is attached again."""
 
 CHANGING = {*CREATING, "assign_addresses", "assign_prefixes", "unassign", "detach_eni", "delete_eni"}
 
@@ -63,11 +60,11 @@ Told = dict[str, dict[str, Any]]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Where the code of each version is."""
-    missing = lacks_commit(BEFORE)
+    missing = lacks_commit(COMMIT)
     if missing:
         pytest.skip(missing)
     before = tmp_path_factory.mktemp("code-of-before")
-    with tarfile.open(fileobj=BytesIO(git("archive", BEFORE, "ipamd", "tests/__init__.py", "tests/fakes").stdout)) as archive:
+    with tarfile.open(fileobj=BytesIO(git("archive", COMMIT, "ipamd", "tests/__init__.py", "tests/fakes").stdout)) as archive:
         archive.extractall(before)
     return {"before": before, "after": REPOSITORY}
 
@@ -86,31 +83,27 @@ def test_open_operations_are_finished(
     """Each goes on where it was broken off and ends: EC2 has what is recorded, attached, and nothing else (I1, I2, I9)."""
     place, left = given[giver]
     shutil.copytree(place, tmp_path / "taken")
+    if taker == "before":
+        for file in (tmp_path / "taken").glob("*/state.db"):
+            assert command.main(["datastore", "--file", str(file), "downgrade", "--to", str(OLDEST_LEVEL)]) == 0
     found = live(folders[taker], "take", tmp_path / "taken")
     assert found.keys() == left.keys() == CALLS.keys()
-    wanted = CALLS | (DELETED_SINCE if giver == "after" else {})
     for case, one in found.items():
         assert one["outcome"] == "intact", case
-        assert one["began"] == left[case]["intents"], f"{case}: what was left open is read as it was written"
+        assert spelled_alike(one["began"]) == spelled_alike(left[case]["intents"]), f"{case}: what was left open is read"
         assert [one[fact] for fact in ("intents", "audit", "unrecorded", "not_at_ec2")] == [{}, [], [], []], case
         assert set(one["enis"]) == set(one["recorded_enis"]), case
         assert {tuple(state) for state in one["enis"].values()} == {("attached", True)}, f"{case}: it goes with the node (I9)"
         assert len(one["enis"]) == (2 if case.startswith(("create", "cannot", "leaked")) else 1), case
-        assert {call: count for call, count in one["calls"].items() if call in CHANGING} == dict.fromkeys(wanted[case], 1), case
+        assert {call: count for call, count in one["calls"].items() if call in CHANGING} == dict.fromkeys(CALLS[case], 1), case
 
 
-def test_operations_are_written_in_the_form_of_before(given: dict[str, tuple[Path, Told]]) -> None:
-    """The same kinds under the same keys in each step; a new key is one that the version before leaves alone."""
-    (_, before), (_, after) = given["before"], given["after"]
-    forms = {
-        case: {(kind, *sorted(payload.keys() - LEARNT_SINCE)) for kind, payload in one["intents"].values()}
-        for case, one in after.items()
+def spelled_alike(intents: dict[str, Any]) -> dict[str, Any]:
+    """Return intents without the keys that the step renames."""
+    return {
+        name: (kind, {key: value for key, value in payload.items() if key not in RESPELLED})
+        for name, (kind, payload) in intents.items()
     }
-    assert forms == {
-        case: {(kind, *sorted(payload.keys() - LEARNT_SINCE)) for kind, payload in one["intents"].values()}
-        for case, one in before.items()
-    }
-    assert {kind for case in forms.values() for kind, *_ in case} == {"create-eni", "delete-eni", "assign", "unassign"}
 
 
 def live(folder: Path, act: str, place: Path) -> Told:

@@ -1,12 +1,13 @@
-"""The code of before and the code of after, one after the other on the same node under running sandboxes, in both directions.
+"""The code of schema level 8 and this code, one after the other on the same node under running sandboxes, and back after a downgrade.
 
-What they hand over: the datastore (`user_version` 1), the spool, the aliases of the host veths, the rules and routes, and through the
-plugin the wire contract. The code of before is a commit of this repository.
+What they hand over: the datastore, the spool, the aliases of the host veths, the rules and routes, and through the plugin the wire
+contract. The code of level 8 is a commit of this repository.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import IPv4Address
@@ -15,29 +16,23 @@ from typing import Any
 
 import pytest
 
+from ipamd.datastore.migrations import LEVEL, OLDEST_LEVEL
 from tests.rig import RUN_DIR, CniReply, Rig, rig, wait_until
 from tests.upgrade.release import Release, lacks_commit
-
-BEFORE = {
-    "with intents as dictionaries": "face7a9c9b7c7aaea68e17a472484c406f35470e",
-    "with the modules in their old places": "e29f757b27966b64f798296f5dffe5932b015292",
-}
+from tests.upgrade.test_level_8 import COMMIT
 
 COOLDOWN_S = 60
 """Longer than a test, so that what cools when one version dies is still cooling at the end."""
 
-MISSING = "; ".join(filter(None, map(lacks_commit, BEFORE.values())))
+MISSING = lacks_commit(COMMIT)
 pytestmark = [pytest.mark.slow, pytest.mark.privileged, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 
-OLDER, LAST = BEFORE.values()
-
-
-@pytest.fixture(scope="module", params=[pytest.param(OLDER, marks=pytest.mark.heavy), LAST], ids=BEFORE.keys())
-def releases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Release]:
     """Two versions by name."""
     directory = tmp_path_factory.mktemp("releases")
-    return {"before": Release.at_commit(request.param, directory), "after": Release.of_checkout(directory)}
+    return {"before": Release.at_commit(COMMIT, directory), "after": Release.of_checkout(directory)}
 
 
 @pytest.fixture
@@ -54,26 +49,24 @@ def with_containerd() -> Iterator[Rig]:
         yield one
 
 
-@pytest.mark.parametrize(
-    "chain",
-    [("before", "after", "before"), pytest.param(("before", "after"), marks=pytest.mark.heavy)],
-    ids=["one-step-back", "upgrade"],
-)
+def go_back(made: Rig) -> None:
+    """Take the datastore to the level of the code of before, as `manifests/downgrade.yaml` does between two daemons."""
+    argv = [sys.executable, "-m", "ipamd.daemon", "datastore", "--file", f"{RUN_DIR}/state.db"]
+    made.node.run([*argv, "downgrade", "--to", str(OLDEST_LEVEL)])
+
+
+@pytest.mark.parametrize("chain", [("before", "after"), ("after", "before")], ids=["upgrade", "one-step-back"])
 def test_a_node_is_taken_over(made: Rig, releases: dict[str, Release], tmp_path: Path, chain: tuple[str, ...]) -> None:
     """Every sandbox keeps its address and answers, every DEL is carried out, what cools goes on cooling (I1-I9)."""
-    *earlier, giver, taker = (releases[name] for name in chain)
-    for number, release in enumerate(earlier):
-        release.install_plugin(made)
-        daemon = release.start_daemon(made)
-        assert made.add(f"earlier-{number}").ok
-        daemon.kill()
-
+    giver, taker = (releases[name] for name in chain)
     replies, told = live_and_die(made, giver)
     given = Disk(made, tmp_path / "given")
     assert len(spooled(made)) == 2, "one DEL broke off, one found nobody"
     doomed = {replies[name].address for name in ("deleted", "broken-off", "spooled")}
     assert set(given.cooling) == {str(replies[name].address) for name in ("deleted", "broken-off")}
 
+    if chain[1] == "before":
+        go_back(made)
     daemon = taker.start_daemon(made)
     taken = attachments(made)
     assert taken == {key: row for key, row in told.items() if key != "spooled"}, "the same rows, the DEL carried out"
@@ -82,7 +75,6 @@ def test_a_node_is_taken_over(made: Rig, releases: dict[str, Release], tmp_path:
     assert (pool["assigned_count"], pool["cooling_count"], pool["quarantined_count"]) == (len(taken), len(doomed), 0)
     assert_intact(made, given)
     assert_answer(made, taken)
-    wait_for_rules(made)
     made.assert_sound(expected=len(taken))
 
     assert made.delete("kept-0").ok, f"{giver.name}'s plugin is understood by {taker.name}'s daemon"
@@ -104,7 +96,7 @@ def test_a_node_is_taken_over(made: Rig, releases: dict[str, Release], tmp_path:
     assert left.cooling.items() >= given.cooling.items(), "a cooldown is not begun again"
     assert left.attachments["kept-2"] == given.attachments["kept-2"]
     assert left.ledger[: len(given.ledger)] == given.ledger
-    assert left.version == given.version
+    assert (given.level, left.level) == ((OLDEST_LEVEL, LEVEL) if chain[1] == "after" else (LEVEL, OLDEST_LEVEL))
     for name, columns in given.columns.items():
         assert left.columns[name][: len(columns)] == columns, "steps only add"
 
@@ -136,22 +128,11 @@ def test_a_lost_datastore_is_rebuilt_from_the_others_aliases(
     assert {row["origin"] for row in taken.values()} == {"adopt"}
     assert made.pool()["quarantined_count"] == 0
     assert_answer(made, taken)
-    wait_for_rules(made)
     made.assert_sound(expected=3)
     made.node.cri.stop(sandboxes[0])
     made.node.cri.run_sandbox("pod-new")
     made.assert_sound(expected=3)
     daemon.kill()
-
-
-def wait_for_rules(made: Rig) -> None:
-    """A release that knows no rule for all sandboxes adds each its own in its first pass; packets find their way before and after."""
-
-    def findings() -> list[str]:
-        answer = made.client(lambda client: client.ask("Audit"))
-        return [] if answer is None else [one["what"] for one in answer["findings"]]
-
-    wait_until(lambda: not any("rule 512" in what for what in findings()), what="the rules of single sandboxes")
 
 
 def live_and_die(made: Rig, giver: Release) -> tuple[dict[str, CniReply], dict[str, dict[str, Any]]]:
@@ -187,7 +168,7 @@ class Disk:
         connection = sqlite3.connect(directory / "state.db")
         connection.row_factory = sqlite3.Row
         ask = connection.execute
-        self.version = int(ask("PRAGMA user_version").fetchone()[0])
+        self.level = int(ask("SELECT value FROM meta WHERE name = 'schema_level'").fetchone()[0])
         tables = [row["name"] for row in ask("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
         self.columns = {name: [tuple(row) for row in ask(f"PRAGMA table_info({name})")] for name in tables}
         self.attachments = {

@@ -1,11 +1,13 @@
 "use strict";
 // Everything that comes from the daemon is set as text (textContent), never as HTML. The page asks again every few seconds while it is
 // looked at, and says how old it is when the daemon does not answer.
-const PERIOD_MS = 3000, LATE_MS = 10000;
+const PERIOD_MS = 3000, LATE_MS = 10000, SLOW_MS = 2000;
 const STATES = ["assigned", "reserved", "cooling", "quarantined", "lost", "free"];
 const CELLS_MAX = 64, MANY = 1000000;
 const byId = (id) => document.getElementById(id);
-let state = null, answeredMs = 0, problem = "";
+const TITLE = document.title;
+const shownParts = new Map();
+let state = null, answeredMs = 0, askedMs = 0, problem = "";
 
 function make(tag, text, kind) {
   const made = document.createElement(tag);
@@ -16,6 +18,16 @@ function make(tag, text, kind) {
 
 function setText(id, text) {
   if (byId(id).textContent !== text) byId(id).textContent = text;  // a screen reader is told of changes only
+}
+
+// A part that did not change stays as it is, and so does one in which somebody has selected text: the next refresh shows it.
+function showPart(id, part, show) {
+  const text = JSON.stringify(part);
+  const selection = document.getSelection();
+  const isSelected = selection && !selection.isCollapsed && selection.containsNode(byId(id), true);
+  if (shownParts.get(id) === text || isSelected) return;
+  show();
+  shownParts.set(id, text);
 }
 
 function clock(at) {  // UTC, as in the log and in ipamctl; without the day if it is today's
@@ -31,12 +43,27 @@ function usable(count) { return count < MANY ? count : "a /80"; }
 function showVerdict(status) {
   setText("node", status.instance_id + ", version " + status.version + ", " + status.phase);
   setText("verdict", status.verdict);
-  byId("verdict").className = "verdict " + (!status.ready || status.cut_off_count ? "bad" : status.lacks.length ? "warn" : "good");
-  byId("lacks").replaceChildren(...status.conditions.map((one) => {
-    const made = make("li", one.text);
-    made.append(make("small", (one.since ? "since " + clock(one.since) + "; " : "") + one.next + "; see " + one.page));
+  byId("verdict").hidden = false;
+  document.title = (status.ready && !status.cut_off_count ? "" : "! ") + TITLE;
+  byId("verdict").className = "verdict " + (!status.ready || status.cut_off_count ? "bad" : status.degraded.length ? "warn" : "good");
+}
+
+function showConditions(conditions) {
+  byId("lacks").replaceChildren(...conditions.map((one) => {
+    const made = make("li", one.text), small = make("small", (one.since ? "since " + clock(one.since) + "; " : "") + one.next + "; see ");
+    small.append(pageLink(one.page));
+    made.append(small);
     return made;
   }));
+}
+
+function pageLink(page) {  // a link only if it is known where the pages are
+  if (!state.docs_url) return page;
+  const made = make("a", page);
+  made.href = state.docs_url + "/" + page;
+  made.target = "_blank";
+  made.rel = "noopener noreferrer";
+  return made;
 }
 
 function tile(value, name) {
@@ -52,22 +79,22 @@ function showPool(status) {
     tile(usable(pool.total_count), "addresses"), tile(pool.excess_count, "in excess"),
     tile(pool.eni_count > pool.eni_limit ? pool.eni_count : pool.eni_count + " of " + pool.eni_limit, "ENIs"));
   const targets = pool.targets.filter((one) => one.defined).map((one) => one.name + "=" + one.value).join(", ");
-  const rows = [["target", targets || "none"], ["auto", pool.auto], ["now", pool.last_cycle], ["excess kept", pool.kept],
+  const rows = [["target", targets || "none"], ["auto", pool.auto], ["now", pool.last_cycle], ["excess kept", pool.excess_kept_reason],
     ["EC2", status.cloud.detail], ["runtime", status.runtime.detail]];
   const branches = status.branches;
   if (branches && branches.mode) {
     const trunk = branches.trunk ? " on trunk " + branches.trunk : ", no trunk ENI is attached";
-    rows.push(["branches", branches.mode + ": " + branches.count + (branches.branch_count < 0 ? "" : " of " + branches.branch_count) + trunk
+    rows.push(["branches", branches.mode + ": " + branches.count + (branches.branch_limit < 0 ? "" : " of " + branches.branch_limit) + trunk
       + (branches.waiting_count ? "; " + plural(branches.waiting_count, "ADD") + " waiting" : "")]);
   }
-  for (const one of status.freezings) rows.push(["frozen", one.cause + ": " + one.reason]);
+  for (const one of status.freezes) rows.push(["frozen", one.cause + ": " + one.reason]);
   for (const one of status.subnets) {
-    rows.push(["subnet", one.subnet_id + ": " + plural(Number(one.free_count), "free address") + (one.why_not ? ", not used: " + one.why_not : "")]);
+    rows.push(["subnet", one.subnet_id + ": " + plural(Number(one.free_count), "free address") + (one.unusable_reason ? ", not used: " + one.unusable_reason : "")]);
   }
   for (const one of status.busy) rows.push(["busy", one.operation + " of " + one.container_id + " for " + one.age_s.toFixed(1) + " s"]);
-  if (status.spooled_count) rows.push(["spooled", plural(status.spooled_count, "DEL")]);
+  if (status.spooled_delete_count) rows.push(["spooled", plural(status.spooled_delete_count, "DEL")]);
   const last = status.last_error;
-  if (last) rows.push(["last error", (last.resolved_at ? "resolved at " + clock(last.resolved_at) + ": " : "") + last.at + " " + last.what + ": " + last.message]);
+  if (last) rows.push(["last error", (last.resolved_at ? "resolved at " + clock(last.resolved_at) + ": " : "") + last.at + " " + last.subject + ": " + last.message]);
   byId("pool").replaceChildren(...rows.filter((row) => row[1]).flatMap((row) => [make("dt", row[0]), make("dd", row[1])]));
 }
 
@@ -110,7 +137,7 @@ function showEni(eni) {
   if (eni.prefixes.length) words.push(plural(eni.prefixes.length, "prefix"));
   if (!eni.host_ready) words.push("host routing not ready");
   made.append(make("p", [...words, ...counts.map((name) => usable(eni[name + "_count"]) + " " + name)].join(", ")));
-  for (const why of [eni.frozen && "gives no address: " + eni.frozen, eni.excluded && "gets no new pod: " + eni.excluded]) {
+  for (const why of [eni.frozen_reason && "gives no address: " + eni.frozen_reason, eni.excluded_reason && "gets no new pod: " + eni.excluded_reason]) {
     if (why) made.append(make("p", why, "why"));
   }
   return made;
@@ -148,36 +175,54 @@ function showEvents(events) {
 }
 
 function showAge() {
-  const age = Date.now() - answeredMs, late = problem || age > LATE_MS;
+  const now = Date.now(), waitedMs = askedMs ? now - askedMs : 0;
+  const slow = waitedMs > SLOW_MS ? "the daemon has not answered for " + Math.floor(waitedMs / 1000) + " s" : "";
+  const late = problem || slow || (answeredMs && now - answeredMs > LATE_MS ? "no answer for a while" : "");
   const seen = answeredMs ? "last answer at " + clock(state.at) : "no answer yet";
-  setText("fresh", late ? seen + (problem ? ": " + problem : "") : "as of " + state.at.slice(0, 19).replace("T", " ") + "Z");
+  setText("fresh", late ? seen : answeredMs ? "as of " + state.at.slice(0, 19).replace("T", " ") + "Z" : "loading");
   byId("fresh").className = late ? "late" : "";
+  // The words of the alert do not change with each second: a screen reader reads it once.
+  setText("problem", problem || (slow || late ? "the daemon does not answer" : ""));
+  byId("problem").hidden = !late;
+  if (late) document.title = "! " + TITLE;
+}
+
+async function fetchState() {
+  const answer = await fetch("state.json", { cache: "no-store", credentials: "same-origin" });
+  if (!answer.ok) throw new Error((await answer.text()).trim() || "the daemon answered " + answer.status);
+  return answer.json();
 }
 
 async function refresh() {
+  if (askedMs) return;  // the last question has no answer yet
+  askedMs = Date.now();
   try {
-    const answer = await fetch("state.json", { cache: "no-store", credentials: "same-origin" });
-    if (!answer.ok) throw new Error("the daemon answered " + answer.status);
-    state = await answer.json();
+    state = await fetchState();
     answeredMs = Date.now();
     problem = "";
     showVerdict(state.status);
-    showPool(state.status);
-    byId("enis").replaceChildren(...state.enis.map(showEni));
-    showAttachments();
-    showEvents(state.events);
+    showPart("lacks", [state.status.conditions, state.docs_url], () => showConditions(state.status.conditions));
+    showPart("pool", poolOf(state.status), () => showPool(state.status));
+    showPart("enis", state.enis, () => byId("enis").replaceChildren(...state.enis.map(showEni)));
+    showPart("attachments", state.attachments, showAttachments);
+    showPart("events", state.events, () => showEvents(state.events));
   } catch (error) {
     problem = error.message;
   }
+  askedMs = 0;
   showAge();
 }
+
+// What the part about the pool shows: all of the status but what has a part of its own or changes with each answer.
+function poolOf(status) { return { ...status, conditions: [], verdict: "", uptime_s: 0, runtime: status.runtime.detail, stages: [] }; }
 
 async function run() {
   showLegend();
   byId("filter").addEventListener("input", () => state && showAttachments());
   document.addEventListener("visibilitychange", () => document.hidden || refresh());
-  await refresh();
+  refresh();
   setInterval(() => document.hidden || refresh(), PERIOD_MS);
+  setInterval(() => document.hidden || showAge(), SLOW_MS);
 }
 
 run();

@@ -1,1 +1,1 @@
-"""The verbs of `ipamctl`: each module has those that are read together in its `VERBS`, by name. `main` finds the modules."""
+"""The verbs of `ipamctl`, each in a module of its own. `main` lists them by name."""

@@ -39,5 +39,5 @@ imagePullPolicy: {{ . }}
 
 {{/* "yes" if the daemon asks kubelet for its pods. */}}
 {{- define "vpc-ipamd.asksKubelet" -}}
-{{- with .Values.podSecurityGroups }}{{ if and .mode (eq .facts "kubelet") }}yes{{ end }}{{ end -}}
+{{- with .Values.podSecurityGroups }}{{ if and .mode (eq .source "kubelet") }}yes{{ end }}{{ end -}}
 {{- end }}

@@ -14,13 +14,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ipamd.branch.facts import ANSWER_MAX_BYTES, POLL_S, KubeletFacts
-from ipamd.branch.hook import FACTS_S
-from ipamd.model.attachment import AttachRequest, SandboxNames
-from ipamd.model.branch import POD_ENI, PodFacts, Way, Wish, decide
+from ipamd.model.cni_request import AttachRequest, SandboxNames
 from ipamd.model.ids import parse_key
+from ipamd.model.legs.branch_requirement import AttachMode, choose_attach_mode
+from ipamd.model.pod_annotations import POD_ENI
+from ipamd.model.pod_facts import GroupRequirement, PodFacts
 from ipamd.pb import pods_pb2 as pb
 from ipamd.pb import pods_pb2_grpc
+from ipamd.sandbox.legs.branch import FACTS_S
+from ipamd.sandbox.legs.pod_facts import ANSWER_MAX_BYTES, POLL_S, KubeletFacts
 from tests.patience import PATIENCE_S
 
 UID = "4f6c0a7e-0000-4000-8000-000000000001"
@@ -114,35 +116,37 @@ def ask(adapter: KubeletFacts, *, timeout_s: float = PATIENCE_S, names: SandboxN
 def test_a_pod_as_kubernetes_marshals_it(kubelet: Kubelet, adapter: KubeletFacts) -> None:
     """Asked by its UID; a limit of any container counts, and the annotation is that of now. Both numbers and types are right."""
     kubelet.answers = [MARSHALLED]
-    assert ask(adapter) == PodFacts(Wish.YES, f"a container of the pod limits {POD_ENI}", ANNOTATION)
+    assert ask(adapter) == PodFacts(GroupRequirement.YES, f"a container of the pod limits {POD_ENI}", ANNOTATION)
     assert kubelet.asked == [UID]
 
 
 @pytest.mark.parametrize(
     ("answer", "wish", "way"),
     [
-        (pod(limits=("cpu", POD_ENI)), Wish.YES, Way.WAIT),
-        (pod(limits=("cpu", POD_ENI), annotation=ANNOTATION), Wish.YES, Way.BRANCH),
-        (pod(limits=("cpu",)), Wish.NO, Way.POOL),
-        (pod(), Wish.NO, Way.POOL),
-        (pod(annotation=ANNOTATION), Wish.NO, Way.REFUSE),
+        (pod(limits=("cpu", POD_ENI)), GroupRequirement.YES, AttachMode.WAIT),
+        (pod(limits=("cpu", POD_ENI), annotation=ANNOTATION), GroupRequirement.YES, AttachMode.BRANCH),
+        (pod(limits=("cpu",)), GroupRequirement.NO, AttachMode.POOL),
+        (pod(), GroupRequirement.NO, AttachMode.POOL),
+        (pod(annotation=ANNOTATION), GroupRequirement.NO, AttachMode.REFUSE),
     ],
 )
-def test_what_a_pod_tells(kubelet: Kubelet, adapter: KubeletFacts, answer: bytes, wish: Wish, way: Way) -> None:
+def test_what_a_pod_tells(
+    kubelet: Kubelet, adapter: KubeletFacts, answer: bytes, wish: GroupRequirement, way: AttachMode
+) -> None:
     """Its limits tell what it wants, its annotation what it was given."""
     kubelet.answers = [answer]
     facts = ask(adapter)
-    assert (facts.wish, decide(facts).way) == (wish, way)
+    assert (facts.wish, choose_attach_mode(facts).mode) == (wish, way)
 
 
 def test_an_annotation_that_comes_is_seen(kubelet: Kubelet, adapter: KubeletFacts) -> None:
     """A wait ends soon, with the word that something may have changed; then the facts are those of now."""
     kubelet.answers = [pod(limits=(POD_ENI,)), pod(limits=(POD_ENI,), annotation=ANNOTATION)]
-    assert decide(ask(adapter)).way is Way.WAIT
+    assert choose_attach_mode(ask(adapter)).mode is AttachMode.WAIT
     began = time.monotonic()
     assert adapter.wait(timeout_s=0.01)
     assert time.monotonic() - began < POLL_S
-    assert decide(ask(adapter)).way is Way.BRANCH
+    assert choose_attach_mode(ask(adapter)).mode is AttachMode.BRANCH
 
 
 @pytest.mark.parametrize(
@@ -157,15 +161,15 @@ def test_an_annotation_that_comes_is_seen(kubelet: Kubelet, adapter: KubeletFact
 def test_what_passes_is_asked_again(kubelet: Kubelet, adapter: KubeletFacts, early: tuple[grpc.StatusCode, str]) -> None:
     """A pod that is listed late, a kubelet that starts, others that ask too often; and what does not pass is told in time (I11)."""
     kubelet.answers = [early, early, pod()]
-    assert ask(adapter).wish is Wish.NO
+    assert ask(adapter).wish is GroupRequirement.NO
     assert len(kubelet.asked) == 3
     kubelet.answers = [early]
     began = time.monotonic()
     facts = ask(adapter, timeout_s=FACTS_S)  # long enough for one answer on a busy machine
     assert time.monotonic() - began < PATIENCE_S / 2
-    assert (facts.wish, decide(facts).way) == (Wish.UNKNOWN, Way.REFUSE)
+    assert (facts.wish, choose_attach_mode(facts).mode) == (GroupRequirement.UNKNOWN, AttachMode.REFUSE)
     words = {grpc.StatusCode.NOT_FOUND: "does not have pod", grpc.StatusCode.FAILED_PRECONDITION: "is starting"}
-    assert words.get(early[0], early[1]) in facts.why
+    assert words.get(early[0], early[1]) in facts.reason
     assert facts.is_of_pod is (early[0] is grpc.StatusCode.NOT_FOUND), "of the others kubelet says nothing against any pod"
 
 
@@ -174,25 +178,25 @@ def test_a_kubelet_without_the_service(kubelet: Kubelet, adapter: KubeletFacts) 
     kubelet.stop()
     kubelet.start(has_service=False)
     facts = ask(adapter)
-    assert facts.wish is Wish.UNKNOWN
-    assert "from 1.37 on; else set VPC_IPAMD_POD_FACTS=annotations" in facts.why
+    assert facts.wish is GroupRequirement.UNKNOWN
+    assert "from 1.37 on; else set VPC_IPAMD_POD_SECURITY_GROUP_SOURCE=annotations" in facts.reason
 
 
 def test_a_kubelet_that_is_silent_dead_and_back(kubelet: Kubelet, adapter: KubeletFacts) -> None:
     """Silence is no answer, as long as was said; the same channel finds the next kubelet, also in the middle of a question."""
     kubelet.answers = [pod()]
     kubelet.go.clear()
-    assert ask(adapter, timeout_s=SHORT_S).wish is Wish.UNKNOWN
+    assert ask(adapter, timeout_s=SHORT_S).wish is GroupRequirement.UNKNOWN
     kubelet.stop()
     facts = ask(adapter, timeout_s=SHORT_S)
-    assert facts.wish is Wish.UNKNOWN
-    assert f"kubelet does not answer at {kubelet.path}" in facts.why
+    assert facts.wish is GroupRequirement.UNKNOWN
+    assert f"kubelet does not answer at {kubelet.path}" in facts.reason
     found: list[PodFacts] = []
     asking = threading.Thread(target=lambda: found.append(ask(adapter)), daemon=True)
     asking.start()
     kubelet.start()
     asking.join(PATIENCE_S)
-    assert [facts.wish for facts in found] == [Wish.NO]
+    assert [facts.wish for facts in found] == [GroupRequirement.NO]
 
 
 @pytest.mark.parametrize(
@@ -213,13 +217,13 @@ def test_nonsense_tells_nothing(kubelet: Kubelet, adapter: KubeletFacts, answer:
     """What is no pod, another pod, or too large: nobody tells, so the pod gets no address (I19); the words are safe to print."""
     kubelet.answers = [answer]
     facts = ask(adapter, timeout_s=SHORT_S)
-    assert facts.wish is Wish.UNKNOWN
-    assert facts.why.isprintable()
+    assert facts.wish is GroupRequirement.UNKNOWN
+    assert facts.reason.isprintable()
 
 
 def test_a_sandbox_without_a_uid_is_not_asked_for(kubelet: Kubelet, adapter: KubeletFacts) -> None:
     """kubelet knows pods by their UID."""
     facts = ask(adapter, names=SandboxNames("default", "web-0", ""))
-    assert facts.wish is Wish.UNKNOWN
-    assert "K8S_POD_UID" in facts.why
+    assert facts.wish is GroupRequirement.UNKNOWN
+    assert "K8S_POD_UID" in facts.reason
     assert kubelet.asked == []

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lab.fabric.port import port_name
 from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
@@ -29,7 +30,7 @@ def findings(made: Rig) -> list[tuple[str, str, str]]:
     """Severity, subject and words of everything but what is pending; no EC2 call."""
     answer = made.client(lambda client: client.ask("Audit", skip_ec2=True))
     assert answer is not None
-    return [(each["severity"], each["subject"], each["what"]) for each in answer["findings"] if each["severity"] != "pending"]
+    return [(each["severity"], each["subject"], each["text"]) for each in answer["findings"] if each["severity"] != "pending"]
 
 
 def link_of(made: Rig, device: int) -> tuple[str, str]:
@@ -49,7 +50,7 @@ def link_of(made: Rig, device: int) -> tuple[str, str]:
         ("ip rule del prio 1024", "rule 1024"),
         ("ip route flush table 2", "default route via"),
         ("ip link set {link} down", "was down"),
-        ("ip addr flush dev {link}", "lacked its address"),
+        ("ip addr flush dev {link}", "address 10.0."),
         ("sysctl -qw net.ipv4.ip_forward=0", "ip_forward was 0"),
         ("nft add rule ip vpc-ipamd snat_out accept", "nftables table vpc-ipamd had been changed"),
         ("nft delete table ip vpc-ipamd", "nftables table vpc-ipamd was missing"),
@@ -69,6 +70,28 @@ def test_damage_is_named_with_its_place(two_enis: Rig, damage: str, words: str) 
         damaging.wait()
     on_eni = any(word in damage for word in ("32765", "table 2", "{link}"))
     assert found == [("difference", eni_id if on_eni else "node")]
+
+
+def test_a_link_without_a_carrier_is_named_until_it_has_one(two_enis: Rig) -> None:
+    """By audit and by status: the link is up, and no packet passes. A carrier that comes back ends both."""
+    eni_id, link = link_of(two_enis, 1)
+    wire = port_name(eni_id)
+
+    def told() -> tuple[list[str], bool]:
+        status = two_enis.status()
+        assert status is not None
+        named = [severity for severity, subject, what in findings(two_enis) if subject == eni_id and "carrier" in what]
+        return named, any("carrier" in one["text"] for one in status["conditions"] if one["subject"] == "node routing")
+
+    two_enis.lab.fabric.router.ip([f"link set {wire} down"])
+    try:
+        wait_until(lambda: told()[0] == ["violation"], what="the audit's finding")
+        two_enis.node.run(["ip", "rule", "del", "prio", "1024"])  # has the next pass come now
+        wait_until(lambda: told()[1], what="the condition")
+    finally:
+        two_enis.lab.fabric.router.ip([f"link set {wire} up"])
+    wait_until(lambda: told() == ([], False), what="the end of both")
+    assert "UP" in two_enis.node.run(["ip", "link", "show", link]).stdout
 
 
 def test_a_link_that_is_gone_is_a_violation(two_enis: Rig) -> None:

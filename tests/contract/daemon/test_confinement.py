@@ -35,7 +35,7 @@ def test_spoofed_packets_are_counted_in_the_status(made: Rig) -> None:
     assert has_tables(made)
     status = made.status()
     assert status is not None
-    assert status["confinement"]["source_checked"]
+    assert status["confinement"]["source_check_enforced"]
     assert {each["reason"] for each in status["confinement"]["dropped"]} == {
         "source",
         "redirect",

@@ -41,10 +41,10 @@ def test_a_creation_that_was_under_way_in_it_is_finished() -> None:
         names.append("one-more")
         assert made.add("one-more").ok
         assert len(made.lab.vpc.enis()) == before + 1
-        assert "the process that asks EC2 is lost" in made.driver.log_text()
+        assert '"subject":"ec2 process"' in made.driver.log_text()
         status = made.status()
         assert status is not None
-        assert not any("ec2 process" in one for one in status["lacks"])
+        assert not any("ec2 process" in one for one in status["degraded"])
         made.assert_sound(expected=len(names))
 
 
@@ -77,7 +77,9 @@ def test_a_daemon_that_cannot_start_it_says_so_and_heals(tmp_path: Path) -> None
     with rig(start=False, is_executed=True) as made:
         made.start(wait=False, env={"PYTHONPATH": str(tmp_path)})
         status = made.driver.wait_status(
-            lambda status: any("ec2 process: ended with 7" in one for one in status["lacks"]), what="named", timeout_s=PATIENCE_S
+            lambda status: any("ec2 process: ended with 7" in one for one in status["degraded"]),
+            what="named",
+            timeout_s=PATIENCE_S,
         )
         assert not status["ready"]
         assert made.cni("DEL", "never-added").ok

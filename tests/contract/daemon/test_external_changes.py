@@ -32,7 +32,7 @@ def calls(made: Rig) -> Callable[[], int]:
 def says(made: Rig, *words: str) -> bool:
     """Whether one of the conditions in the status has all the words."""
     status = made.status()
-    return status is not None and any(all(word in lack for word in words) for lack in status["lacks"])
+    return status is not None and any(all(word in lack for word in words) for lack in status["degraded"])
 
 
 @pytest.mark.slow
@@ -43,7 +43,7 @@ def test_an_eni_detached_by_hand_gives_nothing_and_is_replaced() -> None:
         looks = calls(made)
         assert gone.attachment is not None
         vpc.interfaces.detach(gone.attachment.attachment_id)
-        wait_until(lambda: says(made, gone.eni_id, "other hands"), what="the status names the ENI")
+        wait_until(lambda: says(made, gone.eni_id, "external changes"), what="the status names the ENI")
         given = [made.add(f"after-{number}") for number in range(8)]
         assert not {reply.address for reply in given} & set(gone.secondary_addresses), "I7: addresses of a detached ENI"
         wait_until(lambda: looks() >= 1, what="EC2 is looked at")
@@ -67,10 +67,10 @@ def test_a_link_that_is_taken_away_and_given_back(is_restarted: bool) -> None:
         name = made.node.run(["sh", "-c", f"ip -o link | grep {eni.mac}"]).stdout.split()[1].split("@")[0].rstrip(":")
         made.node.make_netns("away")
         made.node.run(["ip", "link", "set", name, "netns", "away"])
-        wait_until(lambda: says(made, eni.eni_id, "other hands"), what="the status names the ENI")
+        wait_until(lambda: says(made, eni.eni_id, "external changes"), what="the status names the ENI")
         if is_restarted:
             made.restart()
-            assert says(made, eni.eni_id, "other hands"), "a restart changes nothing"
+            assert says(made, eni.eni_id, "external changes"), "a restart changes nothing"
         given = [made.add(f"meanwhile-{number}") for number in range(8)]
         assert not {reply.address for reply in given} & set(eni.secondary_addresses)
         made.node.run(["ip", "-n", "away", "link", "set", name, "netns", "1"])

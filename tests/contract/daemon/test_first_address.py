@@ -87,7 +87,7 @@ def test_an_empty_pool_is_a_condition_of_a_node_that_was_ready() -> None:
         empty = "pool: no address is assignable: "
         refusal = "InsufficientFreeAddressesInSubnet"
         wait_until(
-            lambda: any(said.startswith(empty) and refusal in said for said in status(made)["lacks"]), what="the condition"
+            lambda: any(said.startswith(empty) and refusal in said for said in status(made)["degraded"]), what="the condition"
         )
         assert status(made)["ready"]
         assert made.cni("STATUS", "", ifname="", netns="", version="1.1.0").ok
@@ -95,7 +95,7 @@ def test_an_empty_pool_is_a_condition_of_a_node_that_was_ready() -> None:
         assert re.match(rf"ready, with \d conditions: {empty}", verdict)
         assert verdict.count(refusal) == 1
         assert made.delete("a").ok
-        wait_until(lambda: not any(said.startswith(empty) for said in status(made)["lacks"]), what="no condition")
+        wait_until(lambda: not any(said.startswith(empty) for said in status(made)["degraded"]), what="no condition")
 
 
 def test_a_restart_in_the_same_boot_is_ready_with_an_empty_pool() -> None:

@@ -19,9 +19,9 @@ def causes(made: Rig) -> dict[str, str]:
     """Cause -> reason, as status names them; every one has a time."""
     status = made.status()
     assert status is not None
-    assert all(one["since"].endswith("Z") for one in status["freezings"])
-    assert ("frozen: " in str(status["lacks"])) == bool(status["freezings"])
-    return {one["cause"]: one["reason"] for one in status["freezings"]}
+    assert all(one["since"].endswith("Z") for one in status["freezes"])
+    assert ("frozen: " in str(status["degraded"])) == bool(status["freezes"])
+    return {one["cause"]: one["reason"] for one in status["freezes"]}
 
 
 def ctl(made: Rig, *words: str) -> int:
@@ -59,7 +59,7 @@ def test_operators_freeze_and_thaw(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_drain_hook_and_metadata_and_the_end() -> None:
     """A file, a notice that is there at the start, and SIGTERM: each is shown, and each ends alone."""
-    with rig(start=False, env={"VPC_IPAMD_DRAIN": "30"}) as made:
+    with rig(start=False, env={"VPC_IPAMD_DRAIN_SECONDS": "30"}) as made:
         made.lab.vpc.hands.announce(made.node.instance_id, rebalance_at="2026-11-21T08:22:00Z")
         made.start()
         assert set(causes(made)) == {FreezeCause.REBALANCE}
@@ -91,5 +91,5 @@ def test_metrics_name_every_cause() -> None:
         ).stdout
         lines = sorted(line for line in page.splitlines() if line.startswith("ipamd_pool_frozen{"))
         assert lines == sorted(
-            f'ipamd_pool_frozen{{reason="{cause}"}} {float(cause is FreezeCause.OPERATOR)}' for cause in FreezeCause
+            f'ipamd_pool_frozen{{cause="{cause}"}} {float(cause is FreezeCause.OPERATOR)}' for cause in FreezeCause
         )

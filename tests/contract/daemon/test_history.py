@@ -100,7 +100,7 @@ def test_a_refused_add_is_told_after_kill_9_and_the_logs_name_the_pod() -> None:
         _, answer, _ = ctl(made, "history", "default/gone")
         assert [(one["event"], one["code"]) for one in answer["entries"]] == [("refused", 104)]
         made.start()
-        last = ("ready after", "at target; what is in excess is kept")  # in any order, once the address has cooled
+        last = ("ready after", "in excess kept")  # in any order, once the address has cooled
         wait_until(lambda: all(line in made.driver.log_text(of_this_start=True) for line in last), what="idle")
         before = made.driver.log_text()
         for _ in range(3):
@@ -157,8 +157,8 @@ def test_a_disk_that_refuses_refuses_no_pod() -> None:
         made.start()
         made.add("a")
         lacks = made.driver.wait_status(
-            lambda status: any(text.startswith("history:") for text in status["lacks"]), what="the condition", timeout_s=120
-        )["lacks"]
+            lambda status: any(text.startswith("history:") for text in status["degraded"]), what="the condition", timeout_s=120
+        )["degraded"]
         assert any("Read-only file system" in text and HISTORY in text for text in lacks)
         assert made.delete("a").ok
         status, answer, _ = ctl(made, "history", "default/a", "--since", "1h")
@@ -167,7 +167,7 @@ def test_a_disk_that_refuses_refuses_no_pod() -> None:
         assert "nothing can be written" in answer["notes"][0]
         made.node.run(["mount", "-o", "remount,rw", "/var/lib/vpc-ipamd"])
         made.driver.wait_status(
-            lambda status: not any(text.startswith("history:") for text in status["lacks"]), what="its end", timeout_s=70
+            lambda status: not any(text.startswith("history:") for text in status["degraded"]), what="its end", timeout_s=70
         )
         assert history(made).count('"pod":"default/a"') == 2
         made.assert_sound(expected=0)

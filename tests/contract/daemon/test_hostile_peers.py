@@ -18,15 +18,9 @@ import pytest
 
 from ipamd.migration import backend as cni_backend
 from ipamd.migration.backend import MAX_RPCS, CniBackendServer, CniBackendServicer
-from ipamd.rpc import server as unix_server
-from ipamd.rpc.server import (
-    MAX_HEADER_BYTES,
-    MAX_REQUEST_BYTES,
-    SOCKET_NAME,
-    SPARE_CONNECTIONS,
-    STREAMS_PER_CONNECTION,
-    RpcServer,
-)
+from ipamd.rpc import unix_server as unix_server_module
+from ipamd.rpc.server import MAX_REQUEST_BYTES, SOCKET_NAME, RpcServer
+from ipamd.rpc.unix_server import MAX_HEADER_BYTES, SPARE_CONNECTIONS, STREAMS_PER_CONNECTION
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
@@ -108,9 +102,9 @@ class ServedBackend(Served):
 @pytest.fixture(params=[Served, ServedBackend], ids=["ours", "cni-backend"])
 def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """With short times, so that tests need not wait."""
-    monkeypatch.setattr(unix_server, "HANDSHAKE_MS", 3000)
-    monkeypatch.setattr(unix_server, "CONNECTION_AGE_MS", 1000)
-    monkeypatch.setattr(unix_server, "CONNECTION_GRACE_MS", 1000)
+    monkeypatch.setattr(unix_server_module, "HANDSHAKE_MS", 3000)
+    monkeypatch.setattr(unix_server_module, "CONNECTION_AGE_MS", 1000)
+    monkeypatch.setattr(unix_server_module, "CONNECTION_GRACE_MS", 1000)
     made: Served = request.param(tmp_path)
     yield made
     made.close()

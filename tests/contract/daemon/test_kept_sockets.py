@@ -14,8 +14,10 @@ import grpc
 import pytest
 
 from ipamd.model.errors import SettingsError
-from ipamd.rpc.server import UnixServer
+from ipamd.model.failures import FailureCode
+from ipamd.rpc.unix_server import UnixServer
 from tests.contract.daemon.test_hostile_peers import Served, ServedBackend
+from tests.errors import failed
 from tests.patience import PATIENCE_S
 from tests.rig import RUN_DIR, rig, wait_until
 
@@ -84,7 +86,7 @@ def test_what_is_no_socket_is_left_alone_and_named(served: Served, kind: str) ->
     path = Path(served.path)
     path.unlink()
     IN_THE_WAY[kind](path)
-    with pytest.raises(SettingsError, match="is not a socket"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.NO_SOCKET_FILE)):
         served.server.keep()
     path.rmdir() if kind == "directory" else path.unlink()
     served.server.keep()
@@ -97,7 +99,7 @@ def test_a_place_at_which_somebody_listens_is_not_taken(served: Served) -> None:
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(served.path)
         other.listen()
-        with pytest.raises(SettingsError, match="somebody listens"):
+        with pytest.raises(SettingsError, check=failed(FailureCode.SOCKET_TAKEN)):
             served.server.keep()
     served.server.keep()
     assert served.answers()
@@ -132,7 +134,7 @@ def test_so_are_those_of_the_run_directory(tmp_path: Path, mode: int, owner: int
         moved = tmp_path.rename(tmp_path.with_name("moved"))
         moved.chmod(0o755)
         tmp_path.symlink_to(moved)
-        with pytest.raises(SettingsError, match="is a link"):
+        with pytest.raises(SettingsError, check=failed(FailureCode.DIRECTORY_IS_LINK)):
             made.server.keep()
         assert moved.stat().st_mode & 0o7777 == 0o755, "whose it is, is not known"
         tmp_path.unlink()
@@ -197,9 +199,9 @@ def test_a_daemon_whose_socket_is_removed_is_reached_again() -> None:
         assert made.add("meanwhile").ok, "the plugin waits for it"
         status = made.status()
         assert status is not None
-        assert "was mended: it was removed" in status["last_error"]["message"]
+        assert "was repaired: it was removed" in status["last_error"]["message"]
         assert status["last_error"]["resolved_at"]
-        assert status["lacks"] == ["CRI is off: nothing is reaped"]
+        assert status["degraded"] == ["CRI is off: nothing is reaped"]
         path.unlink()
         path.touch()
 
@@ -207,11 +209,11 @@ def test_a_daemon_whose_socket_is_removed_is_reached_again() -> None:
             ask = ["curl", "-s", "http://127.0.0.1:61678/metrics"]
             return str(made.node.run(ask, check=False).stdout)
 
-        wait_until(lambda: 'ipamd_condition_subjects{subject="socket"} 1.0' in page(), what="the metric")
+        wait_until(lambda: 'ipamd_conditions{subject="socket"} 1.0' in page(), what="the metric")
         assert "is not a socket" in made.log_tail()
         assert made.delete("before").code == 191, "the plugin says so, too"
         path.unlink()
-        wait_until(lambda: 'ipamd_condition_subjects{subject="socket"} 1.0' not in page(), what="its end")
+        wait_until(lambda: 'ipamd_conditions{subject="socket"} 1.0' not in page(), what="its end")
         assert made.delete("before").ok
         assert made.delete("meanwhile").ok
         made.assert_sound(expected=0)

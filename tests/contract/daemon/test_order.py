@@ -37,7 +37,7 @@ def test_a_stuck_add_is_visible_and_its_del_waits_for_it(family: Family) -> None
         assert made.add("free").ok, "another sandbox is not held up"
         scraped = made.node.run(["/usr/bin/python3", "-c", SCRAPE]).stdout
         assert "ipamd_operations_in_progress 1.0" in scraped
-        assert "ipamd_oldest_operation_age_s" in scraped
+        assert "ipamd_oldest_operation_age_seconds" in scraped
         hold.unlink()
         adding.join(PATIENCE_S)
         deleting.join(PATIENCE_S)

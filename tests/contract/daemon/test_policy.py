@@ -30,7 +30,7 @@ class Filtering:
         """Names that the agent has not confirmed to have forgotten."""
         status = self.made.status()
         assert status is not None
-        return int(status["owed_count"])
+        return int(status["pending_policy_cleanup_count"])
 
     def lacks(self) -> list[str]:
         """Subjects of conditions about the agent."""
@@ -98,4 +98,20 @@ def test_it_refuses(filtering: Filtering) -> None:
     assert made.add("again", pod="refused-0").ok
     assert agent.filtered(host_veth("default", "refused-0", prefix="eni")).is_whole
     assert made.delete("again").ok
+    wait_until(lambda: not filtering.owed(), what="the agent was told")
+
+
+def test_a_run_directory_that_is_gone(filtering: Filtering) -> None:
+    """No file tells that a daemon has run in this boot, and no link is left: its nftables do, so the successor is filtered."""
+    made, agent = filtering.made, filtering.agent
+    link = host_veth("default", "gone-0", prefix="eni")
+    assert made.add("before", pod="gone-0").ok
+    assert agent.filtered(link).is_whole
+    made.kill()
+    made.node.remove_netns("before")
+    made.node.run(["/bin/sh", "-c", "rm -rf /run/vpc-ipamd/* /run/vpc-ipamd/.[!.]*"])
+    made.start()
+    assert made.add("after", pod="gone-0").ok
+    assert agent.filtered(link).is_whole
+    assert made.delete("after").ok
     wait_until(lambda: not filtering.owed(), what="the agent was told")

@@ -9,7 +9,7 @@ from tests.rig import CniReply, Rig, rig, wait_until
 pytestmark = pytest.mark.privileged
 
 SINGLES = {"WARM_IP_TARGET": "2"}
-MORE_SINGLES = {"ENABLE_PREFIX_DELEGATION": "false", "WARM_IP_TARGET": "32", "MAX_PODS": "110"}
+MORE_SINGLES = {"ENABLE_PREFIX_DELEGATION": "false", "WARM_IP_TARGET": "32", "VPC_IPAMD_MAX_PODS": "110"}
 PREFIXES = {"ENABLE_PREFIX_DELEGATION": "true", "WARM_PREFIX_TARGET": "1"}
 
 

@@ -39,7 +39,9 @@ def test_a_successor_waits_for_the_end_of_the_first(family: Family) -> None:
         assert first is not None
         made.driver.process = None  # the rig knows one; the first is ended by hand
         made.start(wait=False)
-        wait_until(lambda: "its end is awaited" in made.driver.log_text(of_this_start=True), what="the second waits")
+        wait_until(
+            lambda: "waiting for another vpc-ipamd to end" in made.driver.log_text(of_this_start=True), what="the second waits"
+        )
         assert made.add("still-served").ok
         assert first.poll() is None
         first.send_signal(signal.SIGKILL)
@@ -54,7 +56,9 @@ def test_a_successor_that_waits_can_be_ended() -> None:
         first = made.driver.process
         made.driver.process = None
         made.start(wait=False)
-        wait_until(lambda: "its end is awaited" in made.driver.log_text(of_this_start=True), what="the second waits")
+        wait_until(
+            lambda: "waiting for another vpc-ipamd to end" in made.driver.log_text(of_this_start=True), what="the second waits"
+        )
         assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 1
         assert "another vpc-ipamd serves" in made.driver.log_text(of_this_start=True)
         made.driver.process = first
@@ -66,10 +70,14 @@ def test_a_successor_that_waits_can_be_ended() -> None:
     [
         ({"WARM_IP_TARGET": "many", "POD_MTU": "1"}, ["WARM_IP_TARGET", "POD_MTU"]),
         ({"AWS_EC2_METADATA_SERVICE_ENDPOINT": "ftp://x"}, ["AWS_EC2_METADATA_SERVICE_ENDPOINT"]),
-        ({"VPC_IPAMD_PAGE_ADDRESS": "127.0.0.1:61676"}, ["VPC_IPAMD_PAGE_ADDRESS", "run `ipamctl page`"]),
         (
-            {"WARM_ENI_TARGETT": "1", "ENABLE_MULTI_NIC": "true", "ADDITIONAL_ENI_TAGS": "[" * 30000, "AWS_REGION": "us west"},
-            ["did you mean WARM_ENI_TARGET?", "ENABLE_MULTI_NIC=true: ", "nested too deeply", "AWS_REGION="],
+            {
+                "WARM_ENI_TARGETT": "1",
+                "ENABLE_IMDS_ONLY_MODE": "true",
+                "ADDITIONAL_ENI_TAGS": "[" * 30000,
+                "AWS_REGION": "us west",
+            },
+            ["did you mean WARM_ENI_TARGET?", "ENABLE_IMDS_ONLY_MODE=true: ", "nested too deeply", "AWS_REGION="],
         ),
     ],
 )
@@ -103,8 +111,8 @@ def test_sigterm_finishes_and_goes(family: Family) -> None:
 
 @EACH_FAMILY_HEAVY_IPV6
 def test_a_drain_leaves_adds_to_the_successor_and_serves_dels(family: Family) -> None:
-    """With VPC_IPAMD_DRAIN: DEL is served, ADD waits in the plugin, a second SIGTERM ends the process; then the ADD succeeds."""
-    with rig(is_executed=True, family=family, env={"VPC_IPAMD_DRAIN": "60"}) as made:
+    """With VPC_IPAMD_DRAIN_SECONDS: DEL is served, ADD waits in the plugin, a second SIGTERM ends it; then the ADD succeeds."""
+    with rig(is_executed=True, family=family, env={"VPC_IPAMD_DRAIN_SECONDS": "60"}) as made:
         assert made.add("a").ok
         made.node.make_netns("b")
         assert made.daemon is not None

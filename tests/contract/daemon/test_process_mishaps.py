@@ -25,7 +25,7 @@ def host_veth_count(made: Rig) -> int:
 @EACH_FAMILY_HEAVY_IPV6
 def test_a_del_during_the_drain_takes_its_veth_along(family: Family) -> None:
     """The last DELs of a daemon leave no link behind for a successor that may never come (I4)."""
-    with rig(family=family, env={"VPC_IPAMD_DRAIN": "30"}) as made:
+    with rig(family=family, env={"VPC_IPAMD_DRAIN_SECONDS": "30"}) as made:
         assert made.add("a").ok
         assert host_veth_count(made) == 1 + (made.driver.egress is not None)
         assert made.daemon is not None
@@ -41,10 +41,38 @@ def test_a_conflist_that_cannot_be_written_yet_is_written_later() -> None:
         path = Path(made.node.root + CONFLIST)
         path.mkdir(parents=True)
         made.start(wait=False)
-        wait_until(lambda: "conflist" in str((made.status() or {}).get("lacks", "")), what="it says so")
+        wait_until(lambda: "conflist" in str((made.status() or {}).get("degraded", "")), what="it says so")
         assert made.add("served-all-the-same").ok
         path.rmdir()
         made.wait_ready()
+
+
+def test_a_read_only_directory_with_the_right_conflist_is_no_trouble() -> None:
+    """A daemon that starts again changes nothing there, so it is ready; one that must change something says so and waits."""
+    with rig(start=False) as made:
+        directory = str(Path(CONFLIST).parent)
+        made.node.run(["mount", "--bind", directory, directory])
+        made.start()
+        made.kill()
+        made.node.run(["mount", "-o", "remount,bind,ro", directory])
+        made.start()
+        status = made.status()
+        assert status is not None
+        assert [one["subject"] for one in status["conditions"] if one["subject"] != "cri"] == []
+        made.kill()
+        made.node.run(["mount", "-o", "remount,bind,rw", directory])
+        made.node.run(["rm", CONFLIST])
+        made.node.run(["mount", "-o", "remount,bind,ro", directory])
+        made.start(wait=False)
+        wait_until(lambda: "conflist" in _subjects(made), what="it says so")
+        made.node.run(["mount", "-o", "remount,bind,rw", directory])
+        made.wait_ready()
+        assert "conflist" not in _subjects(made)
+
+
+def _subjects(made: Rig) -> list[str]:
+    status = made.status()
+    return [one["subject"] for one in status["conditions"]] if status else []
 
 
 def test_a_conflist_of_other_bytes_is_replaced() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from lab.lab import missing_requirements
 from lab.node.node import REPOSITORY
 from tests.rig import Rig, rig, wait_until
@@ -38,7 +38,7 @@ needs_debian = pytest.mark.skipif(
 @pytest.fixture
 def fresh() -> Iterator[Rig]:
     """A node without any plugin but ours, where a daemon may start."""
-    with rig(start=False, env={"ENABLE_PORTMAP_PLUGIN": "true", "CRI_SOCKET": "off"}) as made:
+    with rig(start=False, env={"VPC_IPAMD_ENABLE_PORTMAP_PLUGIN": "true", "VPC_IPAMD_CRI_SOCKET": "off"}) as made:
         yield made
 
 

@@ -8,7 +8,7 @@ from tests.rig import Rig, rig, wait_until
 
 pytestmark = pytest.mark.privileged
 
-ENV = {"WARM_IP_TARGET": "5", "MINIMUM_IP_TARGET": "10", "VPC_IPAMD_RELEASE_HOLD": "3"}
+ENV = {"WARM_IP_TARGET": "5", "MINIMUM_IP_TARGET": "10", "VPC_IPAMD_RELEASE_HOLD_SECONDS": "3"}
 
 
 def tables(made: Rig) -> set[str]:

@@ -37,9 +37,9 @@ class File:
 
 
 def settings(made: Rig) -> dict[str, Any]:
-    """What `ipamctl -o json status` says of the settings, and the conditions beside it."""
+    """What `ipamctl -o json status` says of the settings in force, and the conditions beside it."""
     status = made.driver.ipamctl_json("status")
-    return {**status["settings"], "lacks": [one for one in status["lacks"] if one.startswith("settings: ")]}
+    return {**status["settings"], "degraded": [one for one in status["degraded"] if one.startswith("settings: ")]}
 
 
 def generation(made: Rig) -> int:
@@ -56,23 +56,37 @@ def test_sighup_changes_a_target_and_a_wrong_file_keeps_it() -> None:
         file.write("# nothing yet")
         made.start()
         wait_until(lambda: made.pool()["free_count"] >= 2, what="the target of the environment")
-        assert settings(made) == {"generation": 1, "file": FILE, "needs_restart": [], "valid": True, "lacks": []}
+        assert settings(made) == {
+            "generation": 1,
+            "file": FILE,
+            "awaiting_restart": [],
+            "valid": True,
+            "differences": [],
+            "degraded": [],
+        }
 
-        file.reload("WARM_IP_TARGET=7", "VPC_IPAMD_MAX_RPCS=64", "VPC_IPAMD_LOG_LEVEL=debug")
+        file.reload("WARM_IP_TARGET=7", "VPC_IPAMD_MAX_CONCURRENT_REQUESTS=64", "VPC_IPAMD_LOG_LEVEL=debug")
         wait_until(lambda: generation(made) == 2, what="the second generation")
         wait_until(lambda: made.pool()["free_count"] == 7, what="the pool follows the new target")
-        restart = "settings: needs a restart: VPC_IPAMD_MAX_RPCS"
+        restart = "settings: needs a restart: VPC_IPAMD_MAX_CONCURRENT_REQUESTS"
         said = settings(made)
-        assert said == {"generation": 2, "file": FILE, "needs_restart": ["VPC_IPAMD_MAX_RPCS"], "valid": True, "lacks": [restart]}
+        assert said == {
+            "generation": 2,
+            "file": FILE,
+            "awaiting_restart": ["VPC_IPAMD_MAX_CONCURRENT_REQUESTS"],
+            "valid": True,
+            "differences": [],
+            "degraded": [restart],
+        }
 
-        file.reload("WARM_IP_TARGET=lots", "WARM_ENI_TARGETT=1", "ENABLE_MULTI_NIC=true")
+        file.reload("WARM_IP_TARGET=lots", "WARM_ENI_TARGETT=1", "ENABLE_IMDS_ONLY_MODE=true")
         wait_until(lambda: not settings(made)["valid"], what="the wrong file is told")
         said = settings(made)
         assert said["generation"] == 2
-        told = next(one for one in said["lacks"] if "generation 2 is kept: 3 setting(s) are wrong" in one)
-        assert all(part in told for part in ("'lots'", "did you mean WARM_ENI_TARGET?", "one network card"))
+        told = next(one for one in said["degraded"] if "generation 2 stays in force: 3 setting(s) are wrong" in one)
+        assert all(part in told for part in ("'lots'", "did you mean WARM_ENI_TARGET?", "metadata alone"))
         assert {target["name"]: target["value"] for target in made.pool()["targets"]}["WARM_IP_TARGET"] == 7
-        assert "generation 2 is kept" in made.driver.log_text()
+        assert "generation 2 stays in force" in made.driver.log_text()
         metrics = made.node.run(["curl", "-s", "http://127.0.0.1:61678/metrics"]).stdout
         assert "ipamd_settings_generation 2.0" in metrics
         assert "ipamd_settings_valid 0.0" in metrics
@@ -80,14 +94,21 @@ def test_sighup_changes_a_target_and_a_wrong_file_keeps_it() -> None:
 
         file.reload()
         wait_until(lambda: settings(made)["valid"], what="a good file ends the condition")
-        assert settings(made) == {"generation": 3, "file": FILE, "needs_restart": [], "valid": True, "lacks": []}
+        assert settings(made) == {
+            "generation": 3,
+            "file": FILE,
+            "awaiting_restart": [],
+            "valid": True,
+            "differences": [],
+            "degraded": [],
+        }
         assert made.add("a").ok
         made.assert_sound(expected=1)
 
 
 def test_a_changed_file_sets_the_network_up_anew() -> None:
     """The file's change is noticed without a signal: SNAT goes from the node, an open sandbox lives on, a new one has the new MTU."""
-    env = {"VPC_IPAMD_SETTINGS_FILE": FILE, "VPC_IPAMD_RELOAD_SPREAD": "0"}
+    env = {"VPC_IPAMD_SETTINGS_FILE": FILE, "VPC_IPAMD_RELOAD_JITTER_SECONDS": "0"}
     with rig(start=False, env=env) as made:
         file = File(made)
         file.write("POD_MTU=1500")
@@ -106,7 +127,7 @@ def test_a_changed_file_sets_the_network_up_anew() -> None:
         assert all(answered.values()), answered
         status = made.status()
         assert status is not None
-        assert status["lacks"] == ["CRI is off: nothing is reaped"]
+        assert status["degraded"] == ["CRI is off: nothing is reaped"]
         assert "host routing" not in made.driver.log_text(), "a change of settings is no repair"
         made.assert_sound(expected=2)
 

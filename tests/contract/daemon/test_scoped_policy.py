@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ipamd.cloud.trim_model import OPERATIONS
-from ipamd.model.eni import CLUSTER_TAG
+from ipamd.cloud.operations import OPERATIONS
+from ipamd.model.eni_tags import CLUSTER_TAG
 from lab.lab import missing_requirements
 from tests.rig import Rig, rig, wait_until
 from tests.unit.manifests.manifest import MANIFESTS

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from lab.node.plugin import onefile
 from lab.vpc.family import IPV6
 from tests.families import in_both_of_lab
@@ -193,7 +193,7 @@ def test_check_finds_what_was_taken_away(served: Rig) -> None:
     assert "delete the pod to get it anew" in details
     told = served.client(lambda client: client.ask("Audit"))
     assert told is not None
-    assert any("the default route" in one["what"] and "delete the pod" in one["next"] for one in told["findings"])
+    assert any("the default route" in one["text"] and "delete the pod" in one["next"] for one in told["findings"])
     other = json.loads(json.dumps(added.body).replace(str(added.any_address), "fd00::9" if served.family is IPV6 else "10.9.9.9"))
     assert "does not carry" in (served.cni("CHECK", "checked", conf={"prevResult": other}).body or {})["details"]
     assert served.cni("CHECK", "never-added", netns="/run/netns/checked").code == 3

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.ipamctl import page as page_module
-from ipamd.ipamctl.page import ATTACHMENTS_MAX, EVENTS_MAX, STATIC
+from ipamd.http.port import SOURCE_MAX
+from ipamd.ipamctl import page_state
+from ipamd.ipamctl.absence import AbsenceKind
+from ipamd.ipamctl.page import ABSENCES, STATIC, Answers
+from ipamd.ipamctl.page_state import ATTACHMENTS_MAX, EVENTS_MAX
 from ipamd.ipamctl.verb import AwayError
-from ipamd.metrics_port import SOURCE_MAX
 from tests.page import HOSTILE, Shown, add_named
 from tests.patience import PATIENCE_S
 from tests.rig import wait_until
@@ -126,7 +128,7 @@ def test_a_long_request_is_closed(page: Shown) -> None:
 
 def test_requests_share_a_rendering(page: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many look, the state is made once a second."""
-    monkeypatch.setattr(page_module, "STATE_AGE_S", 3600.0)
+    monkeypatch.setattr(page_state, "STATE_AGE_S", 3600.0)
     made: list[int] = []
     state = page.port.answers.state
     page.port.answers.state = lambda: (made.append(1), state())[1]
@@ -139,7 +141,7 @@ def test_a_daemon_that_is_away_is_told_and_not_shown(
     page: Shown, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """503 without the cause for whoever asks, one line for the operator, and the next request may succeed."""
-    monkeypatch.setattr(page_module, "STATE_AGE_S", 0.0)
+    monkeypatch.setattr(page_state, "STATE_AGE_S", 0.0)
 
     def away() -> bytes:
         raise AwayError("vpc-ipamd does not answer at /run/secret/path")
@@ -153,10 +155,33 @@ def test_a_daemon_that_is_away_is_told_and_not_shown(
     assert page.get("/state.json")[0] == 200
 
 
+@pytest.mark.parametrize("kind", AbsenceKind)
+def test_the_browser_is_told_why_nobody_answers(page: Shown, kind: AbsenceKind) -> None:
+    """Each kind has words of its own, which an empty frame had not."""
+
+    def away() -> bytes:
+        raise AwayError("x", kind=kind)
+
+    page.port.answers.state = away
+    status, _, body = page.get("/state.json")
+    assert status == 503
+    assert body.decode().startswith(ABSENCES[kind])
+    assert set(ABSENCES) == set(AbsenceKind)
+    assert len(set(ABSENCES.values())) == len(ABSENCES)
+
+
+def test_each_node_has_a_title_of_its_own(page: Shown) -> None:
+    """Tabs of several nodes are told apart; a strange name stays text."""
+    assert f"<title>{page.node_name} - vpc-ipamd</title>" in page.get("/")[2].decode()
+    strange = Answers(token_file=None, state=lambda: b"", node="</title><script>é")
+    assert strange.html.count(b"<script>") == 1
+    assert strange.html.isascii()
+
+
 def test_a_long_history_and_many_sandboxes_are_cut(page: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest are shown; how many there are is said."""
-    monkeypatch.setattr(page_module, "ATTACHMENTS_MAX", 3)
-    monkeypatch.setattr(page_module, "STATE_AGE_S", 0.0)
+    monkeypatch.setattr(page_state, "ATTACHMENTS_MAX", 3)
+    monkeypatch.setattr(page_state, "STATE_AGE_S", 0.0)
     run_sandboxes(page.node, *(f"c{number}" for number in range(10, 30)))
     state = json.loads(page.get("/state.json")[2])
     assert len(state["events"]) == EVENTS_MAX
@@ -175,13 +200,12 @@ def test_messages_that_the_documentation_quotes_are_said() -> None:
     """What docs/page.md quotes is what the code says."""
     text = (ROOT / "docs" / "page.md").read_text()
     sources = (
-        Path(page_module.__file__),
-        ROOT / "ipamd" / "ipamctl" / "verbs" / "around.py",
-        ROOT / "ipamd" / "settings" / "upstream.py",
+        ROOT / "ipamd" / "ipamctl" / "page_access.py",
+        ROOT / "ipamd" / "ipamctl" / "verbs" / "page.py",
     )
     code = " ".join(path.read_text() for path in sources)
     rows = re.findall(r"^\| `([^`]+)` \|", text, re.M)
-    assert len(rows) == 3
-    for part in ("it must hold a token of", "cannot serve the page on", "the daemon serves no page any more"):
+    assert len(rows) == 2
+    for part in ("it must hold a token of", "cannot serve the page on"):
         assert part in code
         assert any(part in row for row in rows)

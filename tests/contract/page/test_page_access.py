@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.page import TOKEN_MIN
+from ipamd.ipamctl.page_access import TOKEN_MIN
 from ipamd.ipamctl.verb import EXIT_REFUSED, EXIT_USAGE
 from tests.fakes.node import FakeNode
 from tests.page import Shown, shown

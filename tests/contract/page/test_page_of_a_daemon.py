@@ -39,7 +39,7 @@ def test_a_daemon_shows_its_sandboxes() -> None:
             assert {one["address"] for one in state["attachments"]} == {str(address) for address in addresses}
             assert state["status"]["verdict"].startswith("ready")
             assert {"assigned"} <= {one["event"] for one in state["events"]}
-            assert "<title>vpc-ipamd</title>" in ask(made, "/")
+            assert " - vpc-ipamd</title>" in ask(made, "/")
             assert made.driver.end(signal.SIGTERM, timeout_s=PATIENCE_S) == 0
             wait_until(lambda: ask(made, "/state.json") == "503", what="the daemon is away")
             made.start()

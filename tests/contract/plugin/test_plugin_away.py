@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 
 
 def leave_stale_socket(run_dir):
@@ -42,6 +44,47 @@ def test_a_daemon_that_is_away_has_a_code_per_verb(plugin, run_dir, spooled, mak
     assert (outcome.status, outcome.stdout, outcome.stderr) == (0, b"", b"")
     (entry,) = spooled()
     assert (entry.verb, entry.container_id, entry.ifname, entry.config) == ("DEL", "5a" * 32, "eth0", b'{"name":"vpc"}')
+
+
+PASSING = ["ENOMEM", "ENFILE", "EMFILE", "ENOBUFS", "EINTR", "EIO", "ECONNRESET", "ECONNABORTED", "ENOSPC", "ETIMEDOUT"]
+WRONG = ["EACCES", "EPERM", "ENOTDIR", "ELOOP", "EPROTOTYPE", "ENOTSOCK"]
+
+
+@pytest.mark.parametrize("call", ["connect", "lstat"])
+@pytest.mark.parametrize("name", PASSING)
+def test_a_kernel_that_lacks_something_is_no_attack(instrumented, daemon, run_dir, name, call):
+    """No memory, no descriptor: ADD and CHECK are to be tried again (11), STATUS is not available (50)."""
+    plugin = instrumented(FAIL_AT=f"{call}:{getattr(errno, name)}", WAIT_FACTOR="1000")
+    for verb, code in (("ADD", 11), ("CHECK", 11), ("STATUS", 50)):
+        document = plugin.run(verb).error(code)
+        assert os.strerror(getattr(errno, name)) in document["details"]
+    assert daemon.requests == []
+
+
+@pytest.mark.parametrize("name", PASSING)
+def test_its_del_is_kept(instrumented, daemon, run_dir, spooled, name):
+    """I3: the daemon replays it."""
+    outcome = instrumented(FAIL_AT=f"connect:{getattr(errno, name)}", WAIT_FACTOR="1000").run("DEL")
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (0, b"", b"")
+    assert [entry.verb for entry in spooled()] == ["DEL"]
+    assert daemon.requests == []
+
+
+@pytest.mark.parametrize("call", ["connect", "lstat"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_path_that_is_not_ours_stays_one(instrumented, daemon, run_dir, spooled, name, call):
+    """Nothing is sent to it and nothing kept there."""
+    for verb in ("ADD", "DEL", "STATUS"):
+        instrumented(FAIL_AT=f"{call}:{getattr(errno, name)}", WAIT_FACTOR="1000").run(verb).error(191)
+    assert daemon.requests == []
+    assert spooled() == []
+
+
+def test_without_a_descriptor_the_static_plugin_says_try_again(onefile_plugin, daemon):
+    """The kernel's own refusal of socket(2). On this machine alone: an emulator needs descriptors for itself."""
+    limited = replace(onefile_plugin, argv=["prlimit", "--nofile=3:3", *onefile_plugin.argv])
+    limited.run("CHECK").error(11)
+    assert daemon.requests == []
 
 
 def test_the_error_keeps_the_version_of_the_request(any_plugin):

@@ -7,7 +7,7 @@ import json
 import grpc
 import pytest
 
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from ipamd.pb import cni_pb2
 
 VERBS = ("ADD", "DEL", "CHECK", "GC", "STATUS")

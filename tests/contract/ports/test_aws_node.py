@@ -13,7 +13,7 @@ import pytest
 from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.aws_node import Allocation, Sign, render_checkpoint
 from ipamd.model.ids import parse_key
-from ipamd.ports import AwsNode
+from ipamd.ports.aws_node import AwsNode
 from ipamd.settings import TakeoverConfig
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.clock import FakeClock
@@ -50,7 +50,7 @@ def other(request: pytest.FixtureRequest, tmp_path: Path) -> Other:
         os.utime(scratch, ns=(mtime_ns := int(clock.now().timestamp() * 10**9), mtime_ns))
         scratch.replace(path)
 
-    config = TakeoverConfig(checkpoint=path, daemon_socket="off")
+    config = TakeoverConfig(checkpoint=path, daemon_socket=str(tmp_path / "nobody.sock"))
     node = FileAwsNode(config, run_dir=run, conflist=folder / OURS, clock=clock, boot_id="boot")
     return Other(
         node, clock, tell, lambda name: (folder / name).touch(), lambda: {one.name for one in folder.glob("*.conflist*")}
@@ -79,14 +79,14 @@ def test_its_last_sign_is_its_pod_or_its_file(other: Other) -> None:
     clock.advance(7)
     found = node.last_sign()
     assert found is not None
-    assert found.what.startswith("it wrote /")
+    assert found.trace.startswith("it wrote /")
     assert found.age_s == 7.0
     node.finish()
     assert node.last_sign(pod="kube-system/aws-node-abcde") == Sign("its pod kube-system/aws-node-abcde runs")
     clock.advance(3)
     assert node.last_sign() == Sign("its pod kube-system/aws-node-abcde runs", 3.0)
     other.tell(TWO)
-    assert node.last_sign() == Sign(found.what, 0.0)
+    assert node.last_sign() == Sign(found.trace, 0.0)
 
 
 def test_an_export_is_noted(other: Other) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from ipamd.model.attachment import WiringSpec, pod_veth_name, veth_name
-from ipamd.model.branch import STRICT_VETH_PREFIX, Branch
-from ipamd.model.errors import BranchPendingError
+from ipamd.model.errors import UplinkPendingError
 from ipamd.model.family import IPV4, Family, read_address
 from ipamd.model.ids import EniId, MacAddress, parse_key
-from ipamd.ports import Wiring
+from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.ports.kernel import Wiring
 from tests.fakes.kernel import TRUNK, FakeWiring
 from tests.netns.branched import TRUNK_MAC, Node
 from tests.netns.conftest import EACH_FAMILY, World
@@ -46,28 +47,22 @@ class Kernel:
             name,
             self.new_netns(),
             1500,
-            branch=branch,
+            uplink=branch,
             eni_id=EniId(f"eni-0{vlan:04x}"),
             trunk_mac=self.trunk_mac,
         )
 
     def mark(self, spec: WiringSpec, *, host_veth: str = "") -> object:
         """DEL."""
-        return self.wiring.mark_for_deletion(
-            host_veth=host_veth or spec.host_veth,
-            address=spec.address,
-            route_table=spec.route_table,
-            key=spec.key,
-            branch=spec.branch,
-        )
+        return self.wiring.mark_for_deletion(replace(spec, host_veth=host_veth or spec.host_veth), owner=spec.key)
 
     def seen(self) -> tuple[set[object], set[object]]:
         """The sandboxes that live with branch ENIs, and the living links to these."""
         survey = self.wiring.survey()
         assert survey.veths == ()
-        veths: set[object] = {(one.name, one.key, one.address) for one in survey.branches if not one.is_dying}
+        veths: set[object] = {(one.name, one.key, one.address) for one in survey.uplinked if not one.is_dying}
         links: set[object] = {
-            (one.vlan, one.mac, one.address, one.eni_id, one.branch) for one in survey.vlans if not one.is_dying
+            (one.vlan, one.mac, one.address, one.eni_id, one.uplink) for one in survey.vlans if not one.is_dying
         }
         return veths, links
 
@@ -76,7 +71,7 @@ def expected(*specs: WiringSpec) -> tuple[set[object], set[object]]:
     """What `Kernel.seen` shows of them."""
     veths: set[object] = {(spec.host_veth, spec.key, spec.address) for spec in specs}
     links: set[object] = {
-        (spec.branch.vlan, spec.branch.mac, spec.address, spec.eni_id, spec.branch) for spec in specs if spec.branch
+        (spec.uplink.vlan, spec.uplink.mac, spec.address, spec.eni_id, spec.uplink) for spec in specs if spec.uplink
     }
     return veths, links
 
@@ -105,7 +100,7 @@ def test_what_is_wired_is_surveyed(kernel: Kernel) -> None:
     survey = kernel.wiring.survey()
     link = survey.vlan_of(first.address)
     assert link is not None
-    assert link.branch == first.branch
+    assert link.uplink == first.uplink
     assert (first.address in survey.routes) is not kernel.is_strict
 
 
@@ -117,7 +112,7 @@ def test_del_then_sweep(kernel: Kernel) -> None:
     for _ in range(2):
         kernel.mark(first)
     survey = kernel.wiring.survey()
-    assert {one.name for one in (*survey.branches, *survey.vlans) if one.is_dying} == {first.host_veth, "vlan.eth.5"}
+    assert {one.name for one in (*survey.uplinked, *survey.vlans) if one.is_dying} == {first.host_veth, "vlan.eth.5"}
     assert kernel.seen() == expected(second)
     kernel.wiring.sweep()
     assert {one.vlan for one in kernel.wiring.survey().vlans} == {6}
@@ -165,14 +160,14 @@ def test_leftovers(kernel: Kernel) -> None:
     first, second = kernel.spec(5), kernel.spec(6)
     for spec in (first, second):
         kernel.wiring.wire(spec)
-    kernel.wiring.remove_leftover(host_veth=None, address=first.address, branch=second.branch)
+    kernel.wiring.remove_leftover(host_veth=None, address=first.address, uplink=second.uplink)
     assert {one.vlan for one in kernel.wiring.survey().vlans} == {5, 6}
-    gone = kernel.wiring.remove_leftover(host_veth=first.host_veth, address=first.address, branch=first.branch)
+    gone = kernel.wiring.remove_leftover(host_veth=first.host_veth, address=first.address, uplink=first.uplink)
     assert gone == first.address
     assert kernel.seen() == expected(second)
     kernel.wiring.remove_leftover(host_veth=second.host_veth, address=None, key=second.key)
     assert {one.vlan for one in kernel.wiring.survey().vlans} == {6}
-    kernel.wiring.remove_leftover(host_veth=None, address=second.address, branch=second.branch)
+    kernel.wiring.remove_leftover(host_veth=None, address=second.address, uplink=second.uplink)
     assert kernel.seen() == (set(), set())
 
 
@@ -180,7 +175,7 @@ def test_a_trunk_that_is_not_there(kernel: Kernel) -> None:
     """Typed, with what to do, and nothing is left."""
     before = kernel.wiring.survey()
     for mac in ("02:00:00:00:99:99", ""):
-        with pytest.raises(BranchPendingError):
+        with pytest.raises(UplinkPendingError):
             kernel.wiring.wire(replace(kernel.spec(5), trunk_mac=MacAddress(mac)))
     assert kernel.wiring.survey() == before
 
@@ -191,9 +186,33 @@ def test_a_link_is_renamed_with_what_names_it(kernel: Kernel) -> None:
     kernel.wiring.wire(spec)
     renamed = replace(spec, host_veth=spec.host_veth[:-3] + "abc")
     for _ in range(2):
-        kernel.wiring.rename_veth(host_veth=spec.host_veth, to=renamed.host_veth, address=spec.address, branch=spec.branch)
+        kernel.wiring.rename_veth(spec, to=renamed.host_veth)
     assert kernel.seen() == expected(renamed)
     assert kernel.wiring.check(renamed) == []
+
+
+def test_held_until_a_repair(kernel: Kernel) -> None:
+    """Nothing leads to it or from it: its links are down, and no route or rule names its address. A repair wires it whole, a sandbox
+    that takes its name leaves it down, and DEL ends it as any."""
+    spec = kernel.spec(5)
+    kernel.wiring.wire(replace(spec, is_held=True))
+    survey = kernel.wiring.survey()
+    assert {one.name for one in (*survey.uplinked, *survey.vlans)} == {spec.host_veth, "vlan.eth.5"}
+    assert not any(one.is_up for one in (*survey.uplinked, *survey.vlans))
+    assert spec.address not in {*survey.routes, *survey.own_routes, *survey.from_rules, *survey.to_rules}
+    assert not survey.uplink_routes
+    renamed = replace(spec, host_veth=spec.host_veth[:-3] + "abc")
+    kernel.wiring.rename_veth(spec, to=renamed.host_veth)
+    survey = kernel.wiring.survey()
+    assert not any(one.is_up for one in survey.uplinked)
+    assert spec.address not in {*survey.routes, *survey.own_routes}
+    kernel.wiring.repair([renamed])
+    survey = kernel.wiring.survey()
+    assert all(one.is_up for one in (*survey.uplinked, *survey.vlans))
+    assert kernel.wiring.check(renamed) == []
+    kernel.mark(renamed)
+    kernel.wiring.sweep()
+    assert kernel.seen() == (set(), set())
 
 
 def test_cut_off_and_back(kernel: Kernel) -> None:
@@ -202,10 +221,10 @@ def test_cut_off_and_back(kernel: Kernel) -> None:
     kernel.wiring.wire(spec)
     assert kernel.wiring.cut_off(spec)
     survey = kernel.wiring.survey()
-    assert not any(one.is_up for one in (*survey.branches, *survey.vlans))
+    assert not any(one.is_up for one in (*survey.uplinked, *survey.vlans))
     kernel.wiring.repair([spec])
     survey = kernel.wiring.survey()
-    assert all(one.is_up for one in (*survey.branches, *survey.vlans))
+    assert all(one.is_up for one in (*survey.uplinked, *survey.vlans))
     assert kernel.wiring.check(spec) == []
     kernel.wiring.cut_off(spec)
     kernel.mark(spec)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 
 import pytest
 
 from ipamd.cloud.ec2 import BotoEc2
-from ipamd.model.call_report import ANSWERED, Outcome
+from ipamd.model.call_report import ANSWERED, CallOutcome
 from ipamd.model.cloud import INTENT_TAG, EniRequest
 from ipamd.model.errors import CloudError, CloudNotFoundError, DeviceIndexTakenError, EniLimitError
 from ipamd.model.ids import EniId, InstanceId, SubnetId
-from ipamd.ports import Ec2
+from ipamd.ports.cloud import Ec2
 from ipamd.settings import CloudConfig
 from lab.ec2.server import Ec2Server
 from lab.vpc.state import Vpc
+from tests.errors import refused_by_ec2
 from tests.fakes.cloud import INSTANCE, SUBNET, FakeEc2
 from tests.unit.cloud.clocks import FakeClock
+
+OPERATOR = "eks.amazonaws.com"
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,8 @@ class Cloud:
     instance_id: InstanceId
     subnet_id: SubnetId
     security_group_ids: tuple[str, ...]
+    manage: Callable[[EniId], object]
+    """Have an AWS service manage an ENI, hidden by default."""
 
     def request(self, token: str, *, addresses: int = 0, prefixes: int = 0) -> EniRequest:
         """A CreateNetworkInterface."""
@@ -46,7 +51,8 @@ class Cloud:
 def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     """Both implementations."""
     if request.param == "fake":
-        yield Cloud(FakeEc2(), INSTANCE, SUBNET, ("sg-1",))
+        fake = FakeEc2()
+        yield Cloud(fake, INSTANCE, SUBNET, ("sg-1",), lambda eni_id: fake.manage(eni_id, OPERATOR))
         return
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "lab")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "lab")
@@ -57,7 +63,8 @@ def cloud(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         with Ec2Server(vpc, sockets=[("127.0.0.1", 0)]) as server:
             config = CloudConfig(ec2_endpoint=server.url)
             ec2 = BotoEc2(config, region=lambda: vpc.region, vpc_id=lambda: vpc.vpc_id, clock=clock, sleep=clock.sleep)
-            yield Cloud(ec2, InstanceId(instance.instance_id), SubnetId(subnet.subnet_id), (vpc.default_group_id,))
+            node, groups = InstanceId(instance.instance_id), (vpc.default_group_id,)
+            yield Cloud(ec2, node, SubnetId(subnet.subnet_id), groups, lambda eni_id: vpc.hands.manage(eni_id, OPERATOR))
 
 
 def test_creation_brings_addresses_and_is_idempotent(cloud: Cloud) -> None:
@@ -96,6 +103,20 @@ def test_enis_are_found_by_their_ids(cloud: Cloud) -> None:
     assert [one.eni_id for one in found] == sorted([first, second])
     assert found[0].mac == cloud.ec2.describe_eni(found[0].eni_id).mac
     assert cloud.ec2.find_enis([EniId("eni-0123456789abcdef0")]) == ()
+
+
+def test_an_eni_that_a_service_manages_is_in_every_list(cloud: Cloud) -> None:
+    """By instance, ID, token, tag and address, with the service; other ENIs have none."""
+    attached, made = cloud.attached("t1", addresses=1), cloud.ec2.create_eni(cloud.request("t2", addresses=1))
+    cloud.manage(attached)
+    cloud.manage(made.eni_id)
+    assert [one.operator for one in cloud.ec2.describe_enis(cloud.instance_id)] == ["", OPERATOR]
+    assert [one.operator for one in cloud.ec2.find_enis([attached, made.eni_id])] == [OPERATOR] * 2
+    assert [one.eni_id for one in cloud.ec2.find_by_token("t1")] == [attached]
+    assert [one.operator for one in cloud.ec2.find_detached({INTENT_TAG: "t2"})] == [OPERATOR]
+    (address,) = made.secondary_addresses
+    assert [one.eni_id for one in cloud.ec2.find_address(address)] == [made.eni_id]
+    assert cloud.ec2.describe_eni(attached).operator == OPERATOR
 
 
 def test_a_subnet_tells_how_much_is_free(cloud: Cloud) -> None:
@@ -178,7 +199,7 @@ def test_what_is_gone_is_gone_quietly(cloud: Cloud) -> None:
 def test_what_is_attached_is_not_deleted(cloud: Cloud) -> None:
     """EC2 refuses to delete an ENI that is attached, however long it is asked; it stays, attached (amazon-vpc-cni-k8s #537)."""
     eni_id = cloud.attached()
-    with pytest.raises(CloudError, match="currently in use"):
+    with pytest.raises(CloudError, check=refused_by_ec2("InvalidParameterValue")):
         cloud.ec2.delete_eni(eni_id)
     assert cloud.ec2.describe_eni(eni_id).instance_id == cloud.instance_id
 
@@ -211,7 +232,7 @@ def test_calls_are_reported_by_api(cloud: Cloud) -> None:
     assert cloud.ec2.call_reports() == {}
     cloud.ec2.describe_enis(cloud.instance_id)
     (report,) = cloud.ec2.call_reports().values()
-    assert (report.outcomes[Outcome.OK], report.count, report.statuses[ANSWERED].count) == (1, 1, 1)
+    assert (report.outcomes[CallOutcome.OK], report.count, report.statuses[ANSWERED].count) == (1, 1, 1)
     assert report.buckets[-1] == 1
     assert report.left_count > 0
     assert report.rate_per_s > 0

@@ -12,7 +12,7 @@ from ipamd.model.cloud import INTENT_TAG, EniRequest
 from ipamd.model.errors import CloudDeniedError, CloudNotFoundError, SubnetExhaustedError
 from ipamd.model.family import IPV6
 from ipamd.model.ids import EniId, InstanceId, SubnetId
-from ipamd.ports import Ec2
+from ipamd.ports.cloud import Ec2
 from ipamd.settings import CloudConfig
 from lab.ec2.server import Ec2Server
 from lab.vpc.state import Vpc

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import Eni
-from ipamd.model.kernel import RoutingDifference
-from ipamd.ports import HostNetwork
+from ipamd.model.routing_difference import RoutingDifference
+from ipamd.ports.kernel import HostNetwork
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.host_network import FakeHostNetwork
 from tests.netns.conftest import World
@@ -59,6 +60,6 @@ def test_a_link_that_is_gone_is_beyond_repair(host: Host) -> None:
     host.unplug()
     (found,) = host.differences()
     assert (found.subject, found.is_repaired) == (host.eni.eni_id, False)
-    assert str(host.eni.mac) in found.what
+    assert (found.code, found.fields) == (DifferenceCode.ENI_LINK_MISSING, {"mac": str(host.eni.mac)})
     host.hostnet.reconcile(identity=host.identity, enis=[host.eni])
     assert host.differences() == [found]

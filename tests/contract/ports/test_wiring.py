@@ -11,7 +11,8 @@ from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.errors import NetnsError
 from ipamd.model.family import IPV4, Family
 from ipamd.model.ids import parse_key
-from ipamd.ports import Wiring
+from ipamd.model.repairs import RepairCode
+from ipamd.ports.kernel import Wiring
 from tests.fakes.kernel import FakeWiring
 from tests.netns.conftest import EACH_FAMILY, FIRST, World
 
@@ -67,12 +68,7 @@ def test_mark_for_deletion_then_sweep(kernel: Kernel, is_source_checked: bool) -
     spec = kernel.spec(5, table=2)
     kernel.wiring.wire(spec)
     for _ in range(2):
-        kernel.wiring.mark_for_deletion(
-            host_veth=spec.host_veth,
-            address=spec.address,
-            route_table=spec.route_table,
-            is_source_checked=is_source_checked,
-        )
+        kernel.wiring.mark_for_deletion(spec, is_source_checked=is_source_checked)
     survey = kernel.wiring.survey()
     assert (survey.routes, survey.own_routes, survey.to_rules, survey.from_rules) == ({}, {}, frozenset(), {})
     assert [(veth.name, veth.is_dying) for veth in survey.veths] == [(spec.host_veth, True)]
@@ -122,14 +118,17 @@ def test_a_missing_namespace_is_typed(kernel: Kernel) -> None:
     assert kernel.wiring.survey().veths == ()
 
 
+def test_a_living_namespace_is_not_gone(kernel: Kernel) -> None:
+    """What is there is never proven gone, wherever it is mounted."""
+    assert not kernel.wiring.is_netns_gone(kernel.spec(5).netns)
+
+
 def test_repair_reports_a_missing_link_and_touches_nothing_sound(kernel: Kernel) -> None:
-    """A sound sandbox needs no sentence; one without its link is told of and not made anew."""
+    """A sound sandbox needs no report; one without its link is told of and not made anew."""
     sound, gone = kernel.spec(5), kernel.spec(6)
     kernel.wiring.wire(sound)
     said = kernel.wiring.repair([sound, gone])
-    assert len(said) == 1
-    assert "missing" in said[0]
-    assert gone.host_veth in said[0]
+    assert [(one.code, one.target, one.owner) for one in said] == [(RepairCode.LINK_GOING, gone.host_veth, str(gone.key))]
 
 
 def test_a_link_is_renamed_with_its_route(kernel: Kernel) -> None:
@@ -137,10 +136,10 @@ def test_a_link_is_renamed_with_its_route(kernel: Kernel) -> None:
     spec, other = kernel.spec(5), kernel.spec(6)
     for one in (spec, other):
         kernel.wiring.wire(one)
-    kernel.wiring.rename_veth(host_veth=spec.host_veth, to="eni00000000000", address=other.address)
+    kernel.wiring.rename_veth(replace(spec, address=other.address), to="eni00000000000")
     assert kernel.wiring.check(spec) == []
     for _ in range(2):
-        kernel.wiring.rename_veth(host_veth=spec.host_veth, to="eni00000000000", address=spec.address)
+        kernel.wiring.rename_veth(spec, to="eni00000000000")
     renamed = replace(spec, host_veth="eni00000000000")
     assert kernel.wiring.check(renamed) == []
     assert kernel.wiring.check(other) == []
@@ -155,7 +154,7 @@ def test_a_name_that_went_to_another_sandbox_is_left_alone(kernel: Kernel) -> No
     old, new = kernel.spec(5), kernel.spec(6)
     new = replace(new, host_veth=old.host_veth)
     kernel.wiring.wire(new)
-    kernel.wiring.mark_for_deletion(host_veth=old.host_veth, address=old.address, route_table=254)
+    kernel.wiring.mark_for_deletion(replace(old, route_table=254))
     kernel.wiring.remove_leftover(host_veth=old.host_veth, address=old.address)
     kernel.wiring.sweep()
     assert kernel.wiring.check(new) == []

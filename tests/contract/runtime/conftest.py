@@ -12,7 +12,7 @@ import pytest
 
 from ipamd.model.sandbox import EventKind, SandboxEvent, SandboxState
 from ipamd.pb import cri_pb2
-from ipamd.ports import Runtime
+from ipamd.ports.runtime import Runtime
 from ipamd.runtime.cri import CriRuntime
 from tests.contract.runtime.server import FakeCri
 from tests.fakes.runtime import FakeRuntime

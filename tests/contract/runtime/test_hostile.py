@@ -11,15 +11,19 @@ import grpc
 import pytest
 
 from ipamd.grpc_client import MAX_ANSWER_BYTES
-from ipamd.model.branch import ANNOTATION_MAX, POD_ENI, parse_pod_eni
-from ipamd.model.errors import BranchAnnotationError, EventsUnsupportedError, RuntimeUnreachableError
+from ipamd.model.errors import EventsUnsupportedError, RuntimeUnreachableError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4
+from ipamd.model.legs.branch_eni import parse_pod_eni
+from ipamd.model.legs.branch_errors import BranchAnnotationError
+from ipamd.model.pod_annotations import ANNOTATION_MAX, POD_ENI
 from ipamd.model.sandbox import EventKind
 from ipamd.pb import cri_pb2
 from ipamd.runtime import cri as cri_module
 from ipamd.runtime.cri import CriRuntime
 from tests.contract.runtime.conftest import Listener
 from tests.contract.runtime.server import CutOffCri, FakeCri, event, pod_sandbox
+from tests.errors import failed
 from tests.patience import PATIENCE_S
 
 MIB = 1024 * 1024
@@ -43,7 +47,7 @@ def test_a_list_beyond_our_limit_is_refused_whole(server: FakeCri, cri: CriRunti
     """Memory is bounded; the message says how large a list may be and what to do."""
     answer = list_bytes(count=1, padding_bytes=MAX_ANSWER_BYTES)
     server.list_answer = lambda: answer
-    with pytest.raises(RuntimeUnreachableError, match=r"larger than 64 MiB.*nothing is freed"):
+    with pytest.raises(RuntimeUnreachableError, check=failed(FailureCode.RUNTIME_ANSWER_TOO_LARGE, limit_mib=64)):
         cri.sandboxes()
     server.list_answer = None
     assert cri.sandboxes() == ()
@@ -52,11 +56,12 @@ def test_a_list_beyond_our_limit_is_refused_whole(server: FakeCri, cri: CriRunti
 @pytest.mark.parametrize("ends_with_success", [False, True])
 def test_a_list_that_is_cut_off_is_an_error(tmp_path: Path, ends_with_success: bool) -> None:
     """The connection dies inside the message, or the call ends with success before the message is whole."""
+    code = FailureCode.RUNTIME_ANSWER_CUT_OFF if ends_with_success else FailureCode.RUNTIME_SILENT
     server = CutOffCri(str(tmp_path / "cri.sock"), ends_with_success=ends_with_success)
     with (
         closing(server),
         closing(CriRuntime(socket=str(tmp_path / "cri.sock"), call_timeout_s=2.0)) as cri,
-        pytest.raises(RuntimeUnreachableError, match="did not answer ListPodSandbox"),
+        pytest.raises(RuntimeUnreachableError, check=failed(code, call="ListPodSandbox")),
     ):
         cri.sandboxes()
 
@@ -74,7 +79,7 @@ def test_a_sandbox_without_a_usable_id_spoils_the_list(server: FakeCri, cri: Cri
     """Which sandbox it is cannot be known: it may be any of ours, so the whole list is not believed."""
     server.run("good")
     server.sandboxes["bad"] = pod_sandbox(sandbox_id)
-    with pytest.raises(RuntimeUnreachableError, match="without a usable ID"):
+    with pytest.raises(RuntimeUnreachableError, check=failed(FailureCode.SANDBOX_WITHOUT_ID)):
         cri.sandboxes()
 
 
@@ -89,7 +94,7 @@ def test_a_slow_list_ends_at_its_deadline(server: FakeCri) -> None:
     server.hold_list = threading.Event()
     with (
         closing(CriRuntime(socket=server.path, call_timeout_s=1.0)) as cri,
-        pytest.raises(RuntimeUnreachableError, match="DEADLINE_EXCEEDED"),
+        pytest.raises(RuntimeUnreachableError, check=failed(FailureCode.RUNTIME_SILENT)),
     ):
         cri.sandboxes()
 
@@ -174,7 +179,27 @@ def test_of_annotations_the_branch_enis_alone_is_kept(server: FakeCri, cri: CriR
         server.sandboxes[name] = cri_pb2.PodSandbox(
             id=name, metadata=cri_pb2.PodSandboxMetadata(name=name, namespace="default", uid="uid"), annotations=annotations
         )
-    found = {one.container_id: one.branch_annotation for one in cri.sandboxes()}
+    found = {one.container_id: one.eni_annotation for one in cri.sandboxes()}
     assert (found["a"], len(found["b"]), found["c"]) == ("[{}]", ANNOTATION_MAX + 1, "")
     with pytest.raises(BranchAnnotationError):
         parse_pod_eni(found["b"], family=IPV4)
+
+
+def test_a_stream_without_a_thread_is_opened_again(server: FakeCri, cri: CriRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """grpcio would count the stream for ever, and no later stream of that channel would hear of an event."""
+
+    start, ours = threading.Thread.start, threading.current_thread()
+
+    def refuse(thread: threading.Thread) -> None:
+        if threading.current_thread() is ours:
+            raise RuntimeError("can't start new thread")
+        start(thread)  # the server's
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeUnreachableError):
+            next(cri.events())
+    events = cri.events()
+    assert next(events).kind is EventKind.SUBSCRIBED
+    server.send(event("a", cri_pb2.CONTAINER_STARTED_EVENT))
+    assert next(events).container_id == "a"

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.errors import RuntimeUnreachableError
-from ipamd.runtime.cri import USUAL_SOCKETS, CriRuntime
+from ipamd.model.failures import FailureCode
+from ipamd.runtime.cri import CriRuntime
+from ipamd.runtime.cri_socket import USUAL_SOCKETS
 from tests.contract.runtime.server import FakeCri
+from tests.errors import failed
 
 
 @pytest.fixture
@@ -74,16 +77,16 @@ def test_nothing_anywhere_is_told_path_by_path(candidates: tuple[str, ...], runt
     assert f"{candidates[0]}: No such file or directory" in sentence
     assert f"{candidates[1]}: not a socket" in sentence
     assert f"{candidates[2]}: UNIMPLEMENTED" in sentence
-    assert "set CRI_SOCKET" in sentence
+    assert "set VPC_IPAMD_CRI_SOCKET" in sentence
     with FakeCri(candidates[0]):
         assert runtime.info().socket == candidates[0]
 
 
 @pytest.mark.parametrize("prefix", ["", "unix://"])
 def test_a_configured_socket_is_the_only_one(candidates: tuple[str, ...], prefix: str) -> None:
-    """CRI_SOCKET is believed, with and without a scheme; the usual paths are not looked at."""
+    """VPC_IPAMD_CRI_SOCKET is believed, with and without a scheme; the usual paths are not looked at."""
     with FakeCri(candidates[0]), closing(CriRuntime(socket=prefix + candidates[1], candidates=candidates)) as runtime:
-        with pytest.raises(RuntimeUnreachableError, match="no CRI socket"):
+        with pytest.raises(RuntimeUnreachableError, check=failed(FailureCode.NO_RUNTIME_SOCKET)):
             runtime.info()
         with FakeCri(candidates[1]):
             assert runtime.info().socket == candidates[1]
@@ -92,6 +95,6 @@ def test_a_configured_socket_is_the_only_one(candidates: tuple[str, ...], prefix
 def test_a_configured_socket_without_cri_says_so(candidates: tuple[str, ...]) -> None:
     """UNIMPLEMENTED of a list means another thing than UNIMPLEMENTED of the stream."""
     with FakeCri(candidates[0], serves_cri=False), closing(CriRuntime(socket=candidates[0])) as runtime:
-        with pytest.raises(RuntimeUnreachableError, match="serves no CRI v1") as caught:
+        with pytest.raises(RuntimeUnreachableError, check=failed(FailureCode.NO_CRI)) as caught:
             runtime.sandboxes()
         assert type(caught.value) is RuntimeUnreachableError

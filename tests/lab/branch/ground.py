@@ -68,6 +68,7 @@ class BranchGround:
     addresses: dict[str, Address] = field(default_factory=dict)
     next_port: int = 5100
     made: int = 0
+    mode: str = ""
 
     @property
     def rig(self) -> Rig:
@@ -86,8 +87,8 @@ class BranchGround:
         """What the runtime adds to the configuration for a sandbox that is begun now."""
         return {"runtimeConfig": {ANNOTATIONS: annotations_of(self.branches.pods.get(pod))}}
 
-    def add(self, pod: Pod, *, sandbox: str = "") -> tuple[str, CniReply]:
-        """ADD of a new sandbox of a pod; of one that is refused nothing is left."""
+    def add(self, pod: Pod, *, sandbox: str = "", awaits: bool = True) -> tuple[str, CniReply]:
+        """ADD of a new sandbox of a pod; of one that is refused nothing is left. `awaits`: until EC2 has confirmed its branch ENI."""
         self.made += 1
         name, rig = sandbox or f"{pod.name}-{self.made}", self.rigs[pod.node]
         reply = rig.add(name, pod=pod.name, uid=pod.uid, conf=self.conf(pod))
@@ -101,7 +102,15 @@ class BranchGround:
             name, pod.node, present, address, given if given and str(address) in given.addresses else None
         )
         self._place(name, rig.node.netns_path(f"/run/netns/{name}"), address)
+        if awaits and self.sandboxes[name].given is not None:
+            wait_until(lambda: self.unconfirmed_count(pod.node) == 0, what=f"EC2 confirms the branch ENI of {name}")
+            wait_until(lambda: name in rig.kernel().wired_to_branches, what=f"a pass wires {name}")
         return name, reply
+
+    def unconfirmed_count(self, node: str = "node-a") -> int:
+        """How many sandboxes of a node have no network until EC2 confirms their branch ENIs; -1 if the daemon does not answer."""
+        status = self.rigs[node].status()
+        return -1 if status is None else int(status["branches"]["unconfirmed_count"])
 
     def run(self, pod_name: str, **options: Any) -> Sandbox:
         """A new pod with a sandbox that must be made; one that must have the group has the address that its controller gave."""
@@ -197,7 +206,10 @@ class BranchGround:
         """Rows, kernel and the controller's record tell the same of every sandbox of a node, and nothing else is there."""
         rig, mine = self.rigs[node], [one for one in self.sandboxes.values() if one.node == node]
         branches = {one.name: one for one in mine if one.given is not None}
-        wait_until(lambda: (rig.status() or {"dying_count": 1})["dying_count"] == 0, what="dying links are deleted")
+        wait_until(
+            lambda: (rig.status() or {"veths_pending_deletion_count": 1})["veths_pending_deletion_count"] == 0,
+            what="no veth is left to delete",
+        )
         assert rig.attachments() == {one.name: one.address for one in mine}
         kernel = rig.kernel()
         wired = {name: veth.address for name, veth in kernel.wired_to_branches.items()}

@@ -19,6 +19,7 @@ from lab.lab import Lab
 from lab.node.errors import SandboxError
 from lab.node.kernel_view import KernelView
 from lab.vpc.model import Address
+from tests import aws_node
 from tests.lab.branch.ground import MODES, MODULE
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, wait_until
@@ -44,6 +45,7 @@ class Runtime:
         self.kubelet.run(pod)
         if has_groups:
             assert str(self.address(pod)) in self.given(pod).addresses, "I19"
+            wait_until(lambda: self.kubelet.sandbox(pod) in self.wired_to_branches(), what="EC2 has confirmed its branch")
         return pod
 
     def given(self, pod: Pod) -> Given:
@@ -67,6 +69,10 @@ class Runtime:
         """The node's."""
         return self.rig.kernel()
 
+    def wired_to_branches(self) -> dict[str, str | None]:
+        """Sandbox -> the address that the node routes to its branch ENI's veth."""
+        return {name: veth.address for name, veth in self.kernel().wired_to_branches.items()}
+
     def lose_datastore(self) -> None:
         """Kill the daemon, and delete its database."""
         self.rig.kill()
@@ -74,13 +80,15 @@ class Runtime:
 
     def assert_only(self, *pods: Pod) -> None:
         """These sandboxes are wired and recorded, each to its own branch, and nothing else of branches is there."""
-        wait_until(lambda: (self.rig.status() or {"dying_count": 1})["dying_count"] == 0, what="dying links are deleted")
+        wait_until(
+            lambda: (self.rig.status() or {"veths_pending_deletion_count": 1})["veths_pending_deletion_count"] == 0,
+            what="no veth is left to delete",
+        )
         expected = {self.kubelet.sandbox(pod): self.address(pod) for pod in pods}
         wait_until(lambda: self.rig.attachments() == expected, what="the rows of those that live")
+        wired = {name: str(address) for name, address in expected.items()}
+        wait_until(lambda: self.wired_to_branches() == wired, what="their routes, which wait for EC2 in standard mode")
         kernel = self.kernel()
-        assert {name: veth.address for name, veth in kernel.wired_to_branches.items()} == {
-            name: str(address) for name, address in expected.items()
-        }
         assert not kernel.wired, "I19"
         links = {link.vlan: link.mac for link in kernel.vlans if not link.is_dying}
         assert links == {self.given(pod).vlan: self.given(pod).mac for pod in pods}
@@ -102,7 +110,7 @@ def runtime(mode: str) -> Iterator[Runtime]:
         Lab(name=f"branch-kills-{mode}", nodes=["node-a"], hosts=["host-a"]) as lab,
         Branches(lab, nodes=["node-a"], cooldown_s=0.3) as branches,
     ):
-        rig = Rig(lab, lab.node("node-a"), env=MODES[mode] | {"CRI_SOCKET": ""}, module=MODULE)
+        rig = Rig(lab, lab.node("node-a"), env=MODES[mode] | {"VPC_IPAMD_CRI_SOCKET": ""}, module=MODULE)
         rig.start()
         yield Runtime(lab, branches, rig)
         assert lab.fabric.problems == []
@@ -196,6 +204,22 @@ def test_a_lost_datastore_is_rebuilt(node: Runtime) -> None:
     node.rig.start()
     node.assert_only(*pods)
     node.assert_only(*pods, node.run("web-9"))
+
+
+def test_a_runtime_that_lists_nothing_at_two_starts_takes_nothing(node: Runtime) -> None:
+    """The datastore was lost too, so nothing but the kernel speaks for the pods: they are heard, and adopted when they are listed."""
+    pods = [node.run(f"web-{number}") for number in range(2)]
+    node.lose_datastore()
+    empty = aws_node.Runtime(node.rig.node)
+    try:
+        for _ in range(2):
+            node.rig.start(env={"VPC_IPAMD_CRI_SOCKET": aws_node.CRI_SOCKET})
+            assert all(node.is_heard(pod) for pod in pods)
+            node.rig.kill()
+    finally:
+        empty.close()
+    node.rig.start()
+    node.assert_only(*pods)
 
 
 def test_a_lost_datastore_and_a_del_of_that_time(node: Runtime) -> None:

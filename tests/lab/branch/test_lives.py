@@ -229,7 +229,7 @@ def test_a_restart_changes_nothing_for_those_that_are_there(node: BranchGround) 
     node.assert_sound()
 
 
-KUBELET = {"VPC_IPAMD_POD_FACTS": "kubelet"}
+KUBELET = {"VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": "kubelet"}
 
 
 @pytest.fixture(scope="module")

@@ -213,7 +213,7 @@ def test_what_the_policy_agent_forgot_itself_is_no_violation() -> None:
 
 
 BRANCH = replace(POD, vlan=3)
-BRANCH_VETH = Veth("vlan1", "c1", A, is_up=True, is_dying=False, is_branch=True)
+BRANCH_VETH = Veth("vlan1", "c1", A, is_up=True, is_dying=False, has_uplink=True)
 VLAN = VlanLink("vlan.eth.3", "02:00:00:00:00:03", "", is_up=True, is_dying=False)
 TO_BRANCH = replace(SEEN, kernel=KernelView(branch_veths=(BRANCH_VETH,), vlans=(VLAN,)))
 AT_EC2 = {A: "node-a/3"}
@@ -261,6 +261,15 @@ def test_a_mistold_branch_need_not_work_and_is_behind_its_groups() -> None:
     cut_off = with_kernel(TO_BRANCH, branch_veths=(down,), vlans=())
     assert lasting(lambda at: branch_round(at, record=mistold, seen=cut_off, silent=frozenset({A})), 60) == []
     assert lasting(lambda at: branch_round(at, record=mistold, open=frozenset({A})), 5) == ["I19"]
+
+
+def test_a_branch_in_standard_mode_works_once_the_node_has_led_to_it() -> None:
+    """EC2 has to confirm it first, and may be away. A route that was there must stay."""
+    veth = replace(BRANCH_VETH, name="eni1", is_up=False)
+    waiting = with_kernel(TO_BRANCH, branch_veths=(veth,))
+    assert lasting(lambda at: branch_round(at, seen=waiting, silent=frozenset({A})), 60) == []
+    led = with_kernel(waiting, routes=(Route(A, "eni1"),))
+    assert "I2" in lasting(lambda at: branch_round(at, seen=led if at < 102.0 else waiting), WIRED_S + 30)
 
 
 @pytest.mark.parametrize(

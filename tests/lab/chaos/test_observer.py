@@ -20,7 +20,7 @@ from lab.vpc.family import IPV4, IPV6, Family
 from lab.vpc.state import Vpc
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd, pytest.mark.slow]
-ENV = {"IP_COOLDOWN_PERIOD": "5", "VPC_IPAMD_DRAIN": "2", "ENABLE_V6_EGRESS": "true"}
+ENV = {"IP_COOLDOWN_PERIOD": "5", "VPC_IPAMD_DRAIN_SECONDS": "2", "ENABLE_V6_EGRESS": "true"}
 
 
 @dataclass
@@ -110,7 +110,9 @@ def test_a_missing_rule_shows(observed: Observed) -> None:
         node.run(["ip", "route", "del", address, "table", OWN_TABLE], check=False)
 
     def is_fought_over() -> bool:
-        return any("fight: " in sentence for sentence in (observed.node.daemon.status() or {"lacks": []})["lacks"])
+        return any(
+            "repair conflict: " in sentence for sentence in (observed.node.daemon.status() or {"degraded": []})["degraded"]
+        )
 
     def is_there() -> bool:
         return address in node.run(["ip", family.option, "route", "show", "table", OWN_TABLE]).stdout

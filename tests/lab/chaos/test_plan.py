@@ -111,7 +111,7 @@ def test_a_node_with_a_trunk_changes_nothing_for_the_others() -> None:
     assert {str(event.arg("pod")).startswith("sg-") for event in own if event.kind is Kind.RUN_POD} == {True, False}
     for name, values in (
         ("POD_SECURITY_GROUP_ENFORCING_MODE", {"strict", "standard"}),
-        ("VPC_IPAMD_POD_FACTS", {"annotations", "kubelet"}),
+        ("VPC_IPAMD_POD_SECURITY_GROUP_SOURCE", {"annotations", "kubelet"}),
     ):
         assert {plan.env[BRANCH_NODE][name] for plan in plans} == values
 

@@ -1,6 +1,6 @@
 """After one fault the address of a dead sandbox is free again within a bound, with or without a DEL; that of a live one never.
 
-Real containerd, real clock but for one step: the five minutes of age that the reaper wants are added to the wall clock.
+Real containerd, real clock.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ COOLDOWN_S = 3.0
 MARGIN_S = 3.0
 """For the sweep, a status call and a busy machine."""
 
-AGE_S = 300.0
-LISTS_S = 30.0
-"""Two lists, 10 s apart, after the one under way; with the age below the issue's 6 minutes."""
+LISTS_S = 45.0
+"""Two lists, 10 s apart, after the one under way, on a busy machine. The five minutes are for a sandbox that is not proven gone."""
 
 
 @dataclass
@@ -56,7 +55,7 @@ def reuse() -> Iterator[Reuse]:
     """Both up, the pool at rest."""
     history = History()
     expected = ExpectedState(clock=history.now, cooldown_s=COOLDOWN_S, report=history.violate)
-    env = {"IP_COOLDOWN_PERIOD": str(int(COOLDOWN_S)), "VPC_IPAMD_DRAIN": "2", "MAX_ENI": "1"}
+    env = {"IP_COOLDOWN_PERIOD": str(int(COOLDOWN_S)), "VPC_IPAMD_DRAIN_SECONDS": "2", "MAX_ENI": "1"}
     with Lab(name=f"reuse-{time.monotonic_ns()}", nodes=["node-a"], hosts=[]) as lab:
         node = ChaosNode(lab.node("node-a"), region=lab.vpc.region, env=env, expected=expected, history=history)
         kubelet = Kubelet(node, expected=expected, history=history)
@@ -95,13 +94,9 @@ def test_after_a_spooled_del_an_address_is_free_within_the_cooldown(reuse: Reuse
     assert reuse.has_row("p2")
 
 
-def test_without_del_an_address_is_free_within_six_minutes_and_the_cooldown(reuse: Reuse) -> None:
-    """The runtime forgot a sandbox, which is gone: reaped after five minutes and two lists; the one that lives stays."""
-    node, record = reuse.node, reuse.records["p1"]
-    _lose_sandbox(reuse, record)
-    time.sleep(LISTS_S)
-    assert reuse.has_row("p1"), "younger than five minutes: kept"
-    node.pass_time(AGE_S)
+def test_without_del_an_address_is_free_within_two_lists_and_the_cooldown(reuse: Reuse) -> None:
+    """The runtime forgot a sandbox that is proven gone: two lists are enough; the one that lives stays."""
+    _lose_sandbox(reuse, reuse.records["p1"])
     wait_for(lambda: not reuse.has_row("p1"), "reaped", LISTS_S)
     reuse.wait_free(8, COOLDOWN_S + MARGIN_S)
     assert reuse.has_row("p2")

@@ -43,7 +43,7 @@ def measure(variant: str, url: str, instance_id: str) -> str:
     else:
         from ipamd.cloud.client import Ec2Client
         from ipamd.cloud.ec2 import BotoEc2
-        from ipamd.cloud.trim_model import DATA_DIR
+        from ipamd.cloud.trimmed_model import DATA_DIR
         from ipamd.model.ids import InstanceId
         from ipamd.settings import CloudConfig
         from tests.unit.cloud.clocks import RealClock

@@ -10,7 +10,7 @@ from ipamd.ipamctl.probing import eni_tags, sender
 from ipamd.probe.calls import Calls
 from ipamd.probe.report import as_dict
 from ipamd.probe.run import run
-from ipamd.probe.subject import Subject
+from ipamd.probe.subject import ProbeSubject
 from ipamd.settings import Settings
 from tests.lab.cloud_adapter.conftest import Bench
 
@@ -46,7 +46,7 @@ class ProbeOnLab:
     def run(self, *, is_real: bool = True) -> dict[str, Any]:
         """The report."""
         bench = self.bench
-        subject = Subject(
+        subject = ProbeSubject(
             self.calls,
             links=self.links,
             read_metadata=self.metadata,

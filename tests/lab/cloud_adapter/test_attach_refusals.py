@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.errors import CloudError, DeviceIndexTakenError
+from tests.errors import refused_by_ec2
 from tests.lab.cloud_adapter.conftest import Bench
 
 
@@ -38,7 +39,7 @@ def test_a_taken_place_costs_one_call(bench: Bench) -> None:
     with pytest.raises(DeviceIndexTakenError):
         bench.ec2.attach_eni(eni_id, instance_id=bench.instance_id, device_index=1, network_card=0)
     assert bench.vpc.call_counts().get("DescribeNetworkInterfaces", 0) == before
-    with pytest.raises(CloudError, match="in use"):
+    with pytest.raises(CloudError, check=refused_by_ec2("InvalidNetworkInterface.InUse")):
         bench.ec2.attach_eni(eni_id, instance_id=bench.instance_id, device_index=2, network_card=0)
 
 
@@ -46,8 +47,8 @@ def test_an_attach_elsewhere_is_an_error(bench: Bench) -> None:
     """A device index that another ENI has, and an ENI that is attached at another index, are errors, not our attachment."""
     bench.attached(device_index=1)
     made = bench.ec2.create_eni(bench.request(token="second", addresses=1))
-    with pytest.raises(CloudError, match="device index"):
+    with pytest.raises(CloudError, check=refused_by_ec2("InvalidParameterValue")):
         bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=1, network_card=0)
     bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=2, network_card=0)
-    with pytest.raises(CloudError, match="in use"):
+    with pytest.raises(CloudError, check=refused_by_ec2("InvalidNetworkInterface.InUse")):
         bench.ec2.attach_eni(made.eni_id, instance_id=bench.instance_id, device_index=3, network_card=0)

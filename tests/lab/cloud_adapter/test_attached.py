@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from ipamd.model.errors import CloudError
+from ipamd.model.failures import FailureCode
+from tests.errors import failed
 from tests.lab.cloud_adapter.conftest import Bench
 
 
@@ -23,6 +25,6 @@ def test_an_attachment_that_never_comes_is_given_up(make_bench: Callable[..., Be
     bench = make_bench(attach_delay_s=100_000.0)
     eni_id = bench.attached()
     began = bench.clock.monotonic()
-    with pytest.raises(CloudError, match="attaching"):
+    with pytest.raises(CloudError, check=failed(FailureCode.EC2_NOT_ATTACHED, status="attaching")):
         bench.ec2.describe_attached_eni(eni_id)
     assert bench.clock.monotonic() - began <= 70

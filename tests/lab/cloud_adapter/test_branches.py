@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ipamd.model.branch import TRUNK_TAG, VLAN_TAG, BranchEni, contradiction
-from ipamd.model.eni import INSTANCE_TAG, TRUNK, is_managed
+from ipamd.model.eni_tags import INSTANCE_TAG, TRUNK, is_managed
 from ipamd.model.family import read_address
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.legs.branch_eni import BranchEni
+from ipamd.model.legs.branch_evidence import TRUNK_TAG, VLAN_TAG, contradiction
 from tests.lab.cloud_adapter.conftest import Bench
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from ipamd.model.errors import CloudNotFoundError, EniLimitError, SubnetExhaustedError
 from ipamd.model.ids import EniId, SubnetId
+from tests.errors import refused_by_ec2
 from tests.lab.cloud_adapter.conftest import TAGS, Bench
 
 
@@ -106,7 +107,7 @@ def test_deleting_and_detaching_what_is_gone_is_fine(bench: Bench) -> None:
 
 def test_an_unknown_eni_is_typed(bench: Bench) -> None:
     """Describe of an ENI that never was says so at once, without retries."""
-    with pytest.raises(CloudNotFoundError, match=r"InvalidNetworkInterfaceID\.NotFound"):
+    with pytest.raises(CloudNotFoundError, check=refused_by_ec2("InvalidNetworkInterfaceID.NotFound")):
         bench.ec2.describe_eni(EniId("eni-00000000000000000"))
     assert bench.vpc.call_counts() == {"DescribeNetworkInterfaces": 1}
 
@@ -135,7 +136,7 @@ def test_a_fragmented_subnet_is_typed(bench: Bench) -> None:
     """Free addresses but no whole /28: prefix mode hears InsufficientCidrBlocks and can fall back to single addresses."""
     made = bench.ec2.create_eni(bench.request(addresses=1))
     bench.vpc.fragment_subnet(bench.subnet_id)
-    with pytest.raises(SubnetExhaustedError, match="InsufficientCidrBlocks"):
+    with pytest.raises(SubnetExhaustedError, check=refused_by_ec2("InsufficientCidrBlocks")):
         bench.ec2.assign_prefixes(made.eni_id, count=1)
     assert len(bench.ec2.assign_addresses(made.eni_id, count=1)) == 1
 
@@ -143,11 +144,11 @@ def test_a_fragmented_subnet_is_typed(bench: Bench) -> None:
 def test_a_full_eni_and_a_full_instance_are_typed(bench: Bench) -> None:
     """Neither limit is retried; both say which one it was, so that the pool can learn it."""
     eni_id = bench.attached(addresses=9)
-    with pytest.raises(EniLimitError, match="PrivateIpAddressLimitExceeded"):
+    with pytest.raises(EniLimitError, check=refused_by_ec2("PrivateIpAddressLimitExceeded")):
         bench.ec2.assign_addresses(eni_id, count=1)
     bench.attached(device_index=2)
     third = bench.ec2.create_eni(bench.request(token="one-too-many", addresses=1))
-    with pytest.raises(EniLimitError, match="AttachmentLimitExceeded"):
+    with pytest.raises(EniLimitError, check=refused_by_ec2("AttachmentLimitExceeded")):
         bench.ec2.attach_eni(third.eni_id, instance_id=bench.instance_id, device_index=3, network_card=0)
 
 

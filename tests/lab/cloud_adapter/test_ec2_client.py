@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from botocore.session import Session
 
-from ipamd.cloud.trim_model import OPERATIONS
+from ipamd.cloud.operations import OPERATIONS
 from ipamd.model.errors import CloudError
+from ipamd.model.failures import FailureCode
+from tests.errors import failed
 from tests.lab.cloud_adapter.conftest import Bench
 
 
@@ -29,7 +31,7 @@ def test_no_credentials_is_a_typed_error_and_heals(bench: Bench, monkeypatch: py
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     bench.vpc.faults.apply({"unreachable": {"imds": "refuse"}})
-    with pytest.raises(CloudError, match="instance profile"):
+    with pytest.raises(CloudError, check=failed(FailureCode.EC2_NOT_CALLED)):
         bench.ec2.describe_enis(bench.instance_id)
     assert bench.ec2.instance_limits("m5.large").source == "table"
     assert bench.vpc.calls() == []
@@ -43,7 +45,7 @@ def test_hanging_metadata_does_not_stall_for_credentials(bench: Bench, monkeypat
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     bench.vpc.faults.apply({"apis": {"imds": {"hang": True}}})
     began = time.monotonic()
-    with pytest.raises(CloudError, match="instance profile"):
+    with pytest.raises(CloudError, check=failed(FailureCode.EC2_NOT_CALLED)):
         bench.ec2.describe_enis(bench.instance_id)
     assert time.monotonic() - began < 5.0
     bench.vpc.faults.clear()

@@ -9,7 +9,9 @@ import pytest
 
 from ipamd.cloud.metadata import POLICY, TOKEN_TTL_S, ImdsMetadata
 from ipamd.model.errors import CloudError, SettingsError
+from ipamd.model.failures import FailureCode
 from ipamd.settings import CloudConfig
+from tests.errors import failed, failed_by_metadata
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.unit.cloud.clocks import FakeClock
 
@@ -54,7 +56,7 @@ def test_a_forgotten_token_is_renewed_once(bench: Bench) -> None:
 def test_a_token_that_is_never_accepted_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """401 again with a token just renewed is not tried for ever: two tokens, two readings, then the error."""
     monkeypatch.setattr("lab.imds.tokens.Tokens.is_valid", lambda *_: False)
-    with pytest.raises(CloudError, match="401"):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_REFUSED, status=401)):
         bench.imds.identity()
     assert bench.imds_server.request_count == 4
 
@@ -62,7 +64,7 @@ def test_a_token_that_is_never_accepted_is_an_error(bench: Bench, monkeypatch: p
 def test_a_refused_token_is_an_error(bench: Bench) -> None:
     """When no token is to be had, the error names the token's path, and v1 is not tried."""
     bench.vpc.faults.apply({"apis": {"imds": {"error": {"code": "Unauthorized", "status": 401}}}})
-    with pytest.raises(CloudError, match="api/token"):
+    with pytest.raises(CloudError, check=failed_by_metadata()):
         bench.imds.identity()
     assert bench.imds_server.request_count == 1
 
@@ -75,7 +77,7 @@ def test_passing_faults_are_survived(bench: Bench, status: int, said: str) -> No
     # An answer that a busy machine gives late counts as one more.
     assert 3 <= len(bench.clock.slept) <= bench.imds_server.request_count - 9 <= 5
     bench.vpc.faults.apply({"apis": {"imds": {"error": {"code": "x", "status": status}}}})
-    with pytest.raises(CloudError, match=said):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_REFUSED, status=status)):
         bench.imds.identity()
 
 
@@ -89,7 +91,7 @@ def test_lag_is_waited_for(make_bench: Callable[..., Bench]) -> None:
     """While metadata does not know the instance, 404s are tried again within the policy; then the error names the path."""
     bench = make_bench()
     bench.vpc.faults.apply({"apis": {"imds": {"lag_s": 3600}}})
-    with pytest.raises(CloudError, match="/latest/dynamic/instance-identity/document"):
+    with pytest.raises(CloudError, check=failed_by_metadata()):
         bench.imds.identity()
     assert sum(bench.clock.slept) <= POLICY.total_s
     bench.vpc.faults.clear()
@@ -99,7 +101,7 @@ def test_lag_is_waited_for(make_bench: Callable[..., Bench]) -> None:
 def test_switched_off_metadata_says_so(bench: Bench) -> None:
     """403 means HttpEndpoint=disabled; it is said and not retried (I14)."""
     bench.vpc.faults.apply({"apis": {"imds": {"error": {"code": "x", "status": 403}}}})
-    with pytest.raises(CloudError, match="HttpEndpoint"):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_REFUSED, status=403)):
         bench.imds.identity()
     assert bench.clock.slept == []
 
@@ -107,7 +109,7 @@ def test_switched_off_metadata_says_so(bench: Bench) -> None:
 def test_unreachable_metadata_is_typed_and_bounded(bench: Bench) -> None:
     """No connection: a bounded number of tries, then an error that names endpoint and hop limit."""
     bench.vpc.faults.apply({"unreachable": {"imds": "refuse"}})
-    with pytest.raises(CloudError, match="hop limit of 2") as refusal:
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_UNREACHABLE)) as refusal:
         bench.imds.identity()
     assert bench.config.imds_endpoint in refusal.value.details
     assert len(bench.clock.slept) < POLICY.attempts
@@ -117,7 +119,7 @@ def test_a_hanging_service_is_given_up(bench: Bench, monkeypatch: pytest.MonkeyP
     """A request that is never answered ends with the read timeout, and the tries with the policy."""
     monkeypatch.setattr("ipamd.cloud.metadata.READ_TIMEOUT_S", 0.05)
     bench.vpc.faults.apply({"apis": {"imds": {"hang": True}}})
-    with pytest.raises(CloudError, match="no answer"):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_UNANSWERED)):
         bench.imds.identity()
     bench.vpc.faults.clear()
 
@@ -132,12 +134,12 @@ def test_no_proxy_is_ever_used(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("url", ["https://169.254.169.254", "169.254.169.254", "", "http://"])
 def test_an_unusable_endpoint_is_a_settings_error(url: str) -> None:
     """A wrong endpoint is found when the adapter is built, with the variable's name."""
-    with pytest.raises(SettingsError, match="AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.METADATA_ENDPOINT)):
         ImdsMetadata(CloudConfig(imds_endpoint=url), clock=FakeClock())
 
 
 def test_other_peoples_answers_are_typed_errors(bench: Bench) -> None:
     """An endpoint that is not instance metadata at all gives a CloudError, never a parse error."""
     elsewhere = ImdsMetadata(CloudConfig(imds_endpoint=bench.config.ec2_endpoint), clock=bench.clock, sleep=bench.clock.sleep)
-    with pytest.raises(CloudError, match="instance metadata"):
+    with pytest.raises(CloudError, check=failed_by_metadata()):
         elsewhere.identity()

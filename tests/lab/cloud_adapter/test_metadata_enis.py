@@ -7,12 +7,15 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Network
 
 import pytest
 
-from ipamd.cloud.metadata import MACS, TOKEN_TTL_S, ImdsMetadata, read_eni, read_macs
+from ipamd.cloud.metadata import TOKEN_TTL_S, ImdsMetadata
+from ipamd.cloud.metadata_answers import MACS, read_eni, read_macs
 from ipamd.model.errors import CloudError, ThrottledError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV6
 from ipamd.model.ids import MacAddress
 from ipamd.settings import CloudConfig
 from lab.vpc.ipv6 import Ipv6Request
+from tests.errors import failed, failed_by_metadata
 from tests.lab.cloud_adapter.conftest import Bench
 from tests.unit.cloud.clocks import FakeClock
 
@@ -85,13 +88,13 @@ def test_one_attempt(bench: Bench) -> None:
     assert bench.imds.request_count() - before == 2
     assert bench.clock.slept == []
     bench.vpc.faults.apply({"apis": {"imds": {"lost_answers": {"count": 1}}}})
-    with pytest.raises(CloudError, match="no answer"):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_UNANSWERED)):
         bench.imds.list_interfaces()
 
 
 def test_an_eni_that_metadata_does_not_show_is_an_error(bench: Bench) -> None:
     """404 for what every interface has is no empty interface (I11)."""
-    with pytest.raises(CloudError, match="interface-id"):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_LAGS)):
         bench.imds.interface(MAC)
 
 
@@ -99,7 +102,7 @@ def test_a_forgotten_token_is_renewed_by_the_next_look(bench: Bench) -> None:
     """A 401 costs one look, not an endless renewal."""
     bench.imds.list_interfaces()
     bench.imds._token = ("no longer known", bench.clock.monotonic() + TOKEN_TTL_S)
-    with pytest.raises(CloudError, match="401"):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_REFUSED, status=401)):
         bench.imds.list_interfaces()
     assert bench.imds.list_interfaces()
 
@@ -141,7 +144,7 @@ def test_prefixes_of_ipv6_are_80s_one_a_line(text: str | None, expected: list[st
     read = leaves(**{"ipv6-prefix": text}).get
     assert read_eni(MAC, read, None).prefixes == {IPv4Network("10.0.1.0/28")}
     if expected is None:
-        with pytest.raises(CloudError, match="instance metadata"):
+        with pytest.raises(CloudError, check=failed_by_metadata()):
             read_eni(MAC, read, None, IPV6)
         return
     found = read_eni(MAC, read, None, IPV6)
@@ -161,14 +164,14 @@ def test_prefixes_of_ipv6_are_80s_one_a_line(text: str | None, expected: list[st
 )
 def test_a_malformed_interface_is_an_error_and_is_not_remembered(leaf: str, text: str | None) -> None:
     """A missing or malformed value is an error, never a part of an interface."""
-    with pytest.raises(CloudError, match="instance metadata"):
+    with pytest.raises(CloudError, check=failed_by_metadata()):
         read_eni(MAC, leaves(**{leaf: text}).get, None)
 
 
 @pytest.mark.parametrize("answer", [None, "", "\n"])
 def test_a_list_without_interfaces_is_an_error(answer: str | None) -> None:
     """Every instance has an interface: an empty list is metadata that has not caught up (I11)."""
-    with pytest.raises(CloudError, match="no interface"):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_INCOMPLETE)):
         read_macs(lambda _: answer)
     assert read_macs(lambda _: "02:00:00:00:00:0A/\n02:00:00:00:00:0b/") == {"02:00:00:00:00:0a", "02:00:00:00:00:0b"}
 
@@ -176,5 +179,5 @@ def test_a_list_without_interfaces_is_an_error(answer: str | None) -> None:
 def test_other_peoples_answers_are_typed_errors(bench: Bench) -> None:
     """An endpoint that is not instance metadata gives a CloudError."""
     elsewhere = ImdsMetadata(CloudConfig(imds_endpoint=bench.config.ec2_endpoint), clock=FakeClock())
-    with pytest.raises(CloudError, match="instance metadata"):
+    with pytest.raises(CloudError, check=failed_by_metadata()):
         elsewhere.list_interfaces()

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from ipamd.cloud.metadata import INTERRUPTION, LIFE_CYCLE, REBALANCE, read_notices
+from ipamd.cloud.instance_notices import INTERRUPTION, LIFE_CYCLE, REBALANCE, read_notices
 from ipamd.model.errors import CloudError
+from ipamd.model.failures import FailureCode
 from ipamd.model.freeze import FreezeCause
 from lab.cli.handwork import act
+from tests.errors import failed, failed_by_metadata
 from tests.lab.cloud_adapter.conftest import Bench
 
 AT = "2026-11-21T08:22:00Z"
@@ -48,7 +50,7 @@ def test_silence_is_an_error(bench: Bench, spec: dict[str, object]) -> None:
     assert bench.imds.notices()
     before = bench.imds_server.request_count
     bench.fault("imds", **spec)
-    with pytest.raises(CloudError, match="spot/instance-action"):
+    with pytest.raises(CloudError, check=failed_by_metadata()):
         bench.imds.notices()
     assert bench.imds_server.request_count == before + 1
 
@@ -68,7 +70,7 @@ BAD = [
 @pytest.mark.parametrize("text", BAD, ids=lambda text: text[:30] or "empty")
 def test_malformed_text_is_an_error(text: str) -> None:
     """A text that is no notice is neither believed nor taken for none."""
-    with pytest.raises(CloudError, match="malformed"):
+    with pytest.raises(CloudError, check=failed(FailureCode.METADATA_MALFORMED)):
         read_notices({INTERRUPTION: text}.get)
 
 

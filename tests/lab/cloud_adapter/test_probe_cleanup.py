@@ -182,7 +182,7 @@ def test_an_endpoint_that_ignores_dry_runs_keeps_nothing(real_bench: Bench) -> N
 
 def test_two_probes_of_one_node_exclude_each_other(tmp_path: Path) -> None:
     """The second is refused: it would take the first one's ENI for a left-over."""
-    with alone(tmp_path / "run"), pytest.raises(RefusedError, match=r"probe\.lock"), alone(tmp_path / "run"):
+    with alone(tmp_path / "run"), pytest.raises(RefusedError), alone(tmp_path / "run"):
         raise AssertionError("two probes at once")
     with alone(tmp_path / "run"):
         assert (tmp_path / "run" / "probe.lock").exists()

@@ -189,7 +189,7 @@ def test_a_daemon_that_does_not_come_up_is_shown_with_its_log(served: Cli) -> No
     began = time.monotonic()
     told = served("daemon", "node-a", "restart", "--env", "WARM_IP_TARGET=many", code=1)
     assert time.monotonic() - began < 30, "it waits for a daemon that has ended"
-    for words in ("ended with exit status 2", "--- ipamctl status", "is the daemon running", "/var/log/vpc-ipamd.log", "'many'"):
+    for words in ("ended with exit status 2", "--- ipamctl status", "does not answer", "/var/log/vpc-ipamd.log", "'many'"):
         assert words in told
     assert "is ready" in served("daemon", "node-a", "start", "--env", "WARM_IP_TARGET=")
 

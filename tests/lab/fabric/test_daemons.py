@@ -37,7 +37,7 @@ def test_pods_run_right_after_the_wait(lab: Lab) -> None:
 def test_a_containerd_that_does_not_load_the_conflist_is_told_at_the_deadline(lab: Lab) -> None:
     """A daemon that is ready is not enough; the wait ends at its deadline and shows status and log."""
     daemons = Daemons(lab)
-    daemons.start("node-a", env=ENV | {"VPC_IPAMD_CONFLIST": "/etc/cni/elsewhere.conflist"})
+    daemons.start("node-a", env=ENV | {"VPC_IPAMD_CONFLIST_FILE": "/etc/cni/elsewhere.conflist"})
     began = time.monotonic()
     with pytest.raises(NodeError) as refused:
         daemons.wait_ready("node-a", timeout_s=10)
@@ -52,7 +52,7 @@ def test_a_daemon_that_does_not_get_ready_is_told_at_the_deadline(lab: Lab) -> N
     lab.faults.apply({"unreachable": {"imds": "refuse"}})
     daemons = Daemons(lab)
     daemons.start("node-a", env=ENV)
-    with pytest.raises(NodeError, match=r"the daemon is not ready .*; it lacks: ") as refused:
+    with pytest.raises(NodeError, match=r"the daemon is not ready .*; degraded: ") as refused:
         daemons.wait_ready("node-a", timeout_s=10)
     assert "not ready, up" in str(refused.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from lab.lab import Lab
 from lab.node import workspace
 from lab.node.errors import NodeError
 from lab.node.node import REPOSITORY
+from tests.errors import refused_by_kernel
 from tests.lab.fabric.conftest import eventually
 
 pytestmark = [pytest.mark.privileged, pytest.mark.containerd]
@@ -126,7 +128,10 @@ def test_name_of_a_living_lab_is_refused(victim: Victim) -> None:
 def test_failed_start_leaves_nothing() -> None:
     """A lab that cannot be built (two nodes of one name) removes what it had built by then."""
     before, name = Machine.now(), f"failed-{time.monotonic_ns()}"
-    with pytest.raises(OSError, match="exists"), Lab(name=name, nodes=["node-a", "node-a"], containerd=False):
+    with (
+        pytest.raises(OSError, check=refused_by_kernel(errno.EEXIST)),
+        Lab(name=name, nodes=["node-a", "node-a"], containerd=False),
+    ):
         pass
     assert not (workspace.STATE_ROOT / name).exists()
     assert Machine.now() == before

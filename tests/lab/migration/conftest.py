@@ -21,7 +21,7 @@ from tests.aws_node import Pod, Runtime
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig
 
-ENV = {"CRI_SOCKET": aws_node.CRI_SOCKET, "WARM_ENI_TARGET": "0", "CRI_EVENTS": "false"}
+ENV = {"VPC_IPAMD_CRI_SOCKET": aws_node.CRI_SOCKET, "WARM_ENI_TARGET": "0", "VPC_IPAMD_CRI_EVENTS": "false"}
 
 LOOPBACK = b"""#!/bin/sh
 echo '{"cniVersion": "1.1.0", "supportedVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]}'

@@ -88,7 +88,9 @@ def test_there_and_back_and_there_again(family: Family) -> None:
 
         rig.kill()  # a restart changes nothing
         rig.start(wait=False)
-        rig.driver.wait_status(lambda s: any("goes back" in lack for lack in s["lacks"]), what="still the other's", timeout_s=120)
+        rig.driver.wait_status(
+            lambda s: any("goes back" in lack for lack in s["degraded"]), what="still the other's", timeout_s=120
+        )
         again = rig.driver.ipamctl_json("export")
         assert (again["problems"], again["exported_count"]) == ([], 6)
         assert checkpoint(node).keys() == entries.keys()

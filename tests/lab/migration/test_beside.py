@@ -38,7 +38,7 @@ def assert_held(node: Migrated, name: str) -> None:
 
 def wait_lacks(node: Migrated, words: str) -> None:
     """Until `ipamctl status` says so."""
-    node.rig.driver.wait_status(lambda s: any(words in one for one in s["lacks"]), what=words, timeout_s=120)
+    node.rig.driver.wait_status(lambda s: any(words in one for one in s["degraded"]), what=words, timeout_s=120)
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_what_its_daemon_gives_beside_ours_is_named_and_taken_over_when_it_has_g
         node.runtime.run_pod(beside.container_id, beside.name)
         aws_node.write_file(rig.node, [*node.pods, beside, twice])
         aws_node.write_conflist(rig.node)
-        wait_lacks(node, "given twice: ")
+        wait_lacks(node, "aws-node conflict: ")
         audited = rig.driver.ipamctl("audit")
         assert audited.returncode == 1
         assert "default/twice" in audited.stdout
@@ -111,11 +111,13 @@ def test_what_its_daemon_gives_beside_ours_is_named_and_taken_over_when_it_has_g
             assert twice.container_id in told, (subject, told)
         rig.kill()  # while it serves our rows stay: who asks is told the same after a restart
         rig.start(wait=False)
-        wait_lacks(node, "given twice: ")
+        wait_lacks(node, "aws-node conflict: ")
         assert rig.driver.ipamctl("audit").returncode == 1
         assert twice.container_id in rig.driver.ipamctl("explain", "default/twice").stdout
         aws_node.write_file(rig.node, [*node.pods, beside])  # that pod was deleted
-        rig.driver.wait_status(lambda s: not any("given twice" in one for one in s["lacks"]), what="it has ended", timeout_s=120)
+        rig.driver.wait_status(
+            lambda s: not any("aws-node conflict" in one for one in s["degraded"]), what="it has ended", timeout_s=120
+        )
         assert "10-aws.conflist" in node.sh("ls /etc/cni/net.d").split()
         node.agent.kill()
         assert_held(node, "a-moment-later")

@@ -13,7 +13,7 @@ import pytest
 from lab.lab import Lab
 from lab.node.daemon import DAEMON_LOG, Daemon
 from lab.node.errors import NodeError
-from tests.rig import preloaded
+from tests.rig import preloaded, wait_until
 
 pytestmark = pytest.mark.privileged
 SETTINGS = {"VPC_IPAMD_METRICS_ADDRESS": "off", "WARM_IP_TARGET": "2"}
@@ -90,6 +90,7 @@ def test_a_daemon_is_started_killed_and_started_again(daemon: Daemon) -> None:
     with pytest.raises(NodeError, match="a daemon runs on node-a already"):
         daemon.start()
     daemon.wait_ready()
+    wait_until(lambda: log.read_text().count("ready after") > earlier, what="the log says so, a moment after the status")
     assert daemon.problem() == ""
     assert daemon.rows() == {}
     assert daemon.spooled_count() == 0
@@ -98,7 +99,7 @@ def test_a_daemon_is_started_killed_and_started_again(daemon: Daemon) -> None:
     assert daemon.problem() == "the daemon ended with exit status -9"
     daemon.start()
     daemon.wait_ready()
-    assert daemon.log_text().count("ready after") == earlier + 2
+    wait_until(lambda: daemon.log_text().count("ready after") == earlier + 2, what="the log says so again")
     assert daemon.log_text(of_this_start=True).count("ready after") == 1
     assert daemon.ipamctl_json("status")["ready"]
 

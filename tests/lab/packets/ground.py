@@ -120,7 +120,9 @@ class Ground:
         return self.public("node-a") if by_node else NAT_GATEWAY
 
     def unused_ports(self, count: int) -> list[int]:
-        """Ports that no question came from yet, so that no translation of an earlier one is remembered."""
+        """Ports that no question came from yet, so that no translation of an earlier one is remembered; not that of the servers."""
+        if self.next_port <= talk.PORT < self.next_port + count:
+            self.next_port = talk.PORT + 1
         self.next_port += count
         return list(range(self.next_port - count, self.next_port))
 
@@ -152,8 +154,8 @@ class Ground:
 
 
 @contextmanager
-def ground(mode: str) -> Iterator[Ground]:
-    """Build it, and remove everything."""
+def ground(mode: str, *, more: Mapping[str, str] | None = None) -> Iterator[Ground]:
+    """Build it, and remove everything. `more`: settings of both daemons beside the mode's."""
     family = family_by(MODES[mode])
     has_ipv6 = IPV6 in (family, egress_by(MODES[mode]))
     vpc = Vpc(limits=LIMITS, ipv6_cidr=IPV6_CIDR if has_ipv6 else "")
@@ -161,7 +163,7 @@ def ground(mode: str) -> Iterator[Ground]:
         lab.add_internet()
         lab.internet.add_address(200, family)
         _attach_elsewhere(lab, mode)
-        rigs = {name: Rig(lab, lab.node(name), env={**COMMON, **MODES[mode]}) for name in NODES}
+        rigs = {name: Rig(lab, lab.node(name), env={**COMMON, **MODES[mode], **(more or {})}) for name in NODES}
         made = Ground(lab, servers, rigs, lab.add_load_balancer("nlb", family=family), SETTINGS["default"], family)
         for rig in rigs.values():
             rig.start(wait=False)

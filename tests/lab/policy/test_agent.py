@@ -93,7 +93,7 @@ def complaints(node: Policed) -> list[str]:
     status = node.rig.status()
     assert status is not None
     assert status["ready"]
-    return [one for one in status["lacks"] if "policy agent" in one]
+    return [one for one in status["degraded"] if "policy agent" in one]
 
 
 @pytest.mark.parametrize(("harm", "words"), [(dead, "does not answer"), (silent, "does not answer"), (refusing, "refused")])

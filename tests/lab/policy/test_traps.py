@@ -52,7 +52,7 @@ def assert_nobody_blamed(node: Policed, *, count: int) -> None:
     status = node.rig.status()
     assert status is not None
     assert (status["ready"], status["cut_off_count"]) == (True, 0)
-    assert [one for one in status["lacks"] if "polic" in one] == []
+    assert [one for one in status["degraded"] if "polic" in one] == []
     node.rig.assert_sound(expected=count)
 
 

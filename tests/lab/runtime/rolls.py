@@ -10,7 +10,7 @@ from tests.rig import wait_until
 AWAY_S = 3.0
 STATUS_S = 1.0
 SANDBOX_S = 1.0
-POOL = {"MINIMUM_IP_TARGET": "18", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERIOD": "2", "CRI_SOCKET": ""}
+POOL = {"MINIMUM_IP_TARGET": "18", "WARM_IP_TARGET": "1", "IP_COOLDOWN_PERIOD": "2", "VPC_IPAMD_CRI_SOCKET": ""}
 
 
 def assert_not_noticed(version: str, *, rolls: int) -> None:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)  # figures: pytest -o log_cli=true --log-cli-l
 @pytest.fixture(scope="module", params=["1.6", "1.7"])
 def node(request: pytest.FixtureRequest) -> Iterator[tuple[Rig, str]]:
     """A node and the version of its containerd."""
-    with rig_with(request.param, env={"CRI_SOCKET": "off"}) as made:
+    with rig_with(request.param, env={"VPC_IPAMD_CRI_SOCKET": "off"}) as made:
         yield made, request.param
 
 

@@ -24,7 +24,7 @@ def test_the_node_is_ready_and_pods_run(name: str, version: str) -> None:
     portmap = PORTMAPS[name]
     if not portmap.exists():
         pytest.skip(f"{portmap} is not here: `make setup`")
-    with rig_with(version, start=False, env={"ENABLE_PORTMAP_PLUGIN": "true"}) as made:
+    with rig_with(version, start=False, env={"VPC_IPAMD_ENABLE_PORTMAP_PLUGIN": "true"}) as made:
         made.node.install(portmap, "/opt/cni/bin/portmap")
         made.start()
         wait_until(lambda: made.node.cri.network_problem(timeout_s=120) == "", what="NetworkReady")

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from ipamd import sweeper as command
 from ipamd.cloud.ec2 import BotoEc2
 from ipamd.core.deadline import SystemClock
 from ipamd.model.cloud import EniRequest
-from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG
+from ipamd.model.eni_tags import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG
 from ipamd.model.errors import CloudError, ThrottledError
 from ipamd.model.ids import InstanceId, SubnetId
-from ipamd.model.words import rfc3339
+from ipamd.model.time_text import rfc3339
 from ipamd.settings import CloudConfig
-from ipamd.sweeper import SECOND_LOOK_S, SweepOrder, Verdict, is_complete, sweep
+from ipamd.sweeper import command as command
+from ipamd.sweeper.sweep import SECOND_LIST_S, SweepOrder, SweepOutcome, is_complete, sweep
 from lab.ec2.server import Ec2Server
 from lab.vpc.state import Vpc
 from tests import aws_environment
@@ -106,7 +106,7 @@ def test_only_this_clusters_leaked_enis_go(account: Account) -> None:
         account.attached(node.instance_id),
     }
     status, text = account.sweep("--delete")
-    assert (status, account.left(), account.slept_s) == (0, kept, [SECOND_LOOK_S])
+    assert (status, account.left(), account.slept_s) == (0, kept, [SECOND_LIST_S])
     assert account.vpc.call_counts() == {"DescribeNetworkInterfaces": 2, "DeleteNetworkInterface": 2}
     lines = text.splitlines()
     assert len([line for line in lines if " deleted: made by i-" in line]) == len(leaked)
@@ -116,7 +116,7 @@ def test_only_this_clusters_leaked_enis_go(account: Account) -> None:
 def test_by_hand_it_changes_nothing(account: Account) -> None:
     """A dry run is one Describe."""
     leaked = account.eni()
-    assert account.swept() == {leaked: Verdict.LEAKED}
+    assert account.swept() == {leaked: SweepOutcome.LEAKED}
     assert account.left() == {leaked}
     assert account.vpc.call_counts() == {"DescribeNetworkInterfaces": 1}
     assert account.slept_s == []
@@ -127,7 +127,7 @@ def test_by_hand_it_changes_nothing(account: Account) -> None:
 def test_never_without_a_cluster(account: Account, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     """Without cluster, VPC or region nothing is asked of EC2."""
     monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, check=lambda ended: ended.code == 2):
         account.sweep("--delete")
     assert name in account.capture.readouterr().err
     assert not account.vpc.calls()
@@ -138,7 +138,7 @@ def test_a_wildcard_is_a_letter(account: Account, cluster: str, asked: str) -> N
     """EC2 takes * and ? in a filter for wildcards: a cluster of such a name gets its own ENIs and no other's."""
     own = account.eni(cluster=cluster)
     other = account.eni()
-    assert account.swept("--cluster", cluster, "--delete") == {own: Verdict.DELETED}
+    assert account.swept("--cluster", cluster, "--delete") == {own: SweepOutcome.DELETED}
     assert account.left() == {other}
     assert asked in account.vpc.calls()[0].params.values()
 
@@ -147,11 +147,11 @@ def test_a_cap_leaves_the_youngest_for_the_next_run(account: Account) -> None:
     """Oldest first; what is left is no failure."""
     enis = [account.eni(age=timedelta(hours=hours)) for hours in (1, 3, 2)]
     assert account.swept("--delete", "--max-deletions", "2") == {
-        enis[0]: Verdict.LEFT,
-        enis[1]: Verdict.DELETED,
-        enis[2]: Verdict.DELETED,
+        enis[0]: SweepOutcome.LEFT,
+        enis[1]: SweepOutcome.DELETED,
+        enis[2]: SweepOutcome.DELETED,
     }
-    assert account.swept("--delete") == {enis[0]: Verdict.DELETED}
+    assert account.swept("--delete") == {enis[0]: SweepOutcome.DELETED}
 
 
 def test_many_pages(account: Account) -> None:
@@ -170,7 +170,7 @@ def test_a_refusal_is_said(account: Account, action: str, status: int) -> None:
     assert (found, account.left()) == (status, enis)
     assert account.vpc.call_counts()["DeleteNetworkInterface"] <= 1
     if status == 1:
-        assert "left for the next run: EC2 refused the one before" in text
+        assert "left for the next run: EC2 refused an earlier deletion" in text
 
 
 @pytest.mark.parametrize(
@@ -217,17 +217,19 @@ def faked(clock: FakeClock, count: int) -> FakeEc2:
 @pytest.mark.parametrize(
     ("refusal", "others", "deletions"),
     [
-        pytest.param(ThrottledError("slow down"), Verdict.LEFT, 1, id="throttled"),  # nodes that need addresses share the bucket
-        pytest.param(CloudError("in use"), Verdict.DELETED, 3, id="in use"),  # attached since the look, say
+        pytest.param(
+            ThrottledError("slow down"), SweepOutcome.LEFT, 1, id="throttled"
+        ),  # nodes that need addresses share the bucket
+        pytest.param(CloudError("in use"), SweepOutcome.DELETED, 3, id="in use"),  # attached since the look, say
     ],
 )
-def test_a_refusal_stops_the_others_only_if_ec2_is_busy(refusal: CloudError, others: Verdict, deletions: int) -> None:
+def test_a_refusal_stops_the_others_only_if_ec2_is_busy(refusal: CloudError, others: SweepOutcome, deletions: int) -> None:
     """What is left waits for the next run."""
     clock = FakeClock()
     ec2 = faked(clock, 3)
     ec2.fail["delete_eni"] = [refusal]
     found = sweep(order(), ec2=ec2, clock=clock, sleep=clock.advance)
-    assert sorted(one.verdict for one in found) == sorted([Verdict.FAILED, others, others])
+    assert sorted(one.verdict for one in found) == sorted([SweepOutcome.FAILED, others, others])
     assert not is_complete(found)
     assert ec2.calls["delete_eni"] == deletions
 
@@ -236,8 +238,8 @@ def test_the_time_is_bounded() -> None:
     """No deletion begins after the time of the run."""
     clock = FakeClock()
     ec2 = faked(clock, 2)
-    found = sweep(order(time_s=SECOND_LOOK_S), ec2=ec2, clock=clock, sleep=clock.advance)
-    assert {one.verdict for one in found} == {Verdict.LEFT}
+    found = sweep(order(time_s=SECOND_LIST_S), ec2=ec2, clock=clock, sleep=clock.advance)
+    assert {one.verdict for one in found} == {SweepOutcome.LEFT}
     assert not is_complete(found)
 
 
@@ -254,7 +256,7 @@ def test_a_second_look_protects() -> None:
         ec2.enis[second] = held
 
     found = sweep(order(), ec2=ec2, clock=clock, sleep=meanwhile)
-    assert [(one.eni_id, one.verdict) for one in found] == [(second, Verdict.LEFT)]
+    assert [(one.eni_id, one.verdict) for one in found] == [(second, SweepOutcome.LEFT)]
     assert ec2.calls["delete_eni"] == 0
 
 
@@ -269,5 +271,13 @@ def test_an_order_names_cluster_and_vpc(changes: dict[str, str]) -> None:
 @pytest.mark.parametrize("arguments", [["--min-age", "299"], ["--max-deletions", "0"], ["--min-age", "soon"]])
 def test_bad_bounds_are_refused(account: Account, arguments: list[str]) -> None:
     """An age below the longest creation is no age."""
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(SystemExit, check=lambda ended: ended.code == 2):
         account.sweep(*arguments)
+
+
+def test_what_a_service_manages_is_listed_and_kept(account: Account) -> None:
+    """EC2 hides it by default, its tags say that it leaked, and it is not the cluster's to delete."""
+    managed, leaked = account.eni(), account.eni()
+    account.vpc.hands.manage(managed, "eks.amazonaws.com")
+    assert account.swept("--delete") == {managed: "kept", leaked: "deleted"}
+    assert account.left() == {managed}

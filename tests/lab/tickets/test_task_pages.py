@@ -67,7 +67,7 @@ def quoted(page: str, heading: str) -> frozenset[str]:
 @contextmanager
 def served(**env: str) -> Iterator[Rig]:
     """A ready node with a pod `web` and a pod `first`."""
-    with rig(start=False, env={"CRI_SOCKET": aws_node.CRI_SOCKET, "CRI_EVENTS": "false"} | env) as made:
+    with rig(start=False, env={"VPC_IPAMD_CRI_SOCKET": aws_node.CRI_SOCKET, "VPC_IPAMD_CRI_EVENTS": "false"} | env) as made:
         runtime = aws_node.Runtime(made.node)
         made.node.write_file("/opt/cni/bin/loopback", LOOPBACK, 0o755)
         try:
@@ -122,7 +122,7 @@ def test_capacity() -> None:
     assert "WARM_IP_TARGET=5, MINIMUM_IP_TARGET=10" in targets
     assert "nothing is changed" in prefixes
     assert "ENABLE_PREFIX_DELEGATION=true" in prefixes
-    assert "WARM_TARGET=auto" in auto
+    assert "VPC_IPAMD_WARM_TARGET_MODE=auto" in auto
     assert "m5.4xlarge: " in other
 
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from ipamd.model.words import rfc3339
+from ipamd.model.time_text import rfc3339
 from lab.fabric import talk
 from lab.node.node import REPOSITORY
 from lab.vpc.model import Eni
+from tests.lab.tickets.screens import MODULES, keep_screens
 from tests.patience import PATIENCE_S
 from tests.rig import Rig, rig, wait_until
 from tests.task_pages import Runner, Section, commands, sections
@@ -38,8 +39,6 @@ TWO_LOOKS_S = 90.0
 
 ASK_AGAIN_S = 0.5
 """Between two runs of `ipamctl` that wait for an answer: each costs as much of a core as its start."""
-
-MODULES = {"ipamctl": "ipamd.ipamctl.main", "ipamd": "ipamd.daemon"}
 
 
 def ask(
@@ -87,11 +86,12 @@ def told(made: Rig, heading: str, *quoted: str, status: int | None = 0, **option
         return all(word in last[1] for word in quoted) and status in {None, last[0]}
 
     wait_until(is_told, what=f"{page.commands[0]} prints {quoted}, status {status}; it printed {last}", pause_s=ASK_AGAIN_S)
+    keep_screens(made, " ".join([heading, *quoted[:1]]), page.commands[0], options.get("words", {}))
 
 
 def test_a_pod_gets_no_address() -> None:
     """maxPods is reached."""
-    with rig(env={"MAX_PODS": "2"}) as made:
+    with rig(env={"VPC_IPAMD_MAX_PODS": "2"}) as made:
         replies = [made.add(f"pod-{number}") for number in range(3)]
         assert [reply.ok for reply in replies] == [True, True, False]
         assert "the pool has reached maxPods" in str(replies[-1].body)
@@ -165,7 +165,7 @@ def test_a_target_is_changed() -> None:
         file.parent.mkdir(parents=True)
         file.write_text("WARM_IP_TARGET=2\n")
         made.start()
-        file.write_text("WARM_IP_TARGET=5\nVPC_IPAMD_RELOAD_SPREAD=0\n")
+        file.write_text("WARM_IP_TARGET=5\nVPC_IPAMD_RELOAD_JITTER_SECONDS=0\n")
         assert made.daemon is not None
         made.daemon.send_signal(signal.SIGHUP)
         told(made, "Change a target on a live fleet", "generation 2", status=None)
@@ -188,7 +188,7 @@ def detached_by_hand() -> Iterator[tuple[Rig, talk.Servers, Eni, list[str]]]:
         servers.add("host-a", made.lab.hosts["host-a"].path, address=host)
         assert answering(made) == sorted(pods)
         made.lab.vpc.hands.detach(gone.eni_id)
-        told(made, "An ENI was detached by hand", "other hands", status=None)
+        told(made, "An ENI was detached by hand", "external changes", status=None)
         assert answering(made) == sorted(set(pods) - set(on_it)), "pods of the ENI are silent, others are not"
         heard = {name: talk.ask(made.node.netns_path(f"/run/netns/{name}"), host) for name in pods}
         assert sorted(name for name, answer in heard.items() if answer is None) == sorted(on_it), "nor can they reach anybody"
@@ -227,6 +227,12 @@ def test_an_eni_detached_by_hand() -> None:
         assert not set(answering(made)) & set(on_it), "nothing comes back by itself"
         for name in named():
             assert made.delete(name).ok
+        wait_until(
+            lambda: not {"ec2 differences", "lost addresses"} & {one["subject"] for one in (made.status() or {})["conditions"]},
+            what="the conditions end with the pods",
+            timeout_s=TWO_LOOKS_S,
+            pause_s=ASK_AGAIN_S,
+        )
         successors = [f"successor-of-{name}" for name in on_it]
         for name in successors:
             assert serve(made, servers, name) not in gone.secondary_addresses
@@ -234,7 +240,7 @@ def test_an_eni_detached_by_hand() -> None:
         assert set(successors) <= set(answering(made))
         made.lab.vpc.hands.delete(gone.eni_id)
         wait_until(
-            lambda: "other hands" not in ask(made, page.commands[0])[1],
+            lambda: "external changes" not in ask(made, page.commands[0])[1],
             what="the ENI is forgotten",
             timeout_s=TWO_LOOKS_S,
             pause_s=ASK_AGAIN_S,
@@ -278,6 +284,25 @@ def test_connectivity() -> None:
         made.node.run(["ip", "route", "del", f"{address}/32"])
         wait_until(lambda: answering(made) == ["pod"], what="the route is put back, and the pod answers")
         told(made, "Pods have no connectivity", "agree")
+
+
+def test_a_destination_is_not_reached() -> None:
+    """The pod's way out is open, then a rule of others drops its packets."""
+    heading = "A pod cannot reach a database (RDS)"
+    with rig() as made:
+        assert made.add("web").ok
+        words = {"POD": "default/web", "ADDRESS:PORT": "10.0.200.9:5432"}
+        told(made, heading, "may reach", "nothing of this node is in the way", "next:", words=words)
+        made.node.netns.tool(["ip", "rule", "add", "prio", "400", "to", "10.0.200.9", "prohibit"])
+        told(made, heading, "does not reach", status=1, words=words)
+        made.node.netns.tool(["ip", "rule", "del", "prio", "400"])
+        told(made, heading, "may reach", words=words)
+
+
+def test_connections_end() -> None:
+    """On a type whose security groups forget a connection after minutes."""
+    with rig(instance_type="m8i.16xlarge") as made:
+        told(made, "Connections end after minutes without packets", "security groups forget a TCP connection after 350 s")
 
 
 def test_how_many_pods_fit() -> None:

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from random import Random
 
-from ipamd.model.attachment import AttachRequest, pod_veth_name
-from ipamd.model.branch import STRICT_VETH_PREFIX, TRUNK_TAG, VLAN_TAG, PodFacts, Wish
+from ipamd.model.attachment import pod_veth_name
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.eni import INSTANCE_TAG
+from ipamd.model.cni_request import AttachRequest
+from ipamd.model.eni_tags import INSTANCE_TAG
 from ipamd.model.errors import PolicyAgentRefusedError, PolicyAgentSilentError
 from ipamd.model.family import IPV4, Family, IpAddress
 from ipamd.model.ids import EniId, MacAddress, PodName
+from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
+from ipamd.model.legs.branch_evidence import TRUNK_TAG, VLAN_TAG
+from ipamd.model.pod_facts import GroupRequirement, PodFacts
 from tests.fakes.cloud import INSTANCE, SUBNET
 from tests.fakes.kernel import TRUNK, FakeWiring
 from tests.fakes.pod_facts import annotation
@@ -108,12 +111,12 @@ class RoughPodFacts:
         name = str(request.key.container_id)
         self._world.sleep(min(timeout_s, 0.01))
         if self.is_silent:
-            return PodFacts(Wish.UNKNOWN, "nobody tells")
+            return PodFacts(GroupRequirement.UNKNOWN, "nobody tells")
         workload = self.workloads.get(name)
         if workload is None or not workload.wants_branch:
-            return PodFacts(Wish.NO, "no container limits it", is_marked=not self._is_kubelet)
+            return PodFacts(GroupRequirement.NO, "no container limits it", is_marked=not self._is_kubelet)
         text = workload.text if self._is_kubelet else self.began[name]
-        return PodFacts(Wish.YES, "a container limits it", text, is_marked=not self._is_kubelet)
+        return PodFacts(GroupRequirement.YES, "a container limits it", text, is_marked=not self._is_kubelet)
 
     def wait(self, *, timeout_s: float) -> bool:
         """See the port."""

@@ -10,7 +10,8 @@ from random import Random
 from typing import Any, TypeVar
 
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
-from ipamd.model.eni import INSTANCE_TAG, InstanceLimits
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni_tags import INSTANCE_TAG
 from ipamd.model.errors import CloudDeniedError, CloudError, CloudNotFoundError, SubnetExhaustedError, ThrottledError
 from ipamd.model.family import IPV4, Family, IpAddress, IpNetwork
 from ipamd.model.ids import EniId, InstanceId, SubnetId
@@ -286,7 +287,7 @@ class RoughEc2(FakeEc2):
         eni_id = EniId(f"eni-foreign-{self.foreign_count}")
         self.enis[eni_id] = DescribedEni(
             eni_id,
-            type(self.enis[PRIMARY].mac)(f"06:00:00:00:00:{self.foreign_count:02x}"),
+            type(self.enis[PRIMARY].mac)(f"06:00:00:f0:00:{self.foreign_count:02x}"),
             SUBNET,
             self._take_for_others(self._take, 1).pop(),
             status="in-use",

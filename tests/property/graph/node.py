@@ -9,12 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ipamd.adapters import STAGES, Adapters
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.core.health import Health, Phase
-from ipamd.lifecycle import Lifecycle
-from ipamd.model.attachment import Attachment, SandboxNames, WiringSpec, pod_veth_name
+from ipamd.model.attachment import Attachment, WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
+from ipamd.model.cni_request import SandboxNames
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, IpamError
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress
@@ -22,6 +21,8 @@ from ipamd.model.ids import MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
 from ipamd.model.sandbox import RuntimeInfo
 from ipamd.pb import introspection_pb2 as pb
+from ipamd.process.adapters import STAGES, Adapters
+from ipamd.process.lifecycle import Lifecycle
 from ipamd.report.sources import CutOff
 from ipamd.settings import CloudConfig, DaemonConfig, NetworkConfig, PoolConfig, Settings, TakeoverConfig
 from ipamd.settings.fields import POLICY_OFF
@@ -123,7 +124,7 @@ class GraphNode(FakeNode):
 
     def connected(self, adapters: Adapters) -> Adapters:
         life = self.world.life
-        if self.network.branch_mode:
+        if self.network.enforcing_mode:
             self.agent = self.agent or RoughAgent(self.world, self.wiring)
             adapters = replace(
                 adapters,
@@ -134,6 +135,7 @@ class GraphNode(FakeNode):
             adapters,
             health=Health(self.world, STAGES),
             wiring=Gate(adapters.wiring, life, lambda name: self._between_effects(f"kernel.{name}")),
+            adoption=Gate(adapters.adoption, life, lambda name: self._between_effects(f"kernel.{name}")),
             hostnet=Gate(adapters.hostnet, life, lambda name: self._between_effects(f"host.{name}")),
             metadata=Gate(adapters.metadata, life, lambda _: self._metadata_answers()),
             ec2=Gate(adapters.ec2, life),
@@ -197,7 +199,7 @@ class GraphNode(FakeNode):
 
     def _between_effects(self, name: str) -> None:
         """A point between two effects: others may run here, and the process may die here."""
-        if self.world.is_in_hub or name == "host.egress":  # from memory
+        if self.world.is_in_hub or name == "host.extra_family":  # from memory
             return
         if self.world.is_dead:
             raise Killed
@@ -250,14 +252,14 @@ class GraphNode(FakeNode):
         """ADD of a sandbox of a pod that has a name of its own."""
         request = replace(self.request(name), names=SandboxNames("default", pod, f"uid-{pod}"))
         deadline = Deadline.after(self.clock, deadline_s)
-        return self.attacher.attach_sandbox(request, deadline=deadline, steps=Steps(self.clock))
+        return self.attacher.attach_sandbox(request, deadline=deadline, steps=StepTimer(self.clock))
 
     def audit(self) -> list[str]:
         """What the audit calls a violation, in the thread of a request, but for `without_network`."""
         reply = self.app.introspection.Audit(pb.AuditRequest())
         rows = [str(one) for one in self.datastore.audit()]
         return rows + [
-            f"{one.severity} {one.subject}: {one.what}"
+            f"{one.severity} {one.subject}: {one.text}"
             for one in reply.findings
             if "violation" in str(one.severity).lower() and one.subject != "network"
         ]

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.branch import hook
 from ipamd.datastore.memory_state import MemoryState
 from ipamd.model import cloud_evidence
-from ipamd.model.branch import Decision, Way, Wish
+from ipamd.model.legs.branch_requirement import AttachMode, Decision
+from ipamd.model.pod_facts import GroupRequirement, PodFacts
+from ipamd.sandbox.legs import branch as hook
 from tests.property.graph.node import GraphNode
 
 
@@ -43,14 +44,18 @@ def without_cooldown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def silence_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod of which nobody tells anything is an ordinary one (I19)."""
-    decide = hook.decide
-    ordinary = Decision(Way.POOL, "nobody tells")
-    monkeypatch.setattr(hook, "decide", lambda facts: ordinary if facts.wish is Wish.UNKNOWN else decide(facts))
+    choose = hook.choose_attach_mode
+    ordinary = Decision(AttachMode.POOL, "nobody tells")
+
+    def choose_wrongly(facts: PodFacts) -> Decision:
+        return ordinary if facts.wish is GroupRequirement.UNKNOWN else choose(facts)
+
+    monkeypatch.setattr(hook, "choose_attach_mode", choose_wrongly)
 
 
 def nothing_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is told of no end before the next beginning (I21)."""
-    monkeypatch.setattr("ipamd.policy.hook._living", lambda _attachments: frozenset())
+    monkeypatch.setattr("ipamd.policy.hook._pods_of", lambda _attachments: frozenset())
     monkeypatch.setattr(MemoryState, "owed", lambda _state: {})
 
 

@@ -21,12 +21,13 @@ from random import Random
 from unittest import mock
 
 from ipamd.model.attachment import Attachment
-from ipamd.model.eni import INSTANCE_TAG, NO_MANAGE_TAG, InstanceLimits
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni_tags import INSTANCE_TAG, NO_MANAGE_TAG
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IPV4, Family, IpAddress
 from ipamd.model.ids import EniId
 from ipamd.model.sandbox import EventKind, SandboxState
-from ipamd.ready_marks import ServedMark
+from ipamd.process.served_mark import ServedMark
 from ipamd.settings import PoolConfig
 from tests.fakes.cloud import INSTANCE, PRIMARY
 from tests.fakes.kernel import TRUNK
@@ -42,7 +43,7 @@ BEGIN_S = 1000.0
 STORM_S = 1800.0
 CALM_S = 3 * 3600.0
 AUTO_CALM_S = 5 * 3600.0
-"""Longer than every hold and window: the hour of release, and with WARM_TARGET=auto the two hours that it remembers before."""
+"""Longer than every hold and window: the hour of release, and the two hours that an automatic target remembers."""
 
 HOUR_S = 3600.0
 STATE_S = 2 * HOUR_S
@@ -257,7 +258,7 @@ class Run:
 
     def _is_useless(self) -> bool:
         """Whether each new ENI has an address of a live pod, and it is said."""
-        return "of no use" in self.node.health.conditions_by_subject().get("ec2", "")
+        return "useless" in self.node.health.conditions_by_subject().get("ec2", "")
 
     def _lasting_state(self) -> None:
         """Want more or have too much, in a state that does not change; then count."""
@@ -367,13 +368,13 @@ class Run:
 
     def _judge_added(self, pod: Pod, made: Attachment) -> None:
         """I19, by what the control plane gave; and the agent's filter hangs on the link."""
-        workload, has_branch = pod.workload, made.branch is not None
+        workload, has_branch = pod.workload, made.uplink is not None
         if has_branch != pod.has_branch:
             self._violated(
                 f"I19: {pod.name} has {made.address}, and {'must' if pod.has_branch else 'must not'} have a branch ENI"
             )
-        elif workload and made.branch and (made.branch.vlan, made.address, made.eni_id) != workload.given:
-            self._violated(f"I19: {pod.name} has {made.address} by VLAN {made.branch.vlan}, and was given {workload.given}")
+        elif workload and made.uplink and (made.uplink.vlan, made.address, made.eni_id) != workload.given:
+            self._violated(f"I19: {pod.name} has {made.address} by VLAN {made.uplink.vlan}, and was given {workload.given}")
         if self.node.agent and pod.name not in self.node.agent.filtered:
             self._violated(f"I21: the ADD of {pod.name} is answered, and nothing filters it")
 
@@ -707,7 +708,7 @@ class Run:
         forfeited = [str(pod.address) for pod in self._live() if pod.is_forfeited]
         found = [one for one in found if not any(f" {address}:" in one for address in forfeited)]
         found += [
-            f"{one.who} is without network: {one.cause}: {one.address}"
+            f"{one.name} is without network: {one.cause}: {one.address}"
             for one in self.node.without_network()
             if str(one.address) not in forfeited
         ]
@@ -720,7 +721,7 @@ class Run:
         if left := sorted({spec.key.container_id for spec in self.node.wiring.wired.values()} - live.keys()):
             found.append(f"wiring of nobody: {left}")
         for pod in self._live():
-            is_strict = pod.has_branch and self.node.network.branch_mode == "strict"
+            is_strict = pod.has_branch and self.node.network.enforcing_mode == "strict"
             if not pod.is_forfeited and not is_strict and self.node.wiring.routes.get(pod.address) is None:  # type: ignore[arg-type]
                 found.append(f"no route to {pod.name}")
         found += self._vlans_differ()
@@ -745,7 +746,7 @@ class Run:
         told = {one.address for one in self.node.without_network()}
         if silent := [pod.name for pod in self._live() if pod.has_branch and pod.is_forfeited and pod.address not in told]:
             found.append(f"nobody tells that {silent} are without network")
-        if owed := self.node.app.policy.due() if self.node.app.policy else ():
+        if owed := self.node.app.policy.pending_cleanups() if self.node.app.policy else ():
             found.append(f"the agent is owed {sorted(map(str, owed))}")
         return found
 

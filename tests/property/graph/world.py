@@ -432,10 +432,21 @@ class VirtualQueue:
         self._items.append(item)
         wake_all(self._waiters)
 
-    def get(self) -> Any:
+    def get(self, *, timeout: float | None = None) -> Any:
+        deadline_s = None if timeout is None else self._world.monotonic() + timeout
         while not self._items:
-            self._world.park(None, self._waiters)
+            if deadline_s is not None and self._world.monotonic() >= deadline_s:
+                raise queue.Empty
+            self._world.park(deadline_s, self._waiters)
         return self._items.popleft()
+
+    def get_nowait(self) -> Any:
+        if not self._items:
+            raise queue.Empty
+        return self._items.popleft()
+
+    def empty(self) -> bool:
+        return not self._items
 
     def qsize(self) -> int:
         return len(self._items)
@@ -478,8 +489,8 @@ PRIMITIVES = {
     threading.Semaphore: _Semaphore,
 }
 PATCHED = ("ipamd.", "tests.fakes.runtime", "tests.fakes.host_network")
-REAL = frozenset({"ipamd.host.plugins"})
-"""Which asks real processes, for as long as they take."""
+REAL = frozenset({"ipamd.host.plugins", "ipamd.host.plugin_versions", "ipamd.host.plugin_bundle"})
+"""They ask real processes, for as long as these take."""
 
 
 @contextlib.contextmanager

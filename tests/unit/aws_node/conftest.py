@@ -13,7 +13,7 @@ from ipamd.migration import aws_node as module
 from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.aws_node import Allocation, render_checkpoint
 from ipamd.model.ids import parse_key
-from ipamd.ports import Clock
+from ipamd.ports.process import Clock
 from ipamd.settings import TakeoverConfig
 from tests.fakes.clock import FakeClock
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.aws_node import EGRESS_STATE
 from ipamd.model.errors import ForeignStateError, TakeoverError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6, Family
+from ipamd.model.legs.aws_node_extra import EGRESS_STATE
+from tests.errors import failed
 from tests.unit.aws_node.conftest import ONE, made, write_theirs
 
 CONFLIST = "10-aws.conflist"
@@ -27,11 +29,11 @@ def test_its_file_is_read_or_refused(place: Path) -> None:
     write_theirs(place, ONE)
     assert node.allocations() == (ONE,)
     path.write_text("{}")
-    with pytest.raises(ForeignStateError, match=r"ipam\.json cannot be used: its version"):
+    with pytest.raises(ForeignStateError):
         node.allocations()
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(ForeignStateError, match="cannot be read: it is no regular file"):
+    with pytest.raises(ForeignStateError, check=failed(FailureCode.NODE_FILE_UNREADABLE)):
         node.allocations()
 
 
@@ -101,7 +103,7 @@ HOST_LOCAL = Path("/usr/lib/cni/host-local")
 @pytest.mark.parametrize("family", [IPV4, IPV6])
 def test_addresses_for_egress_are_written_as_its_plugin_keeps_them(place: Path, family: Family) -> None:
     """Its host-local gives none of them again, and a DEL of one frees it. What it kept of others stays while it is routed."""
-    egress, state = family.egress, place / "cni" / EGRESS_STATE[family]
+    egress, state = family.local_range, place / "cni" / EGRESS_STATE[family]
 
     def host_local(command: str, container_id: str) -> str:
         ipam = {"type": "host-local", "ranges": [[{"subnet": str(egress.network)}]], "dataDir": str(state)}
@@ -202,6 +204,7 @@ def test_its_conflist_is_renamed_and_comes_back(place: Path) -> None:
     assert node.restore_conflist() == ""
     assert (folder / CONFLIST).read_text() == "new"
     (folder / "10-vpc-ipamd.conflist").write_text("ours")
+    (folder / ".10-vpc-ipamd.conflist.ours").write_text("the list of our former plugins")
     assert "10-vpc-ipamd.conflist was removed" in node.remove_our_conflist()
     assert sorted(path.name for path in folder.iterdir()) == [CONFLIST, SAVED]
 
@@ -218,8 +221,28 @@ def test_refusals_of_the_disk_are_typed(place: Path) -> None:
     """A directory that is missing or in the way: the operator learns which."""
     (place / "aws-node").rmdir()
     (place / "aws-node").write_text("a file")
-    with pytest.raises(TakeoverError, match=r"ipam\.json cannot be written"):
+    with pytest.raises(TakeoverError, check=failed(FailureCode.SHARED_FILE_REFUSED)):
         made(place).write([ONE], routed=())
     (place / "run").rmdir()
-    with pytest.raises(TakeoverError, match=r"aws-node\.json cannot be written"):
+    with pytest.raises(TakeoverError, check=failed(FailureCode.SHARED_FILE_REFUSED)):
         made(place).begin_export()
+
+
+@pytest.mark.privileged
+def test_a_read_only_directory_without_its_conflist_needs_no_change(place: Path) -> None:
+    """The kernel refuses to rename or remove what is not there; what is there, and cannot be renamed, is an error."""
+    node, folder = made(place), place / "net.d"
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+        assert node.save_conflist() == node.restore_conflist() == node.remove_our_conflist() == ""
+        node.end_export()
+        subprocess.run(["mount", "-o", "remount,bind,rw", str(folder)], check=True)
+        (folder / CONFLIST).write_text("theirs")
+        (folder / "10-vpc-ipamd.conflist").write_text("ours")
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(folder)], check=True)
+        for change in (node.save_conflist, node.remove_our_conflist):
+            with pytest.raises(TakeoverError):
+                change()
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from ipamd.adapters import Adapters, connect
 from ipamd.model.aws_node import Allocation, render_checkpoint
 from ipamd.model.ids import parse_key
+from ipamd.process.adapters import Adapters, connect
 from ipamd.settings import CurrentSettings, DaemonConfig, RuntimeConfig, Settings, TakeoverConfig
 
 ONE = Allocation(parse_key("a", "eth0"), IPv4Address("10.0.0.9"), "default", "web", 5)

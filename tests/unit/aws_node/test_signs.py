@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from ipamd.migration import aws_node as module
-from ipamd.migration import aws_node as peer
+from ipamd.migration import listener as listener_module
 from ipamd.model.aws_node import Sign
 from ipamd.model.errors import TakeoverError
 from tests.fakes.clock import FakeClock
@@ -90,6 +90,11 @@ def test_its_last_sign_outlives_its_daemon_and_ours(place: Path) -> None:
     assert node.last_sign() == Sign("its pod kube-system/aws-node-abcde runs", 5.0), "what was read is not what was seen"
 
 
+def test_off_looks_for_no_pod_either(place: Path) -> None:
+    """Who runs vpc-ipamd under the name aws-node says off; a sign would hold ADD for a minute after each roll."""
+    assert made(place, daemon_socket="off").last_sign(pod="kube-system/aws-node-abcde") is None
+
+
 def test_its_last_sign_is_remembered_where_the_note_cannot_be_written(place: Path) -> None:
     """A full disk: who asks gets an error, and holds ADD; not the answer that nothing was ever there (I11, I20)."""
     clock, path, note = FakeClock(), str(place / "aws-node/ipamd.sock"), place / "run/aws-node.json"
@@ -155,16 +160,18 @@ class Health(grpc.GenericRpcHandler):
                 context.abort(grpc.StatusCode.NOT_FOUND, "unknown service")
             return b"\x08\x01"
 
-        is_asked = handler_call_details.method == peer.HEALTH_METHOD  # type: ignore[attr-defined]
+        is_asked = handler_call_details.method == listener_module.HEALTH_METHOD  # type: ignore[attr-defined]
         return grpc.unary_unary_rpc_method_handler(check) if is_asked else None
 
 
-@pytest.mark.parametrize(("name", "is_it"), [(peer.HEALTH_SERVICE, True), (b"another", False)])
+@pytest.mark.parametrize(("name", "is_it"), [(listener_module.HEALTH_SERVICE, True), (b"another", False)])
 def test_the_port_of_old_releases_counts_only_if_it_is_its(
     place: Path, name: bytes, is_it: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Port 50051 is everybody's: without traces of the other it is not asked, and it must have its daemon's name."""
-    monkeypatch.setattr(peer, "is_its_daemon", partial(peer.is_its_daemon, timeout_s=PATIENCE_S))  # silence counts as it
+    monkeypatch.setattr(
+        listener_module, "is_aws_node", partial(listener_module.is_aws_node, timeout_s=PATIENCE_S)
+    )  # silence counts as it
     node = made(place)
     server = grpc.server(ThreadPoolExecutor(2))
     server.add_generic_rpc_handlers([Health(name)])
@@ -186,7 +193,7 @@ def test_the_port_of_old_releases_counts_only_if_it_is_its(
 def test_a_port_that_says_nothing_may_be_its(place: Path) -> None:
     """Silence is no proof that it is away (I11)."""
     with listening(socket.AF_INET, module.TCP_ADDRESS):
-        assert peer.is_its_daemon(module.TCP_ADDRESS, timeout_s=0.2)
+        assert listener_module.is_aws_node(module.TCP_ADDRESS, timeout_s=0.2)
 
 
 @pytest.mark.parametrize("at_s", ["1" + "0" * 400, "null", '"12"', "[]", "true"])

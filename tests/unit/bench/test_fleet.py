@@ -142,7 +142,7 @@ def test_every_scenario_is_asked_for() -> None:
 
 
 def test_a_day_with_default_targets_makes_fewer_calls_than_the_reference() -> None:
-    """And holds less than one ENI more (docs/fleet.md), also with another number of nodes than the report's."""
+    """And holds less than one ENI more (docs/performance.md), also with another number of nodes than the report's."""
     row = run_scenario(Scenario("day", "default", 8))
     assert row["met"]
     assert row["details"]["mutating_ratio"] < 0.5

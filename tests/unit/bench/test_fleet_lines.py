@@ -103,7 +103,7 @@ def test_the_best_point_of_the_curve_has_the_least_sum() -> None:
     """And rows without a hold window, or without a comparison, are in neither table."""
     points = {300: (1.0, 1.0), 3600: (0.2, 1.4), 7200: (0.1, 1.7)}
     rows = [
-        {"name": f"day VPC_IPAMD_RELEASE_HOLD={hold_s}", "details": {"mutating_ratio": calls, "held_ratio": held}}
+        {"name": f"day VPC_IPAMD_RELEASE_HOLD_SECONDS={hold_s}", "details": {"mutating_ratio": calls, "held_ratio": held}}
         for hold_s, (calls, held) in points.items()
     ]
     lines = curve([*rows, row(1, {})]).splitlines()[2:]
@@ -114,7 +114,7 @@ def test_the_best_point_of_the_curve_has_the_least_sum() -> None:
 def test_a_page_is_filled_between_its_marks() -> None:
     """Twice gives the same as once, and what is around the marks stays."""
     marks = "".join(f"<!-- {name} -->\nstale\n<!-- end -->\nkept {name}\n" for name in ("figures", "auto", "curve"))
-    rows = [{"name": "day VPC_IPAMD_RELEASE_HOLD=300", "details": {"mutating_ratio": 1.0, "held_ratio": 1.0}}]
+    rows = [{"name": "day VPC_IPAMD_RELEASE_HOLD_SECONDS=300", "details": {"mutating_ratio": 1.0, "held_ratio": 1.0}}]
     once = filled(marks, rows)
     assert "stale" not in once
     assert [f"kept {name}" in once for name in ("figures", "auto", "curve")] == [True] * 3

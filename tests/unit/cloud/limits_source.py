@@ -23,6 +23,22 @@ def facts() -> dict[str, Group]:
     return {name: _fact(entry) for name, entry in json.loads(gzip.decompress(packed)).items()}
 
 
+def tcp_timeouts() -> dict[str, int]:
+    """Each instance type with the seconds after which EC2 forgets an idle TCP connection by default."""
+    packed = files("moto.ec2").joinpath("resources/instance_types.json.gz").read_bytes()
+    entries = json.loads(gzip.decompress(packed)).items()
+    return {
+        name: entry["NetworkInfo"]["ConnectionTrackingConfiguration"]["DefaultTcpEstablishedTimeout"] for name, entry in entries
+    }
+
+
+def enis_of_all_cards(name: str) -> int:
+    """The ENIs that a type may have on all its network cards together."""
+    packed = files("moto.ec2").joinpath("resources/instance_types.json.gz").read_bytes()
+    cards = json.loads(gzip.decompress(packed))[name]["NetworkInfo"]["NetworkCards"]
+    return sum(card["MaximumNetworkInterfaces"] for card in cards)
+
+
 def lines() -> dict[Group, str]:
     """One string per group, families and sizes in order: `c5:large,xlarge c5d:large`."""
     sizes: dict[Group, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from ipamd.cloud.answers import described_eni, described_enis
 from ipamd.model.errors import CloudError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6, Family
+from tests.errors import failed
 
 
 def interface(**changes: Any) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def test_no_primary_address_is_ever_secondary(count: int, flagged: set[int], nam
     primaries = {IPv4Address(item["PrivateIpAddress"]) for item in listed if item.get("Primary")}
     entry = interface(PrivateIpAddresses=listed, PrivateIpAddress="10.0.0.1" if named else None)
     if not named and not primaries:  # any of them might be the primary one
-        with pytest.raises(CloudError, match="incomplete"):
+        with pytest.raises(CloudError, check=failed(FailureCode.EC2_ANSWER_INCOMPLETE)):
             described_eni(entry)
         return
     eni = described_eni(entry)
@@ -94,13 +96,13 @@ def test_an_incomplete_answer_is_an_error(missing: str) -> None:
     """What EC2 did not say is not made up (I11)."""
     entry = interface()
     del entry[missing]
-    with pytest.raises(CloudError, match=missing):
+    with pytest.raises(CloudError, check=failed(FailureCode.EC2_ANSWER_INCOMPLETE, part=repr(KeyError(missing)))):
         described_eni(entry)
 
 
 def test_a_malformed_address_is_an_error() -> None:
     """An address that is none stops the reading of that ENI, typed."""
-    with pytest.raises(CloudError, match="incomplete"):
+    with pytest.raises(CloudError, check=failed(FailureCode.EC2_ANSWER_INCOMPLETE)):
         described_eni(interface(PrivateIpAddresses=[{"PrivateIpAddress": "10.0.0.300"}]))
 
 
@@ -127,7 +129,7 @@ def test_a_prefix_is_what_ec2_delegates(family: Family, text: str, is_one: bool)
     if is_one:
         assert described_eni(entry, family).prefixes == {family.network(text)}
         return
-    with pytest.raises(CloudError, match="incomplete"):
+    with pytest.raises(CloudError, check=failed(FailureCode.EC2_ANSWER_INCOMPLETE)):
         described_eni(entry, family)
 
 

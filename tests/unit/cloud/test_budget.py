@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from ipamd.cloud import budget as limits
 from ipamd.cloud.budget import CallBudget
 from ipamd.model.errors import ThrottledError
+from ipamd.model.failures import FailureCode
+from tests.errors import failed
 from tests.unit.cloud.clocks import FakeClock
 
 
@@ -83,7 +85,7 @@ def test_one_throttled_api_never_stops_the_others() -> None:
         clock.elapsed_s += 10.0
         budget.throttled("CreateNetworkInterface")
     assert budget.reserve("CreateNetworkInterface") == pytest.approx(20.0)
-    with pytest.raises(ThrottledError, match="CreateNetworkInterface"):
+    with pytest.raises(ThrottledError, check=failed(FailureCode.CALL_HELD_BACK, api="CreateNetworkInterface")):
         budget.reserve("CreateNetworkInterface")
     assert [budget.reserve("UnassignPrivateIpAddresses") for _ in range(limits.BURST)] == [0.0] * limits.BURST
 

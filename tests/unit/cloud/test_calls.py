@@ -13,9 +13,11 @@ from ipamd.cloud import errors
 from ipamd.cloud.budget import BURST, JITTER_S
 from ipamd.cloud.calls import CODES_MAX, Ec2Calls
 from ipamd.cloud.client import Ec2Client
+from ipamd.cloud.credential_errors import MISSING, Lack, Party
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.retries import HURRIED, IDEMPOTENT
-from ipamd.model.call_report import ANSWERED, OTHER, UNANSWERED, CallReport, Outcome
+from ipamd.model.call_report import ANSWERED, OTHER, UNANSWERED, CallOutcome, CallReport
+from ipamd.model.cause import Ec2Refusal
 from ipamd.model.cloud import CallUnderWay
 from ipamd.model.errors import CloudError, ThrottledError
 from ipamd.settings import CloudConfig
@@ -77,12 +79,12 @@ def test_attempts_are_timed_and_told_apart(counted: Counted) -> None:
     """Time by bucket, cumulative; count and time by EC2's code; an answer that never came has no code."""
     counted.attempt(0.04)
     counted.attempt(0.3, refusal("RequestLimitExceeded"))
-    counted.attempt(6.0, AttemptError(CloudError("lost"), Outcome.UNANSWERED))
-    counted.attempt(0.0, errors.no_credentials(API, "eni-1", cause="none"))
+    counted.attempt(6.0, AttemptError(CloudError("lost"), CallOutcome.UNANSWERED))
+    counted.attempt(0.0, errors.without_credentials(API, "eni-1", Lack(Party.METADATA, MISSING, "none")))
     report = counted.report()
     assert report.buckets == (2, 2, 2, 3, 3)
     assert (report.count, round(report.total_ms)) == (4, 6340)
-    assert report.outcomes == {Outcome.OK: 1, Outcome.THROTTLED: 1, Outcome.UNANSWERED: 1, Outcome.UNSENT: 1}
+    assert report.outcomes == {CallOutcome.OK: 1, CallOutcome.THROTTLED: 1, CallOutcome.UNANSWERED: 1, CallOutcome.UNSENT: 1}
     assert {code: (told.count, round(told.total_ms)) for code, told in report.statuses.items()} == {
         ANSWERED: (1, 40),
         "RequestLimitExceeded": (1, 300),
@@ -123,7 +125,8 @@ def test_a_call_is_seen_with_its_last_refusal_until_it_ends(counted: Counted) ->
     assert seen[0] == (CallUnderWay(API, "eni-1", 1.0),)
     ((last,),) = seen[2:]
     assert (last.refusal_count, last.age_s) == (2, pytest.approx(counted.clock.elapsed_s))
-    assert "InternalError: slower" in last.last_refusal
+    assert last.last_refusal is not None
+    assert last.last_refusal.refusals == (Ec2Refusal(API, "eni-1", "InternalError", "any text"),)
     assert counted.calls.calls_under_way() == ()
     counted.client.script = [(0.0, refusal("RequestLimitExceeded"))]
     with pytest.raises(ThrottledError):
@@ -159,4 +162,4 @@ def test_threads_never_share_a_token() -> None:
         thread.join()
     assert calls.call_reports()[API].left_count == -15
     assert all(number <= wait_s <= number + JITTER_S + number for number, wait_s in enumerate(sorted(waits), start=1))
-    assert calls.call_reports()[API].outcomes == {Outcome.OK: BURST + 15}
+    assert calls.call_reports()[API].outcomes == {CallOutcome.OK: BURST + 15}

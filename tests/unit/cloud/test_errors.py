@@ -6,8 +6,10 @@ import pytest
 from botocore import exceptions as theirs
 
 from ipamd.cloud import errors
-from ipamd.model.call_report import Outcome
+from ipamd.model.call_report import CallOutcome
+from ipamd.model.cause import Ec2Refusal
 from ipamd.model.errors import (
+    CloudCredentialsError,
     CloudDeniedError,
     CloudError,
     CloudNotFoundError,
@@ -21,77 +23,77 @@ from ipamd.model.errors import (
 from ipamd.model.words import printable
 
 ANSWERS = [
-    ("RequestLimitExceeded", "Request limit exceeded.", 503, ThrottledError, Outcome.THROTTLED),
-    ("Throttling", "Rate exceeded", 400, ThrottledError, Outcome.THROTTLED),
-    ("ThrottlingException", "Rate exceeded", 400, ThrottledError, Outcome.THROTTLED),
-    ("RequestThrottledException", "", 400, ThrottledError, Outcome.THROTTLED),
-    ("TooManyRequestsException", "", 429, ThrottledError, Outcome.THROTTLED),
-    ("EC2ThrottledException", "", 400, ThrottledError, Outcome.THROTTLED),
-    ("SlowDown", "", 503, ThrottledError, Outcome.THROTTLED),
-    ("InsufficientFreeAddressesInSubnet", "not enough", 400, SubnetExhaustedError, Outcome.SUBNET_FULL),
-    ("InsufficientCidrBlocks", "not enough", 400, SubnetExhaustedError, Outcome.SUBNET_FULL),
+    ("RequestLimitExceeded", "Request limit exceeded.", 503, ThrottledError, CallOutcome.THROTTLED),
+    ("Throttling", "Rate exceeded", 400, ThrottledError, CallOutcome.THROTTLED),
+    ("ThrottlingException", "Rate exceeded", 400, ThrottledError, CallOutcome.THROTTLED),
+    ("RequestThrottledException", "", 400, ThrottledError, CallOutcome.THROTTLED),
+    ("TooManyRequestsException", "", 429, ThrottledError, CallOutcome.THROTTLED),
+    ("EC2ThrottledException", "", 400, ThrottledError, CallOutcome.THROTTLED),
+    ("SlowDown", "", 503, ThrottledError, CallOutcome.THROTTLED),
+    ("InsufficientFreeAddressesInSubnet", "not enough", 400, SubnetExhaustedError, CallOutcome.SUBNET_FULL),
+    ("InsufficientCidrBlocks", "not enough", 400, SubnetExhaustedError, CallOutcome.SUBNET_FULL),
     (
         "InvalidParameterValue",
         "There aren't sufficient free Ipv4 addresses or prefixes",
         400,
         SubnetExhaustedError,
-        Outcome.SUBNET_FULL,
+        CallOutcome.SUBNET_FULL,
     ),
-    ("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.", 400, EniLimitError, Outcome.LIMIT),
-    ("AttachmentLimitExceeded", "Interface count 4 exceeds the limit for m5.large", 400, EniLimitError, Outcome.LIMIT),
-    ("NetworkInterfaceLimitExceeded", "quota", 400, CloudQuotaError, Outcome.QUOTA),
+    ("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.", 400, EniLimitError, CallOutcome.LIMIT),
+    ("AttachmentLimitExceeded", "Interface count 4 exceeds the limit for m5.large", 400, EniLimitError, CallOutcome.LIMIT),
+    ("NetworkInterfaceLimitExceeded", "quota", 400, CloudQuotaError, CallOutcome.QUOTA),
     (
         "InvalidNetworkInterfaceID.NotFound",
         "The networkInterface ID 'eni-1' does not exist",
         400,
         CloudNotFoundError,
-        Outcome.NOT_FOUND,
+        CallOutcome.NOT_FOUND,
     ),
-    ("InvalidAttachmentID.NotFound", "", 400, CloudNotFoundError, Outcome.NOT_FOUND),
-    ("InvalidSubnetID.NotFound", "", 400, CloudNotFoundError, Outcome.NOT_FOUND),
+    ("InvalidAttachmentID.NotFound", "", 400, CloudNotFoundError, CallOutcome.NOT_FOUND),
+    ("InvalidSubnetID.NotFound", "", 400, CloudNotFoundError, CallOutcome.NOT_FOUND),
     (
         "InvalidParameterValue",
         "Some of the specified addresses are not assigned to interface eni-1",
         400,
         CloudNotFoundError,
-        Outcome.NOT_FOUND,
+        CallOutcome.NOT_FOUND,
     ),
-    ("UnauthorizedOperation", "You are not authorized", 403, CloudDeniedError, Outcome.DENIED),
-    ("AccessDenied", "", 403, CloudDeniedError, Outcome.DENIED),
-    ("RequestExpired", "", 400, CloudDeniedError, Outcome.DENIED),
-    ("SignatureDoesNotMatch", "", 403, CloudDeniedError, Outcome.DENIED),
-    ("AuthFailure", "", 401, CloudDeniedError, Outcome.DENIED),
-    ("ExpiredTokenException", "", 400, CloudDeniedError, Outcome.DENIED),
-    ("InvalidClientTokenId", "", 403, CloudDeniedError, Outcome.DENIED),
-    ("UnrecognizedClientException", "", 400, CloudDeniedError, Outcome.DENIED),
-    ("InvalidNetworkInterface.InUse", "Interface: [eni-1] in use.", 400, CloudError, Outcome.BUSY),
-    ("IncorrectState", "", 400, CloudError, Outcome.BUSY),
-    ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", 400, CloudError, Outcome.BUSY),
+    ("UnauthorizedOperation", "You are not authorized", 403, CloudDeniedError, CallOutcome.DENIED),
+    ("AccessDenied", "", 403, CloudDeniedError, CallOutcome.DENIED),
+    ("RequestExpired", "", 400, CloudDeniedError, CallOutcome.DENIED),
+    ("SignatureDoesNotMatch", "", 403, CloudDeniedError, CallOutcome.DENIED),
+    ("AuthFailure", "", 401, CloudDeniedError, CallOutcome.DENIED),
+    ("ExpiredTokenException", "", 400, CloudDeniedError, CallOutcome.DENIED),
+    ("InvalidClientTokenId", "", 403, CloudDeniedError, CallOutcome.DENIED),
+    ("UnrecognizedClientException", "", 400, CloudDeniedError, CallOutcome.DENIED),
+    ("InvalidNetworkInterface.InUse", "Interface: [eni-1] in use.", 400, CloudError, CallOutcome.BUSY),
+    ("IncorrectState", "", 400, CloudError, CallOutcome.BUSY),
+    ("InvalidParameterValue", "Network interface 'eni-1' is currently in use.", 400, CloudError, CallOutcome.BUSY),
     (
         "InvalidParameterValue",
         "Instance 'i-1' already has an interface attached at device index '1'.",
         400,
         DeviceIndexTakenError,
-        Outcome.BUSY,
+        CallOutcome.BUSY,
     ),
     (
         "OperationNotPermitted",
         "The network interface at device index 0 cannot be detached.",
         400,
         CloudDeniedError,
-        Outcome.DENIED,
+        CallOutcome.DENIED,
     ),
-    ("IdempotentParameterMismatch", "", 400, CloudError, Outcome.REFUSED),
-    ("InternalError", "", 500, CloudError, Outcome.UNANSWERED),
-    ("Unavailable", "", 503, CloudError, Outcome.UNANSWERED),
-    ("", "no code at all", 502, CloudError, Outcome.UNANSWERED),
-    ("InvalidParameterValue", "something else", 400, CloudError, Outcome.REFUSED),
-    ("NeverHeardOf", "", 400, CloudError, Outcome.REFUSED),
+    ("IdempotentParameterMismatch", "", 400, CloudError, CallOutcome.REFUSED),
+    ("InternalError", "", 500, CloudError, CallOutcome.UNANSWERED),
+    ("Unavailable", "", 503, CloudError, CallOutcome.UNANSWERED),
+    ("", "no code at all", 502, CloudError, CallOutcome.UNANSWERED),
+    ("InvalidParameterValue", "something else", 400, CloudError, CallOutcome.REFUSED),
+    ("NeverHeardOf", "", 400, CloudError, CallOutcome.REFUSED),
 ]
 
 
 @pytest.mark.parametrize(("code", "message", "status", "error", "outcome"), ANSWERS, ids=[f"{a[0]}-{a[1][:24]}" for a in ANSWERS])
-def test_each_ec2_code_has_its_class(code: str, message: str, status: int, error: type[CloudError], outcome: Outcome) -> None:
+def test_each_ec2_code_has_its_class(code: str, message: str, status: int, error: type[CloudError], outcome: CallOutcome) -> None:
     """Every EC2 code becomes exactly one class, says the API, the object and EC2's own code, and ends with advice (I14)."""
     failed = errors.refused("AttachNetworkInterface", "eni-1", code=code, message=message, status=status)
     assert failed.outcome is outcome
@@ -113,8 +115,10 @@ def test_every_rule_is_exercised() -> None:
     assert len({rule.advice for rule in errors.RULES}) == len(errors.RULES), "each row is known by its advice"
 
 
-OF_EC2 = [one for one in CloudError.__subclasses__() if one.__module__ == CloudError.__module__ and one is not SubnetChoiceError]
-"""A choice of subnets that cannot be made is our own conclusion, before EC2 is asked for an ENI."""
+NOT_OF_EC2 = (SubnetChoiceError, CloudCredentialsError)
+"""Both come before EC2 is asked: our own conclusion, and what others than EC2 gave (`test_credential_errors.py`)."""
+
+OF_EC2 = [one for one in CloudError.__subclasses__() if one.__module__ == CloudError.__module__ and one not in NOT_OF_EC2]
 
 
 @pytest.mark.parametrize("error", [CloudError, *OF_EC2])
@@ -144,7 +148,9 @@ def test_what_only_sts_can_read_goes_to_the_log(caplog: pytest.LogCaptureFixture
     message = f"{said} {errors.ENCODED} {'x' * 5000}"
     with caplog.at_level("WARNING"):
         failed = errors.refused("CreateNetworkInterface", "a new ENI", code="UnauthorizedOperation", message=message, status=403)
-    assert failed.error.cause == f"EC2 CreateNetworkInterface failed for a new ENI: UnauthorizedOperation: {said}"
+    (refusal,) = failed.error.cause.refusals
+    assert refusal == Ec2Refusal("CreateNetworkInterface", "a new ENI", "UnauthorizedOperation", "")
+    assert refusal.text == f"EC2 CreateNetworkInterface failed for a new ENI: UnauthorizedOperation: {said}"
     assert "aws sts decode-authorization-message" in failed.error.next_step
     assert "xxxx" not in str(failed.error)
     assert "x" * 5000 in caplog.text
@@ -157,13 +163,13 @@ def test_long_messages_are_cut() -> None:
 
 
 EXCEPTIONS = [
-    (theirs.ConnectTimeoutError(endpoint_url="http://ec2"), Outcome.UNSENT),
-    (theirs.EndpointConnectionError(endpoint_url="http://ec2"), Outcome.UNSENT),
-    (theirs.ProxyConnectionError(proxy_url="http://proxy"), Outcome.UNSENT),
-    (theirs.SSLError(endpoint_url="http://ec2", error="bad"), Outcome.UNSENT),
-    (theirs.ReadTimeoutError(endpoint_url="http://ec2"), Outcome.UNANSWERED),
-    (theirs.ConnectionClosedError(endpoint_url="http://ec2"), Outcome.UNANSWERED),
-    (theirs.HTTPClientError(error="cut"), Outcome.UNANSWERED),
+    (theirs.ConnectTimeoutError(endpoint_url="http://ec2"), CallOutcome.UNSENT),
+    (theirs.EndpointConnectionError(endpoint_url="http://ec2"), CallOutcome.UNSENT),
+    (theirs.ProxyConnectionError(proxy_url="http://proxy"), CallOutcome.UNSENT),
+    (theirs.SSLError(endpoint_url="http://ec2", error="bad"), CallOutcome.UNSENT),
+    (theirs.ReadTimeoutError(endpoint_url="http://ec2"), CallOutcome.UNANSWERED),
+    (theirs.ConnectionClosedError(endpoint_url="http://ec2"), CallOutcome.UNANSWERED),
+    (theirs.HTTPClientError(error="cut"), CallOutcome.UNANSWERED),
     (theirs.NoCredentialsError(), None),
     (theirs.CredentialRetrievalError(provider="iam", error_msg="no"), None),
     (theirs.MetadataRetrievalError(error_msg="no"), None),
@@ -172,7 +178,7 @@ EXCEPTIONS = [
 
 
 @pytest.mark.parametrize(("exc", "outcome"), EXCEPTIONS, ids=[type(row[0]).__name__ for row in EXCEPTIONS])
-def test_each_transport_exception_has_its_class(exc: Exception, outcome: Outcome | None) -> None:
+def test_each_transport_exception_has_its_class(exc: Exception, outcome: CallOutcome | None) -> None:
     """What botocore raises becomes a CloudError; whether the request may have taken effect decides about a retry (I9)."""
     failed = errors.failed("DescribeSubnets", "subnet-1", errors.failure_of(exc, "http://ec2"))
     assert failed.outcome is outcome

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from ipamd.cloud import limits
-from ipamd.cloud.limits import TABLE
+from ipamd.cloud.legs import trunk_capacity as trunk_capacity_table
+from ipamd.cloud.legs.trunk_capacity import trunk_capacity
+from ipamd.cloud.limits import OLDER_TABLE, TABLE
 from tests.unit.cloud import limits_source
 
 # Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt (pods) and DescribeInstanceTypes (the rest)
@@ -45,6 +47,37 @@ def test_the_table_equals_its_source() -> None:
         assert found.is_bare_metal is (kind == "metal")
 
 
+# Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt
+OLDER = {
+    **{"g4ad.xlarge": 8, "g4ad.2xlarge": 8, "g4ad.4xlarge": 29, "g4ad.8xlarge": 58, "g4ad.16xlarge": 234},
+    **{"p3.2xlarge": 58, "p3.8xlarge": 234, "p3.16xlarge": 234, "f1.2xlarge": 58, "f1.4xlarge": 234, "f1.16xlarge": 394},
+    **{"cr1.8xlarge": 234, "hs1.8xlarge": 234, "dl1.24xlarge": 737, "c7i.32xlarge": 737, "bmn-sf1.metal": 737},
+    **{"c5a.metal": 737, "c5ad.metal": 737, "u-6tb1.metal": 147, "u-9tb1.metal": 147, "u-12tb1.metal": 147},
+    **{"u-18tb1.metal": 737, "u-24tb1.metal": 737},
+}
+
+
+def test_types_that_ec2s_record_lacks_are_known() -> None:
+    """The union of both tables: the 23 types that amazon-vpc-cni-k8s has besides, with its numbers, and none of them twice."""
+    recorded = limits_source.facts()
+    older = {
+        f"{part.partition(':')[0]}.{size}"
+        for row in OLDER_TABLE.splitlines()
+        for part in row.split()[4:]
+        for size in part.partition(":")[2].split(",")
+    }
+    assert older == set(OLDER)
+    assert not older & set(recorded)
+    for name, max_pods in OLDER.items():
+        found = limits.from_table(name)
+        assert found is not None, name
+        assert found.max_pods == max_pods
+        assert found.is_bare_metal is name.endswith(".metal")
+    multi_card = limits.from_table("dl1.24xlarge")
+    assert multi_card is not None
+    assert multi_card.network_card_count == 4
+
+
 # Source: amazon-vpc-resource-controller-k8s pkg/aws/vpc/limits.go
 BRANCHES = {
     **{
@@ -73,29 +106,29 @@ BRANCHES = {
 @pytest.mark.parametrize(("name", "count"), BRANCHES.items())
 def test_branch_enis_are_those_of_the_controller(name: str, count: int) -> None:
     """The number that the control plane advertises as `vpc.amazonaws.com/pod-eni`; 0: the type can have no trunk."""
-    assert limits.branch_count(name) == count
+    assert trunk_capacity(name) == count
     found = limits.from_table(name) or limits.safe_default(name)
-    assert found.branch_count == count
+    assert found.trunk_capacity == count
 
 
 @pytest.mark.parametrize("name", ["zz9.large", "m5", "", "m5.", "m5.huge", "c9g.large", "m5 m5a.large"])
 def test_branch_enis_of_an_unknown_type_are_not_guessed(name: str) -> None:
     """A type that the controller's table has not, or no type at all."""
-    assert limits.branch_count(name) is None
-    assert limits.safe_default(name).branch_count is None
+    assert trunk_capacity(name) is None
+    assert limits.safe_default(name).trunk_capacity is None
 
 
 def test_the_table_of_branches_contradicts_nothing() -> None:
     """No family is in two paragraphs, no size twice in one, no number above the VLAN IDs; every type of more than 10 is Nitro."""
     seen: set[str] = set()
-    for paragraph in limits.BRANCHES.replace("\n  ", " ").splitlines():
+    for paragraph in trunk_capacity_table.BRANCHES.replace("\n  ", " ").splitlines():
         families, _, counts = paragraph.partition("=")
         sizes = [size for part in counts.split() for size in part.partition(":")[2].split(",")]
         assert len(sizes) == len(set(sizes)), families
         assert not seen & set(families.split())
         seen |= set(families.split())
         assert all(0 <= int(part.partition(":")[0]) <= 120 for part in counts.split())
-    kinds = {name: kind for name, (_, _, _, kind) in limits_source.facts().items() if (limits.branch_count(name) or 0) > 10}
+    kinds = {name: kind for name, (_, _, _, kind) in limits_source.facts().items() if (trunk_capacity(name) or 0) > 10}
     assert len(kinds) > 700
     assert set(kinds.values()) == {"nitro", "metal"}
 

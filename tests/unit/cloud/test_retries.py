@@ -8,16 +8,16 @@ from ipamd.cloud import retries
 from ipamd.cloud.errors import AttemptError
 from ipamd.cloud.metadata import POLICY
 from ipamd.cloud.retries import RetryPolicy
-from ipamd.model.call_report import Outcome
+from ipamd.model.call_report import CallOutcome
 from ipamd.model.errors import CloudError
 from tests.unit.cloud.clocks import FakeClock
 
 RETRIED = {
-    "IDEMPOTENT": {Outcome.THROTTLED, Outcome.UNSENT, Outcome.UNANSWERED, Outcome.NOT_FOUND},
-    "UNHURRIED": {Outcome.UNSENT, Outcome.UNANSWERED, Outcome.NOT_FOUND},
-    "AT_MOST_ONCE": {Outcome.THROTTLED, Outcome.UNSENT, Outcome.NOT_FOUND},
-    "SETTLING": {Outcome.THROTTLED, Outcome.UNSENT, Outcome.UNANSWERED, Outcome.NOT_FOUND, Outcome.BUSY},
-    "ATTACHING": {Outcome.BUSY},
+    "IDEMPOTENT": {CallOutcome.THROTTLED, CallOutcome.UNSENT, CallOutcome.UNANSWERED, CallOutcome.NOT_FOUND},
+    "UNHURRIED": {CallOutcome.UNSENT, CallOutcome.UNANSWERED, CallOutcome.NOT_FOUND},
+    "AT_MOST_ONCE": {CallOutcome.THROTTLED, CallOutcome.UNSENT, CallOutcome.NOT_FOUND},
+    "SETTLING": {CallOutcome.THROTTLED, CallOutcome.UNSENT, CallOutcome.UNANSWERED, CallOutcome.NOT_FOUND, CallOutcome.BUSY},
+    "ATTACHING": {CallOutcome.BUSY},
     "HURRIED": set(),
 }
 
@@ -25,7 +25,7 @@ RETRIED = {
 class Failing:
     """A call that fails for ever, or `times` times, and takes `seconds` each."""
 
-    def __init__(self, clock: FakeClock, outcome: Outcome | None, *, times: int = 10**6, seconds: float = 0.0) -> None:
+    def __init__(self, clock: FakeClock, outcome: CallOutcome | None, *, times: int = 10**6, seconds: float = 0.0) -> None:
         self.clock, self.outcome, self.times, self.seconds = clock, outcome, times, seconds
         self.calls = 0
 
@@ -37,9 +37,9 @@ class Failing:
         return "answer"
 
 
-@pytest.mark.parametrize("outcome", [None, *Outcome])
+@pytest.mark.parametrize("outcome", [None, *CallOutcome])
 @pytest.mark.parametrize("name", RETRIED)
-def test_only_named_outcomes_are_retried(name: str, outcome: Outcome | None) -> None:
+def test_only_named_outcomes_are_retried(name: str, outcome: CallOutcome | None) -> None:
     """A lost answer of a call without token, a refusal and anything unnamed is never sent twice (I9)."""
     clock = FakeClock()
     call = Failing(clock, outcome, times=1)
@@ -59,7 +59,7 @@ def test_retries_end_and_waits_are_jittered(policy: RetryPolicy) -> None:
     runs = []
     for _ in range(20):
         clock = FakeClock()
-        call = Failing(clock, Outcome.UNSENT)
+        call = Failing(clock, CallOutcome.UNSENT)
         with pytest.raises(AttemptError):
             policy.retrying(clock, clock.sleep)(call)
         assert call.calls <= policy.attempts
@@ -75,7 +75,7 @@ def test_retries_end_and_waits_are_jittered(policy: RetryPolicy) -> None:
 def test_slow_attempts_count_against_the_time_limit(policy: RetryPolicy) -> None:
     """Attempts that hang use up the time: no policy goes on after its total, whatever is left of its count."""
     clock = FakeClock()
-    call = Failing(clock, Outcome.UNSENT, seconds=policy.total_s * 0.6)
+    call = Failing(clock, CallOutcome.UNSENT, seconds=policy.total_s * 0.6)
     with pytest.raises(AttemptError):
         policy.retrying(clock, clock.sleep)(call)
     assert call.calls == 2

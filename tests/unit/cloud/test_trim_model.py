@@ -15,7 +15,8 @@ from botocore.model import ServiceModel, Shape
 from botocore.session import Session
 
 from ipamd.cloud import trim_model
-from ipamd.cloud.trim_model import MANIFEST, OPERATIONS, trimmed_loader, why_unusable
+from ipamd.cloud.operations import OPERATIONS
+from ipamd.cloud.trimmed_model import MANIFEST, trimmed_loader, why_unusable
 
 NAMES = frozenset(OPERATIONS)
 
@@ -66,7 +67,16 @@ def test_operations_are_named_as_botocore_names_them() -> None:
     assert {api: botocore.xform_name(api) for api in OPERATIONS} == dict(OPERATIONS)
 
 
-REGIONS = ["us-west-2", "eu-central-1", "cn-north-1", "us-gov-west-1", "me-central-1", "xx-nowhere-9"]
+REGIONS = [
+    "us-west-2",
+    "eu-central-1",
+    "cn-north-1",
+    "us-gov-west-1",
+    "us-iso-east-1",
+    "eusc-de-east-1",
+    "me-central-1",
+    "xx-nowhere-9",
+]
 
 
 @pytest.mark.parametrize("name", sorted(trim_model.KEPT))
@@ -123,6 +133,17 @@ def test_missing_or_broken_data_is_not_used(tmp_path: Path, text: str | None) ->
     if text is not None:
         (tmp_path / MANIFEST).write_text(text)
     assert why_unusable(tmp_path, operations=NAMES) != ""
+
+
+def test_lists_of_enis_can_ask_for_managed_ones(data_dir: Path) -> None:
+    """The parameter and the answer's field are in the installed botocore: without them a list would lack such ENIs."""
+    loader = Loader(include_default_search_paths=False, extra_search_paths=[str(data_dir)])
+    operation = service(loader, "ec2").operation_model("DescribeNetworkInterfaces")
+    assert operation.input_shape is not None
+    assert "IncludeManagedResources" in operation.input_shape.members
+    assert operation.output_shape is not None
+    eni = operation.output_shape.members["NetworkInterfaces"].member
+    assert {"Managed", "Principal"} <= set(eni.members["Operator"].members)
 
 
 def test_an_unknown_operation_is_noticed_when_trimming() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from tests.unit.datastore.support import FakeClock, fill, open_at
 
 
@@ -24,7 +24,7 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def store(path: Path, clock: FakeClock) -> Iterator[Datastore]:
+def store(path: Path, clock: FakeClock) -> Iterator[SqlDatastore]:
     """One ENI, four free addresses 10.0.0.100 to 10.0.0.103."""
     store = open_at(path, clock=clock).datastore
     fill(store)

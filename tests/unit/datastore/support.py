@@ -9,13 +9,14 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from ipamd.datastore.open import OpenedDatastore, open_datastore
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import Address, AddressState
-from ipamd.model.attachment import Attachment, NetnsIdentity, veth_name
-from ipamd.model.branch import Branch
+from ipamd.model.attachment import Attachment, veth_name
+from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.family import Family
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress, SubnetId, parse_key
+from ipamd.model.legs.branch_eni import Branch
 from ipamd.model.record import replace
 
 BOOT = "11111111-2222-3333-4444-555555555555"
@@ -94,11 +95,11 @@ def an_attachment(address: Address, key: AttachmentKey, *, at: datetime = START)
 
 
 def a_branch(vlan: int, key: AttachmentKey | None = None, *, address: str = "", at: datetime = START) -> Attachment:
-    """What `attach_branch` takes: sandbox 100 and VLAN ID, which has address 10.9.0.<vlan> of ENI eni-b<vlan>."""
+    """What `confirm` takes: sandbox 100 and VLAN ID, which has address 10.9.0.<vlan> of ENI eni-b<vlan>."""
     key = key or a_key(100 + vlan)
     row = Address(ip(address or f"10.9.0.{vlan}"), EniId(f"eni-b{vlan:04x}"), AddressState.FREE, at)
     branch = Branch(vlan, MacAddress(f"06:00:00:00:00:{vlan:02x}"), ip("10.9.0.1"), is_strict=vlan % 2 == 0)
-    return replace(an_attachment(row, key, at=at), branch=branch, route_table=branch.route_table, host_veth=f"vlan{vlan:011x}")
+    return replace(an_attachment(row, key, at=at), uplink=branch, route_table=branch.route_table, host_veth=f"vlan{vlan:011x}")
 
 
 def open_at(path: Path, *, boot_id: str = BOOT, clock: FakeClock | None = None, **options: object) -> OpenedDatastore:
@@ -106,7 +107,7 @@ def open_at(path: Path, *, boot_id: str = BOOT, clock: FakeClock | None = None, 
     return open_datastore(path, boot_id=boot_id, clock=clock or FakeClock(), lock_wait_s=0.0, **options)  # type: ignore[arg-type]
 
 
-def fill(store: Datastore, *, addresses: int = 4, enis: int = 1) -> None:
+def fill(store: SqlDatastore, *, addresses: int = 4, enis: int = 1) -> None:
     """Give each of `enis` ENIs `addresses` free secondary addresses 10.0.<eni>.100 and up."""
     with store.transaction() as unit:
         for number in range(enis):
@@ -114,9 +115,9 @@ def fill(store: Datastore, *, addresses: int = 4, enis: int = 1) -> None:
             unit.add_addresses(eni_id(number), [ip(f"10.0.{number}.{100 + i}") for i in range(addresses)])
 
 
-def attach(store: Datastore, key: AttachmentKey, *, at: datetime = START, egress: Family | None = None) -> Attachment:
+def attach(store: SqlDatastore, key: AttachmentKey, *, at: datetime = START, egress: Family | None = None) -> Attachment:
     """Reserve and confirm."""
-    attachment = an_attachment(store.reserve(key, egress=egress), key, at=at)
+    attachment = an_attachment(store.reserve(key, extra_family=egress), key, at=at)
     with store.transaction() as unit:
         unit.confirm(attachment)
     return attachment

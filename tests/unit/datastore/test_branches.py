@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore import command
-from ipamd.datastore.store import Datastore
-from ipamd.datastore.unit_of_work import UnitOfWork
+from ipamd.datastore.store import SqlDatastore
+from ipamd.datastore.unit_of_work import SqlUnitOfWork
 from ipamd.model.errors import InvariantError, UnknownAttachmentError
 from ipamd.model.history import LedgerEvent
 from ipamd.model.record import replace
@@ -33,32 +32,32 @@ PRIMARY, FREE = "10.0.0.4", "10.0.0.102"
 """The primary address of the ENI, and a free one of the pool."""
 
 
-def put(store: Datastore, *branches: int) -> None:
+def put(store: SqlDatastore, *branches: int) -> None:
     """Attach sandboxes to the branch ENIs of VLANs."""
     with store.transaction() as unit:
         for vlan in branches:
-            unit.attach_branch(a_branch(vlan))
+            unit.confirm(a_branch(vlan))
 
 
-def test_a_life(path: Path, store: Datastore, clock: FakeClock, tmp_path: Path) -> None:
+def test_a_life(path: Path, store: SqlDatastore, clock: FakeClock, tmp_path: Path) -> None:
     """Attached, renamed, compared with EC2 and detached; a kill at any moment changes nothing, and the pool has no part in it."""
     before = store.counts()
     put(store, 2, 3)
     attach(store, a_key(1))
     with store.transaction() as unit:
         unit.rename_veth(a_branch(2).key, host_veth="vlanother")
-        unit.mark_branch(a_branch(2).key, contradiction="its MAC is another")
-        unit.mark_branch(a_branch(3).key, contradiction="")
+        unit.record_contradiction(a_branch(2).key, contradiction="its MAC is another")
+        unit.record_contradiction(a_branch(3).key, contradiction="")
     again = open_at(crashed_copy(path, tmp_path / "killed"), clock=clock).datastore
     assert again.snapshot() == store.snapshot()
     found = {one.key: one for one in again.attachments()}
     renamed = found[a_branch(2).key]
-    assert (renamed.host_veth, renamed.contradiction, renamed.branch) == ("vlanother", "its MAC is another", a_branch(2).branch)
+    assert (renamed.host_veth, renamed.contradiction, renamed.uplink) == ("vlanother", "its MAC is another", a_branch(2).uplink)
     assert found[a_branch(3).key] == replace(a_branch(3), contradiction="")
-    assert found[a_key(1)].branch is None
+    assert found[a_key(1)].uplink is None
     assert found[a_branch(3).key].since_monotonic_s == clock.monotonic()
     with again.transaction() as unit:
-        assert unit.unassign(a_branch(2).key, cooldown=COOLDOWN, reason="DEL").branch == a_branch(2).branch
+        assert unit.unassign(a_branch(2).key, cooldown=COOLDOWN, reason="DEL").uplink == a_branch(2).uplink
         unit.put_tombstone(a_branch(2).key)
         unit.unassign(a_key(1), cooldown=COOLDOWN, reason="DEL")
     assert again.counts() == replace(before, free=before.free - 1, cooling=1)
@@ -69,39 +68,39 @@ def test_a_life(path: Path, store: Datastore, clock: FakeClock, tmp_path: Path) 
     again.close()
 
 
-def test_what_ec2_says_is_told_once(store: Datastore) -> None:
+def test_what_ec2_says_is_told_once(store: SqlDatastore) -> None:
     """The ledger has a contradiction and its end, not each look that finds the same."""
     put(store, 2)
     key = a_branch(2).key
     for said in ("", "x", "x", "", ""):
         with store.transaction() as unit:
-            unit.mark_branch(key, contradiction=said)
+            unit.record_contradiction(key, contradiction=said)
     events = [row.event for row in store.history("10.9.0.2", limit=9)]
     assert events == [LedgerEvent.ASSIGNED, LedgerEvent.LOST, LedgerEvent.HEALED]
     with store.transaction() as unit, pytest.raises(UnknownAttachmentError):
-        unit.mark_branch(a_key(77), contradiction="")
+        unit.record_contradiction(a_key(77), contradiction="")
 
 
-OF_OTHERS: dict[str, Callable[[UnitOfWork], object]] = {
-    "a sandbox that has a pool address": lambda unit: unit.attach_branch(a_branch(5, a_key(1))),
-    "one that has a branch": lambda unit: unit.attach_branch(a_branch(5, a_branch(2).key)),
-    "one whose DEL was done": lambda unit: unit.attach_branch(a_branch(5, a_key(50))),
-    "one that is just being given an address": lambda unit: unit.attach_branch(a_branch(5, a_key(60))),
-    "an address of the pool": lambda unit: unit.attach_branch(a_branch(5, address=FREE)),
-    "a primary address": lambda unit: unit.attach_branch(a_branch(5, address=PRIMARY)),
-    "another's address": lambda unit: unit.attach_branch(a_branch(5, address="10.9.0.2")),
-    "another's VLAN": lambda unit: unit.attach_branch(replace(a_branch(2, a_key(9), address="10.9.0.9"), eni_id=eni_id(9))),
-    "another's ENI": lambda unit: unit.attach_branch(replace(a_branch(5), eni_id=a_branch(2).eni_id)),
-    "an ENI of the node": lambda unit: unit.attach_branch(replace(a_branch(5), eni_id=eni_id(0))),
-    "a table that is not its VLAN's": lambda unit: unit.attach_branch(replace(a_branch(5), route_table=99)),
-    "no branch": lambda unit: unit.attach_branch(replace(a_branch(5), branch=None)),
+OF_OTHERS: dict[str, Callable[[SqlUnitOfWork], object]] = {
+    "a sandbox that has a pool address": lambda unit: unit.confirm(a_branch(5, a_key(1))),
+    "one that has a branch": lambda unit: unit.confirm(a_branch(5, a_branch(2).key)),
+    "one whose DEL was done": lambda unit: unit.confirm(a_branch(5, a_key(50))),
+    "one that is just being given an address": lambda unit: unit.confirm(a_branch(5, a_key(60))),
+    "an address of the pool": lambda unit: unit.confirm(a_branch(5, address=FREE)),
+    "a primary address": lambda unit: unit.confirm(a_branch(5, address=PRIMARY)),
+    "another's address": lambda unit: unit.confirm(a_branch(5, address="10.9.0.2")),
+    "another's VLAN": lambda unit: unit.confirm(replace(a_branch(2, a_key(9), address="10.9.0.9"), eni_id=eni_id(9))),
+    "another's ENI": lambda unit: unit.confirm(replace(a_branch(5), eni_id=a_branch(2).eni_id)),
+    "an ENI of the node": lambda unit: unit.confirm(replace(a_branch(5), eni_id=eni_id(0))),
+    "a table that is not its VLAN's": lambda unit: unit.confirm(replace(a_branch(5), route_table=99)),
+    "no branch": lambda unit: unit.confirm(replace(a_branch(5), uplink=None)),
     "an address of a branch, for the pool": lambda unit: unit.add_addresses(eni_id(0), [ip("10.9.0.2")]),
     "an ENI with the address of a branch": lambda unit: unit.put_eni(replace(an_eni(1), primary_address=ip("10.9.0.2"))),
 }
 
 
 @pytest.mark.parametrize("what", OF_OTHERS)
-def test_what_is_somebody_elses(store: Datastore, what: str) -> None:
+def test_what_is_somebody_elses(store: SqlDatastore, what: str) -> None:
     """Refused as a whole, and nothing of it is left."""
     attach(store, a_key(1))
     store.reserve(a_key(60))
@@ -115,7 +114,7 @@ def test_what_is_somebody_elses(store: Datastore, what: str) -> None:
     assert store.audit() == []
 
 
-def test_a_sandbox_with_a_branch_gets_no_pool_address(store: Datastore) -> None:
+def test_a_sandbox_with_a_branch_gets_no_pool_address(store: SqlDatastore) -> None:
     """Neither by a reservation nor by an adoption."""
     put(store, 2)
     key = a_branch(2).key
@@ -146,7 +145,7 @@ ON_DISK = {
 
 
 @pytest.mark.parametrize("what", ON_DISK)
-def test_the_file_refuses_it_too(path: Path, store: Datastore, what: str) -> None:
+def test_the_file_refuses_it_too(path: Path, store: SqlDatastore, what: str) -> None:
     """Constraints and triggers stand behind the code."""
     put(store, 2)
     store.close()
@@ -160,55 +159,18 @@ def test_the_file_refuses_it_too(path: Path, store: Datastore, what: str) -> Non
     connection.close()
 
 
-def test_the_release_before_takes_its_address(path: Path, store: Datastore) -> None:
-    """It does not look at the table: EC2 gave the address to its pool. The row is false then, and goes; another stays."""
-    put(store, 2, 3)
-    store.close()
-    raw(path, f"UPDATE address SET address = '10.9.0.2' WHERE address = '{FREE}'")
-    opened = open_at(path)
-    assert opened.report.is_sound
-    assert [one.key for one in opened.datastore.attachments()] == [a_branch(3).key]
-    assert opened.datastore.audit() == []
-    assert [row.event for row in opened.datastore.history("10.9.0.2", limit=9)][-1] == LedgerEvent.REMOVED
-    opened.datastore.close()
-
-
-def test_a_tombstone_ends_the_row(path: Path, store: Datastore) -> None:
-    """The DEL of the release before is a tombstone for a sandbox that it does not know."""
-    put(store, 2, 3)
-    store.close()
-    key = a_branch(2).key
-    raw(path, f"INSERT INTO tombstone VALUES ('{key.container_id}', 'eth0', '2026-03-04T05:06:07.000000+00:00', NULL)")
-    again = open_at(path).datastore
-    assert [one.key for one in again.attachments()] == [a_branch(3).key]
-    assert again.audit() == []
-    again.close()
-
-
-def test_the_audit_compares_them(store: Datastore) -> None:
+def test_the_audit_compares_them(store: SqlDatastore) -> None:
     """What memory has and the disk has not, and two that have the same."""
     put(store, 2, 3)
     key = a_branch(3).key
-    store.rows.attachments[key] = replace(store.rows.attachments[key], branch=a_branch(2).branch)
+    store.rows.attachments[key] = replace(store.rows.attachments[key], uplink=a_branch(2).uplink)
     said = " ".join(store.audit())
     assert "in memory but" in said
     assert f"VLAN 2 is that of sandbox {a_branch(2).key}" in said
 
 
-def test_back_and_up_again(path: Path, store: Datastore) -> None:
-    """Below level 8 there is no such row, and afterwards none: the aliases in the kernel give them back."""
-    put(store, 2)
-    store.close()
-    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "7"]) == 0
-    again = open_at(path).datastore
-    assert again.attachments() == ()
-    put(again, 2)
-    assert again.audit() == []
-    again.close()
-
-
 @pytest.mark.parametrize("damage", ["gateway = 'x'", "created_at = 'x'", "address = 'x'", "origin = 'x'"])
-def test_a_row_that_is_none_of_ours(path: Path, store: Datastore, damage: str) -> None:
+def test_a_row_that_is_none_of_ours(path: Path, store: SqlDatastore, damage: str) -> None:
     """A value that we do not write sets the file aside, as any."""
     put(store, 2)
     store.close()

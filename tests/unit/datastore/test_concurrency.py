@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import PoolEmptyError
 from tests.unit.datastore.support import a_key, an_attachment, attach, fill, open_at
@@ -54,7 +54,7 @@ def test_no_address_twice(path: Path) -> None:
     store.close()
 
 
-def test_reads_and_reserve_do_not_wait_for_the_disk(store: Datastore) -> None:
+def test_reads_and_reserve_do_not_wait_for_the_disk(store: SqlDatastore) -> None:
     """While a unit of work is open, another thread reserves and reads: only changes wait (I10)."""
     attach(store, a_key(1))
 
@@ -72,7 +72,7 @@ def test_reads_and_reserve_do_not_wait_for_the_disk(store: Datastore) -> None:
     assert store.audit() == []
 
 
-def test_units_of_work_queue(store: Datastore) -> None:
+def test_units_of_work_queue(store: SqlDatastore) -> None:
     """A second unit of work begins only when the first has ended: changes are serialised."""
     order: list[str] = []
     asked = threading.Event()

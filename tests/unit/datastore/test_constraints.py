@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from tests.unit.datastore.support import a_key, an_eni, attach
 
 ATTACHED = (a_key(1), a_key(2))
 
 
 @pytest.fixture
-def sql(path: Path, store: Datastore) -> Iterator[sqlite3.Connection]:
+def sql(path: Path, store: SqlDatastore) -> Iterator[sqlite3.Connection]:
     """The file of a store with two attachments and two free addresses, opened without our code."""
     for key in ATTACHED:
         attach(store, key)

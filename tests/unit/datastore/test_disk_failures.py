@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import subprocess
@@ -14,10 +15,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, InvariantError
+from ipamd.model.failures import FailureCode
 from ipamd.model.history import LedgerEvent
+from tests.errors import failed, refused_by_kernel
 from tests.unit.datastore.support import COOLDOWN, a_key, an_attachment, an_eni, attach, eni_id, fill, ip, open_at
 
 
@@ -44,7 +47,7 @@ def test_disk_full(tiny: Path) -> None:
     attach(store, a_key(1))
     reserved = store.reserve(a_key(2))
     ballast = tiny / "ballast"
-    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, check=refused_by_kernel(errno.ENOSPC)):
         while True:
             file.write(b"x" * 4096)
     with pytest.raises(DatastoreError) as refusal:
@@ -74,10 +77,10 @@ def test_disk_full(tiny: Path) -> None:
 @pytest.mark.privileged
 def test_no_room_to_create(tiny: Path) -> None:
     """A disk that is full at start gives a typed error that names the file."""
-    with (tiny / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+    with (tiny / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError, check=refused_by_kernel(errno.ENOSPC)):
         while True:
             file.write(b"x" * 4096)
-    with pytest.raises(DatastoreError, match=r"state\.db"):
+    with pytest.raises(DatastoreError, check=failed(FailureCode.CHANGE_REFUSED)):
         open_at(tiny / "state.db")
 
 
@@ -89,30 +92,30 @@ def test_read_only_file_system(tiny: Path) -> None:
     store.close()
     subprocess.run(["mount", "-o", "remount,ro", str(tiny)], check=True)
     before = sorted(os.listdir(tiny))
-    with pytest.raises(DatastoreError, match=r"state\.db") as refusal:
+    with pytest.raises(DatastoreError, check=failed(FailureCode.CHANGE_REFUSED)) as refusal:
         open_at(tiny / "state.db")
     assert "run directory" in refusal.value.details
     assert sorted(os.listdir(tiny)) == before
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])
-def test_file_removed_under_us(path: Path, store: Datastore, suffix: str) -> None:
+def test_file_removed_under_us(path: Path, store: SqlDatastore, suffix: str) -> None:
     """A change that no restart could find again is refused; reads go on from memory and the audit says what happened."""
     attach(store, a_key(1))
     Path(f"{path}{suffix}").unlink()
-    with pytest.raises(DatastoreError, match="removed or replaced"), store.transaction() as unit:
+    with pytest.raises(DatastoreError, check=failed(FailureCode.FILE_REPLACED)), store.transaction() as unit:
         unit.unassign(a_key(1), cooldown=timedelta(0), reason="DEL")
     assert store.attachment(a_key(1)) is not None
     assert len(store.audit()) == 1
     assert "removed or replaced" in store.audit()[0]
 
 
-def test_file_replaced_under_us(path: Path, store: Datastore) -> None:
+def test_file_replaced_under_us(path: Path, store: SqlDatastore) -> None:
     """A copy that was put in our file's place does not count as our file."""
     copy = path.with_name("copy")
     copy.write_bytes(path.read_bytes())
     copy.rename(path)
-    with pytest.raises(DatastoreError, match="removed or replaced"), store.transaction() as unit:
+    with pytest.raises(DatastoreError, check=failed(FailureCode.FILE_REPLACED)), store.transaction() as unit:
         unit.put_tombstone(a_key(1))
 
 
@@ -145,10 +148,10 @@ def test_commit_that_fails(path: Path) -> None:
     store.close()
 
 
-def test_deferred_constraint_at_commit(store: Datastore) -> None:
+def test_deferred_constraint_at_commit(store: SqlDatastore) -> None:
     """A constraint that only COMMIT can judge rolls both back and is an InvariantError (I1)."""
     attach(store, a_key(1))
-    with pytest.raises(InvariantError, match="committing"), store.transaction() as unit:
+    with pytest.raises(InvariantError, check=failed(FailureCode.CONSTRAINT_REFUSED)), store.transaction() as unit:
         unit.put_eni(an_eni(1))
         store._disk.connection.exec_driver_sql("DELETE FROM attachment")
     assert len(store.enis()) == 1
@@ -158,21 +161,21 @@ def test_deferred_constraint_at_commit(store: Datastore) -> None:
     assert store.audit() == []
 
 
-def test_begin_that_fails(store: Datastore) -> None:
+def test_begin_that_fails(store: SqlDatastore) -> None:
     """A transaction that cannot begin is refused, and the next one is not harmed by it."""
     store._disk._driver.execute("BEGIN")
-    with pytest.raises(DatastoreError, match="beginning"), store.transaction():
+    with pytest.raises(DatastoreError, check=failed(FailureCode.CHANGE_REFUSED)), store.transaction():
         pass
     fill(store, enis=2)
     assert store.audit() == []
 
 
-def test_memory_that_differs_stops(store: Datastore) -> None:
+def test_memory_that_differs_stops(store: SqlDatastore) -> None:
     """If memory and disk differ about an address, a change of it stops and the audit names it: no silent repair."""
     with store.transaction():
         store._disk.connection.exec_driver_sql("UPDATE address SET state = 'quarantined' WHERE address = '10.0.0.100'")
     assert [sentence for sentence in store.audit() if "10.0.0.100" in sentence]
-    with pytest.raises(InvariantError, match="in memory but not on disk"), store.transaction() as unit:
+    with pytest.raises(InvariantError, check=failed(FailureCode.MEMORY_AHEAD_OF_DISK)), store.transaction() as unit:
         unit.remove_addresses([ip("10.0.0.100")], reason="test")
     found = store.address(ip("10.0.0.100"))
     assert found is not None
@@ -193,7 +196,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("broken", ["connection", "_driver"])
-def test_rollback_that_fails(path: Path, store: Datastore, broken: str) -> None:
+def test_rollback_that_fails(path: Path, store: SqlDatastore, broken: str) -> None:
     """After a failed ROLLBACK nobody knows what the connection holds: every change is refused, and the process is told to end."""
     attach(store, a_key(1))
     disk = store._disk
@@ -210,7 +213,7 @@ def test_rollback_that_fails(path: Path, store: Datastore, broken: str) -> None:
     setattr(disk, broken, real)
     assert "a rollback failed" in store.file_problem()
     assert store.attachment(a_key(1)) is not None
-    with pytest.raises(DatastoreError, match="out of use"), store.transaction() as unit:
+    with pytest.raises(DatastoreError, check=failed(FailureCode.FILE_OUT_OF_USE)), store.transaction() as unit:
         unit.put_tombstone(a_key(2))
     assert "a rollback failed" in store.audit()[0]
     store.close()
@@ -220,7 +223,7 @@ def test_rollback_that_fails(path: Path, store: Datastore, broken: str) -> None:
     again.close()
 
 
-def test_connection_that_is_lost(store: Datastore) -> None:
+def test_connection_that_is_lost(store: SqlDatastore) -> None:
     """SQLAlchemy does not open the file a second time in silence: it may not be the same file, and its lock was given up."""
     store._disk._driver.close()
     for _ in range(2):

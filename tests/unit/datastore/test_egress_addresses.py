@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
-from ipamd.datastore import command
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
-from ipamd.model.errors import EgressEmptyError, InvariantError
+from ipamd.model.errors import InvariantError, LocalRangeEmptyError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6, Family, IpAddress, family_of
 from ipamd.model.record import replace
-from tests.unit.datastore.support import COOLDOWN, FakeClock, a_key, an_attachment, attach, crashed_copy, fill, ip, open_at, raw
+from tests.errors import failed
+from tests.unit.datastore.support import COOLDOWN, FakeClock, a_key, an_attachment, attach, crashed_copy, fill, ip, open_at
 
 
-def others(store: Datastore, count: int, *, egress: Family = IPV6) -> list[IpAddress]:
+def others(store: SqlDatastore, count: int, *, egress: Family = IPV6) -> list[IpAddress]:
     """Give and take back: what `count` sandboxes get, one after the other, while each of them cools."""
     found: list[IpAddress] = []
     for number in range(count):
@@ -39,7 +39,7 @@ def others(store: Datastore, count: int, *, egress: Family = IPV6) -> list[IpAdd
 )
 def test_the_range(family: Family, network: str, gateway: str, first: str, last: str, count: int, ifname: str) -> None:
     """Range, next hop, first and last address, and the link's name are those of amazon-vpc-cni-k8s (cmd/aws-vpc-cni/main.go)."""
-    egress, every = family.egress, family.egress.addresses()
+    egress, every = family.local_range, family.local_range.addresses()
     assert (str(egress.network), str(egress.gateway), egress.ifname) == (network, gateway, ifname)
     assert (str(every[0]), str(every[-1]), len(every)) == (first, last, count)
 
@@ -61,28 +61,28 @@ def test_the_range(family: Family, network: str, gateway: str, first: str, last:
 def test_membership(text: str, is_inside: bool) -> None:
     """The range to which nothing new is forwarded ends where amazon-vpc-cni-k8s ends it (setupRuleToBlockNodeLocalAccess)."""
     address = ip_address(text)
-    assert (address in family_of(address).egress.network) is is_inside
+    assert (address in family_of(address).local_range.network) is is_inside
 
 
 @pytest.mark.parametrize("family", [IPV4, IPV6], ids=["v4if0", "v6if0"])
-def test_longest_free_first(store: Datastore, family: Family) -> None:
+def test_longest_free_first(store: SqlDatastore, family: Family) -> None:
     """Each address of the range is given once before any is given again."""
-    count = len(family.egress.addresses())
+    count = len(family.local_range.addresses())
     given = others(store, count + 2, egress=family)
     assert len(set(given[:count])) == count
     assert given[count:] == given[:2]
     assert store.audit() == []
 
 
-def test_none_unless_it_is_asked_for(store: Datastore) -> None:
+def test_none_unless_it_is_asked_for(store: SqlDatastore) -> None:
     """Without egress a sandbox has its pool address alone."""
     assert attach(store, a_key()).other_address is None
 
 
-def test_it_cools_with_the_pool_address(path: Path, store: Datastore, clock: FakeClock, tmp_path: Path) -> None:
+def test_it_cools_with_the_pool_address(path: Path, store: SqlDatastore, clock: FakeClock, tmp_path: Path) -> None:
     """From DEL, or the end of an ADD that failed, until the pool address is free nobody gets it, over a restart too (I8)."""
     first = attach(store, a_key(1), egress=IPV6)
-    failed = store.reserve(a_key(2), egress=IPV6)
+    failed = store.reserve(a_key(2), extra_family=IPV6)
     with store.transaction() as unit:
         unit.unassign(first.key, cooldown=COOLDOWN, reason="DEL")
         unit.abort(failed.address, cooldown=COOLDOWN, reason="wiring failed")
@@ -100,9 +100,9 @@ def test_it_cools_with_the_pool_address(path: Path, store: Datastore, clock: Fak
     again.close()
 
 
-def test_a_reservation_of_a_dead_process_holds_nothing(path: Path, store: Datastore, clock: FakeClock, tmp_path: Path) -> None:
+def test_a_reservation_of_a_dead_process_holds_nothing(path: Path, store: SqlDatastore, clock: FakeClock, tmp_path: Path) -> None:
     """What an ADD had when the process died was promised to nobody: after a restart all of the range can be given (I5)."""
-    reserved = store.reserve(a_key(1), egress=IPV6)
+    reserved = store.reserve(a_key(1), extra_family=IPV6)
     again = open_at(crashed_copy(path, tmp_path / "killed"), clock=clock).datastore
     row = again.address(reserved.address)
     assert row is not None
@@ -118,27 +118,27 @@ def test_a_full_range_refuses(path: Path, clock: FakeClock) -> None:
     for number in range(1021):
         attach(store, a_key(number), egress=IPV4)
     assert store.counts().free == 19
-    with pytest.raises(EgressEmptyError) as refused:
-        store.reserve(a_key(2000), egress=IPV4)
+    with pytest.raises(LocalRangeEmptyError) as refused:
+        store.reserve(a_key(2000), extra_family=IPV4)
     assert refused.value.cni_code == 11
     assert "all 1021 for v4if0 are taken, 0 of them cooling; next: delete pods of this node" in refused.value.details
     with store.transaction() as unit:
         unit.unassign(a_key(7), cooldown=COOLDOWN, reason="DEL")
-    with pytest.raises(EgressEmptyError, match="is free for sandbox") as cools:
-        store.reserve(a_key(2000), egress=IPV4)
+    with pytest.raises(LocalRangeEmptyError, check=failed(FailureCode.NO_EXTRA_ADDRESS)) as cools:
+        store.reserve(a_key(2000), extra_family=IPV4)
     assert "1 of them cooling; next: retry when one has cooled" in cools.value.details
     assert store.counts().reserved == 0
     store.close()
 
 
-def test_another_than_the_reserved_one_is_refused(store: Datastore) -> None:
+def test_another_than_the_reserved_one_is_refused(store: SqlDatastore) -> None:
     """A row cannot claim an address for egress that was not reserved with its pool address (I1)."""
-    attachment = replace(an_attachment(store.reserve(a_key(), egress=IPV6), a_key()), other_address=IPV6.egress.last)
-    with pytest.raises(InvariantError, match="reserved for"), store.transaction() as unit:
+    attachment = replace(an_attachment(store.reserve(a_key(), extra_family=IPV6), a_key()), other_address=IPV6.local_range.last)
+    with pytest.raises(InvariantError, check=failed(FailureCode.OTHER_ADDRESS_NOT_RESERVED)), store.transaction() as unit:
         unit.confirm(attachment)
 
 
-def test_an_adopted_one_is_not_given(store: Datastore) -> None:
+def test_an_adopted_one_is_not_given(store: SqlDatastore) -> None:
     """What a wired sandbox was found to have is taken out of the list of free ones."""
     first = attach(store, a_key(1), egress=IPV6)
     assert first.other_address is not None
@@ -149,27 +149,3 @@ def test_an_adopted_one_is_not_given(store: Datastore) -> None:
         unit.adopt(replace(an_attachment(row, a_key(2)), other_address=following))
     assert attach(store, a_key(3), egress=IPV6).other_address == IPV6.address(int(following) + 1)
     assert store.audit() == []
-
-
-def test_the_release_before_frees_it(path: Path, store: Datastore, clock: FakeClock) -> None:
-    """A release that does not know the column frees the pool address: what went with it is held back no longer."""
-    made = attach(store, a_key(1), egress=IPV6)
-    with store.transaction() as unit:
-        unit.unassign(made.key, cooldown=timedelta(0), reason="DEL")
-    store.close()
-    raw(path, f"UPDATE address SET state = 'free', cooling_until = NULL WHERE address = '{made.address}'")
-    again = open_at(path, clock=clock).datastore
-    assert {row.other_address for row in again.addresses()} == {None}
-    assert again.audit() == []
-    again.close()
-
-
-def test_downgrade(path: Path, store: Datastore) -> None:
-    """Below level 6 the columns are gone, and the rows of sandboxes stay."""
-    attach(store, a_key(1), egress=IPV6)
-    store.close()
-    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "5"]) == 0
-    again = open_at(path).datastore
-    assert [(one.key, one.other_address) for one in again.attachments()] == [(a_key(1), None)]
-    assert again.audit() == []
-    again.close()

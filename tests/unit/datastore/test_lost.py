@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import AddressState
 from ipamd.model.errors import InvariantError, PoolEmptyError
+from ipamd.model.failures import FailureCode
 from ipamd.model.history import LedgerEvent
-from ipamd.model.pool import PoolCounts
+from ipamd.model.pool_counts import PoolCounts
+from tests.errors import failed
 from tests.unit.datastore.support import (
     COOLDOWN,
     START,
@@ -28,13 +30,13 @@ from tests.unit.datastore.support import (
 )
 
 
-def _lose(store: Datastore, *addresses: str) -> None:
+def _lose(store: SqlDatastore, *addresses: str) -> None:
     with store.transaction() as unit:
         for address in addresses:
             unit.lose(ip(address), reason="absent from two answers")
 
 
-def test_a_lost_free_address_is_gone(store: Datastore) -> None:
+def test_a_lost_free_address_is_gone(store: SqlDatastore) -> None:
     """A free address that is lost is removed at once, and the ledger says why (I7)."""
     _lose(store, "10.0.0.100")
     assert store.address(ip("10.0.0.100")) is None
@@ -44,7 +46,7 @@ def test_a_lost_free_address_is_gone(store: Datastore) -> None:
     assert store.audit() == []
 
 
-def test_a_lost_address_stays_with_its_sandbox(store: Datastore, clock: FakeClock) -> None:
+def test_a_lost_address_stays_with_its_sandbox(store: SqlDatastore, clock: FakeClock) -> None:
     """Its sandbox keeps it (I2); after DEL it cools, and then it is removed instead of being free (I7)."""
     attachment = attach(store, a_key())
     clock.pause(60)
@@ -72,7 +74,7 @@ def test_a_lost_address_stays_with_its_sandbox(store: Datastore, clock: FakeCloc
     assert store.audit() == []
 
 
-def test_a_found_address_is_as_before(store: Datastore) -> None:
+def test_a_found_address_is_as_before(store: SqlDatastore) -> None:
     """An address that EC2 shows again loses the mark and nothing else, and cools to free."""
     attachment = attach(store, a_key())
     before = store.address(attachment.address)
@@ -92,13 +94,13 @@ def test_a_found_address_is_as_before(store: Datastore) -> None:
 
 
 @pytest.mark.parametrize("end", ["confirm", "abort", "crash"])
-def test_lost_while_reserved(path: Path, tmp_path: Path, store: Datastore, end: str) -> None:
+def test_lost_while_reserved(path: Path, tmp_path: Path, store: SqlDatastore, end: str) -> None:
     """A reservation may be lost under its ADD: it ends as the ADD ends, and the address is never free again (I5, I7)."""
     reserved = store.reserve(a_key())
     _lose(store, str(reserved.address))
     assert store.counts() == PoolCounts(free=3, lost=1, lost_in_use=1)
     assert store.audit() == []
-    with pytest.raises(InvariantError, match=f"has {reserved.address} already"):
+    with pytest.raises(InvariantError, check=failed(FailureCode.HAS_ADDRESS, address=reserved.address)):
         store.reserve(a_key())
     if end == "crash":
         again = open_at(crashed_copy(path, tmp_path / "copy"))
@@ -118,7 +120,7 @@ def test_lost_while_reserved(path: Path, tmp_path: Path, store: Datastore, end: 
     assert store.audit() == []
 
 
-def test_lost_through_quarantine_and_adoption(store: Datastore) -> None:
+def test_lost_through_quarantine_and_adoption(store: SqlDatastore) -> None:
     """Quarantine, adoption and a restart leave the mark; losing and quarantining fit into one unit."""
     with store.transaction() as unit:
         unit.quarantine(ip("10.0.0.100"), reason="wired, not recorded")
@@ -134,7 +136,7 @@ def test_lost_through_quarantine_and_adoption(store: Datastore) -> None:
     assert store.audit() == []
 
 
-def test_lost_addresses_are_read_back(path: Path, store: Datastore) -> None:
+def test_lost_addresses_are_read_back(path: Path, store: SqlDatastore) -> None:
     """After a restart a lost address is still lost."""
     attachment = attach(store, a_key())
     _lose(store, str(attachment.address))
@@ -146,7 +148,7 @@ def test_lost_addresses_are_read_back(path: Path, store: Datastore) -> None:
     again.close()
 
 
-def test_freed_by_the_release_before(path: Path, store: Datastore) -> None:
+def test_freed_by_the_release_before(path: Path, store: SqlDatastore) -> None:
     """A release that does not know `lost` frees a lost address once it has cooled: the next opening removes it (I7)."""
     attach(store, a_key())
     _lose(store, "10.0.0.100")
@@ -161,11 +163,11 @@ def test_freed_by_the_release_before(path: Path, store: Datastore) -> None:
     opened.datastore.close()
 
 
-def test_forgetting_a_lost_address(store: Datastore) -> None:
+def test_forgetting_a_lost_address(store: SqlDatastore) -> None:
     """A lost address that cools leaves with its ENI; one that a sandbox has keeps the ENI (I2)."""
     attach(store, a_key())
     _lose(store, "10.0.0.100")
-    with pytest.raises(InvariantError, match="in use"), store.transaction() as unit:
+    with pytest.raises(InvariantError, check=failed(FailureCode.ADDRESSES_IN_USE)), store.transaction() as unit:
         unit.remove_eni(eni_id(0), reason="detached")
     with store.transaction() as unit:
         unit.unassign(a_key(), cooldown=COOLDOWN, reason="DEL")
@@ -176,7 +178,7 @@ def test_forgetting_a_lost_address(store: Datastore) -> None:
     assert store.audit() == []
 
 
-def test_lost_ones_use_no_slot(store: Datastore) -> None:
+def test_lost_ones_use_no_slot(store: SqlDatastore) -> None:
     """A lost address or a wholly lost prefix uses no slot of its ENI: EC2 has given the place free."""
     prefix = IPv4Network("10.0.0.16/28")
     with store.transaction() as unit:
@@ -191,41 +193,41 @@ def test_lost_ones_use_no_slot(store: Datastore) -> None:
     assert store.audit() == []
 
 
-def test_held_addresses_are_not_given(store: Datastore) -> None:
+def test_held_addresses_are_not_given(store: SqlDatastore) -> None:
     """What is held back stays free and is given to nobody until it is let go; a restart forgets it (I7)."""
     held = frozenset(map(ip, ("10.0.0.100", "10.0.0.101", "10.0.0.102", "10.0.0.103", "10.7.7.7")))
-    store.hold(held)
-    assert store.counts() == PoolCounts(free=4, held=4)
+    store.withhold(held)
+    assert store.counts() == PoolCounts(free=4, withheld=4)
     with pytest.raises(PoolEmptyError) as refusal:
         store.reserve(a_key())
     assert refusal.value.details.endswith("4 free (of which 4 held back)")
     assert store.audit() == []
-    store.hold(held - {ip("10.0.0.102")})
+    store.withhold(held - {ip("10.0.0.102")})
     assert store.reserve(a_key()).address == ip("10.0.0.102")
     with store.transaction() as unit:
         unit.abort(ip("10.0.0.102"), cooldown=COOLDOWN, reason="test")
-        store.hold(frozenset({ip("10.0.0.102")}))  # while a unit changes it
+        store.withhold(frozenset({ip("10.0.0.102")}))  # while a unit changes it
         unit.free(ip("10.0.0.102"), reason="test")
-    assert store.counts() == PoolCounts(free=4, held=1)
+    assert store.counts() == PoolCounts(free=4, withheld=1)
     assert store.audit() == []
     for number in range(3):
         assert store.reserve(a_key(10 + number)).address != ip("10.0.0.102")
-    store.hold(frozenset())
+    store.withhold(frozenset())
     assert store.reserve(a_key(20)).address == ip("10.0.0.102")
 
 
-def test_letting_go_does_not_undo_a_claim(store: Datastore) -> None:
+def test_letting_go_does_not_undo_a_claim(store: SqlDatastore) -> None:
     """An address that a unit of work is removing is not given because it is no longer held back."""
-    store.hold(frozenset(map(ip, ("10.0.0.100", "10.0.0.101", "10.0.0.102", "10.0.0.103"))))
+    store.withhold(frozenset(map(ip, ("10.0.0.100", "10.0.0.101", "10.0.0.102", "10.0.0.103"))))
     with store.transaction() as unit:
         unit.remove_addresses([ip("10.0.0.100")], reason="test")
-        store.hold(frozenset())
+        store.withhold(frozenset())
         assert store.reserve(a_key()).address == ip("10.0.0.101")
     assert store.audit() == []
 
 
-@pytest.mark.parametrize("counter", ["free", "lost", "held"])
-def test_a_counter_that_is_wrong_is_found(store: Datastore, counter: str) -> None:
+@pytest.mark.parametrize("counter", ["free", "lost", "withheld"])
+def test_a_counter_that_is_wrong_is_found(store: SqlDatastore, counter: str) -> None:
     """The audit counts again what is otherwise only kept."""
     store._pool.slots[eni_id(0)].tally[counter] += 1
     (sentence,) = store.audit()
@@ -233,7 +235,7 @@ def test_a_counter_that_is_wrong_is_found(store: Datastore, counter: str) -> Non
     assert f"{counter}=" in sentence
 
 
-def test_an_order_that_is_wrong_is_found(store: Datastore) -> None:
+def test_an_order_that_is_wrong_is_found(store: SqlDatastore) -> None:
     """The audit sees a free address that nobody would be given."""
     store._pool.slots[eni_id(0)].buckets[None].free.pop()
     assert store.audit() == ["memory's lists of free addresses differ from the addresses that are free"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.store import SqlDatastore
 from tests.unit.datastore.support import open_at
 
 
-def test_it_is_remembered(path: Path, store: Datastore) -> None:
+def test_it_is_remembered(path: Path, store: SqlDatastore) -> None:
     """Once recorded it stays, whatever else changes; a unit that is rolled back has recorded nothing."""
     assert not store.are_pods_marked()
     with pytest.raises(ZeroDivisionError):
@@ -29,13 +29,13 @@ def test_it_is_remembered(path: Path, store: Datastore) -> None:
     again.close()
 
 
-def _record_and_fail(store: Datastore) -> None:
+def _record_and_fail(store: SqlDatastore) -> None:
     with store.transaction() as unit:
         unit.record_marked()
         raise ZeroDivisionError
 
 
-def test_another_boot_knows_nothing_of_it(path: Path, store: Datastore) -> None:
+def test_another_boot_knows_nothing_of_it(path: Path, store: SqlDatastore) -> None:
     """Its pods are made anew, and the policy may have gone meanwhile."""
     with store.transaction() as unit:
         unit.record_marked()

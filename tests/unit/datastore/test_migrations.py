@@ -1,7 +1,8 @@
-"""Files of earlier and later releases: taken forward in steps, left alone where later, taken back by command."""
+"""Files of earlier and later levels: taken forward in steps, left alone where later, refused where too old, taken back by command."""
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -12,15 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from ipamd import __version__
 from ipamd.datastore import command, migrations
-from ipamd.datastore.migrations import LEVEL, STEPS, Step, schema_version
+from ipamd.datastore.migrations import LEVEL, OLDEST_LEVEL, STEPS, Step, schema_version
 from ipamd.datastore.open import OpenOutcome
-from ipamd.datastore.schema import SCHEMA_VERSION
+from ipamd.datastore.schema import SCHEMA_VERSION, TABLES
 from ipamd.model.address import AddressState
 from ipamd.model.errors import SchemaVersionError
+from ipamd.model.failures import FailureCode
+from ipamd.model.ids import EniId
+from ipamd.model.intent import DETACHED, Delete, DeleteReason
+from tests.errors import failed
 from tests.unit.datastore.support import COOLDOWN, FakeClock, a_key, attach, fill, ip, open_at, raw
 
-LEVEL_1 = Path(__file__).with_name("level_1.sql").read_text()
+LEVEL_8 = Path(__file__).with_name("level_8.sql").read_text()
 OF_LATER = Step(
     LEVEL + 1,
     "what a later release adds",
@@ -35,10 +41,10 @@ OF_LATER = Step(
 
 @pytest.fixture
 def old(path: Path) -> Path:
-    """A file of level 1."""
+    """A file of level 8, as the commit before the first step wrote it."""
     path.parent.mkdir()
     connection = sqlite3.connect(path)
-    connection.executescript(LEVEL_1)
+    connection.executescript(LEVEL_8)
     connection.close()
     return path
 
@@ -72,55 +78,120 @@ def level(path: Path) -> list[tuple[object, ...]]:
     return rows(path, "SELECT value FROM meta WHERE name = 'schema_level'")
 
 
+def row_counts(path: Path) -> dict[str, object]:
+    """How many rows each table of a closed file has, without `meta`, where the level is."""
+    return {table.name: rows(path, f"SELECT count(*) FROM {table.name}") for table in TABLES if table.name != "meta"}
+
+
+def set_level(path: Path, value: str) -> None:
+    """Write another level into a closed file."""
+    raw(path, f"UPDATE meta SET value = '{value}' WHERE name = 'schema_level'")
+
+
 def test_steps_are_a_chain() -> None:
-    """Levels follow each other from 2, each step has a way back, and the version says how many are not additive."""
-    assert [step.level for step in STEPS] == list(range(2, LEVEL + 1))
+    """Levels follow each other from the oldest, each step has a way back, and the version says how many are not additive."""
+    assert [step.level for step in STEPS] == list(range(OLDEST_LEVEL + 1, LEVEL + 1))
     assert all(step.forward and step.backward and step.purpose for step in STEPS)
     assert schema_version(LEVEL) == SCHEMA_VERSION
-    assert schema_version(1) == 1
+    assert schema_version(OLDEST_LEVEL) == 1
+
+
+ENI = EniId("eni-new")
+DELETIONS = {
+    "creation undone": Delete(ENI, DeleteReason.UNATTACHED, deletion_state="asked"),
+    "useless": Delete(ENI, DeleteReason.USELESS, deletion_state="asked"),
+    "useless and detached": Delete(EniId("eni-a"), DeleteReason.USELESS, deletion_state=DETACHED),
+    "unattached": Delete(EniId("eni-b"), DeleteReason.UNATTACHED),
+    "release": Delete(EniId("eni-c"), DeleteReason.RELEASED),
+    "release, detached": Delete(EniId("eni-d"), DeleteReason.RELEASED, deletion_state=DETACHED),
+    "leaked": Delete(EniId("eni-e"), DeleteReason.LEAKED),
+}
+"""The deletions in the file of level 8, without the creation that one undoes."""
 
 
 def test_forward(old: Path, tmp_path: Path) -> None:
-    """A file of level 1 keeps every row, and is from then on as one that was made new."""
+    """A file of level 8 keeps every row, and is from then on as one that was made new.
+
+    `tests/upgrade/test_level_8.py` compares each value.
+    """
+    before = row_counts(old)
+    assert all(count != [(0,)] for count in before.values()), "every table has rows"
     opened = open_at(old)
     assert opened.report.is_intact, opened.report
-    store = opened.datastore
-    assert (len(store.attachments()), len(store.addresses()), len(store.enis())) == (2, 24, 2)
-    assert store.is_tombstoned(a_key(3))
-    assert [intent.intent_id for intent in store.open_intents()] == ["i"]
-    attach(store, a_key(7))
-    assert store.audit() == []
-    store.close()
+    assert opened.datastore.audit() == []
+    opened.datastore.close()
+    assert row_counts(old) == before
     fresh = tmp_path / "fresh" / "state.db"
     open_at(fresh).datastore.close()
     assert shape(old) == shape(fresh)
     assert level(old) == level(fresh) == [(str(LEVEL),)]
 
 
-def test_back(old: Path) -> None:
-    """Taken back to level 1 a file has its old shape; lost addresses that no sandbox has are gone (I7), the ledger can be read."""
-    before = shape(old)
+def test_open_operations_are_respelled(old: Path) -> None:
+    """Why an ENI is deleted is read from a file of level 8, and an ENI that is to be detached is not taken into use (I7)."""
     store = open_at(old).datastore
-    with store.transaction() as unit:
-        for address in ("10.0.0.100", "10.0.0.102"):  # assigned, cooling
-            unit.lose(ip(address), reason="not shown")
+    intents = {intent.intent_id: intent for intent in store.open_intents()}
     store.close()
-    assert command.main(["datastore", "--file", str(old), "downgrade", "--to", "1"]) == 0
-    assert shape(old) == before
-    assert level(old) == [("1",)]
-    assert rows(old, "SELECT address, state FROM address WHERE address IN ('10.0.0.100', '10.0.0.102')") == [
-        ("10.0.0.100", "assigned")
-    ]
-    assert rows(old, "SELECT detail FROM ledger WHERE event = 'kept'") == [("lost: not shown",)] * 2
-    assert rows(old, "PRAGMA foreign_key_check") == []
+    operations = {name: intent.operation for name, intent in intents.items()}
+    found = {name: replace(op, creation=None) for name, op in operations.items() if isinstance(op, Delete)}
+    assert found == DELETIONS
+    undone = operations["creation undone"]
+    assert isinstance(undone, Delete)
+    assert undone.creation is not None
+    assert {name for name, intent in intents.items() if intent.is_leaving} == {
+        "release",
+        "release, detached",
+        "useless and detached",
+    }
+
+
+def test_back(old: Path) -> None:
+    """Taken back to level 8 a file has its old shape and the same payloads, and is taken forward again."""
+    before, intents = shape(old), rows(old, "SELECT intent_id, kind, payload FROM intent")
+    open_at(old).datastore.close()
+    assert command.main(["datastore", "--file", str(old), "downgrade", "--to", str(OLDEST_LEVEL)]) == 0
+    found = shape(old)
+    assert found.keys() == before.keys()
+    assert {name: (found[name], value) for name, value in before.items() if name != "triggers" and found[name] != value} == {}
+    triggers = [{name: " ".join(str(text).split()) for name, text in shape["triggers"]} for shape in (found, before)]  # type: ignore[attr-defined]
+    assert triggers[0] == triggers[1]
+    assert level(old) == [(str(OLDEST_LEVEL),)]
+    kinds = {key: (kind, json.loads(payload)) for key, kind, payload in rows(old, "SELECT intent_id, kind, payload FROM intent")}  # type: ignore[arg-type]
+    assert kinds == {key: (kind, json.loads(payload)) for key, kind, payload in intents}  # type: ignore[arg-type]
     again = open_at(old)
     assert again.report.is_intact
     assert again.datastore.audit() == []
     again.datastore.close()
 
 
+@pytest.mark.parametrize("lower", [str(OLDEST_LEVEL - 1), "1", None], ids=["7", "1", "no level"])
+def test_a_lower_level_is_refused(old: Path, lower: str | None) -> None:
+    """The start is refused, what wrote the file is named by its level, and nothing of the file changes (I1)."""
+    if lower is None:
+        raw(old, "DELETE FROM meta WHERE name = 'schema_level'")
+    else:
+        set_level(old, lower)
+    content = old.read_bytes()
+    with pytest.raises(SchemaVersionError) as refusal:
+        open_at(old)
+    assert f"level {lower or 0}" in refusal.value.message
+    assert "drain" in refusal.value.details
+    assert old.read_bytes() == content
+    assert sorted(path.name for path in old.parent.iterdir() if not path.name.endswith(("-wal", "-shm"))) == [old.name]
+
+
+def test_a_lower_level_goes_with_its_boot(old: Path) -> None:
+    """After the reboot that the refusal advises the file is set aside, and the daemon starts."""
+    set_level(old, str(OLDEST_LEVEL - 1))
+    opened = open_at(old, boot_id="22222222-2222-3333-4444-555555555555")
+    assert opened.report.outcome is OpenOutcome.OTHER_BOOT
+    assert opened.report.former_file is not None
+    opened.datastore.close()
+
+
 def test_a_later_release_and_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of a later, additive level is used and left as it is: rows come and go in it; the later release takes it up again."""
+    open_at(path).datastore.close()
     monkeypatch.setattr(migrations, "STEPS", (*STEPS, OF_LATER))
     store = open_at(path).datastore
     fill(store, enis=2)
@@ -139,7 +210,7 @@ def test_a_later_release_and_back(path: Path, monkeypatch: pytest.MonkeyPatch) -
     store.close()
     assert level(path) == [(str(LEVEL + 1),)]
     assert len(rows(path, "SELECT * FROM colour")) == 7
-    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "1"]) == command.EXIT_REFUSED
+    assert command.main(["datastore", "--file", str(path), "downgrade", "--to", str(LEVEL)]) == command.EXIT_REFUSED
 
     monkeypatch.setattr(migrations, "STEPS", (*STEPS, OF_LATER))
     monkeypatch.setattr(migrations, "LEVEL", LEVEL + 1)
@@ -153,11 +224,12 @@ def test_a_later_release_and_back(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_step_that_is_not_additive(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Such a step raises `user_version`: this release refuses the file, names the way back, and the way back works."""
+    open_at(path).datastore.close()
     monkeypatch.setattr(migrations, "STEPS", (*STEPS, replace(OF_LATER, is_additive=False)))
     monkeypatch.setattr(migrations, "LEVEL", LEVEL + 1)
     open_at(path).datastore.close()
     assert rows(path, "PRAGMA user_version") == [(SCHEMA_VERSION + 1,)]
-    with pytest.raises(SchemaVersionError, match="newer release") as refusal:
+    with pytest.raises(SchemaVersionError, check=failed(FailureCode.SCHEMA_TOO_NEW)) as refusal:
         open_at(path)
     assert "ipamd datastore downgrade --to" in refusal.value.details
     assert command.main(["datastore", "--file", str(path), "downgrade", "--to", str(LEVEL)]) == 0
@@ -174,14 +246,13 @@ def test_a_step_that_is_not_additive(path: Path, monkeypatch: pytest.MonkeyPatch
 def test_all_steps_or_none(old: Path, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     """A file that refuses a step stays as it was and is kept; the datastore is rebuilt instead of an exit loop."""
     monkeypatch.setattr(migrations, "STEPS", (*STEPS, replace(OF_LATER, forward=(statement,))))
-    monkeypatch.setattr("ipamd.datastore.open.take_all", lambda _: None)  # the new file has no such step
     monkeypatch.setattr("ipamd.datastore.rows.read_snapshot", None)  # nothing is read of a file that was not taken forward
     opened = open_at(old)
     opened.datastore.close()
     assert opened.report.outcome is OpenOutcome.CORRUPT
-    assert opened.report.kept is not None
-    assert level(opened.report.kept) == []
-    assert len(rows(opened.report.kept, "SELECT * FROM attachment")) == 2
+    assert opened.report.former_file is not None
+    assert level(opened.report.former_file) == [(str(OLDEST_LEVEL),)]
+    assert len(rows(opened.report.former_file, "SELECT * FROM attachment")) == 4
 
 
 UNKNOWN = {
@@ -217,11 +288,11 @@ def _drop_a_column(path: Path) -> None:
 
 
 def _have_a_step_half(path: Path) -> None:
-    raw(path, "UPDATE meta SET value = '1' WHERE name = 'schema_level'")
+    set_level(path, str(LEVEL - 1))
 
 
 def _have_a_level_that_is_none(path: Path) -> None:
-    raw(path, "UPDATE meta SET value = 'high' WHERE name = 'schema_level'")
+    set_level(path, "high")
 
 
 @pytest.mark.parametrize("change", [_require_a_column, _drop_a_column, _have_a_step_half, _have_a_level_that_is_none])
@@ -234,45 +305,12 @@ def test_no_exit_loop(path: Path, change: object) -> None:
     change(path)  # type: ignore[operator]
     opened = open_at(path)
     assert opened.report.outcome is OpenOutcome.CORRUPT, opened.report
-    assert opened.report.kept is not None
+    assert opened.report.former_file is not None
     fill(opened.datastore)
     with opened.datastore.transaction() as unit:
         unit.put_tombstone(a_key(5))
     assert opened.datastore.audit() == []
     opened.datastore.close()
-
-
-def test_ages_that_the_release_before_left(old: Path) -> None:
-    """What the release before wrote has no known age, and one that it changed does not keep an age that is not its own."""
-    clock = FakeClock()
-    store = open_at(old, clock=clock).datastore
-    hour = timedelta(hours=1)
-    with store.transaction() as unit:
-        assert unit.drop_tombstones(older_than=hour) == 0, "dated now"
-        unit.put_tombstone(a_key(4))
-        unit.quarantine(ip("10.0.0.103"), reason="test")
-    clock.pause(60)
-    store.close()
-    raw(
-        old,
-        "UPDATE tombstone SET at = '2026-03-04T06:00:00.000000+00:00' WHERE container_id LIKE '%4'",
-        "UPDATE address SET state = 'free', since = '2026-03-04T06:00:00.000000+00:00' WHERE address = '10.0.0.103'",
-        "UPDATE address SET reason = 'x' WHERE address = '10.0.1.17'",
-    )
-    store = open_at(old, clock=clock).datastore
-    by_the_release_before = store.address(ip("10.0.0.103"))
-    never_dated = store.address(ip("10.0.1.17"))
-    assert by_the_release_before is not None
-    assert never_dated is not None
-    assert (by_the_release_before.since_monotonic_s, never_dated.since_monotonic_s) == (None, None)
-    clock.pause(3600 - 60 + 1)
-    with store.transaction() as unit:
-        assert unit.drop_tombstones(older_than=hour) == 1, "the one that was dated an hour ago"
-    assert store.is_tombstoned(a_key(4)), "dated by the call before this one"
-    clock.pause(3601)
-    with store.transaction() as unit:
-        assert unit.drop_tombstones(older_than=hour) == 1
-    store.close()
 
 
 def test_ages_survive_a_restart(path: Path) -> None:
@@ -300,32 +338,34 @@ def test_ages_survive_a_restart(path: Path) -> None:
 
 def test_the_command_refuses(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is done to a file that a daemon holds, that is not there, or to a level that is none."""
-    arguments = ["datastore", "--file", str(path), "downgrade", "--to", "1"]
+    arguments = ["datastore", "--file", str(path), "downgrade", "--to", str(OLDEST_LEVEL)]
     assert command.main(arguments) == command.EXIT_REFUSED
     store = open_at(path).datastore
     fill(store)
     assert command.main(arguments) == command.EXIT_REFUSED
     assert store.audit() == []
     store.close()
-    for target in ("0", str(LEVEL + 1)):
+    for target in (str(OLDEST_LEVEL - 1), str(LEVEL + 1)):
         assert command.main([*arguments[:-1], target]) == command.EXIT_REFUSED
     assert level(path) == [(str(LEVEL),)]
     told = capsys.readouterr().err.splitlines()
-    for part, line in zip(("no datastore", "another ipamd", "cannot take it to 0", f"to {LEVEL + 1}"), told, strict=True):
+    for part, line in zip(
+        ("no datastore", "another ipamd", f"cannot take it to {OLDEST_LEVEL - 1}", f"to {LEVEL + 1}"), told, strict=True
+    ):
         assert part in line
     assert command.main(["datastore", "--file", str(path), "level"]) == 0
-    assert f"level {LEVEL}; this release knows 1 to {LEVEL}" in capsys.readouterr().out
+    assert f"level {LEVEL}; this release knows {OLDEST_LEVEL} to {LEVEL}" in capsys.readouterr().out
 
 
 def test_the_command_is_the_daemons(path: Path) -> None:
     """`ipamd datastore` works in the daemon's environment, also if some other setting is why the daemon does not start."""
     open_at(path).datastore.close()
     env = os.environ | {"VPC_IPAMD_RUN_DIR": str(path.parent), "WARM_IP_TARGET": "many"}
-    argv = [sys.executable, "-m", "ipamd.daemon", "datastore", "downgrade", "--to", "2"]
+    argv = [sys.executable, "-m", "ipamd.daemon", "datastore", "downgrade", "--to", str(OLDEST_LEVEL)]
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{path} was of level {LEVEL} and is of level 2\n"
-    assert level(path) == [("2",)]
+    assert done.stdout == f"{path} was of level {LEVEL} and is of level {OLDEST_LEVEL}\n"
+    assert level(path) == [(str(OLDEST_LEVEL),)]
 
 
 def test_the_level_is_shown_beside_a_living_daemon(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -334,13 +374,13 @@ def test_the_level_is_shown_beside_a_living_daemon(path: Path, capsys: pytest.Ca
     try:
         assert command.main(["datastore", "--file", str(path), "level"]) == 0
         assert f"{path} is of level {LEVEL}" in capsys.readouterr().out
-        assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "1"]) == command.EXIT_REFUSED
+        assert command.main(["datastore", "--file", str(path), "downgrade", "--to", str(OLDEST_LEVEL)]) == command.EXIT_REFUSED
         assert "is another ipamd running?" in capsys.readouterr().err
     finally:
         opened.datastore.close()
 
 
-@pytest.mark.parametrize(("word", "status"), [("--help", 0), ("--version", 2), ("start", 2), ("level", 2)])
+@pytest.mark.parametrize(("word", "status"), [("--help", 0), ("--versions", 2), ("start", 2), ("level", 2)])
 def test_the_daemon_takes_no_other_words(word: str, status: int) -> None:
     """Whoever asks for its usage, or thinks that it takes options, starts no daemon."""
     env = os.environ | {"WARM_IP_TARGET": "many"}  # if it is one after all, it ends at once
@@ -348,3 +388,10 @@ def test_the_daemon_takes_no_other_words(word: str, status: int) -> None:
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == status
     assert (done.stderr or done.stdout).startswith("usage: ipamd ")
+
+
+def test_version() -> None:
+    """`ipamd --version` is the package's, and starts no daemon either."""
+    argv = [sys.executable, "-m", "ipamd.daemon", "--version"]
+    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"ipamd {__version__}\n"

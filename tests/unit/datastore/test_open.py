@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.open import KEPT_COUNT, OpenOutcome, OpenReport, current_boot_id
+from ipamd.datastore.open import OpenOutcome, OpenReport, current_boot_id
 from ipamd.datastore.schema import SCHEMA_VERSION
+from ipamd.datastore.set_aside import KEPT_COUNT
+from ipamd.model.absences import Absence, Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.errors import DatastoreError, SchemaVersionError
-from ipamd.model.evidence import Absence, Doubts
+from ipamd.model.failures import FailureCode
 from ipamd.model.intent import Intent, IntentKind
+from tests.errors import failed
 from tests.unit.datastore.support import (
     START,
     FakeClock,
@@ -50,7 +53,7 @@ def _kept(path: Path) -> list[str]:
 def test_created(path: Path) -> None:
     """Where nothing was, an empty datastore is made that only its owner can read, and the report says that it knows nothing."""
     report = _report(path)
-    assert (report.outcome, report.kept, report.is_intact) == (OpenOutcome.CREATED, None, False)
+    assert (report.outcome, report.former_file, report.is_intact) == (OpenOutcome.CREATED, None, False)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -90,8 +93,8 @@ def test_another_boot(path: Path) -> None:
     opened = open_at(path, boot_id="another")
     assert opened.report.outcome is OpenOutcome.OTHER_BOOT
     assert opened.datastore.addresses() == ()
-    assert opened.report.kept is not None
-    with sqlite3.connect(opened.report.kept) as connection:
+    assert opened.report.former_file is not None
+    with sqlite3.connect(opened.report.former_file) as connection:
         assert connection.execute("SELECT count(*) FROM attachment").fetchone() == (1,)
     connection.close()
     opened.datastore.close()
@@ -108,13 +111,13 @@ def test_a_pool_of_the_other_family(path: Path, tmp_path: Path, *, may_live: boo
     raw(path, "UPDATE meta SET value = 'ip6' WHERE name = 'family'")
     raw(path, f"UPDATE attachment SET netns = '{netns}', netns_device = {netns.stat().st_dev}, netns_inode = {inode}")
     if may_live:
-        with pytest.raises(DatastoreError, match=r"pool of ip6, and 1 sandbox of it live: 0{63}1"):
+        with pytest.raises(DatastoreError, check=failed(FailureCode.FILE_OF_OTHER_FAMILY, family="ip6", count="1 sandbox")):
             open_at(path)
         netns.unlink()  # the sandbox ends
     opened = open_at(path)
     assert (opened.report.outcome, opened.datastore.attachments()) == (OpenOutcome.OTHER_FAMILY, ())
-    assert opened.report.kept is not None
-    assert "other-family" in opened.report.kept.name
+    assert opened.report.former_file is not None
+    assert "other-family" in opened.report.former_file.name
     opened.datastore.close()
     assert open_at(path).report.outcome is OpenOutcome.INTACT
 
@@ -194,9 +197,9 @@ def test_damage(path: Path, damage: object) -> None:
     opened = open_at(path)
     assert opened.report.outcome is OpenOutcome.CORRUPT, opened.report
     assert not opened.report.is_sound
-    assert opened.report.kept is not None
-    assert os.path.lexists(opened.report.kept)
-    assert str(opened.report.kept) in str(opened.report)
+    assert opened.report.former_file is not None
+    assert os.path.lexists(opened.report.former_file)
+    assert str(opened.report.former_file) in str(opened.report)
     assert opened.datastore.addresses() == ()
     fill(opened.datastore)
     assert opened.datastore.audit() == []
@@ -228,7 +231,7 @@ def test_newer_release(path: Path, tmp_path: Path) -> None:
     copy = crashed_copy(path, tmp_path / "copy")
     store.close()
     before = [Path(f"{copy}{suffix}").read_bytes() for suffix in ("", "-wal")]
-    with pytest.raises(SchemaVersionError, match="newer release"):
+    with pytest.raises(SchemaVersionError, check=failed(FailureCode.SCHEMA_TOO_NEW)):
         open_at(copy)
     assert [Path(f"{copy}{suffix}").read_bytes() for suffix in ("", "-wal")] == before
     assert _kept(copy) == []
@@ -257,7 +260,7 @@ def test_kept_files_are_capped(path: Path) -> None:
         _report(path, clock=clock)
         _garbage(path)
         Path(f"{path}-wal").write_bytes(b"of the damaged one")
-    newest = _report(path, clock=clock).kept
+    newest = _report(path, clock=clock).former_file
     assert newest is not None
     kept = _kept(path)
     assert len([name for name in kept if not name.endswith(("-wal", "-shm"))]) == KEPT_COUNT
@@ -271,15 +274,15 @@ def test_orphan_wal_is_not_replayed(path: Path) -> None:
     Path(f"{path}-wal").write_bytes(b"x" * 5000)
     report = _report(path)
     assert report.outcome is OpenOutcome.CREATED
-    assert report.kept is not None
-    assert Path(f"{report.kept}-wal").read_bytes() == b"x" * 5000
+    assert report.former_file is not None
+    assert Path(f"{report.former_file}-wal").read_bytes() == b"x" * 5000
 
 
 def test_second_daemon_is_refused(path: Path) -> None:
     """A file that another holder has open is neither opened nor set aside: memory could not equal it (I1)."""
     first = open_at(path).datastore
     fill(first)
-    with pytest.raises(DatastoreError, match="locked") as refusal:
+    with pytest.raises(DatastoreError, check=failed(FailureCode.CHANGE_REFUSED)) as refusal:
         open_at(path)
     assert "another ipamd" in refusal.value.details
     assert _kept(path) == []
@@ -291,7 +294,7 @@ def test_second_daemon_is_refused(path: Path) -> None:
 def test_boot_id(tmp_path: Path) -> None:
     """The boot ID is the kernel's; without it the datastore is not opened by guess."""
     assert len(current_boot_id()) == 36
-    with pytest.raises(DatastoreError, match="boot ID"):
+    with pytest.raises(DatastoreError, check=failed(FailureCode.BOOT_ID_UNREADABLE)):
         current_boot_id(tmp_path / "none")
 
 
@@ -301,7 +304,7 @@ def test_closed_datastore(path: Path) -> None:
     fill(store)
     store.close()
     store.close()
-    with pytest.raises(DatastoreError, match="out of use"), store.transaction():
+    with pytest.raises(DatastoreError, check=failed(FailureCode.FILE_OUT_OF_USE)), store.transaction():
         pass
     assert store.counts().free == 4
     assert ip("10.0.0.100") in {address.address for address in store.addresses()}

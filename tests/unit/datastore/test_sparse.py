@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.datastore.buckets import PoolIndex
 from ipamd.datastore.open import OpenOutcome
-from ipamd.datastore.store import Datastore
+from ipamd.datastore.pool_index import PoolIndex
+from ipamd.datastore.store import SqlDatastore
 from ipamd.model.address import Address, AddressState
-from ipamd.model.branch import IPV6_GATEWAY, Branch
 from ipamd.model.cloud import all_addresses
 from ipamd.model.errors import DatastoreError, InvariantError, PoolEmptyError
-from ipamd.model.family import IPV4, IPV6, IpNetwork, members, read_address, read_network
+from ipamd.model.failures import FailureCode
+from ipamd.model.family import IPV4, IPV6, IPV6_GATEWAY, IpNetwork, members, read_address, read_network
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.intent import Intent, IntentKind
+from ipamd.model.legs.branch_eni import Branch
 from ipamd.model.words import MANY
+from tests.errors import failed
 from tests.unit.datastore.support import (
     COOLDOWN,
     START,
@@ -38,12 +40,12 @@ PREFIX = IPv6Network("2001:db8:1:2:abcd::/80")
 REST = PREFIX[-1]
 
 
-def opened(path: Path, clock: FakeClock | None = None) -> Datastore:
+def opened(path: Path, clock: FakeClock | None = None) -> SqlDatastore:
     """A store of IPv6."""
     return open_at(path, clock=clock, family=IPV6).datastore
 
 
-def with_prefix(path: Path, prefix: IpNetwork = PREFIX) -> Datastore:
+def with_prefix(path: Path, prefix: IpNetwork = PREFIX) -> SqlDatastore:
     """A store of the prefix's family, with that on the primary ENI."""
     store = open_at(path, family=IPV6 if prefix.version == 6 else IPV4).datastore
     with store.transaction() as unit:
@@ -147,9 +149,9 @@ def test_the_rest_is_nobodys(path: Path) -> None:
     store = with_prefix(path)
     rest = store.address(REST)
     assert rest is not None
-    with pytest.raises(InvariantError, match="stands for the rest"), store.transaction() as unit:
+    with pytest.raises(InvariantError, check=failed(FailureCode.ADDRESS_STANDS_FOR_REST)), store.transaction() as unit:
         unit.adopt(an_attachment(rest, a_key()))
-    with pytest.raises(InvariantError, match="stands for the rest"), store.transaction() as unit:
+    with pytest.raises(InvariantError, check=failed(FailureCode.ADDRESS_STANDS_FOR_REST)), store.transaction() as unit:
         unit.quarantine(REST, reason="test")
 
 
@@ -180,7 +182,7 @@ def test_a_prefix_in_use_is_not_released(path: Path) -> None:
     store = with_prefix(path)
     intent = Intent("i-1", IntentKind.UNASSIGN, START, {"eni_id": eni_id(0), "addresses": "", "prefixes": str(PREFIX)})
     given = attach(store, a_key(1))
-    with pytest.raises(InvariantError, match="cannot be released"), store.transaction() as unit:
+    with pytest.raises(InvariantError, check=failed(FailureCode.ADDRESS_NOT_RELEASABLE)), store.transaction() as unit:
         unit.open_intent(intent)
     with store.transaction() as unit:
         unit.unassign(given.key, cooldown=COOLDOWN, reason="DEL")
@@ -200,8 +202,8 @@ def test_a_prefix_is_at_most_sixteen_objects(path: Path, prefix: IpNetwork) -> N
     assert len(store.addresses()) <= 16
     assert len(members(prefix)) <= 16
     assert len(all_addresses((), [prefix])) <= 16
-    store.hold(all_addresses((), [prefix]))
-    store.hold(frozenset())
+    store.withhold(all_addresses((), [prefix]))
+    store.withhold(frozenset())
     gc.collect()
     before = len(gc.get_objects())
     for number in range(200):
@@ -228,7 +230,7 @@ def test_a_file_of_the_other_family(path: Path, tmp_path: Path, made: object, wa
     where = f"netns = '{netns}', netns_device = {found.st_dev}, netns_inode = {found.st_ino}"
     raw(path, f"UPDATE attachment SET {where}")
     content = path.read_bytes()
-    with pytest.raises(DatastoreError, match="1 sandbox of it live"):
+    with pytest.raises(DatastoreError, check=failed(FailureCode.FILE_OF_OTHER_FAMILY, count="1 sandbox")):
         open_at(path, family=wanted)
     assert path.read_bytes() == content
     netns.unlink()
@@ -259,14 +261,14 @@ def test_a_prefix_with_the_address_of_a_branch_eni_is_refused(path: Path) -> Non
     store = opened(path)
     branch = Branch(vlan=7, mac=MacAddress("06:00:00:00:00:07"), gateway=IPV6_GATEWAY, is_strict=True)
     place = Address(PREFIX[77], EniId("eni-0b0b"), AddressState.FREE, START, None)
-    attached = replace(an_attachment(place, a_key(1)), route_table=branch.route_table, branch=branch)
+    attached = replace(an_attachment(place, a_key(1)), route_table=branch.route_table, uplink=branch)
     with store.transaction() as unit:
         unit.put_eni(an_eni())
-        unit.attach_branch(attached)
-    with pytest.raises(InvariantError, match="branch ENI of sandbox"), store.transaction() as unit:
+        unit.confirm(attached)
+    with pytest.raises(InvariantError, check=failed(FailureCode.ADDRESS_OF_UPLINK)), store.transaction() as unit:
         unit.add_addresses(eni_id(0), members(PREFIX), prefix=PREFIX)
     with store.transaction() as unit:
         unit.unassign(attached.key, cooldown=COOLDOWN, reason="DEL")
         unit.add_addresses(eni_id(0), members(PREFIX), prefix=PREFIX)
-    with pytest.raises(InvariantError, match="of the pool"), store.transaction() as unit:
-        unit.attach_branch(replace(attached, key=a_key(2)))
+    with pytest.raises(InvariantError, check=failed(FailureCode.UPLINK_TAKEN)), store.transaction() as unit:
+        unit.confirm(replace(attached, key=a_key(2)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ipamd.model.errors import Defect
+from ipamd.model.defects import Defect
 from tools.metrics_page import documented, exposed_name, metrics_page
 from tools.metrics_words import NOT_HERE, OF_THEIRS, ZERO
 
@@ -55,7 +55,7 @@ def test_the_comparison_names_the_metrics_that_there_are() -> None:
 
 def test_what_must_stay_zero_is_explained() -> None:
     """Every value of the label has its row."""
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", ZERO, re.M)) == {"what", *(defect.value for defect in Defect)}
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", ZERO, re.M)) == {"kind", *(defect.value for defect in Defect)}
 
 
 def test_every_metric_has_one_row() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ipamd.kernel import ruleset
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.kernel import confinement_ruleset
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from ipamd.settings import NetworkConfig
 from tests.task_pages import ROOT
 from tests.unit.manifests.monitoring import metrics_of
@@ -41,10 +41,10 @@ def test_the_matrix_says_what_was_run() -> None:
 def test_each_feature_of_the_kernel_is_used() -> None:
     """What the table names stands in our rules; and what fib or a link's kind asks for is in the table."""
     rules = [
-        ruleset.ipv4_table(NetworkConfig(), other_veths=()),
-        ruleset.ipv6_table(NetworkConfig(), other_veths=(), is_served=True),
+        confinement_ruleset.ipv4_table(NetworkConfig(), other_veths=()),
+        confinement_ruleset.ipv6_table(NetworkConfig(), other_veths=(), is_served=True),
     ]
-    rules.append(ruleset.arp_table(NetworkConfig(), other_veths=()))
+    rules.append(confinement_ruleset.arp_table(NetworkConfig(), other_veths=()))
     text = "\n".join(rules)
     table = _section("Support matrix").partition("| Feature |")[2]
     for word, named in {
@@ -60,7 +60,7 @@ def test_each_feature_of_the_kernel_is_used() -> None:
 
 def test_the_objectives_can_be_measured() -> None:
     """Each query of the pilot names metrics that the daemon has."""
-    page = (ROOT / "docs" / "pilot.md").read_text().partition("| Objective |")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "release.md").read_text().partition("| Objective |")[2].partition("\n\n")[0]
     queries = [query for query in re.findall(r"`([^`]+)`", page) if "(" in query or "_" in query]
     assert len(queries) >= 7
     for query in queries:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.placement import MANY_VCPUS, MAX_PODS_FEW, MAX_PODS_MANY
-from ipamd.model.pool import PoolSettings
+from ipamd.model.capacity import MANY_VCPUS, MAX_PODS_FEW, MAX_PODS_MANY
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes
 from tests.task_pages import (

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.history import Boot, HistoryWriter
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.history.writer import Boot, HistoryWriter
 from ipamd.logs import JsonFormatter
-from ipamd.model.history import HistoryRecord, Recorded
+from ipamd.model.history import HistoryRecord, RecordedHistory
+from tests.errors import refused_by_kernel
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import INSTANCE
 from tests.fakes.node import FakeNode
@@ -65,7 +66,7 @@ def _gc(node: FakeNode) -> None:
     node.runtime.run("b")
     node.clock.advance(100_000)
     keys, deadline = frozenset({node.key("b")}), Deadline.after(node.clock, 10)
-    assert node.app.sandbox.gc.collect(keys, network_name="vpc-ipamd", deadline=deadline, steps=Steps(node.clock)).freed
+    assert node.app.sandbox.gc.collect(keys, network_name="vpc-ipamd", deadline=deadline, steps=StepTimer(node.clock)).freed
 
 
 @pytest.mark.parametrize(
@@ -120,9 +121,9 @@ def writer(
         bytes_max=1 << 20,
         boot=at,
         clock=clock,
-        held=lambda: held,
+        current_tenures=lambda: held,
         node=lambda: node,
-        ledger=lambda _: Recorded(),
+        ledger=lambda _: RecordedHistory(),
     )
 
 
@@ -139,7 +140,7 @@ def test_a_disk_that_refuses_costs_no_line_and_doubles_none(
         patched.setattr(os, "write", refuse)
         made.enqueue([RECORD])
         for _ in range(3):
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(OSError, check=refused_by_kernel(errno.ENOSPC)):
                 made.write()
     made.write()
     made.close()

@@ -14,14 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from ipamd import history as writer_module
 from ipamd.answers import history_reply
 from ipamd.core import loop as loop_module
 from ipamd.core.agenda import Schedule
 from ipamd.core.health import Health
 from ipamd.core.loop import Loop
-from ipamd.history import Boot, HistoryWriter, decode, encode, listed, read, read_since
-from ipamd.model.history import HistoryQuestion, HistoryRecord, Recorded, answer
+from ipamd.history import writer as writer_module
+from ipamd.history.encoding import decode, encode
+from ipamd.history.reading import read, read_since
+from ipamd.history.segments import DAY_S, listed
+from ipamd.history.writer import Boot, HistoryWriter
+from ipamd.model.history import HistoryRecord, RecordedHistory
+from ipamd.model.history_answer import HistoryQuestion, answer
+from tests.errors import refused_by_kernel
 from tests.fakes.clock import FakeClock
 from tests.loops import running
 from tests.rig import wait_until
@@ -48,9 +53,9 @@ class Disk:
             bytes_max=BYTES_MAX,
             boot=Boot(boot_id, self.clock.now()),
             clock=self.clock,
-            held=lambda: self.held,
+            current_tenures=lambda: self.held,
             node=lambda: self.node,
-            ledger=lambda _: Recorded(),
+            ledger=lambda _: RecordedHistory(),
         )
         return self.writer
 
@@ -177,9 +182,12 @@ def test_days_are_counted_by_whole_segments(disk: Disk) -> None:
     """What was written last longer ago goes, refusals too."""
     disk.write(disk.record(), disk.record("refused", pod="default/a"))
     for path in disk.directory.iterdir():
-        old_s = (disk.clock.now() - timedelta(days=8)).timestamp()
-        os.utime(path, (old_s, old_s))
-    disk.start("two").write()
+        now_s = disk.clock.now().timestamp()
+        os.utime(path, (now_s, now_s))
+    disk.writer.close()
+    disk.start("two")
+    disk.clock.advance(8 * DAY_S)
+    disk.writer.write()
     assert disk.events() == []
     assert [one.path.name for one in listed(disk.directory, "history")] == ["history-00000002.jsonl"]
 
@@ -293,7 +301,7 @@ def test_a_full_disk_is_not_filled_with_empty_files(disk: Disk, monkeypatch: pyt
     with monkeypatch.context() as patched:
         for _ in range(5):
             patched.setattr(os, "write", _half(FULL[0][1]))
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(OSError, check=refused_by_kernel(errno.ENOSPC)):
                 disk.writer.write()
             assert list(disk.directory.iterdir()) == []
     disk.write(disk.record())
@@ -307,7 +315,7 @@ def test_a_line_that_cannot_be_cut_off_spoils_no_other(disk: Disk, monkeypatch: 
         patched.setattr(os, "write", _half(FULL[2][1]))
         patched.setattr(os, "ftruncate", _half(FULL[2][1]))
         disk.writer.enqueue([disk.record("assigned")])
-        with pytest.raises(OSError, match="Input/output"):
+        with pytest.raises(OSError, check=refused_by_kernel(errno.EIO)):
             disk.writer.write()
     disk.writer.write()
     assert disk.start().read(ADDRESS).problem == ""
@@ -379,7 +387,7 @@ def test_what_was_dropped_is_told_once_though_the_disk_fails_again(disk: Disk, m
 
     with monkeypatch.context() as patched:
         patched.setattr(disk.writer._appenders["refused"], "append", full)
-        with pytest.raises(OSError, match="No space"):
+        with pytest.raises(OSError, check=refused_by_kernel(errno.ENOSPC)):
             disk.writer.write()
     disk.writer.write()
     assert [one.count for one in read(disk.directory, ADDRESS).records if one.event == "missed"] == [16]
@@ -406,7 +414,7 @@ def test_a_link_is_not_followed(disk: Disk, tmp_path: Path) -> None:
 
 def test_an_answer_is_bounded_and_says_so(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question about an ENI fits every record of it: the daemon's memory holds the latest ones."""
-    monkeypatch.setattr("ipamd.history._collect.__kwdefaults__", {"written_after_s": 0.0, "most": 5})
+    monkeypatch.setattr("ipamd.history.reading._collect.__kwdefaults__", {"written_after_s": 0.0, "most": 5})
     disk.write(*(disk.record(detail=str(number), eni_id="eni-1") for number in range(20)))
     found = read(disk.directory, "eni-1")
     assert [one.detail for one in found.records] == ["15", "16", "17", "18", "19"]

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.history import encode
-from ipamd.ipamctl import archive
+from ipamd.history.encoding import encode
+from ipamd.ipamctl import archive, archive_parts
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.archive import Part, collect, parts
+from ipamd.ipamctl.archive import collect
+from ipamd.ipamctl.archive_parts import Part, parts
 from ipamd.ipamctl.verb import AwayError
-from ipamd.ipamctl.verbs import around as verb
+from ipamd.ipamctl.verbs import bundle
 from ipamd.model.history import HistoryRecord
 from tests.patience import PATIENCE_S
 
@@ -130,9 +131,9 @@ def test_taking_secrets_out_is_within_the_time_of_a_part(monkeypatch: pytest.Mon
 
 def test_of_a_log_that_is_cut_no_line_begins_in_its_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What told of the secret may be before the cut."""
-    monkeypatch.setattr(archive, "TAIL_BYTES", 40)
+    monkeypatch.setattr(archive_parts, "TAIL_BYTES", 40)
     (tmp_path / "x.log").write_text("an earlier line\npassword: hunter2 and hunter3\nADD default/web 10.0.0.5\n")
-    text = archive._log((str(tmp_path / "x.log"),))
+    text = archive_parts._log((str(tmp_path / "x.log"),))
     assert "hunter" not in text
     assert "bytes before are left out)\nADD default/web 10.0.0.5\n" in text
 
@@ -151,7 +152,7 @@ def test_every_part_fails_alone_on_a_machine_without_us(tmp_path: Path) -> None:
     assert '"IFLA_IFNAME": "lo"' in texts["links.jsonl"]
     assert "net/ipv4/conf/lo/rp_filter" in texts["sysctls.txt"]
     assert '"vpc-ipamd"' in texts["versions.json"]
-    assert by_name["log.txt"].what == "the end of the daemon's log"
+    assert by_name["log.txt"].description == "the end of the daemon's log"
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,19 +171,19 @@ def test_wrong_settings_are_no_hindrance(tmp_path: Path, monkeypatch: pytest.Mon
     (directory / "history-00000001.jsonl").write_bytes(encode(HistoryRecord(datetime.now(UTC), "assigned", "10.0.0.5")))
     (tmp_path / "settings").write_text(f"WARM_IP_TARGET=lots\nVPC_IPAMD_HISTORY_DIR={directory}\nnonsense\n")
     monkeypatch.setenv("VPC_IPAMD_SETTINGS_FILE", str(tmp_path / "settings"))
-    found = verb._parts(lambda _rpc, **_: {}, argparse.Namespace(history_dir="", log=[]))
+    found = bundle._parts(lambda _rpc, **_: {}, argparse.Namespace(history_dir="", log=[]))
     assert "10.0.0.5" in {part.name: part for part in found}["history.jsonl"].make()
 
 
 def test_of_a_long_history_the_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells of what is wrong now; a segment that cannot be read does not take the others along, and both are said."""
-    monkeypatch.setattr(archive, "HISTORY_BYTES", 5000)
+    monkeypatch.setattr(archive_parts, "HISTORY_BYTES", 5000)
     now = datetime.now(UTC)
     records = [HistoryRecord(now - timedelta(seconds=100 - n), "assigned", f"10.0.0.{n}") for n in range(100)]
     (tmp_path / "history-00000002.jsonl").write_bytes(b"".join(map(encode, records)))
-    lines = archive._history(tmp_path).splitlines()
+    lines = archive_parts._history(tmp_path).splitlines()
     assert json.loads(lines[0]) == {"problem": "older ones are left out: 5000 bytes are kept"}
     assert [json.loads(line)["address"] for line in lines[-2:]] == ["10.0.0.98", "10.0.0.99"]
     assert len(lines) < 100
     (tmp_path / "history-00000001.jsonl").mkdir()
-    assert "it is no file" in json.loads(archive._history(tmp_path).splitlines()[0])["problem"]
+    assert "it is no file" in json.loads(archive_parts._history(tmp_path).splitlines()[0])["problem"]

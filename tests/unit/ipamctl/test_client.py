@@ -57,5 +57,5 @@ def test_an_rpc_that_the_daemon_does_not_know_is_named(socket: str) -> None:
 
 def test_nobody_there(tmp_path: Path) -> None:
     """Away, with the path."""
-    with Client(str(tmp_path / "none.sock")) as client, pytest.raises(AwayError, match=r"none\.sock"):
+    with Client(str(tmp_path / "none.sock")) as client, pytest.raises(AwayError):
         client.ask("GetStatus")

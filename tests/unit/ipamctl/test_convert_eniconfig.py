@@ -11,6 +11,7 @@ import pytest
 from ipamd.ipamctl.main import main
 from ipamd.ipamctl.verb import EXIT_REFUSED, EXIT_USAGE
 from ipamd.model.subnets import parse
+from tests.zones import REAL_ZONE_NAMES, ZONE_NAMES
 
 ONE = """
 apiVersion: crd.k8s.amazonaws.com/v1alpha1
@@ -54,6 +55,23 @@ def test_documents_of_several_files_become_one_file(capsys: pytest.CaptureFixtur
     assert not network.primary_carries_pods
 
 
+@pytest.mark.parametrize("zone", REAL_ZONE_NAMES)
+def test_an_eniconfig_named_after_its_zone_needs_no_option(capsys: pytest.CaptureFixture[str], tmp_path: Path, zone: str) -> None:
+    """In each partition, and for local and Wavelength zones."""
+    status, out, _ = converted(capsys, written(tmp_path / "x.yaml", ONE.format(name=zone, subnet="subnet-0a")))
+    assert status == 0
+    assert list(json.loads(out)["zones"]) == [zone]
+
+
+@pytest.mark.parametrize("zone", ZONE_NAMES)
+def test_every_form_of_a_zone_is_taken_by_the_option(capsys: pytest.CaptureFixture[str], tmp_path: Path, zone: str) -> None:
+    """Who names a zone is believed, also one of a form that nobody has seen yet."""
+    file = written(tmp_path / "x.yaml", ONE.format(name="group-1", subnet="subnet-0a"))
+    status, out, _ = converted(capsys, file, "--zone", f"group-1={zone}")
+    assert status == 0
+    assert list(json.loads(out)["zones"]) == [zone]
+
+
 def test_a_list_from_kubectl_on_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`kubectl get eniconfigs -o yaml | ipamctl convert-eniconfig -`, with what the API server adds."""
     item = {
@@ -81,6 +99,8 @@ def test_a_list_from_kubectl_on_standard_input(capsys: pytest.CaptureFixture[str
         ("kind: Pod\napiVersion: v1", "is v1 Pod, not"),
         ("kind: List", "a list without items"),
         (ONE.format(name="blue", subnet="subnet-0a"), "--zone blue=ZONE"),
+        (ONE.format(name="group-1", subnet="subnet-0a"), "--zone group-1=ZONE"),
+        (ONE.format(name="us-west-2", subnet="subnet-0a"), "--zone us-west-2=ZONE"),
         (ONE.format(name="us-west-2a", subnet="here"), "is no subnet ID"),
         (ONE.format(name="us-west-2a", subnet="subnet-0a").replace("sg-0a", "12"), "is no security group ID"),
         (ONE.format(name="us-west-2a", subnet="subnet-0a") + "  subnets: x\n", "spec.subnets is not known"),

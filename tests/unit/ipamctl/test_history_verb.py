@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.history import encode
+from ipamd.history.encoding import encode
 from ipamd.ipamctl import main as ipamctl
 from ipamd.ipamctl.verb import moment
 from ipamd.model.history import HistoryRecord

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
+from google.protobuf.json_format import ParseDict
 
 from ipamd import __version__
 from ipamd.core.health import Phase
 from ipamd.ipamctl import main as ipamctl
-from ipamd.ipamctl.verb import STATES
-from ipamd.ipamctl.verbs.present import ATTACHMENTS, ENIS, STATUS
-from ipamd.model.pool import PoolCounts
+from ipamd.ipamctl.client import plain
+from ipamd.ipamctl.tables import STATES
+from ipamd.ipamctl.verbs.attachments import ATTACHMENTS
+from ipamd.ipamctl.verbs.enis import ENIS
+from ipamd.ipamctl.verbs.status import STATUS
+from ipamd.model.pool_counts import PoolCounts
 from ipamd.model.words import CLOUD_NOT_ASKED, MANY, counted
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.verdict import Facts, verdict
@@ -27,7 +31,7 @@ def answer(**changes: Any) -> dict[str, Any]:
     counts = {f"{state}_count": 0 for state in STATES} | {"total_count": 1, "assigned_count": 1, "lost_count": 0}
     pool = counts | {"eni_count": 1, "eni_limit": 1, "slots_per_eni": 1, "targets": [], "last_cycle": "at target: nothing to do"}
     runtime = {"socket": "/run/c.sock", "name": "containerd", "version": "1.6", "reachable": True, "events": False}
-    return {
+    fields = {
         "version": "0.1.0",
         "instance_id": "i-1",
         "phase": "serving",
@@ -37,12 +41,22 @@ def answer(**changes: Any) -> dict[str, Any]:
         "pool": pool,
         "runtime": runtime | {"sandbox_count": 1, "list_age_s": 3.2, "detail": "1 sandbox"} | changes.pop("runtime", {}),
         "cloud": {"reachable": True, "call_count": 1, "detail": "fine"},
-        "spooled_count": 1,
-        "dying_count": 0,
+        "spooled_delete_count": 1,
+        "veths_pending_deletion_count": 0,
         "busy": [],
-        "lacks": [],
+        "degraded": [],
         "verdict": "ready: 1 address can be given",
+        "settings": {"generation": 1, "valid": True},
+        "policy_mode": "none",
+        "branches": {},
+        "confinement": {},
     } | changes
+    return plain(ParseDict(fields, pb.GetStatusReply()))
+
+
+def rendered_attachments(*rows: dict[str, Any]) -> str:
+    """What `ipamctl attachments` prints of rows, with every field that the proto has."""
+    return ATTACHMENTS.render(plain(ParseDict({"attachments": rows}, pb.ListAttachmentsReply())))
 
 
 def lines_of(**changes: Any) -> dict[str, str]:
@@ -71,7 +85,7 @@ def test_one_of_everything_is_in_the_singular() -> None:
     lines = lines_of()
     assert lines["pool"] == f"{PoolCounts(assigned=1)}; 1 of 1 ENI with 1 slot each"
     assert lines["ec2"] == "reachable, 1 call; fine"
-    assert lines["pending"] == "1 spooled DEL, 0 dying links"
+    assert lines["pending"] == "1 spooled DEL, 0 veths to delete"
     assert lines["runtime"].endswith("at /run/c.sock: reachable, without events, listed 3 s ago: 1 sandbox then")
 
 
@@ -93,18 +107,18 @@ def test_a_runtime_that_is_away_says_what_it_last_listed_and_why() -> None:
 
 
 def test_the_verdict_is_the_first_line() -> None:
-    """Whoever reads one line reads this one; a daemon of an earlier release says none, and nothing is printed for it."""
+    """Whoever reads one line reads this one."""
     assert STATUS.render(answer()).splitlines()[:2] == ["ready: 1 address can be given", ""]
-    assert STATUS.render(answer(verdict="")).startswith("vpc-ipamd 0.1.0")
 
 
 def test_lost_addresses_are_shown_where_there_are_some() -> None:
     """In the pool's line, per ENI and per attachment; otherwise no column is spent on them."""
     row = {"container_id": "c", "address": "10.0.0.5", "ifname": "eth0", "sandbox_name": "", "eni_id": "eni-1"}
     row |= {"host_veth": "eni1", "created_at": "now", "origin": "add", "lost_since": ""}
-    assert "LOST" not in ATTACHMENTS.render({"attachments": [row]})
-    lost = ATTACHMENTS.render({"attachments": [row, row | {"lost_since": "2026-01-01T00:00:00.000Z"}]}).splitlines()
-    assert [line.split("  ")[-1].strip() for line in lost] == ["LOST SINCE", "-", "2026-01-01T00:00:00.000Z"]
+    assert "LOST" not in rendered_attachments(row)
+    lost = rendered_attachments(row, row | {"lost_since": "2026-01-01T00:00:00.000Z"}).splitlines()
+    at = lost[0].index("LOST SINCE")
+    assert [line[at : at + 24].strip() for line in lost[1:]] == ["-", "2026-01-01T00:00:00.000Z"]
     pool = answer()["pool"] | {"lost_count": 2}
     assert ", 2 lost; " in lines_of(pool=pool)["pool"]
     assert "lost" not in lines_of()["pool"]
@@ -119,11 +133,10 @@ def test_a_pool_that_is_a_prefix_of_ipv6_is_told_in_words() -> None:
     long = "2600:1f14:1111:2222:abcd:ffff:ffff:fffe"
     row = {"container_id": "c", "address": long, "ifname": "eth0", "sandbox_name": "", "eni_id": "eni-1"}
     row |= {"host_veth": "eni1", "created_at": "now", "origin": "add", "lost_since": ""}
-    assert "EGRESS" not in ATTACHMENTS.render({"attachments": [row]}), "a daemon of an earlier release says none"
-    lines = ATTACHMENTS.render(
-        {"attachments": [row | {"other_address": ""}, row | {"other_address": "169.254.172.5"}]}
-    ).splitlines()
-    starts = [len(long) + 2, lines[0].index("SANDBOX")]
+    assert "EGRESS" not in rendered_attachments(row), "no row has one"
+    lines = rendered_attachments(row, row | {"other_address": "169.254.172.5"}).splitlines()
+    starts = [lines[0].index("EGRESS"), lines[0].index("ENI")]
+    assert starts[0] == lines[0].index("ADDRESS") + len(long) + 2
     assert [line[starts[0] : starts[1]].strip() for line in lines] == ["EGRESS", "-", "169.254.172.5"]
 
 
@@ -145,8 +158,8 @@ def test_an_operation_in_work_says_when_nobody_waits_for_it_any_more(said: dict[
 def test_status_says_why_a_subnet_is_not_used() -> None:
     """One line per subnet, with its free addresses; a daemon of an earlier release tells none."""
     subnets = [
-        {"subnet_id": "subnet-1", "free_count": "7", "why_not": ""},
-        {"subnet_id": "subnet-2", "free_count": "0", "why_not": "full"},
+        {"subnet_id": "subnet-1", "free_count": "7", "unusable_reason": ""},
+        {"subnet_id": "subnet-2", "free_count": "0", "unusable_reason": "full"},
     ]
     shown = [line for line in STATUS.render(answer(subnets=subnets)).splitlines() if line.startswith("subnet ")]
     assert shown == [
@@ -161,18 +174,18 @@ def test_a_frozen_interface_says_why() -> None:
     eni |= {
         "subnet_id": "subnet-1",
         "subnet_cidr": "10.0.0.0/22",
-        "excluded": "",
+        "excluded_reason": "",
         "route_table": 2,
         "host_ready": False,
-        "frozen": "",
+        "frozen_reason": "",
         "lost_count": 0,
     }
     eni |= {f"{state}_count": 0 for state in STATES}
     assert "not ready" in ENIS.render({"enis": [eni]})
     assert "LOST" not in ENIS.render({"enis": [eni]})
     assert "subnet-1" in ENIS.render({"enis": [eni]})
-    assert "eni-1 gets no new sandbox: its subnet" in ENIS.render({"enis": [eni | {"excluded": "its subnet"}]})
-    lines = ENIS.render({"enis": [eni | {"frozen": "its link is gone", "lost_count": 3}]}).splitlines()
+    assert "eni-1 gets no new sandbox: its subnet" in ENIS.render({"enis": [eni | {"excluded_reason": "its subnet"}]})
+    lines = ENIS.render({"enis": [eni | {"frozen_reason": "its link is gone", "lost_count": 3}]}).splitlines()
     assert (lines[0].split()[-1], lines[1].split()[-1], "frozen" in lines[1]) == ("LOST", "3", True)
     assert lines[2] == "eni-1 is frozen: its link is gone"
 
@@ -240,14 +253,14 @@ def test_a_sentence_stands_once_on_the_screen() -> None:
         "next": "do what it says",
         "page": "docs/iam.md",
     }
-    last = {"at": "2026-11-25T10:00:00.000Z", "what": "pool", "message": f"{REFUSAL}; allow it", "resolved_at": ""}
-    stages = [{"name": "ec2", "state": "degraded", "elapsed_ms": 1.0, "detail": REFUSAL}]
+    last = {"at": "2026-11-25T10:00:00.000Z", "subject": "pool", "message": f"{REFUSAL}; allow it", "resolved_at": ""}
+    stages = [{"name": "ec2", "state": "degraded", "elapsed_s": 0.001, "detail": REFUSAL}]
     pool = answer()["pool"] | {"last_cycle": f"short of 1 address, and cannot grow: {REFUSAL} (next try in 600 s)"}
     cloud = {"reachable": True, "call_count": 2, "detail": f"refused 2 times, last: {REFUSAL}"}
-    text = STATUS.render(answer(conditions=[condition], lacks=["x"], last_error=last, stages=stages, pool=pool, cloud=cloud))
+    text = STATUS.render(answer(conditions=[condition], degraded=["x"], last_error=last, stages=stages, pool=pool, cloud=cloud))
     assert text.count(REFUSAL) == 1
     assert text.splitlines()[2:4] == [
-        f"lacks    EC2: {REFUSAL}; allow it",
+        f"degraded EC2: {REFUSAL}; allow it",
         "         since 2026-11-25T10:00:00.000Z; do what it says; see docs/iam.md",
     ]
     assert "(next try in 600 s)" in text
@@ -265,28 +278,28 @@ def test_the_second_refusal_stands_once_too() -> None:
     pool = answer()["pool"] | {"last_cycle": f"short of 1 address, and cannot grow: {REFUSAL} (next try in 590 s)"}
     last = {
         "at": "t",
-        "what": "ADD x",
+        "subject": "ADD x",
         "message": f"no address: cause: {REFUSAL} (next try in 599 s); 3 addresses",
         "resolved_at": "",
     }
-    text = STATUS.render(answer(conditions=conditions, lacks=["x"], last_error=last, pool=pool))
+    text = STATUS.render(answer(conditions=conditions, degraded=["x"], last_error=last, pool=pool))
     assert text.count("AssignPrivateIpAddresses failed") == text.count("You are not authorized") == 1
     assert "(next try in 590 s)" in text
 
 
-def test_what_is_told_above_thrice_is_said_to_be_once() -> None:
-    """A message whose every part a condition has."""
+def test_what_stands_above_is_pointed_at_once() -> None:
+    """A message whose first parts are those of conditions: nothing of it is repeated, and what remains is no patchwork."""
     parts = [
         f"{name} failed for a new ENI in subnet-1" for name in ("CreateNetworkInterface", "AttachNetworkInterface", "UnassignIt")
     ]
     conditions = [{"subject": "ec2", "since": "", "text": f"EC2: {one}; allow it", "next": "do it", "page": "p"} for one in parts]
-    last = {"at": "t", "what": "pool", "message": "; ".join([*parts, "and more"]), "resolved_at": ""}
-    assert lines_of(conditions=conditions, lacks=["x"], last_error=last)["last"] == "error  t pool: (told above); and more"
+    last = {"at": "t", "subject": "pool", "message": "; ".join([*parts, "and more"]), "resolved_at": ""}
+    assert lines_of(conditions=conditions, degraded=["x"], last_error=last)["last"] == "error  t pool: see above"
 
 
 def test_a_corrected_error_says_so() -> None:
     """It is the last one that there was, and no longer one."""
-    last = {"at": "2026-11-25T10:00:00.000Z", "what": "pool", "message": "no", "resolved_at": "2026-11-25T11:00:00.000Z"}
+    last = {"at": "2026-11-25T10:00:00.000Z", "subject": "pool", "message": "no", "resolved_at": "2026-11-25T11:00:00.000Z"}
     line = STATUS.render(answer(last_error=last)).splitlines()[-1]
     assert line == "last error  resolved at 2026-11-25T11:00:00.000Z: 2026-11-25T10:00:00.000Z pool: no"
 
@@ -303,10 +316,10 @@ def test_one_long_text_does_not_push_the_other_rows_apart(length: int) -> None:
     name = "namespace/" + "p" * (length - 20) + "-x7k2p"
     row = {"container_id": "c" * 64, "address": "10.0.0.5", "ifname": "eth0", "sandbox_name": "default/web", "eni_id": "eni-1"}
     row |= {"host_veth": "eni1", "created_at": "2026-11-25T10:00:00.000Z", "origin": "add", "lost_since": ""}
-    lines = ATTACHMENTS.render({"attachments": [row, row | {"sandbox_name": name}]}).splitlines()
+    lines = rendered_attachments(row, row | {"sandbox_name": name}).splitlines()
     assert max(map(len, lines)) < 300
     assert lines[1].index("eni-1") == lines[2].index("eni-1")
     assert "namespace/ppp" in lines[2]
     assert "-x7k2p " in lines[2]
-    status = STATUS.render(answer(lacks=[name], last_error={"at": "t", "what": name, "message": name}, verdict=name[:120]))
+    status = STATUS.render(answer(degraded=[name], last_error={"at": "t", "subject": name, "message": name}, verdict=name[:120]))
     assert max(map(len, status.splitlines())) < 1000

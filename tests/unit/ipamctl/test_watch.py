@@ -66,7 +66,7 @@ def test_programs_get_one_object_a_line(looks: list[Answer | None], capsys: pyte
     looks += [{"rows": [row(NASTY)]}, {"rows": [row(NASTY)]}]
     assert ipamctl.main(["watch", "--count", "1", "-o", "json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["what"] for line in lines] == ["daemon", "verdict", "pool", "attachment"]
+    assert [line["kind"] for line in lines] == ["daemon", "verdict", "pool", "attachment"]
     assert all(line.isprintable() for line in watch(capsys, 1))
 
 

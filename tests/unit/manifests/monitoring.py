@@ -1,4 +1,4 @@
-"""Reading alerts and dashboard, and the names of metrics in an expression, for the tests of both."""
+"""Reading alerts and dashboards, and the names of metrics in an expression, for the tests of both."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import yaml
 from tests.unit.manifests.manifest import MANIFESTS
 
 FOLDER = MANIFESTS / "monitoring"
+RUNBOOK_BASE = "https://example.com/vpc-ipamd"
+"""A placeholder: where the documents are is known to who installs this."""
+
 METRIC = re.compile(r"\b(?:ipamd|awscni|process)_[a-z0-9_]+\b|\bup\b")
 
 
@@ -22,19 +25,36 @@ def groups() -> list[dict[str, Any]]:
 
 def rules() -> list[dict[str, Any]]:
     """Every alert."""
-    return [rule for group in groups() for rule in group["rules"]]
+    return [rule for group in groups() for rule in group["rules"] if "alert" in rule]
 
 
-def dashboard() -> dict[str, Any]:
-    """The dashboard."""
-    found: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
+def records() -> list[dict[str, Any]]:
+    """Every recording rule."""
+    return [rule for group in groups() for rule in group["rules"] if "record" in rule]
+
+
+def expressions() -> list[str]:
+    """What alerts and recording rules read."""
+    return [rule["expr"] for rule in (*records(), *rules())]
+
+
+DASHBOARDS = ("dashboard-fleet.json", "dashboard-node.json")
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    """One of the dashboards."""
+    found: dict[str, Any] = json.loads((FOLDER / name).read_text())
     return found
 
 
-def dashboard_expressions() -> list[str]:
-    """The expressions of all panels, with every node chosen."""
-    targets = [target for panel in dashboard()["panels"] for target in panel["targets"]]
-    return [target["expr"].replace("$node", ".*").replace("$__rate_interval", "5m") for target in targets]
+def dashboard_expressions(*names: str) -> list[str]:
+    """The expressions of all panels of these dashboards, by default of all, with every node and cluster chosen."""
+    panels = [panel for name in names or DASHBOARDS for panel in dashboard(name)["panels"]]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    return [
+        expression.replace("$node", ".*").replace("$cluster", ".*").replace("$__rate_interval", "5m")
+        for expression in expressions
+    ]
 
 
 def metrics_of(expression: str) -> set[str]:

@@ -57,8 +57,8 @@ def _start(node: Node, capabilities: list[str]) -> NodeProcess:
         "PYTHONPATH": str(REPOSITORY),
         **node.daemon_environment("us-west-2"),
         **environment(),
-        "ENABLE_PORTMAP_PLUGIN": str(REFERENCE_PLUGINS.is_dir()).lower(),
-        "VPC_IPAMD_REFERENCE_PLUGINS": str(REFERENCE_PLUGINS),
+        "VPC_IPAMD_ENABLE_PORTMAP_PLUGIN": str(REFERENCE_PLUGINS.is_dir()).lower(),
+        "VPC_IPAMD_REFERENCE_PLUGINS_DIR": str(REFERENCE_PLUGINS),
     }
     argv = [*MODULE, "ipamd.daemon"]
     return bundle.start(node, argv=argv, environment=variables, capabilities=capabilities, binds=_content(), log=LOG)
@@ -96,7 +96,7 @@ def test_the_container_of_the_daemonset_serves_a_sandbox(node: Node) -> None:
         assert node.cri.status(sandbox).address
         node.cri.stop(sandbox)
         node.cri.remove(sandbox)
-        assert "vpc-cni" in node.run(["cat", environment()["VPC_IPAMD_CONFLIST"]]).stdout
+        assert "vpc-cni" in node.run(["cat", environment()["VPC_IPAMD_CONFLIST_FILE"]]).stdout
     finally:
         bundle.remove(node, container_process)
 

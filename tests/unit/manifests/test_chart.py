@@ -13,6 +13,9 @@ from jsonschema import Draft7Validator
 import ipamd
 from ipamd.settings import Settings, describe
 from tests.unit.manifests.manifest import MANIFESTS, container, environment
+from tests.unit.manifests.monitoring import DASHBOARDS
+from tests.zones import ZONE_NAMES
+from tools.chart_schema import BY_VALUES
 
 CHART = MANIFESTS / "chart"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -42,18 +45,23 @@ def test_the_defaults_are_valid() -> None:
         {"clusterName": "prod", "sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"}},
         {"networkPolicy": "strict"},
         {"podSecurityGroups": {"mode": "strict"}},
-        {"podSecurityGroups": {"mode": "standard", "facts": "kubelet"}},
+        {"podSecurityGroups": {"mode": "strict", "guard": False}},
+        {"podSecurityGroups": {"mode": "standard", "source": "kubelet"}},
         {"settings": {"ENABLE_PREFIX_DELEGATION": "true"}, "runtime": {"socket": "/run/crio/crio.sock"}},
         {"settings": {"ENABLE_IPv4": "false", "ENABLE_IPv6": "true", "ENABLE_V4_EGRESS": "true"}},
         {"network": {"zones": {"us-west-2a": {"subnet": "subnet-0a1b"}}, "primaryEniCarriesPods": False}},
+        {"network": {"zones": {zone: {"subnet": "subnet-0a1b"} for zone in (*ZONE_NAMES, "default")}}},
         {"image": {"repository": "registry.example/vpc-ipamd", "digest": "sha256:" + "0" * 64, "pullPolicy": "Always"}},
         {"updateStrategy": {"type": "OnDelete"}, "imagePullSecrets": [{"name": "registry"}], "priorityClassName": "mine"},
         {"updateStrategy": {"maxUnavailable": 1}, "nameOverride": "ipam", "fullnameOverride": "ipam-gpu"},
         {"nodeSelector": {"example.com/group": "gpu"}, "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "gpu"}]},
+        {"seLinuxType": "spc_t"},
         {"podLabels": {"team": "net"}, "podAnnotations": {"x/y": "any text"}, "extraEnv": [{"name": "AWS_REGION", "value": "r"}]},
         {"serviceAccount": {"create": False, "name": "mine"}, "hotReload": False, "initResources": {}},
         {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}, "rules": {"enabled": True}},
         {"settings": {"AWS_VPC_K8S_CNI_EXTERNALSNAT": "true", "ADDITIONAL_ENI_TAGS": '{"team": "blue"}'}},
+        {"settings": {"VPC_IPAMD_WARM_TARGET_MODE": "Auto", "WARM_ENI_TARGET": "-1", "MAX_ENI": ""}},
+        {"resources": {"requests": {"cpu": 0.5}, "limits": {"cpu": 2, "memory": 268435456}}},
     ],
 )
 def test_good_values(values: dict[str, Any]) -> None:
@@ -69,17 +77,24 @@ def test_good_values(values: dict[str, Any]) -> None:
         {"settings": {"NETWORK_POLICY_ENFORCING_MODE": "strict"}},
         {"podSecurityGroups": "strict"},
         {"podSecurityGroups": {"mode": "true"}},
-        {"podSecurityGroups": {"source": "kubelet"}},
+        {"podSecurityGroups": {"facts": "kubelet"}},
+        {"podSecurityGroups": {"guard": "yes"}},
         {"settings": {"ENABLE_POD_ENI": "true"}},
         {"extraEnv": [{"name": "VPC_IPAMD_KUBELET_PODS_SOCKET", "value": "/run/x/y.sock"}]},
         {"image": {"digest": "latest"}},
         {"settings": {"WARM_ENI_TARGET": 1}},
-        {"settings": {"CRI_SOCKET": "/run/x/y.sock"}},
+        {"settings": {"VPC_IPAMD_CRI_SOCKET": "/run/x/y.sock"}},
         {"settings": {"warm_eni_target": "1"}},
         {"settings": {"WARM_ENI_TARGET": "1\nWARM_IP_TARGET=2"}},
         {"settings": {"AWS_REGION": "us-west-2"}},
         {"settings": {"VPC_IPAMD_SETTINGS_FILE": "/x"}},
-        {"extraEnv": [{"name": "CRI_SOCKET", "value": "/run/x/y.sock"}]},
+        {"settings": {"WARM_ENI_TARGTE": "1"}},
+        {"settings": {"WARM_ENI_TARGET": "one"}},
+        {"settings": {"ENABLE_PREFIX_DELEGATION": "yes"}},
+        {"settings": {"VPC_IPAMD_WARM_TARGET_MODE": "automatic"}},
+        {"extraEnv": [{"name": "VPC_IPAMD_LOG_LEVLE", "value": "DEBUG"}]},
+        {"resources": {"requests": {"cpu": -1}}},
+        {"extraEnv": [{"name": "VPC_IPAMD_CRI_SOCKET", "value": "/run/x/y.sock"}]},
         {"image": {"pullPolicy": "Sometimes"}},
         {"imagePullSecrets": ["registry"]},
         {"fullnameOverride": "VPC_ipamd"},
@@ -89,15 +104,18 @@ def test_good_values(values: dict[str, Any]) -> None:
         {"updateStrategy": {"maxUnavailable": "0%"}},
         {"podLabels": {"app.kubernetes.io/name": "other"}},
         {"podLabels": {"team": "a b"}},
+        {"seLinuxType": "system_u:system_r:spc_t:s0"},
         {"nodeSelector": {"gpu": True}},
         {"tolerations": [{"operator": "Exist"}]},
         {"hotReload": "yes"},
         {"podMonitor": {"interval": "often"}},
         {"dashboard": {"labels": {}}},
+        {"rules": {"runbookBaseUrl": "docs"}},
         {"priorityClassName": ""},
         {"serviceAccount": {"annotation": {}}},
         {"runtime": {"socket": "unix:///run/crio/crio.sock"}},
         {"network": {"zones": {"us-west-2a": {"subnets": "subnet-0a1b"}}}},
+        {"network": {"zones": {"US-WEST-2A": {"subnet": "subnet-0a1b"}}}},
         {"resources": {"limits": {"memory": "lots"}}},
         {"sweeper": {"enabled": True}},
         {"sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"}},
@@ -106,6 +124,16 @@ def test_good_values(values: dict[str, Any]) -> None:
 def test_bad_values(values: dict[str, Any]) -> None:
     """A misspelt name, a wrong type, a variable that has a value of its own, a sweeper that does not know its cluster."""
     assert refused(values)
+
+
+def test_every_setting_is_known_to_the_schema() -> None:
+    """By its name, unless the chart sets it by a value of its own; each default is a value that the schema takes."""
+    properties = SCHEMA["properties"]["settings"]["properties"]
+    lines = describe(Settings(), {})
+    assert {line.env for line in lines} - set(BY_VALUES) <= set(properties)
+    assert not set(properties) & set(BY_VALUES)
+    defaults = {line.env: line.default for line in lines if line.env in properties}
+    assert refused({"settings": defaults}) == []
 
 
 def test_templates_use_declared_values_only() -> None:
@@ -137,9 +165,20 @@ def test_the_schema_takes_no_other_names() -> None:
 
 
 def test_the_charts_copies_are_those_of_kustomize() -> None:
-    """Rules and dashboard; `make docs` copies them."""
-    for name in ("rules.yaml", "dashboard.json"):
-        assert (CHART / "files" / name).read_bytes() == (MANIFESTS / "monitoring" / name).read_bytes()
+    """Rules, dashboards and the guard; `make docs` copies them."""
+    monitoring_files = [("monitoring", name) for name in ("rules.yaml", *DASHBOARDS)]
+    for folder, name in (*monitoring_files, ("pod-eni", "guard.yaml")):
+        assert (CHART / "files" / name).read_bytes() == (MANIFESTS / folder / name).read_bytes()
+
+
+def test_the_guard_is_on_where_pods_have_security_groups() -> None:
+    """The template asks for the mode and the value, which is true, and renames every object of the copy."""
+    assert VALUES["podSecurityGroups"]["guard"] is True
+    template = (CHART / "templates" / "guard.yaml").read_text()
+    assert "if and .Values.podSecurityGroups.mode .Values.podSecurityGroups.guard" in template
+    guard = list(yaml.safe_load_all((CHART / "files" / "guard.yaml").read_text()))
+    assert {one["metadata"]["name"] for one in guard} == {"vpc-ipamd-pod-eni-guard"}
+    assert 'replace "vpc-ipamd-pod-eni-guard"' in template
 
 
 def test_defaults_are_those_of_the_base() -> None:
@@ -147,12 +186,12 @@ def test_defaults_are_those_of_the_base() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == ipamd.__version__
     assert VALUES["resources"] == container()["resources"]
-    assert VALUES["runtime"]["socket"] == environment()["CRI_SOCKET"]
-    assert VALUES["portmap"] == environment()["ENABLE_PORTMAP_PLUGIN"]
+    assert VALUES["runtime"]["socket"] == environment()["VPC_IPAMD_CRI_SOCKET"]
+    assert VALUES["portmap"] == environment()["VPC_IPAMD_ENABLE_PORTMAP_PLUGIN"]
 
 
 def test_reserved_settings_exist() -> None:
     """Variables that have a value of their own are settings of the daemon, and those that the base sets are among them."""
-    reserved = set(SCHEMA["properties"]["settings"]["propertyNames"]["not"]["enum"])
+    reserved = set(SCHEMA["properties"]["extraEnv"]["items"]["properties"]["name"]["not"]["enum"])
     assert reserved <= {line.env for line in describe(Settings(), {})}
     assert set(environment()) <= reserved

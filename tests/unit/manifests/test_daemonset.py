@@ -10,9 +10,9 @@ import pytest
 
 import ipamd
 from bench.probes import PAGES
-from ipamd.metrics_port import START_S, HealthPages
-from ipamd.rpc.server import LOCK_WAIT_S
-from ipamd.runtime.cri import USUAL_SOCKETS
+from ipamd.http.health_pages import START_S, HealthPages
+from ipamd.rpc.run_dir import LOCK_WAIT_S
+from ipamd.runtime.cri_socket import USUAL_SOCKETS
 from ipamd.settings import Settings, describe, load
 from tests.unit.manifests.manifest import (
     MANIFESTS,

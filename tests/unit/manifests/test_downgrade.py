@@ -12,7 +12,7 @@ import yaml
 
 from ipamd.datastore import command
 from ipamd.datastore.disk import Disk
-from ipamd.datastore.migrations import LEVEL, level_of
+from ipamd.datastore.migrations import LEVEL, OLDEST_LEVEL, level_of
 from tests.unit.datastore.support import open_at
 from tests.unit.manifests.manifest import MANIFESTS, container, environment, mounts, pod
 
@@ -39,7 +39,7 @@ def test_a_node_goes_back_whatever_it_has(found: str, tmp_path: Path) -> None:
     if found != "none":
         open_at(path).datastore.close()
     if found == "of an earlier one":
-        assert command.main(["datastore", "--file", str(path), "downgrade", "--to", "1"]) == 0
+        assert command.main(["datastore", "--file", str(path), "downgrade", "--to", str(OLDEST_LEVEL)]) == 0
     program = tmp_path / "ipamd"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ipamd.daemon "$@"\n')
     program.chmod(0o755)
@@ -51,5 +51,5 @@ def test_a_node_goes_back_whatever_it_has(found: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     if found != "none":
         disk = Disk(path, lock_wait_s=0.0)
-        assert level_of(disk) == (1 if found == "of an earlier one" else LEVEL - 1)
+        assert level_of(disk) == (OLDEST_LEVEL if found == "of an earlier one" else LEVEL - 1)
         disk.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.branch import LINK_PREFIX, STRICT_VETH_PREFIX
+from ipamd.model.kernel_numbers import LINK_PREFIX, STRICT_VETH_PREFIX
 from ipamd.settings import NetworkConfig
 
 ROOT = Path(__file__).parents[3]

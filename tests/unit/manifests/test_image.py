@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 import ipamd
 from cni_plugin import vpc_cni
-from ipamd.cloud.trim_model import OPERATIONS
+from ipamd.cloud.operations import OPERATIONS
 from ipamd.host import conflist
 from ipamd.kernel import nft
 from ipamd.settings import Settings, load
@@ -161,7 +161,7 @@ def test_conflist_is_what_the_daemon_writes() -> None:
     [
         {},
         {"ENABLE_BANDWIDTH_PLUGIN": "true"},
-        {"ENABLE_PORTMAP_PLUGIN": "1", "ENABLE_BANDWIDTH_PLUGIN": "1"},
+        {"VPC_IPAMD_ENABLE_PORTMAP_PLUGIN": "1", "ENABLE_BANDWIDTH_PLUGIN": "1"},
         {"ENABLE_POD_ENI": "true"},
     ],
 )

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from ipamd.settings import load
 from tests.unit.manifests import monitoring
-from tests.unit.manifests.manifest import ROOT, container, daemonset, environment, init_container
+from tests.unit.manifests.manifest import MANIFESTS, ROOT, container, daemonset, environment, init_container
 
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 KNOWN = set(re.findall(r"^\| `((?:ipamd|awscni|process)_\w+)` \|", PAGE, re.M))
@@ -23,11 +23,11 @@ RULE = {
     "required": ["alert", "expr", "labels", "annotations"],
     "additionalProperties": False,
     "properties": {
-        "alert": {"type": "string", "pattern": "^VpcIpamd[A-Za-z]+$"},
+        "alert": {"type": "string", "pattern": "^VpcIpamd[A-Za-z0-9]+$"},
         "expr": {"type": "string"},
         "for": {"type": "string", "pattern": "^[0-9]+[mh]$"},
         "labels": {**LABEL, "required": ["severity"]},
-        "annotations": {**LABEL, "required": ["summary", "description", "runbook"]},
+        "annotations": {**LABEL, "required": ["summary", "description", "runbook_url"]},
     },
 }
 
@@ -36,7 +36,7 @@ RULE = {
 def test_each_alert_has_its_heading(rule: dict[str, Any]) -> None:
     """Its runbook is a place of its own, which says what it means and what to do."""
     assert [error.message for error in Draft202012Validator(RULE).iter_errors(rule)] == []
-    assert rule["annotations"]["runbook"] == f"docs/metrics.md#{rule['alert'].lower()}"
+    assert rule["annotations"]["runbook_url"] == f"{monitoring.RUNBOOK_BASE}/docs/metrics.md#{rule['alert'].lower()}"
     told = PAGE.partition(f"\n### {rule['alert']}\n")[2].partition("\n#")[0]
     assert told.strip().startswith(rule["annotations"]["summary"])
     assert len(told.split()) > len(rule["annotations"]["summary"].split()) + 3
@@ -51,7 +51,7 @@ def test_each_heading_is_an_alert() -> None:
 
 def test_the_metrics_exist() -> None:
     """Every name in alerts and dashboard is one that the daemon serves; a misspelt one would never alert."""
-    expressions = [rule["expr"] for rule in monitoring.rules()] + monitoring.dashboard_expressions()
+    expressions = monitoring.expressions() + monitoring.dashboard_expressions()
     used = {name for expression in expressions for name in monitoring.metrics_of(expression)} - {"up"}
     assert len(used) > 15
     assert used <= KNOWN
@@ -66,24 +66,59 @@ def test_what_alerts_name_exists() -> None:
             assert not anchor or anchor in anchors, f"{rule['alert']}: {page}#{anchor}"
 
 
-def test_the_dashboard_is_whole() -> None:
+@pytest.mark.parametrize("name", monitoring.DASHBOARDS)
+def test_a_dashboard_is_whole(name: str) -> None:
     """Panels have numbers of their own, do not lie over each other, and ask the chosen data source."""
-    panels = monitoring.dashboard()["panels"]
+    dashboard = monitoring.dashboard(name)
+    panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
     assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
-    assert {one["name"] for one in monitoring.dashboard()["templating"]["list"]} == {"datasource", "node"}
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert variables == {"datasource", "cluster"} | ({"node"} if name == "dashboard-node.json" else set())
 
 
-def test_the_dashboard_is_by_node() -> None:
-    """A node keeps its name when its daemon's pod or its address changes; the fleet is ranked, and shown as a distribution."""
-    expressions = monitoring.dashboard_expressions()
-    assert not [one for one in expressions if re.search(r"\binstance\b|\bpod\b", one)]
-    kinds = [panel["type"] for panel in monitoring.dashboard()["panels"]]
+@pytest.mark.parametrize("name", monitoring.DASHBOARDS)
+def test_every_expression_is_of_the_chosen_cluster(name: str) -> None:
+    """Each metric of each panel; without a label of this name the choice is everything."""
+    for panel in monitoring.dashboard(name)["panels"]:
+        for target in panel["targets"]:
+            metrics = re.findall(r"(?:[a-z]+:)?\b(?:ipamd|awscni|process)_[\w:]+|\bup\b|\bALERTS\b", target["expr"])
+            assert metrics
+            assert target["expr"].count('cluster=~"$cluster"') == len(metrics), target["expr"]
+
+
+def test_the_dashboards_are_linked() -> None:
+    """From the fleet to the node that a bar is about, and back."""
+    uids = {name: monitoring.dashboard(name)["uid"] for name in monitoring.DASHBOARDS}
+    assert len(set(uids.values())) == len(monitoring.DASHBOARDS)
+    bars = [panel for panel in monitoring.dashboard("dashboard-fleet.json")["panels"] if panel["type"] == "bargauge"]
+    assert len(bars) >= 5
+    for panel in bars:
+        (link,) = panel["fieldConfig"]["defaults"]["links"]
+        assert link["url"].startswith(f"/d/{uids['dashboard-node.json']}?var-node=")
+    (back,) = monitoring.dashboard("dashboard-node.json")["links"]
+    assert back["url"] == f"/d/{uids['dashboard-fleet.json']}"
+
+
+def test_no_line_of_the_fleet_is_a_node() -> None:
+    """Nodes are ranked or shown as a distribution: three hundred lines are no picture."""
+    panels = monitoring.dashboard("dashboard-fleet.json")["panels"]
+    for panel in panels:
+        if panel["type"] == "timeseries":
+            assert not [target for target in panel["targets"] if "{{node}}" in target["legendFormat"]]
+            assert not [target for target in panel["targets"] if "$node" in target["expr"]]
+    kinds = [panel["type"] for panel in panels]
     assert kinds.count("heatmap") >= 2
-    assert sum(one.startswith(("topk(10, ", "bottomk(10, ")) for one in expressions) >= 4
-    wanted = {"ipamd_ec2_attempts_total", "ipamd_subnet_room_addresses", "process_start_time_seconds", "ipamd_build_info"}
-    assert wanted <= {name for one in expressions for name in monitoring.metrics_of(one)}
+    ranked = monitoring.dashboard_expressions("dashboard-fleet.json")
+    assert sum(expression.startswith(("topk(10, ", "bottomk(10, ")) for expression in ranked) >= 6
+
+
+def test_a_node_keeps_its_name() -> None:
+    """When its daemon's pod or its address changes: no panel shows either."""
+    for expression in monitoring.dashboard_expressions():
+        shown = re.sub(r"on \(cluster, job, instance\)|instance:ipamd_node_info:zone", "", expression)
+        assert not re.search(r"\binstance\b|\bpod\b", shown), expression
 
 
 def scraped(endpoint: dict[str, Any], *, name: str, ip: str) -> str | None:
@@ -100,7 +135,7 @@ def scraped(endpoint: dict[str, Any], *, name: str, ip: str) -> str | None:
 
 
 def test_the_pod_monitor_finds_the_daemon() -> None:
-    """Its selector, port and path are the DaemonSet's; `job` is what the alert on a daemon that is down looks for."""
+    """Its selector, port and path are the DaemonSet's."""
     monitor = yaml.safe_load((monitoring.FOLDER / "podmonitor.yaml").read_text())
     assert monitor["spec"]["selector"]["matchLabels"].items() <= daemonset()["spec"]["template"]["metadata"]["labels"].items()
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
@@ -109,7 +144,31 @@ def test_the_pod_monitor_finds_the_daemon() -> None:
     assert scraped(endpoint, name=container()["name"], ip="10.0.3.7") == f"10.0.3.7:{port}"
     assert scraped(endpoint, name=container()["name"], ip="2001:db8::7") == f"[2001:db8::7]:{port}"
     assert scraped(endpoint, name=init_container()["name"], ip="10.0.3.7") is None
-    job = f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
-    (down,) = [rule for rule in monitoring.rules() if rule["alert"] == "VpcIpamdDown"]
-    (pattern,) = re.findall(r'job=~"([^"]+)"', down["expr"])
-    assert re.fullmatch(pattern, job)
+
+
+def test_no_expression_needs_the_name_of_a_job() -> None:
+    """Whoever scrapes the daemon by another job has the same alerts and panels."""
+    expressions = monitoring.expressions() + monitoring.dashboard_expressions()
+    assert [expression for expression in expressions if re.search(r"\bjob\s*[!=]", expression)] == []
+
+
+def test_the_dashboards_show_what_operators_look_for() -> None:
+    """Settings awaiting a restart, frozen pools, addresses in excess, and how long EC2 takes."""
+    shown = {name for expression in monitoring.dashboard_expressions() for name in monitoring.metrics_of(expression)}
+    assert {
+        "ipamd_settings_awaiting_restart",
+        "ipamd_pool_frozen",
+        "ipamd_excess_addresses",
+        "ipamd_ec2_attempt_duration_seconds",
+        "ipamd_ec2_attempts_total",
+        "ipamd_subnet_free_addresses",
+        "process_start_time_seconds",
+        "ipamd_build_info",
+    } <= shown
+
+
+def test_the_chart_sets_where_runbooks_are() -> None:
+    """Its template replaces the beginning of each `runbook_url`; the value's default is the placeholder of the rules."""
+    values = yaml.safe_load((MANIFESTS / "chart" / "values.yaml").read_text())
+    assert values["rules"]["runbookBaseUrl"] == monitoring.RUNBOOK_BASE
+    assert f'replace "{monitoring.RUNBOOK_BASE}"' in (MANIFESTS / "chart" / "templates" / "monitoring.yaml").read_text()

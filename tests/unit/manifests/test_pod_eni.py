@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from ipamd.model.branch import MARK, NONE, POD_ENI, REQUIRED
+from ipamd.model.pod_annotations import MARK, POD_ENI
+from ipamd.model.pod_facts import NONE, REQUIRED
 from tests.unit.manifests.manifest import MANIFESTS
 
 FOLDER = MANIFESTS / "pod-eni"

@@ -62,7 +62,7 @@ def _start(lab: Lab, capabilities: list[str]) -> NodeProcess:
         "WRITABLE": " ".join(writable),
         "BOUNDING": ",".join(["-all", *(f"+{name.lower()}" for name in capabilities)]),
         **environment(),
-        "ENABLE_PORTMAP_PLUGIN": str(REFERENCE_PLUGINS.is_dir()).lower(),
+        "VPC_IPAMD_ENABLE_PORTMAP_PLUGIN": str(REFERENCE_PLUGINS.is_dir()).lower(),
     }
     return node.spawn(daemon, env=node.daemon_environment(lab.vpc.region) | container_environment, cwd=str(REPOSITORY))
 
@@ -99,10 +99,10 @@ def test_the_granted_privileges_are_enough(lab: Lab) -> None:
         assert _wait_ready(node, seconds=20), node.run(["tail", "-n", "20", DAEMON_LOG], check=False).stdout
         _sandbox(node)
         status = node.run([sys.executable, "-m", "ipamd.ipamctl.main", "status"], cwd=str(REPOSITORY)).stdout
-        assert "lacks" not in status, status
+        assert "degraded" not in status, status
         if REFERENCE_PLUGINS.is_dir():  # put in place, and run, with no more privileges than these
             node.run(["test", "-x", "/opt/cni/bin/portmap"])
-            assert "1.1.0" in node.run(["cat", environment()["VPC_IPAMD_CONFLIST"]]).stdout
+            assert "1.1.0" in node.run(["cat", environment()["VPC_IPAMD_CONFLIST_FILE"]]).stdout
         assert "vpc-ipamd" in node.run(["nft", "list", "tables"]).stdout
         assert "last error  none since start" in status, status
     finally:

@@ -9,9 +9,9 @@ import yaml
 from jsonschema import Draft202012Validator
 
 import ipamd
-from ipamd import sweeper as command
-from ipamd.model.eni import CLUSTER_TAG
-from ipamd.sweeper import SECOND_LOOK_S
+from ipamd.model.eni_tags import CLUSTER_TAG
+from ipamd.sweeper import command as command
+from ipamd.sweeper.sweep import SECOND_LIST_S
 from tests.unit.manifests.manifest import MANIFESTS, container, schema
 
 
@@ -51,7 +51,7 @@ def test_it_names_its_cluster() -> None:
 def test_one_at_a_time_and_not_for_ever() -> None:
     """A run that hangs is ended, after its own bound, and none begins beside it."""
     assert _documents()["CronJob"]["spec"]["concurrencyPolicy"] == "Forbid"
-    assert command.TIME_S + SECOND_LOOK_S < _job()["activeDeadlineSeconds"] < 3600
+    assert command.TIME_S + SECOND_LIST_S < _job()["activeDeadlineSeconds"] < 3600
     assert _job()["backoffLimit"] == 0
 
 

@@ -12,7 +12,10 @@ import pytest
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
-from ipamd.model.pool import Allocate, CreateEni, EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
+from ipamd.model.pool_actions import Allocate, CreateEni
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors_pool.json").read_text())
 

@@ -11,21 +11,15 @@ import heapq
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from ipamd.model.auto_target import resolved
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.growth_state import GrowthState
 from ipamd.model.ids import EniId
-from ipamd.model.plan import excess_count, plan, resolved
-from ipamd.model.pool import (
-    Allocate,
-    CreateEni,
-    EniCapacity,
-    Growth,
-    GrowthState,
-    PoolCounts,
-    PoolSettings,
-    PoolSnapshot,
-    ReleaseAddresses,
-    ReleaseEni,
-)
+from ipamd.model.plan import excess_count, plan
+from ipamd.model.pool_actions import Allocate, CreateEni, Growth, ReleaseAddresses, ReleaseEni
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from ipamd.pool.demand_window import SETTLE_S, DemandWindow
 
 COOLDOWN_S = 30.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.model.evidence import Absences
+from ipamd.model.absences import Absences
 
 GAP_S = 10.0
 
@@ -11,9 +11,9 @@ def test_looks_that_follow_too_soon_count_as_one() -> None:
     """A burst of lists is one look."""
     absences: Absences[str] = Absences(gap_s=GAP_S)
     for now_s in (0.0, 3.0, 9.9):
-        absences.look(["a"], now_s=now_s)
+        absences.record_answer(["a"], now_s=now_s)
     assert absences.count("a") == 1
-    absences.look(["a"], now_s=10.0)
+    absences.record_answer(["a"], now_s=10.0)
     assert absences.count("a") == 2
 
 
@@ -21,7 +21,7 @@ def test_the_gap_is_measured_from_the_last_look_that_counted() -> None:
     """A look that is not counted does not push the next one away; the age runs on."""
     absences: Absences[str] = Absences(gap_s=GAP_S)
     for now_s in (0.0, 10.0, 19.0):
-        absences.look(["a"], now_s=now_s)
+        absences.record_answer(["a"], now_s=now_s)
     assert absences.count("a") == 2
     assert absences.age_s("a", now_s=19.0) == 19.0
 
@@ -29,8 +29,8 @@ def test_the_gap_is_measured_from_the_last_look_that_counted() -> None:
 def test_an_object_that_is_seen_starts_over() -> None:
     """One sight ends the succession."""
     absences: Absences[str] = Absences(gap_s=GAP_S)
-    absences.look(["a", "b"], now_s=0.0)
-    absences.look(["b"], now_s=10.0)
+    absences.record_answer(["a", "b"], now_s=0.0)
+    absences.record_answer(["b"], now_s=10.0)
     assert (absences.count("a"), absences.count("b")) == (0, 2)
-    absences.look(["a", "b"], now_s=20.0)
+    absences.record_answer(["a", "b"], now_s=20.0)
     assert (absences.count("a"), absences.age_s("a", now_s=25.0)) == (1, 5.0)

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.address import Address, AddressState
-from ipamd.model.attachment import ALIAS_TAG, NetnsIdentity, WiringSpec, decode_alias, encode_alias, sandbox_mac, veth_name
+from ipamd.model.attachment import ALIAS_TAG, WiringSpec, decode_alias, encode_alias, sandbox_mac, veth_name
+from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.ids import CONTAINER_ID_MAX, IFNAME_MAX, AttachmentKey, parse_ifname, parse_key
+from ipamd.model.legs import first_leg
 from tests.unit.datastore.support import START, a_key, an_attachment, an_eni
 from tests.unit.model.test_ids import CONTAINER_IDS
 
@@ -88,7 +90,7 @@ def test_macs_are_local_unicast(key: AttachmentKey) -> None:
 def test_spec_carries_the_alias() -> None:
     """The wiring's alias is the identity of its key and address."""
     spec = WiringSpec(a_key(), IPv4Address("10.0.0.9"), 254, "eni1", "/run/netns/x", 9001)
-    assert decode_alias(spec.alias) == (a_key(), IPv4Address("10.0.0.9"))
+    assert decode_alias(first_leg(spec).alias) == (a_key(), IPv4Address("10.0.0.9"))
 
 
 def test_sandbox_name() -> None:

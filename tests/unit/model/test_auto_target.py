@@ -1,4 +1,4 @@
-"""WARM_TARGET=auto: the bounds of the target, that more demand never lowers it, and what it costs and saves in virtual time."""
+"""The automatic warm target: its bounds, that more demand never lowers it, and what it costs and saves in virtual time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipamd.model.auto_target import FLOOR_COUNT, auto_target, most_count, resolved
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.growth_state import GrowthState
 from ipamd.model.ids import EniId
-from ipamd.model.plan import FLOOR_COUNT, auto_target, deficit_count, most_count, plan, resolved
-from ipamd.model.pool import CreateEni, EniCapacity, GrowthState, PoolCounts, PoolSettings, PoolSnapshot, SeenDemand
+from ipamd.model.plan import deficit_count, plan
+from ipamd.model.pool_actions import CreateEni
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from ipamd.model.seen_demand import SeenDemand
 from tests.unit.model.pool_simulation import Outcome, PoolSimulation, Trace
 
 AUTO = PoolSettings(warm_target_auto=True)

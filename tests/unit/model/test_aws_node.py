@@ -15,15 +15,17 @@ from ipamd.model.aws_node import (
     ENTRIES_MAX,
     FILE_MAX_BYTES,
     Allocation,
-    egress_chain,
     identify,
     parse_checkpoint,
     render_checkpoint,
 )
 from ipamd.model.errors import ForeignStateError
+from ipamd.model.failures import FailureCode
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import ContainerId, parse_key
+from ipamd.model.legs.aws_node_extra import egress_chain
 from ipamd.model.sandbox import Sandbox, SandboxState
+from tests.errors import failed
 
 ADDRESS = IPv4Address("10.0.0.9")
 
@@ -58,37 +60,40 @@ def test_a_file_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "code"),
     [
-        (b"", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[]", "version"),
-        (document(version="vpc-cni-ipam/2"), "vpc-cni-ipam/2"),
-        (document(allocations={}), "not a list"),
-        (document(allocations=[1] * (ENTRIES_MAX + 1)), "not a list"),
-        (document(7), "allocation 0 is not an object"),
-        (document(entry(), entry(containerID="../x", ipv4="10.0.0.8")), "allocation 1"),
-        (document(entry(containerID=None)), "containerID"),
-        (document(entry(ifName="")), "ifName"),
-        (document(entry(ifName="a/b")), "interface name"),
-        (document(entry(ipv4="10.0.0.256")), "10.0.0.256"),
-        (document(entry(ipv4=None)), "no address"),
-        (document(entry(ipv4=None, ipv6="10.0.0.1")), "10.0.0.1"),
-        (document(entry(ipv4="fd00::1")), "fd00::1"),
-        (document(entry(ipv4=None, ipv6="fd00::1%eth0")), "zone"),
-        (document(entry(ipv6="fd00::1")), "each family"),
-        (document(entry(metadata=[])), "metadata"),
-        (document(entry(metadata={"k8sPodName": "x" * 254})), "k8sPodName"),
-        (document(entry(allocationTimestamp=True)), "allocationTimestamp"),
-        (document(entry(allocationTimestamp=-1)), "allocationTimestamp"),
-        (document(entry(), entry(containerID="other")), "gives 10.0.0.9 to"),
-        (document(entry(ipv4=None, ipv6="fd00::a"), entry(ipv4=None, ipv6="FD00::A", containerID="x")), "gives fd00::a to"),
-        (b" " * (FILE_MAX_BYTES + 1), "bytes"),
+        (b"", FailureCode.NODE_FILE_NO_JSON),
+        (b"[" * 100_000, FailureCode.NODE_FILE_NO_JSON),
+        (b"[]", FailureCode.NODE_FILE_VERSION),
+        (document(version="vpc-cni-ipam/2"), FailureCode.NODE_FILE_VERSION),
+        (document(allocations={}), FailureCode.NODE_FILE_NO_LIST),
+        (document(allocations=[1] * (ENTRIES_MAX + 1)), FailureCode.NODE_FILE_NO_LIST),
+        (document(7), FailureCode.ENTRY_NO_OBJECT),
+        (document(entry(), entry(containerID="../x", ipv4="10.0.0.8")), FailureCode.ENTRY_KEY),
+        (document(entry(containerID=None)), FailureCode.ENTRY_NAME),
+        (document(entry(ifName="")), FailureCode.ENTRY_NAME),
+        (document(entry(ifName="a/b")), FailureCode.ENTRY_KEY),
+        (document(entry(ipv4="10.0.0.256")), FailureCode.ENTRY_ADDRESS),
+        (document(entry(ipv4=None)), FailureCode.ENTRY_ADDRESSES),
+        (document(entry(ipv4=None, ipv6="10.0.0.1")), FailureCode.ENTRY_ADDRESS),
+        (document(entry(ipv4="fd00::1")), FailureCode.ENTRY_ADDRESS),
+        (document(entry(ipv4=None, ipv6="fd00::1%eth0")), FailureCode.ENTRY_ADDRESS),
+        (document(entry(ipv6="fd00::1")), FailureCode.ENTRY_ADDRESSES),
+        (document(entry(metadata=[])), FailureCode.ENTRY_METADATA),
+        (document(entry(metadata={"k8sPodName": "x" * 254})), FailureCode.ENTRY_NAME),
+        (document(entry(allocationTimestamp=True)), FailureCode.ENTRY_NUMBER),
+        (document(entry(allocationTimestamp=-1)), FailureCode.ENTRY_NUMBER),
+        (document(entry(), entry(containerID="other")), FailureCode.ADDRESS_GIVEN_TWICE),
+        (
+            document(entry(ipv4=None, ipv6="fd00::a"), entry(ipv4=None, ipv6="FD00::A", containerID="x")),
+            FailureCode.ADDRESS_GIVEN_TWICE,
+        ),
+        (b" " * (FILE_MAX_BYTES + 1), FailureCode.NODE_FILE_TOO_LARGE),
     ],
 )
-def test_what_is_not_its_format_is_refused_whole(raw: bytes, said: str) -> None:
+def test_what_is_not_its_format_is_refused_whole(raw: bytes, code: FailureCode) -> None:
     """A typed error that names the first thing that is wrong; nothing of the file is used."""
-    with pytest.raises(ForeignStateError, match=said):
+    with pytest.raises(ForeignStateError, check=failed(code)):
         parse_checkpoint(raw)
 
 
@@ -106,7 +111,7 @@ def test_no_content_ends_in_another_error(raw: bytes) -> None:
         parse_checkpoint(raw)
     except ForeignStateError:
         return
-    assert json.loads(raw)["version"] == "vpc-cni-ipam/1"
+    assert json.loads(raw)[FailureCode.NODE_FILE_VERSION] == "vpc-cni-ipam/1"
 
 
 @pytest.mark.parametrize("address", [ADDRESS, IPv6Address("2001:db8::5")])

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipamd.model.capacity import ADDRESSES_MAX, Capacity, NodeBounds, capacities, eks_cap, most_addresses, usable_eni_count
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import EniId
-from ipamd.model.placement import ADDRESSES_MAX, Capacity, NodeBounds, capacities, eks_cap, most_addresses, usable_eni_count
-from ipamd.model.pool import EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 
 M5_LARGE = InstanceLimits("m5.large", 3, 10)
 NO_BOUNDS = NodeBounds()
@@ -49,13 +51,13 @@ def test_an_m5_large_in_each_mode() -> None:
             18,
             "3 ENIs of 10 addresses, one of them its own (m5.large), one place left for the trunk",
         ),
-        (NodeBounds(max_pods=20), 20, "MAX_PODS=20"),
+        (NodeBounds(max_pods=20), 20, "VPC_IPAMD_MAX_PODS=20"),
         (NodeBounds(max_pods=110), 27, "3 ENIs of 10 addresses, one of them its own (m5.large)"),
         (NodeBounds(held_count=9, subnet_free_count=3), 12, "the subnet's 3 free addresses beside the 9 held"),
     ],
 )
 def test_the_narrowest_bound_is_named(bounds: NodeBounds, count: int, limited_by: str) -> None:
-    """ENIs, MAX_ENI, ENIs of others, MAX_PODS, and the subnet where EC2 has told its room."""
+    """ENIs, MAX_ENI, ENIs of others, VPC_IPAMD_MAX_PODS, and the subnet where EC2 has told its room."""
     found = modes_of(bounds=bounds)["single addresses"]
     assert (found.address_count, found.limited_by) == (count, limited_by)
 
@@ -74,8 +76,8 @@ def test_a_xen_type_has_no_prefixes() -> None:
     ("limits", "bounds", "count", "limited_by"),
     [
         (M5_LARGE, NO_BOUNDS, ADDRESSES_MAX, "not by addresses"),
-        (M5_LARGE, NodeBounds(egress=IPV4.egress), 1021, "1021 addresses for egress in 169.254.172.0/22"),
-        (M5_LARGE, NodeBounds(max_pods=110, egress=IPV4.egress), 110, "MAX_PODS=110"),
+        (M5_LARGE, NodeBounds(local_range=IPV4.local_range), 1021, "1021 addresses of the other family in 169.254.172.0/22"),
+        (M5_LARGE, NodeBounds(max_pods=110, local_range=IPV4.local_range), 110, "VPC_IPAMD_MAX_PODS=110"),
         (replace(M5_LARGE, hypervisor="xen"), NO_BOUNDS, 0, "no prefix can be delegated to m5.large"),
     ],
 )
@@ -91,9 +93,9 @@ def test_a_node_of_ipv6_has_one_mode(limits: InstanceLimits, bounds: NodeBounds,
 
 def test_egress_bounds_large_nodes_of_ipv4() -> None:
     """Every pod needs an address of that range too."""
-    found = modes_of(InstanceLimits("m5.24xlarge", 15, 50), NodeBounds(egress=IPV6.egress), prefixes=True)
+    found = modes_of(InstanceLimits("m5.24xlarge", 15, 50), NodeBounds(local_range=IPV6.local_range), prefixes=True)
     assert (found["prefixes"].address_count, found["single addresses"].address_count) == (1022, 735)
-    assert found["prefixes"].limited_by == "1022 addresses for egress in fd00::ac:0/118"
+    assert found["prefixes"].limited_by == "1022 addresses of the other family in fd00::ac:0/118"
 
 
 def test_eks_caps_what_is_recommended() -> None:

@@ -14,7 +14,7 @@ from ipamd.model.cloud_evidence import (
     MASS_LOSS_AGE_S,
     CloudEvidence,
     CloudKey,
-    Recorded,
+    CloudRecords,
     Weighed,
     Witnesses,
     missing,
@@ -57,13 +57,13 @@ def shown(number: int, *last: int, problem: str = "", prefixes: frozenset[IPv4Ne
     )
 
 
-def recorded(eni_count: int, *, per_eni: int = 2, wired: int = 0) -> Recorded:
+def recorded(eni_count: int, *, per_eni: int = 2, wired: int = 0) -> CloudRecords:
     """`eni_count` ENIs, the primary one included, each with `per_eni` addresses, of which the first `wired` ones are wired."""
     addresses = {address(n, last): eni_id(n) for n in range(eni_count) for last in range(2, 2 + per_eni)}
     subnet = (SubnetId("subnet-1"), IPv4Network("10.0.0.0/16"))
     enis = {eni_id(n): Eni(eni_id(n), mac(n), n, 0, *subnet, address(n), is_primary=n == 0) for n in range(eni_count)}
     identity = replace(IDENTITY, primary_eni_id=PRIMARY, primary_address=address(0), primary_mac=mac(0))
-    return Recorded(identity, enis, addresses, frozenset(list(addresses)[:wired]))
+    return CloudRecords(identity, enis, addresses, frozenset(list(addresses)[:wired]))
 
 
 class Looks:
@@ -75,7 +75,7 @@ class Looks:
     def look(
         self,
         answer: list[DescribedEni],
-        known: Recorded,
+        known: CloudRecords,
         *,
         after_s: float = LOOK_GAP_S,
         recent: dict[CloudKey, float] | None = None,

@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 
 from cni_plugin import cnijson
-from ipamd.model.cniresult import (
-    CANONICAL_VERSION,
-    CONFLIST_VERSION,
-    SUPPORTED_VERSIONS,
-    VERB_SINCE,
-    convert_result,
-    is_before,
-    require_supported,
-    require_verb,
-)
+from ipamd.model.cni_versions import CONFLIST_VERSION, SUPPORTED_VERSIONS, VERB_SINCE, is_before, require_supported, require_verb
+from ipamd.model.cniresult import CANONICAL_VERSION, convert_result
 from ipamd.model.errors import IncompatibleVersionError
+from ipamd.model.failures import FailureCode
+from tests.errors import failed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -72,7 +66,7 @@ def test_a_verb_is_refused_before_it_came(verb: str, since: str) -> None:
     for version in SUPPORTED_VERSIONS:
         require_verb("ADD", version)
         if is_before(version, since):
-            with pytest.raises(IncompatibleVersionError, match=f"{verb} came with cniVersion {since}"):
+            with pytest.raises(IncompatibleVersionError, check=failed(FailureCode.VERB_TOO_NEW, verb=verb, since=since)):
                 require_verb(verb, version)
         else:
             require_verb(verb, version)

@@ -10,6 +10,7 @@ import pytest
 from ipamd.model.errors import SettingsError
 from ipamd.model.ids import SubnetId
 from ipamd.model.subnets import CustomNetwork, ZoneNetwork, parse, render
+from tests.zones import ZONE_NAMES
 
 GOOD = {
     "zones": {
@@ -37,6 +38,13 @@ def test_a_good_file_is_read_and_written_back() -> None:
     assert network.of_zone("us-west-2a") == ZoneNetwork(SubnetId("subnet-0a"), ("sg-0a", "sg-0b"))
     assert network.of_zone("us-west-2-lax-1a") == ZoneNetwork(SubnetId("subnet-0b"))
     assert parse(render(network), source="x") == network
+
+
+@pytest.mark.parametrize("zone", ZONE_NAMES)
+def test_every_form_of_a_zone_is_taken(zone: str) -> None:
+    """In each partition, local and Wavelength zones, and of a form that nobody has seen yet."""
+    network = parse(json.dumps({"zones": {zone: {"subnet": "subnet-0a"}}}), source="x")
+    assert network.of_zone(zone) == ZoneNetwork(SubnetId("subnet-0a"))
 
 
 def test_the_primary_eni_carries_no_pods_unless_it_is_said() -> None:
@@ -72,7 +80,12 @@ def test_which_entry_a_zone_gets(names: list[str], zone: str, expected: str | No
         ({"zones": ZONES, "zonez": 1}, '"zonez" is not known'),
         ({"zones": ZONES, "primaryEniCarriesPods": "true"}, "must be true or false"),
         ({"zones": ZONES, "primaryEniCarriesPods": 0}, "must be true or false"),
-        ({"zones": {"us-west-2": ZONES["us-west-2a"]}}, "no availability zone"),
+        ({"zones": {"US-WEST-2A": ZONES["us-west-2a"]}}, "no availability zone"),
+        ({"zones": {"": ZONES["us-west-2a"]}}, "no availability zone"),
+        ({"zones": {"2a": ZONES["us-west-2a"]}}, "no availability zone"),
+        ({"zones": {"us-west-2a\n": ZONES["us-west-2a"]}}, "no availability zone"),
+        ({"zones": {"us_west_2a": ZONES["us-west-2a"]}}, "no availability zone"),
+        ({"zones": {"a" * 65: ZONES["us-west-2a"]}}, "no availability zone"),
         ({"zones": {"us-west-2a": "subnet-0a"}}, "must be an object"),
         ({"zones": {"us-west-2a": {}}}, "subnet is missing"),
         ({"zones": {"us-west-2a": {"subnet": 1}}}, "subnet must be a string"),
@@ -94,5 +107,5 @@ def test_what_is_wrong_is_said(document: object, said: str) -> None:
 
 def test_all_problems_are_said_at_once() -> None:
     """So that an operator corrects the file in one go."""
-    document = {"zones": {"somewhere": {"subnet": 1}, "us-west-2a": {"subnet": "x", "securityGroups": ["y"]}}, "extra": 1}
+    document = {"zones": {"some where": {"subnet": 1}, "us-west-2a": {"subnet": "x", "securityGroups": ["y"]}}, "extra": 1}
     assert len(problems_of(document)) == 5

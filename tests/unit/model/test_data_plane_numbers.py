@@ -15,15 +15,15 @@ from typing import Any, cast
 
 import pytest
 
-from ipamd.kernel import devconf, messages, routing, ruleset, uapi, wiring
+from ipamd.kernel import answers, devconf, messages, routing, ruleset, sysctls, uapi, wiring_messages
+from ipamd.kernel.host_state import HostState
 from ipamd.kernel.netlink import Message
-from ipamd.kernel.routing import HostLook
-from ipamd.model import eni as tags
-from ipamd.model import kernel as dataplane
+from ipamd.model import eni_tags, kernel_numbers
 from ipamd.model.attachment import WiringSpec, veth_name
 from ipamd.model.eni import Eni, gateway
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import EniId, MacAddress, SubnetId, parse_key
+from ipamd.model.legs import first_leg
 from ipamd.settings import NetworkConfig
 
 NETWORK, HELPER = "pkg/networkutils/network.go", "pkg/networkutils/helper.go"
@@ -81,21 +81,23 @@ def eni(device_index: int = 1, network_card: int = 0, *, is_primary: bool = Fals
 
 def sandbox_rule(priority_index: int) -> tuple[int, int, str]:
     """Priority, table and address of a single sandbox's rules, which DEL removes whoever made them: 0 to the sandbox, 1 from it."""
-    rule = messages.read_rule(wiring.sandbox_rules(messages.add_rule, SPEC.address, SPEC.route_table)[priority_index].body)
+    rule = answers.read_rule(
+        wiring_messages.sandbox_rules(messages.add_rule, SPEC.address, SPEC.route_table)[priority_index].body
+    )
     return rule.priority, rule.table, str(rule.destination if priority_index == 0 else rule.source)
 
 
 def sandbox_messages(kind: int) -> list[Message]:
     """The messages of one type that ADD sends into the sandbox."""
-    return [message for message in wiring.sandbox_side(SPEC, 2) if message.kind == kind]
+    return [message for message in wiring_messages.sandbox_side(first_leg(SPEC), 2) if message.kind == kind]
 
 
 def next_hop() -> tuple[str, bool, str]:
     """The sandbox's neighbour entry, whether it is permanent, and the next hop of its default route."""
-    (neighbour,) = (messages.read_neighbour(message.body) for message in sandbox_messages(uapi.RTM_NEWNEIGH))
+    (neighbour,) = (answers.read_neighbour(message.body) for message in sandbox_messages(uapi.RTM_NEWNEIGH))
     default = next(
         route
-        for route in map(messages.read_route, (message.body for message in sandbox_messages(uapi.RTM_NEWROUTE)))
+        for route in map(answers.read_route, (message.body for message in sandbox_messages(uapi.RTM_NEWROUTE)))
         if route.destination is None
     )
     return str(neighbour.address), neighbour.is_permanent, str(default.via)
@@ -104,8 +106,8 @@ def next_hop() -> tuple[str, bool, str]:
 def eni_rule() -> tuple[object, object, object]:
     """The rule of a secondary ENI that has none yet: priority, table, source."""
 
-    (repair,) = routing.rule_repairs(cast(HostLook, SimpleNamespace(rules=())), eni())
-    rule = messages.read_rule(repair.change.body)
+    (repair,) = routing.rule_repairs(cast(HostState, SimpleNamespace(rules=())), eni())
+    rule = answers.read_rule(repair.change.body)
     return rule.priority, rule.table, str(rule.source)
 
 
@@ -138,9 +140,9 @@ ROWS = (
         1535,
         f"{NETWORK}, externalServiceIpRulePriority",
         STALE_RULES,
-        lambda: dataplane.EXTERNAL_SERVICE_PRIORITY,
+        lambda: kernel_numbers.EXTERNAL_SERVICE_PRIORITY,
     ),
-    Row("the priority of the mark rule", 1024, f"{NETWORK}, hostRulePriority", LOST_MARK, lambda: dataplane.MARK_PRIORITY),
+    Row("the priority of the mark rule", 1024, f"{NETWORK}, hostRulePriority", LOST_MARK, lambda: kernel_numbers.MARK_PRIORITY),
     Row(
         "the rule from an ENI's primary address",
         (32765, 2, "10.0.1.4"),
@@ -201,33 +203,39 @@ ROWS = (
         "node.k8s.amazonaws.com/instance_id",
         f"{AWSUTILS}, eniNodeTagKey",
         LOST_ENI,
-        lambda: tags.INSTANCE_TAG,
+        lambda: eni_tags.INSTANCE_TAG,
     ),
     Row(
         "the tag of foreign ENIs",
         "node.k8s.amazonaws.com/no_manage",
         f"{IPAMD}, eniNoManageTagKey",
         LOST_ENI,
-        lambda: tags.NO_MANAGE_TAG,
+        lambda: eni_tags.NO_MANAGE_TAG,
     ),
     Row(
         "the tag with the time of creation",
         "node.k8s.amazonaws.com/createdAt",
         f"{AWSUTILS}, eniCreatedAtTagKey",
         "the clean-up of leaked ENIs takes a new ENI for an old one, or never deletes it",
-        lambda: tags.CREATED_AT_TAG,
+        lambda: eni_tags.CREATED_AT_TAG,
     ),
     Row(
-        "the cluster's tag", "cluster.k8s.amazonaws.com/name", f"{AWSUTILS}, eniClusterTagKey", LOST_ENI, lambda: tags.CLUSTER_TAG
+        "the cluster's tag",
+        "cluster.k8s.amazonaws.com/name",
+        f"{AWSUTILS}, eniClusterTagKey",
+        LOST_ENI,
+        lambda: eni_tags.CLUSTER_TAG,
     ),
     Row(
         "the owner's tag",
         ("eks:eni:owner", "amazon-vpc-cni"),
         f"{AWSUTILS}, eniOwnerTagKey and eniOwnerTagValue",
         "IAM conditions and EKS itself do not recognise the ENI",
-        lambda: tags.OWNER_TAG,
+        lambda: eni_tags.OWNER_TAG,
     ),
-    Row("the description of ENIs", "aws-K8S-", f"{AWSUTILS}, eniDescriptionPrefix", LOST_ENI, lambda: tags.DESCRIPTION_PREFIX),
+    Row(
+        "the description of ENIs", "aws-K8S-", f"{AWSUTILS}, eniDescriptionPrefix", LOST_ENI, lambda: eni_tags.DESCRIPTION_PREFIX
+    ),
 )
 
 
@@ -245,12 +253,12 @@ def test_sysctls_are_compatible() -> None:
         f"sysctls are {wanted}; compatible with amazon-vpc-cni-k8s is rp_filter=2 ({INIT}, configureSystemParams). On a node that "
         "moves between both: replies to addresses of secondary ENIs that arrive on the primary ENI are dropped"
     )
-    assert routing.wanted_sysctls((IPV4,), "eth0") == {"net/ipv4/ip_forward": "1"}
+    assert sysctls.wanted_sysctls((IPV4,), "eth0") == {"net/ipv4/ip_forward": "1"}
     for families in ((IPV4,), (IPV6,)):
-        without = routing.wanted_sysctls(families, "eth0")
-        off = routing.wanted_sysctls(families, "eth0", early_demux_disabled=True)
+        without = sysctls.wanted_sysctls(families, "eth0")
+        off = sysctls.wanted_sysctls(families, "eth0", early_demux_disabled=True)
         assert off.items() - without.items() == {("net/ipv4/tcp_early_demux", "0")}
-    of_ipv6 = [key.removeprefix("net/ipv6/conf/") for key in routing.wanted_sysctls((IPV6,), "eth0") if "ipv6" in key]
+    of_ipv6 = [key.removeprefix("net/ipv6/conf/") for key in sysctls.wanted_sysctls((IPV6,), "eth0") if "ipv6" in key]
     assert of_ipv6 == ["all/disable_ipv6", "default/disable_ipv6", "eth0/accept_ra", "all/forwarding"], "in this order"
 
 
@@ -265,7 +273,7 @@ def test_our_table_is_not_theirs() -> None:
 def test_our_rules_stay_out_of_reserved_priorities() -> None:
     """Priorities that amazon-vpc-cni-k8s gives to rules which we do not make: its teardown would take ours for its own."""
     reserved: dict[int, str] = {1: "FromInterfaceRulePriority"}
-    ours = {name: value for name, value in vars(dataplane).items() if name.endswith("_PRIORITY")}
+    ours = {name: value for name, value in vars(kernel_numbers).items() if name.endswith("_PRIORITY")}
     taken = {name: f"{NETWORK}, {reserved[value]}" for name, value in ours.items() if value in reserved}
     assert len(ours) == 10
     assert not taken

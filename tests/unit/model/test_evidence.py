@@ -8,16 +8,19 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ipamd.model.evidence import Evidence, Presence, Record, Verdict, judge
+from ipamd.model.evidence import Evidence, Presence, Record, SandboxVerdict, judge
 
 PRESENT, ABSENT, UNKNOWN = Presence.PRESENT, Presence.ABSENT, Presence.UNKNOWN
-KEEP, REAP, UNWIRE, ADOPT, QUARANTINE = Verdict
+KEEP, REAP, UNWIRE, ADOPT, QUARANTINE = SandboxVerdict
 FREEING = (REAP, UNWIRE)
 WITNESSES = ("runtime", "netns", "host_veth")
 HELD = (Record.QUARANTINED, Record.MISSING)
 
 DEAD = Evidence(Record.RECORDED, ABSENT, ABSENT, ABSENT, absent_look_count=2, absent_age_s=20.0, age_s=301.0)
 """A recorded sandbox of which every witness says that it is gone."""
+
+LEFT_BEHIND = replace(DEAD, age_s=21.0, is_netns_proven_gone=True, links=ABSENT)
+"""A recorded sandbox that is young, and proven gone: its runtime gave it up when a chained plugin failed."""
 
 LEAKED = replace(DEAD, netns=PRESENT, host_veth=PRESENT, absent_age_s=3600.0, age_s=3700.0)
 """A recorded sandbox that the runtime has forgotten for an hour; namespace and veth are there."""
@@ -36,6 +39,8 @@ EVIDENCE = st.builds(
     age_s=st.sampled_from([0.0, 299.0, 300.0, 1e6]),
     is_declared_gone=st.booleans(),
     is_runtimes_own=st.booleans(),
+    is_netns_proven_gone=st.booleans(),
+    links=st.sampled_from(Presence),
 )
 
 TABLE = [
@@ -53,6 +58,18 @@ TABLE = [
     ("GC lacks it, its namespace is there", replace(DEAD, netns=PRESENT, is_declared_gone=True), KEEP),
     ("GC lacks it, its veth is there", replace(DEAD, host_veth=PRESENT, is_declared_gone=True), KEEP),
     ("GC lacks it, CRI lists it", replace(DEAD, runtime=PRESENT, is_declared_gone=True), KEEP),
+    ("young, and proven gone", LEFT_BEHIND, REAP),
+    ("proven gone, but in one list", replace(LEFT_BEHIND, absent_look_count=1), KEEP),
+    ("proven gone, but GC stands for a list", replace(LEFT_BEHIND, absent_look_count=1, is_declared_gone=True), KEEP),
+    ("proven gone, but the runtime lists it", replace(LEFT_BEHIND, runtime=PRESENT), KEEP),
+    ("proven gone, but the runtime is silent", replace(LEFT_BEHIND, runtime=UNKNOWN), KEEP),
+    ("proven gone, but outside CRI", replace(LEFT_BEHIND, is_runtimes_own=False), KEEP),
+    ("young, its path absent where no mount appears", replace(LEFT_BEHIND, is_netns_proven_gone=False), KEEP),
+    ("young, its namespace is there", replace(LEFT_BEHIND, netns=PRESENT), KEEP),
+    ("young, its namespace is not known", replace(LEFT_BEHIND, netns=UNKNOWN), KEEP),
+    ("young, its veth is there", replace(LEFT_BEHIND, host_veth=PRESENT), KEEP),
+    ("young, another link is there", replace(LEFT_BEHIND, links=PRESENT), KEEP),
+    ("young, its links are not known", replace(LEFT_BEHIND, links=UNKNOWN), KEEP),
     ("forgotten for an hour", LEAKED, UNWIRE),
     ("forgotten for less than an hour", replace(LEAKED, absent_age_s=3599.0), KEEP),
     ("forgotten for an hour, in one list", replace(LEAKED, absent_look_count=1), KEEP),
@@ -81,7 +98,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("evidence", "verdict"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_the_table(evidence: Evidence, verdict: Verdict) -> None:
+def test_the_table(evidence: Evidence, verdict: SandboxVerdict) -> None:
     """Each row of the table in the module and in docs/architecture.md, with its bounds."""
     assert judge(evidence).verdict is verdict
 
@@ -137,9 +154,24 @@ def test_younger_or_shorter_absent_is_never_freed_instead(evidence: Evidence) ->
         {"absent_age_s": 0.0},
         {"is_declared_gone": False},
         {"is_runtimes_own": False},
+        {"is_netns_proven_gone": False},
+        {"links": PRESENT},
+        {"links": UNKNOWN},
     ]
     for change in weaker:
         assert judge(replace(evidence, **change)).verdict not in FREEING  # type: ignore[arg-type]
+
+
+@given(EVIDENCE)
+def test_a_young_sandbox_is_reaped_only_with_every_proof(evidence: Evidence) -> None:
+    """Before five minutes each of the proofs is needed: none stands for another (I2, I11)."""
+    young = replace(evidence, record=Record.RECORDED, age_s=299.0)
+    if judge(young).verdict in FREEING:
+        assert judge(young).verdict is REAP
+        assert (young.runtime, young.netns, young.host_veth, young.links) == (ABSENT,) * 4
+        assert young.absent_look_count >= 2
+        assert young.is_netns_proven_gone
+        assert young.is_runtimes_own
 
 
 @given(EVIDENCE)
@@ -162,7 +194,7 @@ def test_every_verdict_has_reasons(evidence: Evidence) -> None:
     """A verdict without a reason cannot be explained (I14)."""
     judgement = judge(evidence)
     assert judgement.reasons
-    assert all(judgement.reasons)
+    assert judgement.text
 
 
 @given(EVIDENCE)

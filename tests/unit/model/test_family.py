@@ -61,7 +61,7 @@ def test_an_address_is_spelled_and_read_as_python_does(one):
 )
 def test_what_python_does_not_read_is_refused_with_its_words(text):
     """In either family."""
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, check=lambda error: str(error) != ""):
         ip_address(text)
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(ValueError, check=lambda error: str(error) != ""):
         read_address(text)

@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.growth_state import GrowthState
 from ipamd.model.ids import EniId
 from ipamd.model.plan import plan
-from ipamd.model.pool import Allocate, CreateEni, EniCapacity, GrowthState, PoolCounts, PoolSettings, PoolSnapshot
+from ipamd.model.pool_actions import Allocate, CreateEni
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 
 WHY = "operator: maintenance"
 

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.cloud import INTENT_TAG, DescribedEni
-from ipamd.model.eni import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG, EniTags, why_kept
+from ipamd.model.eni_tags import CLUSTER_TAG, CREATED_AT_TAG, INSTANCE_TAG, NO_MANAGE_TAG, EniTags
 from ipamd.model.ids import EniId, InstanceId, MacAddress, SubnetId
-from ipamd.model.words import rfc3339
+from ipamd.model.leaked_eni import why_kept
+from ipamd.model.time_text import rfc3339
 from tests.fakes.cloud import IDENTITY
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

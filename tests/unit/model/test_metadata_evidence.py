@@ -14,8 +14,8 @@ from ipamd.model.cloud import MetadataEni
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.metadata_evidence import (
-    Difference,
     DifferenceKind,
+    InterfaceDifference,
     Recent,
     differences,
     sentence,
@@ -142,6 +142,6 @@ def test_the_recorded_side() -> None:
 
 def test_a_sentence_names_three() -> None:
     """The rest is counted."""
-    many = [Difference(MAC, DifferenceKind.ABSENT, f"10.0.0.{number}") for number in range(1, 6)]
+    many = [InterfaceDifference(MAC, DifferenceKind.ABSENT, f"10.0.0.{number}") for number in range(1, 6)]
     assert sentence(many[:1]) == "10.0.0.1 is recorded and not shown"
     assert sentence(many).endswith("10.0.0.3 is recorded and not shown; and 2 more")

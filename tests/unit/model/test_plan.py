@@ -8,21 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipamd.model.blocked import Blocked
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode
+from ipamd.model.growth_state import GrowthState, PendingEni, growth_refusal
 from ipamd.model.ids import EniId
 from ipamd.model.plan import deficit_count, plan, surplus_count
-from ipamd.model.pool import (
-    Allocate,
-    CreateEni,
-    EniCapacity,
-    GrowthState,
-    PendingEni,
-    PoolCounts,
-    PoolSettings,
-    PoolSnapshot,
-    Refusal,
-)
+from ipamd.model.pool_actions import Allocate, CreateEni
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from tests.errors import failed
 from tests.unit.model.plan_vectors import converge, snapshot_of
 
 
@@ -67,7 +64,7 @@ def test_a_creation_in_doubt_takes_its_place() -> None:
 def test_an_eni_is_created_only_where_waiting_does_not_help(is_lasting: bool) -> None:
     """Allocation is throttled for a second: its slots are waited for. Denied by IAM: addresses come with a new ENI."""
     snapshot = snapshot_of(5, 5, limits=InstanceLimits("t", 3, 10))
-    growth = GrowthState(allocation=Refusal("refused", "do this", 1.0, is_lasting))
+    growth = GrowthState(allocation=growth_refusal("refused", "do this", 1.0, is_lasting))
     decided = plan(replace(snapshot, growth=growth), settings=PoolSettings(warm_ip_target=2))
     assert decided.actions == ((CreateEni(1, address_count=2),) if is_lasting else ())
     assert bool(decided.blocked) is not is_lasting
@@ -150,7 +147,7 @@ def test_addresses_that_are_held_back_do_not_fill_the_node() -> None:
     full = snapshot_of(9, 0, limits=InstanceLimits("t", 3, 10))
     settings = PoolSettings(warm_ip_target=2, max_pods=9)
     assert deficit_count(full, settings) == 0
-    held = replace(full, counts=PoolCounts(free=9, held=9))
+    held = replace(full, counts=PoolCounts(free=9, withheld=9))
     assert deficit_count(held, settings) == 2
     assert plan(replace(held, waiting_count=4), settings=settings).actions == (CreateEni(1, address_count=4 + 2),)
 
@@ -178,8 +175,9 @@ def test_a_full_instance_says_so() -> None:
     enis = tuple(EniCapacity(EniId(f"eni-{n}"), n, EniState.ATTACHED, 9) for n in range(3))
     decided = plan(PoolSnapshot(enis, PoolCounts(assigned=27), limits), settings=PoolSettings())
     assert decided.actions == ()
-    assert "all 3 of 3 ENIs that m5.large may have" in decided.blocked_by
-    assert (decided.sentence, decided.deficit_count) == ("full: 27 of 27 slots are in use", 9)
+    assert decided.blocked is not None
+    assert decided.blocked.kind is Blocked.NODE_FULL
+    assert (decided.sentence, decided.deficit_count) == ("full: 27 of 27 slots hold addresses, free ones included", 9)
 
 
 def test_an_eni_on_its_way_is_no_fullness() -> None:
@@ -188,7 +186,7 @@ def test_an_eni_on_its_way_is_no_fullness() -> None:
     states = (EniState.ATTACHED, EniState.ATTACHED, EniState.ATTACHING)
     enis = tuple(EniCapacity(EniId(f"eni-{n}"), n, state, 9) for n, state in enumerate(states))
     decided = plan(PoolSnapshot(enis, PoolCounts(assigned=27), limits), settings=PoolSettings())
-    assert decided.blocked_by == ""
+    assert decided.blocked is None
 
 
 def test_one_is_not_many() -> None:
@@ -204,16 +202,16 @@ def test_a_block_is_kept_and_told() -> None:
     """While EC2's refusal lasts nothing is planned, and the sentence says for how long."""
     snapshot = replace(
         snapshot_of(0, 0, limits=InstanceLimits("t", 3, 10)),
-        fault=Refusal("subnet-1 is empty", left_s=90.0),
+        fault=growth_refusal("subnet-1 is empty", left_s=90.0),
     )
     decided = plan(snapshot, settings=PoolSettings())
     assert decided.actions == ()
-    assert decided.blocked_by == "subnet-1 is empty (next try in 90 s)"
+    assert decided.blocked == snapshot.fault
 
 
 def test_negative_targets_are_refused() -> None:
     """Settings that cannot be meant are an error, not a guess."""
-    with pytest.raises(SettingsError, match="warm_ip_target"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.TARGET_NEGATIVE, name="warm_ip_target")):
         PoolSettings(warm_ip_target=-1)
 
 
@@ -282,4 +280,4 @@ def test_a_plan_explains_itself(snapshot: PoolSnapshot, settings: PoolSettings) 
     if decided.deficit_count == 0:
         assert decided.actions == ()
     elif not decided.actions and not settings.prefix_delegation:
-        assert decided.blocked_by
+        assert decided.blocked is not None

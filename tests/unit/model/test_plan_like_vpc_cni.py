@@ -10,7 +10,9 @@ from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.ids import EniId
 from ipamd.model.placement import room_for_eni
 from ipamd.model.plan import deficit_count, excess_count
-from ipamd.model.pool import EniCapacity, PoolCounts, PoolSettings, PoolSnapshot
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from tests.unit.model.plan_vectors import converge, settings_of, snapshot_of, vectors
 
 

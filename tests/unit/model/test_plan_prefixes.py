@@ -10,20 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.growth_state import GrowthState, growth_refusal
 from ipamd.model.ids import EniId
 from ipamd.model.plan import deficit_count, plan
-from ipamd.model.pool import (
-    Allocate,
-    CreateEni,
-    EniCapacity,
-    GrowthState,
-    Hold,
-    PoolCounts,
-    PoolSettings,
-    PoolSnapshot,
-    Refusal,
-    ReleaseAddresses,
-)
+from ipamd.model.pool_actions import Allocate, CreateEni, ReleaseAddresses
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
+from ipamd.model.surplus import Hold
 
 M5_LARGE = InstanceLimits("m5.large", 3, 10)
 M4_LARGE = InstanceLimits("m4.large", 2, 10, hypervisor="xen")
@@ -148,7 +142,7 @@ def test_a_mixed_node_never_asks_for_more_slots_than_there_are(
     used: list[int], free: int, assigned: int, settings: PoolSettings, prefix_cap: int | None, has_no_prefix: bool
 ) -> None:
     """For any mix: an ENI's addresses and prefixes together fit its slots, and one call has one kind of them."""
-    growth = GrowthState(prefix_cap=prefix_cap, prefixes=Refusal("no /28") if has_no_prefix else None)
+    growth = GrowthState(prefix_cap=prefix_cap, prefixes=growth_refusal("no /28") if has_no_prefix else None)
     decided = plan(replace(a_pool(*used, free=free, assigned=assigned), growth=growth), settings=settings)
     slots = {f"eni-{n}": count for n, count in enumerate(used)}
     for action in decided.actions:
@@ -197,8 +191,8 @@ def test_an_exchange_comes_before_another_eni() -> None:
     [
         (full_of_singles(0), PREFIXES),
         (full_of_singles(2), replace(PREFIXES, prefix_delegation=False)),
-        (full_of_singles(2, growth=GrowthState(prefixes=Refusal("no /28", left_s=60.0))), PREFIXES),
-        (full_of_singles(2, growth=GrowthState(allocation=Refusal("denied", left_s=60.0))), PREFIXES),
+        (full_of_singles(2, growth=GrowthState(prefixes=growth_refusal("no /28", left_s=60.0))), PREFIXES),
+        (full_of_singles(2, growth=GrowthState(allocation=growth_refusal("denied", left_s=60.0))), PREFIXES),
         (full_of_singles(2, growth=GrowthState(pending_slots={EniId("eni-2"): 1}, pending_address_count=16)), PREFIXES),
         (full_of_singles(2, growth=GrowthState(slot_caps={EniId("eni-2"): 9})), PREFIXES),
         (replace(full_of_singles(2), waiting_count=3), PREFIXES),

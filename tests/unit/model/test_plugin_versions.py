@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from ipamd.model.cniresult import SUPPORTED_VERSIONS, common_versions, conflist_version, limits, parse_versions
+from ipamd.model.chain_versions import common_versions, conflist_version, limits, parse_versions
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 
 OLD = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0")
 """What Debian's portmap 1.1.1 says."""

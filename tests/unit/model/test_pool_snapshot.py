@@ -9,8 +9,10 @@ from ipaddress import IPv4Address, IPv4Network
 from ipamd.datastore.memory_state import MemoryState
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState, InstanceLimits
+from ipamd.model.growth_state import GrowthState, growth_refusal
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.pool import EniCapacity, GrowthState, PoolCounts, Refusal, Stock, pool_snapshot
+from ipamd.model.pool_counts import PoolCounts, Stock
+from ipamd.model.pool_snapshot import EniCapacity, pool_snapshot
 from ipamd.model.snapshot import Snapshot
 from tests.fakes.clock import FakeClock
 
@@ -77,7 +79,7 @@ def test_free_addresses_without_host_routing_are_told_apart() -> None:
 
 def test_what_the_datastore_does_not_know_is_passed_on() -> None:
     """Waiting ADDs and what stands in the way of growth come from the caller."""
-    fault, growth = Refusal("broken", left_s=9.0), GrowthState(prefixes=Refusal("no /28"))
+    fault, growth = growth_refusal("broken", left_s=9.0), GrowthState(prefixes=growth_refusal("no /28"))
     found = pool_snapshot(taken([], []), limits=LIMITS, waiting_count=3, fault=fault, growth=growth)
     assert (found.waiting_count, found.fault, found.prefixes_available) == (3, fault, False)
 

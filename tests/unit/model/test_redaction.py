@@ -16,6 +16,10 @@ S = "hunter2hunter2"
 BASE64 = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 PEM = "-----BEGIN {0}PRIVATE KEY{1}-----\nMIIEow" + "x" * 58 + f"\n{S}\n-----END {{0}}PRIVATE KEY{{1}}-----"
 
+ENCODED = "cGFzc3dvcmQ9c3dvcmRmaXNoLXRhbmdv"
+HEX = "9f86d081884c7d659a2feaa0c55ad015"
+MIXED = "wJalrXUtnFEMIbKgMDENGcbPxRfiCYzEXqMPLeKe"
+
 BY_NAME = [
     "password: {}", "password={}", "password = '{}'", '"password": "{}"', "password:{}", "PASSWORD: {}", "PassWord={}",
     "passwd={}", "'password': '{}'", 'password="{}"', "password => {}", "password := {}", "password == {}", "password -> {}",
@@ -83,6 +87,21 @@ FORMS = [
     "sk-proj-abcdefghijkl1234567890", "pypi-AgEIcHlwaS5vcmcCJDU3", "whsec_abcdefghijklm",
 ]  # fmt: skip
 
+OTHERS = [
+    "bindpw {}", "bindpw: {}", "bind_pw={}", "rocommunity {}", "snmp-server community {} RO", "com2sec readonly default {}",
+    '10.0.0.1 10.0.0.2 : PSK "{}"', "10.0.0.1 : PSK {}", ': XAUTH "{}"', 'annotations["x/secret"]={}', "annotations['x/token'] = '{}'",
+    '{{"value": "{}", "name": "DB_PASSWORD"}}', '{{"value":"{}","key":"api_key"}}', "kind: Secret\ndata:\n  tls.example: {}\n",
+    "apiVersion: v1\ndata:\n  a: {}\n  b: {}\nkind: Secret\nmetadata:\n  name: x\n", '{{"kind": "Secret", "data": {{"tls": "{}"}}}}',
+    '{{"data": {{"tls": "{}"}}, "kind": "Secret"}}', "pass\u200bword: {}", "p\u00adassword={}", "\u2060pass\ufeffword: {}",
+    "Kennwort: {}",
+    "contrase\u00f1a: {}", "mot de passe: {}", "senha={}", "wachtwoord: {}", "\u043f\u0430\u0440\u043e\u043b\u044c: {}",
+    "\u5bc6\u7801\uff1a{}", "\u30d1\u30b9\u30ef\u30fc\u30c9: {}", "has\u0142o: {}", "l\u00f6senord={}", "heslo: {}",
+]  # fmt: skip
+"""Names and forms of other programs and languages."""
+
+LINES = ["db.corp:5432:orders:app:{}", "*:*:*:postgres:{}"]
+"""Lines of .pgpass."""
+
 PLANTED = [form.format(S, S) for form in (*BY_NAME, *BLOCKS, *OPTIONS, *HEADERS, *XML, *URLS)]
 
 KEPT = [
@@ -118,6 +137,31 @@ def test_a_secret_that_its_name_tells_of_is_gone(planted: str) -> None:
         clean = without_secrets(text)
         assert S not in clean, clean
         assert GONE in clean
+
+
+@each_of(OTHERS)
+def test_a_secret_of_other_programs_and_languages_is_gone(form: str) -> None:
+    """Each in text, and on a line of its own."""
+    planted = form.format(S, S)
+    for text in (planted, f"before\n{planted}\nafter"):
+        clean = without_secrets(text)
+        assert S not in clean, clean
+        assert GONE in clean
+
+
+@each_of([ENCODED, HEX, MIXED])
+def test_a_secret_that_is_coded_is_gone(secret: str) -> None:
+    """Base64 of a name and a value, 32 digits, and 40 letters without a digit."""
+    for text in (secret, f"the word {secret} here", json.dumps({"x": secret})):
+        assert secret not in without_secrets(text)
+
+
+@each_of(LINES)
+def test_a_line_of_pgpass_is_gone(form: str) -> None:
+    """An address of IPv6 is none."""
+    assert S not in without_secrets(f"before\n{form.format(S)}\nafter")
+    for address in ("2001:1234:1:2:3:4:5:6", "fd00:1:2:3:4::5", "10.0.0.5:53:udp"):
+        assert without_secrets(address) == address
 
 
 @each_of(ALONE)
@@ -181,7 +225,9 @@ LONG_WORDS = [
     "a", "a.b-c_", "secret", "passw", "eyJ", "a://", "a://b:", '"', "\\", '\\"', "token=", "token ", "token\n", "token='",
     "<token>", "<token ", "-----BEGIN PRIVATE KEY-----", "password: |\n ", 'token="\n', "--token ", "-token-", "mysql ",
     "login a password ", "&quot;", "token\\\"", "[", "Aa1", "basic ", "bearer ", "$1$", "a:b@", " ", "\n", "password: >\n\n",
-    "secret:\n", "x stderr F ", "://a:", "authorization: \\",
+    "secret:\n", "x stderr F ", "://a:", "authorization: \\", "kennwort", "kennwort: ", "kind: Secret\n", "data:\n a\n",
+    '"kind": "Secret" ', '"data": {', '"value": "a", ', "psk a ", "com2sec a ", "community ", "cGFzc3dvcmQ9", '["a/', "a:1:b:c:d\n",
+    "\u200b", "\u5bc6\u7801",
 ]  # fmt: skip
 
 

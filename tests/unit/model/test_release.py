@@ -9,21 +9,15 @@ from typing import Any
 import pytest
 
 from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.growth_state import GrowthState, PendingEni, growth_refusal
 from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan, plan, surplus_count
-from ipamd.model.pool import (
-    EniCapacity,
-    GrowthState,
-    Hold,
-    PendingEni,
-    PoolCounts,
-    PoolSettings,
-    PoolSnapshot,
-    Refusal,
-    ReleaseAddresses,
-    ReleaseEni,
-)
+from ipamd.model.pool_actions import ReleaseAddresses, ReleaseEni
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from ipamd.model.release import draining
+from ipamd.model.surplus import Hold
 from tests.unit.model.plan_vectors import settings_of, vectors
 
 LIMITS = InstanceLimits("t", 4, 15)
@@ -95,8 +89,8 @@ def test_sparsest_eni_last_device_longest_free() -> None:
         ({"counts": PoolCounts(free=11, cooling=1)}, "1 address cooling"),
         ({"counts": PoolCounts(free=11, quarantined=1)}, "1 address quarantined"),
         ({"counts": PoolCounts(free=11, reserved=1)}, "1 address in use"),
-        ({"counts": PoolCounts(free=12, held=2)}, "2 addresses held back"),
-        ({"counts": PoolCounts(free=12), "created_by_us": False}, "not of our making"),
+        ({"counts": PoolCounts(free=12, withheld=2)}, "2 addresses held back"),
+        ({"counts": PoolCounts(free=12), "created_by_us": False}, "was not created by us"),
         ({"counts": PoolCounts(free=12), "host_ready": False}, "no host routing"),
     ],
 )
@@ -105,7 +99,7 @@ def test_an_eni_that_must_stay_says_why(change: dict[str, Any], why: str) -> Non
     other = replace(an_eni(1, PoolCounts()), **change)
     decided = decide(pool(an_eni(0, PoolCounts(free=14)), other), PoolSettings(warm_eni_target=0))
     assert decided.actions == ()
-    assert why in decided.kept if decided.excess_count else why == "no host routing"
+    assert why in decided.retention_reason if decided.excess_count else why == "no host routing"
 
 
 def test_a_young_eni_stays() -> None:
@@ -114,7 +108,7 @@ def test_a_young_eni_stays() -> None:
     young = replace(snapshot, hold=replace(snapshot.hold, ages={EniId("eni-1"): 59.0}))
     decided = decide(young, PoolSettings())
     assert decided.actions == ()
-    assert "younger than 60 s" in decided.kept
+    assert "younger than 60 s" in decided.retention_reason
     assert decide(snapshot, PoolSettings()).actions == (ReleaseEni(EniId("eni-1")),)
 
 
@@ -125,7 +119,7 @@ def test_a_young_eni_stays() -> None:
         {"growth": GrowthState(pending_enis=(PendingEni(3, 1),))},
         {"growth": GrowthState(pending_address_count=1)},
         {"growth": GrowthState(has_stuck_eni=True)},
-        {"fault": Refusal("a fault")},
+        {"fault": growth_refusal("a fault")},
     ],
 )
 def test_nothing_goes_while_something_is_under_way(obstacle: dict[str, Any]) -> None:
@@ -134,22 +128,22 @@ def test_nothing_goes_while_something_is_under_way(obstacle: dict[str, Any]) -> 
     assert decide(snapshot).actions != ()
     stopped = decide(replace(snapshot, **obstacle))
     assert stopped.actions == ()
-    assert stopped.kept
+    assert stopped.retention_reason
 
 
 def test_an_earlier_refusal_is_named() -> None:
     """EC2 refuses to take anything back."""
     snapshot = pool(an_eni(0, PoolCounts(free=14)))
-    refused = replace(snapshot, hold=replace(snapshot.hold, refusal=Refusal("IAM does not allow it", left_s=60.0)))
+    refused = replace(snapshot, hold=replace(snapshot.hold, refusal=growth_refusal("IAM does not allow it", left_s=60.0)))
     decided = decide(refused)
     assert decided.actions == ()
-    assert "IAM does not allow it" in decided.kept
+    assert "IAM does not allow it" in decided.retention_reason
 
 
 def test_no_more_than_what_was_surplus_all_the_time() -> None:
     """Two addresses settled: two go, though more are in excess now."""
     snapshot = pool(an_eni(0, PoolCounts(free=14)), an_eni(1, PoolCounts(free=14)))
-    decided = decide(replace(snapshot, hold=replace(snapshot.hold, settled_count=2)))
+    decided = decide(replace(snapshot, hold=replace(snapshot.hold, stable_surplus=2)))
     assert decided.excess_count == 18
     assert decided.actions == (ReleaseAddresses(EniId("eni-1"), (IPv4Address("10.0.1.1"), IPv4Address("10.0.1.2"))),)
 
@@ -160,10 +154,10 @@ def test_addresses_of_the_mode_that_is_off_go_first() -> None:
     singles = tuple(IPv4Address(f"10.0.1.{n}") for n in range(1, 5))
     eni = replace(an_eni(0, PoolCounts(free=36)), prefix_count=2)
     snapshot = pool(eni, limits=LIMITS)
-    hold = replace(snapshot.hold, releasable={eni.eni_id: ReleaseAddresses(eni.eni_id, singles, (block,))}, settled_count=4)
+    hold = replace(snapshot.hold, releasable={eni.eni_id: ReleaseAddresses(eni.eni_id, singles, (block,))}, stable_surplus=4)
     to_prefixes = decide(replace(snapshot, hold=hold), PoolSettings(prefix_delegation=True, warm_prefix_target=1))
     assert to_prefixes.actions == (ReleaseAddresses(eni.eni_id, singles),)
-    hold = replace(hold, settled_count=18)
+    hold = replace(hold, stable_surplus=18)
     back = decide(replace(snapshot, hold=hold), PoolSettings(warm_ip_target=1))
     assert back.actions == (ReleaseAddresses(eni.eni_id, singles[:2], (block,)),)
 

@@ -13,20 +13,12 @@ import pytest
 from ipamd.model.address import Address, AddressState
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.pool import (
-    CreateEni,
-    EniCapacity,
-    EniStock,
-    Hold,
-    PoolCounts,
-    PoolSnapshot,
-    ReleaseAddresses,
-    ReleaseEni,
-    Stock,
-    pool_snapshot,
-)
+from ipamd.model.pool_actions import CreateEni, ReleaseAddresses, ReleaseEni
+from ipamd.model.pool_counts import EniStock, PoolCounts, Stock
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot, pool_snapshot
 from ipamd.model.release import releasable
 from ipamd.model.snapshot import Snapshot
+from ipamd.model.surplus import Hold
 from tests.unit.model.test_release import LIMITS, an_eni, decide, pool
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,7 +50,7 @@ def barely_full(eni: EniCapacity, *, others: Sequence[EniCapacity] = (FULL,), **
     snapshot = pool(*others, eni, limits=LIMITS)
     free = sum(other.counts.free for other in others)
     counts = replace(snapshot.counts, free=free)  # as `pool_snapshot`: what is excluded is no supply
-    return replace(snapshot, counts=counts, hold=replace(snapshot.hold, settled_count=None, **hold))
+    return replace(snapshot, counts=counts, hold=replace(snapshot.hold, stable_surplus=None, **hold))
 
 
 @pytest.mark.parametrize(
@@ -123,14 +115,14 @@ def test_only_what_is_free_may_be_named() -> None:
     rows.append(Address(IPv4Address("10.0.1.30"), ENI.eni_id, AddressState.FREE, NOW, lost_since=NOW))
     rows += [Address(address, ENI.eni_id, AddressState.FREE, NOW) for address in FREE]
     snapshot = Snapshot({ENI.eni_id: ENI}, {row.address: row for row in rows}, {}, {}, {})
-    assert releasable(snapshot, held=frozenset(FREE[2:])) == {ENI.eni_id: ReleaseAddresses(ENI.eni_id, FREE[:2])}
+    assert releasable(snapshot, withheld=frozenset(FREE[2:])) == {ENI.eni_id: ReleaseAddresses(ENI.eni_id, FREE[:2])}
 
 
 def test_one_that_is_not_managed_is_no_part_of_the_pool() -> None:
     """Tagged no_manage, in an excluded subnet: nothing of it may be named, and no action is about it."""
     foreign = replace(ENI, managed=False, created_by_us=False)
     rows = {address: Address(address, foreign.eni_id, AddressState.FREE, NOW) for address in FREE}
-    assert releasable(Snapshot({foreign.eni_id: foreign}, rows, {}, {}, {}), held=frozenset()) == {}
+    assert releasable(Snapshot({foreign.eni_id: foreign}, rows, {}, {}, {}), withheld=frozenset()) == {}
     stock = Stock((EniStock(foreign, PoolCounts(free=3), 3, 0, 0),), PoolCounts())
     named = Hold(100, releasable={foreign.eni_id: ReleaseAddresses(foreign.eni_id, FREE)})
     assert decide(replace(pool_snapshot(stock, limits=LIMITS), hold=named, counts=PoolCounts(free=10))).actions == ()

@@ -11,21 +11,13 @@ from typing import Any
 import pytest
 
 from ipamd.model.eni import Eni, EniState, InstanceLimits
+from ipamd.model.growth_state import GrowthState, growth_refusal
 from ipamd.model.ids import EniId, MacAddress, SubnetId
 from ipamd.model.plan import plan
-from ipamd.model.pool import (
-    Allocate,
-    CreateEni,
-    EniCapacity,
-    EniStock,
-    GrowthState,
-    PoolCounts,
-    PoolSettings,
-    PoolSnapshot,
-    Refusal,
-    Stock,
-    pool_snapshot,
-)
+from ipamd.model.pool_actions import Allocate, CreateEni
+from ipamd.model.pool_counts import EniStock, PoolCounts, Stock
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot, pool_snapshot
 from ipamd.model.subnets import (
     OTHER_GROUPS,
     OTHER_SUBNET,
@@ -128,7 +120,7 @@ def test_an_excluded_eni_is_no_supply_and_gets_nothing() -> None:
 def test_a_full_subnet_of_the_node_does_not_bound_an_eni_elsewhere() -> None:
     """What the node's own subnet still has goes to the ENIs there; the new ENI is bounded by the subnet that it goes to."""
     snapshot = PoolSnapshot((EniCapacity(EniId("eni-1"), 0, EniState.ATTACHED, 0),), PoolCounts(), LIMITS)
-    short = Refusal("the subnet is short", left_s=60.0, is_lasting=True)
+    short = growth_refusal("the subnet is short", left_s=60.0, is_lasting=True)
     for creation_room, expected in ((50, 7), (4, 3)):
         known = replace(snapshot, growth=GrowthState(room=2, creation_room=creation_room))
         actions = plan(known, settings=PoolSettings(warm_ip_target=9)).actions

@@ -6,7 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ipamd.model.history import HistoryAnswer, HistoryQuestion, HistoryRecord, Recorded, Subject, answer, tenures
+from ipamd.model.history import HistoryRecord, RecordedHistory
+from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion, answer
+from ipamd.model.history_subject import HistorySubject
+from ipamd.model.tenures import tenures
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ADDRESS = "10.0.0.5"
@@ -32,7 +35,7 @@ def test_an_address_is_found_by_each_spelling(spelling: str) -> None:
     """Records have one spelling of an IPv6 address, people many; what only begins like one is none."""
     found = ask(spelling, record(0, "assigned", address="2001:db8::a:5"), record(1, "assigned", "b", address="2001:db8::a:50"))
     assert [one.pod for one in found.tenures] == ["default/a"]
-    assert [Subject(text).is_address for text in (spelling, "2001:db8::a:g", "10.0.0", "fe80", "", "10.0.0.5")] == [
+    assert [HistorySubject(text).is_address for text in (spelling, "2001:db8::a:g", "10.0.0", "fe80", "", "10.0.0.5")] == [
         True,
         *[False] * 4,
         True,
@@ -104,7 +107,7 @@ def test_a_sandbox_that_was_reaped_and_is_adopted_again_has_it_again() -> None:
 
 def ask(subject: str, *records: HistoryRecord, **fields: datetime) -> HistoryAnswer:
     """Ask about all records."""
-    return answer(HistoryQuestion(subject, 100, **fields), Recorded(tuple(records), START))
+    return answer(HistoryQuestion(subject, 100, **fields), RecordedHistory(tuple(records), START))
 
 
 STORY = (
@@ -156,6 +159,6 @@ def test_a_series_of_refusals_is_one_entry() -> None:
 def test_what_is_left_out_is_said() -> None:
     """The latest are told."""
     many = [record(n, "repaired") for n in range(9)]
-    found = answer(HistoryQuestion("a", 4), Recorded(tuple(many), START))
+    found = answer(HistoryQuestion("a", 4), RecordedHistory(tuple(many), START))
     assert [one.at for one in found.records] == [at(n) for n in range(5, 9)]
     assert found.notes == ("5 older entries are left out: --limit shows more",)

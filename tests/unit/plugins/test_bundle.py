@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.host import plugins as bundle
-from ipamd.host.plugins import RECORD_NAME, SUMS_NAME, Bundle, Placed
-from ipamd.model.kernel import RepairedObject, RepairKind
+from ipamd.host import plugin_bundle
+from ipamd.host.plugin_bundle import RECORD_NAME, SUMS_NAME, Bundle, PlacedPlugins
+from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind
 from tests.fakes.clock import FakeClock
 
 PLUGINS = {"loopback": b"loopback 1", "portmap": b"portmap 1"}
@@ -32,7 +32,7 @@ class Node:
         sums = {name: hashlib.sha256((self.image / name).read_bytes()).hexdigest() for name in PLUGINS}
         (self.image / SUMS_NAME).write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
 
-    def start(self) -> Placed:
+    def start(self) -> PlacedPlugins:
         """What a daemon that starts does."""
         return Bundle(self.image, self.bin).put_in_place()
 
@@ -58,13 +58,13 @@ def test_an_empty_node_gets_all(node: Node) -> None:
         placed = node.start()
     finally:
         os.umask(before)
-    assert [str(each) for each in placed.missing] == [f"{node.bin / name} was missing: put in place" for name in PLUGINS]
+    assert [(each.code, each.target) for each in placed.missing] == [(RepairCode.ADDED, str(node.bin / name)) for name in PLUGINS]
     assert (placed.replaced, placed.problems) == ([], [])
     assert {name: node.content(name) for name in PLUGINS} == PLUGINS
     assert {(node.bin / name).stat().st_mode & 0o7777 for name in PLUGINS} == {0o755}
     assert node.names() == {*PLUGINS, RECORD_NAME}
     inodes = {name: (node.bin / name).stat().st_ino for name in PLUGINS}
-    assert node.start() == Placed()
+    assert node.start() == PlacedPlugins()
     assert {name: (node.bin / name).stat().st_ino for name in PLUGINS} == inodes
 
 
@@ -87,7 +87,7 @@ def test_what_is_somebody_elses_stays(node: Node, tmp_path: Path, what: str) -> 
             target.touch()
     before = target.lstat()
     placed = node.start()
-    assert [one.thing.subject for one in placed.missing] == [str(node.bin / "loopback")]
+    assert [one.object.subject for one in placed.missing] == [str(node.bin / "loopback")]
     assert target.lstat() == before
     assert not elsewhere.exists() or elsewhere.read_bytes() == b"theirs"
 
@@ -100,8 +100,8 @@ def test_who_comes_first_at_the_same_moment_wins(node: Node, monkeypatch: pytest
         target.write_bytes(b"theirs")
         link(source, target)
 
-    monkeypatch.setattr(bundle.os, "link", late)
-    assert node.start() == Placed()
+    monkeypatch.setattr(plugin_bundle.os, "link", late)
+    assert node.start() == PlacedPlugins()
     assert node.content("portmap") == b"theirs"
     assert node.names() == {*PLUGINS}
 
@@ -112,8 +112,8 @@ def test_one_that_disappears_is_put_back(node: Node) -> None:
     made.put_in_place()
     (node.bin / "loopback").unlink()
     thing = RepairedObject(RepairKind.PLUGIN, str(node.bin / "loopback"))
-    assert made.put_in_place(but={thing}) == Placed()
-    assert [one.thing for one in made.put_in_place().missing] == [thing]
+    assert made.put_in_place(backed_off={thing}) == PlacedPlugins()
+    assert [one.object for one in made.put_in_place().missing] == [thing]
     assert node.content("loopback") == PLUGINS["loopback"]
 
 
@@ -123,11 +123,11 @@ def test_a_later_image_replaces_ours_and_only_ours(node: Node) -> None:
     (node.bin / "portmap").write_bytes(b"changed by hand")
     node.ship({"loopback": b"loopback 2", "portmap": b"portmap 2"})
     placed = node.start()
-    assert placed.replaced == [f"{node.bin / 'loopback'} was of an earlier image: replaced"]
+    assert [(one.code, one.target) for one in placed.replaced] == [(RepairCode.FILE_UPDATED, str(node.bin / "loopback"))]
     assert node.content("loopback") == b"loopback 2"
     assert node.content("portmap") == b"changed by hand"
     assert (node.bin / "loopback").stat().st_mode & 0o7777 == 0o755
-    assert node.start() == Placed()
+    assert node.start() == PlacedPlugins()
 
 
 def test_leftovers_of_a_daemon_that_was_killed_are_no_hindrance(node: Node, tmp_path: Path) -> None:
@@ -159,17 +159,17 @@ def test_what_cannot_be_put_in_place_is_not_tried_at_every_look(node: Node, monk
         tries[0] += 1
         raise OSError(errno.ENOSPC, "No space left on device", "scratch")
 
-    monkeypatch.setattr(bundle.os, "link", refuse)
+    monkeypatch.setattr(plugin_bundle.os, "link", refuse)
     for _ in range(10):
         assert made.put_in_place().problems == ["scratch: No space left on device"] * len(PLUGINS)
     assert tries == [len(PLUGINS)]
-    clock.advance(bundle.AGAIN_S)
+    clock.advance(plugin_bundle.AGAIN_S)
     made.put_in_place()
     assert tries == [2 * len(PLUGINS)]
-    monkeypatch.setattr(bundle.os, "link", link)
-    clock.advance(bundle.AGAIN_S)
+    monkeypatch.setattr(plugin_bundle.os, "link", link)
+    clock.advance(plugin_bundle.AGAIN_S)
     assert len(made.put_in_place().missing) == len(PLUGINS)
-    assert made.put_in_place() == Placed()
+    assert made.put_in_place() == PlacedPlugins()
 
 
 def test_one_of_an_earlier_image_is_replaced_when_that_can_be_done(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +182,13 @@ def test_one_of_an_earlier_image_is_replaced_when_that_can_be_done(node: Node, m
     def refuse(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "scratch")
 
-    monkeypatch.setattr(bundle.os, "fsync", refuse)
+    monkeypatch.setattr(plugin_bundle.os, "fsync", refuse)
     assert made.put_in_place().problems == ["scratch: No space left on device"]
-    monkeypatch.setattr(bundle.os, "fsync", fsync)
-    clock.advance(bundle.AGAIN_S)
-    assert made.put_in_place().replaced == [f"{node.bin / 'loopback'} was of an earlier image: replaced"]
+    monkeypatch.setattr(plugin_bundle.os, "fsync", fsync)
+    clock.advance(plugin_bundle.AGAIN_S)
+    assert [(one.code, one.target) for one in made.put_in_place().replaced] == [
+        (RepairCode.FILE_UPDATED, str(node.bin / "loopback"))
+    ]
     assert node.content("loopback") == b"loopback 2"
 
 
@@ -203,7 +205,7 @@ def test_a_damaged_record_means_that_nothing_is_ours(node: Node, content: bytes)
     node.start()
     (node.bin / RECORD_NAME).write_bytes(content)
     node.ship({"loopback": b"loopback 2"})
-    assert node.start() == Placed()
+    assert node.start() == PlacedPlugins()
     assert node.content("loopback") == b"loopback 1"
     (node.bin / "portmap").unlink()
     node.start()
@@ -213,6 +215,6 @@ def test_a_damaged_record_means_that_nothing_is_ours(node: Node, content: bytes)
 def test_without_an_image_nothing_is_done(tmp_path: Path) -> None:
     """As in a daemon that was not started from the image."""
     made = Bundle(tmp_path / "none", tmp_path / "bin")
-    assert made.put_in_place() == Placed()
+    assert made.put_in_place() == PlacedPlugins()
     assert made.names == frozenset()
     assert not (tmp_path / "bin").exists()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.host.plugins import ASK_AGAIN_S, PluginDirectory, Spoken
-from ipamd.model.cniresult import SUPPORTED_VERSIONS
+from ipamd.host.plugins import ASK_AGAIN_S, ChainVersions, PluginDirectory
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
 from ipamd.model.errors import PluginLackingError
 from tests.fakes.clock import FakeClock
 
@@ -26,7 +26,7 @@ class Asked:
         self.put("vpc-cni", SUPPORTED_VERSIONS)
         self.directory = PluginDirectory(
             folder,
-            own="vpc-cni",
+            own_plugin="vpc-cni",
             chained=chained,
             bundled=lambda: bundled,
             needs_loopback=lambda: self.needs_loopback,
@@ -42,7 +42,7 @@ class Asked:
     def lacking(self, hindrance: str = "") -> str:
         """What a look complains of."""
         with pytest.raises(PluginLackingError) as caught:
-            self.directory.look(hindrance)
+            self.directory.ask_needed(hindrance)
         return str(caught.value)
 
     def _ask(self, path: Path) -> tuple[str, ...]:
@@ -65,23 +65,23 @@ def asked(tmp_path: Path) -> Asked:
 def test_what_all_speak(asked: Asked) -> None:
     """Of the chained ones: loopback is called in a version of the runtime's own, so it limits nothing."""
     asked.put("loopback", ("0.3.1",))
-    assert asked.directory.look() == Spoken(("0.3.1", "0.4.0", "1.0.0"), ("portmap ends at 1.0.0",))
+    assert asked.directory.ask_needed() == ChainVersions(("0.3.1", "0.4.0", "1.0.0"), ("portmap ends at 1.0.0",))
 
 
 def test_a_file_is_asked_once(asked: Asked) -> None:
     """A hundred looks run each plugin once; a changed file is asked again, the others are not."""
     for _ in range(100):
-        asked.directory.look()
+        asked.directory.ask_needed()
     asked.put("portmap", SUPPORTED_VERSIONS)
-    assert asked.directory.look() == Spoken(SUPPORTED_VERSIONS)
+    assert asked.directory.ask_needed() == ChainVersions(SUPPORTED_VERSIONS)
     assert asked.runs == {"vpc-cni": 1, "loopback": 1, "portmap": 2}
 
 
 def test_a_mode_that_changed_is_noticed(asked: Asked) -> None:
     """chmod changes no content, but whether it can be run."""
-    asked.directory.look()
+    asked.directory.ask_needed()
     (asked.folder / "portmap").chmod(0o600)
-    asked.directory.look()
+    asked.directory.ask_needed()
     assert asked.runs["portmap"] == 2
 
 
@@ -140,7 +140,7 @@ def test_loopback_is_needed_where_the_runtime_runs_it(asked: Asked) -> None:
     assert "does not speak 0.3.1" in asked.lacking()
     asked.needs_loopback = False
     (asked.folder / "loopback").unlink()
-    assert asked.directory.look().versions[-1] == "1.0.0"
+    assert asked.directory.ask_needed().versions[-1] == "1.0.0"
 
 
 def test_a_chain_without_a_common_version(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_nothing_chained(tmp_path: Path) -> None:
     """Only ours is asked, and everything is offered."""
     made = Asked(tmp_path, chained=())
     made.needs_loopback = False
-    assert made.directory.look() == Spoken(SUPPORTED_VERSIONS)
+    assert made.directory.ask_needed() == ChainVersions(SUPPORTED_VERSIONS)
     assert made.runs == {"vpc-cni": 1}
 
 

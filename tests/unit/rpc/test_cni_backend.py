@@ -14,9 +14,11 @@ import pytest
 from ipamd.core.refused_adds import RefusedAdd
 from ipamd.migration.backend import CniBackendServer, CniBackendServicer
 from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode
 from ipamd.pb import cni_backend_pb2 as pb
 from ipamd.pb import cni_backend_pb2_grpc
-from ipamd.rpc.server import PRIVATE_NAME
+from ipamd.rpc.unix_server import PRIVATE_NAME
+from tests.errors import failed, refused_rpc
 from tests.fakes.node import FakeNode
 
 REQUEST = {
@@ -136,7 +138,7 @@ def test_a_place_that_is_taken_meanwhile_stays_the_others(backend: Backend, monk
     backend.server.stop(1.0)
     monkeypatch.setattr(CniBackendServer, "_make_room", lambda server: server.path.touch())
     later = CniBackendServer(backend.servicer, path=backend.server.path)
-    with pytest.raises(SettingsError, match="somebody listens on"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SOCKET_TAKEN)):
         later.start()
     later.stop(1.0)
     assert backend.server.path.is_file()
@@ -164,7 +166,7 @@ def test_a_missing_directory_can_be_entered_afterwards(backend: Backend, tmp_pat
 
 def test_a_refused_add_is_told(backend: Backend) -> None:
     """As one of our own plugin: who, with which code and why."""
-    with pytest.raises(grpc.RpcError, match="several network cards"):
+    with pytest.raises(grpc.RpcError, check=refused_rpc(grpc.StatusCode.FAILED_PRECONDITION)):
         add(backend, RequiresMultiNICAttachment=True)
     (told,) = backend.refused
     assert (told.container_id, told.ifname, told.pod, told.code) == ("abc123", "eth0", "default/web", 4)

@@ -30,5 +30,5 @@ def test_settings_are_told_without_credentials() -> None:
     """An endpoint may hold some."""
     line = ConfigLine("AWS_EC2_ENDPOINT", "http://me:hunter2@localhost:1/", "", "environment", "URL", is_live=False)
     told = setting(line)
-    assert (told.env, told.origin) == ("AWS_EC2_ENDPOINT", "environment")
+    assert (told.name, told.origin) == ("AWS_EC2_ENDPOINT", "environment")
     assert told.value == "http://[redacted]@localhost:1/"

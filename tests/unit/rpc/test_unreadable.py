@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from ipamd.pb import cni_pb2
-from ipamd.rpc.server import SOCKET_NAME, STREAMS_PER_CONNECTION
+from ipamd.rpc.server import SOCKET_NAME
+from ipamd.rpc.unix_server import STREAMS_PER_CONNECTION
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.stories.in_process import listening

@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ipamd.branch.hook import WAITING_LIMIT
 from ipamd.model.errors import BusyError
 from ipamd.pb import cni_pb2, cni_pb2_grpc
 from ipamd.rpc.server import SOCKET_NAME, RpcServer
+from ipamd.sandbox.legs.branch import WAITING_LIMIT
 from ipamd.settings import DaemonConfig, NetworkConfig
 from ipamd.settings.fields import Settings
 from tests.fakes.node import SETTINGS, FakeNode
@@ -95,7 +95,7 @@ def test_all_of_them_wait_and_the_node_serves(node: FakeNode, named: threading.E
         named.set()
         replies = [one.result(PATIENCE_S) for one in waiting]
     assert [reply.error.code for reply in replies if reply.HasField("error")] == []
-    assert len([one for one in node.datastore.attachments() if one.branch]) == WAITING_LIMIT
+    assert len([one for one in node.datastore.attachments() if one.uplink]) == WAITING_LIMIT
     assert branches.waiting_keys() == ()
 
 

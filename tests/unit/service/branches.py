@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from ipamd.model.attachment import Attachment, NetnsIdentity
-from ipamd.model.branch import TRUNK_TAG, VLAN_TAG, Branch
+from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
+from ipamd.model.cni_request import NetnsIdentity
 from ipamd.model.cniresult import recorded_spec
 from ipamd.model.family import read_address
 from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.model.legs.branch_evidence import TRUNK_TAG, VLAN_TAG
 from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import INSTANCE, SUBNET
 from tests.fakes.kernel import TRUNK
@@ -71,9 +73,9 @@ def attach(node: FakeNode, vlan: int, *, is_strict: bool = True) -> Attachment:
         datetime(2026, 1, 1, tzinfo=UTC),
         pod_namespace="default",
         pod_name=f"pod-{vlan}",
-        branch=branch,
+        uplink=branch,
     )
     node.wiring.wire(replace(recorded_spec(attachment), trunk_mac=TRUNK))
     with node.datastore.transaction() as uow:
-        uow.attach_branch(attachment)
+        uow.confirm(attachment)
     return attachment

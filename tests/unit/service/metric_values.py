@@ -14,6 +14,16 @@ def value(node: FakeNode, name: str, **labels: str) -> float | None:
     return node.app.metrics.registry.get_sample_value(name, labels)
 
 
+def samples(node: FakeNode, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    """Every sample of a gauge in a scrape: its labels, sorted by name -> value."""
+    return {
+        tuple(sorted(sample.labels.items())): sample.value
+        for family in node.app.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
 @contextmanager
 def closing_nodes() -> Iterator[list[FakeNode]]:
     """A list for nodes, which are closed at the end."""

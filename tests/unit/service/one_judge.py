@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from tests.fakes.node import FakeNode
@@ -14,7 +14,7 @@ def collect(node: FakeNode, *valid: str) -> tuple[list[str], list[str]]:
         frozenset(node.key(name) for name in valid),
         network_name="vpc-ipamd",
         deadline=Deadline.after(node.clock, 60),
-        steps=Steps(node.clock),
+        steps=StepTimer(node.clock),
     )
     return [key.container_id for key in outcome.freed], [key.container_id for key in outcome.kept]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.core.agenda import DENIED, EC2, LIMIT, NODE, REPAIR, ROOM, Agenda, Schedule, soonest_s
+from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, LIMIT, NODE, REPAIR, ROOM, Backoffs, Schedule, soonest_s
 from tests.fakes.clock import FakeClock
 
-SCHEDULES = (NODE, EC2, REPAIR, ROOM, DENIED, LIMIT)
+SCHEDULES = (NODE, EC2, REPAIR, ROOM, DENIED, CREDENTIALS, LIMIT)
 KEY, OTHER = ("eni", "eni-1"), ("eni", "eni-2")
 
 
@@ -21,7 +21,8 @@ def test_pauses_double_up_to_the_longest(schedule: Schedule) -> None:
 
 
 def test_an_idle_hour_has_six_tries_of_an_ec2_call_at_most() -> None:
-    """Whatever EC2 refuses while nobody waits: no schedule of its calls ends below ten minutes (I13)."""
+    """Whatever EC2 refuses while nobody waits: no schedule of its calls ends below ten minutes (I13). Without credentials
+    it is not called."""
     assert all(one.longest_s >= 600.0 for one in (EC2, ROOM, DENIED, LIMIT))
 
 
@@ -43,9 +44,9 @@ def test_an_idle_hour_has_six_tries_of_an_ec2_call_at_most() -> None:
 def test_what_becomes_of_a_pause(events: str, left_s: float, next_pause_s: float) -> None:
     """f: it failed; c: it succeeded; s: something of it succeeded; p: it was put on the agenda in 7 s."""
     clock = FakeClock()
-    agenda = Agenda(clock)
+    agenda = Backoffs(clock)
     does = {
-        "f": lambda: agenda.put_off(KEY, ROOM),
+        "f": lambda: agenda.back_off(KEY, ROOM),
         "c": lambda: agenda.clear(KEY),
         "s": lambda: agenda.shorten(KEY),
         "p": lambda: agenda.put(KEY, in_s=7.0),
@@ -57,15 +58,15 @@ def test_what_becomes_of_a_pause(events: str, left_s: float, next_pause_s: float
     assert agenda.next_s("eni") == (left_s or None)
     clock.advance(left_s)
     assert agenda.is_due(KEY)
-    assert agenda.put_off(KEY, ROOM) == next_pause_s
+    assert agenda.back_off(KEY, ROOM) == next_pause_s
 
 
 def test_a_waiting_add_shortens_a_pause() -> None:
     """An idle node asks in an hour; while an ADD waits ten minutes after the refusal are enough."""
     clock, waiting = FakeClock(), [False]
-    agenda = Agenda(clock, is_urgent=lambda: waiting[0])
+    agenda = Backoffs(clock, is_urgent=lambda: waiting[0])
     for _ in range(9):
-        agenda.put_off(KEY, ROOM)
+        agenda.back_off(KEY, ROOM)
     clock.advance(590)
     assert agenda.left_s(KEY) == 3010.0
     waiting[0] = True
@@ -79,13 +80,13 @@ def test_a_waiting_add_shortens_a_pause() -> None:
 
 def test_each_object_has_a_pause_of_its_own() -> None:
     """Another object is due; the soonest of all is the first; those that are gone are cleared together."""
-    agenda = Agenda(FakeClock())
-    agenda.put_off(KEY, ROOM)
-    agenda.put_off(OTHER, DENIED)
-    agenda.put_off(("loop",), NODE)
+    agenda = Backoffs(FakeClock())
+    agenda.back_off(KEY, ROOM)
+    agenda.back_off(OTHER, DENIED)
+    agenda.back_off(("loop",), NODE)
     assert agenda.is_due(("eni", "eni-3"))
     assert (agenda.next_s(), agenda.next_s("eni"), agenda.next_s("group")) == (0.5, 120.0, None)
-    agenda.keep_only("eni", {"eni-2"})
+    agenda.retain("eni", {"eni-2"})
     assert agenda.keys("eni") == (OTHER,)
     agenda.clear(OTHER, ("loop",))
     assert agenda.keys() == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.ids import EniId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 

@@ -7,20 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.core.health import Phase
 from ipamd.model.address import AddressState
+from ipamd.model.blocked import Blocked
 from ipamd.model.errors import (
     AttachmentConflictError,
     DatastoreError,
     DeadlineError,
     NetnsError,
-    NotServingError,
+    NothingWiredError,
     PoolEmptyError,
     TombstonedError,
     WiringError,
 )
+from ipamd.model.refusals import RefusalCode
 from tests.fakes.node import FakeNode
+from tests.refusing import refused_with
 
 
 def nothing_of(node: FakeNode, name: str) -> None:
@@ -50,7 +53,7 @@ def test_the_same_request_gets_the_same_answer(node: FakeNode) -> None:
 def test_another_request_for_the_same_key_is_refused(node: FakeNode) -> None:
     """The same key from another namespace or configuration is a conflict that names the first one (I14)."""
     node.add("a")
-    with pytest.raises(AttachmentConflictError, match="DEL it first"):
+    with refused_with(RefusalCode.ATTACHED_OTHERWISE, netns=node.datastore.attachments()[0].netns):
         node.add("a", netns=node.wiring.make_netns("/run/netns/other"))
     with pytest.raises(AttachmentConflictError):
         node.add("a", config="other")
@@ -76,7 +79,7 @@ def test_an_add_after_its_del_is_refused(node: FakeNode) -> None:
 def test_an_add_before_serving_is_told_to_try_again(node: FakeNode, phase: Phase) -> None:
     """If the restore is not done in the caller's time ADD gets code 11 with the phase, and nothing happens (I14)."""
     node.health.enter(phase)
-    with pytest.raises(NotServingError, match=phase):
+    with refused_with(RefusalCode.NOT_SERVING_YET, phase=phase):
         node.add("a", deadline_s=0.4)
     nothing_of(node, "a")
 
@@ -88,6 +91,45 @@ def test_a_wiring_failure_leaves_nothing(node: FakeNode) -> None:
         node.add("a")
     nothing_of(node, "a")
     assert node.datastore.counts().cooling == 1
+
+
+def test_a_refused_link_cools_nothing(node: FakeNode) -> None:
+    """An ADD that is repeated while the kernel refuses the link does not cool the pool empty (I5, I8)."""
+    free = node.datastore.counts().free
+    for _ in range(2 * free):
+        node.wiring.fail["wire"] = [NothingWiredError("the pod has an interface eth0 already")]
+        with pytest.raises(NothingWiredError):
+            node.add("a")
+    nothing_of(node, "a")
+    assert (node.datastore.counts().free, node.datastore.counts().cooling) == (free, 0)
+
+
+def test_a_refused_link_whose_rest_stays_cools(node: FakeNode) -> None:
+    """If even the undo fails, somebody may have a link with the address: it cools (I4, I8)."""
+    node.wiring.fail["wire"] = [NothingWiredError("refused")]
+    node.wiring.fail["unwire"] = [WiringError("refused too")]
+    with pytest.raises(NothingWiredError):
+        node.add("a")
+    assert node.datastore.counts().cooling == 1
+
+
+def test_an_address_that_cannot_be_given_back_cools(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk refuses, no address is lost: it stays reserved, and cools once the disk writes."""
+    real = node.datastore.transaction
+    refusals = [DatastoreError("disk full"), DatastoreError("disk full")]
+
+    def failing():
+        if refusals:
+            raise refusals.pop()
+        return real()
+
+    monkeypatch.setattr(node.datastore, "transaction", failing)
+    node.wiring.fail["wire"] = [NothingWiredError("refused")]
+    with pytest.raises(NothingWiredError):
+        node.add("a")
+    node.cooldown.work()
+    assert (node.datastore.counts().reserved, node.datastore.counts().cooling) == (0, 1)
+    nothing_of(node, "a")
 
 
 def test_a_commit_failure_unwires(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +157,7 @@ def test_when_even_undoing_fails_the_address_waits_for_its_link(node: FakeNode) 
     node.wiring.before_wire = lambda spec: node.wiring.wired.__setitem__(spec.host_veth, spec)
     node.wiring.fail["wire"] = [WiringError("refused half-way")]
     node.wiring.fail["unwire"] = [WiringError("refused too")]
-    with pytest.raises(WiringError, match="half-way"):
+    with pytest.raises(WiringError):
         node.add("a")
     node.clock.advance(3600)
     node.cooldown.release_cooled()
@@ -131,7 +173,7 @@ def test_a_link_that_cannot_even_be_marked_is_removed_by_name(node: FakeNode) ->
     for method in ("wire", "unwire", "mark_for_deletion"):
         node.wiring.fail[method] = [WiringError(f"{method} refused")]
     node.wiring.fail["remove_leftover"] = [WiringError("still refused")]
-    with pytest.raises(WiringError, match="wire refused"):
+    with pytest.raises(WiringError):
         node.add("a")
     node.clock.advance(3600)
     with pytest.raises(WiringError):
@@ -149,7 +191,7 @@ def test_a_caller_that_leaves_leaves_nothing(node: FakeNode) -> None:
     node.wiring.before_wire = lambda _: gone.__setitem__(0, True)
     deadline = Deadline.after(node.clock, 60, is_cancelled=lambda: gone[0])
     with pytest.raises(DeadlineError):
-        node.attacher.attach_sandbox(node.request("a"), deadline=deadline, steps=Steps(node.clock))
+        node.attacher.attach_sandbox(node.request("a"), deadline=deadline, steps=StepTimer(node.clock))
     nothing_of(node, "a")
 
 
@@ -166,7 +208,7 @@ def test_a_namespace_that_is_missing_is_said_to_be(node: FakeNode) -> None:
     request = node.request("a")
     del node.wiring.netns[request.netns]
     with pytest.raises(NetnsError):
-        node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 9), steps=Steps(node.clock))
+        node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 9), steps=StepTimer(node.clock))
     nothing_of(node, "a")
 
 
@@ -232,8 +274,6 @@ def test_addresses_are_packed_onto_the_densest_eni(node: FakeNode) -> None:
 
 def _status_after(node: FakeNode):
     """What the pool loop would say right after the next ADD has begun to wait."""
-    from ipamd.core.demand import PoolStatus
-
     node.pool.cycle()
     said = node.demand.status
-    return PoolStatus(said.generation + 1, said.sentence, said.blocked_by, next_step=said.next_step)
+    return replace(said, generation=said.generation + 1, kind=Blocked.GROWING)

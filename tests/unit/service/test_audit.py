@@ -8,12 +8,18 @@ import pytest
 
 from ipamd.eni.book import FROZEN
 from ipamd.model.attachment import WiringSpec
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.eni import EniState
 from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.finding_codes import FindingCode, Severity
 from ipamd.model.ids import EniId
-from ipamd.model.kernel import NODE, RoutingDifference
+from ipamd.model.repairs import NODE, NODE_ROUTING, RepairCode, RepairReport
+from ipamd.model.routing_difference import repair_difference, routing_difference
+from ipamd.model.wiring_difference import WiringDifference
 from ipamd.report import audit as service
-from ipamd.report.audit import AuditReport, Finding, Severity, primary_addresses
+from ipamd.report.audit import AuditReport
+from ipamd.report.audit_ec2 import primary_addresses
+from ipamd.report.finding import AuditFinding
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 
@@ -26,7 +32,7 @@ def audit(node: FakeNode, *, ask_ec2: bool = True) -> AuditReport:
     return report
 
 
-def about(report: AuditReport, subject: object) -> list[Finding]:
+def about(report: AuditReport, subject: object) -> list[AuditFinding]:
     """The findings about one subject."""
     return [found for found in report.findings if found.subject == str(subject)]
 
@@ -57,9 +63,9 @@ def test_an_eni_detached_by_hand_is_a_violation_while_sandboxes_are_on_it(node: 
     assert eni is not None
     node.hostnet.unplugged.add(eni.mac)
     (found,) = about(audit(node, ask_ec2=False), eni_id)
-    assert found.severity is Severity.VIOLATION
+    assert (found.code, found.severity) == (FindingCode.ROUTING_CUT_OFF, Severity.VIOLATION)
     (name,) = (one.sandbox_name or str(one.key) for one in node.datastore.attachments() if one.eni_id == eni_id)
-    assert found.what == f"its link with MAC {eni.mac} is missing: 1 sandbox on it without network: {name}"
+    assert (found.fields["sandboxes"], found.fields["count"]) == (name, "1 sandbox")
     del node.ec2.enis[eni_id]
     told = [one.subject for one in audit(node).findings]
     assert told == [eni_id, eni_id]
@@ -73,14 +79,13 @@ def test_damaged_routing_is_a_difference_that_names_what_repairs_it(node: FakeNo
     eni_id = secondary(node)
     node.hostnet.enis.clear()
     node.hostnet.node_differences = [
-        RoutingDifference(NODE, "rule 1024 fwmark 0x80 was missing"),
-        RoutingDifference(NODE, "sysctl x could not be set", is_repaired=False),
+        repair_difference(RepairReport(RepairCode.ADDED, NODE_ROUTING, "rule 1024 fwmark 0x80"), NODE),
+        routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause="sysctl x could not be set"),
     ]
     report = audit(node)
     (found,) = about(report, eni_id)
-    assert (found.severity, found.what) == (Severity.DIFFERENCE, "its routing was missing")
-    assert "host network reconciler" in found.next
-    assert [found.what for found in about(report, NODE)] == ["rule 1024 fwmark 0x80 was missing", "sysctl x could not be set"]
+    assert found.code is FindingCode.ROUTING_REPAIRED
+    assert [found.code for found in about(report, NODE)] == [FindingCode.ROUTING_REPAIRED, FindingCode.ROUTING_DIFFERS]
 
 
 def test_a_frozen_eni_is_told_with_its_reason(node: FakeNode) -> None:
@@ -88,8 +93,8 @@ def test_a_frozen_eni_is_told_with_its_reason(node: FakeNode) -> None:
     eni_id = secondary(node)
     node.enis.routing.freeze(eni_id)
     (found,) = about(audit(node), eni_id)
-    assert found.severity is Severity.DIFFERENCE
-    assert found.what == f"frozen, it gives no address to new sandboxes: {FROZEN}; 1 sandbox on it"
+    assert found.code is FindingCode.ENI_FROZEN
+    assert found.fields == {"reason": FROZEN, "count": "1 sandbox"}
     node.enis.routing.thaw(eni_id)
     node.enis.routing.set_up_again(eni_id)
     assert about(audit(node), eni_id) == []
@@ -98,7 +103,7 @@ def test_a_frozen_eni_is_told_with_its_reason(node: FakeNode) -> None:
     with node.datastore.transaction() as uow:
         uow.put_eni(replace(known, host_ready=False))
     (found,) = about(audit(node), eni_id)
-    assert (found.severity, "not set up" in found.what) == (Severity.PENDING, True)
+    assert found.code is FindingCode.ENI_NOT_SET_UP
     node.hostnet.enis.clear()
     assert [found.severity for found in about(audit(node), eni_id)] == [Severity.PENDING]
     node.hostnet.unplugged.add(known.mac)
@@ -116,11 +121,10 @@ def test_a_lost_address_is_a_violation_of_its_sandboxs_network_and_names_the_san
             uow.lose(row, reason="EC2 does not show it")
     report = audit(node, ask_ec2=False)
     (found,) = about(report, used.address)
-    assert found.severity is Severity.VIOLATION
-    assert f"sandbox {used.key} (default/a) has it and no network" in found.what
-    assert "delete the pod" in found.next
+    assert (found.code, found.severity) == (FindingCode.LOST_ADDRESS, Severity.VIOLATION)
+    assert found.fields["sandbox"] == f"{used.key} (default/a)"
     (found,) = about(report, cooling.address)
-    assert found.severity is Severity.PENDING
+    assert (found.code, found.severity) == (FindingCode.LOST_UNUSED_ADDRESS, Severity.PENDING)
 
 
 def forget_recent(node: FakeNode) -> None:
@@ -135,11 +139,10 @@ def test_an_address_that_ec2_does_not_show_once_is_not_confirmed(node: FakeNode)
     eni = node.ec2.enis[PRIMARY]
     node.ec2.enis[PRIMARY] = replace(eni, secondary_addresses=eni.secondary_addresses - {used.address})
     (found,) = about(audit(node), used.address)
-    assert (found.severity, "lags" in found.next) == (Severity.PENDING, True)
+    assert (found.code, found.severity) == (FindingCode.ADDRESS_ELSEWHERE_RECENTLY, Severity.PENDING)
     forget_recent(node)
     (found,) = about(audit(node), used.address)
-    assert found.severity is Severity.DIFFERENCE
-    assert found.next.startswith("not confirmed")
+    assert (found.code, found.severity) == (FindingCode.ADDRESS_ELSEWHERE, Severity.DIFFERENCE)
     assert about(audit(node, ask_ec2=False), used.address) == []
 
 
@@ -153,9 +156,9 @@ def test_an_address_that_is_a_primary_one_for_ec2_is_a_difference(node: FakeNode
     forget_recent(node)
     report = audit(node)
     assert {found.severity for found in about(report, address)} == {Severity.DIFFERENCE}
-    assert any("primary address of eni-other" in found.what for found in about(report, address))
+    assert FindingCode.ADDRESS_IS_PRIMARY in [found.code for found in about(report, address)]
     (found,) = about(report, other)
-    assert "unknown to the datastore" in found.what
+    assert found.code is FindingCode.ENI_UNKNOWN
 
 
 def test_an_eni_whose_primary_address_a_sandbox_has_lost_takes_a_place(node: FakeNode) -> None:
@@ -168,7 +171,7 @@ def test_an_eni_whose_primary_address_a_sandbox_has_lost_takes_a_place(node: Fak
     node.ec2.enis[other] = replace(eni, eni_id=other, primary_address=address, secondary_addresses=frozenset(), device_index=3)
     forget_recent(node)
     (found,) = about(audit(node), other)
-    assert (found.severity, "still that of a sandbox" in found.what) == (Severity.PENDING, True)
+    assert (found.code, found.fields["holder"]) == (FindingCode.ENI_PLACE_TAKEN, "a sandbox")
 
 
 def test_an_eni_whose_primary_address_a_kept_eni_has_takes_a_place(node: FakeNode) -> None:
@@ -177,7 +180,7 @@ def test_an_eni_whose_primary_address_a_kept_eni_has_takes_a_place(node: FakeNod
     kept, other = secondary(node), EniId("eni-other")
     node.ec2.enis[other] = replace(node.ec2.enis.pop(kept), eni_id=other, secondary_addresses=frozenset())
     (found,) = about(audit(node), other)
-    assert (found.severity, f"is still that of {kept}" in found.what) == (Severity.PENDING, True)
+    assert (found.code, found.fields["holder"]) == (FindingCode.ENI_PLACE_TAKEN, kept)
 
 
 def test_an_implausible_answer_is_silence(node: FakeNode) -> None:
@@ -196,7 +199,7 @@ def test_an_eni_that_only_takes_a_place_is_no_difference(node: FakeNode) -> None
     shape = replace(node.ec2.enis[PRIMARY], eni_id=efa, primary_address=None, secondary_addresses=frozenset(), device_index=4)
     node.ec2.enis[efa] = replace(shape, interface_type="efa-only")
     (found,) = about(audit(node), efa)
-    assert (found.severity, "takes a place only" in found.what) == (Severity.PENDING, True)
+    assert (found.code, found.severity) == (FindingCode.ENI_UNUSABLE, Severity.PENDING)
 
 
 def test_an_eni_that_ec2_does_not_show_is_not_forgotten_by_a_look(node: FakeNode) -> None:
@@ -204,8 +207,7 @@ def test_an_eni_that_ec2_does_not_show_is_not_forgotten_by_a_look(node: FakeNode
     eni_id = secondary(node)
     forget_recent(node)
     del node.ec2.enis[eni_id]
-    found = [each for each in about(audit(node), eni_id) if "not attached" in each.what]
-    assert [each.severity for each in found] == [Severity.DIFFERENCE]
+    assert FindingCode.ENI_MISSING in [each.code for each in about(audit(node), eni_id)]
     known = node.datastore.eni(eni_id)
     assert known is not None
     assert known.state is EniState.ATTACHED
@@ -229,8 +231,7 @@ def test_what_a_sandbox_did_inside_is_told_and_left(node: FakeNode) -> None:
     for _ in range(2):
         node.host_reconciler.run_due(is_by_clock=True)
         (found,) = about(audit(node), second.address)
-        assert (found.severity, found.what) == (Severity.DIFFERENCE, "the default route is missing in the sandbox")
-        assert "delete the pod" in found.next
+        assert (found.code, found.severity) == (FindingCode.INSIDE_DIFFERS, Severity.DIFFERENCE)
         assert about(audit(node), first.address) == []
 
 
@@ -241,20 +242,20 @@ def test_a_sandbox_that_cannot_be_entered_is_silent_and_hides_no_other(node: Fak
     node.wiring.lost_inside = {first.key, second.key}
     report = audit(node)
     assert [one for one in report.silent if "no descriptor is left" in one] == [f"sandbox {first.key}: no descriptor is left"]
-    assert "the default route is missing in the sandbox" in [found.what for found in about(report, second.address)]
+    assert FindingCode.INSIDE_DIFFERS in [found.code for found in about(report, second.address)]
 
 
 def test_a_sandbox_that_goes_while_it_is_looked_at_is_no_finding(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a DEL took away while the audit read is no difference of the sandbox."""
     made = node.add("a")
 
-    def look(_: WiringSpec) -> list[str]:
+    def look(_: WiringSpec) -> list[WiringDifference]:
         assert node.delete("a")
         return ["interface eth0 is missing"]
 
     monkeypatch.setattr(node.wiring, "check_inside", look)
     report = service.audit(node.app.introspection.sources)
-    assert "interface eth0 is missing" not in [found.what for found in about(report, made.address)]
+    assert FindingCode.INSIDE_DIFFERS not in [found.code for found in about(report, made.address)]
 
 
 @pytest.mark.parametrize("ask_ec2", [True, False])
@@ -271,5 +272,5 @@ def test_a_primary_address_among_the_recorded_ones_is_a_violation(node: FakeNode
     row = node.datastore.addresses()[0]
     wrong = replace(snapshot, addresses={IDENTITY.primary_address: replace(row, address=IDENTITY.primary_address)})
     (found,) = primary_addresses(wrong)
-    assert (found.severity, found.subject) == (Severity.VIOLATION, str(IDENTITY.primary_address))
+    assert (found.code, found.subject) == (FindingCode.PRIMARY_FOR_SANDBOXES, str(IDENTITY.primary_address))
     assert primary_addresses(snapshot) == []

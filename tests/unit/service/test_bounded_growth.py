@@ -13,7 +13,9 @@ from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, EniLimitError, PoolEmptyError
 from ipamd.model.ids import EniId
 from ipamd.model.plan import Plan
-from ipamd.model.pool import Allocate, CreateEni, Growth, PoolSettings, PoolSnapshot
+from ipamd.model.pool_actions import Allocate, CreateEni, Growth
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.branches import SETTLED_S
-from ipamd.model.branch import TRUNK_TAG, VLAN_TAG
+from ipamd.eni.legs.branches import ABSENT, SETTLED_S
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import DOUBT_AGAIN_S
 from ipamd.model.errors import CloudDeniedError, CloudError, ThrottledError
 from ipamd.model.ids import MacAddress
+from ipamd.model.legs.branch_evidence import TRUNK_TAG, VLAN_TAG
+from ipamd.pb import introspection_pb2 as pb
 from tests.fakes.node import FakeNode
 from tests.unit.service.branches import TRUNK_ENI, attach, branch_eni, node_with_trunk
 
@@ -141,18 +142,51 @@ def test_two_answers_that_differ_are_no_two(node: FakeNode) -> None:
     assert contradicted(node, 5) == ""
 
 
-def test_what_ec2_does_not_show_contradicts_nothing_and_is_asked_for_a_while(node: FakeNode) -> None:
-    """Not found is silence: no condition, no more than ten calls in all, and none once nothing is new (I11, I13)."""
+def test_absence_counts_after_two_answers_that_show_the_trunk(node: FakeNode) -> None:
+    """The second is a minute later; then EC2 is asked by the pauses of the table, two times an hour in the end (I11, I13)."""
+    one = attach(node, 5)
+    turn(node)
+    turn(node, SETTLED_S)
+    assert contradicted(node, 5) is None
+    turn(node, DOUBT_AGAIN_S)
+    assert contradicted(node, 5) == ABSENT
+    assert node.host_reconciler.cut_off() == {str(one.key)}
+    for _ in range(24):
+        turn(node, 1800.0)
+    calls = node.ec2.calls["find_enis"]
+    for _ in range(24):
+        turn(node, 1800.0)
+    assert node.ec2.calls["find_enis"] - calls <= 24
+    node.ec2.enis[branch_eni(5).eni_id] = branch_eni(5)
+    turn(node, 1800.0)
+    assert not node.host_reconciler.cut_off()
+
+
+def test_an_answer_without_the_trunk_is_no_evidence_of_absence(node: FakeNode) -> None:
+    """A partial answer lacks more than what was asked about: nothing is concluded, and EC2 is asked again (I11)."""
     attach(node, 5)
-    for _ in range(200):
-        turn(node, 30.0)
+    turn(node)
+    trunk = node.ec2.enis.pop(TRUNK_ENI.eni_id)
+    for _ in range(10):
+        turn(node, DOUBT_AGAIN_S)
     assert contradicted(node, 5) is None
     assert "branch" not in node.health.conditions_by_subject()
-    calls = node.ec2.calls["find_enis"]
-    assert 2 <= calls <= 10
-    for _ in range(24):
-        turn(node, 3600.0)
-    assert node.ec2.calls["find_enis"] == calls
+    node.ec2.enis |= {TRUNK_ENI.eni_id: trunk, branch_eni(5).eni_id: branch_eni(5)}
+    turn(node, 1800.0)
+    assert contradicted(node, 5) == ""
+
+
+def test_retry_asks_soon_about_what_ec2_did_not_show(node: FakeNode) -> None:
+    """After an hour EC2 is asked about it twice an hour; `ipamctl retry` asks as for a new sandbox."""
+    attach(node, 5)
+    for _ in range(60):
+        turn(node, DOUBT_AGAIN_S)
+    assert contradicted(node, 5) == ABSENT
+    node.ec2.enis[branch_eni(5).eni_id] = branch_eni(5)
+    node.app.introspection.Retry(pb.RetryRequest())
+    turn(node, 0.0)
+    turn(node, SETTLED_S)
+    assert contradicted(node, 5) == ""
 
 
 @pytest.mark.parametrize("error", [ThrottledError("slow down"), CloudDeniedError("no"), CloudError("gone")])
@@ -198,7 +232,7 @@ def test_without_the_setting_nothing_is_imported_or_asked(tmp_path: Path) -> Non
     """A node without security groups for pods has nobody who compares."""
     node = FakeNode(tmp_path)
     node.bring_up()
-    assert node.pool._branches is None
+    assert node.pool._leg_comparison is None
     node.datastore.close()
 
 

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.host.network import Scope, scope_of
+from ipamd.host.notifications import scope_of
+from ipamd.host.triggers import PassScope
 from ipamd.model.cniresult import recorded_spec
+from ipamd.model.difference_codes import DifferenceCode
 from ipamd.model.family import read_address
-from ipamd.model.kernel import STRICT_TABLE, ChangeKind, HostChange, wiring_differences
+from ipamd.model.kernel import ChangeKind, HostChange
+from ipamd.model.kernel_numbers import STRICT_TABLE
+from ipamd.model.wiring_differences import wiring_differences
 from tests.fakes.node import FakeNode
 from tests.unit.service.branches import TRUNK_ENI, attach, node_with_trunk
 
@@ -26,13 +30,13 @@ def test_a_vlan_link_is_compared_with_its_record(node: FakeNode) -> None:
     attach(node, 5)
     (link,) = node.wiring.survey().vlans
 
-    def scope(vlan: object, *, is_gone: bool = False) -> Scope | None:
+    def scope(vlan: object, *, is_gone: bool = False) -> PassScope | None:
         return scope_of(HostChange(ChangeKind.VLAN_LINK, vlan=vlan, is_gone=is_gone), node.datastore)  # type: ignore[arg-type]
 
     assert scope(link) is None
-    assert scope(link, is_gone=True) is Scope.EVERYTHING
+    assert scope(link, is_gone=True) is PassScope.EVERYTHING
     for damage in ({"is_up": False}, {"mac": "02:00:00:00:00:77"}, {"alias": "", "address": None}):
-        assert scope(replace(link, **damage)) is Scope.EVERYTHING, damage  # type: ignore[arg-type]
+        assert scope(replace(link, **damage)) is PassScope.EVERYTHING, damage  # type: ignore[arg-type]
     assert scope(replace(link, is_up=False, is_dying=True)) is None
     assert scope(replace(link, name="vlan.eth.6", vlan=6), is_gone=True) is None
 
@@ -53,7 +57,7 @@ def test_a_sandbox_in_order_has_no_difference(node: FakeNode) -> None:
         seen = node.wiring.survey()
         assert wiring_differences(spec, seen) == []
         (difference,) = wiring_differences(spec, replace(seen, vlans=()))
-        assert difference.what == f"VLAN link vlan.eth.{vlan} is missing"
+        assert (difference.code, difference.fields) == (DifferenceCode.UPLINK_MISSING, {"link": f"vlan.eth.{vlan}"})
         assert difference.is_absence
 
 

@@ -13,35 +13,44 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.branch.hook import FACTS, MARKS, WAIT_MARGIN_S, WAITING_LIMIT
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.core.health import Phase
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames, WiringSpec, pod_veth_name, veth_name
-from ipamd.model.branch import KERNELS_TABLES, NOBODY_MARKS, STRICT_VETH_PREFIX, PodFacts, Wish
+from ipamd.model.attachment import Attachment, WiringSpec, pod_veth_name, veth_name
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.eni import INSTANCE_TAG, Eni
+from ipamd.model.cni_request import AttachRequest, SandboxNames
+from ipamd.model.conditions import ConditionCode
+from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.eni import Eni
+from ipamd.model.eni_tags import INSTANCE_TAG
 from ipamd.model.errors import (
-    BranchAnnotationError,
-    BranchPendingError,
     BusyError,
     CheckFailedError,
     DatastoreError,
-    DeadlineError,
     IpamError,
     NotServingError,
     PodFactsError,
     PolicyAgentSilentError,
     TombstonedError,
+    UplinkPendingError,
     VethNameTakenError,
     WiringError,
 )
 from ipamd.model.family import IPV4, IPV6
 from ipamd.model.ids import AttachmentKey, EniId, IfName
+from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
+from ipamd.model.legs.branch_eni import KERNELS_TABLES
+from ipamd.model.legs.branch_errors import BranchAnnotationError
+from ipamd.model.legs.branch_requirement import NOBODY_MARKS
+from ipamd.model.legs.refusals import BranchRefusalCode
+from ipamd.model.pod_facts import GroupRequirement, PodFacts
+from ipamd.model.refusals import RefusalCode
 from ipamd.model.sandbox import SandboxState
-from ipamd.ports import no_failpoint
-from ipamd.sandbox.detach import leftover_branch
+from ipamd.ports.process import no_failpoint
+from ipamd.sandbox.detach import leftover_uplink
+from ipamd.sandbox.legs.branch import FACTS, MARKS, WAIT_MARGIN_S, WAITING_LIMIT
 from ipamd.settings import NetworkConfig
+from tests.conditions import codes
 from tests.crash.test_simulated import KilledHere, kill_at
 from tests.fakes.cloud import INSTANCE, SUBNET, FakeEc2
 from tests.fakes.kernel import TRUNK
@@ -49,6 +58,7 @@ from tests.fakes.node import FakeNode
 from tests.fakes.pod_facts import annotation
 from tests.families import family_for, in_both, network_of
 from tests.patience import PATIENCE_S
+from tests.refusing import refused_with
 from tests.rig import wait_until
 from tests.stories.external_changes import pass_time
 
@@ -102,10 +112,10 @@ def request(node: FakeNode, sandbox: str, *, pod: str = "", ifname: str = "eth0"
     return replace(asked, key=key, names=SandboxNames("default", pod or sandbox, "uid"))
 
 
-def add(node: FakeNode, sandbox: str, *, deadline_s: float = 60.0, pod: str = "", steps: Steps | None = None) -> Attachment:
+def add(node: FakeNode, sandbox: str, *, deadline_s: float = 60.0, pod: str = "", steps: StepTimer | None = None) -> Attachment:
     """ADD."""
     deadline = Deadline.after(node.clock, deadline_s)
-    made = node.attacher.attach_sandbox(request(node, sandbox, pod=pod), deadline=deadline, steps=steps or Steps(node.clock))
+    made = node.attacher.attach_sandbox(request(node, sandbox, pod=pod), deadline=deadline, steps=steps or StepTimer(node.clock))
     node.runtime.run(sandbox)
     return made
 
@@ -116,6 +126,13 @@ def branch(node: FakeNode, sandbox: str, vlan: int, *, pod: str = "", **changed:
     return add(node, sandbox, pod=pod)
 
 
+def confirm(node: FakeNode, attachment: Attachment) -> None:
+    """EC2 has said the same of its branch ENI as its annotation, and a pass of the host network has followed."""
+    with node.datastore.transaction() as uow:
+        uow.record_contradiction(attachment.key, contradiction="")
+    node.host_reconciler.reconcile()
+
+
 def refused(node: FakeNode, sandbox: str, error: type[IpamError], **options: float | str) -> IpamError:
     """An ADD that is refused with code 11 and a next step; nothing of it is left, and no address was spent."""
     before = node.wiring.survey(), node.datastore.attachments(), node.datastore.counts()
@@ -124,7 +141,7 @@ def refused(node: FakeNode, sandbox: str, error: type[IpamError], **options: flo
     assert (node.wiring.survey(), node.datastore.attachments(), node.datastore.counts()) == before
     assert refusal.value.cni_code == 11
     assert refusal.value.details, "I14"
-    assert node.locks.held() == []
+    assert node.locks.holders() == []
     return refusal.value
 
 
@@ -134,27 +151,40 @@ def restart(node: FakeNode, *, keep_datastore: bool = True) -> None:
     node.bring_up()
 
 
+def test_a_further_interface_is_refused_at_once(node: FakeNode) -> None:
+    """Multus's net1 of a pod with security groups of its own gets neither its branch ENI nor an address of the pool (I19)."""
+    first = branch(node, "a", 2)
+    before = node.datastore.attachments(), node.datastore.counts(), node.clock.monotonic()
+    with pytest.raises(BranchAnnotationError) as refusal:
+        node.attacher.attach_sandbox(
+            request(node, "a", ifname="net1"), deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock)
+        )
+    assert refusal.value.cni_code == 11
+    assert (node.datastore.attachments(), node.datastore.counts(), node.clock.monotonic()) == before
+    assert node.datastore.attachment(first.key) == first
+
+
 # What a sandbox gets by what is known of its pod.
 
 ANNOTATED = annotation(2)
 
-OUTCOMES: list[tuple[str, Wish, str, type[IpamError] | str]] = [
-    ("told, and wanted", Wish.YES, ANNOTATED, "branch"),
-    ("wanted, and not told yet", Wish.YES, "", BranchPendingError),
-    ("not wanted", Wish.NO, "", "pool"),
-    ("not wanted, and told", Wish.NO, ANNOTATED, BranchAnnotationError),
-    ("nobody tells", Wish.UNKNOWN, "", PodFactsError),
-    ("nobody tells, and told", Wish.UNKNOWN, ANNOTATED, PodFactsError),
-    ("no mark, where nobody marks", Wish.UNMARKED, "", "pool"),
-    ("no mark, and told", Wish.UNMARKED, ANNOTATED, "branch"),
-    ("older than who marks", Wish.OLDER, "", PodFactsError),
-    ("older, and told", Wish.OLDER, ANNOTATED, "branch"),
+OUTCOMES: list[tuple[str, GroupRequirement, str, type[IpamError] | str]] = [
+    ("told, and wanted", GroupRequirement.YES, ANNOTATED, "branch"),
+    ("wanted, and not told yet", GroupRequirement.YES, "", UplinkPendingError),
+    ("not wanted", GroupRequirement.NO, "", "pool"),
+    ("not wanted, and told", GroupRequirement.NO, ANNOTATED, BranchAnnotationError),
+    ("nobody tells", GroupRequirement.UNKNOWN, "", PodFactsError),
+    ("nobody tells, and told", GroupRequirement.UNKNOWN, ANNOTATED, PodFactsError),
+    ("no mark, where nobody marks", GroupRequirement.UNMARKED, "", "pool"),
+    ("no mark, and told", GroupRequirement.UNMARKED, ANNOTATED, "branch"),
+    ("older than who marks", GroupRequirement.OLDER, "", PodFactsError),
+    ("older, and told", GroupRequirement.OLDER, ANNOTATED, "branch"),
 ]
 
 
 @in_both("node")
 @pytest.mark.parametrize(("wish", "told", "outcome"), [row[1:] for row in OUTCOMES], ids=[row[0] for row in OUTCOMES])
-def test_what_is_known_decides(node: FakeNode, wish: Wish, told: str, outcome: type[IpamError] | str) -> None:
+def test_what_is_known_decides(node: FakeNode, wish: GroupRequirement, told: str, outcome: type[IpamError] | str) -> None:
     """Branch ENI, pool address, or a refusal that can be retried; a pod that must have groups never gets an address of the pool."""
     node.pod_facts.put("a", told, wish=wish)
     node.pod_facts.tells_later = False
@@ -162,7 +192,7 @@ def test_what_is_known_decides(node: FakeNode, wish: Wish, told: str, outcome: t
         refused(node, "a", outcome)
         return
     one = add(node, "a")
-    assert (one.branch is not None) == (outcome == "branch")
+    assert (one.uplink is not None) == (outcome == "branch")
     assert (node.datastore.address(one.address) is None) == (outcome == "branch")
 
 
@@ -175,9 +205,9 @@ def test_what_it_gets(node: FakeNode) -> None:
     assert node.was_triggered(), "the pool's thread compares it with EC2"
     told = "10.0.129.102" if node.network.family is IPV4 else "2001:db8:9::66"
     gateway = "10.0.128.1" if node.network.family is IPV4 else "fe80:ec2::1"
-    assert one.branch is not None
+    assert one.uplink is not None
     assert (str(one.address), one.eni_id, one.route_table) == (told, "eni-00002", 102)
-    assert (one.branch.vlan, one.branch.mac, str(one.branch.gateway), one.branch.is_strict) == (
+    assert (one.uplink.vlan, one.uplink.mac, str(one.uplink.gateway), one.uplink.is_strict) == (
         2,
         "06:00:00:00:00:02",
         gateway,
@@ -199,10 +229,12 @@ def test_what_it_gets(node: FakeNode) -> None:
 def test_the_mode_decides_the_name(either: FakeNode) -> None:
     """`vlan` in strict mode, as SNAT and others know it; else the prefix of all."""
     one = branch(either, "a", 3)
-    assert one.branch is not None
-    prefix = STRICT_VETH_PREFIX if one.branch.is_strict else "eni"
+    assert one.uplink is not None
+    prefix = STRICT_VETH_PREFIX if one.uplink.is_strict else "eni"
     assert one.host_veth == pod_veth_name("default", "a", prefix=prefix)
-    assert (one.address in either.wiring.routes) == (not one.branch.is_strict)
+    assert one.address not in either.wiring.routes, "in standard mode not before EC2 has confirmed it"
+    confirm(either, one)
+    assert (one.address in either.wiring.routes) == (not one.uplink.is_strict)
 
 
 @pytest.mark.parametrize(
@@ -217,9 +249,9 @@ def test_a_strangers_annotation(node: FakeNode, text: str) -> None:
 
 def test_a_silent_source_is_a_condition(node: FakeNode) -> None:
     """It says that pods get no address, and ends with the first answer."""
-    node.pod_facts.put("a", wish=Wish.UNKNOWN)
+    node.pod_facts.put("a", wish=GroupRequirement.UNKNOWN)
     refused(node, "a", PodFactsError)
-    assert "a test says unknown" in node.health.conditions_by_subject()[FACTS]
+    assert codes(node.health, FACTS) == {ConditionCode.POD_FACTS_MISSING}
     node.health.require_status()
     add(node, "b")
     assert FACTS not in node.health.conditions_by_subject()
@@ -227,12 +259,12 @@ def test_a_silent_source_is_a_condition(node: FakeNode) -> None:
 
 def test_what_concerns_one_pod_is_no_condition(node: FakeNode) -> None:
     """A pod that was deleted while its ADD waited is not known to kubelet any more: others get their addresses, and nobody says no."""
-    gone = PodFacts(Wish.UNKNOWN, "kubelet does not have pod uid", is_of_pod=True)
+    gone = PodFacts(GroupRequirement.UNKNOWN, "kubelet does not have pod uid", is_of_pod=True)
     node.pod_facts.put("a")
     node.pod_facts.meanwhile = lambda: node.pod_facts.of.update({node.key("a").container_id: gone})
     refused(node, "a", PodFactsError)
     assert FACTS not in node.health.conditions_by_subject()
-    node.pod_facts.put("c", wish=Wish.UNKNOWN)
+    node.pod_facts.put("c", wish=GroupRequirement.UNKNOWN)
     refused(node, "c", PodFactsError)
     assert FACTS in node.health.conditions_by_subject()
     refused(node, "a", PodFactsError)
@@ -241,10 +273,10 @@ def test_what_concerns_one_pod_is_no_condition(node: FakeNode) -> None:
 
 def test_unmarked_pods_are_a_condition_until_one_is_marked(node: FakeNode) -> None:
     """Nobody marks pods; then somebody does, which is remembered over a restart."""
-    node.pod_facts.put("a", wish=Wish.UNMARKED)
+    node.pod_facts.put("a", wish=GroupRequirement.UNMARKED)
     add(node, "a")
     assert node.health.conditions_by_subject()[MARKS] == NOBODY_MARKS
-    node.pod_facts.put("b", wish=Wish.NO, is_marked=True)
+    node.pod_facts.put("b", wish=GroupRequirement.NO, is_marked=True)
     add(node, "b")
     assert MARKS not in node.health.conditions_by_subject()
     assert node.datastore.are_pods_marked()
@@ -261,14 +293,14 @@ def test_told_while_it_waits(node: FakeNode) -> None:
     held: list[object] = []
 
     def told_later() -> None:
-        held.append((node.locks.held(), node.attacher._places._value))
+        held.append((node.locks.holders(), node.attacher._places._value))
         if len(node.pod_facts.waits) == 3:
             node.pod_facts.put("a", annotation(2))
 
     free = node.attacher._places._value
     node.pod_facts.meanwhile = told_later
-    steps = Steps(node.clock)
-    assert add(node, "a", steps=steps).branch is not None
+    steps = StepTimer(node.clock)
+    assert add(node, "a", steps=steps).uplink is not None
     assert held == [([], free)] * 3
     assert steps.durations_ms["branch"] == pytest.approx(3000)
     assert node.app.branches is not None
@@ -282,7 +314,7 @@ def test_the_deadline_passes(tmp_path: Path, trunk: bool, step: str) -> None:
     node.pod_facts.put("a")
     node.pod_facts.meanwhile = lambda: None if trunk else (node.pool.run_once(), None)[1]
     began = node.clock.monotonic()
-    assert step in refused(node, "a", BranchPendingError, deadline_s=20.0).details
+    assert step in refused(node, "a", UplinkPendingError, deadline_s=20.0).details
     assert node.clock.monotonic() - began == pytest.approx(20.0 - WAIT_MARGIN_S)
     node.datastore.close()
 
@@ -292,7 +324,7 @@ def test_a_source_that_tells_nothing_later(node: FakeNode) -> None:
     node.pod_facts.put("a")
     node.pod_facts.tells_later = False
     began = node.clock.monotonic()
-    refused(node, "a", BranchPendingError)
+    refused(node, "a", UplinkPendingError)
     assert node.clock.monotonic() == began
 
 
@@ -300,8 +332,8 @@ def test_the_caller_leaves(node: FakeNode) -> None:
     """Within a look; nothing is left."""
     node.pod_facts.put("a")
     deadline = Deadline.after(node.clock, 60.0, is_cancelled=lambda: len(node.pod_facts.waits) == 2)
-    with pytest.raises(DeadlineError, match="the caller left"):
-        node.attacher.attach_sandbox(request(node, "a"), deadline=deadline, steps=Steps(node.clock))
+    with refused_with(RefusalCode.CALLER_LEFT):
+        node.attacher.attach_sandbox(request(node, "a"), deadline=deadline, steps=StepTimer(node.clock))
     assert node.app.branches is not None
     assert node.app.branches.waiting_keys() == ()
     assert node.wiring.wired == {}
@@ -358,11 +390,11 @@ def test_too_many_wait(node: FakeNode) -> None:
         one.__enter__()
     node.pod_facts.put("a")
     assert f"{WAITING_LIMIT} ADDs wait" in str(refused(node, "a", BusyError))
-    assert add(node, "p").branch is None
-    assert branch(node, "b", 4).branch is not None, "one that need not wait needs no thread"
+    assert add(node, "p").uplink is None
+    assert branch(node, "b", 4).uplink is not None, "one that need not wait needs no thread"
     others[0].__exit__(None, None, None)
     node.pod_facts.meanwhile = lambda: node.pod_facts.put("a", annotation(2))
-    assert add(node, "a").branch is not None
+    assert add(node, "a").uplink is not None
     for one in others[1:]:
         one.__exit__(None, None, None)
     assert node.app.rpc_limit == node.shipped.daemon.max_concurrent_rpcs + WAITING_LIMIT
@@ -380,7 +412,7 @@ def test_it_takes_no_place_of_an_add(node: FakeNode) -> None:
         node.pod_facts.put("a", annotation(2))
 
     node.pod_facts.meanwhile = crowded
-    assert add(node, "a").branch is not None
+    assert add(node, "a").uplink is not None
     with pytest.raises(BusyError):
         add(node, "p")
     for _ in range(taken):
@@ -447,13 +479,13 @@ def test_the_table_of_an_eni(node: FakeNode) -> None:
     eni = next(one for one in node.datastore.enis() if not one.is_primary)
     with node.datastore.transaction() as uow:
         uow.put_eni(replace(eni, device_index=104))
-    assert "route table 105" in str(refused_branch(node, "b", vlan=5))
+    assert refused_branch(node, "b", vlan=5).refusal == BranchRefusalCode.BRANCH_CONFLICT
 
 
 def test_an_address_beyond_the_vpc(node: FakeNode) -> None:
     """A stranger named a host of the internet: in standard mode what the node sends there would go to the sandbox."""
     error = refused_branch(node, "b", vlan=5, privateIp="198.51.100.7", subnetCidr="198.51.100.0/24")
-    assert "198.51.100.7 is in no CIDR of the VPC" in str(error)
+    assert error.refusal == BranchRefusalCode.BRANCH_CONFLICT
 
 
 def refused_branch(
@@ -474,7 +506,7 @@ def test_the_pool_gets_the_address_of_a_sandbox(node: FakeNode) -> None:
     result = node.look_twice()
     assert node.datastore.attachment(one.key) == one
     assert node.datastore.address(told) is None
-    assert any("branch ENI of sandbox" in text for text in result.kept)
+    assert any("recorded as that of sandbox" in str(kept) for kept in result.contradictions)
 
 
 def test_both_at_once(node: FakeNode) -> None:
@@ -494,10 +526,10 @@ def test_both_at_once(node: FakeNode) -> None:
     def while_wiring(spec: WiringSpec) -> None:
         node.wiring.before_wire = lambda _: None
         thread.start()
-        wait_until(lambda: any(one.waiting_count for one in node.locks.held()), what="the second waits")
+        wait_until(lambda: any(one.waiting_count for one in node.locks.holders()), what="the second waits")
 
     node.wiring.before_wire = while_wiring
-    assert add(node, "a").branch is not None
+    assert add(node, "a").uplink is not None
     thread.join(PATIENCE_S)
     assert [type(one) for one in refusals] == [BranchAnnotationError]
 
@@ -511,7 +543,8 @@ def test_the_pods_next_sandbox(either: FakeNode) -> None:
     node = either
     first = branch(node, "a", 2, pod="web-0")
     node.runtime.run("a", state=SandboxState.NOTREADY)
-    assert "earlier sandbox" in str(refused_branch(node, "b", vlan=2, pod="web-0", error=BranchPendingError))
+    refusal = refused_branch(node, "b", vlan=2, pod="web-0", error=UplinkPendingError)
+    assert refusal.refusal == BranchRefusalCode.BRANCH_OF_PREDECESSOR
     assert node.delete("a")
     second = add(node, "b", pod="web-0")
     assert (second.address, second.host_veth) == (first.address, first.host_veth)
@@ -519,6 +552,7 @@ def test_the_pods_next_sandbox(either: FakeNode) -> None:
     assert not node.delete("a")
     node.cooldown.work()
     assert node.wiring.survey() == before
+    confirm(node, second)
     node.checker.check_sandbox(request(node, "b"), deadline=Deadline.after(node.clock, 1.0))
 
 
@@ -546,7 +580,7 @@ def test_a_pod_without_groups_of_that_name(node: FakeNode) -> None:
     restart(node)
     branch(node, "a", 2, pod="web-0")
     node.runtime.run("a", state=SandboxState.NOTREADY)
-    assert add(node, "b", pod="web-0").branch is None
+    assert add(node, "b", pod="web-0").uplink is None
     assert len(node.wiring.wired) == 2
 
 
@@ -584,7 +618,7 @@ def test_a_stale_link_of_a_dead_sandbox(node: FakeNode, stale: str) -> None:
     node.wiring.leave_vlan(vlan, IPv4Address(address) if address else None)
     one = branch(node, "a", 2)
     assert node.wiring.vlans[2].address == one.address
-    node.quarantine.take_stock(node.wiring.survey())
+    node.quarantine.inspect_wiring(node.wiring.survey())
     assert node.wiring.vlans[2].address == one.address
 
 
@@ -593,7 +627,7 @@ def test_stale_links_are_swept(node: FakeNode) -> None:
     node.wiring.leave_vlan(7, IPv4Address("10.0.129.77"))
     node.wiring.leave_vlan(8, None)
     live(node)
-    node.quarantine.take_stock(node.wiring.survey())
+    node.quarantine.inspect_wiring(node.wiring.survey())
     assert node.wiring.vlans.keys() == {2, 8}
     node.wiring.leave_vlan(7, IPv4Address("10.0.129.77"))
     restart(node)
@@ -604,7 +638,7 @@ def test_the_link_of_a_recorded_sandbox_is_not_swept(node: FakeNode) -> None:
     """Its veth is missing: whoever judges that sandbox decides about both."""
     one = branch(node, "a", 2)
     del node.wiring.wired[one.host_veth]
-    node.quarantine.take_stock(node.wiring.survey())
+    node.quarantine.inspect_wiring(node.wiring.survey())
     assert node.wiring.vlans.keys() == {2}
 
 
@@ -616,12 +650,12 @@ def test_what_is_left_of_a_predecessor_is_nothing_of_the_next(node: FakeNode) ->
     assert len(batch) == 2
     branch(node, "b", 2, pod="web-0")
     before = node.wiring.survey()
-    assert node.cooldown._remove_alone(batch) == {}
+    assert node.cooldown._remove_one_by_one(batch) == {}
     assert node.wiring.survey() == before
-    veth = replace(before.branches[0], name="vlanother", key=first.key)
-    assert leftover_branch(veth, before, node.datastore) == (None, None)
+    veth = replace(before.uplinked[0], name="vlanother", key=first.key)
+    assert leftover_uplink(veth, before, node.datastore) == (None, None)
     assert node.delete("b")
-    assert leftover_branch(veth, before, node.datastore) == (first.address, first.branch)
+    assert leftover_uplink(veth, before, node.datastore) == (first.address, first.uplink)
 
 
 def test_a_link_that_an_add_is_making_is_not_swept(node: FakeNode) -> None:
@@ -630,7 +664,7 @@ def test_a_link_that_an_add_is_making_is_not_swept(node: FakeNode) -> None:
 
     def look(_: WiringSpec) -> None:
         node.wiring.leave_vlan(2, IPv4Address("10.0.129.102"))
-        node.quarantine.take_stock(node.wiring.survey())
+        node.quarantine.inspect_wiring(node.wiring.survey())
         assert node.wiring.vlans.keys() == {2}
 
     node.wiring.before_wire = look
@@ -647,7 +681,7 @@ def test_what_refuses_leaves_nothing(tmp_path: Path, how: str) -> None:
     """Typed, with a next step; links are gone, and the branch ENI is free for the next ADD (I5)."""
     node = made(tmp_path, trunk=how != "no trunk", network=NetworkConfig(pod_veth_names=True), policy_mode="strict")
     node.pod_facts.put("a", annotation(2))
-    error: type[IpamError] = BranchPendingError
+    error: type[IpamError] = UplinkPendingError
     if how == "no link of the trunk":
         node.wiring.trunks.clear()
     elif how == "the kernel refuses":
@@ -662,7 +696,7 @@ def test_what_refuses_leaves_nothing(tmp_path: Path, how: str) -> None:
     assert (node.wiring.vlans, node.wiring.wired, node.datastore.attachments()) == ({}, {}, ())
     if how != "no trunk":
         node.wiring.trunks, node.failpoint, node.policy_agent.is_silent = {TRUNK}, no_failpoint, False
-        assert add(node, "a").branch is not None
+        assert add(node, "a").uplink is not None
         assert node.policy_agent.unfiltered == []
         node.assert_sound()
     node.datastore.close()
@@ -690,7 +724,7 @@ def test_a_rollback_that_fails(node: FakeNode) -> None:
     add(node, "p")
     node.cooldown.work()
     assert (node.wiring.vlans, node.cooldown.dying_count()) == ({}, 0)
-    assert branch(node, "b", 2, host=150, eni="eni-00009").branch is not None
+    assert branch(node, "b", 2, host=150, eni="eni-00009").uplink is not None
 
 
 def test_links_that_cannot_be_swept_as_a_group(node: FakeNode) -> None:
@@ -710,15 +744,16 @@ def test_check_tells_what_is_wrong(node: FakeNode) -> None:
     one = branch(node, "a", 2)
     asked = request(node, "a")
     with node.datastore.transaction() as uow:
-        assert uow.mark_branch(one.key, contradiction="").contradiction == ""
+        assert uow.record_contradiction(one.key, contradiction="").contradiction == ""
     node.checker.check_sandbox(asked, deadline=Deadline.after(node.clock, 1.0))
     del node.wiring.vlans[2]
     with node.datastore.transaction() as uow:
-        uow.mark_branch(one.key, contradiction="its MAC is another")
+        uow.record_contradiction(one.key, contradiction="its MAC is another")
     with pytest.raises(CheckFailedError) as refusal:
         node.checker.check_sandbox(asked, deadline=Deadline.after(node.clock, 1.0))
-    assert "vlan.eth.2 is missing" in refusal.value.details
-    assert "its MAC is another" in refusal.value.details
+    assert DifferenceCode.UPLINK_MISSING in refusal.value.differences
+    assert "its MAC is another" in refusal.value.lost
+    assert (refusal.value.address, refusal.value.eni_id) == (str(one.address), one.eni_id)
     node.wiring.leave_vlan(2, one.address, eni_id=one.eni_id)
 
 
@@ -754,24 +789,24 @@ def test_a_lost_datastore(node: FakeNode, cri: str) -> None:
     assert node.wiring.survey() == before
     if cri == "answers":
         assert found is not None
-        assert (found.branch, found.address, found.eni_id, found.host_veth) == (
-            one.branch,
+        assert (found.uplink, found.address, found.eni_id, found.host_veth) == (
+            one.uplink,
             one.address,
             one.eni_id,
             one.host_veth,
         )
         return
     assert found is None
-    assert "by a branch ENI, not recorded" in node.health.conditions_by_subject()["unplaced"]
-    refused_branch(node, "b", vlan=2, host=150, eni="eni-00009", error=BranchPendingError)
+    assert codes(node.health, "unrecorded sandboxes") == {ConditionCode.UNRECORDED_SANDBOXES}
+    refused_branch(node, "b", vlan=2, host=150, eni="eni-00009", error=UplinkPendingError)
     node.runtime.is_down = False
     node.runtime.run("a")
     node.runtime.run("p")
     node.runtime_reconciler.reconcile_once()
     found = node.datastore.attachment(one.key)
     assert found is not None
-    assert found.branch == one.branch
-    assert "unplaced" not in node.health.conditions_by_subject()
+    assert found.uplink == one.uplink
+    assert "unrecorded sandboxes" not in node.health.conditions_by_subject()
     refused_branch(node, "b", vlan=2, host=150, eni="eni-00009")
 
 
@@ -781,7 +816,7 @@ def test_a_lost_datastore_without_its_vlan_link(node: FakeNode) -> None:
     node.wiring.vlans.clear()
     restart(node, keep_datastore=False)
     assert node.datastore.attachments() == ()
-    assert "unplaced" in node.health.conditions_by_subject()
+    assert "unrecorded sandboxes" in node.health.conditions_by_subject()
     assert not node.delete("a")
     assert node.wiring.wired == {}
 
@@ -829,7 +864,7 @@ def test_gc_frees_it(node: FakeNode) -> None:
     """By the runtime's list of valid attachments, once veth and namespace are gone."""
     one = branch(node, "a", 2)
     add(node, "p")
-    steps, deadline = Steps(node.clock), Deadline.after(node.clock, 10.0)
+    steps, deadline = StepTimer(node.clock), Deadline.after(node.clock, 10.0)
     collect = partial(
         node.collector.collect, frozenset({node.key("p")}), network_name="vpc-ipamd", deadline=deadline, steps=steps
     )
@@ -850,13 +885,13 @@ def test_off_nothing_of_it_is_imported(tmp_path: Path) -> None:
     assert node.app.branches is None
     assert node.datastore.attachments() == (one,)
     node.pod_facts.of.clear()
-    assert add(node, "b").branch is None
+    assert add(node, "b").uplink is None
     assert node.delete("a")
     node.cooldown.work()
     assert node.wiring.vlans == {}
     node.assert_sound()
     node.datastore.close()
-    code = "import ipamd.bootstrap, ipamd.adapters, sys; sys.exit('ipamd.branch' in ' '.join(sys.modules))"
+    code = "import ipamd.process.bootstrap, ipamd.process.adapters, sys; sys.exit('ipamd.sandbox.legs.branch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -896,7 +931,7 @@ def test_the_instance_is_not_asked_for_a_branch_eni(node: FakeNode) -> None:
     branch(node, "a", 2)
     node.wiring.vlans.clear()
     restart(node, keep_datastore=False)
-    assert "by a branch ENI, not recorded" in node.health.conditions_by_subject()["unplaced"]
+    assert codes(node.health, "unrecorded sandboxes") == {ConditionCode.UNRECORDED_SANDBOXES}
     for _ in range(100):
         pass_time(node, 60)
     before = node.ec2.calls["describe_enis"]

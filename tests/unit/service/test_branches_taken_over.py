@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.migration.importing import CONDITION
 from ipamd.model.attachment import WiringSpec, pod_veth_name
-from ipamd.model.branch import Branch, BranchEni, parse_pod_eni
 from ipamd.model.cniresult import convert_result
 from ipamd.model.errors import WiringError
 from ipamd.model.ids import ContainerId, EniId, MacAddress
-from ipamd.model.kernel import STRICT_TABLE, BranchRoute
+from ipamd.model.kernel import UplinkRoute
+from ipamd.model.kernel_numbers import STRICT_TABLE
+from ipamd.model.legs.branch_eni import Branch, BranchEni, parse_pod_eni
 from ipamd.settings import NetworkConfig
 from tests.fakes.aws_node import OURS, SAVED
 from tests.fakes.node import FakeNode
@@ -47,24 +48,24 @@ def wire_theirs(node: FakeNode, name: str, vlan: int, *, is_strict: bool = True,
     eni = told(node, vlan)
     led = Branch(vlan, eni.mac, eni.gateway, is_strict)
     veth = pod_veth_name("default", f"pod-{name}", prefix="vlan" if is_strict else "eni")
-    spec = WiringSpec(node.key(name), eni.address, led.route_table, veth, f"/run/netns/{name}", 9001, MAC, branch=led)
+    spec = WiringSpec(node.key(name), eni.address, led.route_table, veth, f"/run/netns/{name}", 9001, MAC, uplink=led)
     node.wiring.foreign[veth] = spec
     node.wiring.leave_vlan(vlan, None)
     node.wiring.vlans[vlan] = replace(node.wiring.vlans[vlan], mac=eni.mac, eni_id=EniId(""))
-    node.wiring.branch_routes |= {
-        BranchRoute(led.route_table, eni.gateway, None, led.link),
-        BranchRoute(led.route_table, None, eni.gateway, led.link),
+    node.wiring.uplink_routes |= {
+        UplinkRoute(led.route_table, eni.gateway, None, led.link),
+        UplinkRoute(led.route_table, None, eni.gateway, led.link),
     }
     if is_strict:
-        node.wiring.branch_routes.add(BranchRoute(led.route_table, eni.address, None, veth))
+        node.wiring.uplink_routes.add(UplinkRoute(led.route_table, eni.address, None, veth))
         # What confines sandboxes has added it before the import looks.
-        node.wiring.branch_routes.add(BranchRoute(STRICT_TABLE, eni.address, None, veth))
+        node.wiring.uplink_routes.add(UplinkRoute(STRICT_TABLE, eni.address, None, veth))
     else:
         node.wiring.routes[eni.address] = veth
         node.wiring.rules[eni.address] = led.route_table
     node.runtime.run(name)
     if is_told:
-        node.runtime.listed[name] = replace(node.runtime.listed[name], branch_annotation=annotation(vlan))
+        node.runtime.listed[name] = replace(node.runtime.listed[name], eni_annotation=annotation(vlan))
     return spec
 
 
@@ -81,7 +82,7 @@ def test_a_pod_comes_over_with_its_branch_eni(node: FakeNode, is_strict: bool) -
     restart(node)
     for keep in (True, False):
         (one,) = node.datastore.attachments()
-        assert (one.key, one.address, one.eni_id, one.branch) == (spec.key, spec.address, EniId("eni-00002"), spec.branch)
+        assert (one.key, one.address, one.eni_id, one.uplink) == (spec.key, spec.address, EniId("eni-00002"), spec.uplink)
         assert (one.host_veth, one.sandbox_name) == (spec.host_veth, "default/pod-a")
         assert node.datastore.address(one.address) is None, "it is in no pool"
         assert reason(node) == ""
@@ -98,10 +99,10 @@ def test_a_pod_comes_over_with_its_branch_eni(node: FakeNode, is_strict: bool) -
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"branch_annotation": ""}, "nobody tells the annotation vpc.amazonaws.com/pod-eni of pod default/pod-a"),
-        ({"branch_annotation": annotation(3)}, "its pod's annotation says"),
-        ({"branch_annotation": annotation(2, ifAddress="06:00:00:00:00:77")}, "its pod's annotation says"),
-        ({"branch_annotation": "{"}, "annotation vpc.amazonaws.com/pod-eni"),
+        ({"eni_annotation": ""}, "nobody tells the annotation vpc.amazonaws.com/pod-eni of pod default/pod-a"),
+        ({"eni_annotation": annotation(3)}, "its pod's annotation says"),
+        ({"eni_annotation": annotation(2, ifAddress="06:00:00:00:00:77")}, "its pod's annotation says"),
+        ({"eni_annotation": "{"}, "annotation vpc.amazonaws.com/pod-eni"),
         ({"pod_name": "another"}, "the runtime lists 0 sandboxes of its pod, not 1"),
     ],
 )
@@ -144,15 +145,15 @@ def test_who_knows_the_pod_is_asked_where_the_runtime_does_not_tell(node: FakeNo
 def test_a_table_without_a_way_out_or_a_link_that_refuses_waits(node: FakeNode, refusal: list[WiringError]) -> None:
     """It is looked at again with each list of the runtime."""
     spec = wire_theirs(node, "a", 2)
-    assert spec.branch is not None
-    way = BranchRoute(spec.route_table, None, spec.branch.gateway, spec.branch.link)
+    assert spec.uplink is not None
+    way = UplinkRoute(spec.route_table, None, spec.uplink.gateway, spec.uplink.link)
     if refusal:
-        node.wiring.fail["stamp_branch"] = list(refusal)
+        node.wiring.fail["stamp_uplinked"] = list(refusal)
     else:
-        node.wiring.branch_routes.remove(way)
+        node.wiring.uplink_routes.remove(way)
     restart(node)
     assert ("busy" if refusal else "table 102 has no default route through vlan.eth.2") in reason(node)
-    node.wiring.branch_routes.add(way)
+    node.wiring.uplink_routes.add(way)
     node.runtime_reconciler.reconcile_once()
     assert [one.key for one in node.datastore.attachments()] == [spec.key]
 
@@ -182,7 +183,7 @@ def test_an_export_leaves_them_their_links_and_its_file_has_none(tmp_path: Path,
     finish_start(node)
     report = exporter(node, node.aws_node).export()
     assert report.problems == []
-    assert "1 sandbox with branch ENIs: their links stay, and are not in its file" in report.steps
+    assert "1 sandbox with ENIs of their own: their links stay, and are not in its file" in report.steps
     assert [entry.key for entry in node.aws_node.written[-1]] == [pool.key]
     assert report.exported_count == 1
     assert one.host_veth in node.wiring.wired, "it was not renamed"
@@ -208,7 +209,7 @@ def test_the_result_has_what_its_plugin_looks_for(
     node.pod_facts.put("a", annotation(7))
     asked = node.request("a")
     asked = replace(asked, names=replace(asked.names, pod_namespace=namespace, pod_name=pod))
-    one = node.attacher.attach_sandbox(asked, deadline=Deadline.after(node.clock, 60), steps=Steps(node.clock))
+    one = node.attacher.attach_sandbox(asked, deadline=Deadline.after(node.clock, 60), steps=StepTimer(node.clock))
     assert one.host_veth == veth
     for version in ("0.4.0", "1.0.0", "1.1.0"):
         result = json.loads(convert_result(one.result, version=version))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.absences import Doubts
 from ipamd.model.address import AddressState
 from ipamd.model.cloud_evidence import LOOK_GAP_S, RECENT_S
-from ipamd.model.evidence import Doubts
 from ipamd.model.ids import EniId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import COOLDOWN_S, FakeNode
 from tests.unit.service.cloud_comparison import OTHER, fill, foreign
@@ -34,7 +34,7 @@ def test_an_address_that_ec2_took_from_a_sandbox_is_not_given_again(tmp_path: Pa
     row = node.datastore.address(made.address)
     assert row is not None
     assert (row.is_lost, row.state, row.owner, result.lost_count) == (True, AddressState.ASSIGNED, made.key, 1)
-    assert any(str(made.address) in sentence for sentence in result.kept)
+    assert any(str(made.address) in str(kept) for kept in result.contradictions)
     assert any("lost" in sentence for sentence in node.health.conditions())
     node.delete("s0")
     node.cool()
@@ -54,9 +54,9 @@ def test_a_free_address_is_held_after_one_look_and_forgotten_after_two(node: Fak
     lagging = replace(node.ec2.enis[PRIMARY], secondary_addresses=node.ec2.enis[PRIMARY].secondary_addresses - {free})
     node.ec2.answers = [(lagging, node.ec2.enis[OTHER])]
     result = node.enis.sync_with_ec2(IDENTITY)
-    assert (result.again_s, result.lost_count, node.datastore.counts().held) == (LOOK_GAP_S, 0, 1)
+    assert (result.again_s, result.lost_count, node.datastore.counts().withheld) == (LOOK_GAP_S, 0, 1)
     result = node.enis.sync_with_ec2(IDENTITY)
-    assert (result.again_s, node.datastore.counts().held) == (None, 0)
+    assert (result.again_s, node.datastore.counts().withheld) == (None, 0)
     unassign_by_hand(node, free)
     assert node.look_twice().removed_count == 1
     assert node.datastore.address(free) is None
@@ -71,14 +71,14 @@ def test_a_restart_forgets_no_doubt(node: FakeNode) -> None:
     node.enis.sync_with_ec2(IDENTITY)
     for _ in range(2):
         node.crash()  # EC2 has not answered the next process yet
-        assert node.datastore.counts().held == 1
+        assert node.datastore.counts().withheld == 1
         assert node.datastore.audit() == []
     node.clock.advance(LOOK_GAP_S)
     assert node.enis.sync_with_ec2(IDENTITY).removed_count == 1
     node.crash()
-    assert node.datastore.counts().held == 0
+    assert node.datastore.counts().withheld == 0
     node.enis.sync_with_ec2(IDENTITY)
-    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, Doubts())
+    assert (node.datastore.counts().withheld, node.datastore.doubts()) == (0, Doubts())
     assert node.datastore.address(free) is None
 
 
@@ -92,7 +92,7 @@ def test_what_is_shown_again_after_a_restart_is_free_again(node: FakeNode) -> No
     node.crash()
     node.clock.advance(LOOK_GAP_S)
     node.enis.sync_with_ec2(IDENTITY)
-    assert (node.datastore.counts().held, node.datastore.doubts()) == (0, Doubts())
+    assert (node.datastore.counts().withheld, node.datastore.doubts()) == (0, Doubts())
     assert node.datastore.address(free) is not None
 
 
@@ -144,10 +144,10 @@ def test_one_contradiction_stops_nothing_else(node: FakeNode) -> None:
     fresh = node.ec2.assign_addresses(OTHER, count=0) | {IPv4Address("10.0.15.1")}
     node.ec2.enis[OTHER] = replace(node.ec2.enis[OTHER], secondary_addresses=node.ec2.enis[OTHER].secondary_addresses | fresh)
     result = node.enis.sync_with_ec2(IDENTITY)
-    assert any(str(made.address) in sentence and "eni-9" in sentence for sentence in result.kept)
+    assert any(str(made.address) in str(kept) and "eni-9" in str(kept) for kept in result.contradictions)
     assert any(str(made.address) in sentence for sentence in node.health.conditions())
     assert all(node.datastore.address(address) is not None for address in fresh)
-    assert node.enis.book.shown() == {EniId("eni-9"): (0, 2)}
+    assert node.enis.book.unrecorded_enis() == {EniId("eni-9"): (0, 2)}
     for _ in range(2):
         node.clock.advance(RECENT_S)
         assert node.enis.sync_with_ec2(IDENTITY).again_s is not None, "it is looked at again while the contradiction lasts"
@@ -173,7 +173,7 @@ def test_a_prefix_that_moved_is_left_where_sandboxes_use_it(tmp_path: Path) -> N
     node.ec2.enis[EniId("eni-9")] = foreign("eni-9", 2, prefixes=frozenset({prefix, IPv4Network("10.0.14.0/28")}))
     node.clock.advance(RECENT_S)
     result = node.enis.sync_with_ec2(IDENTITY)
-    assert any(str(made.address) in sentence for sentence in result.kept)
+    assert any(str(made.address) in str(kept) for kept in result.contradictions)
     assert node.datastore.address(IPv4Address("10.0.14.3")) is not None
     node.clock.advance(LOOK_GAP_S)
     node.enis.sync_with_ec2(IDENTITY)
@@ -193,7 +193,7 @@ def test_our_own_allocation_is_not_taken_away_by_lag(tmp_path: Path) -> None:
         node.clock.advance(RECENT_S / 10)
         node.ec2.answers = [before]
         result = node.enis.sync_with_ec2(IDENTITY)
-        assert (result.implausible, result.lost_count, node.datastore.counts().held) == ("", 0, 0)
+        assert (result.implausible, result.lost_count, node.datastore.counts().withheld) == ("", 0, 0)
         assert result.again_s is not None
     assert {row.address for row in node.datastore.addresses()} == given
     assert node.enis.sync_with_ec2(IDENTITY).again_s is None
@@ -240,7 +240,7 @@ def test_what_is_released_while_no_daemon_runs_cools_if_no_row_told_of_it(node: 
     eni = node.ec2.enis[held.eni_id]
     node.ec2.enis[held.eni_id] = replace(eni, secondary_addresses=eni.secondary_addresses - {held.address})
     node.bring_up()
-    assert node.quarantine.unplaced(is_branch=False) == {held.host_veth}
+    assert node.quarantine.unplaced(is_of_pool=True) == {held.host_veth}
     for _ in range(starts):
         node.clock.advance(10 * COOLDOWN_S)
         node.crash()

@@ -10,11 +10,14 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
+from ipamd.model.cloud_evidence import LOOK_GAP_S, MASS_LOSS_AGE_S
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.eni import Eni, EniState
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.metadata_evidence import ASK_AGAIN_S
+from ipamd.model.pool_settings import PoolSettings
+from tests.conditions import codes
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import give_the_threads_their_turn
@@ -39,9 +42,9 @@ def test_an_answer_without_the_primary_eni_changes_nothing(node: FakeNode, answe
         node.pool.cycle()
     assert (node.datastore.enis(), node.datastore.addresses()) == before
     assert node.ec2.calls["create_eni"] == created
-    assert any("not believed" in sentence for sentence in node.health.conditions())
+    assert ConditionCode.EC2_ANSWER_IMPLAUSIBLE in codes(node.health)
     node.enis.sync_with_ec2(IDENTITY)
-    assert not any("not believed" in sentence for sentence in node.health.conditions())
+    assert ConditionCode.EC2_ANSWER_IMPLAUSIBLE not in codes(node.health)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,7 @@ def test_an_eni_that_gives_nothing_takes_its_place(tmp_path: Path, odd: Describe
     node.ec2.enis[odd.eni_id] = odd
     node.bring_up()
     assert node.datastore.eni(odd.eni_id) is None
-    assert list(node.enis.book.shown().values()) == [(0, 2)]
+    assert list(node.enis.book.unrecorded_enis().values()) == [(0, 2)]
     give_the_threads_their_turn(node)
     for number in range(18):
         node.add(f"s{number}")
@@ -72,10 +75,10 @@ def test_an_eni_that_gives_nothing_takes_its_place(tmp_path: Path, odd: Describe
     assert [eni.device_index for eni in node.datastore.enis()] == [0, 1]
     assert node.ec2.enis[odd.eni_id] == odd
     is_unreadable = bool(odd.problem)
-    assert any("cannot be read" in sentence for sentence in node.health.conditions()) == is_unreadable
+    assert (ConditionCode.EC2_DIFFERS in codes(node.health)) == is_unreadable
     node.crash()
     node.bring_up()
-    assert list(node.enis.book.shown().values()) == [(0, 2)]
+    assert list(node.enis.book.unrecorded_enis().values()) == [(0, 2)]
 
 
 def test_an_eni_that_cannot_be_read_keeps_its_addresses(node: FakeNode) -> None:
@@ -84,9 +87,12 @@ def test_an_eni_that_cannot_be_read_keeps_its_addresses(node: FakeNode) -> None:
     before = node.datastore.addresses(), node.datastore.enis()
     whole = node.ec2.enis[OTHER]
     node.ec2.enis[OTHER] = replace(whole, primary_address=None, secondary_addresses=frozenset(), problem="'10.0.0.300'")
-    assert node.look_twice().lost_count == 0
-    assert (node.datastore.addresses(), node.datastore.enis(), node.datastore.counts().held) == (*before, 0)
-    assert node.enis.book.shown() == {}
+    for _ in range(2):
+        result = node.enis.sync_with_ec2(IDENTITY)
+        assert (result.lost_count, result.again_s) == (0, ASK_AGAIN_S), "nothing else would notice that it can be read again"
+        node.clock.advance(LOOK_GAP_S)
+    assert (node.datastore.addresses(), node.datastore.enis(), node.datastore.counts().withheld) == (*before, 0)
+    assert node.enis.book.unrecorded_enis() == {}
 
 
 def test_a_vanished_eni_is_no_supply_and_frees_its_place(tmp_path: Path) -> None:
@@ -118,7 +124,7 @@ def test_the_pool_is_not_at_target_while_its_free_addresses_are_held(tmp_path: P
     fill(node, 9)
     node.ec2.answers = [(node.ec2.enis[PRIMARY],)]
     node.enis.sync_with_ec2(IDENTITY)
-    assert node.datastore.counts().held == 2
+    assert node.datastore.counts().withheld == 2
     with pytest.raises(PoolEmptyError):
         node.datastore.reserve(node.key("nobody"))
     node.pool.cycle()
@@ -185,7 +191,7 @@ def test_a_real_mass_loss_is_believed_with_the_kernel_and_said(tmp_path: Path) -
     result = node.enis.sync_with_ec2(IDENTITY)
     assert result.implausible == ""
     assert {eni.eni_id for eni in node.datastore.enis() if eni.state is EniState.DETACHING} == set(gone)
-    assert any("confirmed by kernel or metadata" in sentence for sentence in node.health.conditions())
+    assert ConditionCode.MASS_LOSS in codes(node.health)
 
 
 def test_a_successor_keeps_its_table_when_its_predecessor_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from ipamd.host import conflist
 from ipamd.model.errors import SettingsError
-from ipamd.rpc.server import prepare_run_dir
+from ipamd.model.failures import FailureCode
+from ipamd.rpc.run_dir import prepare_run_dir
 from ipamd.settings import load
+from tests.errors import failed
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import ask
 
@@ -71,7 +73,7 @@ def test_a_damaged_configuration_does_not_keep_a_del(node: FakeNode) -> None:
 def test_a_file_in_place_of_the_run_directory_is_said(tmp_path: Path, below: str) -> None:
     """A settings error that names it, not a traceback."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="file"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.DIRECTORY_NOT_MADE)):
         prepare_run_dir(Path(f"{tmp_path}/file{below}"))
 
 
@@ -81,7 +83,7 @@ def test_the_conflist_is_not_written_through_a_link(tmp_path: Path) -> None:
     victim.write_text("untouched")
     target.parent.mkdir()
     (target.parent / f".{target.name}.tmp").symlink_to(victim)
-    settings = load({"VPC_IPAMD_CONFLIST": str(target)})
+    settings = load({"VPC_IPAMD_CONFLIST_FILE": str(target)})
     conflist.write(settings)
     assert victim.read_text() == "untouched"
     assert not target.is_symlink()
@@ -95,7 +97,7 @@ def test_a_conflist_that_is_a_link_is_replaced(tmp_path: Path) -> None:
     victim, target = tmp_path / "victim", tmp_path / "10-vpc-ipamd.conflist"
     victim.write_text("untouched")
     target.symlink_to(victim)
-    conflist.write(load({"VPC_IPAMD_CONFLIST": str(target)}))
+    conflist.write(load({"VPC_IPAMD_CONFLIST_FILE": str(target)}))
     assert (victim.read_text(), target.is_symlink()) == ("untouched", False)
 
 
@@ -103,8 +105,8 @@ def test_a_conflist_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> Non
     """A directory in its place: a settings error, and no temporary file beside it."""
     target = tmp_path / "10-vpc-ipamd.conflist"
     target.mkdir()
-    with pytest.raises(SettingsError, match="cannot write"):
-        conflist.write(load({"VPC_IPAMD_CONFLIST": str(target)}))
+    with pytest.raises(SettingsError, check=failed(FailureCode.CONFLIST_NOT_WRITTEN)):
+        conflist.write(load({"VPC_IPAMD_CONFLIST_FILE": str(target)}))
     assert list(tmp_path.iterdir()) == [target]
 
 
@@ -115,7 +117,9 @@ def test_a_directory_of_others_is_left_as_it_is(tmp_path: Path) -> None:
     for name in ("alternatives", "apt", "cni", "default"):
         (theirs / name).mkdir()
     (theirs / "passwd").touch()
-    with pytest.raises(SettingsError, match=r"alternatives; apt; cni; and 1 more; set VPC_IPAMD_RUN_DIR"):
+    with pytest.raises(
+        SettingsError, check=failed(FailureCode.DIRECTORY_OF_OTHERS, directories="alternatives; apt; cni; and 1 more")
+    ):
         prepare_run_dir(theirs)
     assert theirs.stat().st_mode & 0o777 == 0o755
 
@@ -140,7 +144,7 @@ def test_a_directory_that_cannot_be_closed_is_refused(tmp_path: Path, monkeypatc
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "chmod", refuse)
-    with pytest.raises(SettingsError, match=r"cannot keep others out of .*Read-only file system"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.DIRECTORY_NOT_CLOSED)):
         prepare_run_dir(tmp_path)
 
 
@@ -151,16 +155,16 @@ ANNOTATIONS = {"capabilities": {"io.kubernetes.cri.pod-annotations": True}}
     ("environment", "ours"),
     [
         ({}, {}),
-        ({"POD_SECURITY_GROUP_ENFORCING_MODE": "standard", "VPC_IPAMD_POD_FACTS": "annotations"}, {}),
+        ({"POD_SECURITY_GROUP_ENFORCING_MODE": "standard", "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": "annotations"}, {}),
         ({"ENABLE_POD_ENI": "true"}, ANNOTATIONS),
-        ({"ENABLE_POD_ENI": "true", "VPC_IPAMD_POD_FACTS": "kubelet"}, {}),
+        ({"ENABLE_POD_ENI": "true", "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE": "kubelet"}, {}),
     ],
 )
 def test_annotations_are_asked_for_where_they_are_read(
     tmp_path: Path, environment: dict[str, str], ours: dict[str, object]
 ) -> None:
     """By our own entry alone, and not any more once the setting has gone: what an earlier start wrote is replaced."""
-    place = {"VPC_IPAMD_CONFLIST": str(tmp_path / "10-x.conflist"), "ENABLE_PORTMAP_PLUGIN": "true"}
+    place = {"VPC_IPAMD_CONFLIST_FILE": str(tmp_path / "10-x.conflist"), "VPC_IPAMD_ENABLE_PORTMAP_PLUGIN": "true"}
     for before in ({}, {"ENABLE_POD_ENI": "true"}):
         conflist.write(load(place | before))
         path = conflist.write(load(place | environment))

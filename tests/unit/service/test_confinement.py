@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ipamd.model.kernel import DROP_REASONS, NOT_REPAIRED
-from ipamd.report.audit import Severity, audit
+from ipamd.model.finding_codes import FindingCode
+from ipamd.model.kernel import DROP_REASONS
+from ipamd.model.repairs import CONFINEMENT, NODE, RepairCode, RepairReport
+from ipamd.report.audit import audit
 from tests.fakes.node import FakeNode
 
-REFUSED = f"{NOT_REPAIRED}: the source of sandboxes' packets is not checked"
+REFUSED = RepairReport(RepairCode.REFUSED, CONFINEMENT, cause="no nft_fib")
 
 
 def test_it_is_put_in_place_without_an_identity(node: FakeNode) -> None:
@@ -14,7 +16,7 @@ def test_it_is_put_in_place_without_an_identity(node: FakeNode) -> None:
     node.hostnet.is_confined = False
     reconciler = node.app.host_network
     reconciler._identity = lambda: None  # metadata is away
-    assert reconciler.reconcile() == ["nftables table was missing: added"]
+    assert [(one.code, one.object) for one in reconciler.reconcile()] == [(RepairCode.ADDED, CONFINEMENT)]
     assert node.hostnet.is_confined
     assert reconciler.reconcile() == []
 
@@ -24,7 +26,7 @@ def test_a_refusal_is_a_condition_until_it_ends(node: FakeNode) -> None:
     reconciler, health = node.app.host_network, node.app.context.health
     node.hostnet.is_confined, node.hostnet.confine_refusals = False, [REFUSED]
     reconciler.reconcile()
-    assert health.conditions_by_subject()["confinement"] == f"confinement: {REFUSED}"
+    assert "confinement" in health.conditions_by_subject()
     node.hostnet.confine_refusals = []
     reconciler.reconcile()
     assert "confinement" not in health.conditions_by_subject()
@@ -33,10 +35,11 @@ def test_a_refusal_is_a_condition_until_it_ends(node: FakeNode) -> None:
 def test_the_audit_names_what_is_missing(node: FakeNode) -> None:
     """A difference that the reconciler repairs; after that the audit is clean."""
     node.hostnet.is_confined = False
-    found = [each for each in audit(node.app.introspection.sources, ask_ec2=False).findings if "nftables" in each.what]
-    assert [each.severity for each in found] == [Severity.DIFFERENCE]
+    sources = node.app.introspection.sources
+    found = [each for each in audit(sources, ask_ec2=False).findings if each.subject == NODE]
+    assert [each.code for each in found] == [FindingCode.ROUTING_REPAIRED]
     node.app.host_network.reconcile()
-    assert not [each for each in audit(node.app.introspection.sources, ask_ec2=False).findings if "nftables" in each.what]
+    assert not [each for each in audit(sources, ask_ec2=False).findings if each.subject == NODE]
 
 
 def test_dropped_packets_are_in_the_metrics(node: FakeNode) -> None:
@@ -45,9 +48,9 @@ def test_dropped_packets_are_in_the_metrics(node: FakeNode) -> None:
     node.hostnet.dropped = {"source": 7}
     found = {reason: registry.get_sample_value("ipamd_dropped_packets_total", {"reason": reason}) for reason in DROP_REASONS}
     assert found == {reason: 7 if reason == "source" else 0 for reason in DROP_REASONS}
-    assert registry.get_sample_value("ipamd_source_checked") == 1
+    assert registry.get_sample_value("ipamd_source_check_enforced") == 1
     node.hostnet.is_confined = False
-    assert registry.get_sample_value("ipamd_source_checked") == 0
+    assert registry.get_sample_value("ipamd_source_check_enforced") == 0
 
 
 def test_a_change_of_nftables_looks_at_no_veth_while_the_drop_is_in_place(node: FakeNode) -> None:

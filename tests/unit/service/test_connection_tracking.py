@@ -61,3 +61,19 @@ def test_another_refusal_is_not_tried_without(node: FakeNode) -> None:
     calls = node.ec2.calls["create_eni"]
     assert _grow(node) == []
     assert node.ec2.calls["create_eni"] == calls + 1
+
+
+def test_the_line_ends_with_the_enis_that_lack_them(node: FakeNode) -> None:
+    """No ENI is made any more, and those without the timeouts are gone: nothing is amiss."""
+    node.ec2.fail["create_eni"] = [_unknown()]
+    assert _grow(node) == [()]
+    assert _is_named(node)
+    (eni_id,) = set(node.ec2.enis) - {PRIMARY}
+    node.pool.cycle()
+    assert _is_named(node)
+    with node.datastore.transaction() as uow:
+        uow.remove_addresses([row.address for row in node.datastore.addresses() if row.eni_id == eni_id], reason="released")
+        uow.remove_eni(eni_id, reason="released")
+    node.ec2.fail["create_eni"] = [IpamError("no other ENI is made meanwhile")]
+    node.pool.cycle()
+    assert not _is_named(node)

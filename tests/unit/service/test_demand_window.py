@@ -8,8 +8,10 @@ import pytest
 
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.ids import EniId
-from ipamd.model.pool import RELEASE_HOLD_S, Allocate, CreateEni, PoolCounts, PoolSettings
-from ipamd.pool.demand_window import FILL_S, LONG_RATE_S, START_COUNT, DemandWindow, Highest
+from ipamd.model.pool_actions import Allocate, CreateEni
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
+from ipamd.pool.demand_window import FILL_S, LONG_RATE_S, START_COUNT, DemandWindow, RollingMax
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -38,7 +40,7 @@ def look(window: DemandWindow, assigned: int, *, at_s: float, served: int = 0, w
 )
 def test_the_highest_value_over_a_window(now_s: float, of_60_s: int | None, of_300_s: int | None) -> None:
     """5, from the second minute on 9, from the third on 3: each value lasts until the next, nothing is said of half a window."""
-    highest = Highest()
+    highest = RollingMax()
     for at_s, value in ((0.0, 5), (60.5, 9), (120.5, 3)):
         if at_s <= now_s:
             highest.record(value, now_s=at_s, kept_s=300.0)
@@ -93,7 +95,7 @@ def test_memory_is_bounded() -> None:
     for turn in range(20_000):
         look(window, turn % 60, at_s=turn * 30.0, served=turn)
         window.record_surplus(turn % 60, AUTO, now_s=turn * 30.0)
-    kept = (window._busy, window._short_growth, window._long_growth, window._start, window._lack)
+    kept = (window._busy, window._short_growth, window._long_growth, window._start, window._negative_surplus)
     assert all(len(one._steps) <= 61 for one in kept)
     assert len(window._rises) <= 101
     assert len(window._served) <= LONG_RATE_S / 30 + 2
@@ -110,7 +112,7 @@ def test_the_slowest_growth_of_late_counts() -> None:
 
 
 def auto_node(run_dir: Path) -> FakeNode:
-    """A new node with WARM_TARGET=auto."""
+    """A new node with VPC_IPAMD_WARM_TARGET_MODE=auto."""
     node = FakeNode(run_dir, settings=AUTO, ec2=FakeEc2(limits=InstanceLimits("m5.4xlarge", 8, 30)))
     node.bring_up()
     return node
@@ -174,7 +176,7 @@ def settled(*looks: tuple[float, int], eni_count: int, now_s: float) -> int | No
         counts = PoolCounts(free=eni_count * ENI_SIZE - busy, assigned=busy)
         window.observe(counts, settings, waiting_count=0, served_count=served, now_s=at_s)
         window.record_surplus(max((eni_count - 1) * ENI_SIZE - busy, 0), settings, now_s=at_s)
-    return window.settled_count(settings, kept_count=ENI_SIZE, now_s=now_s)
+    return window.stable_surplus(settings, kept_count=ENI_SIZE, now_s=now_s)
 
 
 @pytest.mark.parametrize(
@@ -203,8 +205,8 @@ def test_a_shorter_hold_ends_the_rest_after_a_batch() -> None:
     """The setting is live: what became surplus after a batch waits for the window in force, not for the one before."""
     window, long, short = DemandWindow(), PoolSettings(release_hold_s=3600), PoolSettings(release_hold_s=60)
     window.record_surplus(30, long, now_s=0.0)
-    assert window.settled_count(long, kept_count=None, now_s=3600.0) == 30
+    assert window.stable_surplus(long, kept_count=None, now_s=3600.0) == 30
     window.released(30, long, kept_count=None, now_s=3600.0)
     for settings, now_s in ((long, 3600.0), (short, 3610.0)):
         window.record_surplus(60, settings, now_s=now_s)
-    assert window.settled_count(short, kept_count=None, now_s=3671.0) == 60
+    assert window.stable_surplus(short, kept_count=None, now_s=3671.0) == 60

@@ -13,7 +13,7 @@ import pytest
 from ipamd.model.errors import CloudDeniedError, CloudQuotaError, EniLimitError, ThrottledError
 from ipamd.model.ids import EniId
 from ipamd.model.intent import IntentKind
-from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_leaked_enis import leak
@@ -123,10 +123,10 @@ def detached(node: FakeNode) -> set[EniId]:
 @pytest.mark.parametrize(
     ("method", "kept"),
     [
-        ("unassign", "what is in excess is kept"),
-        ("describe_eni", "what is in excess is kept"),
-        ("detach_eni", "what is in excess is kept"),
-        ("delete_eni", "what was begun is kept from pods"),
+        ("unassign", "excess addresses stay assignable"),
+        ("describe_eni", "excess addresses stay assignable"),
+        ("detach_eni", "excess addresses stay assignable"),
+        ("delete_eni", "releases that were begun are retried"),
     ],
 )
 def test_a_denied_release_is_asked_for_a_few_times_an_hour(node: FakeNode, ec2: DenyingEc2, method: str, kept: str) -> None:
@@ -134,7 +134,7 @@ def test_a_denied_release_is_asked_for_a_few_times_an_hour(node: FakeNode, ec2: 
     ec2.denied = {method}
     begin(node)
     assert_quiet(node)
-    (said,) = (sentence for sentence in node.health.conditions() if sentence.startswith("giving back"))
+    (said,) = (sentence for sentence in node.health.conditions() if sentence.startswith("release"))
     assert kept in said
     assert "UnauthorizedOperation" in said
     assert any(not one.is_settled for one in node.datastore.open_intents()) is (method == "delete_eni")
@@ -244,7 +244,7 @@ def killed(request: pytest.FixtureRequest, tmp_path: Path, ec2: DenyingEc2) -> F
 def test_what_is_undone_is_not_begun_again_each_minute(killed: FakeNode) -> None:
     """The pool still has too much, and waits as after any other denial (I13); IAM is mended, and it goes."""
     assert_quiet(killed)
-    assert any("giving back" in sentence and "UnauthorizedOperation" in sentence for sentence in killed.health.conditions())
+    assert any(sentence.startswith("release") and "UnauthorizedOperation" in sentence for sentence in killed.health.conditions())
     assert [one for one in killed.datastore.open_intents() if not one.is_settled] == []
     assert isinstance(killed.ec2, DenyingEc2)
     killed.ec2.denied = set()
@@ -317,7 +317,7 @@ def test_a_condition_ends_with_the_need_for_what_was_refused(tmp_path: Path, ec2
     node.bring_up()
     pass_time(node, 600)
     node.add("a")
-    ec2.fail["create_eni"] = [CloudQuotaError("EC2 CreateNetworkInterface failed", said="NetworkInterfaceLimitExceeded")]
+    ec2.fail["create_eni"] = [CloudQuotaError("EC2 CreateNetworkInterface failed", answer="NetworkInterfaceLimitExceeded")]
     pass_time(node, 1)
     assert "ec2" in node.health.conditions_by_subject()
     node.delete("a")
@@ -332,7 +332,7 @@ def test_giving_back_is_over_once_nothing_is_in_excess(node: FakeNode, ec2: Deny
     """A release is denied, and the load comes back."""
     ec2.denied = {"unassign", "detach_eni"}
     pass_time(node, RELEASE_HOLD_S + 60)
-    assert "giving back" in node.health.conditions_by_subject()
+    assert "release" in node.health.conditions_by_subject()
     ec2.denied = set()
     for number in range(22):
         node.add(f"again-{number}")

@@ -7,16 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.host.network import scope_of
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.host.notifications import scope_of
 from ipamd.model.address import AddressState
-from ipamd.model.attachment import EGRESS_TAG, egress_veth_name, encode_alias, host_veths, veth_name
+from ipamd.model.attachment import encode_alias, veth_name
 from ipamd.model.cniresult import convert_result, recorded_spec
-from ipamd.model.errors import EgressEmptyError, WiringError
+from ipamd.model.errors import LocalRangeEmptyError, WiringError
 from ipamd.model.family import IPV4, IPV6, Family
 from ipamd.model.ids import parse_key
 from ipamd.model.kernel import ChangeKind, HostChange, HostVeth
+from ipamd.model.legs import host_veths, legs_of
+from ipamd.model.legs.condition_codes import LegConditionCode
+from ipamd.model.legs.egress import EGRESS_TAG, egress_veth_name
 from ipamd.settings import load
+from tests.conditions import codes
 from tests.fakes.node import FakeNode
 from tests.unit.datastore.support import raw
 
@@ -36,7 +40,7 @@ def others(node: FakeNode) -> set[str]:
 def test_an_add_gives_both(node: FakeNode) -> None:
     """One ADD: a row with both addresses, two links, and a result that names both links and the pool address alone."""
     made = node.add("a")
-    assert made.other_address in IPV6.egress.network
+    assert made.other_address in IPV6.local_range.network
     assert {node.wiring.routes[one] for one in (made.address, made.other_address)} == set(host_veths(made))
     for version in ("0.3.1", "1.1.0"):
         told = json.loads(convert_result(made.result, version=version))
@@ -57,14 +61,14 @@ def test_only_the_pods_own_interface_has_it(node: FakeNode) -> None:
     """A further interface of a sandbox gets none: its link would have the name of the first one's."""
     node.add("a")
     request = replace(node.request("a"), key=parse_key("a", "net1"))
-    made = node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=Steps(node.clock))
+    made = node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
     assert made.other_address is None
 
 
 def test_a_sandbox_that_its_caller_wires_has_none(node: FakeNode) -> None:
     """The plugin of amazon-vpc-cni-k8s brings its own."""
     request = replace(node.request("a"), is_wired_by_caller=True)
-    made = node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=Steps(node.clock))
+    made = node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
     assert made.other_address is None
 
 
@@ -104,7 +108,7 @@ def test_a_restart_keeps_it(node: FakeNode, is_datastore_kept: bool) -> None:
     known = node.datastore.attachment(made.key)
     assert known is not None
     assert known.other_address == made.other_address
-    assert recorded_spec(known).links[1] == replace(recorded_spec(made).links[1], netns=known.netns)
+    assert legs_of(recorded_spec(known))[1] == legs_of(replace(recorded_spec(made), netns=known.netns))[1]
     given = {node.add(f"b{number}").other_address for number in range(10)}
     assert made.other_address not in given
     assert node.delete("a")
@@ -164,14 +168,14 @@ def test_an_add_that_died_leaves_nothing(node: FakeNode) -> None:
 
 def test_a_full_range_refuses_at_once(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """No ADD waits for the pool when the range for egress is used up: EC2 could not help; the pool address stays free (I14)."""
-    small = replace(IPV6.egress, last=IPV6.egress.first)
-    node.hostnet.egress_family = replace(IPV6, egress=small)
+    small = replace(IPV6.local_range, last=IPV6.local_range.first)
+    node.hostnet.egress_family = replace(IPV6, local_range=small)
     node.add("a")
     free = node.datastore.counts().free
-    with pytest.raises(EgressEmptyError) as refused:
+    with pytest.raises(LocalRangeEmptyError) as refused:
         node.add("b")
     assert refused.value.cni_code == 11
-    assert node.app.metrics.registry.get_sample_value("ipamd_no_address_total", {"cause": "egress"}) == 1
+    assert node.app.metrics.registry.get_sample_value("ipamd_adds_without_address_total", {"cause": "egress"}) == 1
     assert node.datastore.counts().free == free
     assert node.datastore.counts().reserved == 0
 
@@ -181,7 +185,7 @@ def test_without_it_on_this_node_there_is_none_and_it_is_said(node: FakeNode) ->
     node.hostnet.egress_family, node.hostnet.egress_problem = None, "egress: new pods get no v6if0: no address"
     assert node.add("a").other_address is None
     node.host_reconciler.reconcile()
-    assert "egress: new pods get no v6if0: no address" in str(node.health.conditions())
+    assert LegConditionCode.EXTRA_LEG_MISSING in codes(node.health)
     node.hostnet.egress_problem = ""
     node.host_reconciler.reconcile()
     assert "egress" not in str(node.health.conditions())
@@ -198,11 +202,11 @@ def test_the_cooling_row_has_it(node: FakeNode) -> None:
 def test_a_change_of_the_second_link_is_looked_at(node: FakeNode) -> None:
     """A damage of it asks for a pass; a link that only claims to be one, and our own in order, do not."""
     made = node.add("a")
-    second = recorded_spec(made).links[1]
+    second = legs_of(recorded_spec(made))[1]
     good = HostVeth(
-        second.host_veth, 9, second.alias, False, True, second.key, second.address, second.mac("host"), 9001, is_egress=True
+        second.host_veth, 9, second.alias, False, True, second.key, second.address, second.mac("host"), 9001, is_extra=True
     )
-    alias = encode_alias(parse_key("b", "eth0"), IPV6.egress.last, tag=EGRESS_TAG)
+    alias = encode_alias(parse_key("b", "eth0"), IPV6.local_range.last, tag=EGRESS_TAG)
     forged = replace(good, name="eniforged", key=parse_key("b", "eth0"), alias=alias)
     for veth, is_looked_at in ((good, False), (replace(good, is_up=False), True), (forged, False)):
         scope = scope_of(HostChange(ChangeKind.LINK, veth=veth), node.datastore)
@@ -232,4 +236,4 @@ def test_names_of_links_differ() -> None:
 def test_what_the_settings_ask_for(asked: dict[str, str], family: Family | None) -> None:
     """Each setting means something for pods of the other family only, as in amazon-vpc-cni-k8s (cmd/aws-vpc-cni, generateJSON)."""
     prefixes = {"ENABLE_PREFIX_DELEGATION": "true"} if "ENABLE_IPv6" in asked else {}
-    assert load(asked | prefixes).network.egress is family
+    assert load(asked | prefixes).network.extra_family is family

@@ -6,8 +6,10 @@ import pytest
 
 from ipamd.eni.book import FROZEN
 from ipamd.model.cloud_evidence import RECENT_S
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.errors import PoolEmptyError, WiringError
 from ipamd.model.ids import EniId
+from tests.conditions import problems
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes
@@ -36,7 +38,8 @@ def test_a_frozen_eni_gives_no_address(frozen: FakeNode) -> None:
         frozen.datastore.reserve(frozen.key("nobody"))
     assert len(frozen.datastore.attachments()) == 10
     assert frozen.enis.routing.frozen()[OTHER] == FROZEN
-    assert any(f"{OTHER} gives no address: {FROZEN}" in sentence for sentence in frozen.health.conditions())
+    (problem,) = problems(frozen.health, f"frozen {OTHER}")
+    assert (problem.code, problem.fields) == (ConditionCode.ENI_FROZEN, {"eni": OTHER, "cause": FROZEN})
 
 
 def test_nothing_but_thaw_makes_it_give_again(frozen: FakeNode) -> None:
@@ -53,7 +56,7 @@ def test_nothing_but_thaw_makes_it_give_again(frozen: FakeNode) -> None:
     frozen.enis.routing.set_up_again(OTHER)
     assert is_ready(frozen, OTHER)
     assert OTHER not in frozen.enis.routing.frozen()
-    assert not any(f"{OTHER} gives no address" in sentence for sentence in frozen.health.conditions())
+    assert problems(frozen.health, f"frozen {OTHER}") == ()
     assert frozen.datastore.reserve(frozen.key("somebody")).eni_id == OTHER
 
 
@@ -112,7 +115,7 @@ def test_an_eni_that_we_deleted_is_not_recorded_again(node: FakeNode) -> None:
         uow.remove_eni(OTHER, reason="deleted by us")
     node.enis.book.record_own([OTHER], on=OTHER, is_added=False)
     node.enis.sync_with_ec2(IDENTITY)
-    assert (node.datastore.eni(OTHER), OTHER in node.enis.book.shown()) == (None, False)
+    assert (node.datastore.eni(OTHER), OTHER in node.enis.book.unrecorded_enis()) == (None, False)
 
 
 def test_passes_of_the_host_do_not_make_an_add_wait(node: FakeNode) -> None:

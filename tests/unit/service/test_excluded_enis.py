@@ -11,7 +11,7 @@ import pytest
 
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -88,6 +88,25 @@ def test_new_sandboxes_find_room_elsewhere(node: FakeNode) -> None:
     node.assert_sound()
 
 
+def test_a_tag_of_while_no_daemon_ran_is_seen_after_the_start(node: FakeNode, tmp_path: Path) -> None:
+    """A pool that is full need not grow for days, and asks once all the same: no new sandbox on the excluded ENI; not a second time.
+
+    Their tests of subnet discovery found this: they tag the node's own subnet and restart the daemon."""
+    node.datastore.close()
+    node.ec2.subnets[SUBNET] = replace(node.ec2.subnets[SUBNET], tags={"kubernetes.io/role/cni": "0"})
+    again = FakeNode(tmp_path, settings=SMALL, ec2=node.ec2)
+    again.bring_up()
+    for _ in range(10):
+        again.pool.cycle()
+    assert not of(again, PRIMARY)
+    assert again.add("new").eni_id != PRIMARY
+    calls = again.ec2.calls["describe_subnets"]
+    again.clock.advance(600)
+    again.pool.cycle()
+    assert again.ec2.calls["describe_subnets"] == calls
+    again.datastore.close()
+
+
 def test_an_emptied_one_of_ours_is_deleted(node: FakeNode) -> None:
     """The other subnet is excluded: its empty ENI is deleted, its routing gone; on a full node another takes its place."""
     node.pool.set_limits(node.ec2.limits, settings=PoolSettings(warm_ip_target=12))
@@ -108,7 +127,7 @@ def test_a_refused_call_loses_nothing_and_is_made_again(node: FakeNode) -> None:
     node.ec2.fail["unassign"] = [CloudError("no")]
     exclude(node)
     assert of(node, PRIMARY) == at_ec2(node, PRIMARY) > {live.address}
-    assert any("kept" in text for text in node.health.conditions())
+    assert any("releases that were begun are retried" in text for text in node.health.conditions())
     node.clock.advance(RELEASE_HOLD_S)
     for _ in range(10):
         node.pool.cycle()

@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.cloud_loop import CloudLoop
 from ipamd.eni.book import VIEW_S
 from ipamd.eni.external_changes import REQUESTS_PER_TURN
 from ipamd.eni.resync import DOUBT_MAX_S, ResyncReason
 from ipamd.model.cloud_evidence import MASS_LOSS_AGE_S
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.eni import EniState, InstanceLimits
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, MacAddress
 from ipamd.model.kernel import LinkEvent, LinkEventKind
-from ipamd.model.metadata_evidence import ASK_AGAIN_S
-from ipamd.model.pool import PoolSettings
+from ipamd.model.metadata_evidence import ASK_AGAIN_S, ASK_PAUSES_S
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.process.cloud_loop import CloudLoop
+from tests.conditions import codes
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.metadata import FakeMetadata
 from tests.fakes.node import FakeNode
@@ -95,7 +97,7 @@ def test_an_address_taken_away_by_hand_is_noticed_by_metadata(node: FakeNode) ->
         owner = next(eni for eni in node.ec2.enis.values() if address in eni.secondary_addresses)
         node.ec2.unassign(owner.eni_id, addresses=[address], prefixes=[])
     pass_time(node, TURN_MAX_S)
-    assert "other hands" in conditions(node)
+    assert ConditionCode.EXTERNAL_CHANGE_ASKED in codes(node.health)
     for _ in range(4):
         pass_time(node, TURN_MAX_S)
     assert node.datastore.address(free) is None
@@ -103,7 +105,7 @@ def test_an_address_taken_away_by_hand_is_noticed_by_metadata(node: FakeNode) ->
     assert lost is not None
     assert lost.is_lost
     assert described(node) - before <= 3
-    assert "other hands" not in conditions(node)
+    assert not {ConditionCode.EXTERNAL_CHANGE_ASKED, ConditionCode.EXTERNAL_CHANGE_NOT_CONFIRMED} & codes(node.health)
 
 
 def test_an_address_added_by_hand_becomes_free(node: FakeNode) -> None:
@@ -190,12 +192,12 @@ def test_doubt_without_end_is_asked_about_less_and_less(node: FakeNode) -> None:
         pass_time(node, 60.0)
     assert described(node) - before <= 20 + 2 * 86400 / DOUBT_MAX_S
     assert node.datastore.eni(PRIMARY) is not None, "nothing was concluded"
-    assert "is asked again" in conditions(node)
-    assert "is not given" not in conditions(node), "an answer that is not believed holds nothing back"
+    assert ConditionCode.RESYNC_NOT_BELIEVED in codes(node.health)
+    assert ConditionCode.RESYNC_DOUBTS not in codes(node.health), "an answer that is not believed holds nothing back"
 
 
 def test_metadata_that_stays_stuck_costs_a_look_an_hour(node: FakeNode) -> None:
-    """Frozen metadata: one look for each distinct difference, then one an hour, and the condition says so."""
+    """Frozen metadata: a few looks for each distinct difference, then one an hour, and the condition says so."""
     node.metadata.freeze()
     node.ec2.unassign(SECOND, addresses=[max(node.ec2.enis[SECOND].secondary_addresses)], prefixes=[])
     node.enis.sync_with_ec2(node.node_info.identity())
@@ -204,8 +206,8 @@ def test_metadata_that_stays_stuck_costs_a_look_an_hour(node: FakeNode) -> None:
     before = described(node)
     for _ in range(int(24 * 3600 / 60)):
         pass_time(node, 60.0)
-    assert 20 <= described(node) - before <= 24 * 3600 / ASK_AGAIN_S + 2
-    assert "is shown and not recorded; EC2 does not say so, it is asked again every hour" in conditions(node)
+    assert 20 <= described(node) - before <= 24 * 3600 / ASK_AGAIN_S + 1 + len(ASK_PAUSES_S)
+    assert ConditionCode.EXTERNAL_CHANGE_NOT_CONFIRMED in codes(node.health)
 
 
 def test_metadata_is_a_witness_only_while_it_is_fresh_and_complete(node: FakeNode) -> None:
@@ -242,7 +244,7 @@ def test_a_mass_loss_of_addresses_is_believed_with_metadata(tmp_path: Path, eni_
         pass_time(node, 30.0)
     assert node.clock.monotonic() - began >= MASS_LOSS_AGE_S
     assert {row.address for row in node.datastore.addresses() if row.is_lost} == set(given.values())
-    assert "confirmed by kernel or metadata" in conditions(node)
+    assert ConditionCode.MASS_LOSS in codes(node.health)
     node.datastore.close()
 
 

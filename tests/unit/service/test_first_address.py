@@ -8,21 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.cloud_loop import CloudLoop
 from ipamd.core.health import STATUS_GRACE_S
+from ipamd.model.attachment import WiringSpec
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
     KernelDumpError,
     NotServingError,
-    PluginNotAvailableError,
     SubnetExhaustedError,
 )
-from ipamd.model.pool import PoolSettings
-from ipamd.ready_marks import CONDITION, READY_ONCE_NAME, FirstAddress
+from ipamd.model.family import read_address
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.refusals import RefusalCode
+from ipamd.process.cloud_loop import CloudLoop
+from ipamd.process.first_address import CONDITION, READY_ONCE_NAME, FirstAddress
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
+from tests.refusing import refused_with
 
 BOOT, NEXT_BOOT = "boot-1", "boot-2"
 
@@ -86,7 +89,7 @@ def test_without_an_address_it_waits_and_names_the_cause_and_status_fails_after_
     empty.health.require_status()
     empty.health.require_add_service()
     empty.clock.advance(STATUS_GRACE_S + 1)
-    with pytest.raises(PluginNotAvailableError, match=CONDITION):
+    with refused_with(RefusalCode.STATUS_NO_ADDRESS):
         empty.health.require_status()
     primary = empty.node_info.identity()
     assert primary is not None
@@ -204,3 +207,11 @@ def test_what_was_put_off_is_asked_again_in_time_after_a_long_turn(tmp_path: Pat
     wait_s = loop.turn()
     assert wait_s is not None
     assert wait_s <= 30
+
+
+def test_a_live_sandbox_without_a_row_is_enough(empty: FakeNode) -> None:
+    """The run directory was lost and the runtime lists nothing yet: its pods must not be evicted."""
+    netns = empty.wiring.make_netns("/run/netns/a")
+    empty.wiring.wire(WiringSpec(empty.key("a"), read_address("10.0.0.30"), 254, "eni0123456789a", netns, 9001))
+    assert "not recorded" in first_address(empty).wait()
+    assert CONDITION not in empty.health.conditions_by_subject()

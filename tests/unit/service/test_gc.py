@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.errors import RuntimeUnreachableError
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import CONF, ask
@@ -18,7 +18,7 @@ def collect(node: FakeNode, *valid: str) -> tuple[int, int]:
         frozenset(node.key(name) for name in valid),
         network_name="vpc-ipamd",
         deadline=Deadline.after(node.clock, 60),
-        steps=Steps(node.clock),
+        steps=StepTimer(node.clock),
     )
     return len(outcome.freed), len(outcome.kept)
 

@@ -8,15 +8,21 @@ import time
 import pytest
 
 from ipamd.core import health as health_module
-from ipamd.core.deadline import Deadline, KeyLocks
+from ipamd.core.deadline import Deadline
 from ipamd.core.health import STATUS_GRACE_S, Health, Phase, StageReport, StageState
+from ipamd.core.key_locks import KeyLocks
 from ipamd.host import network as host_network
-from ipamd.model.errors import BusyError, CheckFailedError, PluginNotAvailableError, TryAgainError, UnknownAttachmentError
-from ipamd.model.kernel import NODE, RoutingDifference
+from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.errors import CheckFailedError, TryAgainError, UnknownAttachmentError
+from ipamd.model.refusals import RefusalCode
+from ipamd.model.repairs import NODE
+from ipamd.model.routing_difference import routing_difference
+from tests.conditions import failed
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 from tests.loops import running
 from tests.patience import PATIENCE_S
+from tests.refusing import refused_with
 
 
 def test_check_tells_every_difference(node: FakeNode) -> None:
@@ -25,8 +31,9 @@ def test_check_tells_every_difference(node: FakeNode) -> None:
     deadline = Deadline.after(node.clock, 9)
     node.checker.check_sandbox(node.request("a"), deadline=deadline)
     del node.wiring.wired[made.host_veth]
-    with pytest.raises(CheckFailedError, match=made.host_veth):
+    with pytest.raises(CheckFailedError) as caught:
         node.checker.check_sandbox(node.request("a"), deadline=deadline)
+    assert caught.value.differences == (DifferenceCode.VETH_MISSING,)
     with pytest.raises(UnknownAttachmentError):
         node.checker.check_sandbox(node.request("b"), deadline=deadline)
 
@@ -35,17 +42,13 @@ def test_check_names_faults_of_the_host(node: FakeNode) -> None:
     """What of node or ENI keeps packets from the sandbox is told; what only contradicts a setting is not CHECK's business."""
     made = node.add("a")
     deadline = Deadline.after(node.clock, 9)
-    node.hostnet.node_differences.append(
-        RoutingDifference(NODE, "a chain of others marks traffic", is_repaired=False, is_cut=False)
-    )
+    node.hostnet.node_differences.append(routing_difference(DifferenceCode.TABLE_LEFT, NODE, table="ip aws-cni"))
     node.checker.check_sandbox(node.request("a"), deadline=deadline)
-    node.hostnet.node_differences.append(RoutingDifference(NODE, "FORWARD drops", is_repaired=False, mend="iptables ..."))
+    node.hostnet.node_differences.append(routing_difference(DifferenceCode.RULE_REFUSES, NODE, priority=9))
     node.hostnet.unplugged.add(next(eni.mac for eni in node.datastore.enis() if eni.eni_id == made.eni_id))
     with pytest.raises(CheckFailedError) as caught:
         node.checker.check_sandbox(node.request("a"), deadline=deadline)
-    assert "host: FORWARD drops; to mend it: iptables ..." in caught.value.details
-    assert "host: its link with MAC" in caught.value.details
-    assert "marks traffic" not in caught.value.details
+    assert caught.value.differences == (DifferenceCode.ENI_LINK_MISSING, DifferenceCode.RULE_REFUSES)
 
 
 def test_an_add_waits_for_the_end_of_a_start() -> None:
@@ -53,7 +56,7 @@ def test_an_add_waits_for_the_end_of_a_start() -> None:
     clock = FakeClock()
     health = Health(clock, ())
     health.enter(Phase.RESTORING)
-    waiting = threading.Thread(target=health.await_add_service, args=(Deadline.after(clock, 60),))
+    waiting = threading.Thread(target=health.wait_until_serving_adds, args=(Deadline.after(clock, 60),))
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()
@@ -74,7 +77,7 @@ def test_adds_that_waited_go_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def add() -> None:
         # asked for the first time with the lock held that the wait releases
-        health.await_add_service(Deadline.after(clock, 60, is_cancelled=lambda: bool(asked.release())))
+        health.wait_until_serving_adds(Deadline.after(clock, 60, is_cancelled=lambda: bool(asked.release())))
         gone.append(time.monotonic())
 
     waiting = [threading.Thread(target=add) for _ in range(15)]
@@ -103,10 +106,10 @@ def test_an_add_waits_no_longer_than_it_helps(end: str) -> None:
     if end == "draining":
         health.enter(Phase.DRAINING)
     if end == "stopped for good":
-        health.report("start", "start: it stopped")
+        health.report("start", failed("it stopped"))
     deadline = Deadline.after(clock, 0.4 if end == "deadline" else 60, is_cancelled=lambda: end == "the caller leaves")
     with pytest.raises(TryAgainError):
-        health.await_add_service(deadline)
+        health.wait_until_serving_adds(deadline)
 
 
 def test_status_fails_only_beyond_its_grace() -> None:
@@ -116,7 +119,7 @@ def test_status_fails_only_beyond_its_grace() -> None:
     health.enter(Phase.RESTORING)
     health.require_status()
     clock.advance(STATUS_GRACE_S + 1)
-    with pytest.raises(PluginNotAvailableError, match="restoring"):
+    with refused_with(RefusalCode.STATUS_NOT_SERVING, phase="restoring"):
         health.require_status()
     health.enter(Phase.SERVING)
     health.require_status()
@@ -167,7 +170,7 @@ def test_operations_on_one_key_run_in_arrival_order() -> None:
 
         threads.append(threading.Thread(target=later))
         threads[-1].start()
-        while locks.held()[0].waiting_count < number:
+        while locks.holders()[0].waiting_count < number:
             threads[-1].join(0.001)
     with locks.hold(other, "ADD", Deadline.after(clock, 0.1)):
         assert order == []
@@ -175,7 +178,7 @@ def test_operations_on_one_key_run_in_arrival_order() -> None:
     for thread in threads:
         thread.join(10)
     assert order == [0, 1, 2, 3, 4]
-    assert locks.held() == []
+    assert locks.holders() == []
 
 
 def test_a_key_that_is_held_too_long_names_its_holder() -> None:
@@ -184,11 +187,14 @@ def test_a_key_that_is_held_too_long_names_its_holder() -> None:
     locks = KeyLocks(clock)
     key = FakeNodeKey("a")
     with locks.hold(key, "ADD", Deadline.after(clock, 30)):
-        with pytest.raises(BusyError, match="ADD has run for"), locks.hold(key, "DEL", Deadline.after(clock, 0.0)):
+        with (
+            refused_with(RefusalCode.SANDBOX_BUSY, holder="ADD", operation="DEL"),
+            locks.hold(key, "DEL", Deadline.after(clock, 0.0)),
+        ):
             raise AssertionError("must not get in")
-        assert locks.held()[0].waiting_count == 0
+        assert locks.holders()[0].waiting_count == 0
     with locks.hold(key, "DEL", Deadline.after(clock, 0.1)):
-        assert locks.held()[0].operation == "DEL"
+        assert locks.holders()[0].operation == "DEL"
 
 
 def FakeNodeKey(name: str):
@@ -203,7 +209,7 @@ def test_the_reconciler_puts_routes_of_sandboxes_back(node: FakeNode) -> None:
     made = node.add("a")
     del node.wiring.routes[made.address]
     del node.wiring.rules[made.address]
-    assert any(str(made.address) in sentence for sentence in node.host_reconciler.reconcile())
+    assert {one.object.subject for one in node.host_reconciler.reconcile()} == {str(made.address)}
     assert node.wiring.routes[made.address] == made.host_veth
     assert node.host_reconciler.reconcile() == []
 
@@ -231,7 +237,7 @@ def test_check_goes_by_the_mtu_that_was_wired(node: FakeNode) -> None:
     seen: list[int] = []
     real = node.wiring.check
     node.wiring.check = lambda spec: (seen.append(spec.mtu), real(spec))[1]  # type: ignore[method-assign]
-    node.attacher._mtu = lambda: 1500
+    node.attacher._pool._mtu = lambda: 1500
     node.checker.check_sandbox(node.request("a"), deadline=Deadline.after(node.clock, 9))
     assert seen == [9001]
 

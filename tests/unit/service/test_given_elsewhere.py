@@ -12,7 +12,7 @@ import pytest
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.ids import EniId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import pass_time, settle
@@ -114,7 +114,7 @@ def test_old_addresses_in_an_answer_are_no_recent_change(node: FakeNode) -> None
         pass_time(node, 75.0)
     rows = [node.datastore.address(address) for address in old]
     free = {row.address for row in rows if row is not None and row.is_free}
-    assert free <= node.datastore.held(), "two looks, and nobody gets one of them"
+    assert free <= node.datastore.withheld(), "two looks, and nobody gets one of them"
 
 
 def test_a_reread_eni_is_no_recent_change(node: FakeNode) -> None:

@@ -20,7 +20,7 @@ from ipamd.model.errors import (
     IpamError,
     ThrottledError,
 )
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 

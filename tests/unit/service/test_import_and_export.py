@@ -8,24 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.core.health import Phase
 from ipamd.migration.export import ExportReport, ExportService
 from ipamd.migration.importing import CONDITION
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec, pod_veth_name
 from ipamd.model.aws_node import Allocation
-from ipamd.model.errors import Defect, ForeignStateError, NotServingError, TakeoverError, WiringError
-from ipamd.model.family import IPV4, IPV6, Egress, IpAddress
+from ipamd.model.defects import Defect
+from ipamd.model.errors import ForeignStateError, NotServingError, TakeoverError, WiringError
+from ipamd.model.family import IPV4, IPV6, IpAddress, LocalRange
+from ipamd.model.finding_codes import Severity
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.history import HistoryQuestion
+from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
-from ipamd.ready_marks import ServedMark
-from ipamd.report.audit import Severity, audit
+from ipamd.model.refusals import RefusalCode
+from ipamd.process.served_mark import ServedMark
+from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from tests.fakes.aws_node import OURS, SAVED, THEIRS, FakeAwsNode
 from tests.fakes.node import FakeNode
 from tests.families import family_for, in_both, network_of
+from tests.refusing import refused_with
 
 pytestmark = in_both("node")
 
@@ -38,9 +42,9 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> FakeNode:
     return FakeNode(tmp_path, network=network_of(family_for(request)))
 
 
-def egress_of(node: FakeNode) -> Egress:
+def egress_of(node: FakeNode) -> LocalRange:
     """What its pods may have of the other family."""
-    return (IPV4 if node.network.ipv6 else IPV6).egress
+    return (IPV4 if node.network.ipv6 else IPV6).local_range
 
 
 @pytest.fixture
@@ -122,7 +126,7 @@ def test_a_pod_comes_over_with_its_link_for_egress(warm: FakeNode, theirs: FakeA
     assert row is not None
     assert row.other_address == other
     assert CONDITION not in warm.health.conditions_by_subject()
-    assert warm.app.imported.left_egress() == (None, True)
+    assert warm.app.imported.left_chains() == (None, True)
     theirs.finish()
     finish_start(warm)
     assert exporter(warm, theirs).export().problems == []
@@ -130,7 +134,7 @@ def test_a_pod_comes_over_with_its_link_for_egress(warm: FakeNode, theirs: FakeA
     assert other in theirs.routed
 
 
-@pytest.mark.parametrize("refused", ["take_second", "second_links"])
+@pytest.mark.parametrize("refused", ["adopt_extra", "extra_links"])
 def test_a_pod_whose_link_for_egress_refuses_comes_over_whole_later(warm: FakeNode, theirs: FakeAwsNode, refused: str) -> None:
     """Not by halves: nothing of it is changed, a condition names it, and the next list tries again. Meanwhile its chain stays."""
     wire_theirs(warm, theirs, "a", 0)
@@ -140,7 +144,7 @@ def test_a_pod_whose_link_for_egress_refuses_comes_over_whole_later(warm: FakeNo
     start_over(warm, theirs)
     assert rows(warm) == {}
     assert veth in warm.health.conditions_by_subject()[CONDITION]
-    assert warm.app.imported.left_egress() == ([], False)
+    assert warm.app.imported.left_chains() == ([], False)
     warm.runtime_reconciler.reconcile_once()
     assert [one.other_address for one in warm.datastore.attachments()] == [other]
     assert CONDITION not in warm.health.conditions_by_subject()
@@ -245,7 +249,7 @@ def test_what_is_named_later_and_is_on_no_eni_is_said(warm: FakeNode, theirs: Fa
     warm.runtime_reconciler.reconcile_once()
     conditions = warm.health.conditions_by_subject()
     assert CONDITION not in conditions
-    assert f"{elsewhere} of a/eth0" in conditions["unplaced"]
+    assert f"{elsewhere} of a/eth0" in conditions["unrecorded sandboxes"]
     assert rows(warm) == {}
 
 
@@ -281,7 +285,9 @@ def test_an_address_that_both_gave_is_named_after_our_restart_too(warm: FakeNode
     theirs.finish()
     violations = [one for one in audit(warm.app.introspection.sources).findings if one.severity is Severity.VIOLATION]
     assert [one.subject for one in violations] == [str(ours.address)]
-    assert all(name in violations[0].what for name in (ours.host_veth, pod_veth_name("default", "pod-theirs", prefix="eni")))
+    assert all(
+        name in violations[0].fields["links"] for name in (ours.host_veth, pod_veth_name("default", "pod-theirs", prefix="eni"))
+    )
     told = explain(warm.app.introspection.sources, HistoryQuestion(str(ours.address), 50)).sentences
     assert any("theirs/eth0 has the address too" in one for one in told)
     assert warm.health.defects[Defect.DUPLICATE] == 1
@@ -318,7 +324,7 @@ def test_an_export_freezes_writes_and_changes_the_conflists(warm: FakeNode, thei
     assert pod_veth_name("default", "mine", prefix="eni") in warm.wiring.wired
     assert {one.cause for one in warm.app.context.freeze.in_force()} == {FreezeCause.EXPORT}
     assert not warm.health.is_ready
-    with pytest.raises(NotServingError, match="gives no address now") as refused:
+    with refused_with(RefusalCode.HELD) as refused:
         warm.add("late")
     assert refused.value.retryable
     assert warm.delete("mine"), "DEL is served"
@@ -368,7 +374,7 @@ def test_what_was_not_taken_over_goes_back_as_its_daemon_had_it(warm: FakeNode, 
 def test_what_its_plugin_is_about_to_wire_is_exported(warm: FakeNode, theirs: FakeAwsNode) -> None:
     """Between our reply and its plugin's wiring there is no link yet, and the address is not free (I1)."""
     request = replace(warm.request("soon"), is_wired_by_caller=True)
-    made = warm.attacher.attach_sandbox(request, deadline=Deadline.after(warm.clock, 5.0), steps=Steps(warm.clock))
+    made = warm.attacher.attach_sandbox(request, deadline=Deadline.after(warm.clock, 5.0), steps=StepTimer(warm.clock))
     gone = warm.add("gone")
     warm.wiring.remove_leftover(host_veth=gone.host_veth, address=gone.address)  # its namespace went before its DEL
     finish_start(warm)
@@ -400,7 +406,7 @@ def test_an_export_whose_begin_is_cut_short_holds_add_if_it_was_noted(
 
     monkeypatch.setattr(theirs, "begin_export", begin_half)
     assert "repeat the export" in exporter(warm, theirs).export().problems[0]
-    with pytest.raises(NotServingError, match="gives no address now"):
+    with refused_with(RefusalCode.HELD):
         warm.add("b")
 
 
@@ -468,7 +474,7 @@ def test_a_name_that_is_taken_leaves_the_entry_unseen(warm: FakeNode, theirs: Fa
     with warm.datastore.transaction() as uow:  # "b" is named as if it were of the pod of "a"
         name = pod_veth_name("default", "a", prefix="eni")
         uow.rename_veth(second.key, host_veth=name)
-    warm.wiring.rename_veth(host_veth=second.host_veth, to=name, address=second.address)
+    warm.wiring.rename_veth(second.wiring, to=name)
     warm.wiring.wired[pod_veth_name("default", "b", prefix="eni")] = replace(
         warm.wiring.wired[name], address=free_address(warm, 8)
     )

@@ -9,7 +9,7 @@ import pytest
 from ipamd.model.cloud import INTENT_TAG, DescribedEni, EniRequest
 from ipamd.model.errors import CloudDeniedError, CloudError
 from ipamd.model.intent import OPENED_AT, Intent, IntentKind
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
 
@@ -29,11 +29,12 @@ def run(node: FakeNode, seconds: int, *, step: int = 5) -> None:
 
 
 def test_a_poisoned_creation_does_not_stop_growth_on_other_enis(tmp_path: Path) -> None:
-    """An intent of a release before ours is refused for ever, and addresses are there for the asking on the primary ENI."""
+    """An open creation is refused for ever, and addresses are there for the asking on the primary ENI."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
     node.bring_up()
     payload = {"subnet_id": "subnet-1", "device_index": "1", "address_count": "2", "prefix_count": "0"}
-    payload |= {"tags": "{}", "security_group_ids": "sg-1", OPENED_AT: repr(node.clock.monotonic())}
+    payload |= {"tags": "{}", "security_group_ids": "sg-1", "connection_tracking": "{}", "moves_left": "0"}
+    payload |= {OPENED_AT: repr(node.clock.monotonic())}
     with node.datastore.transaction() as uow:
         uow.open_intent(Intent("old", IntentKind.CREATE_ENI, node.clock.now(), payload, client_token="old"))
     node.ec2.fail["create_eni"] = refused_for_ever(DENIED)
@@ -50,7 +51,8 @@ def test_a_poisoned_creation_does_not_stop_another_one(tmp_path: Path, monkeypat
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
     node.bring_up()
     payload = {"subnet_id": "subnet-1", "device_index": "1", "address_count": "9", "prefix_count": "0"}
-    payload |= {"tags": "{}", "security_group_ids": "sg-1", OPENED_AT: repr(node.clock.monotonic())}
+    payload |= {"tags": "{}", "security_group_ids": "sg-1", "connection_tracking": "{}", "moves_left": "0"}
+    payload |= {OPENED_AT: repr(node.clock.monotonic())}
     with node.datastore.transaction() as uow:
         uow.open_intent(Intent("old", IntentKind.CREATE_ENI, node.clock.now(), payload, client_token="old"))
     create = node.ec2.create_eni
@@ -114,7 +116,7 @@ def test_what_was_recovered_is_no_condition_any_more(node: FakeNode) -> None:
     ],
 )
 def test_an_intent_that_cannot_be_read_stops_nothing_else(tmp_path: Path, kind: IntentKind, payload: dict[str, str]) -> None:
-    """Its payload is another release's, or damaged: it is named, the intents beside it are recovered, and the pool grows."""
+    """Its payload is damaged: it is named, the intents beside it are recovered, and the pool grows."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_ip_target=2))
     node.bring_up()
     with node.datastore.transaction() as uow:

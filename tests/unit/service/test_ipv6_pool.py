@@ -11,6 +11,7 @@ import pytest
 
 from ipamd.ipamctl.main import VERBS
 from ipamd.model.address import AddressState
+from ipamd.model.blocked import Blocked
 from ipamd.model.cloud import INTENT_TAG
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import (
@@ -22,12 +23,13 @@ from ipamd.model.errors import (
     WiringError,
 )
 from ipamd.model.family import IPV6
-from ipamd.model.history import HistoryQuestion
-from ipamd.model.pool import Blocked
+from ipamd.model.history_answer import HistoryQuestion
+from ipamd.model.refusals import RefusalCode
 from ipamd.model.words import MANY
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.explain import explain
 from ipamd.settings import NetworkConfig, PoolConfig, Settings
+from tests.errors import refused_add
 from tests.fakes.cloud import IDENTITY, LIMITS, PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_what_if import ask
@@ -122,7 +124,7 @@ def test_one_prefix_and_then_nothing(tmp_path: Path, pool: dict[str, object]) ->
 def test_free_addresses_are_answered_for_before_any_is_given(tmp_path: Path) -> None:
     """While the kernel refuses it the prefix is left out, and the next look takes it: no packet to a free address loops."""
     node = node_of(tmp_path, ec2=with_prefixes(FakeEc2(), LOWER))
-    node.hostnet.fail["answer_for"] = [WiringError("refused")]
+    node.hostnet.fail["reject_free_addresses"] = [WiringError("refused")]
     with pytest.raises(WiringError):
         node.bring_up()
     assert (serving(node), node.hostnet.answered) == (set(), set())
@@ -203,7 +205,7 @@ def test_a_crash_in_the_call(tmp_path: Path, has_happened: bool) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
-        (SubnetExhaustedError("no /80", code="InsufficientCidrBlocks", said="no free /80"), Blocked.SUBNET_FULL, "no free /80"),
+        (SubnetExhaustedError("no /80", code="InsufficientCidrBlocks", answer="no free /80"), Blocked.SUBNET_FULL, "no free /80"),
         (
             CloudDeniedError("denied", code="UnauthorizedOperation", next_step="allow ec2:AssignIpv6Addresses"),
             Blocked.DENIED,
@@ -219,7 +221,7 @@ def test_a_refusal_explains_itself(tmp_path: Path, error: CloudError, kind: Bloc
     with pytest.raises(PoolEmptyError) as refusal:
         node.add("c1", deadline_s=0.5)
     assert words in str(refusal.value)
-    assert node.attacher.pool_empty[kind] == 1
+    assert node.app.pool_empty[kind] == 1
     for _ in range(60):
         node.clock.advance(60)
         node.pool.run_once()
@@ -235,9 +237,9 @@ def test_an_eni_that_others_filled_is_named(tmp_path: Path) -> None:
     node = node_of(tmp_path)
     node.ec2.fail[ASSIGNED] = [EniLimitError("no slot is left", code="PrivateIpAddressLimitExceeded")] * 9
     node.bring_up()
-    with pytest.raises(PoolEmptyError, match=f"{PRIMARY} takes no /80"):
+    with pytest.raises(PoolEmptyError, check=refused_add(RefusalCode.NO_ADDRESS)):
         node.add("c1", deadline_s=0.5)
-    assert node.attacher.pool_empty[Blocked.ENI_LIMIT] == 1
+    assert node.app.pool_empty[Blocked.ENI_LIMIT] == 1
     assert f"{PRIMARY} takes no /80" in str(node.app.introspection.GetStatus(pb.GetStatusRequest()))
 
 
@@ -273,12 +275,12 @@ def test_a_subnet_without_ipv6_gets_no_eni(tmp_path: Path) -> None:
     node.bring_up()
     (made,) = [eni for eni in ec2.attached() if eni.eni_id != PRIMARY]
     assert (made.subnet_id, ec2.calls["create_eni"]) == ("subnet-3", 1)
-    told = {one["subnet_id"]: one["why_not"] for one in ask(node, "GetStatus")["subnets"]}
+    told = {one["subnet_id"]: one["unusable_reason"] for one in ask(node, "GetStatus")["subnets"]}
     assert told == {SUBNET: "excluded by the tag kubernetes.io/role/cni=0", "subnet-2": "without IPv6", "subnet-3": ""}
     ec2.subnets["subnet-3"] = replace(ec2.subnets["subnet-3"], has_ipv6=False)
     other = FakeNode(tmp_path / "other", network=NETWORK, ec2=with_subnets_of(ec2))
     other.bring_up()
-    with pytest.raises(PoolEmptyError, match="subnet-2 is without IPv6; subnet-3 is without IPv6"):
+    with pytest.raises(PoolEmptyError, check=refused_add(RefusalCode.NO_ADDRESS)):
         other.add("c1", deadline_s=0.5)
 
 
@@ -350,7 +352,7 @@ def test_a_type_without_prefixes(tmp_path: Path) -> None:
     limits = InstanceLimits("m4.large", 2, 10, hypervisor="xen")
     node = node_of(tmp_path, ec2=FakeEc2(limits=limits, family=IPV6))
     node.bring_up()
-    with pytest.raises(PoolEmptyError, match="not built on Nitro"):
+    with pytest.raises(PoolEmptyError, check=refused_add(RefusalCode.NO_ADDRESS)):
         node.add("c1", deadline_s=0.5)
     assert node.ec2.calls[ASSIGNED] == 0
     assert any("not built on Nitro" in one for one in node.health.conditions())

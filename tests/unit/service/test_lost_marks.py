@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.host.network import RECONCILE_INTERVAL_S, Scope
+from ipamd.host.network import RECONCILE_INTERVAL_S
+from ipamd.host.triggers import PassScope
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.ids import AttachmentKey
 from tests.fakes.node import FakeNode
@@ -30,8 +31,8 @@ def contradict(node: FakeNode) -> AttachmentKey:
     """EC2 contradicts it: the record says so, and a pass is asked for, as `on_cut_off` does."""
     (one,) = node.datastore.attachments()
     with node.datastore.transaction() as uow:
-        uow.mark_branch(one.key, contradiction="its MAC is another")
-    node.host_reconciler.mark(Scope.EVERYTHING)
+        uow.record_contradiction(one.key, contradiction="its MAC is another")
+    node.host_reconciler.mark(PassScope.EVERYTHING)
     return one.key
 
 

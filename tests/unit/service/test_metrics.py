@@ -18,13 +18,13 @@ from ipamd.core.deadline import Deadline
 from ipamd.core.demand import THROTTLED_S
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, CloudError, InvariantError, PoolEmptyError, SubnetExhaustedError, ThrottledError
-from ipamd.model.kernel import NODE
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.refusals import RefusalCode
 from ipamd.pb import cni_pb2
-from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.audit import audit
 from ipamd.report.verdict import kind_of
-from ipamd.settings import SubnetsConfig
+from tests.conditions import failed
+from tests.errors import refused_add
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import TURN_MAX_S, detach_by_hand, pass_time, settle
@@ -81,7 +81,10 @@ def test_a_refused_add_tells_what_keeps_the_pool_from_growing(
             node.add(name, deadline_s=1.0)
         except PoolEmptyError:
             break
-    found = {one["cause"]: value(node, "ipamd_no_address_total", **one) for one in series(node)["ipamd_no_address_total"]}
+    found = {
+        one["cause"]: value(node, "ipamd_adds_without_address_total", **one)
+        for one in series(node)["ipamd_adds_without_address_total"]
+    }
     assert {word: count for word, count in found.items() if count} == {cause: 1.0}
 
 
@@ -107,20 +110,9 @@ def test_an_add_that_ec2_delayed_says_so(
     last_s = node.clock.monotonic() - throttled_before_s
     node.ec2.throttled = (last_s, last_s)
     assert value(node, "ipamd_pool_blocked", cause=cause) == 1
-    with pytest.raises(PoolEmptyError, match=words):
+    with pytest.raises(PoolEmptyError, check=refused_add(RefusalCode.NO_ADDRESS)):
         node.add("late", deadline_s=1.0)
-    assert value(node, "ipamd_no_address_total", cause=cause) == 1
-
-
-def test_all_are_cut_off_by_a_filter_of_what_is_forwarded(node: FakeNode) -> None:
-    """Else the sandboxes that a filter names by address or link; status and the metric count the same ones."""
-    run_sandboxes(node, "a", "b", "c")
-    first, second, _ = node.datastore.attachments()
-    named = frozenset({str(first.address), first.host_veth, second.host_veth, "10.99.0.9"})
-    for filters, count in ((frozenset[str](), 0), (named, 2), (frozenset({NODE, *named}), 3)):
-        node.hostnet.filters = filters
-        status = node.app.introspection.GetStatus(pb.GetStatusRequest())
-        assert (value(node, "ipamd_cut_off_sandboxes"), status.cut_off_count) == (count, count)
+    assert value(node, "ipamd_adds_without_address_total", cause=cause) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,22 +120,23 @@ def test_all_are_cut_off_by_a_filter_of_what_is_forwarded(node: FakeNode) -> Non
     [
         ("security groups", "security groups"),
         ("frozen eni-0abc", "frozen eni"),
-        ("fight route 10.0.0.1", "fight"),
+        ("repair conflict route 10.0.0.1", "repair conflict"),
         ("new", "other"),
     ],
 )
 def test_conditions_are_told_by_subject(node: FakeNode, subject: str, label: str) -> None:
     """A word of a closed list, without the object's name, as long as the condition lasts."""
-    node.health.report(subject, "something is wrong")
-    assert value(node, "ipamd_condition_subjects", subject=label) == 1
-    node.health.report(subject, "")
-    assert value(node, "ipamd_condition_subjects", subject=label) is None
+    node.health.report(subject, failed("something is wrong"))
+    assert value(node, "ipamd_conditions", subject=label) == 1
+    node.health.report(subject, None)
+    assert value(node, "ipamd_conditions", subject=label) is None
 
 
 def test_every_subject_of_a_condition_is_in_the_list() -> None:
     """Whatever the daemon reports, by its literal name, that of its loop, or that of its work."""
     text = "".join(path.read_text() for path in (Path(ipamd.__file__).parent).rglob("*.py"))
-    named = r'\.report\(\s*"([^"{]+)"|Loop\("([^"]+)"|OddObjects\([^)]*work="([^"]+)"|^(?:CONDITION|TWICE|RESTART) = "([^"]+)"'
+    named = r'\.(?:report|claim)\(\s*"(?!CRI is off)([^"{]+)"|Loop\("([^"]+)"'
+    named += r'|FailureIsolation\([^)]*work="([^"]+)"|^(?:CONDITION|CONFLICT|RESTART) = "([^"]+)"'
     subjects = {word for found in re.findall(named, text, re.M) for word in found if word}
     assert len(subjects) > 40
     assert {one for one in subjects if not kind_of(one)} == set()
@@ -171,12 +164,12 @@ def test_refused_requests_are_counted_by_kind(node: FakeNode) -> None:
     node.attacher.attach_sandbox = lambda *_, **__: 1 / 0  # type: ignore[assignment,method-assign]
     execute(node, "ADD", "c2")
     assert value(node, "ipamd_refusals_total", verb="ADD", cause="unexpected") == 1
-    assert value(node, "ipamd_defects_total", what="unexpected-error") == 1
+    assert value(node, "ipamd_defects_total", kind="unexpected-error") == 1
 
 
 def test_a_refused_constraint_is_a_defect(node: FakeNode) -> None:
     """Every loop and every request tells its errors in one place; those of EC2 are no defects."""
-    assert {one["what"]: value(node, "ipamd_defects_total", **one) for one in series(node)["ipamd_defects_total"]} == {
+    assert {one["kind"]: value(node, "ipamd_defects_total", **one) for one in series(node)["ipamd_defects_total"]} == {
         "duplicate-address": 0,
         "invariant-refused": 0,
         "unexpected-error": 0,
@@ -184,8 +177,8 @@ def test_a_refused_constraint_is_a_defect(node: FakeNode) -> None:
     }
     node.health.record_error("pool", ThrottledError("slow down"))
     node.health.record_error("pool", InvariantError("two have it", details="I1"))
-    assert value(node, "ipamd_defects_total", what="invariant-refused") == 1
-    assert value(node, "ipamd_defects_total", what="unexpected-error") == 0
+    assert value(node, "ipamd_defects_total", kind="invariant-refused") == 1
+    assert value(node, "ipamd_defects_total", kind="unexpected-error") == 0
 
 
 def test_an_address_wired_twice_is_counted_at_the_start(made: list[FakeNode], tmp_path: Path) -> None:
@@ -196,14 +189,14 @@ def test_an_address_wired_twice_is_counted_at_the_start(made: list[FakeNode], tm
     survey = node.wiring.survey()
     twin = replace(veth, name="ipaotherlink", key=node.key("other"))
     node.startup.reconcile_kernel(replace(survey, veths=(*survey.veths, twin)), node.listed())
-    assert value(node, "ipamd_defects_total", what="duplicate-address") == 1
+    assert value(node, "ipamd_defects_total", kind="duplicate-address") == 1
 
 
 def test_an_audit_that_finds_memory_and_disk_different_is_counted(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each sentence of each audit."""
     monkeypatch.setattr(node.datastore, "audit", lambda: ["memory has a, the disk has b"])
     audit(node.app.introspection.sources, ask_ec2=False)
-    assert value(node, "ipamd_defects_total", what="datastore-differs") == 1
+    assert value(node, "ipamd_defects_total", kind="datastore-differs") == 1
 
 
 def test_events_are_those_of_the_ledger(made: list[FakeNode], tmp_path: Path) -> None:
@@ -211,16 +204,16 @@ def test_events_are_those_of_the_ledger(made: list[FakeNode], tmp_path: Path) ->
     node = start(made, tmp_path)
     run_sandboxes(node, "a", "b")
     node.delete("a")
-    assert value(node, "ipamd_events_total", event="assigned") == 2
-    assert value(node, "ipamd_events_total", event="unassigned") == 1
-    assert value(node, "ipamd_events_total", event="reaped") == 0
+    assert value(node, "ipamd_history_events_total", event="assigned") == 2
+    assert value(node, "ipamd_history_events_total", event="unassigned") == 1
+    assert value(node, "ipamd_history_events_total", event="reaped") == 0
     with suppress(ZeroDivisionError), node.datastore.transaction() as uow:
         uow.unassign(node.key("b"), reason="never", cooldown=node.cooldown.period)
         raise ZeroDivisionError
-    assert value(node, "ipamd_events_total", event="unassigned") == 1
+    assert value(node, "ipamd_history_events_total", event="unassigned") == 1
     node.crash(keep_datastore=False)
     node.bring_up()
-    assert value(node, "ipamd_events_total", event="adopted") == 1
+    assert value(node, "ipamd_history_events_total", event="adopted") == 1
 
 
 def test_external_changes_are_counted(made: list[FakeNode], tmp_path: Path) -> None:
@@ -245,37 +238,26 @@ def test_external_changes_are_counted(made: list[FakeNode], tmp_path: Path) -> N
     assert value(node, "awscni_total_ip_addresses") == sum(len(eni.secondary_addresses) for eni in node.ec2.attached())
     assert value(node, "awscni_reconcile_count", fn="eniReconcileDel") == 1
     assert (
-        value(node, "ipamd_ec2_looks_total", reason="link") or value(node, "ipamd_ec2_looks_total", reason="metadata") or 0
+        value(node, "ipamd_ec2_resyncs_total", reason="link") or value(node, "ipamd_ec2_resyncs_total", reason="metadata") or 0
     ) > 0
 
 
 def test_a_lasting_difference_has_its_age(node: FakeNode) -> None:
     """Metadata that stays stuck: the age grows from turn to turn, and ends when metadata agrees again."""
     settle(node)
-    assert (value(node, "ipamd_metadata_list_age_s") or 0) >= 0
+    assert (value(node, "ipamd_metadata_list_age_seconds") or 0) >= 0
     node.metadata.freeze()
     node.ec2.unassign(PRIMARY, addresses=[max(node.ec2.enis[PRIMARY].secondary_addresses)], prefixes=[])
     node.look_twice()
     settle(node)
-    first = value(node, "ipamd_metadata_difference_age_s") or 0
+    first = value(node, "ipamd_metadata_difference_age_seconds") or 0
     assert first > 0
     assert (value(node, "ipamd_metadata_differences") or 0) > 0
     pass_time(node, TURN_MAX_S)
-    assert value(node, "ipamd_metadata_difference_age_s") == first + TURN_MAX_S
+    assert value(node, "ipamd_metadata_difference_age_seconds") == first + TURN_MAX_S
     node.metadata.frozen = None
     settle(node)
-    assert value(node, "ipamd_metadata_difference_age_s") == 0
-
-
-def test_the_subnets_room_is_told(made: list[FakeNode], tmp_path: Path) -> None:
-    """Of the subnets that a new ENI may go to, the roomiest; others count as not usable."""
-    ec2 = FakeEc2(pool_size=40)
-    ec2.add_subnet("subnet-large", "10.0.33.0/24", free_count=240, role="1")
-    ec2.add_subnet("subnet-untagged", "10.0.34.0/24", free_count=250)
-    node = start(made, tmp_path, ec2=ec2, settings=PoolSettings(warm_ip_target=2), subnets=SubnetsConfig())
-    assert value(node, "ipamd_subnet_room_addresses") == 240
-    assert value(node, "ipamd_subnets", state="usable") == 2
-    assert value(node, "ipamd_subnets", state="not") == 1
+    assert value(node, "ipamd_metadata_difference_age_seconds") == 0
 
 
 def test_the_start_is_timed(made: list[FakeNode], tmp_path: Path) -> None:
@@ -291,7 +273,7 @@ def test_the_start_is_timed(made: list[FakeNode], tmp_path: Path) -> None:
     node.health.mark_ready()
     node.clock.advance(100.0)
     node.health.mark_ready()
-    assert value(node, "ipamd_start_stage_s", stage="datastore") == 1.5
+    assert value(node, "ipamd_start_stage_duration_seconds", stage="datastore") == 1.5
     assert value(node, "awscni_ipamd_startup_duration_seconds_sum", **labels) == 2.5
     assert value(node, "awscni_ipamd_startup_duration_seconds_count", **labels) == 1
     assert value(node, "awscni_ipamd_node_initialization_duration_seconds_sum", success="true") == 1.5
@@ -304,7 +286,7 @@ def test_calls_to_ec2_are_told_by_api(node: FakeNode) -> None:
     assert value(node, "ipamd_ec2_attempts_total", api=api, outcome="ok") == node.ec2.calls[api]
     assert value(node, "awscni_ec2api_error_count", fn=api) == 0
     assert value(node, "awscni_aws_api_latency_ms_count", api=api, error="false", status="200") == node.ec2.calls[api]
-    assert value(node, "ipamd_ec2_attempt_duration_ms_count", api=api) == node.ec2.calls[api]
+    assert value(node, "ipamd_ec2_attempt_duration_seconds_count", api=api) == node.ec2.calls[api]
     assert value(node, "ipamd_ec2_budget_calls", api=api) == 10
 
 
@@ -328,7 +310,7 @@ def test_a_scrape_is_what_is_written_down(node: FakeNode) -> None:
 
 
 def test_the_number_of_series_does_not_grow_with_pods(made: list[FakeNode], tmp_path: Path) -> None:
-    """No pod, sandbox, address or link is a label; ENIs that are attached are, and no other ID."""
+    """No pod, sandbox, address or link is a label; attached ENIs and the node's few subnets are, and no other ID."""
     node = start(made, tmp_path, ec2=FakeEc2(limits=InstanceLimits("big", 1, 50)), settings=PoolSettings(warm_ip_target=2))
     run_sandboxes(node, "pod-a", "pod-b")
     execute(node, "DEL", "gone")
@@ -339,7 +321,9 @@ def test_the_number_of_series_does_not_grow_with_pods(made: list[FakeNode], tmp_
         execute(node, f"VERB{number}", "x")
     after = series(node)
     grown = {name for name, labels in after.items() if len(labels) > len(before.get(name, []))}
-    assert {name for name in grown if not name.startswith(("ipamd_request", "ipamd_refusals"))} == set()
+    assert {
+        name for name in grown if not name.startswith(("ipamd_requests", "ipamd_request_duration", "ipamd_refusals"))
+    } == set()
     assert len([one for one in after["ipamd_requests_total"] if one["verb"] == "other"]) == 1
-    words = {word for labels in after.values() for one in labels for key, word in one.items() if key != "eni"}
+    words = {word for labels in after.values() for one in labels for key, word in one.items() if key not in ("eni", "subnet")}
     assert not [word for word in words if re.search(r"pod-|gone|10\.0\.|eni-(primary|\d)|subnet-\d|i-0", word)]

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.metric_families import EGRESS_STATES
+from ipamd.metrics.legs.families import LOCAL_RANGE_STATES
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import PoolEmptyError
 from ipamd.model.family import IPV6
 from ipamd.model.ids import EniId, SubnetId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.subnets import CustomNetwork, ZoneNetwork
 from ipamd.settings import NetworkConfig
 from tests.fakes.cloud import IDENTITY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.stale_reads import run_sandboxes
-from tests.unit.service.metric_values import closing_nodes, start, value
+from tests.unit.service.metric_values import closing_nodes, samples, start, value
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_limits_are_not_told_before_they_are_known(made: list[FakeNode], tmp_pat
     node = FakeNode(tmp_path)
     made.append(node)
     assert limits_of(node) == (0, None, None)
-    assert value(node, "ipamd_subnet_room_addresses") is None
+    assert list(samples(node, "ipamd_subnet_free_addresses")) == []
 
 
 def test_a_full_node_is_full(made: list[FakeNode], tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_full_node_is_full(made: list[FakeNode], tmp_path: Path) -> None:
     node.pool.cycle()
     with pytest.raises(PoolEmptyError):
         node.add("d", deadline_s=1.0)
-    assert value(node, "ipamd_no_address_total", cause="node-full") == 1
+    assert value(node, "ipamd_adds_without_address_total", cause="node-full") == 1
     assert value(node, "awscni_no_available_ip_addresses") == 1
 
 
@@ -132,7 +132,7 @@ def test_a_range_for_egress_bounds_the_node_and_is_counted(made: list[FakeNode],
     assert value(node, "awscni_ip_max") == 1022
 
     def counted() -> list[float | None]:
-        return [value(node, "ipamd_egress_addresses", state=state) for state in EGRESS_STATES]
+        return [value(node, "ipamd_egress_addresses", state=state) for state in LOCAL_RANGE_STATES]
 
     assert counted() == [0, 0, 1022]
     node.hostnet.egress_family = IPV6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipamd.model.sandbox import EventKind, SandboxEvent
-from ipamd.sandbox.runtime import ANNOUNCED_LIMIT_COUNT, LATE_EVENT_S, MissedEventDetector
+from ipamd.sandbox.missed_events import ANNOUNCED_LIMIT_COUNT, LATE_EVENT_S, MissedEventDetector
 from tests.fakes.clock import FakeClock
 
 CREATED = SandboxEvent("a", "a", EventKind.CREATED)

@@ -10,6 +10,7 @@ import pytest
 
 from ipamd.datastore import schema
 from ipamd.model.errors import CloudError
+from ipamd.model.repairs import TRANSLATION, RepairCode
 from tests.fakes.cloud import IDENTITY
 from tests.fakes.node import FakeNode
 
@@ -36,7 +37,7 @@ def test_a_table_that_went_meanwhile_comes_back(node: FakeNode) -> None:
     _restart_in_silence(node)
     node.hostnet.is_table_lost = True
     node.startup.reconcile_kernel(node.wiring.survey(), node.listed())
-    assert "nftables table was missing: added" in node.app.host_network.reconcile()
+    assert (RepairCode.ADDED, TRANSLATION) in [(one.code, one.object) for one in node.app.host_network.reconcile()]
 
 
 def test_it_is_written_only_when_it_changes(node: FakeNode) -> None:

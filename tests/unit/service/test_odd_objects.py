@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import BusyError, DatastoreError, NetnsError, WiringError
@@ -76,9 +76,9 @@ def test_one_sandbox_that_refuses_does_not_stop_gc(node: FakeNode, monkeypatch: 
         vanish(node, one)
     node.clock.advance(600)
     refuse(node, monkeypatch, "mark_for_deletion", made[0].host_veth, WiringError("it says no"))
-    with pytest.raises(WiringError, match="it says no"):
+    with pytest.raises(WiringError):
         node.collector.collect(
-            frozenset(), network_name="vpc-ipamd", deadline=Deadline.after(node.clock, 60), steps=Steps(node.clock)
+            frozenset(), network_name="vpc-ipamd", deadline=Deadline.after(node.clock, 60), steps=StepTimer(node.clock)
         )
     assert [a.key.container_id for a in node.datastore.attachments()] == ["odd"]
 
@@ -88,7 +88,7 @@ def test_one_link_that_refuses_does_not_stop_sweeping(node: FakeNode, monkeypatc
     odd, fine = node.add("odd"), node.add("fine")
     node.delete("fine")
     node.delete("odd")
-    node.cooldown._unmarked.add(odd.host_veth)
+    node.cooldown._links_to_mark.add(odd.host_veth)
     switch = refuse(node, monkeypatch, "remove_leftover", odd.host_veth, WiringError("not a veth"))
     for _ in range(3):
         with pytest.raises(WiringError):
@@ -115,7 +115,7 @@ def test_a_link_that_is_removed_by_name_is_not_its_successors(node: FakeNode) ->
     node.delete("b")
     node.cooldown.sweep()
     node.cooldown._dying[made.host_veth] = Dying(lost)
-    node.cooldown._unmarked.add(made.host_veth)
+    node.cooldown._links_to_mark.add(made.host_veth)
     with node.locks.hold(made.key, "ADD", Deadline.after(node.clock, 60)), pytest.raises(BusyError):
         node.cooldown.sweep()
     assert made.host_veth in node.wiring.wired

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.errors import CloudError, DatastoreError, Defect, IpamError, SettingsError, disk_refusal
-from ipamd.report.verdict import facts, told, verdict
+from ipamd.model.defects import Defect
+from ipamd.model.disk_refusal import disk_refusal
+from ipamd.model.errors import CloudError, DatastoreError, IpamError, SettingsError
+from ipamd.report.verdict import condition_reports, facts, verdict
+from tests.conditions import failed
 from tests.fakes.node import SETTINGS, FakeNode
 
 
@@ -45,11 +48,11 @@ def node(tmp_path: Path) -> FakeNode:
 def fail_everywhere(node: FakeNode, error: DatastoreError, number: int) -> None:
     """What a disk that refuses leads to: each part tells what it could not write."""
     node.health.report_refused_change(error)
-    node.health.report("cooldown", f"cooldown: {error}; tried again", error=error)
-    node.health.report("served mark", "served mark: no", error=refused(number))
+    node.health.report("cooldown", failed(error), error=error)
+    node.health.report("served mark", failed("no"), error=refused(number))
     history = IpamError("nothing can be written")
     history.__cause__ = refused(number)
-    node.health.report("history", f"history: {history}; tried again", error=history)
+    node.health.report("history", failed(history), error=history)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ def test_one_disk_is_one_condition(node: FakeNode, code: int, number: int, cause
     """Named with the file system, how it refuses, what else fails by it, and what to do; the line has the cause."""
     fail_everywhere(node, sqlite_refusal(code), number)
     known = facts(node.app.introspection.sources)
-    (only,) = told(known)
+    (only,) = condition_reports(known)
     assert only.subject == "datastore"
     assert only.text.startswith(f"datastore: the file system of {node.run_dir} {cause}")
     assert "ADD and DEL fail" in only.text
@@ -76,30 +79,30 @@ def test_one_disk_is_one_condition(node: FakeNode, code: int, number: int, cause
 
 def test_other_disks_and_other_causes_stay_apart(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """The history's own disk is a second trouble, and so is EC2; what outlasts the disk is told again."""
-    monkeypatch.setattr("ipamd.report.verdict._device", lambda place: place)
+    monkeypatch.setattr("ipamd.report.disks._device", lambda place: place)
     fail_everywhere(node, sqlite_refusal(sqlite3.SQLITE_FULL), errno.ENOSPC)
-    node.health.report("ec2", "EC2: no", error=CloudError("no"))
+    node.health.report("ec2", failed("no"), error=CloudError("no"))
     sources = node.app.introspection.sources
-    assert [one.subject for one in told(facts(sources))] == ["datastore", "ec2", "history"]
-    node.health.report("datastore", "")
-    assert [one.subject for one in told(facts(sources))] == ["ec2", "cooldown", "history"]
-    assert "; so do: served mark" in told(facts(sources))[1].text
+    assert [one.subject for one in condition_reports(facts(sources))] == ["datastore", "ec2", "history"]
+    node.health.report("datastore", None)
+    assert [one.subject for one in condition_reports(facts(sources))] == ["ec2", "cooldown", "history"]
+    assert "; so do: served mark" in condition_reports(facts(sources))[1].text
 
 
 def test_a_condition_that_a_disk_caused_once_is_of_what_causes_it_now(node: FakeNode) -> None:
     """Each report tells anew how a disk refused: a loop that now fails for another reason is a condition of its own."""
     fail_everywhere(node, sqlite_refusal(sqlite3.SQLITE_FULL), errno.ENOSPC)
-    node.health.report("cooldown", "cooldown: the kernel refused", error=CloudError("the kernel refused"))
-    assert [one.subject for one in told(facts(node.app.introspection.sources))] == ["datastore", "cooldown"]
+    node.health.report("cooldown", failed("the kernel refused"), error=CloudError("the kernel refused"))
+    assert [one.subject for one in condition_reports(facts(node.app.introspection.sources))] == ["datastore", "cooldown"]
 
 
 def test_inodes_are_told_from_space(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are ENOSPC; what is to be deleted differs."""
     found = type("Found", (), {"f_files": 40, "f_favail": 0, "f_bavail": 9, "f_blocks": 9, "f_frsize": 4096})()
     monkeypatch.setattr("os.statvfs", lambda _: found)
-    node.health.report("served mark", "served mark: no", error=refused(errno.ENOSPC))
-    (only,) = told(facts(node.app.introspection.sources))
-    assert only.text == f"served mark: the file system of {node.run_dir} has no inode left: no"
+    node.health.report("served mark", failed("no"), error=refused(errno.ENOSPC))
+    (only,) = condition_reports(facts(node.app.introspection.sources))
+    assert only.text == f"served mark: the file system of {node.run_dir} has no inode left: no; retried"
     assert only.next == f"delete files there: `df -i {node.run_dir}`"
 
 
@@ -117,7 +120,7 @@ def test_what_is_behind_an_error_is_found_and_other_errors_are_no_disk() -> None
 
 def test_only_a_disk_that_refuses_is_no_defect(node: FakeNode) -> None:
     """Any other error that is none of ours is one."""
-    node.health.report("socket", "socket: no", error=refused(errno.ENOSPC))
+    node.health.report("socket", failed("no"), error=refused(errno.ENOSPC))
     assert not any(node.health.defects.values())
-    node.health.report("links", "links: no", error=ValueError())
+    node.health.report("links", failed("no"), error=ValueError())
     assert node.health.defects[Defect.UNEXPECTED] == 1

@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 from ipamd.model.address import AddressState
-from ipamd.model.evidence import Evidence, Judgement, Verdict, judge
-from ipamd.model.history import HistoryQuestion
+from ipamd.model.evidence import Evidence, Judgement, SandboxVerdict, judge
+from ipamd.model.finding_codes import FindingCode
+from ipamd.model.history_answer import HistoryQuestion
+from ipamd.model.verdict_reasons import ReasonCode, VerdictReason
+from ipamd.report.audit import audit
 from ipamd.report.explain import explain
 from ipamd.sandbox import judge as sandbox_judge
 from ipamd.sandbox.judge import LIST_INTERVAL_S
@@ -63,7 +66,8 @@ def explain_path(node: FakeNode) -> bool:
     for _ in range(2):
         node.judge.look(node.datastore.attachments(), {"pod"}, unrecorded=())
         node.clock.advance(LIST_INTERVAL_S)
-    node.runtime_reconciler._seen, node.runtime_reconciler._reachable = frozenset({"pod"}), True
+    reconciler = node.runtime_reconciler
+    reconciler._believed, reconciler._believed_monotonic_s = frozenset({"pod"}), node.clock.monotonic()
     told = explain(node.app.introspection.sources, HistoryQuestion("a", 50)).sentences
     return any("without a DEL it is kept" in sentence for sentence in told)
 
@@ -78,15 +82,15 @@ def test_every_path_does_what_the_one_verdict_says(
     """Whoever frees, removes or explains has asked `model/evidence.py: judge`; if it says keep, nothing is freed or removed."""
     node.add("pod")
     node.runtime.run("pod")
-    asked: list[Verdict] = []
+    asked: list[SandboxVerdict] = []
 
     def keeping(evidence: Evidence) -> Judgement:
         asked.append(judge(evidence).verdict)
-        return Judgement(Verdict.KEEP, ("the test says so",))
+        return Judgement(SandboxVerdict.KEEP, (VerdictReason(ReasonCode.LISTED),))
 
     monkeypatch.setattr(sandbox_judge, "judge", keeping)
     assert path(node), "this path decides by itself"
-    assert {Verdict.REAP, Verdict.UNWIRE_THEN_REAP} & set(asked)
+    assert {SandboxVerdict.REAP, SandboxVerdict.UNWIRE_THEN_REAP} & set(asked)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
@@ -109,6 +113,66 @@ def test_explain_shows_the_verdict_and_its_sources(node: FakeNode) -> None:
     told = explain(node.app.introspection.sources, HistoryQuestion("b", 50)).sentences
     assert any("without a DEL it is kept" in sentence and "the runtime has not given" in sentence for sentence in told)
     assert any("sources: runtime unknown" in sentence for sentence in told)
+
+
+def explained(node: FakeNode, subject: str) -> str:
+    """What `ipamctl explain` answers, as one text."""
+    return "\n".join(explain(node.app.introspection.sources, HistoryQuestion(subject, 50)).sentences)
+
+
+def test_explain_does_not_judge_by_a_list_that_was_refused(node: FakeNode) -> None:
+    """A list with none of several wired sandboxes is no evidence for whoever reads either (I11)."""
+    made = [node.add(name) for name in ("a", "b", "c")]
+    for attachment in made:
+        node.runtime.run(attachment.key.container_id)
+    node.runtime_reconciler.reconcile_once()
+    assert "runtime present" in explained(node, "a")
+    node.clock.advance(100_000)
+    node.runtime.listed.clear()
+    node.runtime_reconciler.reconcile_once()
+    assert "runtime unknown (0 lists without it)" in explained(node, "a")
+    assert "the runtime has not given a complete list" in explained(node, "a")
+    node.runtime.run("a")
+    node.runtime_reconciler.reconcile_once()
+    assert "runtime present" in explained(node, "a")
+    assert "runtime absent (1 lists without it)" in explained(node, "b")
+
+
+def test_explain_does_not_judge_by_a_list_that_is_older_than_the_sandbox(node: FakeNode) -> None:
+    """It cannot have it."""
+    node.add("a")
+    node.runtime.run("a")
+    node.runtime_reconciler.reconcile_once()
+    node.clock.advance(1)
+    node.add("b")
+    node.clock.advance(1)
+    assert "runtime unknown" in explained(node, "b")
+    node.runtime_reconciler.reconcile_once()
+    assert "runtime absent" in explained(node, "b")
+
+
+def test_explain_of_a_quarantined_address_does_not_judge_by_a_list_that_was_refused(node: FakeNode) -> None:
+    """The runtime is silent, as for the pass that settles quarantine."""
+    made = quarantine_one(node, "a")
+    node.add("c")
+    node.clock.advance(100_000)
+    node.runtime.listed.clear()
+    node.runtime_reconciler.reconcile_once()
+    assert "wired, and the runtime is silent" in explained(node, str(made.address))
+
+
+def test_audit_names_a_list_that_is_refused_and_concludes_nothing_from_it(node: FakeNode) -> None:
+    """Not one finding for each sandbox, but the runtime among the silent sources."""
+    for name in ("a", "b", "c"):
+        node.add(name)
+    node.clock.advance(100_000)
+    report = audit(node.app.introspection.sources, ask_ec2=False)
+    assert not [finding for finding in report.findings if finding.code is FindingCode.NOT_LISTED]
+    assert [line for line in report.silent if line.startswith("runtime: its list is not plausible")]
+    node.runtime.run("a")
+    report = audit(node.app.introspection.sources, ask_ec2=False)
+    assert len([finding for finding in report.findings if finding.code is FindingCode.NOT_LISTED]) == 2
+    assert not [line for line in report.silent if line.startswith("runtime")]
 
 
 def test_explain_shows_the_verdict_on_a_quarantined_address(node: FakeNode) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from ipamd.eni.operations import FAILPOINTS, GONE_AFTER_S, TABLE, Row, State, Then, state_of
-from ipamd.eni.steps import UNANSWERED_MAX_S, Steps
+from ipamd.eni.operations import FAILPOINTS, GONE_AFTER_S, TABLE, Call, OnFailure, State, StateRule, state_of
+from ipamd.eni.steps import UNANSWERED_MAX_S
 from ipamd.model.cloud import DescribedEni, EniRequest
 from ipamd.model.cloud_evidence import RECENT_S
-from ipamd.model.eni import EniState, EniTags, description
+from ipamd.model.eni import EniState
+from ipamd.model.eni_tags import EniTags, description
 from ipamd.model.errors import (
     CloudDeniedError,
     CloudError,
@@ -31,8 +32,8 @@ from ipamd.model.errors import (
     ThrottledError,
 )
 from ipamd.model.ids import EniId, InstanceId, SubnetId
-from ipamd.model.intent import Assign, Create, Delete, Operation, Unassign, Why
-from ipamd.model.pool import PoolSettings
+from ipamd.model.intent import Assign, Create, Delete, DeleteReason, Operation, Unassign
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -66,9 +67,14 @@ def test_every_state_leads_to_the_end(operation: object) -> None:
     assert reached == rows.keys()
 
 
-def test_every_row_is_carried_out() -> None:
+def test_every_call_is_in_a_row() -> None:
+    """No call is left over from a row that went; `test_every_row_is_carried_out` has the other direction."""
+    assert {row.call for rows in TABLE.values() for row in rows.values()} == set(Call)
+
+
+def test_every_row_is_carried_out(node: FakeNode) -> None:
     """The engine has a method for each."""
-    assert all(callable(getattr(Steps, f"_{row.call}")) for rows in TABLE.values() for row in rows.values())
+    assert node.provisioner.steps._methods.keys() == set(Call)
 
 
 def test_every_failpoint_has_its_place() -> None:
@@ -83,24 +89,24 @@ def test_every_failpoint_has_its_place() -> None:
     [
         (refused(), "refused"),
         (refused(CloudDeniedError), "refused"),
-        (refused(CloudNotFoundError), "not_found"),
+        (refused(CloudNotFoundError), "missing"),
         (refused(ThrottledError), "throttled"),
         (unanswered(), "silence"),
     ],
 )
 def test_every_answer_has_its_column(error: CloudError, field: str) -> None:
     """Silence is no refusal (I11), and neither is throttling."""
-    row = Row("look", State.DONE, **{field: Then.GONE})  # type: ignore[arg-type]
-    assert row.on(error) is Then.GONE
+    row = StateRule(Call.LOOK, State.DONE, **{field: OnFailure.GONE})  # type: ignore[arg-type]
+    assert row.on(error) is OnFailure.GONE
     assert [row.on(other) for other in (refused(), unanswered()) if other.may_have_happened != error.may_have_happened] == [
-        Then.WAIT
+        OnFailure.WAIT
     ]
 
 
 @pytest.mark.parametrize("operation", TABLE, ids=str)
 def test_silence_ends_nothing(operation: object) -> None:
     """I9, I11: no intent is closed and nothing undone because of an answer that was lost."""
-    assert {row.silence for row in TABLE[operation].values()} <= {Then.WAIT, Then.GIVE_UP}  # type: ignore[index]
+    assert {row.silence for row in TABLE[operation].values()} <= {OnFailure.WAIT, OnFailure.GIVE_UP}  # type: ignore[index]
 
 
 # Each state with each answer, carried out on a node of fakes
@@ -221,7 +227,7 @@ class Carrier:
 
         The wall clock is set forward by two hours meanwhile: no age is measured with it.
         """
-        leaving = self.node.datastore.eni(MADE) if operation == Delete(MADE, Why.RELEASED) else None
+        leaving = self.node.datastore.eni(MADE) if operation == Delete(MADE, DeleteReason.RELEASED) else None
         held = None if leaving is None else replace(leaving, state=EniState.DETACHING, host_ready=False)
         self.log.open(operation, token=TOKEN, also=None if held is None else lambda uow: uow.put_eni(held))
         self.node.clock.step_wall(7200)
@@ -243,7 +249,7 @@ class Carrier:
 
     def is_denial_said(self) -> bool:
         """Whether people are told that something cannot be given back."""
-        return any(sentence.startswith("giving back") for sentence in self.node.health.conditions())
+        return any(sentence.startswith("release") for sentence in self.node.health.conditions())
 
     def left(self) -> str:
         """What has become of the ENI at EC2, and of its record."""
@@ -502,22 +508,22 @@ LEAKS = [
 OF_ENIS = [
     (why, case)
     for why, cases in {
-        Why.RELEASED: RELEASES,
-        Why.UNATTACHED: DELETIONS,
-        Why.USELESS: DELETIONS,
-        Why.LEAKED: LEAKS,
+        DeleteReason.RELEASED: RELEASES,
+        DeleteReason.UNATTACHED: DELETIONS,
+        DeleteReason.USELESS: DELETIONS,
+        DeleteReason.LEAKED: LEAKS,
     }.items()
     for case in cases
 ]
 
 
 @pytest.mark.parametrize(("why", "case"), OF_ENIS, ids=str)
-def test_a_deletion(carrier: Carrier, why: Why, case: Case) -> None:
+def test_a_deletion(carrier: Carrier, why: DeleteReason, case: Case) -> None:
     """An ENI that a sandbox has, or that has been taken into use, stays (I2). What EC2 may have begun is ended, not undone because of
     silence (I9, I11); what it has refused before it began serves again."""
     node, ec2 = carrier.node, carrier.ec2
-    carrier.make("used" if why is Why.RELEASED else case.at_ec2)
-    if why is Why.RELEASED and case.at_ec2 in ("detached", "gone"):
+    carrier.make("used" if why is DeleteReason.RELEASED else case.at_ec2)
+    if why is DeleteReason.RELEASED and case.at_ec2 in ("detached", "gone"):
         shown = ec2.enis[MADE]
         ec2.detach_eni(shown.attachment_id)
         if case.at_ec2 == "gone":

@@ -8,19 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.lifecycle import Lifecycle
-from ipamd.migration.handover import ABSENCE_S, CONDITION, TWICE
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.migration.handover import ABSENCE_S, CONDITION, CONFLICT
 from ipamd.model.aws_node import Allocation, agent_pod
-from ipamd.model.errors import ForeignStateError, NotServingError
+from ipamd.model.conditions import ConditionCode
+from ipamd.model.errors import ForeignStateError
+from ipamd.model.finding_codes import FindingCode, Severity
 from ipamd.model.freeze import FreezeCause
-from ipamd.model.history import HistoryQuestion
+from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import ContainerId
+from ipamd.model.refusals import RefusalCode
 from ipamd.model.sandbox import Sandbox, SandboxState
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.report.audit import Severity, audit
+from ipamd.process.lifecycle import Lifecycle
+from ipamd.report.audit import audit
 from ipamd.report.explain import explain
+from tests.conditions import codes
 from tests.fakes.node import FakeNode
+from tests.refusing import refused_with
 from tests.unit.service.metric_values import value
 
 READY, NOTREADY = SandboxState.READY, SandboxState.NOTREADY
@@ -40,7 +45,7 @@ def node(tmp_path: Path) -> FakeNode:
 
 def look(node: FakeNode) -> str:
     """As the maintenance loop does every few seconds."""
-    return node.app.other_daemon.look()
+    return node.app.other_daemon.check()
 
 
 def status(node: FakeNode) -> pb.GetStatusReply:
@@ -57,7 +62,7 @@ def test_add_is_held_while_it_may_give_and_a_minute_longer(node: FakeNode) -> No
     """With or without its conflist; the node's condition stays, nothing is asked of EC2, and a sentence says what to do."""
     node.aws_node.listens = "/run/aws-node/ipamd.sock"
     assert look(node)
-    with pytest.raises(NotServingError, match="gives no address now") as refused:
+    with refused_with(RefusalCode.HELD) as refused:
         node.add("a")
     assert "it serves /run/aws-node/ipamd.sock; remove its DaemonSet aws-node" in refused.value.details
     assert not node.health.is_ready
@@ -85,7 +90,7 @@ def test_an_add_that_waits_for_an_address_gives_none_when_it_has_come(node: Fake
             look(node)
 
     node.failpoint = come
-    with pytest.raises(NotServingError, match="gives no address now"):
+    with refused_with(RefusalCode.HELD):
         node.add("a")
     assert (node.datastore.attachments(), node.wiring.wired, node.datastore.counts().cooling) == ((), {}, 1)
 
@@ -95,8 +100,8 @@ def test_its_own_plugin_gets_no_address_of_ours_while_it_may_give(node: FakeNode
     node.aws_node.listens = "/run/aws-node/ipamd.sock"
     look(node)
     request = replace(node.request("soon"), is_wired_by_caller=True)
-    with pytest.raises(NotServingError, match="gives no address now"):
-        node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 5.0), steps=Steps(node.clock))
+    with refused_with(RefusalCode.HELD):
+        node.attacher.attach_sandbox(request, deadline=Deadline.after(node.clock, 5.0), steps=StepTimer(node.clock))
     assert (node.datastore.attachments(), node.datastore.counts().cooling) == ((), 0)
 
 
@@ -139,7 +144,7 @@ def test_what_cannot_be_told_holds_add(node: FakeNode) -> None:
 
     node.aws_node.last_sign = refuse  # type: ignore[method-assign,assignment]
     assert "Input/output error" in look(node)
-    with pytest.raises(NotServingError, match="gives no address now"):
+    with refused_with(RefusalCode.HELD):
         node.add("a")
 
 
@@ -148,23 +153,24 @@ def test_what_both_gave_is_named_by_everything_that_tells(node: FakeNode) -> Non
     ours = node.add("ours")
     theirs = Allocation(node.key("theirs"), ours.address, "shop", "cart-0")
     same = node.add("same")
-    assert value(node, "ipamd_given_twice_addresses") == 0
+    assert value(node, "ipamd_aws_node_conflicting_addresses") == 0
     node.aws_node.listens = "/run/aws-node/ipamd.sock"
     node.aws_node.tell(theirs, Allocation(same.key, same.address, "default", "same"))
     look(node)
     told = f"{ours.address} was given to sandbox {ours.key} (default/ours) by us, and to theirs/eth0 (shop/cart-0)"
-    assert told in "\n".join(status(node).lacks)
-    assert "delete one pod of each pair, and remove its DaemonSet" in node.health.conditions_by_subject()[TWICE]
+    assert told in "\n".join(status(node).degraded)
+    assert codes(node.health, CONFLICT) == {ConditionCode.GIVEN_TWICE}
     violations = [one for one in audit(node.app.introspection.sources).findings if one.severity is Severity.VIOLATION]
-    assert [(one.subject, one.what) for one in violations] == [(str(ours.address), f"{told} by amazon-vpc-cni-k8s (I1, I20)")]
+    assert [(one.code, one.subject) for one in violations] == [(FindingCode.GIVEN_TWICE, str(ours.address))]
+    assert violations[0].fields["pair"].startswith(told)
     for subject in (str(ours.address), "default/ours", "shop/cart-0", "cart-0", "theirs"):
         assert told in explained(node, subject), subject
     assert told not in explained(node, str(same.address))
-    assert value(node, "ipamd_given_twice_addresses") == 1
+    assert value(node, "ipamd_aws_node_conflicting_addresses") == 1
     node.delete("ours")
     look(node)
-    assert TWICE not in node.health.conditions_by_subject()
-    assert value(node, "ipamd_given_twice_addresses") == 0
+    assert CONFLICT not in node.health.conditions_by_subject()
+    assert value(node, "ipamd_aws_node_conflicting_addresses") == 0
 
 
 def test_a_file_that_we_took_over_or_wrote_is_compared_with_nothing(node: FakeNode) -> None:
@@ -215,6 +221,6 @@ def test_a_hold_ends_though_the_start_took_its_condition_away(tmp_path: Path) ->
     life._until_done("aws-node", life._handover.finish)
     assert node.health.is_held
     node.clock.advance(10)
-    node.app.other_daemon.look()
+    node.app.other_daemon.check()
     assert not node.health.is_held
     assert node.app.context.freeze.reason == ""

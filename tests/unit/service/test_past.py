@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.model.history import HistoryAnswer, HistoryQuestion, Subject
-from ipamd.ports import NoHistory
+from ipamd.model.history_answer import HistoryAnswer, HistoryQuestion
+from ipamd.model.history_subject import HistorySubject
+from ipamd.ports.history import NoHistory
 from ipamd.report.past import ask as ask_past
-from ipamd.report.past import held
+from ipamd.report.past import present_holders
 from tests.fakes.node import FakeNode
 
 
@@ -79,8 +80,8 @@ def test_without_a_history_the_ledger_finds_a_pod(node: FakeNode) -> None:
 def test_who_has_it_now_is_told_though_nothing_was_written(node: FakeNode) -> None:
     """A pod that is older than ledger and history."""
     made = node.add("a")
-    (present,) = held(node.datastore, node.clock)
-    assert Subject("default/a").fits(present)
+    (present,) = present_holders(node.datastore, node.clock)
+    assert HistorySubject("default/a").fits(present)
     assert (present.address, present.since) == (str(made.address), made.created_at)
     assert [one.until for one in ask(node, "default/a").tenures] == [None]
 

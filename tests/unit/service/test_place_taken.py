@@ -9,11 +9,16 @@ from pathlib import Path
 import pytest
 
 from ipamd.eni.book import PLACE, EniBook
+from ipamd.model.blocked import Blocked
 from ipamd.model.eni import EniState, InstanceLimits
-from ipamd.model.errors import EniLimitError, ThrottledError
+from ipamd.model.errors import EniLimitError
+from ipamd.model.growth_state import GrowthState, growth_refusal
 from ipamd.model.ids import EniId, InstanceId, MacAddress
 from ipamd.model.placement import growth_actions
-from ipamd.model.pool import CreateEni, EniCapacity, GrowthState, PoolCounts, PoolSettings, PoolSnapshot, Refusal
+from ipamd.model.pool_actions import CreateEni
+from ipamd.model.pool_counts import PoolCounts
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import EniCapacity, PoolSnapshot
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import settle
@@ -40,7 +45,7 @@ def test_no_second_eni_is_made_for_a_taken_place(tmp_path: Path) -> None:
     node.ec2.enis[PRIMARY] = replace(primary, secondary_addresses=frozenset())
     outcome = node.enis.sync_with_ec2(IDENTITY)
     assert "lacks 2 of 2 addresses" in outcome.implausible
-    assert (0, 3) in node.provisioner.enis.book.shown().values()
+    assert (0, 3) in node.provisioner.enis.book.unrecorded_enis().values()
     snapshot = node.pool.snapshot()
     assert snapshot is not None
     assert 3 in snapshot.unmanaged_device_indexes
@@ -120,8 +125,7 @@ def test_a_taken_place_counts_and_is_tried_again_later(tmp_path: Path) -> None:
         node.pool.cycle()
     assert devices(node) == [0, 2]
     assert node.ec2.calls["create_eni"] == 1, "the instance takes three"
-    assert "3 (with 1 that EC2 has and does not show) of 3 ENIs" in node.demand.status.blocked_by
-    assert "detach" not in node.demand.status.next_step
+    assert node.demand.status.kind is Blocked.NODE_FULL
     hidden = node.ec2.enis[EniId("eni-hidden-1")]
     node.ec2.enis[hidden.eni_id] = replace(hidden, instance_id=InstanceId(""), device_index=-1)
     left_s = node.provisioner.next_retry_s()
@@ -138,7 +142,7 @@ def test_a_place_that_is_refused_again_is_left_for_longer(node: FakeNode) -> Non
     clock, places = node.clock, EniBook(node.app.context)
     waits = []
     for _ in range(8):
-        places.refuse((0, 2))
+        places.mark_taken((0, 2))
         assert places.refused() == {(0, 2)}
         assert places.free_index(beside={1}) == 3
         waits.append(places._agenda.next_s(PLACE))
@@ -146,13 +150,13 @@ def test_a_place_that_is_refused_again_is_left_for_longer(node: FakeNode) -> Non
         assert not places.refused()
         assert places.free_index(beside={1}) == 2
     assert waits == [120, 240, 480, 960, 1920, 3600, 3600, 3600]
-    places.took((0, 2))
-    places.refuse((0, 2))
+    places.mark_free((0, 2))
+    places.mark_taken((0, 2))
     assert places._agenda.next_s(PLACE) == 120
-    places.show({EniId("eni-2"): (0, 2)})
-    assert (places.refused(), places.shown()) == (frozenset(), {EniId("eni-2"): (0, 2)})
-    places.show({})
-    assert (places.refused(), places.shown(), places._agenda.next_s(PLACE)) == (frozenset(), {}, None)
+    places.set_unrecorded({EniId("eni-2"): (0, 2)})
+    assert (places.refused(), places.unrecorded_enis()) == (frozenset(), {EniId("eni-2"): (0, 2)})
+    places.set_unrecorded({})
+    assert (places.refused(), places.unrecorded_enis(), places._agenda.next_s(PLACE)) == (frozenset(), {}, None)
 
 
 def test_a_cap_that_was_counted_without_hidden_enis_is_forgotten(tmp_path: Path) -> None:
@@ -163,7 +167,7 @@ def test_a_cap_that_was_counted_without_hidden_enis_is_forgotten(tmp_path: Path)
     node.ec2.fail["attach_eni"] = [EniLimitError("full", code="AttachmentLimitExceeded")]
     node.pool.cycle()
     assert devices(node) == [0]
-    assert "no further ENI" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.ENI_LIMIT
     node.ec2.hidden.clear()
     node.enis.set_up_adopted(node.enis.sync_with_ec2(IDENTITY))
     for number in range(12):
@@ -254,25 +258,6 @@ def test_an_eni_whose_own_place_is_taken_by_itself_is_kept(tmp_path: Path, statu
     node.datastore.close()
 
 
-def test_a_move_that_another_release_counted_otherwise_ends(tmp_path: Path) -> None:
-    """A malformed number is no reason to ask for ever: the ENI is deleted and its intent closed (I9)."""
-    node = node_of(tmp_path)
-    node.ec2.fail["attach_eni"] = [ThrottledError("slow down")]
-    node.add("a")
-    node.pool.cycle()
-    (intent,) = node.datastore.open_intents()
-    with node.datastore.transaction() as uow:
-        uow.update_intent(replace(intent, payload={**intent.payload, "moves_left": "many"}))
-    hide(node, 1)
-    for _ in range(40):  # longer than a spare ENI yields to other nodes
-        node.clock.advance(61)
-        node.pool.cycle()
-    assert intent.intent_id not in {one.intent_id for one in node.datastore.open_intents()}
-    assert devices(node) == [0, 2]
-    assert set(node.ec2.enis) - node.ec2.hidden == {eni.eni_id for eni in node.datastore.enis()}
-    node.datastore.close()
-
-
 # How many places an instance has left, where some of its ENIs are not shown
 
 
@@ -317,7 +302,7 @@ def test_a_place_of_an_eni_that_left_may_be_taken_by_it(tmp_path: Path) -> None:
 def test_a_cap_is_counted_in_enis_that_ec2_shows(known: int, refused: set[int], place_count: int) -> None:
     """An ENI that leaves makes room below the cap, whatever places are refused."""
     enis = tuple(EniCapacity(EniId(f"eni-{n}"), 10 + n, EniState.ATTACHED, 3, is_primary=n == 0) for n in range(known))
-    growth = GrowthState(cap=Refusal("full", "", 60.0, is_lasting=True), eni_cap=3)
+    growth = GrowthState(cap=growth_refusal("full", "", 60.0, is_lasting=True), eni_cap=3)
     limits = InstanceLimits("m5.large", 6, 4)
     snapshot = PoolSnapshot(enis, PoolCounts(), limits, refused_device_indexes=frozenset(refused), growth=growth)
     found = list(growth_actions(snapshot, PoolSettings(warm_ip_target=9), 9))

@@ -10,7 +10,7 @@ import pytest
 
 from ipamd.model.cloud_evidence import RECENT_S
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 

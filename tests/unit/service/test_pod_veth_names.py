@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
-from ipamd.model.attachment import Attachment, AttachRequest, SandboxNames, pod_veth_name, veth_name
-from ipamd.model.errors import IpamError, VethNameTakenError, WiringError
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.model.attachment import Attachment, pod_veth_name, veth_name
+from ipamd.model.cni_request import AttachRequest, SandboxNames
+from ipamd.model.errors import IpamError, WiringError
+from ipamd.model.refusals import RefusalCode
 from ipamd.model.sandbox import SandboxState
 from ipamd.settings import NetworkConfig
 from tests.fakes.node import FakeNode
+from tests.refusing import refused_with
 
 NAME = pod_veth_name("default", "web-0", prefix="eni")
 
@@ -39,7 +42,7 @@ def add(node: FakeNode, sandbox: str, *, pod: str = "web-0", ifname: str = "eth0
     """ADD for a sandbox of a pod."""
     deadline = Deadline.after(node.clock, deadline_s)
     return node.attacher.attach_sandbox(
-        request(node, sandbox, pod=pod, ifname=ifname), deadline=deadline, steps=Steps(node.clock)
+        request(node, sandbox, pod=pod, ifname=ifname), deadline=deadline, steps=StepTimer(node.clock)
     )
 
 
@@ -71,7 +74,7 @@ def test_a_ready_predecessor_keeps_its_name(node: FakeNode) -> None:
     first = add(node, "a")
     node.runtime.run("a")
     counts = node.datastore.counts()
-    with pytest.raises(VethNameTakenError, match="ready") as caught:
+    with refused_with(RefusalCode.NAME_OF_PREDECESSOR, holder=first.key, state="ready") as caught:
         add(node, "b")
     assert caught.value.retryable
     assert node.datastore.counts() == counts
@@ -82,10 +85,10 @@ def test_a_ready_predecessor_keeps_its_name(node: FakeNode) -> None:
 def test_what_is_not_known_is_not_dead(node: FakeNode) -> None:
     """A predecessor that is not listed (yet), and a silent runtime, keep the name (I11)."""
     add(node, "a")
-    with pytest.raises(VethNameTakenError, match="not in the runtime's list"):
+    with refused_with(RefusalCode.NAME_OF_PREDECESSOR, state="not in the runtime's list"):
         add(node, "b")
     node.runtime.is_down = True
-    with pytest.raises(VethNameTakenError, match="not known"):
+    with refused_with(RefusalCode.NAME_OF_PREDECESSOR):
         add(node, "b")
 
 
@@ -176,7 +179,7 @@ def test_a_link_that_nobody_owns(node: FakeNode) -> None:
     assert node.wiring.wired[NAME].key == node.key("b")
     node.wiring.wired[NAME] = replace(spec, key=node.key("stranger"))
     node.runtime.run("b", state=SandboxState.NOTREADY)
-    with pytest.raises(VethNameTakenError, match="not recorded"):
+    with refused_with(RefusalCode.NAME_OF_UNRECORDED):
         add(node, "c")
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import WiringSpec
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, EniLimitError, KernelDumpError
-from ipamd.model.kernel import Repaired
-from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from ipamd.settings import PoolConfig, Settings
+from tests.conditions import codes
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 
@@ -65,7 +66,7 @@ def test_a_type_without_prefixes_says_so_and_gets_single_addresses(tmp_path: Pat
     node.add("a")
     node.pool.cycle()
     assert (prefix_counts(node), single_counts(node)) == ([0, 0], [9, 9])
-    assert "m4.large is not built on Nitro" in node.health.conditions_by_subject()["prefixes"]
+    assert codes(node.health, "prefixes") == {ConditionCode.PREFIXES_UNSUPPORTED}
     assert [record.message for record in caplog.records if "not built on Nitro" in record.message] != []
     node.pool.set_limits(replace(limits, hypervisor="nitro"), settings=PREFIXES)
     assert "prefixes" not in node.health.conditions_by_subject()
@@ -271,7 +272,7 @@ def test_a_sandbox_of_the_former_form_goes_over(tmp_path: Path) -> None:
     assert repaired == []
     survey = node.wiring.survey
     node.wiring.survey = lambda **named: replace(survey(**named), to_rules=frozenset({made.address}))  # type: ignore[method-assign]
-    assert not [one for one in node.host_reconciler.reconcile() if isinstance(one, Repaired)]
+    assert not [one for one in node.host_reconciler.reconcile() if one.is_repair]
     assert [spec.prefix for spec in repaired] == [node.wiring.wired[made.host_veth].prefix]
 
 

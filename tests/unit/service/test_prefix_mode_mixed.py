@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.errors import PoolEmptyError
-from ipamd.model.pool import RELEASE_HOLD_S, PoolSettings
+from ipamd.model.pool_settings import RELEASE_HOLD_S, PoolSettings
 from tests.fakes.cloud import PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 

@@ -12,10 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipamd.model.attachment import NetnsIdentity, Wired, WiringSpec
-from ipamd.model.cniresult import SUPPORTED_VERSIONS, build_result, convert_result, require_valid
+from ipamd.model.attachment import Wired, WiringSpec
+from ipamd.model.cni_request import NetnsIdentity
+from ipamd.model.cni_versions import SUPPORTED_VERSIONS
+from ipamd.model.cniresult import build_result, convert_result
 from ipamd.model.errors import InvalidConfigError
+from ipamd.model.failures import FailureCode
 from ipamd.model.ids import MacAddress, parse_key
+from ipamd.model.prev_result import require_valid
+from tests.errors import failed
 from tests.fakes.node import FakeNode
 from tests.stories.in_process import CONF, ask
 
@@ -116,5 +121,5 @@ def test_deep_nesting_is_refused() -> None:
     deep: Any = {}
     for _ in range(5000):
         deep = [deep]
-    with pytest.raises(InvalidConfigError, match="nested"):
+    with pytest.raises(InvalidConfigError, check=failed(FailureCode.PREV_RESULT_NESTED)):
         require_valid({"extra": deep})

@@ -11,6 +11,7 @@ import pytest
 
 from ipamd.core.demand import PoolStatus
 from ipamd.model.attachment import Attachment
+from ipamd.model.blocked import Blocked
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import (
     CloudError,
@@ -19,9 +20,12 @@ from ipamd.model.errors import (
     SubnetExhaustedError,
     WiringError,
 )
+from ipamd.model.growth_state import growth_refusal
 from ipamd.model.ids import EniId, MacAddress
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.refusals import RefusalCode
 from ipamd.settings import PoolConfig, Settings
+from tests.errors import refused_add
 from tests.fakes.cloud import IDENTITY, INSTANCE, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
@@ -91,7 +95,7 @@ def test_prefix_mode_gives_all_sixteen_addresses(tmp_path: Path) -> None:
 
 def test_a_status_that_names_no_time_is_final() -> None:
     """A node that is full has no next try to wait for."""
-    assert PoolStatus(blocked_by="full").retry_deadline is None
+    assert PoolStatus(blocked=growth_refusal("full")).retry_deadline is None
 
 
 def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_an_add_outwaits_a_short_pause_of_the_pool(tmp_path: Path) -> None:
     refused.may_have_happened = False
     node.ec2.fail["assign_addresses"] = [refused]
     node.pool.cycle()
-    assert node.demand.status.blocked_by
+    assert node.demand.status.blocked is not None
     node.demand.publish(replace(node.demand.status, generation=10))
     made: list[Attachment] = []
     waiter = threading.Thread(target=lambda: made.append(node.add("waits")))
@@ -123,7 +127,7 @@ def test_an_add_does_not_wait_out_a_long_pause(tmp_path: Path) -> None:
     node.ec2.fail["assign_addresses"] = [SubnetExhaustedError("no free address")]
     node.pool.cycle()
     node.demand.publish(replace(node.demand.status, generation=10))
-    with pytest.raises(PoolEmptyError, match="no free address"):
+    with pytest.raises(PoolEmptyError, check=refused_add(RefusalCode.NO_ADDRESS)):
         node.add("told", deadline_s=60)
 
 
@@ -160,7 +164,7 @@ def test_a_host_that_refuses_every_eni_gets_one_more_and_no_other(tmp_path: Path
         node.clock.advance(2)
         node.pool.cycle()
     assert node.ec2.calls["create_eni"] == 2, "one may be the ENI's fault, two are the host's"
-    assert "eni-2: its link did not appear" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.HOST_ROUTING
     node.hostnet.fail["setup_eni"] = []
     node.clock.advance(31)
     node.pool.cycle()
@@ -199,7 +203,7 @@ def test_prefix_mode_is_not_capped_by_the_table_of_single_addresses() -> None:
 
 
 def test_prefix_mode_reaches_max_pods(tmp_path: Path) -> None:
-    """Where no whole /28 fits under MAX_PODS any more, single addresses fill the rest, and never more."""
+    """Where no whole /28 fits under VPC_IPAMD_MAX_PODS any more, single addresses fill the rest, and never more."""
     node = FakeNode(tmp_path, settings=PoolSettings(warm_prefix_target=1, prefix_delegation=True, max_pods=20))
     node.bring_up()
     for number in range(20):

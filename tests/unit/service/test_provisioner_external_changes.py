@@ -10,7 +10,7 @@ import pytest
 
 from ipamd.model.address import AddressState
 from ipamd.model.ids import EniId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import settle
@@ -93,7 +93,7 @@ def test_an_address_that_moved_with_its_sandbox_is_kept_and_told(node: FakeNode)
     fresh = take_by_hand(node, PRIMARY, 0) | take_by_hand(node, target, 1)
     outcome = node.enis.sync_with_ec2(IDENTITY)
     assert node.datastore.attachment(made.key) == made
-    assert any(str(made.address) in sentence for sentence in outcome.kept)
+    assert any(str(made.address) in str(kept) for kept in outcome.contradictions)
     assert all(node.datastore.address(address) is not None for address in fresh)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DatastoreError, InvariantError, WiringError
@@ -57,7 +57,7 @@ def test_what_cannot_be_undone_does_not_hold_up_what_has_cooled(node: FakeNode) 
     """An abort that the datastore refuses for ever: the other addresses become free all the same (I8)."""
     made = node.add("a")
     node.delete("a")
-    node.cooldown._aborts[node.datastore.addresses()[-1].address] = "an abort of what is not reserved"
+    node.cooldown._pending_rollbacks[node.datastore.addresses()[-1].address] = "an abort of what is not reserved"
     node.cooldown.sweep()
     node.clock.advance(3600)
     with pytest.raises(DatastoreError):
@@ -172,7 +172,7 @@ def test_gc_after_a_clock_step_keeps_a_young_attachment(node: FakeNode) -> None:
     made = node.add("young")
     node.clock.step_wall(3600)
     outcome = node.collector.collect(
-        frozenset(), network_name="vpc-ipamd", deadline=Deadline.after(node.clock, 30), steps=Steps(node.clock)
+        frozenset(), network_name="vpc-ipamd", deadline=Deadline.after(node.clock, 30), steps=StepTimer(node.clock)
     )
     assert outcome.freed == ()
     assert node.datastore.attachment(made.key) is not None

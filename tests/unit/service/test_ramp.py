@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.eni import InstanceLimits
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import FakeEc2
 from tests.fakes.node import FakeNode
 

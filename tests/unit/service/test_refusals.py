@@ -9,10 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from ipamd.core.agenda import DENIED, EC2, LIMIT, ROOM, Agenda
+from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Backoffs
 from ipamd.core.context import ServiceContext
-from ipamd.eni.limits import ALLOCATION, CREATION, SLOTS_CODE, YIELD_S, Asked, Limits
+from ipamd.eni.limits import ALLOCATION, CREATION, SLOTS_CODE, YIELD_S, Ec2Request, Limits
+from ipamd.model.blocked import Blocked
 from ipamd.model.errors import (
+    CloudCredentialsError,
     CloudDeniedError,
     CloudError,
     CloudNotFoundError,
@@ -23,8 +25,10 @@ from ipamd.model.errors import (
     SubnetExhaustedError,
     ThrottledError,
 )
+from ipamd.model.growth_state import GrowthState
 from ipamd.model.ids import EniId
-from ipamd.model.pool import Allocate, CreateEni, GrowthState, PoolSettings
+from ipamd.model.pool_actions import Allocate, CreateEni
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
@@ -37,6 +41,7 @@ PREFIX_SET, PREFIX = Allocate(EniId("eni-1"), prefix_count=4), Allocate(EniId("e
 FULL, GONE = SubnetExhaustedError("full"), CloudNotFoundError("gone")
 TOO_MANY, NO_SLOT = EniLimitError("limit"), EniLimitError("limit", code=SLOTS_CODE)
 DENIAL, QUOTA, CHOICE = CloudDeniedError("denied"), CloudQuotaError("quota"), SubnetChoiceError("excluded")
+NO_KEYS, OLD_KEYS = CloudCredentialsError("nobody gave any"), CloudDeniedError("refused", code="ExpiredToken")
 OTHER, ODD = CloudError("no answer"), CloudError("odd", code="Odd")
 ODD.may_have_happened = False
 FIELDS = ("creation", "allocation", "prefixes", "eni_cap", "slot_caps", "room", "prefix_cap", "creation_cap")
@@ -48,7 +53,7 @@ class Learner:
     def __init__(self, *, told: int = 1000, part: float = 0.0, waiting: bool = False) -> None:
         self.clock = FakeClock()
         self.ec2 = FakeEc2(pool_size=told)
-        self.agenda = Agenda(self.clock, is_urgent=lambda: waiting)
+        self.agenda = Backoffs(self.clock, is_urgent=lambda: waiting)
         context = cast("ServiceContext", SimpleNamespace(clock=self.clock, agenda=self.agenda))
         self.limits = Limits(context, ec2=self.ec2, draw=lambda: part)
 
@@ -66,36 +71,41 @@ class Learner:
 @pytest.mark.parametrize(
     ("asked", "error", "stops", "schedule"),
     [
-        (Asked(ADDRESSES, home=SUBNET), FULL, {"room": 4}, ROOM),
-        (Asked(Allocate(EniId("eni-1"), 1), home=SUBNET), FULL, {"room": 0, "creation": 0, "allocation": 0}, ROOM),
-        (Asked(ADDRESSES, home=SUBNET, is_other_subnet=True, used_slot_count=3), FULL, {"slot_caps": {"eni-1": 3}}, ROOM),
-        (Asked(PREFIX_SET), FULL, {"prefix_cap": 2}, ROOM),
-        (Asked(CREATE_PREFIXES), FULL, {"prefix_cap": 2}, ROOM),
-        (Asked(PREFIX), FULL, {"prefixes": 0}, ROOM),
-        (Asked(CREATE_PREFIX), FULL, {"prefixes": 0}, ROOM),
-        (Asked(CREATE, home=SUBNET), FULL, {}, None),  # of each subnet, as `Subnets` tries them
-        (Asked(CREATE, attached_count=3), NO_SLOT, {"creation_cap": 4}, LIMIT),
-        (Asked(CREATE_PREFIXES, attached_count=3), NO_SLOT, {"creation_cap": 2}, LIMIT),
-        (Asked(CREATE_ONE, attached_count=3), NO_SLOT, {"eni_cap": 3}, LIMIT),
-        (Asked(CREATE, attached_count=3), TOO_MANY, {"eni_cap": 3}, LIMIT),
-        (Asked(ADDRESSES, used_slot_count=3), NO_SLOT, {"slot_caps": {"eni-1": 3}}, LIMIT),
-        (Asked(ADDRESSES, used_slot_count=3), GONE, {"slot_caps": {"eni-1": 3}}, ROOM),
-        (Asked(CREATE), GONE, {"creation": 0}, EC2),
-        (Asked(CREATE), DENIAL, {"creation": 0}, DENIED),
-        (Asked(ADDRESSES), DENIAL, {"allocation": 0}, DENIED),
-        (Asked(PREFIX), DENIAL, {"allocation": 0}, DENIED),
-        (Asked(CREATE), QUOTA, {"creation": 0}, DENIED),
-        (Asked(CREATE), CHOICE, {"creation": 0}, DENIED),
-        (Asked(PREFIX), ODD, {"prefixes": 0}, ROOM),
-        (Asked(ADDRESSES), ODD, {"allocation": 0}, EC2),
-        (Asked(CREATE), OTHER, {"creation": 0}, EC2),
-        (Asked(PREFIX), OTHER, {"allocation": 0}, EC2),
-        (Asked(CREATE), ThrottledError("slow"), {"creation": 0}, EC2),
-        (Asked(CREATE, is_urgent=False), ThrottledError("slow"), {}, ROOM),  # it yields, and stops nothing else
-        (Asked(CREATE), OSError("ours"), {"creation": 0}, EC2),
+        (Ec2Request(ADDRESSES, home=SUBNET), FULL, {"room": 4}, ROOM),
+        (Ec2Request(Allocate(EniId("eni-1"), 1), home=SUBNET), FULL, {"room": 0, "creation": 0, "allocation": 0}, ROOM),
+        (Ec2Request(ADDRESSES, home=SUBNET, is_other_subnet=True, used_slot_count=3), FULL, {"slot_caps": {"eni-1": 3}}, ROOM),
+        (Ec2Request(PREFIX_SET), FULL, {"prefix_cap": 2}, ROOM),
+        (Ec2Request(CREATE_PREFIXES), FULL, {"prefix_cap": 2}, ROOM),
+        (Ec2Request(PREFIX), FULL, {"prefixes": 0}, ROOM),
+        (Ec2Request(CREATE_PREFIX), FULL, {"prefixes": 0}, ROOM),
+        (Ec2Request(CREATE, home=SUBNET), FULL, {}, None),  # of each subnet, as `Subnets` tries them
+        (Ec2Request(CREATE, attached_count=3), NO_SLOT, {"creation_cap": 4}, LIMIT),
+        (Ec2Request(CREATE_PREFIXES, attached_count=3), NO_SLOT, {"creation_cap": 2}, LIMIT),
+        (Ec2Request(CREATE_ONE, attached_count=3), NO_SLOT, {"eni_cap": 3}, LIMIT),
+        (Ec2Request(CREATE, attached_count=3), TOO_MANY, {"eni_cap": 3}, LIMIT),
+        (Ec2Request(ADDRESSES, used_slot_count=3), NO_SLOT, {"slot_caps": {"eni-1": 3}}, LIMIT),
+        (Ec2Request(ADDRESSES, used_slot_count=3), GONE, {"slot_caps": {"eni-1": 3}}, ROOM),
+        (Ec2Request(CREATE), GONE, {"creation": 0}, EC2),
+        (Ec2Request(CREATE), DENIAL, {"creation": 0}, DENIED),
+        (Ec2Request(ADDRESSES), DENIAL, {"allocation": 0}, DENIED),
+        (Ec2Request(PREFIX), DENIAL, {"allocation": 0}, DENIED),
+        (Ec2Request(CREATE), NO_KEYS, {"creation": 0}, CREDENTIALS),
+        (Ec2Request(ADDRESSES), NO_KEYS, {"allocation": 0}, CREDENTIALS),
+        (Ec2Request(PREFIX), NO_KEYS, {"allocation": 0}, CREDENTIALS),
+        (Ec2Request(CREATE), OLD_KEYS, {"creation": 0}, EC2),
+        (Ec2Request(ADDRESSES), OLD_KEYS, {"allocation": 0}, EC2),
+        (Ec2Request(CREATE), QUOTA, {"creation": 0}, DENIED),
+        (Ec2Request(CREATE), CHOICE, {"creation": 0}, DENIED),
+        (Ec2Request(PREFIX), ODD, {"prefixes": 0}, ROOM),
+        (Ec2Request(ADDRESSES), ODD, {"allocation": 0}, EC2),
+        (Ec2Request(CREATE), OTHER, {"creation": 0}, EC2),
+        (Ec2Request(PREFIX), OTHER, {"allocation": 0}, EC2),
+        (Ec2Request(CREATE), ThrottledError("slow"), {"creation": 0}, EC2),
+        (Ec2Request(CREATE, is_urgent=False), ThrottledError("slow"), {}, ROOM),  # it yields, and stops nothing else
+        (Ec2Request(CREATE), OSError("ours"), {"creation": 0}, EC2),
     ],
 )
-def test_a_refusal_stops_what_it_is_about(asked: Asked, error: Exception, stops: dict[str, Any], schedule: Any) -> None:
+def test_a_refusal_stops_what_it_is_about(asked: Ec2Request, error: Exception, stops: dict[str, Any], schedule: Any) -> None:
     """It is in force for its schedule's first pause, twice that when it comes again, and one success ends it; a 0 is a pause. The wall
     clock, which is set forward and back, changes nothing."""
     learner = Learner()
@@ -122,7 +132,7 @@ def test_a_refusal_stops_what_it_is_about(asked: Asked, error: Exception, stops:
 def test_an_instance_that_takes_no_further_eni_is_described() -> None:
     """How many ENIs it has, and how many of them are not ours; that EC2 shows more of them later ends it (I14)."""
     learner = Learner()
-    learner.limits.learn(Asked(CREATE, attached_count=3, foreign_count=1), TOO_MANY)
+    learner.limits.learn(Ec2Request(CREATE, attached_count=3, foreign_count=1), TOO_MANY)
     assert "which has 3 ENIs, 1 of them not ours to use: limit" in str(learner.state().cap)
     assert not learner.limits.drop_stale_cap(3)
     assert learner.limits.drop_stale_cap(4)
@@ -133,7 +143,7 @@ def test_an_instance_that_takes_no_further_eni_is_described() -> None:
 def test_what_a_subnet_has_is_asked_for(told: int, room: int) -> None:
     """What EC2 says is free; half of what it refused where that should have been enough. One Describe, before the next try too."""
     learner = Learner(told=told)
-    learner.limits.learn(Asked(ADDRESSES, home=SUBNET), FULL)
+    learner.limits.learn(Ec2Request(ADDRESSES, home=SUBNET), FULL)
     assert learner.state().room == room
     assert learner.ec2.calls["subnet_free_count"] == 1
     assert not learner.limits.recheck_room(SUBNET, ADDRESSES), "the refusal is in force"
@@ -146,8 +156,8 @@ def test_what_a_subnet_has_is_asked_for(told: int, room: int) -> None:
     assert not learner.limits.recheck_room(SUBNET, ADDRESSES)
     assert learner.stopped() == {}
     assert learner.ec2.calls["subnet_free_count"] == 3
-    learner.limits.succeeded(Asked(ADDRESSES, home=SUBNET))
-    learner.limits.learn(Asked(ADDRESSES, home=SUBNET), FULL)
+    learner.limits.succeeded(Ec2Request(ADDRESSES, home=SUBNET))
+    learner.limits.learn(Ec2Request(ADDRESSES, home=SUBNET), FULL)
     assert learner.limits.next_retry_s() == 120.0, "a success begins anew"
 
 
@@ -156,7 +166,7 @@ def test_a_waiting_add_asks_sooner() -> None:
     for waiting, left_s in ((False, 3600.0), (True, 600.0)):
         learner = Learner(told=0, waiting=waiting)
         for _ in range(9):
-            learner.limits.learn(Asked(ADDRESSES, home=SUBNET), FULL)
+            learner.limits.learn(Ec2Request(ADDRESSES, home=SUBNET), FULL)
         assert learner.limits.next_retry_s() == left_s
 
 
@@ -194,7 +204,7 @@ def test_a_node_that_yields_lacks_nothing(tmp_path: Path) -> None:
     node.ec2.fail["create_eni"] = [ThrottledError("slow down")]
     node.pool.run_once()
     node.ec2.throttled = (node.clock.monotonic(), node.clock.monotonic())
-    assert "throttled" in node.demand.status.blocked_by or "slow down" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.THROTTLED
     assert [one for one in node.health.conditions() if one.startswith("EC2")] == []
     node.clock.advance(2 * YIELD_S[CREATION])
     node.pool.run_once()
@@ -271,7 +281,7 @@ def test_a_full_instance_costs_a_handful_of_calls_a_day(node: FakeNode) -> None:
     calls = a_day(node)
     assert calls <= 6 * 6 + 1, "a try costs six calls, its DescribeSubnets included; one look for leaked ENIs after the start"
     assert node.ec2.calls["create_eni"] <= 2 + 1 + 6
-    assert "3 ENIs" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.ENI_LIMIT
     node.assert_sound()
 
 
@@ -287,7 +297,7 @@ def test_a_place_that_comes_free_is_found(node: FakeNode) -> None:
     node.clock.advance(3601)
     node.pool.cycle()
     assert len(node.datastore.enis()) == 3
-    assert node.demand.status.blocked_by == "" or "3 of 3" in node.demand.status.blocked_by
+    assert node.demand.status.blocked is None or node.demand.status.kind is Blocked.NODE_FULL
 
 
 def test_an_eni_that_is_full_for_ec2_stops_itself_only(tmp_path: Path) -> None:
@@ -327,8 +337,7 @@ def test_an_empty_subnet_is_described_before_it_is_asked_again(tmp_path: Path) -
     double; room is used when it comes."""
     node = FakeNode(tmp_path, ec2=FakeEc2(pool_size=0))
     node.bring_up()
-    assert f"{SUBNET} has no" in node.demand.status.blocked_by
-    assert "0 addresses left" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.SUBNET_FULL
     refused = node.ec2.calls["assign_addresses"]
     calls = a_day(node)
     assert node.ec2.calls["assign_addresses"] == refused
@@ -337,7 +346,7 @@ def test_an_empty_subnet_is_described_before_it_is_asked_again(tmp_path: Path) -
     node.clock.advance(601)
     node.pool.cycle()
     assert node.datastore.counts().free == 9
-    assert node.demand.status.blocked_by == ""
+    assert node.demand.status.blocked is None
 
 
 def test_an_eni_needs_two_addresses(tmp_path: Path) -> None:
@@ -354,7 +363,7 @@ def test_an_eni_needs_two_addresses(tmp_path: Path) -> None:
         node.clock.advance(5)
         node.pool.cycle()
     assert node.ec2.calls["create_eni"] == made
-    assert "1 address left" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.SUBNET_FULL
 
 
 def test_a_missing_prefix_does_not_fill_the_slots(tmp_path: Path) -> None:
@@ -363,7 +372,7 @@ def test_a_missing_prefix_does_not_fill_the_slots(tmp_path: Path) -> None:
     node.ec2.fail["assign_prefixes"] = [SubnetExhaustedError("InsufficientCidrBlocks")]
     node.bring_up()
     assert node.datastore.counts().total == 4
-    assert "InsufficientCidrBlocks" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.SUBNET_FULL
     node.clock.advance(121)
     node.pool.cycle()
     assert [len(eni.prefixes) for eni in node.ec2.enis.values()] == [1]
@@ -401,11 +410,15 @@ def denied(tmp_path: Path, method: str, error: Exception) -> FakeNode:
     ("error", "named"),
     [
         (
-            CloudDeniedError("EC2 CreateNetworkInterface failed", said="UnauthorizedOperation", next_step="allow ec2:CreateTags"),
+            CloudDeniedError(
+                "EC2 CreateNetworkInterface failed", answer="UnauthorizedOperation", next_step="allow ec2:CreateTags"
+            ),
             "allow",
         ),
         (
-            CloudQuotaError("EC2 CreateNetworkInterface failed", said="NetworkInterfaceLimitExceeded", next_step="ask for more"),
+            CloudQuotaError(
+                "EC2 CreateNetworkInterface failed", answer="NetworkInterfaceLimitExceeded", next_step="ask for more"
+            ),
             "ask",
         ),
     ],
@@ -429,9 +442,9 @@ def test_what_a_person_must_change_is_named_and_asked_for_slowly(tmp_path: Path,
 def test_a_retry_that_falls_due_during_another_call_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a refusal the pool's thread asks EC2 something else for longer than the pause: it wakes at once, not at the next timer."""
     node = denied(
-        tmp_path, "create_eni", CloudQuotaError("EC2 CreateNetworkInterface failed", said="NetworkInterfaceLimitExceeded")
+        tmp_path, "create_eni", CloudQuotaError("EC2 CreateNetworkInterface failed", answer="NetworkInterfaceLimitExceeded")
     )
-    node.ec2.fail["create_eni"] = [CloudQuotaError("EC2 CreateNetworkInterface failed", said="NetworkInterfaceLimitExceeded")]
+    node.ec2.fail["create_eni"] = [CloudQuotaError("EC2 CreateNetworkInterface failed", answer="NetworkInterfaceLimitExceeded")]
     left_s = node.pool._pause_s()
     assert left_s, "the refusal is in force"
     node.clock.advance(left_s)

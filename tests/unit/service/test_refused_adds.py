@@ -10,7 +10,9 @@ import pytest
 from ipamd.core.deadline import Deadline
 from ipamd.core.health import Phase
 from ipamd.core.refused_adds import GOES_ON_S, SERIES_MAX, TELL_S, RefusedAdd, RefusedAdds
-from ipamd.model.history import HistoryQuestion, HistoryRecord, Recorded, Subject
+from ipamd.model.history import HistoryRecord, RecordedHistory
+from ipamd.model.history_answer import HistoryQuestion
+from ipamd.model.history_subject import HistorySubject
 from ipamd.pb import cni_pb2
 from ipamd.report.explain import explain
 from tests.fakes.clock import FakeClock
@@ -27,7 +29,7 @@ class Told:
         """Take them."""
         self.records += records  # type: ignore[arg-type]  # the port's
 
-    def read(self, subject: str) -> Recorded:
+    def read(self, subject: str) -> RecordedHistory:
         """Nothing is asked here."""
         raise AssertionError(subject)
 
@@ -63,7 +65,7 @@ def test_days_of_retries_are_a_few_records(refused: RefusedAdds, told: Told, clo
         refused.record_refusal(refusal(number))
         clock.advance(10)
     assert len(told.records) < 3 * 24 + 20
-    (series,) = refused.records(Subject("a"))
+    (series,) = refused.records(HistorySubject("a"))
     assert series.count == 3 * 8640
     assert told.records[-1].count > series.count - TELL_S / 10 - 2
     assert series.since is not None
@@ -83,16 +85,16 @@ def test_it_tells_how_long_a_pod_has_been_refused(refused: RefusedAdds, clock: F
     assert refused.longest_s() == {}
     refused.record_refusal(refusal(100, kind="branch-pending"))
     assert refused.longest_s() == {"branch-pending": 0}
-    assert refused.records(Subject("default/a"))[0].count == 101
+    assert refused.records(HistorySubject("default/a"))[0].count == 101
 
 
 def test_other_pods_and_other_causes_are_told_apart(refused: RefusedAdds) -> None:
     """By pod and by cause; without a pod's name by sandbox."""
     for one in (refusal(1), refusal(2), refusal(3, pod="default/b"), refusal(4, cause="the netns is gone"), refusal(5, pod="")):
         refused.record_refusal(one)
-    assert sorted(one.count for one in refused.records(Subject("default/a"))) == [1, 2]
-    assert [one.count for one in refused.records(Subject("b"))] == [1]
-    assert [one.count for one in refused.records(Subject(f"{5:064x}"))] == [1]
+    assert sorted(one.count for one in refused.records(HistorySubject("default/a"))) == [1, 2]
+    assert [one.count for one in refused.records(HistorySubject("b"))] == [1]
+    assert [one.count for one in refused.records(HistorySubject(f"{5:064x}"))] == [1]
 
 
 def test_series_are_bounded_and_none_is_lost(refused: RefusedAdds, told: Told) -> None:
@@ -101,7 +103,7 @@ def test_series_are_bounded_and_none_is_lost(refused: RefusedAdds, told: Told) -
         refused.record_refusal(refusal(pod="default/first"))
     for number in range(SERIES_MAX):
         refused.record_refusal(refusal(pod=f"default/p{number}"))
-    assert refused.records(Subject("first")) == ()
+    assert refused.records(HistorySubject("first")) == ()
     assert max(one.count for one in told.records if one.pod == "default/first") == 3
 
 
@@ -155,4 +157,4 @@ def test_what_is_left_to_the_successor_is_no_refusal(node: FakeNode) -> None:
     """A daemon that drains answers the plugin, not the runtime (I17)."""
     node.health.enter(Phase.DRAINING)
     assert add(node, "x").error.code == 11
-    assert node.app.refused.records(Subject("pod-x")) == ()
+    assert node.app.refused.records(HistorySubject("pod-x")) == ()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.eni.book import EniBook, remember_released
+from ipamd.eni.book import EniBook
+from ipamd.eni.earlier_changes import remember_released
 from ipamd.eni.operations import OperationLog
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S
@@ -18,7 +19,7 @@ from ipamd.model.family import IpAddress
 from ipamd.model.history import HistoryRecord
 from ipamd.model.ids import EniId
 from ipamd.model.intent import Unassign
-from ipamd.ports import NoHistory
+from ipamd.ports.history import NoHistory
 from tests.fakes.cloud import IDENTITY, PRIMARY
 from tests.fakes.node import FakeNode
 from tests.unit.service.test_release import SMALL, fill_and_empty, run_down

@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 
 from ipamd.core.agenda import REPAIR
-from ipamd.host.network import CALM_S, COALESCE_S, GAP_MAX_S, RECONCILE_INTERVAL_S, Scope, Triggers
-from ipamd.host.repair_backoff import FIGHT_REPAIRS, FIGHT_WINDOW_S
+from ipamd.host.network import RECONCILE_INTERVAL_S
+from ipamd.host.repair_backoff import CONFLICT_REPAIRS, CONFLICT_WINDOW_S
+from ipamd.host.triggers import CALM_S, COALESCE_S, GAP_MAX_S, PassScope, Triggers
 from ipamd.model.attachment import sandbox_mac
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import KernelDumpError, WiringError
-from ipamd.model.kernel import NOT_REPAIRED, ChangeKind, HostChange, HostVeth
+from ipamd.model.finding_codes import FindingCode
+from ipamd.model.kernel import ChangeKind, HostChange, HostVeth
+from ipamd.model.repairs import CONFINEMENT, RepairCode, RepairReport
 from ipamd.report.audit import audit
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import FakeEc2
@@ -35,10 +39,10 @@ def test_a_burst_of_changes_makes_one_pass(clock: FakeClock) -> None:
     triggers = Triggers(clock)
     assert triggers.take() == frozenset()
     for _ in range(100):
-        triggers.mark(Scope.EVERYTHING)
+        triggers.mark(PassScope.EVERYTHING)
         clock.advance(COALESCE_S / 100)
     clock.advance(COALESCE_S / 100)
-    assert triggers.take() == {Scope.EVERYTHING}
+    assert triggers.take() == {PassScope.EVERYTHING}
     assert triggers.take() == frozenset()
 
 
@@ -47,7 +51,7 @@ def test_passes_for_nothing_grow_rare_and_one_that_repairs_ends_that(clock: Fake
     triggers = Triggers(clock)
 
     def wait_s() -> float:
-        triggers.mark(Scope.TABLE)
+        triggers.mark(PassScope.TABLE)
         waited = 0.0
         while not triggers.take():
             clock.advance(COALESCE_S / 2)
@@ -57,17 +61,17 @@ def test_passes_for_nothing_grow_rare_and_one_that_repairs_ends_that(clock: Fake
     waits = []
     for _ in range(8):
         waits.append(wait_s())
-        triggers.done(Scope.TABLE, has_repaired=False)
+        triggers.done(PassScope.TABLE, has_repaired=False)
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
-    triggers.mark(Scope.EVERYTHING)
+    triggers.mark(PassScope.EVERYTHING)
     clock.advance(COALESCE_S)
-    assert triggers.take() == {Scope.EVERYTHING}, "the other scope is not slowed down"
+    assert triggers.take() == {PassScope.EVERYTHING}, "the other scope is not slowed down"
     wait_s()
-    triggers.done(Scope.TABLE, has_repaired=True)
+    triggers.done(PassScope.TABLE, has_repaired=True)
     assert wait_s() == pytest.approx(COALESCE_S, abs=COALESCE_S)
     for _ in range(8):
-        triggers.done(Scope.TABLE, has_repaired=False)
+        triggers.done(PassScope.TABLE, has_repaired=False)
     clock.advance(CALM_S + 1)
     assert wait_s() == pytest.approx(COALESCE_S, abs=COALESCE_S)
 
@@ -150,7 +154,7 @@ def test_an_nft_transaction_looks_at_the_table_only(node: FakeNode) -> None:
 
 def test_tables_that_are_fought_over_are_put_back_each_time(node: FakeNode) -> None:
     """A look at our tables waits for no gap and no pause: without them pods are unconfined, or reach nobody outside (I2)."""
-    for _ in range(10 * FIGHT_REPAIRS):
+    for _ in range(10 * CONFLICT_REPAIRS):
         node.hostnet.is_table_lost = True
         node.hostnet.is_confined = False
         node.host_reconciler.on_change(HostChange(ChangeKind.NFT, process="kube-proxy (process 7)"))
@@ -176,11 +180,12 @@ def wait_after_changes(node: FakeNode, *, count: int) -> float:
 
 def test_a_lasting_refusal_is_no_repair(node: FakeNode) -> None:
     """A kernel without nft_fib beside a busy kube-proxy: passes grow rare, and the refusal is a condition, not a row each time."""
-    node.hostnet.is_confined, node.hostnet.confine_refusals = False, [f"{NOT_REPAIRED}: the source is not checked"]
+    refused = RepairReport(RepairCode.REFUSED, CONFINEMENT, cause="no nft_fib")
+    node.hostnet.is_confined, node.hostnet.confine_refusals = False, [refused]
     rows: list[str] = []
     node.host_reconciler.record_repair = rows.append  # type: ignore[method-assign]
     assert wait_after_changes(node, count=8) == pytest.approx(GAP_MAX_S, abs=COALESCE_S)
-    assert any("the source is not checked" in one for one in node.health.conditions())
+    assert "confinement" in node.health.conditions_by_subject()
     assert rows == []
 
 
@@ -192,18 +197,19 @@ def test_a_fight_is_no_row_at_each_repair(node: FakeNode) -> None:
     def repaired(count: int) -> None:
         for _ in range(count):
             node.hostnet.is_table_lost = True
-            node.host_reconciler.mark(Scope.TABLE)
+            node.host_reconciler.mark(PassScope.TABLE)
             node.clock.advance(COALESCE_S * 2)
             node.host_reconciler.run_due(is_by_clock=False)
             assert not node.hostnet.is_table_lost
 
     repaired(40)
-    assert len(rows) == FIGHT_REPAIRS - 1
-    assert any("was repaired 40 times" in one for one in node.health.conditions())
-    node.clock.advance(FIGHT_WINDOW_S * 3)
+    assert len(rows) == CONFLICT_REPAIRS - 1
+    counts = [problem.fields.get("count") for one in node.health.conditions_since().values() for problem in one.problems]
+    assert "40" in counts
+    node.clock.advance(CONFLICT_WINDOW_S * 3)
     node.host_reconciler.reconcile()
     repaired(1)
-    assert len(rows) == FIGHT_REPAIRS
+    assert len(rows) == CONFLICT_REPAIRS
 
 
 def test_passes_that_fail_grow_rare(node: FakeNode) -> None:
@@ -215,7 +221,7 @@ def test_passes_that_fail_grow_rare(node: FakeNode) -> None:
 def test_a_held_object_is_repaired_once_its_pause_is_over(node: FakeNode) -> None:
     """No notification and no clock is needed for that."""
     made = node.add("a")
-    for _ in range(FIGHT_REPAIRS):
+    for _ in range(CONFLICT_REPAIRS):
         del node.wiring.routes[made.address]
         node.host_reconciler.reconcile()
     del node.wiring.routes[made.address]
@@ -243,8 +249,9 @@ def test_an_audit_of_a_torn_survey_says_so_and_misses_nothing_by_it(node: FakeNo
     sources = node.app.introspection.sources
     report = audit(sources, ask_ec2=False)
     assert any("changed without pause" in one for one in report.silent)
-    assert not any(f"the route {made.address}" in finding.what for finding in report.findings)
-    assert any(f"the route {made.address}" in finding.what for finding in audit(sources, ask_ec2=False).findings)
+    wrong = FindingCode.WIRING_DIFFERS, str(made.address)
+    assert wrong not in [(finding.code, finding.subject) for finding in report.findings]
+    assert wrong in [(finding.code, finding.subject) for finding in audit(sources, ask_ec2=False).findings]
 
 
 @pytest.fixture
@@ -283,7 +290,27 @@ def test_a_sandbox_that_is_cut_off_is_named_until_it_is_not(crowd: FakeNode) -> 
         node.host_reconciler.run_due(is_by_clock=False)
     assert value(node, "ipamd_cut_off_sandboxes") == 2
     node.host_reconciler.run_due(is_by_clock=True)
-    assert all(f"packets to {one} go by lo" in "; ".join(node.health.conditions()) for one in addresses[:2])
+    sandboxes = [one for one in node.datastore.attachments() if one.address in addresses[:2]]
+    assert set(node.host_reconciler.failed_sandboxes.names) == {str(one.key) for one in sandboxes}
     node.hostnet.led_astray.clear()
     node.host_reconciler.run_due(is_by_clock=True)
     assert value(node, "ipamd_cut_off_sandboxes") == 0
+
+
+def test_a_route_that_is_emptied_every_30_s_is_missing_for_no_longer_than_a_pass(node: FakeNode) -> None:
+    """A pause after repairs made an outage of 0.4 s in each 30 s one of 29 s."""
+    made = node.add("a")
+    outages = []
+    for _ in range(20):
+        del node.wiring.routes[made.address]
+        began_s = node.clock.monotonic()
+        node.host_reconciler.on_change(HostChange(ChangeKind.ROUTE, address=made.address, length=32, is_gone=True))
+        while made.address not in node.wiring.routes:
+            assert node.clock.monotonic() - began_s < 30, outages
+            node.clock.advance(COALESCE_S)
+            node.host_reconciler.run_due(is_by_clock=False)
+        outages.append(node.clock.monotonic() - began_s)
+        node.clock.advance(30 - outages[-1])
+    assert max(outages) <= 2 * COALESCE_S
+    codes = [code for one in node.health.conditions_since().values() for code in one.codes]
+    assert codes == [ConditionCode.REPAIR_CONFLICT]

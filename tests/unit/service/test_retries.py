@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ipamd.core.deadline import Deadline, Steps
+from ipamd.core.deadline import Deadline, StepTimer
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import DeadlineError, TombstonedError
 from ipamd.sandbox.judge import LIST_INTERVAL_S
@@ -54,15 +54,15 @@ def add(node: FakeNode, name: str, caller: Caller) -> Attachment:
     return node.attacher.attach_sandbox(
         node.request(name),
         deadline=Deadline.after(node.clock, 60.0, is_cancelled=lambda: caller.has_left),
-        steps=Steps(node.clock),
+        steps=StepTimer(node.clock),
     )
 
 
 def submit_behind(node: FakeNode, pool: ThreadPoolExecutor, work: Callable[[], object]) -> Future[object]:
     """Start something that has to wait for the key, and return when it waits."""
-    before = sum(held.waiting_count for held in node.locks.held())
+    before = sum(holder.waiting_count for holder in node.locks.holders())
     future = pool.submit(work)
-    wait_until(lambda: sum(held.waiting_count for held in node.locks.held()) > before, what="waiting behind the ADD")
+    wait_until(lambda: sum(holder.waiting_count for holder in node.locks.holders()) > before, what="waiting behind the ADD")
     return future
 
 
@@ -103,9 +103,9 @@ def test_an_operation_says_that_its_caller_has_left(node: FakeNode) -> None:
     caller, seen = Caller(), []
 
     def leave() -> None:
-        seen.append([held.caller_left for held in node.locks.held()])
+        seen.append([holder.caller_left for holder in node.locks.holders()])
         caller.has_left = True
-        seen.append([held.caller_left for held in node.locks.held()])
+        seen.append([holder.caller_left for holder in node.locks.holders()])
 
     at(node, "attach.wired", leave)
     with pytest.raises(DeadlineError):

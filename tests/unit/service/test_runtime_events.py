@@ -10,10 +10,13 @@ from contextlib import contextmanager
 import pytest
 
 from ipamd.core.agenda import Schedule
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.sandbox import EventKind, SandboxEvent
+from ipamd.sandbox import event_stream
 from ipamd.sandbox import runtime as runtime_module
 from ipamd.sandbox.judge import LIST_INTERVAL_S
 from ipamd.sandbox.runtime import RELIST_WITH_EVENTS_S, RELIST_WITHOUT_EVENTS_S
+from tests.conditions import codes
 from tests.fakes.node import FakeNode
 from tests.loops import running
 from tests.patience import PATIENCE_S
@@ -32,7 +35,7 @@ def following(node: FakeNode) -> Iterator[None]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same pauses, twenty times shorter."""
     monkeypatch.setattr(runtime_module, "LIST_GAP_S", 0.05)
-    monkeypatch.setattr(runtime_module, "NODE", Schedule("node", 0.025, 0.5))
+    monkeypatch.setattr(event_stream, "NODE", Schedule("node", 0.025, 0.5))
 
 
 def quiet(node: FakeNode) -> None:
@@ -158,7 +161,7 @@ def test_a_runtime_that_comes_back_is_known_within_seconds(node: FakeNode, quick
     """While it is away it is asked every 2 s; the first list that succeeds has the stream opened again at once; nothing is
     freed."""
     monkeypatch.setattr(runtime_module, "RELIST_UNREACHABLE_S", 0.1)
-    monkeypatch.setattr(runtime_module, "NODE", Schedule("node", 60.0, 60.0))  # the stream alone would come back late
+    monkeypatch.setattr(event_stream, "NODE", Schedule("node", 60.0, 60.0))  # the stream alone would come back late
     node.add("a")
     node.runtime.run("a")
     node.runtime.has_events = True
@@ -168,7 +171,7 @@ def test_a_runtime_that_comes_back_is_known_within_seconds(node: FakeNode, quick
         node.runtime.break_stream()
         wait_until(lambda: not node.runtime_reconciler.view().reachable, what="known to be away")
         assert node.runtime_reconciler.interval_s() == 0.1
-        assert any("nothing is reaped" in sentence for sentence in node.health.conditions())
+        assert ConditionCode.RUNTIME_NOT_BELIEVED in codes(node.health)
         time.sleep(0.5)  # the stream's own pause has grown meanwhile
         node.runtime.is_down = False
         wait_until(lambda: node.runtime_reconciler.view().reachable and is_open(node), what="known to be back")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ipamd.model.conditions import ConditionCode
 from ipamd.model.errors import KernelDumpError
 from ipamd.model.history import LedgerEvent
 from ipamd.sandbox.judge import LIST_INTERVAL_S
+from tests.conditions import codes
 from tests.fakes.node import FakeNode
 
 
@@ -28,7 +30,8 @@ def look_often(node: FakeNode, times: int = 4) -> int:
 
 
 def test_a_dead_sandbox_is_reaped_within_six_minutes(node: FakeNode) -> None:
-    """Absent twice, old enough, namespace and veth gone: freed without a DEL."""
+    """Absent twice, old enough, namespace and veth gone: freed without a DEL, also where the host's mounts do not appear."""
+    node.wiring.are_mounts_seen = False
     node.add("a")
     vanish(node, "a")
     spent = 0.0
@@ -78,7 +81,7 @@ def test_a_silent_runtime_frees_nothing(node: FakeNode) -> None:
     node.runtime.is_down = True
     node.clock.advance(100_000)
     assert look_often(node) == 0
-    assert any("nothing is reaped" in sentence for sentence in node.health.conditions())
+    assert ConditionCode.RUNTIME_NOT_BELIEVED in codes(node.health)
 
 
 def test_an_interrupted_dump_frees_nothing(node: FakeNode) -> None:

@@ -124,4 +124,4 @@ def test_a_failure_pauses_and_lets_the_pool_grow(
     before = node.datastore.counts().total
     node.pool.run_once()
     assert node.datastore.counts().total > before
-    assert node.pool._security_groups.next_retry_s() == schedule.first_s
+    assert node.pool.security_groups.next_retry_s() == schedule.first_s

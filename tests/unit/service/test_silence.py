@@ -11,7 +11,9 @@ from ipamd.host import network
 from ipamd.host.network import SURVEY_TURNS
 from ipamd.model.attachment import WiringSpec
 from ipamd.model.errors import KernelDumpError, WiringError
-from ipamd.model.kernel import ChangeKind, Difference, HostChange, KernelSurvey, LinkEvent, LinkEventKind, wiring_differences
+from ipamd.model.kernel import ChangeKind, HostChange, KernelSurvey, LinkEvent, LinkEventKind
+from ipamd.model.wiring_difference import WiringDifference
+from ipamd.model.wiring_differences import wiring_differences
 from tests.fakes.node import FakeNode
 
 
@@ -86,7 +88,7 @@ def test_a_survey_that_shows_nothing_new_is_not_compared_again(
     """Each sandbox is compared when the survey or the records differ from the last ones in order, also where nothing was announced."""
     compared = list[WiringSpec]()
 
-    def differences(spec: WiringSpec, survey: KernelSurvey) -> list[Difference]:
+    def differences(spec: WiringSpec, survey: KernelSurvey) -> list[WiringDifference]:
         compared.append(spec)
         return wiring_differences(spec, survey)
 

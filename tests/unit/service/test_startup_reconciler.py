@@ -100,7 +100,7 @@ def test_a_wired_sandbox_that_the_runtime_does_not_list_is_quarantined(node: Fak
     node.runtime_reconciler.reconcile_once()
     row = node.datastore.address(made.address)
     assert row is not None
-    assert row.state is AddressState.COOLING, "it was in use until a moment ago (docs/adr/0012)"
+    assert row.state is AddressState.COOLING, "it was in use until a moment ago (docs/datastore.md)"
     node.cool()
     row = node.datastore.address(made.address)
     assert row is not None

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from ipamd.model.kernel import KernelSurvey, stray_rules
+from ipamd.model.repairs import RepairCode
 from tests.fakes.cloud import SUBNET_CIDR
 from tests.fakes.node import FakeNode
 
@@ -33,7 +34,7 @@ def test_a_running_daemon_removes_them(node: FakeNode) -> None:
     kept = node.add("a").address
     for address in (OURS, OTHERS):
         leave_rule(node, address)
-    assert f"rules of {OURS} led nowhere: removed" in node.host_reconciler.reconcile()
+    assert (RepairCode.STRAY_REMOVED, str(OURS)) in [(one.code, one.target) for one in node.host_reconciler.reconcile()]
     assert set(node.wiring.rules) == {kept, OTHERS}
 
 
@@ -49,7 +50,7 @@ def test_one_survey_proves_nothing(node: FakeNode, monkeypatch: pytest.MonkeyPat
         return made[-1]
 
     monkeypatch.setattr(node.wiring, "survey", survey)
-    assert not any("led nowhere" in sentence for sentence in node.host_reconciler.reconcile())
+    assert not any(one.code is RepairCode.STRAY_REMOVED for one in node.host_reconciler.reconcile())
     assert len(made) == 2
     assert OURS in node.wiring.rules
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.blocked import Blocked
 from ipamd.model.errors import CloudDeniedError, SubnetExhaustedError
 from ipamd.model.ids import SubnetId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.subnets import CustomNetwork, ZoneNetwork
 from ipamd.settings import SubnetsConfig
 from tests.fakes.cloud import IDENTITY, PRIMARY, SUBNET, FakeEc2
@@ -139,7 +140,7 @@ def test_when_all_are_full_the_reason_names_them_and_nothing_is_asked(
     for subnet_id in (SMALL, LARGE):
         ec2.subnets[SubnetId(subnet_id)] = replace(ec2.subnets[SubnetId(subnet_id)], free_count=0)
     node = start(started, tmp_path, ec2)
-    assert "room" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.SUBNET_FULL
     before = sum(ec2.calls.values())
     for _ in range(120):
         node.clock.advance(30)
@@ -196,7 +197,7 @@ def test_no_subnet_is_allowed(started: list[FakeNode], tmp_path: Path) -> None:
     node = start(started, tmp_path, ec2)
     assert subnets_of(node) == []
     assert ec2.calls["create_eni"] == ec2.calls["assign_addresses"] == 0
-    assert "kubernetes.io/role/cni=0" in node.demand.status.blocked_by
+    assert node.demand.status.kind is Blocked.SUBNET_CHOICE
 
 
 @pytest.mark.parametrize("discovery", [True, False])
@@ -284,8 +285,8 @@ def test_a_file_that_cannot_be_right_stops_growth(
     node = start(started, tmp_path, ec2, custom_network=custom, settings=PoolSettings(warm_ip_target=5))
     assert ec2.calls["create_eni"] == 0
     status = node.demand.status
-    assert said in status.blocked_by
-    assert "VPC_IPAMD_NETWORK_FILE" in status.next_step
+    assert said in str(status.blocked)
+    assert "VPC_IPAMD_NETWORK_FILE" in status.step()
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from ipamd.model.blocked import Blocked
 from ipamd.model.cloud import DescribedEni
-from ipamd.model.eni import INSTANCE_TAG, InstanceLimits, is_created_by_us, why_kept
-from ipamd.model.errors import BranchPendingError, CloudError
+from ipamd.model.conditions import ConditionCode
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni_tags import INSTANCE_TAG, is_created_by_us
+from ipamd.model.errors import CloudError, UplinkPendingError
 from ipamd.model.ids import EniId, InstanceId, MacAddress
-from ipamd.model.pool import Blocked, PoolSettings
+from ipamd.model.leaked_eni import why_kept
+from ipamd.model.pool_settings import PoolSettings
+from tests.conditions import codes
 from tests.fakes.cloud import IDENTITY, INSTANCE, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 
-M5_LARGE = InstanceLimits("m5.large", 3, 10, branch_count=9)
+M5_LARGE = InstanceLimits("m5.large", 3, 10, trunk_capacity=9)
 TRUNK = DescribedEni(
     EniId("eni-0000000000000000f"),
     MacAddress("02:00:00:00:00:ff"),
@@ -57,8 +62,7 @@ def test_one_place_is_left_free_until_the_trunk_is_there(tmp_path: Path) -> None
     assert refusal.blocked is not None
     assert refusal.blocked.kind is Blocked.NODE_FULL
     assert "one place left for the trunk ENI" in refusal.blocked.reason
-    assert "no trunk ENI is attached" in node.health.conditions_by_subject()["trunk"]
-    assert "every place" not in node.health.conditions_by_subject()["trunk"]
+    assert codes(node.health, "trunk") == {ConditionCode.TRUNK_MISSING}
     node.ec2.enis[TRUNK.eni_id] = TRUNK
     node.enis.sync_with_ec2(IDENTITY)
     node.pool.cycle()
@@ -70,7 +74,7 @@ def test_one_place_is_left_free_until_the_trunk_is_there(tmp_path: Path) -> None
 @pytest.mark.parametrize(("branch_count", "eni_count"), [(9, 2), (None, 2), (0, 3)])
 def test_only_a_type_that_can_have_a_trunk_leaves_a_place(tmp_path: Path, branch_count: int | None, eni_count: int) -> None:
     """One that the table does not know may have one; a type without trunk keeps its addresses, and says nothing."""
-    node = made(tmp_path, limits=replace(M5_LARGE, branch_count=branch_count), minimum_ip_target=27)
+    node = made(tmp_path, limits=replace(M5_LARGE, trunk_capacity=branch_count), minimum_ip_target=27)
     assert len(node.ec2.attached()) == eni_count
     assert ("trunk" in node.health.conditions_by_subject()) is (eni_count == 2)
     node.datastore.close()
@@ -85,7 +89,7 @@ def test_a_full_node_says_that_no_place_is_free(tmp_path: Path) -> None:
     node.pool.set_limits(M5_LARGE, settings=PoolSettings(minimum_ip_target=27, leaves_trunk_place=True))
     node.pool.cycle()
     assert len(ec2.attached()) == 3
-    assert "every place for an ENI is taken" in node.health.conditions_by_subject()["trunk"]
+    assert codes(node.health, "trunk") == {ConditionCode.TRUNK_WITHOUT_PLACE}
     node.datastore.close()
 
 
@@ -94,7 +98,7 @@ def test_the_trunk_is_known_while_it_is_attached(tmp_path: Path) -> None:
     node = made(tmp_path)
     assert not node.enis.trunk_mac(), "EC2 is asked"
     node.pool.run_once()
-    with pytest.raises(BranchPendingError) as refused:
+    with pytest.raises(UplinkPendingError) as refused:
         node.enis.trunk_mac()
     assert "vpc.amazonaws.com/has-trunk-attached" in str(refused.value)
     node.ec2.enis[TRUNK.eni_id] = TRUNK
@@ -106,7 +110,7 @@ def test_the_trunk_is_known_while_it_is_attached(tmp_path: Path) -> None:
     node.look_twice()
     assert not node.enis.trunk_mac(), "EC2 is asked again"
     node.pool.run_once()
-    with pytest.raises(BranchPendingError):
+    with pytest.raises(UplinkPendingError):
         node.enis.trunk_mac()
     node.datastore.close()
 
@@ -118,7 +122,7 @@ def test_a_pod_that_needs_the_trunk_has_ec2_looked_at(tmp_path: Path) -> None:
     before = node.ec2.calls["describe_enis"]
     assert [node.enis.trunk_mac() for _ in range(3)] == ["", "", ""]
     node.pool.run_once()
-    with pytest.raises(BranchPendingError):
+    with pytest.raises(UplinkPendingError):
         node.enis.trunk_mac()
     assert node.ec2.calls["describe_enis"] == before + 1
     node.ec2.enis[TRUNK.eni_id] = TRUNK
@@ -130,7 +134,7 @@ def test_a_pod_that_needs_the_trunk_has_ec2_looked_at(tmp_path: Path) -> None:
     for _ in range(600):
         node.enis.book.observe(TRUNK.eni_id, trunk_mac=None)
         node.ec2.enis.pop(TRUNK.eni_id, None)
-        with suppress(BranchPendingError):
+        with suppress(UplinkPendingError):
             assert not node.enis.trunk_mac()
         node.enis.resync_due()
         node.clock.advance(1.0)
@@ -164,7 +168,7 @@ def test_while_ec2_is_asked_nobody_says_that_there_is_none(tmp_path: Path) -> No
     node.clock.advance(60.0)
     assert not node.enis.trunk_mac()
     node.pool.run_once()
-    with pytest.raises(BranchPendingError):
+    with pytest.raises(UplinkPendingError):
         node.enis.trunk_mac()
     node.datastore.close()
 

@@ -15,7 +15,7 @@ from ipamd.model.address import AddressState
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import EniId, InstanceId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from ipamd.sandbox import runtime
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import COOLDOWN_S, FakeNode
@@ -59,7 +59,7 @@ def rebuilt_in_part(node: FakeNode, ec2: LyingEc2) -> dict[str, IPv4Address]:
     node.bring_up()
     node.metadata.fail = [CloudError("metadata does not answer") for _ in range(10000)]
     assert recorded(node) != given
-    assert any("unplaced" in sentence for sentence in node.health.conditions())
+    assert any("unrecorded sandboxes" in sentence for sentence in node.health.conditions())
     return given
 
 
@@ -154,7 +154,7 @@ def test_ec2_is_asked_less_and_less_often(node: FakeNode, ec2: LyingEc2) -> None
     for _ in range(70):
         pass_time(node, 60.0)
     node.runtime_reconciler.reconcile_once()
-    assert not any("unplaced" in sentence for sentence in node.health.conditions())
+    assert not any("unrecorded sandboxes" in sentence for sentence in node.health.conditions())
 
 
 def test_what_a_sandbox_without_a_row_had_cools_when_ec2_shows_it(node: FakeNode, ec2: LyingEc2) -> None:

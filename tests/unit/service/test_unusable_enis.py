@@ -14,7 +14,7 @@ from ipamd.model.cloud import DescribedEni, EniRequest
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudDeniedError, PoolEmptyError, SubnetExhaustedError
 from ipamd.model.ids import EniId, MacAddress, SubnetId
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import INSTANCE, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.stories.external_changes import link_event, pass_time, settle
@@ -147,7 +147,7 @@ def test_a_new_eni_that_contradicts_a_record_ends_its_creation(tmp_path: Path, m
         "all but the one that waited; a lost address takes no slot"
     )
     assert node.datastore.open_intents() == ()
-    assert node.enis.book.shown() == {}
+    assert node.enis.book.unrecorded_enis() == {}
     assert EniId("eni-2") not in ec2.enis
     before = ec2.calls.total()
     for _ in range(12 * 60):
@@ -197,7 +197,7 @@ def test_an_eni_with_a_pods_lost_address_is_replaced(node: FakeNode) -> None:
     assert {eni.eni_id for eni in node.datastore.enis()} == {eni.eni_id for eni in node.ec2.attached()}
     assert len(node.datastore.enis()) == 2
     assert node.datastore.open_intents() == ()
-    assert node.health.conditions() == [] or not any("of no use" in line for line in node.health.conditions())
+    assert node.health.conditions() == [] or not any("useless" in line for line in node.health.conditions())
 
 
 def test_an_eni_with_the_primary_address_of_one_deleted_under_its_pods_is_not_attached(node: FakeNode) -> None:
@@ -216,7 +216,7 @@ def test_an_eni_with_the_primary_address_of_one_deleted_under_its_pods_is_not_at
     grow(node, 3600)
     assert node.ec2.calls["create_eni"] > attached
     assert node.ec2.calls["attach_eni"] == attached
-    assert any("of no use" in line for line in node.health.conditions())
+    assert any("useless" in line for line in node.health.conditions())
 
 
 def test_ec2_that_gives_the_same_address_again_is_asked_with_pauses(node: FakeNode) -> None:
@@ -228,7 +228,7 @@ def test_ec2_that_gives_the_same_address_again_is_asked_with_pauses(node: FakeNo
     assert node.ec2.calls["create_eni"] <= 80
     assert node.ec2.calls["attach_eni"] == 0
     assert len(node.ec2.enis) <= 2
-    assert any("of no use" in line for line in node.health.conditions())
+    assert any("useless" in line for line in node.health.conditions())
 
 
 def test_a_free_address_that_became_a_primary_one_is_not_given(node: FakeNode) -> None:

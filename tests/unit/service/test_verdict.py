@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipamd.core.deadline import Deadline
-from ipamd.core.demand import PoolStatus
+from ipamd.core.demand import WAIT, PoolStatus
 from ipamd.core.health import Health, Phase, StageReport, StageState
+from ipamd.model.blocked import Blocked
+from ipamd.model.cause import Cause, CausePart, Ec2Refusal, Form, joined
 from ipamd.model.cloud import CallUnderWay
+from ipamd.model.condition_messages import condition_text
+from ipamd.model.conditions import ConditionCode, Problem, problem
 from ipamd.model.errors import (
     CloudError,
     DatastoreError,
@@ -24,46 +30,75 @@ from ipamd.model.errors import (
     WiringError,
 )
 from ipamd.pb import cni_pb2
-from ipamd.report.verdict import ADVICE, MOST, Facts, advice, facts, told, verdict
+from ipamd.report.verdict import ADVICE, MOST, Facts, advice, condition_reports, facts, verdict
 from tests.fakes.clock import FakeClock
 from tests.fakes.node import FakeNode
 
 ROOT = Path(__file__).parents[3]
 
 CONFIG = b'{"cniVersion":"1.0.0","name":"net","type":"vpc-cni"}'
-DENIED = "EC2 DescribeNetworkInterfaces failed for i-1: UnauthorizedOperation: no; allow ec2:DescribeNetworkInterfaces"
-THROTTLED = "EC2 DescribeNetworkInterfaces failed for i-1: RequestLimitExceeded: slow down; if it lasts, ask for a higher limit"
-FULL = "EC2 AssignPrivateIpAddresses failed: InsufficientFreeAddressesInSubnet"
-EMPTY = {"pool": f"pool: no address is assignable: {FULL}"}
+
+
+def refused(operation: str, code: str, *, words: str = "no", advice: str = "") -> Cause:
+    """EC2 refuses a call; `advice` follows its words."""
+    text = f"EC2 {operation} failed for i-1: {code}: {words}"
+    return Cause((CausePart(refusal=Ec2Refusal(operation, "i-1", code, text), note=advice),))
+
+
+DENIED = refused("DescribeNetworkInterfaces", "UnauthorizedOperation", advice="; allow ec2:DescribeNetworkInterfaces")
+THROTTLED = refused("DescribeNetworkInterfaces", "RequestLimitExceeded", advice="; if it lasts, ask for a higher limit")
+FULL = refused("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet")
+LONG = refused("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet", words="no " * 200)
+EMPTY = problem(ConditionCode.NO_ADDRESS, cause=FULL)
+EC2_DENIES = problem(ConditionCode.EC2_REFUSED, cause=DENIED)
+EC2_IS_FULL = problem(ConditionCode.EC2_REFUSED, cause=FULL.noted("; use a larger subnet"))
 RESTORING = (StageReport("cri", StageState.DEGRADED), StageReport("ec2", StageState.RUNNING, 4200.0))
 
 
-def said(
+def known(
     *,
     is_ready: bool = False,
     phase: Phase = Phase.SERVING,
     count: int = 0,
-    conditions: dict[str, str] | None = None,
+    conditions: Mapping[str, str | Problem] | None = None,
     stages: tuple[StageReport, ...] = (),
-    refusal: str = "",
+    refusal: Cause | None = None,
     cut_off: int = 0,
-) -> str:
+) -> Facts:
+    """A situation."""
+    texts, problems = dict[str, str](), dict[str, tuple[Problem, ...]]()
+    for subject, condition in (conditions or {}).items():
+        if isinstance(condition, Problem):
+            texts[subject], problems[subject] = condition_text(subject, condition), (condition,)
+        else:
+            texts[subject] = condition
+    return Facts(is_ready, phase, count, texts, stages, refusal, problems=problems, cut_off_count=cut_off)
+
+
+def said(**situation: Any) -> str:
     """The verdict in a situation."""
-    return verdict(Facts(is_ready, phase, count, conditions or {}, stages, refusal, cut_off_count=cut_off))
+    return verdict(known(**situation))
 
 
 @pytest.mark.parametrize("is_ready", [True, False])
 @pytest.mark.parametrize(
-    "pool", [{}, EMPTY, {"pool": f"pool: no address is assignable: {FULL * 9}"}], ids=["free", "empty", "long"]
+    "pool",
+    [{}, {"pool": EMPTY}, {"pool": problem(ConditionCode.NO_ADDRESS, cause=LONG)}],
+    ids=["free", "empty", "long"],
 )
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 40])
 @pytest.mark.parametrize("cut_off", [0, 1, 100_000])
-def test_the_line_is_short_whatever_is_amiss(is_ready: bool, pool: dict[str, str], count: int, cut_off: int) -> None:
+def test_the_line_is_short_whatever_is_amiss(is_ready: bool, pool: dict[str, Problem], count: int, cut_off: int) -> None:
     """MOST characters, however many conditions there are and however long their words."""
-    many = {f"fight link eni-0123456789abcdef{number}": "fight: " + "x" * 5000 for number in range(count)}
+    many = {f"repair conflict link eni-0123456789abcdef{number}": "repair conflict: " + "x" * 5000 for number in range(count)}
     for phase in Phase:
         line = said(
-            is_ready=is_ready, phase=phase, conditions=many | pool, refusal=DENIED * 9, cut_off=cut_off, stages=RESTORING * 9
+            is_ready=is_ready,
+            phase=phase,
+            conditions=many | pool,
+            refusal=joined([DENIED, LONG, FULL]),
+            cut_off=cut_off,
+            stages=RESTORING * 9,
         )
         assert len(line) <= MOST
 
@@ -71,12 +106,13 @@ def test_the_line_is_short_whatever_is_amiss(is_ready: bool, pool: dict[str, str
 def test_each_condition_is_told_once_with_since_what_to_do_and_a_page_that_there_is() -> None:
     """A cause that is a condition itself is told by that; advice of its own comes before the table's."""
     since = datetime(2026, 11, 25, 10, tzinfo=UTC)
-    known = {"ec2": f"EC2: {FULL}; use a larger subnet", "other": "other: x; next: call somebody"} | EMPTY
-    found = told(Facts(True, Phase.SERVING, 0, known, since={"ec2": since}))
+    situation = known(is_ready=True, conditions={"ec2": EC2_IS_FULL, "other": "other: x", "pool": EMPTY})
+    found = condition_reports(replace(situation, since={"ec2": since}, next_steps={"other": "call somebody"}))
     assert [one.subject for one in found] == ["ec2", "pool", "other"]
-    assert sum(FULL in one.text for one in found) == 1
+    assert [one.refusals for one in found] == [FULL.refusals, FULL.refusals, ()]
+    assert sum(str(FULL) in one.text for one in found) == 1
     assert (found[0].since, found[1].since, found[2].next) == (since, None, "call somebody")
-    for subject in [*ADVICE, "frozen eni-1", "fight link x", "whatever"]:
+    for subject in [*ADVICE, "frozen eni-1", "repair conflict link x", "whatever"]:
         step, page = advice(subject)
         file, _, anchor = page.partition("#")
         text = (ROOT / file).read_text()
@@ -100,7 +136,7 @@ def test_an_error_that_was_corrected_says_so() -> None:
         last = health.last_error
         assert last is not None
         assert last.resolved_at is None
-        health.report(what.partition(" 0")[0], "")
+        health.report(what.partition(" 0")[0], None)
         last = health.last_error
         assert last is not None
         assert last.resolved_at == clock.now()
@@ -108,8 +144,8 @@ def test_an_error_that_was_corrected_says_so() -> None:
 
 ENDS: dict[str, Callable[[Health], None]] = {
     "supply": lambda health: health.resolve("supply"),
-    "datastore": lambda health: health.report("datastore", ""),
-    "policy agent": lambda health: health.report("policy agent", ""),
+    "datastore": lambda health: health.report("datastore", None),
+    "policy agent": lambda health: health.report("policy agent", None),
     "service": lambda health: health.enter(Phase.SERVING),
     "DEL": lambda health: health.resolve_deleted("ADD 0123456789abc"),
     "DEL of another": lambda health: health.resolve_deleted("ADD 0123456789abd"),
@@ -152,7 +188,7 @@ def test_a_refused_add_is_over_when_an_address_is_free_and_not_before(node: Fake
     assert not node.app.cni.execute(gone, Deadline.after(node.clock, 30)).HasField("error")
     last = node.health.last_error
     assert last is not None
-    assert (last.what, last.resolved_at) == ("ADD more", None)
+    assert (last.subject, last.resolved_at) == ("ADD more", None)
     node.delete("s0")
     node.cool()
     last = node.health.last_error
@@ -170,7 +206,7 @@ def test_a_refused_add_is_over_when_an_address_is_free_and_not_before(node: Fake
             "ready, with 2 conditions: 3 addresses can be given; a; cri",
         ),
         (
-            said(is_ready=True, conditions=EMPTY),
+            said(is_ready=True, conditions={"pool": EMPTY}),
             "ready, with 1 condition: pool: no address is assignable: EC2 AssignPrivateIpAddresses: InsufficientFreeAddressesInSubnet",
         ),
         (
@@ -183,7 +219,7 @@ def test_a_refused_add_is_over_when_an_address_is_free_and_not_before(node: Fake
         ),
         # EC2's refusal is a condition of its own, and the cause of the empty pool: it is told once
         (
-            said(is_ready=True, conditions=EMPTY | {"ec2": f"EC2: {FULL}; use a larger subnet"}),
+            said(is_ready=True, conditions={"pool": EMPTY, "ec2": EC2_IS_FULL}),
             "ready, with 2 conditions: pool: no address is assignable: InsufficientFreeAddressesInSubnet; ec2",
         ),
         (said(is_ready=True, count=3, cut_off=5), "ready, but 5 pods without network: 3 addresses can be given"),
@@ -201,29 +237,35 @@ def test_a_ready_node_says_what_it_can_give_and_what_it_lacks(line: str, expecte
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
-        (said(phase=Phase.DRAINING, conditions={"ec2": f"EC2: {DENIED}"}), "vpc-ipamd is shutting down"),
+        (said(phase=Phase.DRAINING, conditions={"ec2": EC2_DENIES}), "vpc-ipamd is shutting down"),
         (said(phase=Phase.RESTORING, conditions={"start": "start: it stopped"}), "start: it stopped"),
-        (said(phase=Phase.RESTORING, conditions={"kernel": "kernel: no", "ec2": f"EC2: {DENIED}"}), "kernel: no"),
-        (said(phase=Phase.RESTORING, conditions={"ec2": f"EC2: {DENIED}"}), DENIED),
-        (said(phase=Phase.RESTORING, conditions={"ec2": f"EC2: {DENIED}"}, refusal=THROTTLED), THROTTLED),
+        (said(phase=Phase.RESTORING, conditions={"kernel": "kernel: no", "ec2": EC2_DENIES}), "kernel: no"),
+        (said(phase=Phase.RESTORING, conditions={"ec2": EC2_DENIES}), DENIED),
+        (
+            said(phase=Phase.RESTORING, conditions={"ec2": EC2_DENIES}, refusal=THROTTLED),
+            THROTTLED,
+        ),
         (said(phase=Phase.RESTORING, conditions={"cri": "CRI: away"}, stages=RESTORING), "CRI: away"),
-        (said(phase=Phase.RESTORING, conditions={"cri": "CRI is off: nothing is reaped"}, refusal=DENIED), DENIED),
+        (
+            said(phase=Phase.RESTORING, conditions={"cri": "CRI is off: nothing is reaped"}, refusal=DENIED),
+            DENIED,
+        ),
         (said(phase=Phase.RESTORING, stages=RESTORING), "restoring, at work on ec2 for 4.2 s"),
         (said(phase=Phase.STARTING), "starting, at work on nothing"),
         (said(phase=Phase.RESTORING, conditions={"aws-node": "aws-node: it serves", "cri": "CRI: away"}), "aws-node: it serves"),
         (said(conditions={"export": "export: this node goes back", "frozen": "frozen: no"}), "export: this node goes back"),
         (said(conditions={"conflist": "conflist: read-only", "first address": "first address: none"}), "conflist: read-only"),
-        (said(conditions={"first address": f"first address: none: {FULL}"}), f"first address: none: {FULL}"),
-        (said(conditions={"first address": f"first address: none: {FULL}; next: free some"}), f"first address: none: {FULL}"),
+        (
+            said(conditions={"first address": problem(ConditionCode.NO_FIRST_ADDRESS, cause=FULL)}),
+            FULL,
+        ),
     ],
 )
-def test_a_node_that_is_not_ready_says_why_and_what_comes_next(line: str, cause: str) -> None:
+def test_a_node_that_is_not_ready_says_why_and_what_comes_next(line: str, cause: str | Cause) -> None:
     """What blocks the start comes first; a refusal of a call that is being retried is the newest word about EC2."""
-    whole = f"NOT READY: {cause}"
-    assert line.partition("; next: ")[0] in {
-        whole,
-        whole.partition(" failed")[0] + ": " + whole.rpartition("i-1: ")[2].partition(":")[0],
-    }
+    assert line.startswith("NOT READY: ")
+    forms = [cause] if isinstance(cause, str) else [cause.render(form) for form in Form]
+    assert any(form in line for form in forms)
     assert "\n" not in line
 
 
@@ -235,8 +277,8 @@ def test_sandboxes_without_network_are_counted_once(node: FakeNode) -> None:
     sources = node.app.introspection.sources
     assert facts(sources).cut_off_count == 0
     key = str(node.datastore.attachments()[0].key)
-    node.app.host_network.odd.report(key, CloudError("no way"))
-    node.app.host_network.odd.report("c/eth0", CloudError("gone"))
+    node.app.host_network.failed_sandboxes.report(key, CloudError("no way"))
+    node.app.host_network.failed_sandboxes.report("c/eth0", CloudError("gone"))
     assert facts(sources).cut_off_count == 1
     node.app.pool.enis.routing.freeze(node.datastore.attachments()[0].eni_id)
     assert verdict(facts(sources)).startswith("ready, but 2 pods without network, with 3 conditions: ")
@@ -247,21 +289,22 @@ def test_the_facts_come_from_memory_and_an_empty_pool_is_a_condition_that_ends_b
     node.ec2.under_way = (CallUnderWay("AttachNetworkInterface", "eni-2", 1.0, 2, THROTTLED), CallUnderWay("Other", "x", 0.1))
     node.health.mark_ready()
     sources = node.app.introspection.sources
-    known = facts(sources)
-    assert (known.is_ready, known.assignable_count, known.refusal) == (True, node.datastore.counts().free, THROTTLED)
-    assert known.conditions == {}
+    full = facts(sources)
+    assert (full.is_ready, full.assignable_count, full.refusal) == (True, node.datastore.counts().free, THROTTLED)
+    assert full.conditions == {}
     for number in range(27):  # all that an m5.large can have
         node.add(f"s{number}")
         node.pool.cycle()
     empty = facts(sources)
     assert (empty.assignable_count, empty.is_ready) == (0, True)
-    assert empty.conditions["pool"].startswith("pool: no address is assignable: all 3 of 3 ENIs")
+    assert [each.code for each in empty.problems["pool"]] == [ConditionCode.NO_ADDRESS]
+    assert node.demand.status.kind is Blocked.NODE_FULL
     node.health.require_status()
     node.app.context.demand.publish(PoolStatus(sentence="short of 1 address"))
     node.ec2.throttled = (node.clock.monotonic(),) * 2
-    (delayed,) = told(facts(sources))
-    assert delayed.text == "pool: no address is assignable: EC2 throttles it: short of 1 address"
-    assert "retry" not in delayed.next
+    (delayed,) = condition_reports(facts(sources))
+    assert delayed.codes == [ConditionCode.NO_ADDRESS]
+    assert delayed.next == WAIT
     calls = sum(node.ec2.calls.values())
     node.delete("s0")
     node.cool()
@@ -271,5 +314,5 @@ def test_the_facts_come_from_memory_and_an_empty_pool_is_a_condition_that_ends_b
 
 def test_no_address_is_promised_while_no_pod_can_have_one() -> None:
     """With security groups for pods, and neither kubelet nor the runtime telling which pods have them."""
-    said = "pod facts: kubelet does not answer; new pods get no address, whether they have security groups or not"
-    assert "can be given" not in verdict(Facts(True, Phase.SERVING, 12, {"pod facts": said}))
+    said = "pod security groups: kubelet does not answer; new pods get no address, whether they have security groups or not"
+    assert "can be given" not in verdict(Facts(True, Phase.SERVING, 12, {"pod security groups": said}))

@@ -18,7 +18,7 @@ from ipamd.model.aws_node import Allocation
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError
 from ipamd.model.ids import MacAddress
-from ipamd.model.pool import PoolSettings
+from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.aws_node import OURS, SAVED
 from tests.fakes.clock import FakeClock
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2

@@ -10,10 +10,10 @@ import pytest
 
 from ipamd.ipamctl.main import VERBS
 from ipamd.model.errors import CloudError
+from ipamd.model.finding_codes import Severity
 from ipamd.model.ids import EniId
-from ipamd.model.kernel import NODE
 from ipamd.pb import introspection_pb2 as pb
-from ipamd.report.audit import Severity, audit
+from ipamd.report.audit import audit
 from ipamd.report.verdict import MOST, facts, verdict
 from tests.fakes.cloud import PRIMARY
 from tests.fakes.node import FakeNode
@@ -109,26 +109,14 @@ def _address_taken_and_quarantined(node: FakeNode) -> int:
 
 def _cannot_be_repaired(node: FakeNode) -> int:
     _two(node)
-    node.host_reconciler.odd.report(str(node.datastore.attachments()[0].key), CloudError("no way"))
-    return 1
-
-
-def _filtered(node: FakeNode) -> int:
-    _two(node)
-    node.hostnet.filters = frozenset({NODE})
-    return 2
-
-
-def _one_filtered(node: FakeNode) -> int:
-    _two(node)
-    node.hostnet.filters = frozenset({str(node.datastore.attachments()[0].address)})
+    node.host_reconciler.failed_sandboxes.report(str(node.datastore.attachments()[0].key), CloudError("no way"))
     return 1
 
 
 def _branch_contradicted(node: FakeNode) -> int:
     one = attach(node, 5)
     with node.datastore.transaction() as uow:
-        uow.mark_branch(one.key, contradiction="its VLAN is another")
+        uow.record_contradiction(one.key, contradiction="its VLAN is another")
     return 1
 
 
@@ -173,8 +161,6 @@ CAUSES = {
     "its address was taken, and it is not adopted": Cause(_address_taken_and_quarantined, "does not show the address", _node),
     "it is not adopted, and has its address": Cause(_not_adopted, "", _node),
     "its wiring cannot be repaired": Cause(_cannot_be_repaired, "packets do not reach", _node),
-    "a filter of all": Cause(_filtered, "packets do not reach", _node),
-    "a filter of one": Cause(_one_filtered, "packets do not reach", _node),
     "EC2 contradicts its branch ENI": Cause(_branch_contradicted, "cut off", node_with_trunk),
     "its row and its VLAN link are gone": Cause(_branch_lost_its_link, "its VLAN link is gone", node_with_trunk),
     "its row is gone, its branch ENI is there": Cause(_branch_not_adopted, "", node_with_trunk),
@@ -208,7 +194,7 @@ def test_every_place_tells_it(name: str, made: list[FakeNode], tmp_path: Path) -
     assert value(node, "ipamd_cut_off_sandboxes") == count
     found = [one for one in audit(sources).findings if one.severity is Severity.VIOLATION]
     assert bool(found) == bool(count)
-    assert cause.says in "\n".join(f"{one.what}" for one in found)
+    assert cause.says in "\n".join(f"{one.text}" for one in found)
     answer = {"findings": [{"severity": str(one.severity)} for one in found]}
     assert VERBS["audit"].needs_attention(answer) == bool(count)
     assert all(one.next for one in found)

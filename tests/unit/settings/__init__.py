@@ -1,1 +1,1 @@
-"""Unit tests of `ipamd/settings/` and `ipamd/reload.py`."""
+"""Unit tests of `ipamd/settings/` and `ipamd/process/reload.py`."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ipamd.model.errors import SettingsError
 from ipamd.model.words import printable
 from ipamd.settings import describe, load, settings_file, without_meaning
-from ipamd.settings.loading import ours
+from ipamd.settings.unknown_names import ours
 from ipamd.settings.upstream import UPSTREAM
 
 NAMES = sorted(ours() | {row.name for row in UPSTREAM} | {"AWS_REGION", "AWS_ENDPOINT_URL_EC2", "WARM_ENI_TARGETT"})

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from ipamd.cloud_loop import CloudLoop
 from ipamd.model.address import AddressState
 from ipamd.model.cniresult import wired_mtu
 from ipamd.model.errors import SettingsError, WiringError
+from ipamd.model.failures import FailureCode
+from ipamd.process.cloud_loop import CloudLoop
 from ipamd.settings import Change, CurrentSettings, Settings, load
+from tests.errors import failed
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.unit.test_config import GOOD
@@ -22,10 +24,12 @@ from tests.unit.test_config import GOOD
 def test_live_and_not_live() -> None:
     """The live part is in force, the other keeps its value until a restart."""
     current = CurrentSettings(Settings())
-    change = current.offer(load({"WARM_IP_TARGET": "3", "VPC_IPAMD_MAX_RPCS": "64", "VPC_IPAMD_LOG_LEVEL": "debug"}))
-    assert change == Change(("WARM_IP_TARGET", "VPC_IPAMD_LOG_LEVEL"), ("VPC_IPAMD_MAX_RPCS",))
+    change = current.offer(
+        load({"WARM_IP_TARGET": "3", "VPC_IPAMD_MAX_CONCURRENT_REQUESTS": "64", "VPC_IPAMD_LOG_LEVEL": "debug"})
+    )
+    assert change == Change(("WARM_IP_TARGET", "VPC_IPAMD_LOG_LEVEL"), ("VPC_IPAMD_MAX_CONCURRENT_REQUESTS",))
     assert current.generation.number == 2
-    assert current.generation.needs_restart == ("VPC_IPAMD_MAX_RPCS",)
+    assert current.generation.needs_restart == ("VPC_IPAMD_MAX_CONCURRENT_REQUESTS",)
     assert (current.now.pool.warm_ip_target, current.now.daemon.max_concurrent_rpcs) == (3, 256)
 
 
@@ -35,7 +39,7 @@ def test_nothing_new_is_no_generation() -> None:
     assert current.offer(Settings()) == Change()
     assert current.generation.number == 1
     for _ in range(2):
-        assert current.offer(load({"CRI_SOCKET": "off"})) == Change((), ("CRI_SOCKET",))
+        assert current.offer(load({"VPC_IPAMD_CRI_SOCKET": "off"})) == Change((), ("VPC_IPAMD_CRI_SOCKET",))
         assert current.generation.number == 2
     assert current.offer(Settings()) == Change()
     assert (current.generation.number, current.generation.needs_restart) == (3, ())
@@ -67,8 +71,8 @@ def test_what_contradicts_itself_until_a_restart_is_refused(monkeypatch: pytest.
         lambda settings: ["no"] if settings.pool.max_eni and not settings.runtime.cri_socket else [],
     )
     current = CurrentSettings(Settings())
-    with pytest.raises(SettingsError, match="needs a restart first: CRI_SOCKET"):
-        current.offer(load({"MAX_ENI": "2", "CRI_SOCKET": "off"}))
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG_UNTIL_RESTART, waiting="VPC_IPAMD_CRI_SOCKET")):
+        current.offer(load({"MAX_ENI": "2", "VPC_IPAMD_CRI_SOCKET": "off"}))
     assert current.generation.number == 1
     assert current.now == Settings()
 

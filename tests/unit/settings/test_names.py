@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 from botocore.configprovider import BOTOCORE_DEFAUT_SESSION_VARIABLES
 
 from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode
 from ipamd.settings import Settings, load
-from ipamd.settings.loading import nearest, ours, unknown
+from ipamd.settings.former_names import FORMER_NAMES
+from ipamd.settings.unknown_names import nearest, ours, unknown
 from ipamd.settings.upstream import UPSTREAM
+from tests.errors import failed
 
 MISSPELT = {
     "WARM_ENI_TARGETT": "WARM_ENI_TARGET",
@@ -19,11 +23,11 @@ MISSPELT = {
     "warm_ip_target": "WARM_IP_TARGET",
     "WARM-IP-TARGET": "WARM_IP_TARGET",
     "WARM_IP": "WARM_IP_TARGET",
-    "WARM_POOL": "WARM_TARGET",
+    "WARM_POOL": "WARM_IP_TARGET",
     "VPC_IPAMD_LOG": "VPC_IPAMD_LOG_LEVEL",
     "MINIMUM_IP_TARGETS": "MINIMUM_IP_TARGET",
     "MINIUMM_IP_TARGET": "MINIMUM_IP_TARGET",
-    "MAX_POD": "MAX_PODS",
+    "VPC_IPAMD_MAX_POD": "VPC_IPAMD_MAX_PODS",
     "MAX_ENIS": "MAX_ENI",
     "ENABLE_PREFIX_DELEGATON": "ENABLE_PREFIX_DELEGATION",
     "ENABLE_IPV6": "ENABLE_IPv6",
@@ -32,7 +36,7 @@ MISSPELT = {
     "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CONFIG": "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
     "VPC_IPAMD_LOGLEVEL": "VPC_IPAMD_LOG_LEVEL",
     "IP_COOLDOWN_PERIODS": "IP_COOLDOWN_PERIOD",
-    "CRI_SOCKETS": "CRI_SOCKET",
+    "VPC_IPAMD_CRI_SOCKETS": "VPC_IPAMD_CRI_SOCKET",
 }
 
 OF_OTHERS = [
@@ -75,10 +79,30 @@ def test_misspelt(name: str) -> None:
     assert refusal.value.details == f"{name}: there is no such setting; did you mean {MISSPELT[name]}?"
 
 
+@pytest.mark.parametrize("name", FORMER_NAMES)
+def test_a_former_name(name: str, tmp_path: Path) -> None:
+    """Refused with the name that the setting has now, in the environment and in the file; ignored it would be found in production."""
+    file = tmp_path / "settings"
+    file.write_text(f"{name}=1\n")
+    for given in ({name: "1"}, {"VPC_IPAMD_SETTINGS_FILE": str(file)}):
+        with pytest.raises(SettingsError) as refusal:
+            load(given)
+        assert refusal.value.details.startswith(f"{name}: ")
+        assert FORMER_NAMES[name] in refusal.value.details.split()
+    assert load({name: ""}) == Settings()
+
+
+def test_former_names_lead_to_settings() -> None:
+    """Each row leads to a setting that there is, and none hides one; amazon-vpc-cni-k8s has no setting of a former name."""
+    known = ours() | {row.name for row in UPSTREAM}
+    assert set(FORMER_NAMES.values()) <= ours()
+    assert not known & set(FORMER_NAMES)
+
+
 @pytest.mark.parametrize("name", ["AWS_VPC_K8S_CNI_LOG_LEVEL", "AWS_VPC_CNI_LOG_LEVEL", "aws-vpc-k8s-cni-loglevel"])
 def test_one_that_means_nothing_here_says_what_does(name: str) -> None:
     """The nearest may be a name of amazon-vpc-cni-k8s that has no effect: its row says what to set instead."""
-    with pytest.raises(SettingsError, match="AWS_VPC_K8S_CNI_LOGLEVEL means nothing here: set VPC_IPAMD_LOG_LEVEL"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
         load({name: "1"})
 
 
@@ -135,11 +159,11 @@ def test_all_kinds_at_once() -> None:
         load(
             {
                 "WARM_IP_TARGET": "lots",
-                "MAX_ENI": "-1",
+                "MAX_ENI": "1x",
                 "POD_MTU": "9001",
                 "AWS_VPC_ENI_MTU": "1500",
                 "WARM_ENI_TARGETT": "1",
-                "ENABLE_MULTI_NIC": "true",
+                "ENABLE_IMDS_ONLY_MODE": "true",
                 "AWS_REGION": "us west",
                 "AWS_ENDPOINT_URL_EC2": "nowhere",
                 "AWS_STS_REGIONAL_ENDPOINTS": "global",
@@ -154,7 +178,7 @@ def test_all_kinds_at_once() -> None:
         "MAX_ENI",
         "POD_MTU",
         "WARM_ENI_TARGETT",
-        "ENABLE_MULTI_NIC",
+        "ENABLE_IMDS_ONLY_MODE",
         "AWS_REGION",
         "AWS_ENDPOINT_URL_EC2",
         "AWS_STS_REGIONAL_ENDPOINTS",

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from ipamd.core.agenda import Agenda
+from ipamd.core.agenda import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.health import Health
 from ipamd.host import files as file_follower
 from ipamd.host.files import FileFollowers
-from ipamd.reload import RESTART, SettingsReload
+from ipamd.model.conditions import ConditionCode
+from ipamd.process.reload import RESTART, SettingsReload
 from ipamd.settings import CurrentSettings, load
 from ipamd.settings.current import INVALID_SETTINGS
 from tests import loops
+from tests.conditions import codes
 from tests.fakes.clock import FakeClock
 from tests.rig import wait_until
 
@@ -32,7 +34,7 @@ class Follower:
         self.current = CurrentSettings(load(self.environ))
         self.health = Health(FakeClock(), ())
         self.reload = SettingsReload(self.current, health=self.health, environ=self.environ, spread=delay)
-        self.reload.look()
+        self.reload.check()
 
     @property
     def target(self) -> int:
@@ -47,7 +49,7 @@ class Follower:
     def looked(self, times: int = 1) -> None:
         """Look as often."""
         for _ in range(times):
-            self.reload.look()
+            self.reload.check()
 
 
 Make = Callable[..., Follower]
@@ -63,7 +65,7 @@ def follower(tmp_path: Path) -> Make:
 def running(follower: Make) -> Iterator[Follower]:
     """One whose thread runs."""
     made = follower()
-    files = FileFollowers(health=made.health, clock=SystemClock(), agenda=Agenda(SystemClock()))
+    files = FileFollowers(health=made.health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
     files.follow(made.reload)
     with loops.running(files.loop):
         yield made
@@ -90,13 +92,13 @@ def test_the_delay_is_random_up_to_the_setting(follower: Make) -> None:
         asked.append(most_s)
         return 1e6
 
-    made = follower("VPC_IPAMD_RELOAD_SPREAD=7\n", delay=never)
-    made.path.write_text("VPC_IPAMD_RELOAD_SPREAD=7\nMAX_ENI=2\n")
+    made = follower("VPC_IPAMD_RELOAD_JITTER_SECONDS=7\n", delay=never)
+    made.path.write_text("VPC_IPAMD_RELOAD_JITTER_SECONDS=7\nMAX_ENI=2\n")
     made.looked(2)
     assert asked == [7.0]
-    made.path.write_text("VPC_IPAMD_RELOAD_SPREAD=7\n")
+    made.path.write_text("VPC_IPAMD_RELOAD_JITTER_SECONDS=7\n")
     made.looked()
-    made.path.write_text("VPC_IPAMD_RELOAD_SPREAD=7\nMAX_ENI=3\n")
+    made.path.write_text("VPC_IPAMD_RELOAD_JITTER_SECONDS=7\nMAX_ENI=3\n")
     made.looked()
     assert asked == [7.0, 7.0]
     assert made.number == 1
@@ -117,12 +119,12 @@ def test_a_wrong_file_keeps_the_generation(follower: Make, caplog: pytest.LogCap
     made.looked(2)
     assert (made.current.now.pool.max_eni, made.number) == (2, 1)
     said = made.health.conditions_by_subject()[INVALID_SETTINGS]
-    assert said.startswith("settings: generation 1 is kept: 2 setting(s) are wrong")
+    assert said.startswith("settings: generation 1 stays in force: 2 setting(s) are wrong")
     assert "line 3" in said
     assert "'lots'" in said
-    assert [record.levelno for record in caplog.records if "is kept" in record.message] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records if "stays in force" in record.message] == [logging.WARNING]
     made.looked(3)
-    assert len([record for record in caplog.records if "is kept" in record.message]) == 1, "said once"
+    assert len([record for record in caplog.records if "stays in force" in record.message]) == 1, "said once"
     made.path.write_text("MAX_ENI=2\n")
     made.looked(2)
     assert made.health.conditions() == []
@@ -134,7 +136,7 @@ def test_a_file_that_goes_is_wrong_until_it_comes_back(follower: Make) -> None:
     made = follower("WARM_IP_TARGET=5\n")
     made.path.unlink()
     made.looked(2)
-    assert "cannot be read" in made.health.conditions_by_subject()[INVALID_SETTINGS]
+    assert codes(made.health, INVALID_SETTINGS) == {ConditionCode.SETTINGS_INVALID}
     assert made.target == 5
     made.path.write_text("WARM_IP_TARGET=6\n")
     made.looked(2)
@@ -144,11 +146,13 @@ def test_a_file_that_goes_is_wrong_until_it_comes_back(follower: Make) -> None:
 def test_what_needs_a_restart_is_named_until_it_is_taken_back(follower: Make, caplog: pytest.LogCaptureFixture) -> None:
     """Once in the log, and in a condition as long as it waits."""
     made = follower()
-    for text in ("CRI_SOCKET=off\n", "CRI_SOCKET=off\nMAX_ENI=1\n"):
+    for text in ("VPC_IPAMD_CRI_SOCKET=off\n", "VPC_IPAMD_CRI_SOCKET=off\nMAX_ENI=1\n"):
         made.path.write_text(text)
         made.looked(2)
-        assert made.health.conditions_by_subject() == {RESTART: "settings: needs a restart: CRI_SOCKET"}
-    assert len([one for one in caplog.records if one.message.endswith(" text=settings: needs a restart: CRI_SOCKET")]) == 1
+        assert made.health.conditions_by_subject() == {RESTART: "settings: needs a restart: VPC_IPAMD_CRI_SOCKET"}
+    assert (
+        len([one for one in caplog.records if one.message.endswith(" text=settings: needs a restart: VPC_IPAMD_CRI_SOCKET")]) == 1
+    )
     made.path.write_text("MAX_ENI=1\n")
     made.looked(2)
     assert made.health.conditions() == []
@@ -173,7 +177,7 @@ def test_the_thread_answers_a_request_without_a_file(caplog: pytest.LogCaptureFi
     """There is nothing to read, and that is said."""
     current = CurrentSettings(load({}))
     health = Health(FakeClock(), ())
-    files = FileFollowers(health=health, clock=SystemClock(), agenda=Agenda(SystemClock()))
+    files = FileFollowers(health=health, clock=SystemClock(), agenda=Backoffs(SystemClock()))
     reload = SettingsReload(current, health=health, wake=files.loop.wake, environ={})
     files.follow(reload)
     with caplog.at_level(logging.INFO), loops.running(files.loop):

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from ipamd.model.errors import SettingsError
+from ipamd.model.failures import FailureCode
 from ipamd.settings import describe, load
 from ipamd.settings.settings_file import SIZE_MAX, parse, read
+from tests.errors import failed
 from tests.patience import PATIENCE_S
 
 TEXT = """\
@@ -73,21 +75,25 @@ def test_a_file_of_another_kind_is_told_shortly() -> None:
 
 def test_the_file_wins_over_the_environment(tmp_path: Path) -> None:
     """A line wins, an empty one means the default, and origins are told."""
-    environment = made(tmp_path, "WARM_IP_TARGET=5\nMAX_ENI=\n") | {"WARM_IP_TARGET": "2", "MAX_ENI": "3", "MAX_PODS": "9"}
+    environment = made(tmp_path, "WARM_IP_TARGET=5\nMAX_ENI=\n") | {
+        "WARM_IP_TARGET": "2",
+        "MAX_ENI": "3",
+        "VPC_IPAMD_MAX_PODS": "9",
+    }
     settings = load(environment)
     assert (settings.pool.warm_ip_target, settings.pool.max_eni, settings.pool.max_pods) == (5, 0, 9)
     origins = {line.env: line.origin for line in describe(settings, environment)}
-    names = ("WARM_IP_TARGET", "MAX_ENI", "MAX_PODS", "WARM_ENI_TARGET")
+    names = ("WARM_IP_TARGET", "MAX_ENI", "VPC_IPAMD_MAX_PODS", "WARM_ENI_TARGET")
     assert [origins[name] for name in names] == ["file", "default", "environment", "default"]
 
 
 def test_origins_are_those_of_what_is_in_force(tmp_path: Path) -> None:
     """A file that changed and is not taken over, being wrong or waiting for a restart, is nobody's origin."""
-    environment = made(tmp_path, "WARM_IP_TARGET=5\nMAX_ENI=2\n") | {"MAX_PODS": "9"}
+    environment = made(tmp_path, "WARM_IP_TARGET=5\nMAX_ENI=2\n") | {"VPC_IPAMD_MAX_PODS": "9"}
     settings = load(environment)
-    made(tmp_path, "WARM_IP_TARGET=lots\nCRI_SOCKET=off\nMAX_PODS=9\n")
+    made(tmp_path, "WARM_IP_TARGET=lots\nVPC_IPAMD_CRI_SOCKET=off\nVPC_IPAMD_MAX_PODS=9\n")
     origins = {line.env: line.origin for line in describe(settings, environment)}
-    names = ("WARM_IP_TARGET", "MAX_ENI", "CRI_SOCKET", "MAX_PODS")
+    names = ("WARM_IP_TARGET", "MAX_ENI", "VPC_IPAMD_CRI_SOCKET", "VPC_IPAMD_MAX_PODS")
     assert [origins[name] for name in names] == ["earlier file", "earlier file", "default", "file"]
 
 
@@ -99,7 +105,7 @@ def test_a_wrong_value_in_the_environment_may_be_hidden_by_the_file(tmp_path: Pa
 def test_unknown_names_in_the_file(tmp_path: Path) -> None:
     """There is nothing but settings in it, so every other name is one problem."""
     with pytest.raises(SettingsError) as refusal:
-        load(made(tmp_path, "FOO=1\nWARM_IP_TARGETS=3\nENABLE_IPv6=true\n"))
+        load(made(tmp_path, "FOO=1\nWARM_IP_TARGETS=3\nENABLE_IPv6=true\nENABLE_IPv4=true\n"))
     assert refusal.value.message == "3 setting(s) are wrong"
     assert "WARM_IP_TARGETS: there is no such setting; did you mean WARM_IP_TARGET?" in refusal.value.details
     assert "FOO: there is no such setting; did you mean" in refusal.value.details
@@ -136,5 +142,5 @@ def test_files_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
     assert len(problems) == 1
     assert problems[0].startswith(str(path))
     assert ("is larger than" in problems[0]) == kind.startswith("too large")
-    with pytest.raises(SettingsError, match="1 setting"):
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
         load({"VPC_IPAMD_SETTINGS_FILE": str(path)})

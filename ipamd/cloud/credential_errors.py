@@ -1,0 +1,187 @@
+"""Explain why there are no credentials for a call to EC2: the party that did not give them, and what helps. One table.
+
+Several parties are between a node and its keys: a file of the pod, STS, the agent of EKS Pod Identity, instance metadata, the
+settings. Whose fault it is cannot be seen from "no credentials", and each has another remedy (I14). A call for which there are none
+was never made, so it surely changed nothing (I9). `credentials.py` finds out which row it is; here nothing of botocore is imported,
+because the daemon does not (docs/adr/0045).
+Sources: https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRoleWithWebIdentity.html (codes),
+https://docs.aws.amazon.com/eks/latest/userguide/pod-id-how-it-works.html.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from ipamd.model.record import dataclass
+
+
+class Party(StrEnum):
+    """The parties that provide credentials, or something that these need."""
+
+    STS = "STS"
+    TOKEN_FILE = "the token file"  # noqa: S105  # its name
+    CONTAINER = "the Pod Identity agent"
+    METADATA = "instance metadata"
+    SETTINGS = "the AWS settings"
+    CLOCK = "the node's clock"
+
+
+SILENT, UNREADABLE, FAULT, MISSING, REFUSED, THROTTLED = "silent", "unreadable", "fault", "missing", "refused", "throttled"
+"""Codes of ours beside the parties' own: no answer; an answer of another service; a server's fault; no credentials; refused
+otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row: a party, its codes or words of ours (`*` stands for any text), and what helps."""
+
+    party: Party
+    codes: tuple[str, ...]
+    advice: str
+
+
+RULES = (
+    Rule(
+        Party.STS,
+        ("AccessDenied*",),
+        "correct the trust policy of role {role}: it must allow sts:AssumeRoleWithWebIdentity to the cluster's OIDC provider for "
+        "the service account (sub system:serviceaccount:NAMESPACE:NAME, aud sts.amazonaws.com)",
+    ),
+    Rule(
+        Party.STS,
+        ("InvalidIdentityToken*", "IDPRejectedClaim*"),
+        "create the IAM OIDC provider of this cluster's issuer, with the audience sts.amazonaws.com, in the account of role {role}; "
+        "or the token in {file} is of another cluster",
+    ),
+    Rule(
+        Party.STS,
+        ("ExpiredToken*",),
+        "check the node's clock (chronyc tracking); if it is right, the token in {file} is not renewed: see kubelet's log, or "
+        "restart the pod",
+    ),
+    Rule(
+        Party.STS,
+        ("IDPCommunicationError",),
+        "STS cannot reach the cluster's OIDC issuer: it must be public; if it is, this passes by itself",
+    ),
+    Rule(Party.STS, ("RegionDisabled*",), "activate STS for this region in the account's settings, or set AWS_REGION"),
+    Rule(Party.STS, (THROTTLED, "Throttl*", "RequestLimitExceeded"), "STS throttles the account: this passes by itself"),
+    Rule(Party.STS, (FAULT,), "STS has a fault of its own: see the AWS health dashboard if it lasts"),
+    Rule(
+        Party.STS,
+        (SILENT,),
+        "check the node's route, DNS, proxy and security groups to STS at {endpoint}; in a private VPC make an interface endpoint "
+        "for it",
+    ),
+    Rule(
+        Party.STS, (UNREADABLE,), "a proxy or another service may answer at {endpoint}: check AWS_ENDPOINT_URL_STS if it is set"
+    ),
+    Rule(
+        Party.STS,
+        ("*",),
+        "check role {role} and the service account that names it; look the code up in STS's list of errors",
+    ),
+    Rule(
+        Party.TOKEN_FILE,
+        ("*",),
+        "{file} is a volume of this pod, which EKS's webhook mounts and kubelet fills and renews: restart the pod after the service "
+        "account or its Pod Identity association changed; see kubelet's log if the file stays as it is",
+    ),
+    Rule(
+        Party.CONTAINER,
+        (SILENT,),
+        "see that the DaemonSet eks-pod-identity-agent runs on this node and answers at {endpoint}",
+    ),
+    Rule(
+        Party.CONTAINER,
+        (FAULT, THROTTLED),
+        "see the log of the DaemonSet eks-pod-identity-agent, and whether the node reaches EKS Auth "
+        "(eks-auth:AssumeRoleForPodIdentity)",
+    ),
+    Rule(Party.CONTAINER, (UNREADABLE,), "something else may answer at {endpoint}: check AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    Rule(
+        Party.CONTAINER,
+        ("*",),
+        "check the service account's Pod Identity association, and that the role trusts pods.eks.amazonaws.com with sts:AssumeRole "
+        "and sts:TagSession",
+    ),
+    Rule(
+        Party.METADATA,
+        (MISSING,),
+        "give the node an instance profile with a role, or the service account a role (eks.amazonaws.com/role-arn, or a Pod Identity "
+        "association)",
+    ),
+    Rule(
+        Party.METADATA,
+        (SILENT,),
+        "let this pod reach instance metadata at {endpoint}, which gives the role of the instance profile: hostNetwork, or a hop "
+        "limit of 2 (HttpPutResponseHopLimit)",
+    ),
+    Rule(
+        Party.METADATA,
+        ("403", "disabled"),
+        "switch instance metadata on (HttpEndpoint=enabled, AWS_EC2_METADATA_DISABLED not set), or give the service account a role",
+    ),
+    Rule(Party.METADATA, (UNREADABLE,), "something else may answer at {endpoint}: check AWS_EC2_METADATA_SERVICE_ENDPOINT"),
+    Rule(
+        Party.METADATA,
+        (FAULT, THROTTLED),
+        "find out what else on this node asks instance metadata so often; reboot the node if it lasts",
+    ),
+    Rule(
+        Party.METADATA,
+        ("*",),
+        "check that the role of the instance profile exists and trusts ec2.amazonaws.com",
+    ),
+    Rule(
+        Party.SETTINGS,
+        ("*",),
+        "correct the AWS_* variables of this pod, or take them out: then the service account's or the node's role is used",
+    ),
+    Rule(Party.CLOCK, ("*",), "set the node's clock right (chronyc tracking): keys that were just made have ended by it"),
+)
+"""First match wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Why there are no credentials, as texts that can be passed from one process to another.
+
+    `party`: a value of Party. `code`: its own, or one of ours. `text`: its message. `endpoint`, `role`, `file`: "" if not known.
+    """
+
+    party: str
+    code: str
+    text: str
+    endpoint: str = ""
+    role: str = ""
+    file: str = ""
+
+    @property
+    def advice(self) -> str:
+        """Return what an operator can do."""
+        rule = next(
+            rule for rule in RULES if rule.party == self.party and any(fnmatchcase(self.code, code) for code in rule.codes)
+        )
+        return rule.advice.format(
+            endpoint=self.endpoint or "its endpoint",
+            role=self.role or "of the service account",
+            file=self.file or "the service account's file",
+        )
+
+
+SENTENCES = {SILENT: "does not answer", UNREADABLE: "answers something else", FAULT: "has a fault", MISSING: "has none"}
+
+
+def cause(lack: Lack) -> str:
+    """Name the party that failed, and how it failed."""
+    if lack.code in SENTENCES:
+        failure = SENTENCES[lack.code]
+    elif lack.party == Party.CLOCK:
+        failure = "is wrong"
+    elif lack.party in (Party.TOKEN_FILE, Party.SETTINGS):
+        failure = "cannot be used"
+    else:
+        failure = "refuses"
+    return f"{lack.party} {failure}: {lack.text}"

@@ -1,0 +1,1 @@
+"""What the datastore has of sandboxes whose first leg has no address of the pool."""

@@ -1,0 +1,47 @@
+"""Rows of sandboxes that have a branch ENI, and what such a row must not share with the pool or with another sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ipamd.datastore.legs.uplinked_table import uplinked_attachment
+from ipamd.datastore.statements import AttachmentRows, Params
+from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment
+from ipamd.model.eni import Eni
+from ipamd.model.errors import InvariantError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.legs.branch_eni import Branch, branch_eni_of
+from ipamd.model.legs.conflict import branch_conflict
+
+_UPLINK_FIELDS = ("vlan", "mac", "gateway", "is_strict")
+
+UPLINKED_ROWS = AttachmentRows.of(uplinked_attachment, **{name: f"uplink.{name}" for name in _UPLINK_FIELDS})
+"""Attachments that have an uplink."""
+
+
+def is_uplinked(row: Params) -> bool:
+    """Whether a row of an attachment is of this table."""
+    return "vlan" in row
+
+
+def pop_uplink(row: Params) -> Params:
+    """Remove the columns of the uplink from a row. Returns: the fields of the attachment that they mean."""
+    branch = Branch(**{name: row.pop(name) for name in _UPLINK_FIELDS})
+    return {"uplink": branch, "route_table": branch.route_table}
+
+
+def require_unshared(attachment: Attachment, *, row: Address | None, others: Iterable[Attachment], enis: Iterable[Eni]) -> None:
+    """Raise InvariantError if something of the uplink is somebody else's (I1), or its route table is not the attachment's.
+
+    Args:
+        row: the pool's row of its address.
+        others: all attachments.
+        enis: the pool's, and every other one on record.
+    """
+    key, uplink = attachment.key, attachment.uplink
+    if uplink is None or attachment.route_table != uplink.route_table:
+        raise failure(InvariantError, FailureCode.UPLINK_TABLE_WRONG, sandbox=key)
+    problem = branch_conflict(branch_eni_of(attachment), key, row=row, others=others, enis=enis)
+    if problem:
+        raise failure(InvariantError, FailureCode.UPLINK_TAKEN, sandbox=key, cause=problem)

@@ -1,0 +1,134 @@
+"""Keep the order of free addresses and the counters up to date with every change, so that the cost of a read is the number of ENIs.
+
+An address is offered if it is free, not withheld, and no unit of work is changing it. Used under the lock of `MemoryState`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ipamd.datastore.buckets import Bucket, EniSlot
+from ipamd.model.address import Address
+from ipamd.model.eni import Eni
+from ipamd.model.family import IpAddress, IpNetwork
+from ipamd.model.ids import EniId
+from ipamd.model.pool_counts import PoolCounts, Stock
+from ipamd.model.release import Draining
+from ipamd.model.snapshot import eni_place
+
+
+class PoolIndex:
+    """The ENIs with their counters and free addresses. `slots`: sorted by network card and device index."""
+
+    def __init__(self) -> None:
+        self.slots: dict[EniId, EniSlot] = {}
+        self.withheld: frozenset[IpAddress] = frozenset()
+        self.suspected: frozenset[IpAddress] = frozenset()
+        self._claimed: set[IpAddress] = set()
+        self.draining = Draining()
+
+    def put_eni(self, eni: Eni) -> None:
+        """Add or replace an ENI."""
+        slot = self.slots.get(eni.eni_id)
+        if slot is None:
+            slot = self.slots[eni.eni_id] = EniSlot(eni)
+            slot.drain(self.draining)
+        slot.eni = eni
+        in_order = sorted(self.slots.values(), key=lambda slot: eni_place(slot.eni))
+        self.slots = {slot.eni.eni_id: slot for slot in in_order}
+
+    def put(self, address: Address) -> None:
+        """Count an address, and offer it if it may be assigned. Its ENI must have been added."""
+        self.slots[address.eni_id].put(
+            address,
+            is_withheld=self._is_withheld(address),
+            is_offered=self._is_assignable(address),
+            is_suspected=self._is_suspected(address),
+        )
+
+    def drop(self, address: Address) -> None:
+        """Remove an address from the counters. It must be as it was in `put`."""
+        self.slots[address.eni_id].drop(address, is_withheld=self._is_withheld(address), is_suspected=self._is_suspected(address))
+
+    def first(self) -> IpAddress | None:
+        """Return the address to assign next, which may stand for the rest of a /80; None without any. Cost: the number of ENIs."""
+        slots = [slot for slot in self.slots.values() if slot.is_assignable]
+        return min(slots, key=EniSlot.preference).first() if slots else None
+
+    def claim(self, address: IpAddress, row: Address | None, *, is_claimed: bool) -> None:
+        """Begin or end a claim: a claimed address is not offered. `row`: its present row."""
+        if is_claimed:
+            self._claimed.add(address)
+        else:
+            self._claimed.discard(address)
+        if row is not None:
+            slot = self.slots[row.eni_id]
+            slot.offer(row, is_offered=self._is_assignable(row), is_suspected=self._is_suspected(row))
+
+    def is_claimed(self, address: IpAddress) -> bool:
+        """Whether a unit of work is changing an address."""
+        return address in self._claimed
+
+    def withhold(self, withheld: frozenset[IpAddress], *, changed: Iterable[Address]) -> None:
+        """Replace the withheld addresses. `changed`: the rows of addresses that are in only one of the two sets."""
+        rows = list(changed)
+        for row in rows:
+            self.drop(row)
+        self.withheld = withheld
+        for row in rows:
+            self.put(row)
+
+    def suspect(self, suspected: frozenset[IpAddress], *, changed: Iterable[Address]) -> None:
+        """Replace the addresses that are assigned last. `changed`: the rows of addresses that are in only one of the two sets."""
+        rows = list(changed)
+        for row in rows:
+            self.drop(row)
+        self.suspected = suspected
+        for row in rows:
+            self.put(row)
+
+    def set_draining(self, draining: Draining) -> None:
+        """Replace what is draining. Cost: the number of ENIs, and of their prefixes if the kind changes."""
+        if draining != self.draining:
+            self.draining = draining
+            for slot in self.slots.values():
+                slot.drain(draining)
+
+    def counts(self) -> PoolCounts:
+        """Add up the counters of the managed ENIs."""
+        tallies = [slot.tally.values() for slot in self.slots.values() if slot.eni.managed]
+        return PoolCounts(*map(sum, zip(*tallies, strict=True)))
+
+    def stock(self) -> Stock:
+        """Read the counters of every ENI."""
+        return Stock(tuple(slot.stock() for slot in self.slots.values()), self.counts())
+
+    def recount(self, addresses: Iterable[Address]) -> list[str]:
+        """Compare counters and order with an index that is built from `addresses`; one sentence per difference."""
+        real = PoolIndex()
+        real.withheld, real.suspected = self.withheld, self.suspected
+        real._claimed, real.draining = self._claimed, self.draining
+        for slot in self.slots.values():
+            real.put_eni(slot.eni)
+        for address in addresses:
+            real.put(address)
+        differences = []
+        for counted, actual in zip(self.stock().enis, real.stock().enis, strict=True):
+            if counted != actual:
+                differences.append(f"memory counts {counted} where {actual} is")
+        if self._buckets() != real._buckets():
+            differences.append("memory's lists of free addresses differ from the addresses that are free")
+        return differences
+
+    def _buckets(self) -> dict[EniId, dict[IpNetwork | None, Bucket]]:
+        return {eni_id: slot.buckets for eni_id, slot in self.slots.items()}
+
+    def _is_assignable(self, address: Address) -> bool:
+        """Whether an address is free, not withheld, and no unit of work is changing it."""
+        return address.is_free and not self._is_withheld(address) and address.address not in self._claimed
+
+    def _is_withheld(self, address: Address) -> bool:
+        return bool(self.withheld) and address.address in self.withheld  # the first test saves hashing the address
+
+    def _is_suspected(self, address: Address) -> bool:
+        return bool(self.suspected) and address.address in self.suspected

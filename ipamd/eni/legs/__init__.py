@@ -1,0 +1,1 @@
+"""What EC2 has to confirm about legs."""

@@ -1,0 +1,191 @@
+"""Read the history back. A line is parsed only if it contains the subject's text, so a query costs one pass over the bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+from ipamd.history.encoding import decode
+from ipamd.history.segments import KINDS, Segment, listed
+from ipamd.model.history import MARKS, HistoryRecord, RecordedHistory
+from ipamd.model.history_subject import HistorySubject
+from ipamd.settings.settings_file import opened
+
+NEEDLES_MAX = 64
+"""Container IDs of one pod that are followed. Ours: a pod has one, and another for each time its sandbox was created again."""
+
+READ_BYTES_MAX = 512 << 20
+"""Bytes that are read of one kind for one question. Ours: sixteen times the default bound of the history, and a few seconds."""
+
+LINE_BYTES_MAX = 65536
+"""Longest piece that is read as a line. Ours: our longest line has 5,000 characters, but another file may have lines of any length."""
+
+RECORDS_MAX = 10_000
+"""Records of one answer, the latest ones. Ours: some MB in the daemon, whose budget is 100 MiB; an address has a few a day."""
+
+LATEST_MAX = 20_000
+"""Records of a support archive, the latest ones of each kind. Ours: 6 MB as text, in memory of the container that the daemon is in."""
+
+_MARKS = tuple(f'"event":"{mark}"'.encode() for mark in MARKS)
+
+
+def read(directory: Path, subject: str) -> RecordedHistory:
+    """Read the records about a subject, in no order. A file that cannot be read is a `problem`."""
+    wanted = HistorySubject(subject)
+    needles = _LineFilter(wanted)
+    return _collect(directory, needles.take)
+
+
+def read_since(directory: Path, since: datetime) -> RecordedHistory:
+    """Read the latest LATEST_MAX records of each kind since an instant; segments written before it are not opened."""
+
+    def take(line: bytes) -> HistoryRecord | None:
+        record = decode(line)
+        if record is None or record.at < since:
+            return None
+        return record
+
+    return _collect(directory, take, written_after_s=since.timestamp(), most=LATEST_MAX)
+
+
+def _collect(
+    directory: Path,
+    take: Callable[[bytes], HistoryRecord | None],
+    *,
+    written_after_s: float = 0.0,
+    most: int = RECORDS_MAX,
+) -> RecordedHistory:
+    """Read the records that `take` returns. `written_after_s`: segments written before are read for the oldest record only."""
+    collected: list[HistoryRecord] = []
+    begins_at: datetime | None = None
+    problems: list[str] = []
+    for kind in KINDS:
+        try:
+            segments = listed(directory, kind)
+        except OSError as error:
+            problems.append(f"the history in {directory} cannot be read: {error.strerror}")
+            break
+        records: deque[HistoryRecord] = deque(maxlen=most)  # one for each kind, so that refusals displace no other records
+        skipped = _skipped(segments)
+        for segment, reason in skipped.items():
+            problems.append(f"{segment.path} is not read: {reason}")
+        readable = [segment for segment in segments if segment not in skipped]
+        kind_begins_at = _read_segments(readable, take, records, problems, written_after_s=written_after_s, kind=kind)
+        if kind == KINDS[0]:
+            begins_at = kind_begins_at
+        if len(records) == most:
+            problems.append(f"only the latest {most} records were looked at")
+        collected += records
+    return RecordedHistory(tuple(collected), begins_at, "; ".join(dict.fromkeys(problems)))
+
+
+def _read_segments(
+    segments: Iterable[Segment],
+    take: Callable[[bytes], HistoryRecord | None],
+    records: deque[HistoryRecord],
+    problems: list[str],
+    *,
+    written_after_s: float,
+    kind: str,
+) -> datetime | None:
+    """Read the segments of one kind into `records`, and append failures to `problems`.
+
+    Returns: the time of the oldest record, for the kind that shows where the history begins; None for the other kind.
+    """
+    begins_at: datetime | None = None
+    for segment in segments:
+        is_wanted = segment.modified_s >= written_after_s
+        needs_begin = kind == KINDS[0] and begins_at is None
+        if not is_wanted and not needs_begin:
+            continue
+        try:
+            lines = _lines(segment.path)
+            first = next(lines, b"")
+            if needs_begin:
+                begins_at = _time_of(first)
+            if is_wanted:
+                _take_lines(chain((first,), lines), take, records)
+        except OSError as error:
+            problems.append(f"{segment.path} cannot be read: {error.strerror}")
+    return begins_at
+
+
+def _time_of(line: bytes) -> datetime | None:
+    record = decode(line)
+    if record is None:
+        return None
+    return record.at
+
+
+def _take_lines(lines: Iterable[bytes], take: Callable[[bytes], HistoryRecord | None], records: deque[HistoryRecord]) -> None:
+    """Append the records that `take` returns for the lines. Raises: OSError, after appending the records before it."""
+    for line in lines:
+        record = take(line)
+        if record is not None:
+            records.append(record)
+
+
+def _skipped(segments: Sequence[Segment]) -> dict[Segment, str]:
+    """Return the segments that are not read, each with the reason: it is no regular file, or exceeds READ_BYTES_MAX in sum."""
+    skipped, unread_bytes = {}, READ_BYTES_MAX
+    for segment in reversed(segments):
+        if not segment.is_file:
+            skipped[segment] = "it is no file"
+        elif segment.size > unread_bytes:
+            skipped[segment] = f"it has {segment.size} bytes, and {READ_BYTES_MAX} are read of one kind"
+        else:
+            unread_bytes -= segment.size
+    return skipped
+
+
+def _lines(path: Path, *, start: int = 0) -> Iterator[bytes]:
+    """Yield the lines from a byte offset on; none if the file has been removed. Raises: OSError."""
+    try:
+        with opened(path, flags=os.O_NOFOLLOW) as file:
+            file.seek(start)
+            while line := file.readline(LINE_BYTES_MAX):
+                yield line
+    except FileNotFoundError:
+        return
+
+
+class _LineFilter:
+    """The texts for which lines are searched: the subject's, and each container ID of its pod that a line shows.
+
+    A line without any of these is not decoded.
+    """
+
+    def __init__(self, subject: HistorySubject) -> None:
+        self._subject = subject
+        texts = {subject.text}
+        container_id = subject.text.partition("/")[0]
+        if len(container_id) >= 12:
+            texts.add(container_id)
+        self._needles = [json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace") for text in sorted(texts)]
+        self._sandboxes: set[str] = set()
+
+    def take(self, line: bytes) -> HistoryRecord | None:
+        """Return the record of a line if it may be about the subject."""
+        if any(mark in line for mark in _MARKS):
+            return decode(line)
+        if not any(needle in line for needle in self._needles):
+            return None
+        record = decode(line)
+        if record is None:
+            return None
+        if self._subject.names_pod(record.pod):
+            self._follow(record.container_id)
+        if self._subject.fits(record) or record.container_id in self._sandboxes:
+            return record
+        return None
+
+    def _follow(self, container_id: str) -> None:
+        """Look for this container ID too from the next line on."""
+        if container_id and container_id not in self._sandboxes and len(self._needles) < NEEDLES_MAX:
+            self._sandboxes.add(container_id)
+            self._needles.append(container_id.encode())

@@ -1,0 +1,370 @@
+"""Write the history to the host's disk: append-only files of JSON lines, written behind ADD and DEL by one thread (docs/adr/0035).
+
+The loss by a crash is bounded: `PAUSE_S` of records if the process dies, `SYNC_S` more if the machine does. A disk that is full,
+read-only or gone is only a condition: records wait in memory, the oldest are dropped first, and the file gets their number. After a
+failed write the file is cut back, so no half line stays. If a crash leaves a half line, it is ended before the next line is written.
+
+The same thread logs each assignment and each release, one line each with the same keys, for those who collect the logs of a fleet
+(docs/troubleshooting.md, "Who had this address"). It does so even if no history is kept or the disk fails.
+
+The daemon reads the files, and so does `ipamctl` while the daemon is away. So this is light to import: no grpc, no SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from ipamd.history.age import FileAges
+from ipamd.history.encoding import DETAIL_MAX, decode, encode
+from ipamd.history.reading import LATEST_MAX, READ_BYTES_MAX, _lines, read, read_since
+from ipamd.history.segments import KINDS, Appender, Segment, listed
+from ipamd.model.errors import DatastoreError, IpamError, log_text
+from ipamd.model.history import HistoryEvent, HistoryRecord, LedgerEvent, RecordedHistory
+from ipamd.model.history_subject import HistorySubject
+from ipamd.model.record import dataclass, replace
+from ipamd.model.tenures import BEGINS, ENDS
+from ipamd.model.time_text import rfc3339
+from ipamd.model.words import printable
+from ipamd.ports.history import NoHistory
+from ipamd.ports.process import Clock
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 0.2
+"""Time between two writes while events come; one write has all of them. Ours: a burst of 100 ADDs costs a handful of writes."""
+
+SYNC_S = 10.0
+"""Time between two syncs. Ours: the host's disk is shared, and a machine that loses power has lost its pods too."""
+
+TIDY_S = 3600.0
+"""Time between two prunings while nothing is written. Ours."""
+
+REFUSED_MAX_S = 30.0
+"""Longest pause after a failed write. Ours: a full disk stays full for longer."""
+
+TAIL_BYTES = 64 << 10
+"""Bytes of the newest segment's end that a start reads: 230 records. Ours: only after a burst it reads the whole segment."""
+
+PENDING_MAX = 20_000
+"""Records that wait for the disk. Ours: about 10 MB, hours of churn."""
+
+REFUSED_SHARE = 4
+"""Refused ADDs get the bytes of the history divided by this. Ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """A boot of the machine, and its time."""
+
+    boot_id: str
+    at: datetime
+
+
+class HistoryWriter:
+    """Implements `ports.History`. A loop calls `turn`, and `noted` wakes it; `close` writes the remaining records."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        *,
+        days: int,
+        bytes_max: int,
+        boot: Boot,
+        clock: Clock,
+        current_tenures: Callable[[], Iterable[HistoryRecord]],
+        node: Callable[[], str],
+        ledger: Callable[[datetime], RecordedHistory],
+    ) -> None:
+        """Touch nothing yet.
+
+        Args:
+            directory: of the files; None: no history is kept, but assignments and releases are logged.
+            days, bytes_max: the bounds of the history.
+            current_tenures: returns a record for each address in use. They begin each segment, so that no segment depends on an
+                older one.
+            node: returns the ID of this instance; "" while it is not known. Log lines wait for it.
+            ledger: returns this boot's rows since an instant. They show records that an earlier process committed and, because it
+                was killed, did not write.
+        """
+        self._directory = directory
+        self._boot = boot
+        self._clock = clock
+        self._current_tenures = current_tenures
+        self._node = node
+        self._ledger = ledger
+        self._began_at = clock.now()
+        self._pending: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
+        self._unlogged: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
+        self._lock = threading.Lock()  # of `_pending` and `_dropped_count`: `note` waits for no disk
+        self._writing = threading.Lock()  # `close` does not wait for the loop's end
+        self.noted = threading.Event()
+        self._problem = ""
+        self._dropped_count = 0
+        self._boot_is_marked = False
+        self._unsynced_since_s: float | None = None
+        self._ages_stored_monotonic_s = -TIDY_S
+        self._ages = FileAges(directory, boot_id=boot.boot_id) if directory else None
+        self._appenders = self._make_appenders(days=days, bytes_max=bytes_max)
+
+    def _make_appenders(self, *, days: int, bytes_max: int) -> dict[str, Appender]:
+        if self._directory is None or self._ages is None:
+            return {}
+        shares = {"refused": bytes_max // REFUSED_SHARE, "history": bytes_max - bytes_max // REFUSED_SHARE}
+        heads = {"refused": bytes, "history": self._head}
+        return {
+            kind: Appender(
+                self._directory,
+                kind,
+                days=days,
+                bytes_max=shares[kind],
+                head=heads[kind],
+                ages=self._ages,
+                monotonic=self._clock.monotonic,
+            )
+            for kind in KINDS
+        }
+
+    def enqueue(self, records: Sequence[HistoryRecord]) -> None:
+        """Queue records; costs a fraction of a microsecond for each."""
+        if not records:
+            return
+        with self._lock:
+            self._unlogged.extend(record for record in records if record.event in BEGINS or record.event in ENDS)
+            if self._directory:
+                self._dropped_count += max(len(self._pending) + len(records) - PENDING_MAX, 0)
+                self._pending.extend(records)
+        self.noted.set()
+
+    def read(self, subject: str) -> RecordedHistory:
+        """Read the records in memory first: a record that is written meanwhile is then read twice, and returned once."""
+        if self._directory is None:
+            return NoHistory().read(subject)
+        wanted = HistorySubject(subject)
+        with self._lock:
+            waiting = tuple(self._pending)
+            dropped = self._dropped_count
+            problem = self._problem
+        on_disk = read(self._directory, subject)
+        problems = [text for text in (problem, on_disk.problem) if text]
+        if dropped:
+            problems.append(f"{dropped} records were dropped")
+        records = (*on_disk.records, *(record.as_kept() for record in waiting if wanted.fits(record)))
+        return RecordedHistory(records, on_disk.begins_at, "; ".join(problems))
+
+    def read_since(self, since: datetime) -> RecordedHistory:
+        """See the port."""
+        if self._directory is None:
+            return NoHistory().read_since(since)
+        return read_since(self._directory, since)
+
+    def turn(self) -> float:
+        """Log and write the waiting records. Returns: seconds until the next turn, an hour if idle.
+
+        Raises: IpamError; the records wait.
+        """
+        try:
+            wait_s = self.write()
+        except OSError as error:
+            self._problem = f"nothing can be written in {self._directory} ({error.strerror or error}); ADD and DEL go on"
+            raise IpamError(self._problem) from error
+        self._problem = ""
+        return min(wait_s, SYNC_S) if self._unlogged else wait_s
+
+    def close(self) -> None:
+        """Write the remaining records, and release the files. If the disk fails, these records are lost.
+
+        There is no sync: the next daemon waits for our lock, and written data in the kernel outlives the process.
+        """
+        try:
+            self.write()
+        except OSError as error:
+            log.warning("history: remaining records not written directory=%s error=%s", self._directory, log_text(error))
+        with self._writing:
+            self._log_tenures(self._node())
+            for appender in self._appenders.values():
+                appender.close()
+            self._store_ages()
+
+    def write(self) -> float:
+        """Write the waiting records; sync and prune if it is time.
+
+        Returns: seconds until the next sync or pruning. Raises: OSError if the disk fails; the records wait.
+        """
+        with self._writing:
+            try:
+                if self._directory is None:
+                    return TIDY_S
+                return self._write(self._directory)
+            finally:
+                node = self._node()
+                if node:
+                    self._log_tenures(node)
+
+    def _write(self, directory: Path) -> float:
+        now_s = self._clock.now().timestamp()
+        history = self._appenders["history"]
+        if not self._boot_is_marked:
+            self._catch_up(directory, now_s)
+        self._boot_is_marked = True
+        self._write_pending(now_s)
+        if history.is_old(now_s=now_s):
+            history.begin(now_s=now_s)
+            self._mark_unsynced()
+        for appender in self._appenders.values():
+            appender.prune(now_s=now_s)
+        if self._clock.monotonic() - self._ages_stored_monotonic_s >= TIDY_S:
+            self._store_ages()
+        if self._unsynced_since_s is None:
+            return TIDY_S
+        wait_s = self._unsynced_since_s + SYNC_S - self._clock.monotonic()
+        if wait_s > 0:
+            return wait_s
+        for appender in self._appenders.values():
+            appender.sync()
+        self._unsynced_since_s = None
+        return TIDY_S
+
+    def _store_ages(self) -> None:
+        """Store the ages of the segments for the next daemon, without those of segments that are gone."""
+        if self._ages is None or self._directory is None:
+            return
+        with suppress(OSError):
+            self._ages.retain({segment.path.name for kind in KINDS for segment in listed(self._directory, kind)})
+        self._ages_stored_monotonic_s = self._clock.monotonic()
+
+    def _catch_up(self, directory: Path, now_s: float) -> None:
+        """Catch up with an earlier daemon at the first write.
+
+        If the newest segment is of an earlier boot, a new one is begun. Its mark ends every tenure of that boot, and these ends are
+        logged. In the same boot, records that a killed daemon committed and did not write are taken from the ledger.
+        """
+        history = self._appenders["history"]
+        segments = []
+        for segment in listed(directory, KINDS[0])[-2:]:
+            if segment.is_file and segment.size < 3 * history.segment_bytes:
+                segments.append(segment)
+        mark = decode(next(_lines(segments[-1].path), b"")) if segments else None
+        if mark is None or mark.detail != self._boot.boot_id:
+            open_tenures = _TenureReader(segments[-1:]).running
+            history.begin(now_s=now_s)
+            self._mark_unsynced()
+            end = HistoryRecord(self._boot.at, HistoryEvent.BOOTED)
+            self._unlogged.extendleft(_ended(record, end) for record in open_tenures.values())
+        elif self._missed(_TenureReader(segments[-1:], bytes_max=TAIL_BYTES)):
+            self.enqueue(self._missed(_TenureReader(segments)))
+
+    def _missed(self, written: _TenureReader) -> list[HistoryRecord]:
+        """Return the records of an earlier daemon that are in the ledger and not among the written ones."""
+        missed: list[HistoryRecord] = []
+        with suppress(DatastoreError):  # the ledger's other readers report it
+            for row in self._ledger(written.last_at - timedelta(seconds=SYNC_S)).records:
+                if row.at < self._began_at and _identity(row.as_kept()) not in written.seen:
+                    pod = row.detail if row.event == LedgerEvent.ASSIGNED else ""
+                    missed += written.follow(replace(row, pod=pod))
+        return missed
+
+    def _log_tenures(self, node: str) -> None:
+        """Log one line for each assignment and each release, in their order."""
+        while self._unlogged:
+            record = self._unlogged.popleft()
+            line = {"event": record.event, "node": node, "address": record.address, "other_address": record.other_address}
+            line |= {"eni": record.eni_id, "pod": record.pod, "container": record.container_id, "ifname": record.ifname}
+            line["from"] = rfc3339(record.since or record.at)
+            if record.event in ENDS or record.event == HistoryEvent.BOOTED:
+                line |= {"until": rfc3339(record.at), "reason": record.detail}
+            safe = {key: printable(value, most=DETAIL_MAX) for key, value in line.items()}
+            if "until" in line:
+                log.info("address released", safe)
+            else:
+                log.info("address assigned", safe)
+
+    def _mark_unsynced(self) -> None:
+        if self._unsynced_since_s is None:
+            self._unsynced_since_s = self._clock.monotonic()
+
+    def _write_pending(self, now_s: float) -> None:
+        with self._lock:
+            pending = tuple(self._pending)
+            dropped = self._dropped_count
+        if dropped:
+            missed = HistoryRecord(self._clock.now(), HistoryEvent.MISSED, detail="the disk refused them", count=dropped)
+            self._appenders["history"].append(encode(missed), now_s=now_s)
+            self._mark_unsynced()
+            with self._lock:
+                self._dropped_count -= dropped
+        for kind, appender in self._appenders.items():
+            records = (record for record in pending if (record.event == HistoryEvent.REFUSED) == (kind == "refused"))
+            for batch, lines in _batches(records, appender.segment_bytes):
+                appender.append(lines, now_s=now_s)
+                self._mark_unsynced()
+                # Removed only now: a record that a failure makes us write twice is read once, but a record not written is lost.
+                written = set(map(id, batch))
+                with self._lock:
+                    waiting_records = [record for record in self._pending if id(record) not in written]
+                    self._pending.clear()
+                    self._pending.extend(waiting_records)
+
+    def _head(self) -> bytes:
+        """Return the first lines of a segment: the boot, and the owner of each address."""
+        mark = HistoryRecord(self._clock.now(), HistoryEvent.BOOTED, detail=self._boot.boot_id, since=self._boot.at)
+        return b"".join(map(encode, (mark, *self._current_tenures())))
+
+
+def _identity(record: HistoryRecord) -> tuple[object, ...]:
+    return record.at, record.event, record.address, record.container_id
+
+
+def _ended(begun: HistoryRecord, end: HistoryRecord) -> HistoryRecord:
+    return replace(begun, at=end.at, event=end.event, detail=end.detail, since=begun.since or begun.at)
+
+
+class _TenureReader:
+    """Reads the last bytes of segments. `running`: the open tenure of each address. `seen`: the latest records."""
+
+    def __init__(self, segments: Sequence[Segment], *, bytes_max: int = READ_BYTES_MAX) -> None:
+        self.running: dict[str, HistoryRecord] = {}
+        self.seen: deque[tuple[object, ...]] = deque(maxlen=LATEST_MAX)
+        self.last_at = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+        for segment in segments:
+            for record in filter(None, map(decode, _lines(segment.path, start=max(segment.size - bytes_max, 0)))):
+                self.follow(record)
+                self.seen.append(_identity(record))
+                self.last_at = max(self.last_at, record.at)
+
+    def follow(self, record: HistoryRecord) -> list[HistoryRecord]:
+        """Take the next record. Returns: an assignment, or a release with the beginning of its tenure, if that is known."""
+        if record.event == HistoryEvent.BOOTED:
+            self.running = {}  # the owners of all addresses follow it
+        elif record.event in BEGINS:
+            self.running[record.address] = record
+            return [record]
+        elif record.event in ENDS:
+            return [_ended(self.running.pop(record.address, record), record)]
+        return []
+
+
+def _batches(records: Iterable[HistoryRecord], bytes_max: int) -> Iterator[tuple[list[HistoryRecord], bytes]]:
+    """Divide records into batches that fill a segment, each with its lines. A backlog in one piece could exceed the bound."""
+    batch: list[HistoryRecord] = []
+    lines = bytearray()
+    for record in records:
+        batch.append(record)
+        lines += encode(record)
+        if len(lines) >= bytes_max:
+            yield batch, bytes(lines)
+            batch = []
+            lines = bytearray()
+    if batch:
+        yield batch, bytes(lines)
+
+
+def boot_of(boot_id: str, clock: Clock) -> Boot:
+    """Return this boot, with its time from the clock that counts since the boot."""
+    return Boot(boot_id, clock.now() - timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME)))

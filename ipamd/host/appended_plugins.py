@@ -1,0 +1,132 @@
+"""Follow the plugins that other software appended to our conflist: their CNI versions, and whether their binaries exist.
+
+The runtime runs the whole list in one version, so versions that an appended plugin lacks are not offered (docs/adr/0060). A missing
+binary makes every ADD fail after ours succeeded (containerd issue 12130). If the software that appended the entry was deleted, it
+cannot remove the entry, so we remove it after GONE_S.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from ipamd.host.plugins import PluginDirectory, PluginVersions
+from ipamd.model.chain_versions import limits, narrowed
+from ipamd.model.conflist_parts import OthersPart, canonical, type_of
+from ipamd.model.words import counted, first_of
+from ipamd.ports.process import Clock
+
+GONE_S = 600.0
+"""How long a binary must be missing before its entry is removed. Ours: long against the update of an agent that brings its binary."""
+
+ASKED_MAX = 8
+"""Appended plugins that are asked for their versions. Ours: a node has one or two."""
+
+LIFTS_MAX, LIFT_WINDOW_S = 3, 600.0
+"""How often within a window more versions are offered because appended plugins were removed. Ours: otherwise a plugin that comes and
+goes all the time would make us write the file all the time."""
+
+NAMED_MAX = 5
+"""Problems that a condition names. Ours."""
+
+
+class AppendedPlugins:
+    """The appended plugins of one conflist. One thread.
+
+    `missing`: those without a binary now. `expired`: those without one for GONE_S.
+    """
+
+    def __init__(self, directory: PluginDirectory, *, clock: Clock) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._answers: dict[str, PluginVersions | None] = {}
+        self._limits: dict[str, tuple[str, ...]] = {}
+        self._gone_since: dict[str, float] = {}
+        self._lifts: deque[float] = deque()
+        self._refused: tuple[str, ...] = ()
+        self._duplicates: tuple[str, ...] = ()
+        self._unasked_count = 0
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """See the class."""
+        return tuple(self._gone_since)
+
+    @property
+    def expired(self) -> tuple[str, ...]:
+        """See the class."""
+        now_s = self._clock.monotonic()
+        return tuple(name for name, since_s in self._gone_since.items() if now_s - since_s >= GONE_S)
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """The plugins that lack later versions, as in `ChainVersions.limits`."""
+        return tuple(f"{name} ends at {highest}" for name, highest in limits(self._limits).items() if name not in self._refused)
+
+    def wait_s(self) -> float | None:
+        """Return the seconds until the next missing plugin expires; None if none will."""
+        now_s = self._clock.monotonic()
+        return min((since_s + GONE_S - now_s for since_s in self._gone_since.values() if now_s - since_s < GONE_S), default=None)
+
+    def ask(self, appended: OthersPart) -> None:
+        """Ask those of the appended plugins whose files changed for their versions."""
+        now_s = self._clock.monotonic()
+        self._answers = {name: self._directory.ask_appended(name) for name in appended.types[:ASKED_MAX]}
+        gone = [name for name, answer in self._answers.items() if answer is None]
+        self._gone_since = {name: self._gone_since.get(name, now_s) for name in gone}
+        self._set_limits(appended, now_s)
+        self._duplicates = _duplicates(appended)
+        self._unasked_count = max(len(appended.types) - ASKED_MAX, 0)
+
+    def _set_limits(self, appended: OthersPart, now_s: float) -> None:
+        """Remember the versions of each plugin. Those of a plugin whose entry was removed are forgotten, but not often."""
+        for name, answer in self._answers.items():
+            if answer is not None and answer.versions:
+                self._limits[name] = answer.versions
+        for name in self._limits.keys() - set(appended.types):
+            if self._may_lift(now_s):
+                del self._limits[name]
+
+    def narrow(self, versions: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the versions in which every appended plugin can be called. `versions`: those of our own plugins."""
+        offered, self._refused = narrowed(versions, self._limits)
+        return offered
+
+    def present(self, appended: OthersPart) -> OthersPart:
+        """Return the part without plugins whose binaries are missing: such an entry stays in the file, but is never put back."""
+        return appended.without(name for name in appended.types if self._directory.ask_appended(name) is None)
+
+    def missing_problem(self, file: str) -> str:
+        """Name the plugins without a binary; "" if there is none."""
+        names = first_of(sorted(self._gone_since), NAMED_MAX)
+        if not names:
+            return ""
+        return (
+            f"{names}, appended to {file} by other software, is missing from the runtime's plugin directories: new pods fail; its "
+            f"entry is removed {GONE_S / 60:.0f} minutes after it went"
+        )
+
+    def other_problems(self) -> str:
+        """Name the appended plugins that did not answer correctly, that lack all our versions, or whose entries are doubled."""
+        problems = [answer.problem for answer in self._answers.values() if answer is not None and answer.problem]
+        problems += [f"{name} speaks no CNI version of the plugins before it, so its calls fail" for name in self._refused]
+        problems += [
+            f"the same entry of {name} stands more than once, so the runtime runs it as often" for name in self._duplicates
+        ]
+        if self._unasked_count:
+            problems.append(f"{counted(self._unasked_count, 'more plugin')} not asked")
+        return first_of(problems, NAMED_MAX)
+
+    def _may_lift(self, now_s: float) -> bool:
+        """Whether the limit of a removed plugin may be lifted now; if so, count it."""
+        while self._lifts and now_s - self._lifts[0] > LIFT_WINDOW_S:
+            self._lifts.popleft()
+        if len(self._lifts) >= LIFTS_MAX:
+            return False
+        self._lifts.append(now_s)
+        return True
+
+
+def _duplicates(appended: OthersPart) -> tuple[str, ...]:
+    """Return the types of entries that are in the list more than once, word for word."""
+    counts = Counter(canonical(plugin) for plugin in appended.plugins)
+    return tuple(dict.fromkeys(type_of(plugin) for plugin in appended.plugins if counts[canonical(plugin)] > 1))

@@ -1,0 +1,125 @@
+"""Ask a CNI plugin for its versions: run it, bounded in time and output, and check its answer.
+
+This is the only place where the daemon starts a process. `subprocess` uses vfork(2), so the size of the daemon does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from ipamd.model.chain_versions import parse_versions
+from ipamd.model.errors import PluginLackingError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.words import printable
+
+ANSWER_S = 5.0
+"""Longest time for an answer. Ours: a plugin in Go needs 10 ms for VERSION; a node that has just booted may need a second to read it
+from the disk."""
+
+OUTPUT_BYTES_MAX = 65536
+
+SHOWN_MAX = 120
+"""Characters of an answer that status shows. Ours."""
+
+NO_INTERPRETER = "the interpreter or loader that it names is not in the daemon's container"
+
+REQUEST = b'{"cniVersion":"1.1.0"}'
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def ask_versions(path: Path, *, timeout_s: float = ANSWER_S) -> tuple[str, ...]:
+    """Run the plugin with VERSION. Returns: its versions.
+
+    Raises: PluginLackingError with the unexpected answer, and advice.
+    """
+    # Source of the placeholders: github.com/containernetworking/cni pkg/invoke/exec.go; plugins on an old skel demand them.
+    environment = {"CNI_COMMAND": "VERSION", "CNI_NETNS": "dummy", "CNI_IFNAME": "dummy", "CNI_PATH": "dummy", "PATH": PATH}
+    try:
+        output, status = _run(path, environment, timeout_s)
+    except OSError as error:
+        cause = NO_INTERPRETER if isinstance(error, FileNotFoundError) and path.exists() else error.strerror or error
+        raise failure(PluginLackingError, FailureCode.PLUGIN_NOT_RUN, path=path, cause=cause, advice=_ADVICE) from error
+    if output is None:
+        raise failure(
+            PluginLackingError,
+            FailureCode.PLUGIN_SILENT,
+            path=path,
+            limit=OUTPUT_BYTES_MAX,
+            wait_s=f"{timeout_s:g}",
+            advice=_ADVICE,
+        )
+    quoted = printable(output.decode(errors="replace").strip(), most=SHOWN_MAX) or "nothing"
+    if status:
+        raise failure(PluginLackingError, FailureCode.PLUGIN_FAILED, path=path, status=status, answer=quoted, advice=_ADVICE)
+    try:
+        return parse_versions(output)
+    except ValueError as error:
+        raise failure(
+            PluginLackingError, FailureCode.PLUGIN_ANSWER_ODD, path=path, cause=error, answer=quoted, advice=_ADVICE
+        ) from error
+
+
+_ADVICE = "put a plugin there that speaks CNI, for this machine, or do not chain it"
+
+
+def _run(path: Path, environment: dict[str, str], timeout_s: float) -> tuple[bytes | None, int]:
+    """Run a plugin and end its process group. Returns: the output, None if it was too slow or too long; the exit status."""
+    reader, writer = os.pipe()
+    os.write(writer, REQUEST)  # far less than a pipe holds
+    os.close(writer)
+    try:
+        process = subprocess.Popen(
+            [path],
+            env=environment,
+            cwd="/",
+            stdin=reader,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        os.close(reader)
+    with process:
+        assert process.stdout is not None
+        deadline_monotonic_s = time.monotonic() + timeout_s
+        try:
+            output = _read(process.stdout.fileno(), deadline_monotonic_s)
+            if output is not None and not _has_ended(process.pid, deadline_monotonic_s):
+                output = None
+        finally:
+            # The plugin is not reaped yet, so no other group can have its ID. This ends its children too.
+            os.killpg(process.pid, signal.SIGKILL)
+    return output, process.returncode
+
+
+def _has_ended(pid: int, deadline_monotonic_s: float) -> bool:
+    """Wait for a process's end without reaping it."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(max(deadline_monotonic_s - time.monotonic(), 0) * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, deadline_monotonic_s: float) -> bytes | None:
+    """Read the stream to its end; None if the end does not come in time, or the output is too long."""
+    output = b""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while len(output) <= OUTPUT_BYTES_MAX:
+        left_s = deadline_monotonic_s - time.monotonic()
+        if left_s <= 0 or not poll.poll(left_s * 1000):
+            return None
+        chunk = os.read(descriptor, OUTPUT_BYTES_MAX)
+        if not chunk:
+            return output
+        output += chunk
+    return None

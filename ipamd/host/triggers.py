@@ -1,0 +1,75 @@
+"""Decide when the next pass over the host is due after a change: at once, and less often while passes find nothing to repair."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ipamd.core.agenda import soonest_s
+from ipamd.ports.process import Clock
+
+COALESCE_S = 0.2
+"""From the first change to its pass. Ours: short against the second in which it must be repaired, long against a burst."""
+
+GAP_MAX_S = 5.0
+"""Longest gap between two passes that changes ask for. Ours."""
+
+CALM_S = 60.0
+"""After so long without a pass that repaired nothing, the next change leads to a pass at once again. Ours."""
+
+
+class PassScope(StrEnum):
+    """The part of the host that a pass compares.
+
+    EVERYTHING: all, with the nftables tables. TABLE: only these tables. LINKS: the same after a change of other software's links,
+    which the tables name; a sandbox may make such a link, so this pass waits for no gap. CHECK: only whether the tables are
+    unchanged; if the kernel does not answer, TABLE follows.
+    """
+
+    EVERYTHING = "everything"
+    LINKS = "links"
+    TABLE = "table"
+    CHECK = "check"
+
+
+class Triggers:
+    """The scopes that are due, and when. `mark` from any thread; the rest from the thread that makes the passes.
+
+    No lock is needed, because single operations of dictionaries are atomic. A mark that comes while its scope is taken is served by
+    the pass that follows.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due: dict[PassScope, float] = {}
+        self._gaps: dict[PassScope, tuple[float, float]] = {}
+        """By scope: when the last pass that repaired nothing ended, and how long the next one waits after it."""
+
+    def mark(self, scope: PassScope) -> None:
+        """Schedule a pass of a scope soon, because a part of it changed."""
+        ended_s, gap_s = self._gaps.get(scope, (0.0, 0.0))
+        self._due.setdefault(scope, max(self._clock.monotonic() + COALESCE_S, ended_s + gap_s))
+
+    def wait_s(self) -> float | None:
+        """Return the seconds until a scope is due; None if nothing is marked."""
+        now_s = self._clock.monotonic()
+        return soonest_s(max(at_s - now_s, 0.0) for at_s in tuple(self._due.values()))
+
+    def take(self) -> frozenset[PassScope]:
+        """Remove and return the scopes that are due now."""
+        now_s = self._clock.monotonic()
+        due_scopes = frozenset(scope for scope in PassScope if self._due.get(scope, float("inf")) <= now_s)
+        for scope in due_scopes:
+            del self._due[scope]
+        return due_scopes
+
+    def done(self, scope: PassScope, *, has_repaired: bool) -> None:
+        """Record the end of a requested pass: if it repaired nothing, the next one waits longer."""
+        if has_repaired:
+            self._gaps.pop(scope, None)
+            return
+        now_s = self._clock.monotonic()
+        ended_s, gap_s = self._gaps.get(scope, (float("-inf"), 0.0))
+        next_gap_s = min(gap_s * 2, GAP_MAX_S)
+        if now_s - ended_s > CALM_S:
+            next_gap_s = COALESCE_S
+        self._gaps[scope] = now_s, next_gap_s

@@ -1,0 +1,1 @@
+"""The HTTP ports of the daemon, with bounds against hostile peers."""

@@ -1,0 +1,112 @@
+"""Tell apart why the daemon does not answer: no process, a crash loop, or a process that hangs. Takes milliseconds."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from ipamd.settings.start_record import ProcessStart, read_starts
+
+CONNECT_S = 0.5
+"""Ours: a listening socket takes a connection at once, whatever its program does, until its backlog is full."""
+
+LOOP_STARTS = 3
+LOOP_S = 600.0
+"""So many starts within this time are a crash loop. Ours: kubelet's pauses are 10 s, 20 s, 40 s, ... up to five minutes."""
+
+_UCRED = struct.Struct("3i")
+"""pid, uid, gid. Source: unix(7), SO_PEERCRED."""
+
+_ENDS = "docs/troubleshooting.md#the-daemon-ends-by-itself"
+
+
+class AbsenceKind(StrEnum):
+    """Why nobody answers."""
+
+    DEAD = "dead"
+    CRASH_LOOP = "crash-loop"
+    HUNG = "hung"
+
+
+class MissingDaemon(NamedTuple):
+    """A kind, what was seen, and the next step, for people."""
+
+    kind: AbsenceKind
+    text: str
+    next_step: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; next: {self.next_step}"
+
+
+class Listener(NamedTuple):
+    """Who listens on the socket. `pid`: 0 if it is not in this process's PID namespace."""
+
+    pid: int
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped, by a signal or a debugger. Source: proc(5), /proc/pid/stat."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return False
+        return self.pid > 0 and fields[0] in ("T", "t")
+
+
+def listener(path: str) -> Listener | MissingDaemon:
+    """Connect to the socket once. Returns: who listens, or why nobody takes the connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(CONNECT_S)
+        try:
+            sock.connect(path)
+            pid, _, _ = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        except OSError as error:
+            if isinstance(error, TimeoutError) or error.errno == errno.EAGAIN:
+                return hung(Listener(0))
+            return gone(Path(path).parent)
+    return Listener(pid)
+
+
+def hung(process: Listener) -> MissingDaemon:
+    """A process listens and does not answer."""
+    process_text = "a process"
+    if process.pid:
+        process_text = f"process {process.pid}"
+    if process.is_stopped:
+        step = f"`kill -CONT {process.pid}` on the node, and find out who stopped it"
+        return MissingDaemon(AbsenceKind.HUNG, f"{process_text} is stopped", step)
+    step = (
+        "kubelet restarts it by its probe; before that, `kubectl -n kube-system logs POD` shows what it does, and `ipamctl bundle` "
+        "keeps what can be had"
+    )
+    return MissingDaemon(AbsenceKind.HUNG, f"{process_text} has the socket and is hung, or very busy", step)
+
+
+def gone(run_dir: Path) -> MissingDaemon:
+    """No process listens: once, or again and again."""
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    recent = [start for start in read_starts(run_dir) if now_s - LOOP_S <= start.boottime_s <= now_s]
+    if len(recent) >= LOOP_STARTS:
+        text = f"crash loop: {len(recent)} starts within {LOOP_S / 60:.0f} min, the last one {_end_of(recent[-1])}"
+        step = f"`kubectl -n kube-system logs POD -c ipamd --previous`, and look the status up in {_ENDS}"
+        return MissingDaemon(AbsenceKind.CRASH_LOOP, text, step)
+    step = (
+        "`kubectl -n kube-system get pods -o wide -l app.kubernetes.io/name=vpc-ipamd` shows whether its pod is on this node; "
+        "`ipamctl history` works without it"
+    )
+    return MissingDaemon(AbsenceKind.DEAD, "no process has the socket: is the daemon running on this node?", step)
+
+
+def _end_of(start: ProcessStart) -> str:
+    if start.exit_status is None:
+        return "was killed"
+    text = f"ended with status {start.exit_status}"
+    if start.reason:
+        text += f": {start.reason}"
+    return text

@@ -1,0 +1,44 @@
+"""`ipamctl config`: show the settings in force, and where each comes from."""
+
+from __future__ import annotations
+
+import argparse
+
+from ipamd.ipamctl.layout import Layout
+from ipamd.ipamctl.tables import table
+from ipamd.ipamctl.verb import Answer, Ask, AwayError, Verb
+
+ORIGIN_NOTE = "the daemon does not answer: settings in this process's environment"
+
+
+def render_config(answer: Answer, layout: Layout) -> str:
+    """Write one row per setting, those that differ from the default first, under a line that says where they come from."""
+    rows = sorted(answer["settings"], key=lambda line: line["origin"] == "default")
+    columns = {"SETTING": "{name}", "VALUE": "{value}", "DEFAULT": "{default}", "ORIGIN": "{origin}", "MEANING": "{text}"}
+    return f"{answer['origin_note']}\n\n" + table(rows, columns, layout, empty='""')
+
+
+def _config(daemon: Ask, _arguments: argparse.Namespace) -> Answer:
+    try:
+        return daemon("GetConfig")
+    except AwayError:
+        from dataclasses import asdict
+
+        from ipamd.model.redaction import without_secrets
+        from ipamd.settings import describe, load
+
+        lines = describe(load())
+        settings = [{"name": line.env} | asdict(line) | {"value": without_secrets(line.value)} for line in lines]
+        for setting in settings:  # the daemon's answer has the same fields
+            del setting["env"], setting["is_live"]
+        return {"settings": settings, "origin_note": ORIGIN_NOTE}
+
+
+CONFIG = Verb(
+    help="settings in force: value, default, where it comes from, meaning",
+    about="Each setting with its value and where that comes from; what differs from the default is first.",
+    examples=("ipamctl config",),
+    lay_out=render_config,
+    rpc="GetConfig",
+    make=_config,
+)

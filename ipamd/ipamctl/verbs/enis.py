@@ -1,0 +1,67 @@
+"""`ipamctl enis`: network interfaces and their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ipamd.ipamctl.layout import Layout
+from ipamd.ipamctl.tables import STATES, Columns, filled, table
+from ipamd.ipamctl.verb import Answer, Verb
+from ipamd.model.words import usable
+
+
+def render_enis(answer: Answer, layout: Layout) -> str:
+    """Write one row per ENI with its addresses counted by state, then a line per frozen or excluded ENI.
+
+    The column LOST is shown only if an address is lost.
+    """
+    from ipamd.model.eni import MAIN_TABLE  # here, because importing it costs every other verb 20 ms
+
+    enis = answer["enis"]
+    has_lost_addresses = any(eni["lost_count"] for eni in enis)
+    states = list(STATES)
+    if has_lost_addresses:
+        states.append("lost")
+    columns: Columns = {
+        "ENI": "{eni_id}",
+        "DEVICE": "{device_index}",
+        "STATE": "{state}",
+        "PRIMARY ADDRESS": "{primary_address}",
+        "SUBNET": "{subnet_id}",
+        "CIDR": "{subnet_cidr}",
+        "TABLE": lambda eni: {MAIN_TABLE: "main"}.get(eni["route_table"], eni["route_table"]),
+        "HOST": _host_state,
+        **_address_columns(states, layout),
+    }
+    frozen = [f"{eni['eni_id']} is frozen: {eni['frozen_reason']}" for eni in enis if eni["frozen_reason"]]
+    excluded = [f"{eni['eni_id']} gets no new sandbox: {eni['excluded_reason']}" for eni in enis if eni["excluded_reason"]]
+    notes = [filled(note, layout, indent=4) for note in (*frozen, *excluded)]
+    return "\n".join([table(enis, columns, layout, wide_only=("CIDR", "TABLE", "PRIMARY ADDRESS")), *notes])
+
+
+def _address_columns(states: Sequence[str], layout: Layout) -> Columns:
+    """A column for each state on a wide screen; else one that names the states that there are."""
+    if not layout.is_wide:
+        return {"ADDRESSES": lambda eni: ", ".join(_count(eni, state) for state in states if eni[f"{state}_count"]) or "none"}
+    return {**{state.upper(): f"{{{state}_count}}" for state in states}, "FREE": lambda eni: usable(eni["free_count"])}
+
+
+def _count(eni: Answer, state: str) -> str:
+    return f"{usable(eni[f'{state}_count'])} {state}"
+
+
+def _host_state(eni: Answer) -> str:
+    if eni["frozen_reason"]:
+        return "frozen"
+    if eni["host_ready"]:
+        return "ready"
+    return "not ready"
+
+
+ENIS = Verb(
+    help="network interfaces and their addresses",
+    about="Each ENI with its addresses by state, and why one gives no addresses.",
+    examples=("ipamctl enis -o wide",),
+    lay_out=render_enis,
+    rpc="ListEnis",
+)

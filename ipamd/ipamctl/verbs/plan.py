@@ -1,0 +1,86 @@
+"""`ipamctl plan`: show what the pool would request from EC2 now, or with other settings."""
+
+from __future__ import annotations
+
+from ipamd.ipamctl.layout import Layout
+from ipamd.ipamctl.tables import Columns, filled, table
+from ipamd.ipamctl.verb import Answer, Verb, argument
+from ipamd.ipamctl.verbs.status import targets
+from ipamd.model.words import MANY, counted, of_limit, pool_size, usable
+
+
+def render_plan(answer: Answer, layout: Layout) -> str:
+    """Write the sentence, the actions in order, and the numbers behind the plan."""
+    changed = answer["changed"]
+    lines = []
+    if changed:
+        lines = [f"under {', '.join(changed)}; nothing is changed", ""]
+    lines += [answer["sentence"], ""]
+    lines += [f"{number}. {action['text']}" for number, action in enumerate(answer["actions"], 1)] or ["no action"]
+    lines += [
+        "",
+        f"short     of {counted(answer['deficit_count'], 'address')}; {answer['excess_count']} in excess",
+        f"pool      {pool_size(answer['total_count'])}: {answer['in_use_count']} in use, {answer['cooling_count']} cooling, "
+        f"{usable(answer['free_count'])} free{_unusable(answer)}; {counted(answer['waiting_count'], 'ADD')} waiting",
+        f"limits    {answer['instance_type']}: {of_limit(answer['eni_count'], answer['eni_limit'], 'ENI')} attached, "
+        f"{counted(answer['slots_per_eni'], 'slot')} each",
+        f"targets   {targets(answer)}",
+    ]
+    lines += _auto_lines(answer.get("auto"))
+    if answer["in_progress"]:
+        lines.append(f"in progress  {answer['in_progress']}")
+    lines = [filled(line, layout, indent=10) for line in lines]
+    if answer["obstacles"]:
+        columns: Columns = {
+            "IN THE WAY OF": "{subject}",
+            "RETRY IN S": lambda row: row["retry_in_s"] and f"{row['retry_in_s']:.0f}",
+            "REASON": "{reason}",
+            "NEXT": "{next}",
+        }
+        lines += ["", table(answer["obstacles"], columns, layout, empty="-")]
+    return "\n".join(lines)
+
+
+def _auto_lines(auto: Answer | None) -> list[str]:
+    """The lines about the target by measured demand; none if the daemon did not send it."""
+    if not auto:
+        return []
+    sentence = auto["sentence"]
+    if not auto["in_force"]:
+        sentence = f"not in force; would be {sentence}"
+    return [
+        f"auto      {sentence}",
+        f"demand    {60 * auto['adds_per_s_1m']:.1f} ADDs/min over a minute, {60 * auto['adds_per_s_10m']:.1f} over ten; "
+        f"an allocation takes {auto['allocation_s']:.1f} s, a new ENI {auto['creation_s']:.1f} s",
+    ]
+
+
+def _unusable(answer: Answer) -> str:
+    """The number of addresses in none of the other counts, so that the counts add up to the total."""
+    if answer["total_count"] >= MANY:
+        return ""
+    count = answer["total_count"] - answer["in_use_count"] - answer["cooling_count"] - answer["free_count"]
+    if count <= 0:
+        return ""
+    return f", {count} quarantined or lost"
+
+
+PLAN = Verb(
+    help="what the pool would do now and why, also under other settings; changes nothing",
+    about="What the pool would ask EC2 for now, and what is in the way. Other settings may be tried; nothing is changed.",
+    examples=("ipamctl plan --set WARM_IP_TARGET=10",),
+    lay_out=render_plan,
+    rpc="Plan",
+    fields=("settings", "instance_type"),
+    arguments=(
+        argument(
+            "--set",
+            metavar="NAME=VALUE",
+            action="append",
+            default=[],
+            dest="settings",
+            help="plan under this setting (repeatable)",
+        ),
+        argument("--instance-type", metavar="TYPE", default="", help="plan with the limits of this instance type"),
+    ),
+)

@@ -1,0 +1,103 @@
+"""`ipamctl watch`: print each change of the verdict, the pool and the attachments on a line, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from ipamd.ipamctl.tables import CELL_MAX, LINE_MAX
+from ipamd.ipamctl.verb import Answer, Ask, AwayError, Verb, argument
+from ipamd.ipamctl.verbs.status import address_states
+from ipamd.model.time_text import rfc3339
+from ipamd.model.words import counted, fitting, pool_size
+
+INTERVAL_S = 2.0
+
+INTERVAL_MIN_S = 0.2
+"""Ours: two questions cost the daemon a millisecond or two."""
+
+INTERVAL_MAX_S = 3600.0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not INTERVAL_MIN_S <= seconds <= INTERVAL_MAX_S:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is no number of seconds from {INTERVAL_MIN_S} to {INTERVAL_MAX_S:.0f}")
+    return seconds
+
+
+def _watch(daemon: Ask, arguments: argparse.Namespace) -> Iterator[Answer]:
+    before: dict[str, dict[str, str]] = {}
+    read_count = 0
+    while True:
+        now = read_state(daemon)
+        at = rfc3339(datetime.now(UTC))
+        for kind, texts in now.items():
+            for text in _changes(before.get(kind, {}), texts):
+                yield {"at": at, "kind": kind, "text": text}
+        # While the daemon is away, `now` has no other kinds. Their last state stays, and is compared once the daemon is back.
+        before |= now
+        read_count += 1
+        if read_count == arguments.count:
+            return
+        time.sleep(arguments.interval)
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """Describe new, changed and removed texts. A kind with a single text has it under an empty name, and is shown without a sign."""
+    for name, text in now.items():
+        if name and name not in before:
+            yield f"+ {text}"
+        elif before.get(name) != text:
+            yield text
+    for name, text in before.items():
+        if name not in now:
+            yield f"- {text}"
+
+
+def read_state(daemon: Ask) -> dict[str, dict[str, str]]:
+    """Read the current state. Returns: kind -> name -> text."""
+    try:
+        status, rows = daemon("GetStatus"), daemon("ListAttachments")["attachments"]
+    except AwayError as error:
+        return {"daemon": {"": str(error)}}
+    pool = status["pool"]
+    attachments = {}
+    for row in rows:
+        sandbox = f"{row['container_id']}/{row['ifname']}"
+        text = f"{row['address']} {fitting(row['sandbox_name'] or '-', CELL_MAX)} {sandbox}"
+        if row["lost_since"]:
+            text += f", lost since {row['lost_since']}"
+        attachments[sandbox] = text
+    return {
+        "daemon": {"": f"vpc-ipamd {status['version']} answers, {status['phase']}"},
+        "verdict": {"": status["verdict"]},
+        "pool": {
+            "": f"{pool_size(pool['total_count'])}: {address_states(pool)}; {counted(pool['eni_count'], 'ENI')}; {pool['last_cycle']}"
+        },
+        "attachment": attachments,
+    }
+
+
+WATCH = Verb(
+    help="changes of verdict, pool and attachments, a line each, until Ctrl-C",
+    about="Prints each change of the verdict, the pool and the attachments, until Ctrl-C.",
+    examples=("ipamctl watch --interval 5",),
+    lay_out=lambda answer, _: f"{answer['at']}  {answer['kind']:<10}  {fitting(answer['text'], LINE_MAX)}",
+    make=_watch,
+    arguments=(
+        argument(
+            "--interval",
+            type=_seconds,
+            default=INTERVAL_S,
+            metavar="S",
+            help=f"seconds between two looks (default {INTERVAL_S:.0f})",
+        ),
+        argument("--count", type=int, default=0, metavar="N", help="end after N looks (default: Ctrl-C ends it)"),
+    ),
+)

@@ -1,0 +1,80 @@
+"""Route a sandbox's further interface, as Multus's `net1`, by source address, beside the interface that has the default route.
+
+Inside the sandbox the interface gets a route table of its own with the next hop and a default route, and a rule from its address to
+that table. So replies to a packet leave by the interface that it came by, whatever the default route of the sandbox is. A sandbox
+without any default route also gets one through the interface, with a metric so high that the pod's own interface, if it is added
+later, is preferred.
+
+On the host a further interface is wired like any other. With the link the kernel removes all of the sandbox's side except the rule,
+which `remove_source_rule` removes. A rule that stays after a crash has no effect, because its table is empty (docs/adr/0070).
+"""
+
+from __future__ import annotations
+
+from ipamd.kernel import messages
+from ipamd.kernel.netlink import Message, NetlinkSocket, must
+from ipamd.kernel.netns import HostNetns, opened_netns
+from ipamd.model import kernel_numbers
+from ipamd.model.cni_request import NetnsIdentity
+from ipamd.model.family import Family, IpAddress
+from ipamd.model.legs import Leg
+from ipamd.model.record import replace
+
+TABLES = 113_300_000
+"""The table of an interface is this number plus its link index, which is unique in the sandbox. Ours: far from the tables that CNI's
+`sbr` plugin chooses (from 100 on) and from those of amazon-vpc-cni-k8s (the interface's number)."""
+
+METRIC = 113_213
+"""Metric of the routes that a sandbox without a default route gets in its table main. Ours: higher than the metrics that other plugins
+use, so that the routes of an interface that is added later are preferred."""
+
+
+def routing(leg: Leg, index: int, *, has_default_route: bool) -> list[Message]:
+    """Build the routes of a further interface and the rule that leads to them, in the order that the kernel needs.
+
+    Args:
+        index: of the link inside the sandbox.
+        has_default_route: whether the sandbox has a default route already; then none is added to its table main.
+    """
+    name = leg.ifname
+    gateway = leg.gateway
+    table = TABLES + index
+    batch = [
+        messages.add_route(gateway, index=index, table=table, step=f"add route {gateway} dev {name} table {table}"),
+        messages.add_route(None, index=index, via=gateway, table=table, step=f"add default route via {gateway} table {table}"),
+    ]
+    if not has_default_route:
+        batch += [
+            messages.add_route(gateway, index=index, metric=METRIC, step=f"add route {gateway} dev {name}"),
+            messages.add_route(None, index=index, via=gateway, metric=METRIC, step=f"add default route via {gateway}"),
+        ]
+    return [*batch, messages.add_rule(kernel_numbers.FROM_SANDBOX_PRIORITY, table=table, source=leg.address)]
+
+
+def has_default_route(sandbox: NetlinkSocket, family: Family) -> bool:
+    """Whether a sandbox has a default route of a family, through any interface. Raises: WiringError."""
+    outcomes = sandbox.request([messages.look_up_route(family.outside)])
+    must(outcomes, "look at the default route of a sandbox")
+    return bool(outcomes[0].replies)
+
+
+def remove_added_rules(sandbox: NetlinkSocket, removals: list[Message], *, cause: BaseException) -> None:
+    """Remove the rules that a failed wiring has added. A refusal is appended to the notes of `cause`."""
+    if not removals:
+        return
+    for outcome in sandbox.request(removals):
+        if outcome.is_refused:
+            cause.add_note(f"{outcome.message.step} failed: {outcome.cause}")
+
+
+def remove_source_rule(host: HostNetns, netns: str, identity: NetnsIdentity | None, address: IpAddress) -> None:
+    """Remove the rule from an address in its sandbox. Does nothing if the path leads to another namespace by now.
+
+    `identity`: of the sandbox's namespace; None: whatever the path leads to. Raises: NetnsError, WiringError.
+    """
+    removal = messages.delete_rule(kernel_numbers.FROM_SANDBOX_PRIORITY, table=0, source=address)
+    with opened_netns(netns) as (descriptor, present):
+        if present == host.identity or (identity is not None and present != identity):
+            return
+        with host.sandbox_netlink(descriptor) as sandbox:
+            sandbox.carry_out([replace(removal, step=f"delete the rule from {address}")], operation=f"removal of {address}")

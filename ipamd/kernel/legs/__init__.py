@@ -1,0 +1,1 @@
+"""How the kernel gets, shows and loses each kind of leg."""

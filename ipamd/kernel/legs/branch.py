@@ -1,0 +1,147 @@
+"""Connect a sandbox to its branch ENI by a VLAN link on the trunk's link, a route table of its own, and rules.
+
+    VLAN link     has the branch's ID and MAC; its alias contains what that of the host veth lacks (`ipamd/model/legs/branch_alias.py`)
+    table 100+ID  has the subnet's router on the VLAN link, and the default route through it. It ends with `unreachable default`,
+                  because the rules lead there also while the VLAN link and its routes are gone
+    strict        the sandbox's route is in that table only, and rules 10 send packets that arrive by either link there. A reverse
+                  lookup has no incoming link, so the tables that confine sandboxes use a separate table (`confinement_ruleset`)
+    standard      the sandbox has the route of a sandbox of the pool, and rule 1536 sends its packets to the table
+
+Source of the form: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go, SetupBranchENIPodNetwork. Deliberate differences: an
+existing link is replaced only if it is not this sandbox's, and DEL finds links by their aliases, not by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from ipamd.kernel import answers, checks, messages, sandbox_repair, survey, uapi, wiring_messages
+from ipamd.kernel.host_state import HostStateReader
+from ipamd.kernel.legs.branch_links import BranchLinks
+from ipamd.kernel.legs.branch_messages import closing, end_of_table, end_removal, held_uplink_side, rule, uplink_side
+from ipamd.kernel.legs.branch_repair import BranchRepair
+from ipamd.kernel.legs.leg import LegWiring
+from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.packets import LegPacket, LegPaths
+from ipamd.model import kernel_numbers
+from ipamd.model.family import IPV4, IpAddress, family_of
+from ipamd.model.kernel import IncomingRule, KernelSurvey
+from ipamd.model.legs.branch import BranchLeg
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.model.record import replace
+from ipamd.ports.kernel import VlanLinks
+
+
+class BranchWiring(LegWiring[BranchLeg]):
+    """The wiring of legs with branch ENIs. Concurrency: as `KernelWiring`."""
+
+    def __init__(self, *, state_reader: HostStateReader, links: VlanLinks | None) -> None:
+        """Make links by `links` if the kernel cannot make VLAN links. `state_reader` finds the trunk's link by its MAC."""
+        self._links = BranchLinks(state_reader=state_reader, links=links)
+
+    def host_side(self, leg: BranchLeg, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
+        naming_veth = wiring_messages.name_host_veth(leg, veth, ipv4_conf)
+        if leg.sandbox.is_held:
+            # No rule names the address of a held sandbox: it may be another host's, whose packets this node forwards.
+            return naming_veth + held_uplink_side(leg, link=uplink)
+        batch = [*closing(leg), *naming_veth, *uplink_side(leg, link=uplink, veth=veth)]
+        if leg.is_in_shared_tables:
+            batch += wiring_messages.sandbox_routes(leg, veth, leg.host_veth)
+        return batch + wiring_messages.fixed_neighbour(leg, veth)
+
+    def undo(self, leg: BranchLeg, added: Collection[Message]) -> list[Message]:
+        """Return the removal of the end of the branch's table, after the rules to it."""
+        return [end_removal(leg.branch)] if end_of_table(leg.branch) in added else []
+
+    def rules_by_name(self, leg: BranchLeg, *, name: str, former_name: str) -> list[Message]:
+        if not leg.branch.is_strict:
+            return []
+        table = leg.branch.route_table
+        return [
+            rule(messages.add_rule, IncomingRule(name, table), leg.branch),
+            rule(messages.delete_rule, IncomingRule(former_name, table), leg.branch),
+        ]
+
+    def former_table_removals(self, leg: BranchLeg) -> list[Message]:
+        return [end_removal(leg.branch)]
+
+    def packets(self, leg: BranchLeg, paths: LegPaths) -> list[LegPacket]:
+        """Return a packet each way by the VLAN link. In strict mode the node itself reaches such a sandbox only through the VPC."""
+        link = paths.links.get(leg.branch.link)  # `wiring_differences` reports a missing one
+        if link is None:
+            return []
+        veth, far_off = paths.veth, family_of(leg.address).outside
+        packets = [LegPacket(veth, leg.address, far_off, link)]
+        if leg.branch.is_strict:
+            return [*packets, LegPacket(link, far_off, leg.address, veth)]
+        packets.append(LegPacket(veth, leg.address))
+        if family_of(leg.address) is IPV4:
+            packets.append(LegPacket(link, leg.branch.gateway, leg.address, veth))
+        return packets
+
+    def uplink_creation(self, host: HostNetns, leg: BranchLeg) -> list[Message]:
+        return self._links.creation(host, leg)
+
+    def created_uplink(self, outcomes: Sequence[AnswerOutcome], leg: BranchLeg) -> tuple[int, bool]:
+        return self._links.created(outcomes, leg)
+
+    def make_uplink(self, sock: NetlinkSocket, leg: BranchLeg) -> int:
+        return self._links.make(sock, leg)
+
+    def own_uplink(self, sock: NetlinkSocket, leg: BranchLeg) -> answers.Link | None:
+        """Return the VLAN link if it leads to the branch ENI: its alias contains the address, or is not set yet."""
+        link = checks.find_link(sock, leg.branch.link)
+        known = self._links.vlan_link(link)
+        return link if known is not None and known.address in (None, leg.address) else None
+
+    def uplink_removals(
+        self, sock: NetlinkSocket, uplink: Branch, *, address: IpAddress | None, host_veth: str | None, is_deleted: bool = False
+    ) -> tuple[list[Message], list[Message]]:
+        """Take a branch's link down, which removes the routes of its table, put it into the dying group, and remove its rules.
+
+        A VLAN link of the same name that is another's stays, with its rule and the end of the table. What is sent last removes the
+        rules, and then the end of the table.
+        """
+        link = checks.find_link(sock, uplink.link)
+        incoming = [host_veth] if host_veth else []
+        link_messages = list[Message]()
+        is_others = False
+        if link is not None:
+            known = self._links.vlan_link(link)
+            if known is not None and known.address in (None, address):
+                link_messages.append(_deletion(link) if is_deleted else _taking_down(link))
+            else:
+                is_others = known is None or not known.impostor_why
+        if not is_others:
+            incoming.append(uplink.link)
+        removals = [rule(messages.delete_rule, IncomingRule(name, uplink.route_table), uplink) for name in incoming]
+        if not is_others:
+            removals.append(end_removal(uplink))
+        return link_messages, removals
+
+    def idle_rules(self, sock: NetlinkSocket, uplink: Branch) -> list[Message]:
+        """Remove the rules to a branch's table whose link is gone, as a veth is that went with its namespace."""
+        own = (kernel_numbers.INCOMING_PRIORITY, uplink.route_table)
+        names = set[str]()
+        for present in survey.rules_of(sock, family_of(uplink.gateway)):
+            if present.incoming and (present.priority, present.table) == own:
+                names.add(present.incoming)
+        idle = sorted(name for name in names if checks.find_link(sock, name) is None)
+        return [rule(messages.delete_rule, IncomingRule(name, uplink.route_table), uplink) for name in idle]
+
+    def repair_uplink(self, work: sandbox_repair.SandboxRepair, leg: BranchLeg, seen: KernelSurvey) -> None:
+        BranchRepair(self._links, work, leg).restore(seen)
+
+    def cut_uplink(self, work: sandbox_repair.SandboxRepair, leg: BranchLeg) -> None:
+        BranchRepair(self._links, work, leg).cut()
+
+
+def _deletion(link: answers.Link) -> Message:
+    return messages.delete_link(link.index, step=f"delete link {link.name}")
+
+
+def _taking_down(link: answers.Link) -> Message:
+    """Take a link down and put it into the dying group."""
+    down = messages.change_link(link.index, step=f"take link {link.name} down", is_up=False, group=uapi.DYING_GROUP)
+    return replace(down, tolerated=messages.ABSENT)

@@ -1,0 +1,214 @@
+"""Make the VLAN link of a branch ENI on the trunk's link, and recognise the links that are one.
+
+MAC, name and alias of a link prove nothing, because a sandbox with NET_ADMIN makes links on the node; where a link leads does.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from ipamd.kernel import answers, checks, eni_links, host_state, messages, survey, uapi
+from ipamd.kernel.legs import uplink_survey
+from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket, must
+from ipamd.kernel.netns import HostNetns
+from ipamd.model import kernel_numbers
+from ipamd.model.errors import WiringError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.family import IpAddress, family_of
+from ipamd.model.kernel import HostVeth, VlanLink
+from ipamd.model.legs.branch import BranchLeg
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.model.legs.branch_errors import BranchPendingError
+from ipamd.ports.kernel import VlanLinks
+
+
+class BranchLinks:
+    """Makes VLAN links and recognises them. Concurrency: as `KernelWiring`."""
+
+    def __init__(self, *, state_reader: host_state.HostStateReader, links: VlanLinks | None) -> None:
+        """Make links by `links` if the kernel cannot make VLAN links. `state_reader` finds the trunk's link by its MAC."""
+        self._state_reader = state_reader
+        self._links = links
+
+    def _require_table(self, host: HostNetns, branch: Branch) -> None:
+        """Raise WiringError if another program uses the branch's table: its packets and the pod's would take each other's routes.
+
+        An ADD reads the kernel only if the table had a route or rule at the last look, which follows each change within a second.
+        """
+        table = branch.route_table
+        if not self._state_reader.may_be_used(table):
+            return
+        with host.netlink() as sock:
+            foreign = [*_foreign_rules(sock, branch), *_foreign_routes(sock, branch)]
+        if foreign:
+            raise failure(WiringError, FailureCode.TABLE_TAKEN, vlan=branch.vlan, table=table, entry=foreign[0])
+
+    def creation(self, host: HostNetns, leg: BranchLeg) -> list[Message]:
+        """Return messages that make the link on the trunk's last known link, to be sent together with those that make the veth.
+
+        `created` reads the answers. The list is empty if the trunk's link is not known: then `make` has to look for it.
+        Raises: WiringError.
+        """
+        branch = leg.branch
+        self._require_table(host, branch)
+        parent = self._state_reader.last_link(leg.trunk_mac)
+        if parent is None:
+            return []
+        looks = [messages.get_link(parent.name), messages.get_link(branch.link)]
+        if self._links is None:
+            return [looks[0], messages.create_vlan(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac), looks[1]]
+        with suppress(WiringError):
+            if self._links.make(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac):
+                return looks
+        return []
+
+    def created(self, outcomes: Sequence[AnswerOutcome], leg: BranchLeg) -> tuple[int, bool]:
+        """Read the answers to `creation`.
+
+        Returns: the index of the link that was made, 0 for none; whether it is on the trunk's link.
+        """
+        parent = self._state_reader.last_link(leg.trunk_mac)
+        trunk_outcome, *created, link_outcome = outcomes
+        link = link_outcome.read(answers.read_link)
+        if link is None or any(outcome.errno for outcome in created):
+            return 0, False
+        trunk = trunk_outcome.read(answers.read_link)
+        if trunk is None or parent is None or (trunk.index, trunk.mac) != (parent.index, leg.trunk_mac):
+            return link.index, False
+        return link.index, self._is_on(trunk, link) and trunk.is_up and trunk.mtu >= leg.mtu
+
+    def _is_on(self, trunk: answers.Link, link: answers.Link) -> bool:
+        known = self.vlan_link(link)
+        return known is not None and not known.impostor_why and known.parent == trunk.index
+
+    def make(self, sock: NetlinkSocket, leg: BranchLeg) -> int:
+        """Make the link, and replace any link that has its name, or its ID on the trunk's link. Returns: its index; it is down.
+
+        Raises: BranchPendingError if the trunk's link does not exist; WiringError if such a link leads to a living sandbox.
+        """
+        branch = leg.branch
+        parent = self._state_reader.links(sock, [leg.trunk_mac]).get(leg.trunk_mac)
+        if parent is None:
+            raise BranchPendingError(
+                f"no link of the node has the trunk ENI's MAC {leg.trunk_mac or '(unknown)'}", details="retry"
+            )
+        what = f"wiring of {leg.key}"
+        _raise_trunk(sock, parent, leg.mtu, what)
+        for is_last in (False, True):
+            if self._try_to_make(sock, branch, parent, what):
+                link = checks.find_link(sock, branch.link)
+                if link is None or not self._is_on(parent, link):
+                    break
+                return link.index
+            if is_last:
+                break
+            obstacles = self._in_the_way(sock, leg, parent)
+            sock.carry_out(
+                [messages.delete_link(link.index, step=f"delete link {link.name}") for link in obstacles], operation=what
+            )
+        raise failure(WiringError, FailureCode.UPLINK_NOT_MADE, work=what, link=branch.link, parent=parent.name)
+
+    def _try_to_make(self, sock: NetlinkSocket, branch: Branch, parent: answers.Link, what: str) -> bool:
+        """Make the link. Returns: False if the name or the ID is taken."""
+        if self._links is not None:
+            return self._links.make(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac)
+        (outcome,) = sock.request([messages.create_vlan(branch.link, vlan=branch.vlan, parent=parent.index, mac=branch.mac)])
+        if outcome.errno != errno.EEXIST:
+            must([outcome], what)
+        return not outcome.errno
+
+    def _in_the_way(self, sock: NetlinkSocket, leg: BranchLeg, parent: answers.Link) -> list[answers.Link]:
+        """Return links that have the name, or the ID on the trunk's link. Raises: WiringError if a living sandbox uses one of them."""
+        links = survey.links_of(sock, kind="")
+        obstacles = [link for link in links if _is_in_the_way(link, leg.branch, parent)]
+        veths = _branch_veths(links)
+        for link in obstacles:
+            known = self.vlan_link(link)
+            if known is None or known.impostor_why or known.address in (None, leg.address):
+                continue
+            veth = veths.get(known.address)
+            if veth:
+                details = "see `ip -d link`"
+                raise failure(
+                    WiringError,
+                    FailureCode.VLAN_TAKEN,
+                    vlan=leg.branch.vlan,
+                    link=veth.name,
+                    sandbox=veth.key,
+                    address=known.address,
+                    advice=details,
+                )
+        return obstacles
+
+    def vlan_link(self, link: answers.Link | None) -> VlanLink | None:
+        """Convert a link that is named as the links to branch ENIs are; None for any other, and for None."""
+        return None if link is None else uplink_survey.vlan_link(link, self._links)
+
+    def raise_trunk(self, sock: NetlinkSocket, leg: BranchLeg) -> None:
+        """Raise the trunk's link if it is there and down. Raises: WiringError."""
+        parent = self._state_reader.links(sock, [leg.trunk_mac]).get(leg.trunk_mac) if leg.trunk_mac else None
+        if parent is not None and not parent.is_up:
+            sock.carry_out(
+                [messages.change_link(parent.index, step=f"raise {parent.name}", is_up=True)], operation="the trunk's link"
+            )
+
+    def impostor_why(self, sock: NetlinkSocket, leg: BranchLeg, link: answers.Link) -> str:
+        """Return why a link with the VLAN link's name cannot lead to the branch ENI, "" if it can.
+
+        MAC and alias prove nothing: a sandbox with NET_ADMIN can delete the link and make another one with the same name, MAC and
+        alias. While the trunk is not known, the link must at least be on hardware. Raises: KernelDumpError, WiringError.
+        """
+        known = self.vlan_link(link)
+        if known is None or known.impostor_why:
+            return known.impostor_why if known else "has another name"
+        if leg.trunk_mac:
+            trunk = self._state_reader.links(sock, [leg.trunk_mac]).get(leg.trunk_mac)
+            is_on_trunk = trunk is not None and trunk.index == known.parent
+        else:
+            parent = checks.find_link(sock, known.parent)
+            is_on_trunk = self._links is not None or (parent is not None and eni_links.is_hardware(parent))
+        return "" if is_on_trunk else f"is on link {known.parent}, which is not the trunk ENI's"
+
+
+def _foreign_rules(sock: NetlinkSocket, branch: Branch) -> Iterator[str]:
+    """Yield in words the rules of other programs to the branch's table."""
+    own = (kernel_numbers.INCOMING_PRIORITY, kernel_numbers.FROM_SANDBOX_PRIORITY)
+    for present in survey.rules_of(sock, family_of(branch.gateway)):
+        if present.table == branch.route_table and present.priority not in own:
+            yield f"rule {present.priority}"
+
+
+def _foreign_routes(sock: NetlinkSocket, branch: Branch) -> Iterator[str]:
+    """Yield in words the routes of other programs in the branch's table."""
+    for route in survey.routes_of(sock, table=branch.route_table, family=family_of(branch.gateway)):
+        if uplink_survey.is_end(route):
+            continue
+        link = checks.find_link(sock, route.index)
+        if link is None or not (link.name == branch.link or uplink_survey.is_strict_veth(link)):
+            yield f"a route to {route.destination or 'all'}"
+
+
+def _raise_trunk(sock: NetlinkSocket, trunk: answers.Link, mtu: int, what: str) -> None:
+    """Make the trunk's link able to carry a VLAN link with an MTU. Raises: WiringError about `what`."""
+    if not trunk.is_up or trunk.mtu < mtu:
+        raised = messages.change_link(trunk.index, step=f"raise {trunk.name}", is_up=True, mtu=max(trunk.mtu, mtu))
+        sock.carry_out([raised], operation=what)
+
+
+def _is_in_the_way(link: answers.Link, branch: Branch, trunk: answers.Link) -> bool:
+    """Whether a link has the name of the VLAN link, or its ID on the trunk's link."""
+    if link.name == branch.link:
+        return True
+    return link.kind == uapi.VLAN_KIND and (link.peer_index, link.vlan) == (trunk.index, branch.vlan)
+
+
+def _branch_veths(links: Iterable[answers.Link]) -> dict[IpAddress | None, HostVeth]:
+    """Return the host veths of living sandboxes with branch ENIs, by address."""
+    veths = dict[IpAddress | None, HostVeth]()
+    for link in links:
+        veth = survey.host_veth(link)
+        if veth.has_uplink and not veth.is_dying:
+            veths[veth.address] = veth
+    return veths

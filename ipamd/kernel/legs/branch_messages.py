@@ -1,0 +1,119 @@
+"""The batches of netlink messages that connect a leg to its branch ENI: values in, messages out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ipamd.kernel import checks, devconf, messages
+from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.model import kernel as dataplane
+from ipamd.model import kernel_numbers
+from ipamd.model.family import IPV4, IpAddress, IpNetwork, family_of, read_address
+from ipamd.model.kernel import IncomingRule, UplinkRoute
+from ipamd.model.legs.branch import BranchLeg
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.model.record import replace
+
+
+def naming(leg: BranchLeg, index: int, *, is_up: bool = True) -> Message:
+    """Name and raise a VLAN link; without `is_up` only name it."""
+    link = leg.branch.link
+    return messages.change_link(
+        index,
+        step=f"name and raise {link}" if is_up else f"name and hold {link}",
+        is_up=is_up or None,
+        alias=leg.uplink_alias,
+        group=0,
+        ipv4_conf=devconf.UPLINK,
+    )
+
+
+def own_addresses(branch: Branch, index: int) -> list[Message]:
+    """Return the message that adds the link-local address of a VLAN link of IPv6, and none for IPv4.
+
+    Without such an address the kernel sends no neighbour solicitation. This one is usable at once, and the one that the kernel adds
+    itself only after a second or two. Source: the kernel's net/ipv6/ndisc.c, ndisc_send_ns; RFC 4291, appendix A.
+    """
+    if family_of(branch.gateway) is IPV4:
+        return []
+    mac = bytes.fromhex(branch.mac.replace(":", ""))
+    number = bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]
+    address = read_address("fe80::") + int.from_bytes(number, "big")
+    add = messages.add_address(index, address, length=64, step=f"add address {address} to {branch.link}")
+    return [replace(add, tolerated=messages.PRESENT)]
+
+
+def closing(leg: BranchLeg) -> list[Message]:
+    """Return what keeps the sandbox's packets off the node's own ENI before its host veth is raised: the end of the table, and rules.
+
+    The rule of an earlier sandbox whose link had the same name is removed first, because it would lead to another pod's branch ENI. In
+    strict mode the rule of a VLAN link is always the right one.
+    """
+    branch = leg.branch
+    name, family = leg.host_veth if branch.is_strict else branch.link, family_of(branch.gateway)
+    batch = [end_of_table(branch), messages.delete_rule(kernel_numbers.INCOMING_PRIORITY, table=0, incoming=name, family=family)]
+    if branch.is_strict:
+        return batch + [rule(messages.add_rule, incoming, branch) for incoming in leg.incoming_rules]
+    return [*batch, messages.add_rule(kernel_numbers.FROM_SANDBOX_PRIORITY, table=branch.route_table, source=leg.address)]
+
+
+def end_of_table(branch: Branch) -> Message:
+    """Add the route that ends the table of a branch."""
+    return messages.add_table_end(branch.route_table, metric=dataplane.END_METRIC, family=family_of(branch.gateway))
+
+
+def end_removal(branch: Branch) -> Message:
+    """Remove the route that ends the table of a branch: after the rules to the table."""
+    return messages.delete_table_end(branch.route_table, metric=dataplane.END_METRIC, family=family_of(branch.gateway))
+
+
+def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
+    """Return what leads to the branch ENI, and in strict mode from it, once `closing` has been sent; `link` and `veth` are indexes."""
+    branch = leg.branch
+    indexes = {branch.link: link, leg.host_veth: veth}
+    return [
+        messages.disable_ipv6_autoconfiguration(link, step=f"keep other addresses off {branch.link}"),
+        naming(leg, link),
+        *own_addresses(branch, link),
+        *(branch_route(route, indexes, branch) for route in leg.routes if not route.is_end),
+    ]
+
+
+def held_uplink_side(leg: BranchLeg, *, link: int) -> list[Message]:
+    """Name a VLAN link that no route or rule uses yet, and remove the rule of an earlier sandbox, as `closing` does."""
+    branch = leg.branch
+    return [
+        messages.disable_ipv6_autoconfiguration(link, step=f"keep other addresses off {branch.link}"),
+        naming(leg, link, is_up=False),
+        messages.delete_rule(kernel_numbers.INCOMING_PRIORITY, table=0, incoming=branch.link, family=family_of(branch.gateway)),
+    ]
+
+
+def rule(build: Callable[..., Message], incoming: IncomingRule, branch: Branch) -> Message:
+    """Add or delete a rule: `build` is `messages.add_rule` or `delete_rule`."""
+    family = family_of(branch.gateway)
+    return build(kernel_numbers.INCOMING_PRIORITY, table=incoming.table, incoming=incoming.incoming, family=family)
+
+
+def branch_route(route: UplinkRoute, indexes: Mapping[str, int], branch: Branch) -> Message:
+    """Add a route of the branch's table. `indexes`: of links, by name."""
+    if route.is_end:
+        return end_of_table(branch)
+    to, _ = _selector(route)
+    return messages.add_route(to, via=route.via, index=indexes[route.device], table=route.table, step=f"add route {route}")
+
+
+def branch_route_removal(route: UplinkRoute, sock: NetlinkSocket) -> Message:
+    """Remove a route of the branch's table, whose device is looked up."""
+    link = checks.find_link(sock, route.device)
+    to, length = _selector(route)
+    index = link.index if link else 0
+    return messages.delete_route(to, length=length, table=route.table, index=index, via=route.via, step=f"delete route {route}")
+
+
+def _selector(route: UplinkRoute) -> tuple[IpAddress | None, int]:
+    """Return the destination of a route as the kernel has it: address and length."""
+    to = route.destination
+    if isinstance(to, IpNetwork):
+        return to.network_address, to.prefixlen
+    return to, to.max_prefixlen if to else 0

@@ -1,0 +1,134 @@
+"""How the kernel gets, keeps and loses one leg of a sandbox, and what a kind of leg may do differently from the others.
+
+Every leg is a veth pair, which `KernelWiring` makes, names, repairs and deletes for all kinds alike. This module has the messages that
+most kinds share. A kind of leg overrides what differs; so far that is what a link of its own to the outside needs (an *uplink*): to
+make it ahead of the veth, to route by it, to take its routes and rules away again, and to repair it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from ipamd.kernel import answers, sandbox_repair, uapi, wiring_messages
+from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.packets import LegPacket, LegPaths
+from ipamd.model.family import IpAddress, family_of
+from ipamd.model.kernel import KernelSurvey
+from ipamd.model.legs import Leg
+
+MASQUERADE_MARK = 0x4000
+"""kube-proxy's mark on packets to a sandbox that it will translate. Source: kubernetes pkg/proxy/iptables/proxier.go."""
+
+L = TypeVar("L", bound=Leg)
+
+
+class LegWiring(Generic[L]):
+    """The wiring of one kind of leg. The defaults are those of a leg whose packets leave the node by an ENI's link."""
+
+    def host_side(self, leg: L, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
+        """Return the messages that configure the host side: 4 messages, 5 on a secondary ENI and with IPv6.
+
+        The rule to our own table belongs to the node, not to the sandbox (`KernelHostNetwork.confine_sandboxes`). Main has the route
+        too, for software that looks there; the kernel refuses it if there is one already (I1).
+
+        Args:
+            veth: index of the host's end.
+            uplink: index of the uplink; 0 for a leg without one.
+            ipv4_conf: the host veth's settings (`devconf.host_veth`).
+        """
+        del uplink
+        return [
+            *wiring_messages.name_host_veth(leg, veth, ipv4_conf),
+            *wiring_messages.sandbox_routes(leg, veth, leg.host_veth),
+            *wiring_messages.fixed_neighbour(leg, veth),
+            *wiring_messages.rule_from_sandbox(leg),
+        ]
+
+    def rules(self, make: Callable[..., Message], leg: L) -> list[Message]:
+        """Add or delete the rules that select packets by the leg's address. `make` is `messages.add_rule` or `delete_rule`."""
+        return wiring_messages.sandbox_rules(make, leg.address, leg.route_table)
+
+    def undo(self, leg: L, added: Collection[Message]) -> list[Message]:
+        """Return what takes back messages that the kernel carried out, besides rules, and what goes with the links."""
+        del leg, added
+        return []
+
+    def rules_by_name(self, leg: L, *, name: str, former_name: str) -> list[Message]:
+        """Move the rules that name the host veth to its new name."""
+        del leg, name, former_name
+        return []
+
+    def former_table_removals(self, leg: L) -> list[Message]:
+        """Return what removes parts of the leg that amazon-vpc-cni-k8s does not know, when it takes the node over."""
+        del leg
+        return []
+
+    def packets(self, leg: L, paths: LegPaths) -> list[LegPacket]:
+        """Return the packets by which the leg is judged: all for the first leg of an ENI, and only those of the leg for the rest."""
+        if not {leg.route_table, uapi.RT_TABLE_MAIN} <= paths.eni_links.keys():  # a missing link is reported elsewhere
+            return []
+        by_eni, router = paths.eni_links[leg.route_table]
+        veth, mark = paths.veth, paths.mark
+        into, out = LegPacket(veth, leg.address, router, by_eni), LegPacket(by_eni, router, leg.address, veth)
+        far = out if paths.refusal == errno.ENETUNREACH else out._replace(to=family_of(leg.address).outside)
+        if not paths.is_first_of_table:
+            return [into, far]
+        by_primary = far._replace(mark=mark, by=paths.eni_links[uapi.RT_TABLE_MAIN][0] if mark else by_eni)
+        masqueraded = into._replace(mark=MASQUERADE_MARK)
+        return [into, far, masqueraded, out, LegPacket(veth, leg.address), out if far is out else by_primary]
+
+    # The uplink. A leg without one has nothing to make, to repair or to remove.
+
+    def uplink_creation(self, host: HostNetns, leg: L) -> list[Message]:
+        """Return messages that make the uplink, to be sent together with those that make the veth.
+
+        The list is empty if something has to be looked for first: then `make_uplink` does it. Raises: WiringError.
+        """
+        del host, leg
+        return []
+
+    def created_uplink(self, outcomes: Sequence[AnswerOutcome], leg: L) -> tuple[int, bool]:
+        """Read the answers to `uplink_creation`. Returns: the index of the link that was made, 0 for none; whether it is right."""
+        del outcomes, leg
+        return 0, False
+
+    def make_uplink(self, sock: NetlinkSocket, leg: L) -> int:
+        """Make the uplink, in place of any link that is in its way. Returns: its index. Raises: UplinkPendingError, WiringError."""
+        del sock, leg
+        return 0
+
+    def uplink_removals(
+        self, sock: NetlinkSocket, uplink: Any, *, address: IpAddress | None, host_veth: str | None, is_deleted: bool = False
+    ) -> tuple[list[Message], list[Message]]:
+        """Take an uplink of this kind out of use, or delete it, unless it is another sandbox's.
+
+        Args:
+            uplink: how the sandbox was connected to it.
+            address: of the sandbox, if it is known.
+            host_veth: the present name of the host veth, whose rules go too; None if it is unknown.
+        Returns: the messages to send once the host veth is closed, and those to send after the removal of the sandbox's other rules.
+        Raises: WiringError.
+        """
+        del sock, uplink, address, host_veth, is_deleted
+        return [], []
+
+    def idle_rules(self, sock: NetlinkSocket, uplink: Any) -> list[Message]:
+        """Remove the rules of an uplink of this kind that name links which are gone. Dumps. Raises: KernelDumpError, WiringError."""
+        del sock, uplink
+        return []
+
+    def own_uplink(self, sock: NetlinkSocket, leg: L) -> answers.Link | None:
+        """Return the link of the uplink if it is the leg's own; None otherwise. Raises: WiringError."""
+        del sock, leg
+        return None
+
+    def repair_uplink(self, work: sandbox_repair.SandboxRepair, leg: L, seen: KernelSurvey) -> None:
+        """Restore the uplink, its table and its rules, behind a host veth that is right. Raises: KernelDumpError, WiringError."""
+        del work, leg, seen
+
+    def cut_uplink(self, work: sandbox_repair.SandboxRepair, leg: L) -> None:
+        """Cut the uplink off, because the host veth is gone or another link has its name. Raises: KernelDumpError, WiringError."""
+        del work, leg

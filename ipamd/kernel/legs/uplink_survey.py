@@ -1,0 +1,163 @@
+"""What a survey of the host shows of uplinks: the VLAN links, the routes of their tables, and the rules by incoming link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from ipamd.kernel import answers, uapi
+from ipamd.model import kernel as dataplane
+from ipamd.model import kernel_numbers
+from ipamd.model.attachment import VETH_HASH_LENGTH
+from ipamd.model.family import IPV4, IpAddress, IpNetwork, family_of
+from ipamd.model.ids import EniId, MacAddress
+from ipamd.model.kernel import IncomingRule, KernelSurvey, UplinkRoute, VlanLink
+from ipamd.model.kernel_numbers import LINK_PREFIX, STRICT_VETH_PREFIX, TABLE_BASE
+from ipamd.model.legs import Leg
+from ipamd.model.legs.branch import BRANCH_TAG, BranchLeg
+from ipamd.model.legs.branch_alias import decode_link_alias
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.model.record import replace
+from ipamd.ports.kernel import VlanLinks
+
+_STRICT_VETH = re.compile(rf"{STRICT_VETH_PREFIX}[0-9a-f]{{{VETH_HASH_LENGTH}}}")
+
+
+def with_uplinks(
+    survey: KernelSurvey,
+    vlans: tuple[VlanLink, ...],
+    *,
+    routes: Iterable[answers.Route],
+    rules: Iterable[answers.PolicyRule],
+    names: Mapping[int, str],
+) -> KernelSurvey:
+    """Add to a survey what it shows of uplinks. `names`: of the links, by index."""
+    incoming = incoming_rules(rules)
+    uplink_routes = _uplink_routes(routes, _uplink_tables(vlans, incoming, survey), names)
+    return replace(survey, vlans=vlans, uplink_routes=uplink_routes, incoming_rules=incoming)
+
+
+def may_have_uplink(link: answers.Link) -> bool:
+    """Whether a link may belong to a sandbox with an uplink: as its host veth or as the uplink."""
+    return link.name.startswith(STRICT_VETH_PREFIX) or link.alias.startswith(f"{BRANCH_TAG} ")
+
+
+def is_uplinked(link: answers.Link, kind: type[Leg] | None) -> bool:
+    """Whether a host veth is of a leg with an uplink. `kind`: of the leg by its alias, None if the alias is not ours."""
+    return kind is BranchLeg or (kind is None and is_strict_veth(link))
+
+
+def is_strict_veth(link: answers.Link) -> bool:
+    """Whether a link is named as host veths in strict mode are."""
+    return link.kind == uapi.VETH_KIND and bool(_STRICT_VETH.fullmatch(link.name))
+
+
+def vlan_link(link: answers.Link, vlan_links: VlanLinks | None = None) -> VlanLink | None:
+    """Convert one link that is named as the links to branch ENIs are, with the reason why it cannot be one; None for any other link.
+
+    `vlan_links` makes VLAN links where the kernel does not.
+    """
+    identity = decode_link_alias(link.alias, name=link.name, mac=link.mac)
+    number = link.name.removeprefix(LINK_PREFIX)
+    if number == link.name or not (number.isascii() and number.isdigit()):
+        return None
+    unfinished = Branch(int(number), MacAddress(link.mac), IPV4.gateway, False) if link.group == uapi.MAKING_GROUP else None
+    address, eni_id, branch = identity or (None, EniId(""), unfinished)
+    why, parent = _impostor_why(link, int(number), vlan_links)
+    return VlanLink(
+        name=link.name,
+        ifindex=link.index,
+        vlan=int(number),
+        mac=link.mac,
+        alias=link.alias,
+        parent=parent,
+        is_dying=link.group == uapi.DYING_GROUP,
+        is_up=link.is_up,
+        address=address,
+        eni_id=eni_id,
+        uplink=branch,
+        impostor_why=why,
+    )
+
+
+def vlans_among(by_index: Mapping[int, answers.Link], vlan_links: VlanLinks | None) -> tuple[VlanLink, ...]:
+    """Those of the links that are named as the links to branch ENIs are, each with the MAC of the link that it is on."""
+    vlans: list[VlanLink] = []
+    for link in by_index.values():
+        vlan = vlan_link(link, vlan_links)
+        if vlan:
+            vlans.append(_with_parent(vlan, by_index))
+    return tuple(vlans)
+
+
+def incoming_rules(rules: Iterable[answers.PolicyRule]) -> frozenset[IncomingRule]:
+    """The rules that lead to branch ENIs by the link that a packet comes by, in strict mode."""
+    return frozenset(
+        IncomingRule(rule.incoming, rule.table)
+        for rule in rules
+        if rule.priority == kernel_numbers.INCOMING_PRIORITY and rule.incoming
+    )
+
+
+def is_end(route: answers.Route) -> bool:
+    """Whether a route ends the table of a branch (`messages.end_table`)."""
+    selector = (route.destination, route.length, route.metric, route.route_type)
+    return selector == (None, 0, dataplane.END_METRIC, uapi.RTN_UNREACHABLE)
+
+
+def _uplink_tables(vlans: Iterable[VlanLink], incoming: Iterable[IncomingRule], result: KernelSurvey) -> set[int]:
+    """The tables of branch ENIs, also of those whose VLAN link is missing, and the one for reverse lookups."""
+    tables = {kernel_numbers.STRICT_TABLE}
+    tables.update(TABLE_BASE + vlan.vlan for vlan in vlans)
+    tables.update(rule.table for rule in incoming)
+    for veth in result.uplinked:
+        if veth.address:
+            tables.update(result.from_rules.get(veth.address, ()))
+    return tables
+
+
+def _uplink_routes(routes: Iterable[answers.Route], tables: Collection[int], names: Mapping[int, str]) -> frozenset[UplinkRoute]:
+    """Convert the routes that are in the tables of branch ENIs."""
+    uplink_routes = set[UplinkRoute]()
+    for route in routes:
+        if route.table in tables:
+            branch_route = _uplink_route(route, names)
+            if branch_route:
+                uplink_routes.add(branch_route)
+    return frozenset(uplink_routes)
+
+
+def _uplink_route(route: answers.Route, names: Mapping[int, str]) -> UplinkRoute | None:
+    """Convert a route in the table of a branch; None for one that leads nowhere and is not ours."""
+    if is_end(route):
+        return UplinkRoute(route.table, None, None, "", is_end=True)
+    if route.route_type != uapi.RTN_UNICAST:
+        return None
+    return UplinkRoute(route.table, _destination(route), route.via, names.get(route.index, f"link {route.index}"))
+
+
+def _destination(route: answers.Route) -> IpAddress | IpNetwork | None:
+    """What a route leads to, in the form of `UplinkRoute`: None, one address, or a network."""
+    address = route.destination
+    return address if address is None or route.is_to(address) else family_of(address).network((address, route.length))
+
+
+def _with_parent(vlan: VlanLink, by_index: Mapping[int, answers.Link]) -> VlanLink:
+    """Add the MAC of the link that a VLAN link is on."""
+    parent = by_index.get(vlan.parent)
+    return replace(vlan, parent_mac=parent.mac) if parent else vlan
+
+
+def _impostor_why(link: answers.Link, vlan: int, vlan_links: VlanLinks | None) -> tuple[str, int]:
+    """Why a link is not the VLAN link of its name, "" if it is, and the index of the link that carries its frames."""
+    kind = vlan_links.kind if vlan_links else uapi.VLAN_KIND
+    if link.kind != kind:
+        return f"is of kind {link.kind or 'hardware'}, not {kind}", link.peer_index
+    if link.netnsid:
+        return "leads into another network namespace", link.peer_index
+    parent, number, protocol = link.peer_index, link.vlan, link.vlan_protocol
+    if vlan_links:
+        (parent, number), protocol = vlan_links.place(link.name, peer=link.peer_index), uapi.ETH_P_8021Q
+    if (number, protocol) != (vlan, uapi.ETH_P_8021Q):
+        return f"carries VLAN ID {number} by protocol {protocol:#06x}, not {vlan} by 802.1Q", parent
+    return "", parent

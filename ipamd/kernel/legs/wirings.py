@@ -1,0 +1,33 @@
+"""The wiring of each kind of leg, by the class of the leg. This is the one place that lists the kinds for the kernel adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ipamd.kernel.host_state import HostStateReader
+from ipamd.kernel.legs.branch import BranchWiring
+from ipamd.kernel.legs.egress import EgressWiring
+from ipamd.kernel.legs.leg import LegWiring
+from ipamd.model.legs import EgressLeg, Leg, PoolLeg
+from ipamd.model.legs.branch import BranchLeg
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.model.uplink import Uplink
+from ipamd.ports.kernel import VlanLinks
+
+
+class LegWirings:
+    """Finds the wiring of a leg. Concurrency: as `KernelWiring`."""
+
+    def __init__(self, *, state_reader: HostStateReader, vlan_links: VlanLinks | None) -> None:
+        """`state_reader` finds links of ENIs by MAC; `vlan_links` makes VLAN links if the kernel cannot."""
+        branch = BranchWiring(state_reader=state_reader, links=vlan_links)
+        self._by_leg: dict[type[Leg], LegWiring[Any]] = {PoolLeg: LegWiring(), EgressLeg: EgressWiring(), BranchLeg: branch}
+        self._by_uplink: dict[type[Any], LegWiring[Any]] = {Branch: branch}
+
+    def of(self, leg: Leg) -> LegWiring[Any]:
+        """Return how the kernel wires a leg."""
+        return self._by_leg[type(leg)]
+
+    def of_uplink(self, uplink: Uplink) -> LegWiring[Any]:
+        """Return how the kernel wires the legs that have an uplink of this kind."""
+        return self._by_uplink[type(uplink)]

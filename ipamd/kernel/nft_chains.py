@@ -1,0 +1,37 @@
+"""Read the chains of nftables from its JSON. Pure. Source of the shapes: libnftables-json(5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ipamd.model.record import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One chain. `hook` is empty if the chain is not a base chain that filters; such a one drops or accepts by its policy."""
+
+    family: str
+    table: str
+    name: str
+    hook: str = ""
+    policy_drops: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.table} {self.name}"
+
+
+def read_chains(answer: Iterable[Mapping[str, Any]]) -> list[Chain]:
+    """Return the chains of an answer to `list chains`, without objects of another shape."""
+    chains = []
+    for listed_object in answer:
+        chain = listed_object.get("chain")
+        if not isinstance(chain, dict):
+            continue
+        family, table, name = chain.get("family"), chain.get("table"), chain.get("name")
+        if isinstance(family, str) and isinstance(table, str) and isinstance(name, str):
+            # Chains of another type translate, and may have a rule for each service.
+            hook = str(chain.get("hook") or "") if chain.get("type") == "filter" else ""
+            chains.append(Chain(family, table, name, hook, chain.get("policy") == "drop"))
+    return chains

@@ -1,0 +1,352 @@
+"""Ask the kernel, without libnftables, whether our tables are as they were at the last comparison, and replace changed ones.
+
+The kernel numbers every change of the ruleset of a namespace (its generation). While the number is the same, nothing has changed. If
+it differs, our tables with their chains, rules and sets are read and compared byte by byte, because other software changes its own
+tables all the time (kube-proxy). These bytes contain handles, so a table that was deleted and made again differs. The cost does not
+grow with the tables of other software, because none of their objects is requested.
+Source: linux/netfilter/nf_tables.h, NFT_MSG_GETGEN; the kernel's net/netfilter/nf_tables_api.c, nf_tables_fill_gen_info.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
+from typing import NamedTuple
+
+from ipamd.kernel import uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, members, must, text_attribute
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_table import FLUSH, LINKS, TRIES, NftTable
+from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.record import dataclass
+from ipamd.model.repairs import RepairCode, RepairedObject, RepairReport
+
+NFGENMSG_BYTES = 4
+"""nfgenmsg: family, version, and a resource ID, the lower half of the generation. The comparison skips it."""
+
+_FAMILIES = {"ip": 2, "arp": 3, "bridge": 7, "ip6": 10}
+
+_CHAIN = re.compile(r"^  chain (\w+) ", re.M)
+
+_SET = re.compile(r"^  set (\w+) {\n    type (\w+)", re.M)
+"""As `ruleset` writes them."""
+
+
+def generation(host: HostNetns) -> bytes | None:
+    """Return the generation of the ruleset in the host's namespace; None if the kernel does not answer."""
+    with suppress(WiringError), host.netfilter() as sock:
+        return _generation(sock)
+    return None
+
+
+def _generation(sock: NetlinkSocket) -> bytes:
+    """Return the generation of the ruleset in a socket's namespace. Raises: WiringError if the kernel does not answer."""
+    (outcome,) = sock.request([Message("look at the ruleset's generation", uapi.NFT_MSG_GETGEN, 0, bytes(NFGENMSG_BYTES))])
+    number = attributes(outcome.replies[0], NFGENMSG_BYTES).get(uapi.NFTA_GEN_ID) if outcome.replies else None
+    if not number:
+        raise failure(WiringError, FailureCode.MESSAGE_REFUSED, step=outcome.message.step, cause=outcome.cause)
+    return number
+
+
+@dataclass(slots=True)
+class _VerifiedTables:
+    """Tables as the kernel had them when they were last verified.
+
+    `commands`: those that made the tables. `generation`: the last one at which the tables had this content. `content`: their objects,
+    see `_content`.
+    """
+
+    commands: Mapping[NftTable, str]
+    generation: bytes
+    content: bytes
+
+
+class _AppliedTable(NamedTuple):
+    """A table that we made. `text`: as nft listed it right after that."""
+
+    commands: str
+    text: str
+
+
+Compared = tuple[list[RepairReport], Mapping[NftTable, WiringError]]
+"""A report for each table of ours that differs, and an error for each table that could not be read or replaced."""
+
+
+class OwnTables:
+    """Applies our tables, and remembers their commands and their content in the kernel. Used under a lock of its owner.
+
+    `is_unchanged` may be called from any thread without the lock: a record is replaced as a whole, and only its generation is updated
+    by a thread that has just compared its content. A thread whose record was replaced meanwhile updates the old record.
+    """
+
+    def __init__(
+        self,
+        host: HostNetns,
+        nft: Nftables,
+        *,
+        repaired_object: RepairedObject,
+        follows: str,
+        optional: Set[NftTable] = frozenset(),
+    ) -> None:
+        """Remember nothing yet.
+
+        Args:
+            repaired_object: the object of a repair in reports.
+            follows: names in reports the inputs whose change changes the tables.
+            optional: tables that a kernel may refuse; the other tables are in place without them.
+        """
+        self._host = host
+        self._nft = nft
+        self._repaired_object = repaired_object
+        self._follows = follows
+        self._optional = optional
+        self._applied = dict[NftTable, _AppliedTable]()
+        self._verified: _VerifiedTables | None = None
+
+    def forget(self) -> None:
+        """Replace the tables at the next repair in any case: they may be of an earlier release or configuration."""
+        self._applied.clear()
+        self._verified = None
+
+    def is_unchanged(self, commands: Mapping[NftTable, str] | None = None) -> bool | None:
+        """Whether every table is as it was when it was last verified; None if none ever was, or the kernel does not answer.
+
+        Args:
+            commands: if given and other commands made the tables, the result is None.
+        """
+        verified = self._verified
+        if verified is None or (commands is not None and commands != verified.commands):
+            return None
+        try:
+            with self._host.netfilter() as sock:
+                number = _generation(sock)  # before the content, so that a change during its reading is noticed the next time
+                if number != verified.generation:
+                    if _content(sock, verified.commands) != verified.content:
+                        return False
+                    verified.generation = number
+        except (WiringError, KernelDumpError):
+            return None
+        return True
+
+    def counted(self, tables: Iterable[NftTable]) -> Iterator[tuple[str, int]]:
+        """Yield name and packets of each named counter, without nft, which takes 1.5 ms to print the counters of a table.
+
+        Raises: WiringError, KernelDumpError.
+        """
+        with self._host.netfilter() as sock:
+            for table in tables:
+                for body in sock.dump(_named(table, uapi.NFT_MSG_GETOBJ, uapi.NFTA_OBJ_TABLE)):
+                    parts = attributes(body, NFGENMSG_BYTES)
+                    count = attributes(parts[uapi.NFTA_OBJ_DATA], 0).get(uapi.NFTA_COUNTER_PACKETS, b"")
+                    yield parts[uapi.NFTA_OBJ_NAME].rstrip(b"\0").decode(), int.from_bytes(count, "big")
+
+    def differences(self, commands: Mapping[NftTable, str]) -> Compared:
+        """Return how tables differ from what `commands` make, without changing them."""
+        if self.is_unchanged(commands):
+            return [], {}
+        listed, refused = self._listed(commands)
+        codes = {table: self._difference(table, commands[table], text) for table, text in listed.items()}
+        return [self._report(code, table) for table, code in codes.items() if code], refused
+
+    def repair(self, commands: Mapping[NftTable, str]) -> Compared:
+        """Replace tables that differ, in one transaction if the kernel accepts it. If `commands` changed, the report's code is
+        TABLE_FOLLOWED.
+
+        If other software changes nftables meanwhile, everything is compared again, at most TRIES times, and then at the next repair.
+        """
+        if self.is_unchanged(commands):
+            return [], {}
+        reports = list[RepairReport]()
+        for _ in range(TRIES):
+            start = generation(self._host)
+            before, refused = self._listed(commands)
+            updates = self._updates(commands, before)
+            count = self._replace(updates, refused)
+            after, unlisted = self._listed(_without(refused, {table: commands[table] for table in updates}))
+            refused |= unlisted
+            if not reports:
+                reports = self._reports(commands, before, after, updates)
+            verified = self._verify_tables(_without(refused, commands), start, count)
+            if verified or start is None:
+                self._applied |= {table: _AppliedTable(commands[table], text) for table, text in after.items()}
+                break
+        # One assignment: `is_unchanged` may read it in another thread.
+        self._verified = verified if refused.keys() <= self._optional else None
+        return reports, refused
+
+    def _updates(self, commands: Mapping[NftTable, str], before: Mapping[NftTable, str]) -> dict[NftTable, str]:
+        """Return the commands for each table that differs. `before`: the text of each table that could be read."""
+        updates = dict[NftTable, str]()
+        for table, text in before.items():
+            needed = self._update_commands(table, commands[table], text)
+            if needed:
+                updates[table] = needed
+        return updates
+
+    def _reports(
+        self,
+        commands: Mapping[NftTable, str],
+        before: Mapping[NftTable, str],
+        after: Mapping[NftTable, str],
+        updates: Mapping[NftTable, str],
+    ) -> list[RepairReport]:
+        """Return a report for each replaced table that is worth one. `after`: the text of each table that was replaced."""
+        codes = {
+            table: self._change(table, commands[table], text_before=before[table], text_after=text, update=updates[table])
+            for table, text in after.items()
+        }
+        return [self._report(code, table) for table, code in codes.items() if code]
+
+    def _report(self, code: RepairCode, table: NftTable) -> RepairReport:
+        cause = ""
+        if code is RepairCode.TABLE_FOLLOWED:
+            cause = self._follows
+        return RepairReport(code, self._repaired_object, table.display_name, cause=cause)
+
+    def _replace(self, updates: Mapping[NftTable, str], refused: dict[NftTable, WiringError]) -> int:
+        """Run the commands of each table, and add refused tables to `refused`. Returns: how many transactions the kernel accepted."""
+        if not updates:
+            return 0
+        try:
+            self._nft.run("".join(updates.values()))
+        except WiringError:  # perhaps because of a single table: try each alone
+            refused_alone = _for_each(updates, lambda table: self._nft.run(updates[table]))
+            refused |= refused_alone
+            return len(updates) - len(refused_alone)
+        return 1
+
+    def _verify_tables(self, commands: Mapping[NftTable, str], start: bytes | None, count: int) -> _VerifiedTables | None:
+        """Return the current tables; None if more than our `count` transactions changed nftables since the generation `start`."""
+        with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
+            content = _content(sock, commands)
+            number = _generation(sock)
+            if start and int.from_bytes(number, "big") == int.from_bytes(start, "big") + count:
+                return _VerifiedTables(commands, number, content)
+        return None
+
+    def _listed(self, commands: Mapping[NftTable, str]) -> tuple[dict[NftTable, str], dict[NftTable, WiringError]]:
+        """Return the text of each table, "" for one that does not exist, and the tables that could not be read."""
+        listed = dict[NftTable, str]()
+
+        def list_table(table: NftTable) -> None:
+            text = self._nft.list_table(table)
+            listed[table] = text and text + _set_contents(self._host, table, commands[table])
+
+        return listed, _for_each(commands, list_table)
+
+    def _difference(self, table: NftTable, commands: str, text: str) -> RepairCode | None:
+        """Return how a table differs from the one that its commands make, None if it does not. `text`: as nft lists it."""
+        applied = self._applied.get(table)
+        if applied is not None and applied.commands != commands:
+            return RepairCode.TABLE_FOLLOWED
+        if not text and commands != table.removal():
+            return RepairCode.ADDED
+        # Before the first repair of this process only absence is reported: there is no text yet to compare with.
+        if applied is not None and applied.text != text:
+            return RepairCode.TABLE_RESTORED
+        return None
+
+    def _update_commands(self, table: NftTable, commands: str, text: str) -> str:
+        """Return the commands that make a table right, "" if it is right.
+
+        Args:
+            commands: those that replace the table.
+            text: the table as nft lists it.
+        """
+        applied = self._applied.get(table)
+        if not text:
+            if commands == table.removal():
+                return ""
+            return commands
+        if applied is None:
+            return commands
+        if applied == (commands, text):
+            return ""
+        # If only links came or went, refill the sets and report nothing. The counters keep their values then.
+        body, _, links = commands.partition(FLUSH)
+        applied_body, _, applied_links = applied.commands.partition(FLUSH)
+        is_same_table = body == applied_body and LINKS.sub("", applied.text) == LINKS.sub("", text)
+        if is_same_table and links != applied_links:
+            return FLUSH + links
+        return commands
+
+    def _change(self, table: NftTable, commands: str, *, text_before: str, text_after: str, update: str) -> RepairCode | None:
+        """Return the code of the report about a replaced table; None if it needs no report. `update`: the commands that were run."""
+        applied = self._applied.get(table)
+        if text_before == text_after or update != commands:
+            return None
+        if not text_before:
+            return RepairCode.ADDED
+        if commands == table.removal():
+            return RepairCode.REMOVED
+        if applied is None:
+            return RepairCode.TABLE_RENEWED
+        if applied.commands != commands:
+            return RepairCode.TABLE_FOLLOWED
+        return RepairCode.TABLE_RESTORED
+
+
+def _without(refused: Container[NftTable], commands: Mapping[NftTable, str]) -> dict[NftTable, str]:
+    return {table: text for table, text in commands.items() if table not in refused}
+
+
+def _for_each(tables: Iterable[NftTable], act: Callable[[NftTable], object]) -> dict[NftTable, WiringError]:
+    """Call `act` for each table. Returns: the tables for which it failed."""
+    refused = dict[NftTable, WiringError]()
+    for table in tables:
+        try:
+            act(table)
+        except WiringError as exc:
+            refused[table] = exc
+        except KernelDumpError as exc:  # other software changes nftables all the time; the next repair tries again
+            refused[table] = failure(WiringError, FailureCode.TABLE_UNREADABLE, table=table.display_name, cause=str(exc))
+    return refused
+
+
+def _set_contents(host: HostNetns, table: NftTable, commands: str) -> str:
+    """Return the elements of each set of a table, one line for each set. Raises: WiringError, KernelDumpError."""
+    lines = ""
+    with host.netfilter() as sock:
+        for name, kind in _SET.findall(commands):
+            elements = set[bytes]()
+            for body in sock.dump(_elements(table, name)):
+                elements.update(members(attributes(body, NFGENMSG_BYTES).get(uapi.NFTA_SET_ELEM_LIST_ELEMENTS, b"")))
+            lines += f"{kind} {name} {[element.hex() for element in sorted(elements)]}\n"
+    return lines
+
+
+def _content(sock: NetlinkSocket, commands: Mapping[NftTable, str]) -> bytes:
+    """Return the kernel's objects of tables as bytes. Raises: WiringError, KernelDumpError."""
+    content = bytearray()
+    for table, text in commands.items():
+        for body in _objects(sock, table, text):
+            content += body[NFGENMSG_BYTES:]
+    return bytes(content)
+
+
+def _objects(sock: NetlinkSocket, table: NftTable, commands: str) -> Iterator[bytes]:
+    requests = [_named(table, uapi.NFT_MSG_GETTABLE, uapi.NFTA_TABLE_NAME)]
+    for name in _CHAIN.findall(commands):
+        requests.append(_named(table, uapi.NFT_MSG_GETCHAIN, uapi.NFTA_CHAIN_TABLE, text_attribute(uapi.NFTA_CHAIN_NAME, name)))
+    outcomes = sock.request(requests)
+    must(outcomes, "a comparison of nftables")
+    for outcome in outcomes:
+        yield from outcome.replies
+    yield from sock.dump(_named(table, uapi.NFT_MSG_GETRULE, uapi.NFTA_RULE_TABLE))
+    for name, _ in _SET.findall(commands):
+        yield from sock.dump(_elements(table, name))
+
+
+def _elements(table: NftTable, name: str) -> Message:
+    set_selector = text_attribute(uapi.NFTA_SET_ELEM_LIST_SET, name)
+    return _named(table, uapi.NFT_MSG_GETSETELEM, uapi.NFTA_SET_ELEM_LIST_TABLE, set_selector)
+
+
+def _named(table: NftTable, kind: int, table_kind: int, more: bytes = b"") -> Message:
+    body = bytes((_FAMILIES[table.family], 0, 0, 0)) + text_attribute(table_kind, table.name) + more
+    # An object that is gone is no error: the comparison finds the difference.
+    return Message(f"look at nftables table {table}", kind, 0, body, tolerated=frozenset({errno.ENOENT}))

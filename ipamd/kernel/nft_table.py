@@ -1,0 +1,56 @@
+"""The commands that make, replace and remove a table of ours in nftables.
+
+nft does not print a table as it was written, so a table is compared with the text that nft printed right after our own replacement.
+The first repair of a process therefore always replaces the table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+
+LINKS = re.compile(r"^iface_index .*\n", re.M)
+"""The line about a set of links in the text of a table (`nft_changes`)."""
+
+FLUSH = "flush set "
+
+TRIES = 3
+"""How often a repair is tried if other software changes nftables meanwhile. Our choice: a try takes some 20 ms, and software that
+changes nftables all the time does so ten times a second."""
+
+COUNTED = re.compile(r"packets \d+ bytes \d+")
+"""How nft prints the present value of a counter."""
+
+
+class NftTable(NamedTuple):
+    """An nftables table of ours, as nft names it."""
+
+    family: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.name}"
+
+    @property
+    def display_name(self) -> str:
+        """How sentences name the table."""
+        return f"nftables table {self.name}" + ("" if self.family == "ip" else f" ({self.family})")
+
+    def removal(self) -> str:
+        """Return commands that remove the table, whether it exists or not."""
+        return f"add table {self}\ndelete table {self}\n"
+
+    def links(self, name: str, links: Collection[int]) -> str:
+        """Return commands that fill a set of links, by index: a link's name may be anything, quotes included.
+
+        nft looks for a link of that name first, and the name of one link may be the index of another. No name has so many digits
+        (IFNAMSIZ is 16).
+        """
+        numbers = ", ".join(f'"{index:016}"' for index in links)
+        added = f"add element {self} {name} {{ {numbers} }}\n"
+        return f"{FLUSH}{self} {name}\n{added if links else ''}"
+
+    def replacement(self, body: str) -> str:
+        """Return commands that replace the table, as one transaction."""
+        return f"{self.removal()}add table {self}\ntable {self} {{\n{body}\n}}\n"

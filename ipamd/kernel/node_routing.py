@@ -1,0 +1,152 @@
+"""The node's own links and rules: the primary ENI's MTU, and the rule that sends marked packets through table main. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from ipaddress import IPv4Network
+from typing import NamedTuple, Self
+
+from ipamd.kernel import answers, messages, ruleset, uapi
+from ipamd.kernel.repair import Repair, rule_repair
+from ipamd.model import kernel_numbers
+from ipamd.model.attachment import VETH_HASH_LENGTH
+from ipamd.model.family import IPV4, IPV6, IPV6_GATEWAY, Family
+from ipamd.model.kernel_numbers import STRICT_MARK
+from ipamd.model.repairs import RepairCode, RepairKind
+from ipamd.settings import NetworkConfig
+
+
+def node_repairs(link: answers.Link, rules: Collection[answers.PolicyRule], config: NetworkConfig) -> Iterator[Repair]:
+    """Compare the MTU of the primary ENI's link and the node's rules to table main with what they must be."""
+    if link.mtu != config.eni_mtu:
+        change = messages.change_link(link.index, step=f"set MTU of {link.name}", mtu=config.eni_mtu)
+        target = f"MTU of {link.name} (primary)"
+        yield Repair(RepairKind.LINK, RepairCode.VALUE_SET, target, change, before=str(link.mtu), after=str(config.eni_mtu))
+    if config.family is not IPV4:  # IPv6 needs no mark, and the CIDRs below are of IPv4
+        return
+    main = uapi.RT_TABLE_MAIN
+    mark = config.connmark
+    priority = kernel_numbers.MARK_PRIORITY
+    has_mark = any((rule.priority, rule.mark, rule.mask, rule.table) == (priority, mark, mark, main) for rule in rules)
+    if ruleset.needs_mark(config) and not has_mark:
+        yield rule_repair(priority, table=main, mark=mark, is_wanted=True)
+    # Only rules for AWS_EXTERNAL_SERVICE_CIDRS have this priority, so other rules with it are of earlier settings.
+    priority = kernel_numbers.EXTERNAL_SERVICE_PRIORITY
+    wanted = set(config.external_service_cidrs)
+    present = set[IPv4Network]()
+    for rule in rules:
+        if (rule.priority, rule.table, rule.source) == (priority, main, None) and rule.destination is not None:
+            present.add(IPv4Network((rule.destination, rule.destination_length)))
+    for cidr in (*sorted(wanted - present), *sorted(present - wanted)):
+        yield rule_repair(priority, table=main, destination=cidr, is_wanted=cidr in wanted)
+
+
+def strict_repairs(rules: Collection[answers.PolicyRule], config: NetworkConfig, is_strict: bool) -> Iterator[Repair]:
+    """Compare the rule to table local, which in strict mode comes after the rules of uplinks, and the rule for reverse lookups.
+
+    A new rule is added before the old one is removed, so that every packet finds one. For IPv6 a rule for the VPC's router stays
+    ahead of all others, or the node would send the router's neighbour discovery back. Source: amazon-vpc-cni-k8s
+    pkg/networkutils/network.go, SetupHostNetwork.
+    """
+    present = _StrictRules.among(rules)
+    usual, moved = kernel_numbers.LOCAL_PRIORITY, kernel_numbers.MOVED_LOCAL_PRIORITY
+    if is_strict:
+        if not present.has_reverse:
+            yield _reverse_repair(config.family, is_wanted=True)
+        yield from _move_local_rule(present, config.family, old=usual, new=moved, is_needed=True)
+        # `_move_local_rule` removes the router's rule together with the old rule to table local.
+        if config.family is IPV6 and (not present.has_router or usual in present.local_priorities):
+            yield _router_repair(config.family, is_wanted=True)
+    else:
+        yield from _move_local_rule(present, config.family, old=moved, new=usual, is_needed=False)
+        if present.has_reverse:
+            yield _reverse_repair(config.family, is_wanted=False)
+
+
+class _StrictRules(NamedTuple):
+    """The rules of the node that strict mode compares.
+
+    `local_priorities`: of the rules to table local without a selector. `has_router`, `has_reverse`: whether the rules for the VPC's
+    IPv6 router and for reverse lookups exist.
+    """
+
+    local_priorities: frozenset[int]
+    has_router: bool
+    has_reverse: bool
+
+    @classmethod
+    def among(cls, rules: Collection[answers.PolicyRule]) -> Self:
+        """Find them among all rules of the node."""
+        to_local = [rule for rule in rules if rule.table == uapi.RT_TABLE_LOCAL]
+        router = (kernel_numbers.LOCAL_PRIORITY, IPV6_GATEWAY, uapi.IPPROTO_ICMPV6)
+        reverse = (kernel_numbers.STRICT_PRIORITY, kernel_numbers.STRICT_TABLE, STRICT_MARK, STRICT_MARK, "lo")
+        return cls(
+            frozenset(rule.priority for rule in to_local if not _has_selector(rule)),
+            any((rule.priority, rule.source, rule.protocol) == router for rule in to_local),
+            any((rule.priority, rule.table, rule.mark, rule.mask, rule.incoming) == reverse for rule in rules),
+        )
+
+
+def _has_selector(rule: answers.PolicyRule) -> bool:
+    return bool(rule.source or rule.destination or rule.mask or rule.incoming or rule.protocol)
+
+
+def _move_local_rule(present: _StrictRules, family: Family, *, old: int, new: int, is_needed: bool) -> Iterator[Repair]:
+    """Move the rule to table local from one priority to another. `is_needed`: add it even if the old one is missing."""
+    has_old = old in present.local_priorities
+    if new not in present.local_priorities and (is_needed or has_old):
+        yield rule_repair(new, table=uapi.RT_TABLE_LOCAL, family=family, is_wanted=True)
+    if not has_old:
+        return
+    if present.has_router:  # if two rules have this priority, the kernel would remove the one that stays
+        yield _router_repair(family, is_wanted=False)
+    yield rule_repair(old, table=uapi.RT_TABLE_LOCAL, family=family, is_wanted=False)
+
+
+def _router_repair(family: Family, *, is_wanted: bool) -> Repair:
+    return rule_repair(
+        kernel_numbers.LOCAL_PRIORITY,
+        table=uapi.RT_TABLE_LOCAL,
+        source=IPV6_GATEWAY,
+        protocol=uapi.IPPROTO_ICMPV6,
+        family=family,
+        is_wanted=is_wanted,
+    )
+
+
+def _reverse_repair(family: Family, *, is_wanted: bool) -> Repair:
+    return rule_repair(
+        kernel_numbers.STRICT_PRIORITY,
+        table=kernel_numbers.STRICT_TABLE,
+        mark=STRICT_MARK,
+        incoming="lo",
+        family=family,
+        is_wanted=is_wanted,
+    )
+
+
+def mark_removals(marks: Iterable[int]) -> Iterator[Repair]:
+    """Remove the rules of former marks that no connection carries any more."""
+    for mark in marks:
+        priority = kernel_numbers.MARK_PRIORITY
+        change = messages.delete_rule(priority, table=uapi.RT_TABLE_MAIN, mark=mark)
+        yield Repair(RepairKind.RULE, RepairCode.REMOVED, f"rule {priority} fwmark {mark:#x} of a former setting", change)
+
+
+def former_settings(
+    rules: Collection[answers.PolicyRule], veth_names: Iterable[str], config: NetworkConfig
+) -> ruleset.FormerSettings:
+    """Return the earlier settings that living sandboxes and open connections still need.
+
+    A rule 1024 stays while a connection carries its mark, perhaps for days: without it the connection would leave by the wrong ENI.
+    """
+    current = set()
+    if ruleset.needs_mark(config):
+        current = {config.connmark}
+    marks = set[int]()
+    for rule in rules:
+        is_mark_rule = (rule.priority, rule.table) == (kernel_numbers.MARK_PRIORITY, uapi.RT_TABLE_MAIN)
+        if is_mark_rule and rule.mark and rule.mark == rule.mask:
+            marks.add(rule.mark)
+    prefixes = {name[:-VETH_HASH_LENGTH] for name in veth_names if len(name) > VETH_HASH_LENGTH}
+    return ruleset.FormerSettings(tuple(sorted(prefixes - {config.veth_prefix})), tuple(sorted(marks - current)))

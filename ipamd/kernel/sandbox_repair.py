@@ -1,0 +1,241 @@
+"""Repair one wired sandbox after other software on the node changed it, object by object and without a dump of the whole node.
+
+The kernel refuses to add an object that exists, so an object that was there all the time is neither changed nor counted. A link is
+ours if it is a veth of the recorded name whose alias or MAC is this sandbox's; the other of the two may have been changed. The
+datastore decides who owns the address, so a route that leads elsewhere is replaced, unless it leads to another sandbox's veth (I1). A
+missing link cannot be restored: the sandbox must be created again. The sandbox's own side is not repaired; `checks` reports its
+differences.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from ipamd.kernel import answers, messages, survey, uapi
+from ipamd.kernel.checks import find_link, leads_elsewhere, mac_inside, wrong_neighbour
+from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.model import kernel_numbers
+from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.family import Family, IpAddress, IpNetwork, family_of
+from ipamd.model.kernel import KernelSurvey
+from ipamd.model.legs import Leg
+from ipamd.model.legs.comparison import veth_differences
+from ipamd.model.record import dataclass, field, replace
+from ipamd.model.repairs import RepairCode, RepairedObject, RepairKind, RepairReport
+from ipamd.model.wiring_difference import WiringDifference, difference_texts, wiring_difference
+
+
+class SandboxChange(NamedTuple):
+    """A message to the kernel and the fields of its report, which are those of `RepairReport`. Without a code there is no report."""
+
+    message: Message
+    code: RepairCode | None = None
+    target: str = ""
+    before: str = ""
+    after: str = ""
+
+
+def addition(message: Message) -> SandboxChange:
+    """Add a missing object, which the message's step names after "add "."""
+    return SandboxChange(message, RepairCode.ADDED, message.step.removeprefix("add "))
+
+
+@dataclass(slots=True)
+class SandboxRepair:
+    """Repairs one leg of a sandbox. Each change is sent at once; `reports` has one for each change that was made or failed.
+
+    `backed_off`: objects that are left as they are.
+    """
+
+    sock: NetlinkSocket
+    leg: Leg
+    backed_off: Collection[RepairedObject]
+    reports: list[RepairReport] = field(default_factory=list)
+
+    def object_of(self, kind: RepairKind) -> RepairedObject:
+        """What reports name as the object of a repair."""
+        return RepairedObject(kind, str(self.leg.address))
+
+    def apply(self, kind: RepairKind, changes: Iterable[SandboxChange]) -> bool:
+        """Make changes to one kind of object. Returns: whether a change with a report was made."""
+        repaired_object = self.object_of(kind)
+        if repaired_object in self.backed_off:
+            return False
+        is_repaired = False
+        for change in changes:
+            (outcome,) = self.sock.request([change.message])
+            if outcome.errno == 0 and change.code is not None:
+                self.reports.append(
+                    RepairReport(change.code, repaired_object, change.target, before=change.before, after=change.after)
+                )
+                is_repaired = True
+            elif outcome.is_refused:
+                step = change.message.step
+                self.reports.append(RepairReport(RepairCode.STEP_FAILED, repaired_object, step, cause=outcome.cause))
+        return is_repaired
+
+    def host_side(self, seen: KernelSurvey) -> bool:
+        """Restore link, routes and rules in the host's namespace. `seen`: a survey, for the rules.
+
+        Returns: False if the link is gone or may be another sandbox's, so that no route may lead through it.
+        Raises: KernelDumpError, WiringError.
+        """
+        leg = self.leg
+        link = find_link(self.sock, leg.host_veth)
+        differences = veth_differences(leg, None if link is None else survey.host_veth(link))
+        obstacles = self._obstacles(link, differences)
+        if link is None or obstacles:
+            self._report_obstacles(link, obstacles)
+            return False
+        if differences:
+            self._repair_link(link, differences)
+        self._repair_neighbour(link)
+        if not leg.is_in_shared_tables:
+            return True
+        if leg.address in seen.to_rules:  # wired by an earlier release: add the route without a report
+            self.sock.request([wiring_route(leg.address, link.index, link.name, table=kernel_numbers.OWN_TABLE)])
+        for table in leg.route_tables:
+            self._repair_route(link, table)
+        self._repair_rules(seen)
+        return True
+
+    def _report_obstacles(self, link: answers.Link | None, obstacles: Sequence[WiringDifference]) -> None:
+        """Report why the link is not repaired. During a DEL this is no lasting failure, because the link may be deleted first."""
+        is_going = link is None or link.group == uapi.DYING_GROUP
+        code = RepairCode.LINK_NOT_OURS
+        if is_going:
+            code = RepairCode.LINK_GOING
+        link_object = self.object_of(RepairKind.LINK)
+        leg = self.leg
+        self.reports.append(
+            RepairReport(code, link_object, leg.host_veth, owner=str(leg.key), cause=difference_texts(obstacles)),
+        )
+
+    def _obstacles(self, link: answers.Link | None, differences: Iterable[WiringDifference]) -> list[WiringDifference]:
+        """Return the differences that forbid a repair, because the link is gone or may be another sandbox's."""
+        obstacles = [difference for difference in differences if difference.kind is None]
+        if link is not None and leads_elsewhere(self.sock, link, self.leg):
+            fields = {"link": self.leg.host_veth, "netns": self.leg.netns}
+            obstacles.append(wiring_difference(DifferenceCode.VETH_LEADS_ELSEWHERE, **fields))
+        return obstacles
+
+    def _repair_link(self, link: answers.Link, differences: Sequence[WiringDifference]) -> None:
+        """Set state, alias, MAC and MTU of the host veth in one message.
+
+        A crash between several messages might leave a link that nothing proves to be this sandbox's.
+        """
+        leg = self.leg
+        mtu = leg.mtu if leg.is_mtu_known else 0
+        # Setting the MAC removes the link's permanent neighbours, even if the MAC is the same.
+        mac = "" if link.mac == leg.mac("host") else leg.mac("host")
+        change = messages.change_link(link.index, step=f"set {link.name}", is_up=True, alias=leg.alias, mac=mac, mtu=mtu)
+        changes: list[SandboxChange] = []
+        if any(difference.code is DifferenceCode.VETH_IPV6_OFF for difference in differences):
+            changes += [SandboxChange(message) for message in messages.reset_ipv6(link.index, mtu=link.mtu)]
+        before = difference_texts(differences)
+        changes.append(SandboxChange(change, RepairCode.LINK_SET, link.name, before=before))
+        self.apply(RepairKind.LINK, changes)
+
+    def _repair_neighbour(self, link: answers.Link) -> None:
+        leg = self.leg
+        (outcome,) = self.sock.request([messages.get_neighbour(link.index, leg.address)])
+        difference = wrong_neighbour(outcome, leg)
+        if difference is None:
+            return
+        mac = leg.mac("sandbox") or mac_inside(self.sock, link)
+        if mac:
+            change = messages.add_neighbour(link.index, leg.address, mac=mac)
+            self.apply(RepairKind.LINK, [SandboxChange(change, RepairCode.LINK_SET, link.name, before=difference.text)])
+
+    def _repair_route(self, link: answers.Link, table: int) -> None:
+        """Restore the route to the sandbox in one table."""
+        leg = self.leg
+        family = family_of(self.leg.address)
+        for route in survey.routes_of(self.sock, table=table, index=link.index, family=family):
+            if route.is_to(leg.address) and route.metric == family.route_metric and not route.via:
+                return
+        route_addition = wiring_route(leg.address, link.index, link.name, table=table)
+        if self.apply(RepairKind.ROUTE, [addition(replace(route_addition, tolerated=messages.PRESENT))]):
+            return
+        # The kernel has one route for each destination and metric, so a route through another link is in the way.
+        for route in survey.routes_of(self.sock, table=table, family=family):
+            if route.is_to(leg.address) and route.metric == family.route_metric:
+                self._replace_route(route, link, table)
+
+    def _replace_route(self, route: answers.Route, link: answers.Link, table: int) -> None:
+        """Replace a route that leads through another link, unless that link's alias names another sandbox of the same address."""
+        leg = self.leg
+        other = find_link(self.sock, route.index)
+        if other is not None and other.index != link.index:
+            owner = survey.host_veth(other)
+            if owner.address == leg.address:
+                route_object = self.object_of(RepairKind.ROUTE)
+                was = f"{other.name} of {owner.key}"
+                self.reports.append(
+                    RepairReport(RepairCode.ROUTE_OF_ANOTHER, route_object, str(leg.address), before=was, owner=str(leg.key))
+                )
+                return
+        other_name = f"link {route.index}"
+        if other:
+            other_name = other.name
+        replacement = wiring_route(leg.address, link.index, link.name, table=table, is_replaced=True)
+        change = SandboxChange(replacement, RepairCode.ROUTE_REPLACED, f"route {leg.address}", before=other_name, after=link.name)
+        self.apply(RepairKind.ROUTE, [change])
+
+    def _repair_rules(self, seen: KernelSurvey) -> None:
+        """Restore the rules that the sandbox needs. Remove those that lead elsewhere, and those of an earlier release."""
+        leg = self.leg
+        tables_from_address = seen.from_rules.get(leg.address, ())
+        tables_from_prefix = seen.tables_from_prefix(leg.address)
+        has_former_rule = bool(leg.prefix) and leg.route_table in tables_from_address
+        priority = kernel_numbers.FROM_SANDBOX_PRIORITY
+        rule_addition = messages.add_rule(priority, table=leg.route_table, source=leg.prefix or leg.address)
+        changes = [SandboxChange(own_table_rule(family_of(leg.address)), RepairCode.ADDED, kernel_numbers.OWN_RULE)]
+        if has_former_rule:  # wired by an earlier release: add the rule without a report
+            self.sock.request([rule_addition])
+        if leg.route_table not in (uapi.RT_TABLE_MAIN, *tables_from_prefix):
+            changes.append(addition(rule_addition))
+        changes += self._stale_rule_removals(leg.address, tables_from_address)
+        if leg.prefix:
+            changes += self._stale_rule_removals(leg.prefix, tables_from_prefix)
+        self.apply(RepairKind.RULE, changes)
+        # A former rule is removed only after the survey has shown its replacement, so no packet is lost.
+        if leg.address in seen.to_rules and self._is_reached_by_own_table(seen):
+            removal = messages.delete_rule(kernel_numbers.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=leg.address)
+            self.sock.request([removal])
+        if has_former_rule and leg.route_table in tables_from_prefix:
+            self.sock.request([messages.delete_rule(priority, table=leg.route_table, source=leg.address)])
+
+    def _is_reached_by_own_table(self, seen: KernelSurvey) -> bool:
+        return seen.has_own_rule and seen.own_routes.get(self.leg.address) == self.leg.host_veth
+
+    def _stale_rule_removals(self, source: IpAddress | IpNetwork, tables: Iterable[int]) -> list[SandboxChange]:
+        """Remove the rules 1536 from a source that look up another table than the sandbox's."""
+        priority = kernel_numbers.FROM_SANDBOX_PRIORITY
+        removals: list[SandboxChange] = []
+        for table in dict.fromkeys(tables):
+            if table != self.leg.route_table:
+                removal = messages.delete_rule(priority, table=table, source=source)
+                target = f"rule {priority} from {source} lookup {table}"
+                removals.append(SandboxChange(removal, RepairCode.MISLEADING_REMOVED, target))
+        return removals
+
+
+def own_table_rule(family: Family) -> Message:
+    """Add the one rule that leads to the routes of all sandboxes of a family.
+
+    The refusal of a kernel without the family is tolerated, because the settings may turn extra legs on there.
+    """
+    rule = messages.add_rule(kernel_numbers.OWN_TABLE_PRIORITY, table=kernel_numbers.OWN_TABLE, family=family)
+    return replace(rule, tolerated=messages.PRESENT | {errno.EAFNOSUPPORT})
+
+
+def wiring_route(address: IpAddress, index: int, name: str, *, table: int, is_replaced: bool = False) -> Message:
+    """Add the route to a sandbox through its host veth, in the form in which its wiring adds it to both tables."""
+    table_text = f" table {table}"
+    if table == uapi.RT_TABLE_MAIN:
+        table_text = ""
+    step = f"{'replace' if is_replaced else 'add'} route {address} dev {name}{table_text}"
+    return messages.add_route(address, index=index, table=table, is_replaced=is_replaced, step=step)

@@ -1,0 +1,85 @@
+"""Rules of our nftables tables for new connections, as values: their text for nftables, and which packets they select. Pure.
+
+`ruleset` writes the tables from these values, and `ipamctl path` asks the same values what happens to a packet, so the answer cannot
+differ from the rules. Each condition has its text beside its predicate; a condition that is changed is changed in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from ipamd.model.family import Family, IpAddress, IpNetwork
+from ipamd.model.packet_path import NewConnection
+
+
+class PacketCondition(NamedTuple):
+    """What a rule compares: `text` as nftables reads it, `holds` for the first packet of a connection."""
+
+    text: str
+    holds: Callable[[NewConnection], bool]
+
+
+class TranslationRule(NamedTuple):
+    """A rule with its conditions in order, and its action as nftables reads it."""
+
+    conditions: tuple[PacketCondition, ...]
+    action: str
+
+    def __str__(self) -> str:
+        return " ".join([*(condition.text for condition in self.conditions), self.action])
+
+    def selects(self, packet: NewConnection) -> bool:
+        """Whether every condition holds."""
+        return all(condition.holds(packet) for condition in self.conditions)
+
+
+RETURN = "return"
+"""The action that leaves a chain."""
+
+NEW = PacketCondition("ct state new", lambda _: True)
+
+NOT_FOR_NODE = PacketCondition("fib daddr type != local", lambda packet: not packet.is_for_node)
+
+
+def first_selecting(rules: Iterable[TranslationRule], packet: NewConnection) -> TranslationRule | None:
+    """Return the rule of a chain that decides about a packet; None if no rule does, or if a rule returns from the chain first."""
+    rule = next((rule for rule in rules if rule.selects(packet)), None)
+    if rule is None or rule.action == RETURN:
+        return None
+    return rule
+
+
+def comes_by(prefix: str, former: Collection[str]) -> PacketCondition:
+    """Select packets that come by a host veth. `former`: prefixes of earlier settings, for which the rule's text is repeated."""
+    patterns = [f"{name}*" for name in (prefix, *former)]
+    return PacketCondition(f'iifname "{prefix}*"', lambda packet: _fits_any(packet.incoming, patterns))
+
+
+def leaves_by(pattern: str) -> PacketCondition:
+    """Select packets by the name of the link that they leave by."""
+    return PacketCondition(f'oifname "{pattern}"', lambda packet: _fits_any(packet.outgoing, [pattern]))
+
+
+def is_to(text: str, networks: Collection[IpNetwork]) -> PacketCondition:
+    """Select packets to networks. `text`: of the whole condition, which may name a set that holds them."""
+    return PacketCondition(text, lambda packet: _is_in(packet.destination, networks))
+
+
+def is_not_to(text: str, networks: Collection[IpNetwork]) -> PacketCondition:
+    """Select packets that are not to networks, as `is_to`."""
+    return PacketCondition(text, lambda packet: not _is_in(packet.destination, networks))
+
+
+def is_from(family: Family, network: IpNetwork) -> PacketCondition:
+    """Select packets from a network."""
+    return PacketCondition(f"{family.nft} saddr {network}", lambda packet: _is_in(packet.source, [network]))
+
+
+def _fits_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _is_in(address: IpAddress | None, networks: Iterable[IpNetwork]) -> bool:
+    return address is not None and any(address in network for network in networks)

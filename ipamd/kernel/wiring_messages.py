@@ -1,0 +1,122 @@
+"""Build the batches of netlink messages that wire and unwire any leg of a sandbox. `legs` puts them together, `wiring` sends them.
+
+The functions take values and return messages; only `address_removals` does I/O, a dump. The routes, rules and neighbours are
+compatible with those of amazon-vpc-cni-k8s (`ipamd/model/kernel_numbers.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ipamd.kernel import further_interfaces, messages, sandbox_repair, survey, uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.model import kernel_numbers
+from ipamd.model.family import IPV6, IpAddress, family_of
+from ipamd.model.legs import Leg
+
+NETNS_DIRECTORY = Path("/run/netns")
+"""Where runtimes keep the namespaces of their sandboxes. Source: github.com/containerd/containerd pkg/netns; ip-netns(8)."""
+
+IPV6_IS_OFF = errno.EACCES
+"""The kernel's answer to an address or a route of a link for which IPv6 is turned off. Source: net/ipv6/addrconf.c, inet6_addr_add."""
+
+
+def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
+    """Give a host veth its alias and settings, and raise it unless the sandbox is held.
+
+    `ipv4_conf`: the settings (`devconf.host_veth`). The link gets no IPv6 address, which would cost more than the rest of the batch,
+    and would be one more address at which the node can be reached.
+    """
+    name, is_held = leg.host_veth, leg.sandbox.is_held
+    step = f"name and raise {name}"
+    if is_held:
+        step = f"name and hold {name}"
+    return [
+        messages.disable_ipv6_autoconfiguration(index, step=f"keep IPv6 off {name}"),
+        messages.change_link(index, step=step, is_up=None if is_held else True, alias=leg.alias, ipv4_conf=ipv4_conf),
+    ]
+
+
+def fixed_neighbour(leg: Leg, index: int) -> list[Message]:
+    """Give a host veth its permanent neighbour, where it needs one."""
+    if leg.is_neighbour_fixed:
+        return [messages.add_neighbour(index, leg.address, mac=leg.mac("sandbox"))]
+    return []
+
+
+def rule_from_sandbox(leg: Leg) -> list[Message]:
+    """Add rule 1536 from the address, or from its prefix; nothing for a sandbox that uses table main."""
+    if leg.route_table == uapi.RT_TABLE_MAIN:
+        return []
+    source = leg.prefix or leg.address
+    return [messages.add_rule(kernel_numbers.FROM_SANDBOX_PRIORITY, table=leg.route_table, source=source)]
+
+
+def sandbox_side(leg: Leg, index: int, *, has_default_route: bool = False) -> list[Message]:
+    """Configure the sandbox side, in the order that the kernel needs: link up, then routes; the next hop's route before the default
+    route.
+
+    `has_default_route`: for a further interface, whether the sandbox has a default route already.
+    """
+    name, address, gateway = leg.ifname, leg.address, leg.gateway
+    batch = [
+        messages.change_link(index, step=f"raise {name}", is_up=True),
+        messages.add_address(index, address, length=address.max_prefixlen, step=f"add address {address} to {name}"),
+    ]
+    if leg.is_neighbour_fixed:
+        batch.insert(0, messages.disable_ipv6_autoconfiguration(index, step=f"keep other addresses off {name}"))
+    if family_of(address) is IPV6:
+        batch.append(messages.add_local_route(address, index=index, step=f"deliver what is for {address}"))
+    if leg.is_further_interface:
+        batch += further_interfaces.routing(leg, index, has_default_route=has_default_route)
+    else:
+        batch += [
+            messages.add_route(gateway, index=index, step=f"add route {gateway} dev {name}"),
+            messages.add_route(None, index=index, via=gateway, step=f"add default route via {gateway}"),
+        ]
+    return [*batch, messages.add_neighbour(index, gateway, mac=leg.mac("host"))]
+
+
+def sandbox_routes(leg: Leg, index: int, name: str) -> list[Message]:
+    """Add the routes to a leg through its host veth, which has the name `name` now."""
+    return [sandbox_repair.wiring_route(leg.address, index, name, table=table) for table in leg.route_tables]
+
+
+def sandbox_rules(make: Callable[..., Message], address: IpAddress, route_table: int) -> list[Message]:
+    """Add or delete rule 512, and rule 1536 unless `route_table` is main. `make` is `messages.add_rule` or `delete_rule`.
+
+    These are the rules of amazon-vpc-cni-k8s and of earlier releases. DEL removes both, whoever added them.
+    """
+    batch = [make(kernel_numbers.TO_SANDBOX_PRIORITY, table=uapi.RT_TABLE_MAIN, destination=address)]
+    if route_table != uapi.RT_TABLE_MAIN:
+        batch.append(make(kernel_numbers.FROM_SANDBOX_PRIORITY, table=route_table, source=address))
+    return batch
+
+
+def address_removals(host: NetlinkSocket, address: IpAddress) -> list[Message]:
+    """Remove every route and rule of address/32, in all tables but the kernel's own (local). Dumps.
+
+    Raises: KernelDumpError, WiringError.
+    """
+    batch: list[Message] = []
+    for route in survey.routes_of(host, family=family_of(address)):
+        if route.is_to(address) and route.route_type == uapi.RTN_UNICAST:
+            removal = messages.delete_route(
+                address,
+                length=address.max_prefixlen,
+                table=route.table,
+                index=route.index,
+                metric=route.metric,
+                step=f"delete route {address} of table {route.table}",
+            )
+            batch.append(removal)
+    for rule in survey.rules_of(host, family_of(address)):
+        if survey.is_to_sandbox(rule) and rule.destination == address:
+            batch.append(messages.delete_rule(rule.priority, table=rule.table, destination=address))
+        if survey.is_from_sandbox(rule) and rule.source == address:
+            # Old releases of amazon-vpc-cni-k8s added one rule for each VPC CIDR (from address to CIDR), and merged them at a
+            # restart (pkg/networkutils/network.go, UpdateRuleListBySrc). Each deletion removes one, for any destination.
+            batch.append(messages.delete_rule(rule.priority, table=rule.table, source=address))
+    return batch

@@ -1,0 +1,70 @@
+"""Take over sandboxes that have an address of the pool, with their extra legs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from ipamd.migration.legs.leg import ExtraLegImport, ImportPass, Takeover
+from ipamd.model.aws_node import identify
+from ipamd.model.errors import log_text
+from ipamd.model.family import IpAddress
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel import HostVeth
+from ipamd.model.words import counted
+from ipamd.ports.datastore import Datastore
+from ipamd.ports.leg_adoption import LegAdoption
+
+log = logging.getLogger(__name__)
+
+FAILPOINTS = ("import.stamped",)
+
+
+class PoolImport:
+    """Takes over every sandbox that no other kind of first leg claims. See `FirstLegImport`."""
+
+    def __init__(
+        self,
+        adoption: LegAdoption,
+        datastore: Datastore,
+        *,
+        extra: Sequence[ExtraLegImport],
+        prefix: str,
+        failpoint: Callable[[str], None],
+    ) -> None:
+        """`prefix`: of the names of its host veths."""
+        self._adoption = adoption
+        self._datastore = datastore
+        self._extra = extra
+        self._prefix = prefix
+        self._failpoint = failpoint
+
+    def take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], look: ImportPass) -> Takeover | None:
+        """See `FirstLegImport`."""
+        return Takeover(addresses, self._take_over(veth, addresses, look))
+
+    def _take_over(self, veth: HostVeth, addresses: tuple[IpAddress, ...], look: ImportPass) -> str:
+        """Stamp one veth. Returns: why it was not, "" if it was."""
+        if len(addresses) != 1:
+            return f"main has {counted(len(addresses), 'route')} to a single address through it, not 1"
+        (address,) = addresses
+        identified = self._identify(veth, address, look)
+        if isinstance(identified, str):
+            return identified
+        key, witness = identified
+        try:
+            for kind in self._extra:
+                kind.take_over(veth, key, look)
+            look.firsts[veth.name] = self._adoption.stamp(veth, key=key, address=address)
+        except Exception as error:  # noqa: BLE001  # top of the work on one veth: the others must not wait for it
+            return log_text(error)
+        self._failpoint("import.stamped")
+        log.info("imported veth=%s address=%s sandbox=%s witness=%s", veth.name, address, key, witness)
+        return ""
+
+    def _identify(self, veth: HostVeth, address: IpAddress, look: ImportPass) -> tuple[AttachmentKey, str] | str:
+        """Return the sandbox of a veth and what says so; or why it is not known."""
+        for row in self._datastore.attachments():
+            if row.host_veth == veth.name and row.address == address:
+                return row.key, "its row"
+        return identify(veth.name, address, allocations=look.allocations, listed=look.listed, prefix=self._prefix)

@@ -1,0 +1,64 @@
+"""Read and write small files that other software reads too: bounded, atomic, durable, and never through another program's link."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ipamd.model.errors import TakeoverError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.settings.settings_file import created
+
+Version = list[int]
+"""Inode and modification time of a file. They identify its content without reading it: both daemons replace the file by a rename, so
+another content has another inode or time."""
+
+
+def read_bounded(path: Path, *, most: int) -> bytes | None:
+    """Read a file, at most one byte more than `most`; None without a file. Raises: OSError, also if it is no regular file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(0, "it is no regular file", str(path))
+        return stream.read(most + 1)
+
+
+def replace(path: Path, content: bytes, *, mode: int, announce: Callable[[Version], None] = lambda _: None) -> None:
+    """Write a file durably: a reader sees the whole old file or the whole new one. Raises: OSError.
+
+    `announce` is called with the new version when the content is on the disk, before the rename.
+    """
+    scratch = path.with_name(f".{path.name}.vpc-ipamd-tmp")
+    with created(scratch, mode) as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+        status = os.fstat(stream.fileno())
+    announce([status.st_ino, status.st_mtime_ns])
+    scratch.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and removals in a directory durable. Raises: OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _done_or_refused(message: str, *, advice: str = "") -> Iterator[None]:
+    """Turn an OSError within into a TakeoverError with this message."""
+    try:
+        yield
+    except OSError as error:
+        cause = error.strerror or ""
+        raise failure(TakeoverError, FailureCode.SHARED_FILE_REFUSED, problem=message, cause=cause, advice=advice) from error

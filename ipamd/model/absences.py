@@ -1,0 +1,70 @@
+"""Count successive answers of a source without an object, and how long the object has been absent.
+
+One answer without an object proves nothing: it may be older than the object, partial, or late. Code that concludes absence uses the
+number of answers and the time since the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+from ipamd.model.record import dataclass, field, replace
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """How many successive answers lacked an object, and since when."""
+
+    began_monotonic_s: float
+    counted_monotonic_s: float
+    look_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """ENIs and addresses, as text, that EC2 did not show lately: in successive plausible answers, and in any successive answers."""
+
+    plausible: Mapping[str, Absence] = field(default_factory=dict)
+    any: Mapping[str, Absence] = field(default_factory=dict)
+
+
+class Absences(Generic[K]):
+    """Absences of objects `K` from one source. Used by one thread at a time.
+
+    `gap_s`: the least time between two answers that count as two; answers that follow sooner count as one. `recorded`: absences that
+    an earlier process counted on the same clock. `absent`: the objects that the last answer lacked; replaced with each answer.
+    """
+
+    def __init__(self, *, gap_s: float, recorded: Mapping[K, Absence] | None = None) -> None:
+        self._gap_s = gap_s
+        self.absent: Mapping[K, Absence] = dict(recorded or {})
+
+    def record_answer(self, absent: Iterable[K], *, now_s: float) -> None:
+        """Record a complete answer that lacked `absent`; every other object is present, and its count ends. `now_s` is monotonic."""
+        counted = {}
+        for key in absent:
+            absence = self.absent.get(key)
+            if absence is None:
+                counted[key] = Absence(now_s, now_s, 1)
+            elif now_s - absence.counted_monotonic_s < self._gap_s:
+                counted[key] = absence
+            else:
+                counted[key] = replace(absence, counted_monotonic_s=now_s, look_count=absence.look_count + 1)
+        self.absent = counted
+
+    def count(self, key: K) -> int:
+        """How many successive answers lacked it; 0 if the last one had it."""
+        absence = self.absent.get(key)
+        if absence is None:
+            return 0
+        return absence.look_count
+
+    def age_s(self, key: K, *, now_s: float) -> float:
+        """Seconds since the first of the successive answers without it; 0.0 if the last one had it."""
+        absence = self.absent.get(key)
+        if absence is None:
+            return 0.0
+        return now_s - absence.began_monotonic_s

@@ -1,0 +1,179 @@
+"""Compute how many pods a node can hold in each mode, what limits it, and the formula. Pure; for `ipamctl capacity`."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+
+from ipamd.model.eni import ADDRESSES_PER_PREFIX, InstanceLimits
+from ipamd.model.family import IPV4, IPV6, Family, LocalRange
+from ipamd.model.placement import eni_limit, is_prefix_mode, trunk_places
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
+from ipamd.model.record import dataclass, replace
+from ipamd.model.words import counted
+
+HOST_NETWORK_PODS = 2
+"""Pods without an address that maxPods counts: the CNI's own and kube-proxy. Source: amazon-vpc-cni-k8s misc/eni-max-pods.txt."""
+
+ADDRESSES_MAX = (1 << 32) - 1
+"""The count that stands for itself and any higher one. Ours: the field of the proto has 32 bits."""
+
+MANY_VCPUS = 30
+
+MAX_PODS_FEW, MAX_PODS_MANY = 110, 250
+"""The most pods that EKS allows in its managed node groups, below 30 vCPUs and above.
+
+Source: https://docs.aws.amazon.com/eks/latest/userguide/choosing-instance-type.html, How maxPods is determined."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBounds:
+    """The bounds of a node besides its type, as counts; 0: no bound. `trunk_places`: left free for the trunk ENI.
+
+    `subnet_free_count`: free addresses of the subnet, without the `held_count` that the node has; None if EC2 was not called.
+    `vcpu_count`: 0: not known. `local_range`: the range from which every pod needs an address too, or None.
+    """
+
+    max_eni: int = 0
+    max_pods: int = 0
+    unmanaged_eni_count: int = 0
+    trunk_places: int = 0
+    held_count: int = 0
+    subnet_free_count: int | None = None
+    vcpu_count: int = 0
+    local_range: LocalRange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """One mode.
+
+    `address_count`: pods with an address of their own, ADDRESSES_MAX for more. `max_pods`: that and the pods on the host's network.
+    `recommended`: the same within EKS's cap; 0 if the vCPUs are not known.
+    """
+
+    mode: str
+    address_count: int
+    max_pods: int
+    recommended: int
+    formula: str
+    limited_by: str
+    in_force: bool = False
+
+
+def capacities(
+    limits: InstanceLimits, bounds: NodeBounds, *, prefixes: bool, primary_carries_pods: bool, family: Family = IPV4
+) -> tuple[Capacity, ...]:
+    """Count the pods in each mode.
+
+    Args:
+        prefixes, primary_carries_pods: the mode in force; the primary ENI carries none with custom networking.
+    Returns: single addresses and prefixes, with the primary ENI and without; prefixes only where the type can have them. With IPv6
+    there is one mode.
+    """
+    if family is IPV6:
+        return (_sparse_capacity(limits, bounds, family),)
+    modes = []
+    for primary in (True, False):
+        for of_prefixes in (False, True):
+            if of_prefixes and not limits.supports_prefixes:
+                continue
+            in_force = (of_prefixes, primary) == (prefixes, primary_carries_pods)
+            modes.append(_capacity(limits, bounds, of_prefixes=of_prefixes, primary=primary, in_force=in_force))
+    return tuple(modes)
+
+
+def usable_eni_count(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Count the ENIs that may be attached for pods: the limit, less the places that ENIs have which are not ours to use.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, updateIPStats.
+    """
+    return max(eni_limit(snapshot.limits, settings) - snapshot.unmanaged_eni_count - trunk_places(snapshot, settings), 0)
+
+
+def most_addresses(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
+    """Count the addresses that this node can have at most: those that it has, and those for vacant slots and places.
+
+    A vacant slot counts as one address, or in prefix mode as 16; a used one counts with its addresses, so that a node with both
+    kinds is counted correctly. An ENI that gets no new sandbox (the primary one with custom networking, one of an excluded subnet)
+    counts with its addresses in use. VPC_IPAMD_MAX_PODS is no part of the count. On a node of one kind the formula of
+    amazon-vpc-cni-k8s (pkg/ipamd/ipamd.go, updateIPStats) gives the same number.
+    """
+    unit, slots = ADDRESSES_PER_PREFIX if is_prefix_mode(snapshot, settings) else 1, snapshot.limits.slots_per_eni
+    count = 0
+    for eni in snapshot.enis:
+        if eni.is_excluded:
+            count += eni.counts.in_use
+        else:
+            count += eni.counts.total - eni.counts.lost + max(slots - eni.used_slot_count, 0) * unit
+    vacant_places = max(usable_eni_count(snapshot, settings) - len(snapshot.enis), 0)
+    return count + vacant_places * slots * unit
+
+
+def eks_cap(vcpu_count: int) -> int:
+    """Return EKS's cap on maxPods."""
+    if vcpu_count < MANY_VCPUS:
+        return MAX_PODS_FEW
+    return MAX_PODS_MANY
+
+
+def _capacity(limits: InstanceLimits, bounds: NodeBounds, *, of_prefixes: bool, primary: bool, in_force: bool) -> Capacity:
+    unit, slots = ADDRESSES_PER_PREFIX if of_prefixes else 1, limits.slots_per_eni
+    enis = min(limits.eni_count, bounds.max_eni) if bounds.max_eni else limits.eni_count
+    carrying = max(enis - bounds.unmanaged_eni_count - bounds.trunk_places - (not primary), 0)
+    by_enis = carrying * slots * unit
+    bound = [(by_enis, _eni_bound(limits, bounds, primary=primary))]
+    if bounds.subnet_free_count is not None:
+        free = bounds.held_count + bounds.subnet_free_count
+        bound.append(
+            (free, f"the subnet's {counted(bounds.subnet_free_count, 'free address')} beside the {bounds.held_count} held")
+        )
+    formula = f"{carrying} ENIs x {slots} slots" + (f" x {unit}" if of_prefixes else "") + f" = {by_enis}"
+    mode = ("prefixes" if of_prefixes else "single addresses") + ("" if primary else ", custom networking")
+    return _narrowest(mode, bound, bounds, formula=formula, in_force=in_force)
+
+
+def _sparse_capacity(limits: InstanceLimits, bounds: NodeBounds, family: Family) -> Capacity:
+    """Count the pods of an IPv6 node. One prefix has addresses for more pods than any node runs, so kubelet's own number is the bound.
+
+    Source: https://github.com/awslabs/amazon-eks-ami, nodeadm: max-pods from the limits of IPv4, whatever the family.
+    """
+    count = (1 << family.any_route.max_prefixlen - family.prefix_length) - 2
+    mode, formula = f"IPv6, one /{family.prefix_length}", f"one /{family.prefix_length} but for its first and last = {count}"
+    if not limits.supports_prefixes:
+        no_prefix = (0, f"no prefix can be delegated to {limits.instance_type}: only Nitro types and bare metal have them")
+        return _narrowest(mode, [no_prefix], bounds, formula=formula, in_force=True)
+    capacity = _narrowest(mode, [(min(count, ADDRESSES_MAX), "not by addresses")], bounds, formula=formula, in_force=True)
+    kubelet = (
+        f"nodeadm gives kubelet {limits.max_pods}, by the type's IPv4 slots whatever the family; maxPodsExpression raises it"
+    )
+    return replace(capacity, limited_by=f"{capacity.limited_by}; {kubelet}")
+
+
+def _narrowest(mode: str, bound: list[tuple[int, str]], bounds: NodeBounds, *, formula: str, in_force: bool) -> Capacity:
+    """Return the capacity by the lowest of these bounds and of those that hold in every mode."""
+    if bounds.max_pods:
+        bound.append((bounds.max_pods, f"VPC_IPAMD_MAX_PODS={bounds.max_pods}"))
+    if bounds.local_range:
+        range_count = len(bounds.local_range.addresses())
+        bound.append((range_count, f"{range_count} addresses of the other family in {bounds.local_range.network}"))
+    address_count, limited_by = min(bound, key=itemgetter(0))
+    max_pods = min(address_count + HOST_NETWORK_PODS, ADDRESSES_MAX)
+    recommended = min(max_pods, eks_cap(bounds.vcpu_count)) if bounds.vcpu_count else 0
+    return Capacity(mode, address_count, max_pods, recommended, formula, limited_by, in_force)
+
+
+def _eni_bound(limits: InstanceLimits, bounds: NodeBounds, *, primary: bool) -> str:
+    """Describe what bounds the number of ENIs that carry pods."""
+    reasons = [
+        f"{counted(limits.eni_count, 'ENI')} of {limits.ipv4_per_eni} addresses, one of them its own ({limits.instance_type})"
+    ]
+    if bounds.max_eni and bounds.max_eni < limits.eni_count:
+        reasons = [f"MAX_ENI={bounds.max_eni} (the type may have {limits.eni_count})"]
+    if bounds.unmanaged_eni_count:
+        reasons.append(f"{counted(bounds.unmanaged_eni_count, 'ENI')} not ours to use")
+    if bounds.trunk_places:
+        reasons.append("one place left for the trunk")
+    if not primary:
+        reasons.append("the primary ENI carries no pods")
+    return ", ".join(reasons)

@@ -1,0 +1,106 @@
+"""Why something does not go on: our own words, and refusals of EC2 as values. Pure.
+
+A place with little room shows a refusal of EC2 by its call and code, and where a refusal has a condition of its own, other conditions
+refer to it. So a refusal stays a value until it is rendered, and no code searches a sentence for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from enum import Enum
+
+from ipamd.model.record import dataclass, field, replace
+
+REFERENCE = "see EC2"
+"""Stands for a refusal that another condition shows."""
+
+
+class Form(Enum):
+    """How much a sentence says of EC2's refusals, longest first."""
+
+    FULL = "full"
+    CALL = "call"
+    CODE = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class Ec2Refusal:
+    """A call that EC2 refused, did not answer, or did not get.
+
+    `operation`: the API. `subject`: the ENI, subnet or instance. `code`: EC2's own; "" if it gave none. `text`: what failed and what
+    EC2 said about it.
+    """
+
+    operation: str
+    subject: str
+    code: str
+    text: str = field(compare=False)
+
+    def render(self, form: Form) -> str:
+        """The refusal in a sentence. Without a code of EC2 the text is all that there is."""
+        if form is Form.FULL or not self.code:
+            return self.text
+        return f"EC2 {self.operation}: {self.code}" if form is Form.CALL else self.code
+
+
+@dataclass(frozen=True, slots=True)
+class CausePart:
+    """One reason. `own`: in our own words. `refusal`: of EC2, if the reason is one. `note`: what follows it, as advice."""
+
+    own: str = ""
+    refusal: Ec2Refusal | None = None
+    note: str = ""
+
+    def render(self, form: Form, known: Container[Ec2Refusal]) -> str:
+        """The reason in a sentence; a short form leaves the note out."""
+        if self.refusal is None:
+            return f"{self.own}{self.note}"
+        refused = REFERENCE if self.refusal in known else self.refusal.render(form)
+        text = f"{self.own}: {refused}" if self.own else refused
+        return f"{text}{self.note}" if form is Form.FULL else text
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One reason, or several."""
+
+    parts: tuple[CausePart, ...]
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def render(self, form: Form = Form.FULL, known: Container[Ec2Refusal] = ()) -> str:
+        """Every reason once, in one line. `known`: refusals of EC2 that are only referred to."""
+        return "; ".join(dict.fromkeys(part.render(form, known) for part in self.parts))
+
+    @property
+    def refusals(self) -> tuple[Ec2Refusal, ...]:
+        """The refusals of EC2 among the reasons."""
+        return tuple(part.refusal for part in self.parts if part.refusal is not None)
+
+    def about(self, subject: object) -> Cause:
+        """Name first what the cause is about."""
+        first, *others = self.parts
+        own = f"{subject}: {first.own}" if first.own else str(subject)
+        return Cause((replace(first, own=own), *others))
+
+    def noted(self, note: str) -> Cause:
+        """Add what follows the last reason."""
+        *others, last = self.parts
+        return Cause((*others, replace(last, note=f"{last.note}{note}")))
+
+
+def cause_of_text(text: str) -> Cause:
+    """Make a cause of our own words."""
+    return Cause((CausePart(text),))
+
+
+def joined(causes: Iterable[Cause]) -> Cause:
+    """Make one cause of several, each reason once."""
+    return Cause(tuple(dict.fromkeys(part for cause in causes for part in cause.parts)))
+
+
+def first_parts(cause: Cause, most: int) -> Cause:
+    """Keep the first `most` reasons, and count the rest."""
+    more = len(cause.parts) - most
+    return Cause((*cause.parts[:most], CausePart(f"and {more} more"))) if more > 0 else cause

@@ -1,0 +1,67 @@
+"""Decoded CNI requests: values, no wire format."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.record import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class NetnsIdentity:
+    """The network namespace at a path: device and inode of its nsfs file. Zero: unknown (adopted)."""
+
+    device: int
+    inode: int
+
+
+JsonObject = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxNames:
+    """Pod names from the runtime, for display (docs/adr/0001), and to distinguish two pods that claim one ENI."""
+
+    pod_namespace: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+
+    @property
+    def pod(self) -> str:
+        """`namespace/name`, or an empty string."""
+        if self.pod_name:
+            return f"{self.pod_namespace}/{self.pod_name}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachRequest:
+    """One ADD (or CHECK). `config_digest` identifies the network configuration, byte for byte.
+
+    `is_wired_by_caller`: the caller is the plugin of amazon-vpc-cni-k8s, which wires the sandbox after the reply.
+    `annotations`: the pod's, as they were when this sandbox was begun; None if the runtime does not hand them over.
+    `plugin_directories`: where the caller looks for the plugins of a chain, in its order (CNI_PATH); () if it does not say.
+    """
+
+    key: AttachmentKey
+    netns: str
+    network_name: str
+    cni_version: str
+    config_digest: str
+    names: SandboxNames = field(default_factory=SandboxNames)
+    prev_result: JsonObject | None = None
+    is_wired_by_caller: bool = False
+    annotations: Mapping[str, str] | None = None
+    plugin_directories: tuple[str, ...] = ()
+
+
+def fingerprint(request: AttachRequest, identity: NetnsIdentity) -> str:
+    """Identify a request: the same sandbox namespace, interface and configuration give the same text.
+
+    It identifies a repeated ADD (docs/life.md, The life of an ADD).
+    """
+    material = f"{identity.device}:{identity.inode}\n{request.key.ifname}\n{request.config_digest}"
+    return hashlib.sha256(material.encode()).hexdigest()

@@ -1,0 +1,79 @@
+"""Tags that mark ENIs as made for a node: those of amazon-vpc-cni-k8s, so that its tools and IAM conditions hold for ours too.
+
+Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ipamd.model.cloud import INTENT_TAG, DescribedEni, InstanceIdentity
+from ipamd.model.record import dataclass
+from ipamd.model.time_text import rfc3339
+
+INSTANCE_TAG = "node.k8s.amazonaws.com/instance_id"
+
+NO_MANAGE_TAG = "node.k8s.amazonaws.com/no_manage"
+
+CREATED_AT_TAG = "node.k8s.amazonaws.com/createdAt"
+
+CLUSTER_TAG = "cluster.k8s.amazonaws.com/name"
+
+DESCRIPTION_PREFIX = "aws-K8S-"
+
+OWNER_TAG = ("eks:eni:owner", "amazon-vpc-cni")
+
+TRUNK = "trunk"
+"""Interface type of the ENI that carries the ENIs of pods."""
+
+FOREIGN_INTERFACE_TYPES = frozenset({"efa-only", TRUNK, "branch"})
+"""Interface types that are not for sandboxes: EFA-only ENIs have no IP address, trunk and branch ENIs belong to the VPC resource
+controller. Source: amazon-vpc-cni-k8s pkg/awsutils/awsutils.go; https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa.html."""
+
+
+@dataclass(frozen=True, slots=True)
+class EniTags:
+    """The tags of new ENIs: the cluster's name, if it is known, and the operator's own tags."""
+
+    cluster_name: str = ""
+    additional: tuple[tuple[str, str], ...] = ()
+
+    def of_new_eni(self, identity: InstanceIdentity, *, created_at: datetime, token: str) -> dict[str, str]:
+        """Return the tags by name. The operator's own tags win, except over the token, which finds the creation's outcome."""
+        tags = {INSTANCE_TAG: str(identity.instance_id), CREATED_AT_TAG: rfc3339(created_at, timespec="seconds")}
+        if self.cluster_name:
+            tags |= {CLUSTER_TAG: self.cluster_name, OWNER_TAG[0]: OWNER_TAG[1]}
+        return tags | dict(self.additional) | {INTENT_TAG: token}
+
+
+def description(identity: InstanceIdentity) -> str:
+    """Describe an ENI of this node, as people see it in the console."""
+    return f"{DESCRIPTION_PREFIX}{identity.instance_id}"
+
+
+def is_created_by_us(described: DescribedEni, identity: InstanceIdentity) -> bool:
+    """Whether the ENI carries our tag for this instance; the primary ENI came with the instance.
+
+    The trunk carries the same tag, and is the control plane's. Source: amazon-vpc-resource-controller-k8s pkg/config/type.go,
+    NetworkInterfaceNodeIDKey.
+    """
+    if described.operator:
+        return False
+    is_tagged = described.tags.get(INSTANCE_TAG) == identity.instance_id and described.eni_id != identity.primary_eni_id
+    return is_tagged and described.interface_type not in FOREIGN_INTERFACE_TYPES
+
+
+def is_managed(described: DescribedEni, *, is_primary: bool, instance_id: str) -> bool:
+    """Whether an attached ENI's addresses are for sandboxes.
+
+    Source: amazon-vpc-cni-k8s pkg/ipamd/ipamd.go, setUnmanagedENIs.
+    """
+    if described.operator:
+        return False
+    if is_primary:
+        return True
+    if described.interface_type in FOREIGN_INTERFACE_TYPES or described.network_card > 0:
+        return False
+    if NO_MANAGE_TAG in described.tags:
+        return described.tags[NO_MANAGE_TAG] != "true"
+    return described.tags.get(INSTANCE_TAG, instance_id) == instance_id

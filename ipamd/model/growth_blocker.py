@@ -1,0 +1,124 @@
+"""Explain why the pool cannot grow, and what an operator can do (I14). Pure."""
+
+from __future__ import annotations
+
+from ipamd.model.blocked import Blocked
+from ipamd.model.cause import cause_of_text, joined
+from ipamd.model.growth_state import GrowthRefusal, growth_refusal
+from ipamd.model.placement import eni_limit, pending_count, room_for_eni, trunk_places, vacant_count
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.model.pool_snapshot import PoolSnapshot
+from ipamd.model.record import replace
+from ipamd.model.repeats import UNDELETED_STEP
+from ipamd.model.words import counted, of_limit
+
+PROVISIONING_DISABLED = growth_refusal(
+    "DISABLE_NETWORK_RESOURCE_PROVISIONING=true",
+    "attach ENIs with addresses to the instance by what makes them here, or remove the setting",
+    kind=Blocked.FROZEN,
+)
+
+THAW = "use another node; `ipamctl thaw` ends an operator's freeze, the others end with their cause"
+
+
+def growth_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal | None:
+    """Return why the pool cannot grow now, and the next step; None if it can, or if addresses are under way."""
+    if settings.max_pods and snapshot.pool_count >= settings.max_pods:
+        reason = f"the pool has reached maxPods ({settings.max_pods})"
+        refusal = growth_refusal(reason, "raise VPC_IPAMD_MAX_PODS if it is set, or use more nodes", kind=Blocked.MAX_PODS)
+        return _unless_undeleted(refusal, snapshot)
+    if snapshot.fault is not None:
+        return snapshot.fault
+    if pending_count(snapshot, settings):
+        return None
+    if vacant_count(snapshot) > 0:
+        return _allocation_blocker(snapshot, settings)
+    if room_for_eni(snapshot, settings):
+        return _creation_blocker(snapshot)
+    growth = snapshot.growth
+    if growth.cap is not None and growth.eni_cap is not None and growth.eni_cap < eni_limit(snapshot.limits, settings):
+        return growth.cap
+    return _unless_undeleted(full_node(snapshot, settings), snapshot)
+
+
+def _unless_undeleted(refusal: GrowthRefusal, snapshot: PoolSnapshot) -> GrowthRefusal:
+    """If sandboxes that were never deleted hold addresses, advise to delete these instead of using a larger node."""
+    count = snapshot.growth.demand.repeats.recorded_count
+    if not count:
+        return refusal
+    undeleted = f"earlier sandboxes of pods, which were never deleted, hold {counted(count, 'address')}"
+    cause = joined((refusal.cause, cause_of_text(undeleted)))
+    return replace(refusal, cause=cause, next_step=UNDELETED_STEP, kind=Blocked.UNDELETED)
+
+
+def frozen_creation(snapshot: PoolSnapshot) -> GrowthRefusal:
+    """Return the refusal of a new ENI on a frozen node."""
+    reason = f"another ENI is needed and the pool is frozen: {snapshot.frozen}"
+    return growth_refusal(reason, THAW, kind=Blocked.FROZEN)
+
+
+def both(first: GrowthRefusal, second: GrowthRefusal | None) -> GrowthRefusal:
+    """Join two refusals, with each reason and step once, so that an operator sees both."""
+    if second is None or second.cause == first.cause:
+        return first
+    steps = dict.fromkeys(filter(None, (first.next_step, second.next_step)))
+    left_s = min((refusal.left_s for refusal in (first, second) if refusal.left_s is not None), default=None)
+    return replace(first, cause=joined((first.cause, second.cause)), next_step="; ".join(steps), left_s=left_s)
+
+
+def full_node(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal:
+    """Return the refusal of a node whose ENIs and slots are all taken."""
+    limits, limit = snapshot.limits, eni_limit(snapshot.limits, settings)
+    foreign_count, hidden_count = snapshot.unmanaged_eni_count, len(snapshot.refused_device_indexes)
+    trunk_count = trunk_places(snapshot, settings)
+    count = len(snapshot.enis) + foreign_count + hidden_count + trunk_count
+    occupants = _enis_without_slots(foreign_count, hidden_count, trunk_count)
+    enis = f"all {count}{occupants} of {limit} ENIs" if count <= limit else f"all {of_limit(count, limit, 'ENI')}{occupants}"
+    reason = f"{enis} that {limits.instance_type} may have are attached and their {limits.slots_per_eni} slots each are taken"
+    excluded_count = sum(eni.is_excluded for eni in snapshot.enis)
+    if excluded_count:
+        reason += f", but for {excluded_count} that get no new pods (`ipamctl enis` says why)"
+    steps = ["remove pods from this node"]
+    if settings.max_eni and settings.max_eni < limits.eni_count:
+        steps.append(f"raise MAX_ENI ({settings.max_eni}; the instance may have {limits.eni_count})")
+    if foreign_count:
+        steps.append("detach ENIs that others attached")
+    if hidden_count:
+        steps.append("wait: the places of ENIs that EC2 does not show are tried again")
+    larger = "a larger instance type"
+    if not settings.prefix_delegation and limits.supports_prefixes:
+        larger = f"ENABLE_PREFIX_DELEGATION=true (16 addresses a slot) or {larger} for new nodes"
+    return growth_refusal(reason, f"{', '.join(steps)}, or use {larger}", kind=Blocked.NODE_FULL)
+
+
+def _allocation_blocker(snapshot: PoolSnapshot, settings: PoolSettings) -> GrowthRefusal | None:
+    """Return why an attached ENI with a vacant slot gets nothing; None if it may, or if a new ENI helps."""
+    growth = snapshot.growth
+    if growth.allocation is None:
+        return None
+    if not room_for_eni(snapshot, settings) or snapshot.bars_enis:
+        return growth.allocation
+    if growth.creation is None and growth.allocation.is_lasting:
+        return None  # a new ENI may be created; a short refusal is no reason for one
+    return both(growth.allocation, growth.creation)
+
+
+def _creation_blocker(snapshot: PoolSnapshot) -> GrowthRefusal | None:
+    """Return why no ENI is made though there is a place for one; None if one may be."""
+    if snapshot.bars_enis:
+        return frozen_creation(snapshot)
+    return snapshot.growth.creation
+
+
+def _enis_without_slots(foreign_count: int, hidden_count: int, trunk_count: int) -> str:
+    """Name the places that give the pool nothing, in brackets; "" if there are none."""
+    occupants = []
+    if foreign_count:
+        occupants.append(f"{foreign_count} that are not ours to use")
+    if hidden_count:
+        occupants.append(f"{hidden_count} that EC2 has and does not show")
+    if trunk_count:
+        occupants.append("one place left for the trunk ENI")
+    if occupants:
+        return f" (with {' and '.join(occupants)})"
+    return ""

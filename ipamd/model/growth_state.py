@@ -1,0 +1,108 @@
+"""The planner's input besides the datastore: limits from EC2's refusals, and calls that may have taken effect. Pure values.
+
+A refusal applies only to its subject: if that is a single ENI, one kind of call or one subnet, the pool can grow elsewhere. A call
+with an unknown outcome counts as done, so that it is not made twice (I9, I13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ipamd.model.blocked import Blocked
+from ipamd.model.cause import Cause, cause_of_text
+from ipamd.model.ids import EniId
+from ipamd.model.record import dataclass, field
+from ipamd.model.seen_demand import SeenDemand
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthRefusal:
+    """Why a kind of growth is not requested now, and what an operator can do (I14).
+
+    `cause`: in our words, or EC2's refusals. `left_s`: seconds until it is requested again, None if it depends on something else.
+    `is_lasting`: the refusal is no short disturbance, so that the pool grows in another way. `kind`: the reason in one word, for
+    metrics.
+    """
+
+    cause: Cause
+    next_step: str = ""
+    left_s: float | None = None
+    is_lasting: bool = False
+    kind: Blocked = field(default=Blocked.ERROR, compare=False)
+
+    def __str__(self) -> str:
+        return str(self.timed_cause)
+
+    @property
+    def reason(self) -> str:
+        """The cause in a sentence, without its countdown."""
+        return str(self.cause)
+
+    @property
+    def timed_cause(self) -> Cause:
+        """The cause with its countdown, if there is one."""
+        if self.left_s is None:
+            return self.cause
+        return self.cause.noted(f" (next try in {self.left_s:.0f} s)")
+
+
+def growth_refusal(
+    reason: str,
+    next_step: str = "",
+    left_s: float | None = None,
+    is_lasting: bool = False,
+    kind: Blocked = Blocked.ERROR,
+) -> GrowthRefusal:
+    """Make a refusal with a reason in our own words."""
+    return GrowthRefusal(cause_of_text(reason), next_step, left_s, is_lasting, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEni:
+    """An ENI that EC2 may have created for us. It takes a place, and may bring `address_count` addresses."""
+
+    device_index: int
+    address_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthState:
+    """Obstacles to growth and growth under way, at one moment.
+
+    `creation`, `allocation`, `prefixes`: why new ENIs, more addresses on an attached ENI, or /28s are not requested now.
+    `eni_cap`: the number of ENIs beyond which EC2 refused to attach. `cap`: why.
+    `slot_caps`: the slots that an ENI takes at most, by ENI.
+    `room`: free addresses of the node's own subnet, None unless EC2 has refused because there were too few.
+    `creation_room`: free addresses of the subnet with most room for a new ENI; None: that is the node's own subnet.
+    `prefix_cap`: /28s to request at once, None unless EC2 has refused more.
+    `creation_cap`: addresses or /28s that a new ENI may come with, None unless EC2 has refused more.
+
+    `pending_enis`, `pending_slots`: creations and allocations whose outcome is not known. Slots with addresses that are recorded
+        elsewhere count as pending too.
+    `pending_address_count`: the addresses that these allocations may bring.
+    `pending`: why the outcome is not known. `pending_kind`: the same in one word.
+    `host`: why the host's routing of an attached ENI is not in place. `has_stuck_eni`: it has failed for so long that the ENI's
+        addresses are no supply.
+
+    `demand`: the measured demand. `is_spare_eni_settling`: the last ADD that took an address is too recent for a spare ENI.
+    """
+
+    creation: GrowthRefusal | None = None
+    allocation: GrowthRefusal | None = None
+    prefixes: GrowthRefusal | None = None
+    eni_cap: int | None = None
+    cap: GrowthRefusal | None = None
+    slot_caps: Mapping[EniId, int] = field(default_factory=dict)
+    room: int | None = None
+    prefix_cap: int | None = None
+    creation_cap: int | None = None
+    creation_room: int | None = None
+    pending_enis: tuple[PendingEni, ...] = ()
+    pending_slots: Mapping[EniId, int] = field(default_factory=dict)
+    pending_address_count: int = 0
+    pending: str = ""
+    pending_kind: Blocked = Blocked.GROWING
+    host: GrowthRefusal | None = None
+    has_stuck_eni: bool = False
+    is_spare_eni_settling: bool = False
+    demand: SeenDemand = field(default_factory=SeenDemand)

@@ -1,0 +1,98 @@
+"""Facts about an instance type that cost hours where nobody knows them: for `ipamctl status`, no faults. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ipamd.model.cloud import ConnectionTracking
+from ipamd.model.eni import InstanceLimits
+from ipamd.model.record import dataclass
+
+TCP_TIMEOUT = "TcpEstablishedTimeout"
+"""EC2's name of the seconds after which it forgets an established TCP connection without packets.
+Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_ConnectionTrackingConfiguration.html."""
+
+LONG_TIMEOUT_S, SHORT_TIMEOUT_S = 432_000, 350
+"""Defaults of types before and since the sixth generation of Nitro.
+Source: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/security-group-connection-tracking.html, idle timeout."""
+
+_SHORT_TIMEOUT = """
+c8a c8gb c8gn c8i c8i-flex c8ib c8id c8in c8ine c9g c9gd g7 g7e hpc8a i8ge m8a m8azn m8gb m8gn m8i m8i-flex m8ib m8id m8idb m8idn m8in
+m8ine m9g m9gd p6-b200 p6-b300 r8a r8gb r8gn r8i r8i-flex r8ib r8id r8idb r8idn r8in r9g r9gd t8i x8aedz x8i
+"""
+SHORT_TIMEOUT_FAMILIES = frozenset(_SHORT_TIMEOUT.split())
+"""Families whose default is the short one, for when DescribeInstanceTypes does not answer. Source: DescribeInstanceTypes as
+recorded in moto 5.2.5, NetworkInfo.ConnectionTrackingConfiguration; a test compares both."""
+
+MAX_PODS_IN_FILE = {
+    "i7ie.48xlarge": 737,
+    "i7ie.metal-48xl": 737,
+    "i8ge.48xlarge": 1178,
+    "i8ge.metal-48xl": 1178,
+}
+"""Pods of types for which amazon-vpc-cni-k8s misc/eni-max-pods.txt (v1.23.1) counts the ENIs of both network cards. Its own daemon, as
+this one, uses the default card only, which has half of them."""
+
+
+class FactCode(StrEnum):
+    """What a fact is about; it stays when the sentence is reworded."""
+
+    TCP_TIMEOUT = "tcp-timeout"
+    MAX_PODS_FILE = "max-pods-file"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFact:
+    """One fact, in a sentence that says what follows from it."""
+
+    code: FactCode
+    text: str
+
+
+def instance_facts(limits: InstanceLimits | None, tracking: ConnectionTracking) -> tuple[InstanceFact, ...]:
+    """List what is worth knowing of this node's type.
+
+    Args:
+        limits: of the type; None while it is not known.
+        tracking: the timeouts that are set on the primary ENI, which new ENIs get too.
+    """
+    if limits is None:
+        return ()
+    facts = []
+    timeout = _tcp_timeout(limits, tracking)
+    if timeout:
+        facts.append(InstanceFact(FactCode.TCP_TIMEOUT, timeout))
+    in_file = MAX_PODS_IN_FILE.get(limits.instance_type)
+    if in_file:
+        text = (
+            f"eni-max-pods.txt allows {in_file} pods on {limits.instance_type}, and the ENIs of its default network card carry "
+            f"{limits.max_pods} with single addresses: give kubelet (--max-pods) no more than `ipamctl capacity` shows"
+        )
+        facts.append(InstanceFact(FactCode.MAX_PODS_FILE, text))
+    return tuple(facts)
+
+
+def default_tcp_timeout_s(limits: InstanceLimits) -> int:
+    """Return the type's default in seconds: EC2's answer, or by the family."""
+    if limits.tcp_timeout_s:
+        return limits.tcp_timeout_s
+    family = limits.instance_type.partition(".")[0]
+    return SHORT_TIMEOUT_S if family in SHORT_TIMEOUT_FAMILIES else LONG_TIMEOUT_S
+
+
+def _tcp_timeout(limits: InstanceLimits, tracking: ConnectionTracking) -> str:
+    """Describe a timeout that is shorter than what most types have; "" if it is not."""
+    set_s = dict(tracking).get(TCP_TIMEOUT, 0)
+    default_s = default_tcp_timeout_s(limits)
+    timeout_s = set_s or default_s
+    if timeout_s >= LONG_TIMEOUT_S:
+        return ""
+    reason = (
+        f"set on the primary ENI; the default of {limits.instance_type} is {default_s} s"
+        if set_s
+        else (f"the default of {limits.instance_type}; types before the sixth Nitro generation have {LONG_TIMEOUT_S} s")
+    )
+    return (
+        f"security groups forget a TCP connection after {timeout_s} s without a packet ({reason}): let applications send keepalives "
+        f"sooner, or set {TCP_TIMEOUT} on the primary ENI, which new ENIs get too"
+    )

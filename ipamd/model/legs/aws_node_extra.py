@@ -1,0 +1,36 @@
+"""What the plugins for egress of amazon-vpc-cni-k8s leave on a node: files of addresses, and chains of sandboxes."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ipamd.model.family import IPV4, IPV6, Family
+from ipamd.model.ids import AttachmentKey
+
+EXTRA_LEG_PLUGINS = ("egress-cni", "egress-v4-cni", "egress-v6-cni")
+"""Types of these plugins in its conflist."""
+
+EGRESS_CHAIN_CHARACTERS = 28
+"""Source: github.com/containernetworking/plugins pkg/utils/utils.go, maxChainLength."""
+
+EGRESS_STATE = {IPV4: "v6pd/egress-v4-ipam", IPV6: "v4pd/egress-v6-ipam"}
+"""Below /run/cni, by the family of egress; below that a directory for its network, and in that a file for each address.
+
+Source: amazon-vpc-cni-k8s cmd/aws-vpc-cni/main.go, generateJSON."""
+
+
+def egress_file(key: AttachmentKey) -> bytes:
+    """Write what is in the file whose name is an address for egress.
+
+    Source: github.com/containernetworking/plugins plugins/ipam/host-local/backend/disk/backend.go, Reserve.
+    """
+    return f"{key.container_id}\r\n{key.ifname}".encode()
+
+
+def egress_chain(network_name: str, container_id: str, *, family: Family) -> str:
+    """The chain in table nat by which its plugin for egress translates what one sandbox sends in `family`.
+
+    Source: github.com/containernetworking/plugins pkg/utils/utils.go, MustFormatChainNameWithPrefix.
+    """
+    digest = hashlib.sha512(f"{network_name}{container_id}".encode()).hexdigest()
+    return f"CNI-E{family.any_route.version}-{digest}"[:EGRESS_CHAIN_CHARACTERS]

@@ -1,0 +1,128 @@
+"""Identify sandboxes with branch ENIs that amazon-vpc-cni-k8s wired. Pure.
+
+Its file does not contain pods with security groups of their own. The kernel shows which VLAN link, table and gateway each of them
+has, and the pod's annotation names the branch ENI. Source: amazon-vpc-cni-k8s cmd/routed-eni-cni-plugin/driver/driver.go,
+SetupBranchENIPodNetwork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ipamd.model.attachment import POD_IFNAME
+from ipamd.model.aws_node import _of_veth
+from ipamd.model.family import IpAddress, family_of
+from ipamd.model.ids import AttachmentKey, EniId, IfName, MacAddress
+from ipamd.model.kernel import HostVeth, KernelSurvey, VlanLink
+from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX, TABLE_BASE
+from ipamd.model.legs.branch_eni import Branch, BranchEni, parse_pod_eni
+from ipamd.model.legs.branch_errors import BranchAnnotationError
+from ipamd.model.pod_annotations import POD_ENI
+from ipamd.model.record import dataclass
+from ipamd.model.sandbox import Sandbox
+from ipamd.model.words import counted
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPath:
+    """How a host veth of its leads to a branch ENI, by the kernel alone."""
+
+    address: IpAddress
+    link: VlanLink
+    branch: Branch
+
+
+def find_branch_path(veth: HostVeth, survey: KernelSurvey) -> BranchPath | str:
+    """Find the branch ENI that a host veth without our alias leads to; "" if it leads to none, a sentence if that cannot be
+    determined.
+
+    In strict mode the sandbox's route is only in the table of the VLAN. In standard mode the route is in main, and a rule of the
+    address selects the table.
+    """
+    links = {TABLE_BASE + link.vlan: link for link in survey.vlans if not (link.is_dying or link.impostor_why)}
+    is_strict = veth.has_uplink
+    if is_strict:
+        tables = _tables_with_route(veth, survey, links)
+    else:
+        tables = _tables_by_rules(veth, survey, links)
+        if not tables:
+            return ""
+    if len(tables) != 1:
+        return f"{counted(len(tables), 'address')} of VLAN links' tables lead to it, not 1"
+    ((address, table),) = tables.items()
+    link = links[table]
+    gateway = _gateway(table, link, survey)
+    if gateway is None:
+        return f"table {table} has no default route through {link.name}"
+    return BranchPath(address, link, Branch(link.vlan, MacAddress(link.mac), gateway, is_strict))
+
+
+def leads_to_uplink(veth: HostVeth, survey: KernelSurvey) -> bool:
+    """Whether a host veth without our alias leads to a branch ENI, or may."""
+    return bool(find_branch_path(veth, survey))
+
+
+def _tables_with_route(veth: HostVeth, survey: KernelSurvey, links: Mapping[int, VlanLink]) -> dict[IpAddress, int]:
+    """Return the addresses that tables of VLAN links route to a veth, with the tables.
+
+    The table for reverse lookups is not one of them, although it has these routes too as soon as sandboxes are confined.
+    """
+    tables = {}
+    for route in survey.uplink_routes:
+        is_to_veth = route.device == veth.name and route.via is None
+        if is_to_veth and route.table in links and isinstance(route.destination, IpAddress):
+            tables[route.destination] = route.table
+    return tables
+
+
+def _tables_by_rules(veth: HostVeth, survey: KernelSurvey, links: Mapping[int, VlanLink]) -> dict[IpAddress, int]:
+    """Return the addresses that main routes to a veth and that rules look up in tables of VLAN links, with the tables."""
+    tables = {}
+    for address, device in survey.routes.items():
+        if device != veth.name:
+            continue
+        for table in survey.from_rules.get(address, ()):
+            if table in links:
+                tables[address] = table
+    return tables
+
+
+def _gateway(table: int, link: VlanLink, survey: KernelSurvey) -> IpAddress | None:
+    """Return the gateway of the default route through a VLAN link; None if its table has none."""
+    for route in survey.uplink_routes:
+        if route.table == table and route.device == link.name and route.destination is None:
+            return route.via
+    return None
+
+
+def identify_branch(
+    veth_name: str, path: BranchPath, *, listed: Mapping[str, Sandbox] | None, annotation: Callable[[Sandbox], str], prefix: str
+) -> tuple[AttachmentKey, EniId] | str:
+    """Return the sandbox of such a host veth and its branch ENI; or one sentence with the reason why they are unknown.
+
+    Args:
+        annotation: returns the annotation of a sandbox's pod, "" if it is unknown.
+        prefix: of host veths' names, by the setting; strict mode has a prefix of its own.
+    """
+    if listed is None:
+        return "the runtime is silent, and its file has no pods with branch ENIs"
+    prefix = STRICT_VETH_PREFIX if path.branch.is_strict else prefix
+    sandboxes = _of_veth(veth_name, listed, prefix=prefix)
+    if len(sandboxes) != 1:
+        return f"the runtime lists {counted(len(sandboxes), 'sandbox')} of its pod, not 1"
+    (sandbox,) = sandboxes
+    text = annotation(sandbox)
+    if not text:
+        return f"nobody tells the annotation {POD_ENI} of pod {sandbox.pod_namespace}/{sandbox.pod_name}"
+    try:
+        annotated = parse_pod_eni(text, family=family_of(path.address))
+    except BranchAnnotationError as error:
+        return str(error)
+    wired = BranchEni(annotated.eni_id, path.branch.mac, path.address, path.branch.vlan, path.branch.gateway)
+    if annotated != wired:
+        return f"its pod's annotation says {_describe(annotated)}, the kernel {_describe(wired)}"
+    return AttachmentKey(sandbox.container_id, IfName(POD_IFNAME)), annotated.eni_id
+
+
+def _describe(eni: BranchEni) -> str:
+    return f"{eni.address} by VLAN {eni.vlan}, {eni.mac} and {eni.gateway}"

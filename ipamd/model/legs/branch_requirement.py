@@ -1,0 +1,62 @@
+"""Decide by the facts about a pod whether its ADD attaches a branch ENI, uses the pool, waits or fails. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from ipamd.model.pod_annotations import POD_ENI
+from ipamd.model.pod_facts import GroupRequirement, PodFacts
+from ipamd.model.record import dataclass
+
+
+class AttachMode(StrEnum):
+    """The course of an ADD: attach the branch ENI, take an address of the pool, wait until the branch ENI is named, or fail."""
+
+    BRANCH = "branch"
+    POOL = "pool"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The course of an ADD, its reason, and the next step for the reader of a refusal. `condition`: a fault of this node, or ""."""
+
+    mode: AttachMode
+    reason: str
+    advice: str = ""
+    condition: str = ""
+
+
+NOBODY_MARKS = (
+    "pod admission policy: nobody marks pods: it is not known which ones must have security groups of their own before they have a "
+    "branch ENI, so that such a pod may get an address of the pool; apply manifests/pod-eni, or set "
+    "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE=kubelet (docs/security-groups.md)"
+)
+"""Condition of a node where a pod without mark was given an address of the pool."""
+
+
+def choose_attach_mode(facts: PodFacts) -> Decision:
+    """Choose the course of an ADD by the facts (I19).
+
+    The controller writes the annotation only for pods that require a branch ENI; on any other pod it is not trusted.
+    """
+    if facts.wish is GroupRequirement.UNKNOWN:
+        advice = "retry; a pod gets no address before it is known whether it has security groups of its own"
+        return Decision(AttachMode.REFUSE, facts.reason, advice)
+    if facts.wish is GroupRequirement.NO:
+        if not facts.annotation:
+            return Decision(AttachMode.POOL, facts.reason)
+        advice = f"annotation {POD_ENI} was not written by the controller: delete the pod, and create it without"
+        return Decision(AttachMode.REFUSE, f"{facts.reason}, but the pod's annotation names a branch ENI", advice)
+    if facts.annotation:
+        return Decision(AttachMode.BRANCH, facts.reason)
+    if facts.wish is GroupRequirement.YES:
+        return Decision(AttachMode.WAIT, f"{facts.reason}, and the pod has no annotation {POD_ENI} yet")
+    if facts.wish is GroupRequirement.OLDER:
+        return Decision(
+            AttachMode.REFUSE,
+            f"{facts.reason}: it is older than the admission policy",
+            "delete the pod once; its successor is marked",
+        )
+    return Decision(AttachMode.POOL, facts.reason, condition=NOBODY_MARKS)

@@ -1,0 +1,70 @@
+"""Find out whether something of a branch ENI belongs to somebody else.
+
+A branch ENI comes from an annotation that somebody else may have written, and must harm no other sandbox (I1, I6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ipamd.model.address import Address
+from ipamd.model.attachment import Attachment
+from ipamd.model.eni import Eni
+from ipamd.model.ids import AttachmentKey
+from ipamd.model.kernel_numbers import TABLE_BASE
+from ipamd.model.legs.branch_eni import Branch, BranchEni, branch_eni_of
+from ipamd.model.snapshot import Snapshot
+
+
+def branch_conflict(
+    wanted: BranchEni, key: AttachmentKey, *, row: Address | None, others: Iterable[Attachment], enis: Iterable[Eni]
+) -> str:
+    """Return which part of a branch ENI belongs to somebody else; "" if none does.
+
+    Args:
+        row: the pool's row of its address.
+        others: all attachments.
+        enis: the pool's, and every other one on record.
+    """
+    if row is not None:
+        return f"address {wanted.address} is of the pool, on {row.eni_id}"
+    return _conflict_with_enis(wanted, enis) or _conflict_with_sandboxes(wanted, key, others)
+
+
+def recorded_conflict(attachment: Attachment, snapshot: Snapshot) -> str:
+    """Return the end of the sentence about an attachment whose branch ENI is somebody else's; "" if it is not."""
+    others = [other for other in snapshot.attachments.values() if not other.is_of_pool]
+    row, enis = snapshot.addresses.get(attachment.address), snapshot.enis.values()
+    problem = branch_conflict(branch_eni_of(attachment), attachment.key, row=row, others=others, enis=enis)
+    return f": {problem}" if problem else ""
+
+
+def _conflict_with_enis(wanted: BranchEni, enis: Iterable[Eni]) -> str:
+    """Return what a branch ENI shares with an ENI of this node; "" if nothing."""
+    for eni in enis:
+        if eni.eni_id == wanted.eni_id:
+            return f"{eni.eni_id} is attached to this node: it is no branch ENI"
+        if wanted.address == eni.primary_address or wanted.mac == eni.mac:
+            return f"{wanted.address} or {wanted.mac} is that of {eni.eni_id}"
+        if eni.route_table == TABLE_BASE + wanted.vlan:
+            return f"VLAN {wanted.vlan} means route table {eni.route_table}, which is that of {eni.eni_id}"
+    return ""
+
+
+def _conflict_with_sandboxes(wanted: BranchEni, key: AttachmentKey, others: Iterable[Attachment]) -> str:
+    """Return what a branch ENI shares with a sandbox other than `key`; "" if nothing."""
+    for other in others:
+        if other.key == key:
+            continue
+        uplink = other.uplink
+        if uplink and uplink.vlan == wanted.vlan:
+            return f"VLAN {wanted.vlan} is that of {_sandbox(other)}"
+        if wanted.address == other.address or wanted.eni_id == other.eni_id:
+            return f"{wanted.eni_id} with {wanted.address} is that of {_sandbox(other)}"
+        if isinstance(uplink, Branch) and uplink.mac == wanted.mac:
+            return f"MAC {wanted.mac} is that of {_sandbox(other)}"
+    return ""
+
+
+def _sandbox(row: Attachment) -> str:
+    return f"sandbox {row.key} of pod {row.sandbox_name}" if row.sandbox_name else f"sandbox {row.key}"

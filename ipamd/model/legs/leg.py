@@ -1,0 +1,166 @@
+"""What every leg of a sandbox answers about itself: its names, its addresses, and what the kernel should show of it.
+
+A leg is a value without state of its own, so it costs nothing to make. How the kernel builds, repairs and removes a leg is in
+`ipamd/kernel/legs/`, by the class of the leg.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from ipamd.model.attachment import WiringSpec, sandbox_mac
+from ipamd.model.eni import MAIN_TABLE
+from ipamd.model.family import IPV6, IpAddress, IpNetwork, family_of
+from ipamd.model.ids import AttachmentKey, EniId, MacAddress
+from ipamd.model.kernel import HostVeth, KernelSurvey, VlanLink
+from ipamd.model.kernel_numbers import OWN_TABLE
+from ipamd.model.record import dataclass
+from ipamd.model.uplink import Uplink
+from ipamd.model.wiring_difference import WiringDifference
+
+SHARED_TABLES = (OWN_TABLE, MAIN_TABLE)
+"""Both tables have the routes to the sandboxes of a node: packets use ours, other software looks at main."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leg(ABC):
+    """One veth pair of a sandbox, with an address of its own. The defaults are those of a first leg."""
+
+    sandbox: WiringSpec
+
+    is_first: ClassVar[bool] = True
+    """Whether the sandbox has the pod's address by this leg. A sandbox has exactly one such leg."""
+
+    is_wired_again: ClassVar[bool] = False
+    """Whether a repair may make a missing veth pair again. A first leg never is: its sandbox might not have the same address."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What it is, in reports."""
+
+    @property
+    def key(self) -> AttachmentKey:
+        """The sandbox that has the leg."""
+        return self.sandbox.key
+
+    @property
+    def address(self) -> IpAddress:
+        """The address that the sandbox has by this leg."""
+        return self.sandbox.address
+
+    @property
+    def eni_id(self) -> EniId:
+        """The ENI that has the address; "" where no ENI has it."""
+        return self.sandbox.eni_id
+
+    @property
+    def route_table(self) -> int:
+        """Table that leads packets of the leg on; the main table (254) needs no rule."""
+        return self.sandbox.route_table
+
+    @property
+    def prefix(self) -> IpNetwork | None:
+        """The delegated prefix whose rule serves the address; None if the address has a rule of its own."""
+        return self.sandbox.prefix
+
+    @property
+    def host_veth(self) -> str:
+        """Name of the host's end."""
+        return self.sandbox.host_veth
+
+    @property
+    def netns(self) -> str:
+        """Path of the sandbox's namespace."""
+        return self.sandbox.netns
+
+    @property
+    def mtu(self) -> int:
+        """MTU of the veth pair in bytes, 0 if unknown."""
+        return self.sandbox.mtu
+
+    @property
+    def uplink(self) -> Uplink | None:
+        """The link of its own by which packets of the leg leave the node; None if they leave by an ENI's link."""
+        return None
+
+    @property
+    def links(self) -> tuple[str, ...]:
+        """Names of all its links on the host."""
+        return (self.host_veth, self.uplink.link) if self.uplink else (self.host_veth,)
+
+    @property
+    def ifname(self) -> str:
+        """Name of the sandbox's end."""
+        return self.key.ifname
+
+    @property
+    def gateway(self) -> IpAddress:
+        """The next hop inside the sandbox."""
+        return family_of(self.address).gateway
+
+    @property
+    @abstractmethod
+    def alias(self) -> str:
+        """The host veth's ifalias, from which a lost record is rebuilt."""
+
+    @property
+    def others_mac(self) -> MacAddress | None:
+        """MAC of the host's end of a leg that amazon-vpc-cni-k8s wired, "" if unknown; None of a leg that we wired."""
+        return self.sandbox.others_mac
+
+    @property
+    def is_further_interface(self) -> bool:
+        """Whether it leads to an interface beside the pod's own one, as Multus's `net1` (`ipamd/kernel/further_interfaces.py`)."""
+        return self.is_first and self.sandbox.is_further
+
+    @property
+    def is_mtu_known(self) -> bool:
+        """Whether `mtu` is what the leg was wired with: a caller that wires it itself does not say."""
+        return bool(self.mtu) and self.others_mac != ""
+
+    @property
+    def is_neighbour_fixed(self) -> bool:
+        """Whether both ends need permanent neighbour entries, because neighbour discovery on the link is dropped or useless."""
+        return family_of(self.address) is IPV6
+
+    @property
+    def route_tables(self) -> tuple[int, ...]:
+        """The tables that have the route to the address."""
+        return SHARED_TABLES
+
+    @property
+    def uplink_tables(self) -> tuple[int, ...]:
+        """The tables by which packets reach the uplink, and come from it; none without an uplink."""
+        return ()
+
+    @property
+    def is_in_shared_tables(self) -> bool:
+        """Whether the node finds the address like that of every other sandbox, by the shared tables and a rule from the address."""
+        return self.route_tables == SHARED_TABLES
+
+    @property
+    def entries_for_others(self) -> list[dict[str, str]]:
+        """What the CNI result lists besides the links, for the plugin of amazon-vpc-cni-k8s."""
+        return []
+
+    def mac(self, side: str) -> MacAddress:
+        """Return the MAC of the "host" or the "sandbox" side; "" where it is not known and any will do."""
+        if self.others_mac is None:
+            return sandbox_mac(self.key, side=side)
+        return self.others_mac if side == "host" else MacAddress("")
+
+    def veth_in(self, survey: KernelSurvey) -> HostVeth | None:
+        """Return the leg's host veth in a survey by its name, a living one first; if no veth has the name, by alias."""
+        extra_address = None if self.is_first else self.address
+        return survey.find_veth(self.host_veth, self.key, extra_address=extra_address)
+
+    @abstractmethod
+    def differences(self, survey: KernelSurvey) -> list[WiringDifference]:
+        """Compare the host's side of the leg with what a survey shows."""
+
+    def uplink_differences(self, link: VlanLink | None) -> list[WiringDifference]:
+        """Compare the uplink with the link of its name, None if there is none. A leg without uplink has no differences."""
+        del link
+        return []

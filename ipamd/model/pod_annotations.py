@@ -1,0 +1,23 @@
+"""The annotations of a pod that decide how its sandbox is connected, and how a runtime hands them over."""
+
+from __future__ import annotations
+
+POD_ENI = "vpc.amazonaws.com/pod-eni"
+"""The annotation by which the control plane names the ENI of a pod that has one of its own, and the resource that a container of such
+a pod limits. Source: amazon-vpc-resource-controller-k8s pkg/config/type.go."""
+
+MARK = "vpc-ipamd/pod-eni"
+"""The annotation by which our admission policy says whether a pod wants an ENI of its own (manifests/pod-eni/)."""
+
+CONFIG_SOURCE, FROM_API = "kubernetes.io/config.source", "api"
+"""Where kubelet has a pod from; a static pod's is a file or a URL, and no admission policy sees it. Source: kubernetes
+pkg/kubelet/types/pod_update.go."""
+
+ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE)
+
+ANNOTATION_MAX = 16 * 1024
+"""Characters of `POD_ENI`. Ours: the controller's has 300."""
+
+POD_ANNOTATIONS = "io.kubernetes.cri.pod-annotations"
+"""Capability under which containerd (from 1.5) and CRI-O (from 1.29) hand over a pod's annotations, those of its first moment.
+Source: containerd internal/cri/server/sandbox_run.go, cniNamespaceOpts; github.com/cri-o/cri-o pull request 7342."""

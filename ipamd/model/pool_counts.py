@@ -1,0 +1,77 @@
+"""The pool in numbers, which the datastore counts with each change, so that readers need not look at every address."""
+
+from __future__ import annotations
+
+from ipamd.model.eni import Eni, EniState
+from ipamd.model.record import dataclass
+from ipamd.model.words import pool_size, usable
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """Addresses by state, over all managed ENIs.
+
+    `lost`: addresses that EC2 does not show any more; they are in no other count, and `lost_in_use` of them belong to a sandbox.
+    `withheld`: free addresses that are given to nobody for now.
+    """
+
+    free: int = 0
+    reserved: int = 0
+    assigned: int = 0
+    cooling: int = 0
+    quarantined: int = 0
+    lost: int = 0
+    lost_in_use: int = 0
+    withheld: int = 0
+
+    @property
+    def total(self) -> int:
+        """All addresses, in any state."""
+        return self.free + self.reserved + self.assigned + self.cooling + self.quarantined + self.lost
+
+    @property
+    def in_use(self) -> int:
+        """Assigned, or about to be."""
+        return self.assigned + self.reserved + self.lost_in_use
+
+    def __str__(self) -> str:
+        withheld = f" (of which {usable(self.withheld)} held back)" if self.withheld else ""
+        lost = f", {self.lost} lost" if self.lost else ""
+        return (
+            f"{pool_size(self.total)}: {self.assigned} assigned, {self.reserved} reserved, {self.cooling} cooling, "
+            f"{self.quarantined} quarantined, {usable(self.free)} free{withheld}{lost}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EniStock:
+    """One ENI with the counts of its addresses.
+
+    `used_slot_count`: addresses outside any prefix, and prefixes; lost addresses use no slot.
+    `prefix_count`: prefixes with at least one address that is not lost; `free_prefix_count`: prefixes whose addresses are all free,
+    none of them held back.
+    """
+
+    eni: Eni
+    counts: PoolCounts
+    used_slot_count: int
+    prefix_count: int
+    free_prefix_count: int
+
+    @property
+    def has_left(self) -> bool:
+        """Whether it was found absent: then all its remaining addresses are lost. An ENI that is being detached still has others."""
+        return self.eni.state is EniState.DETACHING and 0 < self.counts.total == self.counts.lost
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """All ENIs, by network card and device index; `counts` is the sum over the managed ones."""
+
+    enis: tuple[EniStock, ...]
+    counts: PoolCounts
+
+
+def assignable_count(stock: Stock) -> int:
+    """Count the free addresses that an ADD could have: on attached, managed ENIs with host routing, and not held back (I7)."""
+    return sum(eni_stock.counts.free - eni_stock.counts.withheld for eni_stock in stock.enis if eni_stock.eni.gives_addresses)

@@ -1,0 +1,214 @@
+"""The planner's input: the pool at one moment, made from what the datastore counts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ipamd.model.eni import EniState, InstanceLimits
+from ipamd.model.growth_state import GrowthRefusal, GrowthState
+from ipamd.model.ids import EniId
+from ipamd.model.pool_counts import EniStock, PoolCounts, Stock
+from ipamd.model.record import dataclass, field, replace
+from ipamd.model.surplus import Hold
+
+
+@dataclass(frozen=True, slots=True)
+class EniCapacity:
+    """One managed ENI for the planner.
+
+    `used_slot_count` counts addresses and prefixes on it, the primary address not included. `host_ready`: the host's routing for it is
+    in place. `counts`: its addresses by state. `created_by_us`: we may delete it. `is_excluded`: new sandboxes get none of its
+    addresses.
+    """
+
+    eni_id: EniId
+    device_index: int
+    state: EniState
+    used_slot_count: int
+    host_ready: bool = True
+    is_primary: bool = False
+    created_by_us: bool = False
+    counts: PoolCounts = field(default_factory=PoolCounts)
+    prefix_count: int = 0
+    is_excluded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """One consistent snapshot of one network card's pool.
+
+    `unmanaged_eni_count`: attached ENIs that use a place on this card but are not for pods. `unmanaged_device_indexes`: their
+    places on the card. `refused_device_indexes`: places that EC2 refused, because an ENI is there that it does not show.
+    `unready_free_count`: free addresses on ENIs without host routing, which no ADD can have; without withheld ones.
+    `taken_free_count`: those of them whose ENI was unplugged. `leaving_cooling_count`: cooling addresses that no pod will get,
+    because their ENI is excluded or being detached. `waiting_count`: ADDs that wait for an address now. `fault`: an error of ours
+    that stops everything for a moment. `growth`: limits from refusals of EC2, and growth under way. `hold`: the surplus over time.
+    `frozen`: why no ENI may be created and nothing released, "" if that is allowed. Addresses and prefixes on attached ENIs may
+    still be
+        requested.
+    `is_frozen_ahead`: while frozen, an ENI for which an ADD waits may still be created.
+    `has_trunk`: the control plane has attached its trunk ENI, which is one of the unmanaged ones.
+    """
+
+    enis: tuple[EniCapacity, ...]
+    counts: PoolCounts
+    limits: InstanceLimits
+    free_prefix_count: int = 0
+    unready_free_count: int = 0
+    taken_free_count: int = 0
+    unmanaged_eni_count: int = 0
+    unmanaged_device_indexes: frozenset[int] = frozenset()
+    refused_device_indexes: frozenset[int] = frozenset()
+    leaving_cooling_count: int = 0
+    waiting_count: int = 0
+    fault: GrowthRefusal | None = None
+    growth: GrowthState = field(default_factory=GrowthState)
+    hold: Hold = field(default_factory=Hold)
+    frozen: str = ""
+    is_frozen_ahead: bool = False
+    has_trunk: bool = False
+
+    @property
+    def bars_enis(self) -> bool:
+        """Whether the freeze forbids new ENIs now."""
+        return bool(self.frozen) and not (self.is_frozen_ahead and self.waiting_count)
+
+    @property
+    def prefixes_available(self) -> bool:
+        """Whether the subnet has a /28, as far as EC2 has said."""
+        return self.growth.prefixes is None
+
+    @property
+    def known_eni_count(self) -> int:
+        """Attached ENIs that EC2 has shown."""
+        return len(self.enis) + self.unmanaged_eni_count
+
+    @property
+    def supply_count(self) -> int:
+        """Free addresses that an ADD can have now."""
+        return self.counts.free - self.counts.withheld - self.unready_free_count
+
+    @property
+    def pool_count(self) -> int:
+        """Addresses that count for maxPods and MINIMUM_IP_TARGET.
+
+        Withheld addresses do not count, nor do free ones of an ENI without host routing for long: no pod gets them, and they must not
+        prevent growth elsewhere.
+        """
+        stuck_count = self.unready_free_count if self.growth.has_stuck_eni else 0
+        return self.counts.total - self.counts.withheld - stuck_count
+
+
+def pool_snapshot(
+    stock: Stock,
+    *,
+    limits: InstanceLimits,
+    waiting_count: int = 0,
+    fault: GrowthRefusal | None = None,
+    growth: GrowthState | None = None,
+    occupied: Collection[tuple[int, int]] = (),
+    refused: Collection[tuple[int, int]] = (),
+    taken: Collection[EniId] = (),
+    frozen: str = "",
+    is_frozen_ahead: bool = False,
+    has_trunk: bool = False,
+) -> PoolSnapshot:
+    """Add up slots, prefixes and addresses for the planner; the other arguments are documented in `PoolSnapshot`.
+
+    An ENI that EC2 does not show any more takes no place, even if sandboxes still have its addresses. The free addresses of an ENI
+    that is excluded or being detached are no part of the pool, because no pod will get them.
+
+    Args:
+        occupied: network card and device index of attached ENIs without a row.
+        refused: places that EC2 refused, so that an ENI must be there.
+        taken: ENIs that have been without their link for long.
+    Returns: ENIs by network card and device index; all counts are of the one moment of `stock`. Pure; costs the number of ENIs.
+    """
+    managed, usable, leaving = _sorted_out(stock)
+    unmanaged_indexes = _unmanaged_device_indexes(stock, occupied)
+    return PoolSnapshot(
+        enis=tuple(_capacity(eni_stock) for eni_stock in managed),
+        counts=_without_leaving(stock.counts, leaving),
+        limits=limits,
+        free_prefix_count=_free_prefix_count(managed),
+        unready_free_count=_free_count(eni_stock for eni_stock in usable if not eni_stock.eni.host_ready),
+        taken_free_count=_free_count(eni_stock for eni_stock in usable if eni_stock.eni.eni_id in taken),
+        leaving_cooling_count=sum(counts.cooling for counts in leaving),
+        unmanaged_eni_count=len(unmanaged_indexes),
+        unmanaged_device_indexes=frozenset(index for index in unmanaged_indexes if index >= 0),
+        refused_device_indexes=frozenset(_on_first_card(refused)),
+        waiting_count=waiting_count,
+        fault=fault,
+        growth=growth or GrowthState(),
+        frozen=frozen,
+        is_frozen_ahead=is_frozen_ahead,
+        has_trunk=has_trunk,
+    )
+
+
+def _sorted_out(stock: Stock) -> tuple[list[EniStock], list[EniStock], list[PoolCounts]]:
+    """Return the managed ENIs that take a place, those of them for new pods, and the counts of the ENIs that are not."""
+    managed: list[EniStock] = []
+    usable: list[EniStock] = []
+    leaving: list[PoolCounts] = []
+    for eni_stock in stock.enis:
+        if not eni_stock.eni.managed:
+            continue
+        gives_nothing = bool(eni_stock.eni.excluded) or eni_stock.eni.state is EniState.DETACHING
+        if gives_nothing:
+            leaving.append(eni_stock.counts)
+        if eni_stock.has_left:
+            continue
+        managed.append(eni_stock)
+        if not gives_nothing:
+            usable.append(eni_stock)
+    return managed, usable, leaving
+
+
+def _without_leaving(counts: PoolCounts, leaving: Collection[PoolCounts]) -> PoolCounts:
+    """Take the free addresses of leaving ENIs out of the pool's counts."""
+    return replace(
+        counts,
+        free=counts.free - sum(eni_counts.free for eni_counts in leaving),
+        withheld=counts.withheld - sum(eni_counts.withheld for eni_counts in leaving),
+    )
+
+
+def _free_count(enis: Iterable[EniStock]) -> int:
+    """Count the free addresses that are not withheld."""
+    return sum(eni_stock.counts.free - eni_stock.counts.withheld for eni_stock in enis)
+
+
+def _free_prefix_count(managed: Iterable[EniStock]) -> int:
+    """Count the whole free prefixes on ENIs that are not excluded."""
+    return sum(eni_stock.free_prefix_count for eni_stock in managed if not eni_stock.eni.excluded)
+
+
+def _unmanaged_device_indexes(stock: Stock, occupied: Collection[tuple[int, int]]) -> list[int]:
+    """Device indexes on card 0 of ENIs that give us nothing, one entry an ENI."""
+    unmanaged = []
+    for eni_stock in stock.enis:
+        if not eni_stock.eni.managed and eni_stock.eni.network_card == 0:
+            unmanaged.append(eni_stock.eni.device_index)
+    return unmanaged + _on_first_card(occupied)
+
+
+def _on_first_card(places: Collection[tuple[int, int]]) -> list[int]:
+    """Device indexes of the places on network card 0."""
+    return [device_index for network_card, device_index in places if network_card == 0]
+
+
+def _capacity(eni_stock: EniStock) -> EniCapacity:
+    eni = eni_stock.eni
+    return EniCapacity(
+        eni.eni_id,
+        eni.device_index,
+        eni.state,
+        eni_stock.used_slot_count,
+        eni.host_ready,
+        eni.is_primary,
+        eni.created_by_us,
+        eni_stock.counts,
+        eni_stock.prefix_count,
+        bool(eni.excluded),
+    )

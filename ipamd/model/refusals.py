@@ -1,0 +1,171 @@
+"""The refusals of ADD and STATUS: for each code its error class, its message, and the next step. The only place with these sentences.
+
+The class decides the CNI code and whether the runtime may retry (`errors`); the code says which of the reasons of the class it is, and
+stays when the sentences are reworded. Names in braces are the fields of the error. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from ipamd.model.errors import (
+    AttachmentConflictError,
+    BusyError,
+    ChainedPluginMissingError,
+    DeadlineError,
+    IpamError,
+    NetnsError,
+    NotServingError,
+    PluginNotAvailableError,
+    PodFactsError,
+    PolicyAgentRefusedError,
+    PolicyAgentSilentError,
+    PoolEmptyError,
+    TombstonedError,
+    UndeletedSandboxesError,
+    VethNameTakenError,
+    WiringError,
+)
+
+
+class RefusalCode(StrEnum):
+    """Why ADD or STATUS is refused; key `refusal` of the request's log line."""
+
+    HELD = "held"
+    NOT_SERVING_YET = "not-serving-yet"
+    SHUTTING_DOWN = "shutting-down"
+    STATUS_NOT_SERVING = "status-not-serving"
+    STATUS_NO_ADDRESS = "status-no-address"
+    TOO_MANY_ADDS = "too-many-adds"
+    SANDBOX_BUSY = "sandbox-busy"
+    JUST_DETACHED = "just-detached"
+    DEADLINE_PASSED = "deadline-passed"
+    CALLER_LEFT = "caller-left"
+    SANDBOX_DELETED = "sandbox-deleted"
+    ATTACHED_OTHERWISE = "attached-otherwise"
+    NETNS_REPLACED = "netns-replaced"
+    NO_ADDRESS = "no-address"
+    ENI_GONE = "eni-gone"
+    NAME_DYING = "name-dying"
+    NAME_OF_FOREIGN_LINK = "name-of-foreign-link"
+    NAME_OF_UNRECORDED = "name-of-unrecorded"
+    NAME_OF_PREDECESSOR = "name-of-predecessor"
+    AGENT_SILENT = "agent-silent"
+    AGENT_REFUSED = "agent-refused"
+    POD_FACTS_UNKNOWN = "pod-facts-unknown"
+    CHAIN_INCOMPLETE = "chain-incomplete"
+    TOO_MANY_SANDBOXES = "too-many-sandboxes"
+    ADDRESSES_UNDELETED = "addresses-undeleted"
+
+
+class Refusal(NamedTuple):
+    """One row: the class of the error, what failed on which object, and the cause with the next step."""
+
+    error: type[IpamError]
+    message: str
+    details: str
+
+
+_SAFE = "the operation was rolled back; a retry is safe"
+_NO_OTHER_NAME = (
+    "retry: the name is free once that sandbox is not ready, or is deleted; no other name would be under network policy"
+)
+_AGENT = (
+    "{cause}; start its DaemonSet on this node; or unset NETWORK_POLICY_ENFORCING_MODE, or set VPC_IPAMD_POLICY_AGENT=absent to run "
+    "pods unfiltered; retry"
+)
+
+REFUSALS: Mapping[RefusalCode, Refusal] = {
+    RefusalCode.HELD: Refusal(NotServingError, "vpc-ipamd assigns no address now", "{cause}"),
+    RefusalCode.NOT_SERVING_YET: Refusal(
+        NotServingError,
+        "vpc-ipamd is {phase} and does not take ADD yet",
+        "up for {up_s} s, at work on: {work}; retry; see `ipamctl status`",
+    ),
+    RefusalCode.SHUTTING_DOWN: Refusal(NotServingError, "vpc-ipamd is shutting down", "its successor will take this ADD: retry"),
+    RefusalCode.STATUS_NOT_SERVING: Refusal(
+        PluginNotAvailableError, "vpc-ipamd has been {phase} for {for_s} s and does not take ADD", "{cause}"
+    ),
+    RefusalCode.STATUS_NO_ADDRESS: Refusal(
+        PluginNotAvailableError, "vpc-ipamd has had no address to assign for {for_s} s", "{cause}"
+    ),
+    RefusalCode.TOO_MANY_ADDS: Refusal(BusyError, "{limit} ADDs are at work already", "retry: threads are kept free for DEL"),
+    RefusalCode.SANDBOX_BUSY: Refusal(
+        BusyError,
+        "another operation holds sandbox {sandbox}",
+        "{holder} has run for {for_s} s; this {operation} waited until its deadline; a retry is safe",
+    ),
+    RefusalCode.JUST_DETACHED: Refusal(BusyError, "sandbox {sandbox} was just detached", "retry"),
+    RefusalCode.DEADLINE_PASSED: Refusal(DeadlineError, "the deadline passed while {doing}", _SAFE),
+    RefusalCode.CALLER_LEFT: Refusal(DeadlineError, "the caller left while {doing}", _SAFE),
+    RefusalCode.SANDBOX_DELETED: Refusal(
+        TombstonedError,
+        "sandbox {sandbox} was deleted",
+        "an ADD after its DEL is refused; the runtime makes a new sandbox instead",
+    ),
+    RefusalCode.ATTACHED_OTHERWISE: Refusal(
+        AttachmentConflictError,
+        "sandbox {sandbox} is attached already, with address {address}",
+        "by another request (netns {netns}, this one {own_netns}); DEL it first",
+    ),
+    RefusalCode.NETNS_REPLACED: Refusal(
+        NetnsError, "netns {netns} of sandbox {sandbox} was replaced while it was wired", "the sandbox is gone; retry"
+    ),
+    RefusalCode.NO_ADDRESS: Refusal(PoolEmptyError, "no address for sandbox {sandbox}", "cause: {cause}; {counts}; next: {step}"),
+    RefusalCode.ENI_GONE: Refusal(WiringError, "ENI {eni} of address {address} is no longer recorded", "retry"),
+    RefusalCode.NAME_DYING: Refusal(VethNameTakenError, "host veth {veth} of sandbox {sandbox} is being deleted", "retry"),
+    RefusalCode.NAME_OF_FOREIGN_LINK: Refusal(
+        VethNameTakenError,
+        "host veth {veth} of sandbox {sandbox} is taken by a link without our alias",
+        "see `ip -d link show {veth}`",
+    ),
+    RefusalCode.NAME_OF_UNRECORDED: Refusal(
+        VethNameTakenError,
+        "host veth {veth} of sandbox {sandbox} is that of {holder}, which is not recorded",
+        "it is adopted or removed by itself; retry",
+    ),
+    RefusalCode.NAME_OF_PREDECESSOR: Refusal(
+        VethNameTakenError,
+        "host veth {veth} of sandbox {sandbox} is that of the pod's earlier sandbox {holder}, which is {state}",
+        _NO_OTHER_NAME,
+    ),
+    RefusalCode.AGENT_SILENT: Refusal(PolicyAgentSilentError, "the network policy agent does not answer at {socket}", _AGENT),
+    RefusalCode.AGENT_REFUSED: Refusal(
+        PolicyAgentRefusedError,
+        "the network policy agent refused {call} for pod {pod}",
+        "{cause}; see its log on this node; retry",
+    ),
+    RefusalCode.POD_FACTS_UNKNOWN: Refusal(PodFactsError, "{pod} gets no address (I19): {cause}", "{step}"),
+    RefusalCode.CHAIN_INCOMPLETE: Refusal(
+        ChainedPluginMissingError,
+        "plugin {plugins} of the chain is missing in {directories}",
+        "no address is assigned meanwhile, because the runtime would fail behind it and delete nothing; put the plugin there, or "
+        "remove it from the conflist; ADD is served again at once",
+    ),
+    RefusalCode.TOO_MANY_SANDBOXES: Refusal(
+        UndeletedSandboxesError,
+        "pod {pod} has too many earlier sandboxes",
+        "cause: {count} of it were never deleted: {sandboxes}; next: {step}",
+    ),
+    RefusalCode.ADDRESSES_UNDELETED: Refusal(
+        UndeletedSandboxesError,
+        "no address for sandbox {sandbox}",
+        "cause: {count} of {pods} were never deleted and hold addresses; {cause}; {counts}; next: {step}",
+    ),
+}
+"""By code; each says what failed, on which object, and what to do (I14)."""
+
+
+def refusal(code: RefusalCode, **fields: object) -> IpamError:
+    """Make the error of a refusal; the fields become text. The caller raises it."""
+    return refusal_of(code, REFUSALS[code], fields)
+
+
+def refusal_of(code: str, row: Refusal, fields: Mapping[str, object]) -> IpamError:
+    """Make the error of a row, of this table or of one that a leg has; the fields become text."""
+    texts = {name: str(value) for name, value in fields.items()}
+    error = row.error(row.message.format_map(texts), details=row.details.format_map(texts))
+    error.refusal, error.fields = code, texts
+    return error

@@ -1,0 +1,182 @@
+"""What a repair of the host did, or why it could not: a code and fields. Sentences are made by `repair_messages`. Pure.
+
+The code says how a report is handled: a repair is counted, and many of one object are a repair conflict; a refusal is a condition
+until the same repair succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from ipamd.model.record import dataclass
+
+NODE = "node"
+"""Subject of a difference in the routing of the node itself: sysctls, marks, our nftables table."""
+
+
+class RepairKind(StrEnum):
+    """Kinds of objects that are repaired; the label of `ipamd_repairs_total`, so the list is closed."""
+
+    LINK = "link"
+    ADDRESS = "address"
+    ROUTE = "route"
+    RULE = "rule"
+    SYSCTL = "sysctl"
+    NFT = "nft"
+    CONFLIST = "conflist"
+    PLUGIN = "plugin"
+
+
+class RepairedObject(NamedTuple):
+    """One object of the host. `subject`: an ENI's ID, a sandbox's address, NODE, "confinement", or a file's path."""
+
+    kind: RepairKind
+    subject: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.subject}"
+
+
+CONFINEMENT = RepairedObject(RepairKind.NFT, "confinement")
+"""The nftables rules that drop packets which a sandbox must not send or receive."""
+
+LEADING = RepairedObject(RepairKind.RULE, "all sandboxes")
+"""The one rule that has packets to sandboxes looked up in our table."""
+
+TRANSLATION = RepairedObject(RepairKind.NFT, NODE)
+"""The nftables rules that translate the sources of sandboxes' packets: SNAT, and that of the local range."""
+
+NODE_ROUTING = RepairedObject(RepairKind.ROUTE, NODE)
+"""The node's own routing as a whole, for refusals that concern no single object."""
+
+PUT_BACK_ALWAYS = frozenset({CONFINEMENT, LEADING, TRANSLATION})
+"""Repaired each time, also in a repair conflict: a pause would leave pods unconfined or without network."""
+
+
+class RepairCode(StrEnum):
+    """What a report is about. `repair_messages` has the sentence of each code, `OUTCOMES` how it is handled."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    FOREIGN_REMOVED = "foreign removed"
+    MISLEADING_REMOVED = "misleading removed"
+    ROUTE_REPLACED = "route replaced"
+    VALUE_SET = "value set"
+    LINK_SET = "link set"
+    LINK_RENAMED = "link renamed"
+    TABLE_RENEWED = "table renewed"
+    TABLE_RESTORED = "table restored"
+    FILE_WRITTEN = "file written"
+
+    TABLE_FOLLOWED = "table followed"
+    FILE_UPDATED = "file updated"
+    STRAY_REMOVED = "stray removed"
+    CUT_OFF = "cut off"
+    LINK_TAKEN_DOWN = "link taken down"
+    DISCOVERY_OPENED = "discovery opened"
+    ENTRY_REMOVED = "entry removed"
+
+    STEP_FAILED = "step failed"
+    LINK_GOING = "link going"
+    ENI_LINK_MISSING = "eni link missing"
+    ROUTE_OF_ANOTHER = "route of another"
+    NOT_WIRED_AGAIN = "not wired again"
+
+    REFUSED = "refused"
+    ENI_REFUSED = "eni refused"
+
+    LINK_NOT_OURS = "link not ours"
+    VLAN_LINK_MISSING = "vlan link missing"
+    VLAN_LINK_NOT_OURS = "vlan link not ours"
+
+
+class RepairOutcome(StrEnum):
+    """How a report is handled.
+
+    REPAIRED: other software's change was undone; counted. ADJUSTED: a change that undoes no other program's: it follows a change of
+    ours, cleans up, or cuts a sandbox off; logged only. LEFT: not repaired and no condition; logged only. REFUSED: a condition of the
+    pass until it succeeds. BLOCKED: a condition of the sandbox until an operator acts.
+    """
+
+    REPAIRED = "repaired"
+    ADJUSTED = "adjusted"
+    LEFT = "left"
+    REFUSED = "refused"
+    BLOCKED = "blocked"
+
+
+OUTCOMES = {
+    RepairCode.ADDED: RepairOutcome.REPAIRED,
+    RepairCode.REMOVED: RepairOutcome.REPAIRED,
+    RepairCode.FOREIGN_REMOVED: RepairOutcome.REPAIRED,
+    RepairCode.MISLEADING_REMOVED: RepairOutcome.REPAIRED,
+    RepairCode.ROUTE_REPLACED: RepairOutcome.REPAIRED,
+    RepairCode.VALUE_SET: RepairOutcome.REPAIRED,
+    RepairCode.LINK_SET: RepairOutcome.REPAIRED,
+    RepairCode.LINK_RENAMED: RepairOutcome.REPAIRED,
+    RepairCode.TABLE_RENEWED: RepairOutcome.REPAIRED,
+    RepairCode.TABLE_RESTORED: RepairOutcome.REPAIRED,
+    RepairCode.FILE_WRITTEN: RepairOutcome.REPAIRED,
+    RepairCode.TABLE_FOLLOWED: RepairOutcome.ADJUSTED,
+    RepairCode.FILE_UPDATED: RepairOutcome.ADJUSTED,
+    RepairCode.STRAY_REMOVED: RepairOutcome.ADJUSTED,
+    RepairCode.CUT_OFF: RepairOutcome.ADJUSTED,
+    RepairCode.LINK_TAKEN_DOWN: RepairOutcome.ADJUSTED,
+    RepairCode.DISCOVERY_OPENED: RepairOutcome.ADJUSTED,
+    RepairCode.ENTRY_REMOVED: RepairOutcome.ADJUSTED,
+    RepairCode.STEP_FAILED: RepairOutcome.LEFT,
+    RepairCode.LINK_GOING: RepairOutcome.LEFT,
+    RepairCode.ENI_LINK_MISSING: RepairOutcome.LEFT,
+    RepairCode.ROUTE_OF_ANOTHER: RepairOutcome.LEFT,
+    RepairCode.NOT_WIRED_AGAIN: RepairOutcome.LEFT,
+    RepairCode.REFUSED: RepairOutcome.REFUSED,
+    RepairCode.ENI_REFUSED: RepairOutcome.REFUSED,
+    RepairCode.LINK_NOT_OURS: RepairOutcome.BLOCKED,
+    RepairCode.VLAN_LINK_MISSING: RepairOutcome.BLOCKED,
+    RepairCode.VLAN_LINK_NOT_OURS: RepairOutcome.BLOCKED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What happened to one object of the host.
+
+    `target`: the exact object in the form of `ip` and `nft`, as "rule 513 lookup 113213"; an object may have several. `before` and
+    `after`: what was there instead, and what is there now. `owner`: the sandbox or ENI that needs the target, where that does not
+    name it. `cause`: why nothing was repaired.
+    """
+
+    code: RepairCode
+    object: RepairedObject
+    target: str = ""
+    before: str = ""
+    after: str = ""
+    owner: str = ""
+    cause: str = ""
+
+    @property
+    def outcome(self) -> RepairOutcome:
+        """How the report is handled."""
+        return OUTCOMES[self.code]
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether other software's change was undone."""
+        return self.outcome is RepairOutcome.REPAIRED
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the pass could not repair a part of the host."""
+        return self.outcome is RepairOutcome.REFUSED
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the sandbox's wiring stays wrong until an operator acts."""
+        return self.outcome is RepairOutcome.BLOCKED
+
+
+def refusals_of(reports: Iterable[RepairReport]) -> list[RepairReport]:
+    """The parts of a pass that could not be repaired."""
+    return [report for report in reports if report.is_refusal]

@@ -1,0 +1,75 @@
+"""One thing in the host's networking that is not as it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.difference_messages import difference_text, mend_text
+from ipamd.model.record import dataclass
+from ipamd.model.repair_messages import difference_text as repair_difference_text
+from ipamd.model.repairs import RepairReport
+
+REPAIRED = frozenset({DifferenceCode.NOT_AS_REQUIRED, DifferenceCode.NEIGHBOUR_OF_ANOTHER, DifferenceCode.NEIGHBOUR_NOT_FIXED})
+"""The next reconciliation repairs these; any other, such as a missing link, lasts until an operator repairs it."""
+
+FLOWING = frozenset(
+    {
+        DifferenceCode.SERVICES_BY_IPVS,
+        DifferenceCode.CHAIN_LEFT_SNAT,
+        DifferenceCode.CHAIN_LEFT_MARKS,
+        DifferenceCode.TABLE_LEFT,
+        DifferenceCode.FILTER_POLICY_DROPS,
+        DifferenceCode.FILTER_RULE_DROPS_REST,
+        DifferenceCode.FILTER_RULE_DROPS,
+    }
+)
+"""Packets flow, but not as our settings say, or the loss of packets is only suspected."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingDifference:
+    """One difference. `subject`: an ENI's ID, an address, a host veth, or NODE.
+
+    `fields`: of the sentence of the code, as text. `report`: of the repair that would end the difference but was not made.
+    """
+
+    code: DifferenceCode
+    subject: str
+    fields: Mapping[str, str]
+    report: RepairReport | None = None
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether the next reconciliation repairs it."""
+        return self.code in REPAIRED
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether packets of sandboxes are lost by it."""
+        return self.code not in FLOWING
+
+    @property
+    def text(self) -> str:
+        """What is not as it must be, in a sentence."""
+        return difference_text(self.code, self.fields) if self.report is None else repair_difference_text(self.report)
+
+    @property
+    def mend(self) -> str:
+        """How an operator mends it; "" if there is no command for it."""
+        return mend_text(self.code, self.fields)
+
+    @property
+    def advised_text(self) -> str:
+        """The sentence with the command that mends it."""
+        return f"{self.text}; to mend it: {self.mend}" if self.mend else self.text
+
+
+def routing_difference(code: DifferenceCode, subject: object, /, **fields: object) -> RoutingDifference:
+    """Make a difference; subject and fields become text."""
+    return RoutingDifference(code, str(subject), {name: str(value) for name, value in fields.items()})
+
+
+def repair_difference(report: RepairReport, subject: object) -> RoutingDifference:
+    """Make the difference of a repair that would be made."""
+    return RoutingDifference(DifferenceCode.NOT_AS_REQUIRED, str(subject), {}, report)

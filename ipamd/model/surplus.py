@@ -1,0 +1,29 @@
+"""The surplus over time, and the addresses that a release may name: the planner's input. Pure values.
+
+A surplus at one moment proves nothing, because the next ADD may need it. Only addresses that were surplus during a whole window are
+released, so that a load that repeats within the window causes no call (`ipamd/pool/demand_window.py` measures; docs/pool.md, Release).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ipamd.model.growth_state import GrowthRefusal
+from ipamd.model.ids import EniId
+from ipamd.model.pool_actions import ReleaseAddresses
+from ipamd.model.record import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The surplus over the hold window, in addresses.
+
+    `stable_surplus`: addresses that were surplus during the whole window and may be released; None before a whole window has
+    passed. `ages`: seconds since the creation of ENIs that we created lately. `releasable`: the addresses that may be released, by
+    ENI; empty if the plan cannot release any. `refusal`: a refusal of EC2 or an unfinished release that prevents further ones.
+    """
+
+    stable_surplus: int | None = None
+    ages: Mapping[EniId, float] = field(default_factory=dict)
+    releasable: Mapping[EniId, ReleaseAddresses] = field(default_factory=dict)
+    refusal: GrowthRefusal | None = None

@@ -1,0 +1,82 @@
+"""One difference between the wiring of a sandbox, on the host or inside, and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ipamd.model.difference_codes import DifferenceCode
+from ipamd.model.difference_messages import INSIDE_IS_LEFT, difference_text
+from ipamd.model.record import dataclass
+from ipamd.model.repairs import RepairKind
+
+ABSENCES = frozenset(
+    {
+        DifferenceCode.VETH_MISSING,
+        DifferenceCode.VETH_DYING,
+        DifferenceCode.ROUTE_MISSING,
+        DifferenceCode.UPLINK_MISSING,
+        DifferenceCode.UPLINK_DYING,
+        DifferenceCode.UPLINK_ROUTE_MISSING,
+    }
+)
+"""Something was not there, which only a survey that is whole proves (I11)."""
+
+INSIDE = frozenset(
+    {
+        DifferenceCode.INTERFACE_MISSING,
+        DifferenceCode.INTERFACE_NOT_THE_OTHER_END,
+        DifferenceCode.INTERFACE_KIND,
+        DifferenceCode.INTERFACE_DOWN,
+        DifferenceCode.INTERFACE_MAC,
+        DifferenceCode.INTERFACE_MTU,
+        DifferenceCode.INTERFACE_ADDRESS_MISSING,
+        DifferenceCode.INTERFACE_ADDRESS_UNUSED,
+        DifferenceCode.INSIDE_REFUSES,
+        DifferenceCode.GATEWAY_ROUTE_UNUSED,
+        DifferenceCode.DEFAULT_ROUTE_UNUSED,
+        DifferenceCode.GATEWAY_NEIGHBOUR,
+    }
+)
+"""Differences inside a sandbox, which no repair touches."""
+
+
+@dataclass(frozen=True, slots=True)
+class WiringDifference:
+    """One thing of a sandbox's wiring that is not as recorded.
+
+    `fields`: what the sentence of the code names, as text. `kind`: of the object that is repaired; None: nothing may be touched,
+    because the link is gone or may be another sandbox's, or because it is inside the sandbox.
+    """
+
+    code: DifferenceCode
+    fields: Mapping[str, str]
+    kind: RepairKind | None = None
+
+    @property
+    def is_absence(self) -> bool:
+        """Whether something was not there, which only a survey that is whole proves (I11)."""
+        return self.code in ABSENCES
+
+    @property
+    def text(self) -> str:
+        """What is not as recorded, in a sentence."""
+        return difference_text(self.code, self.fields)
+
+
+def wiring_difference(code: DifferenceCode, kind: RepairKind | None = None, /, **fields: object) -> WiringDifference:
+    """Make a difference; the fields become text."""
+    return WiringDifference(code, {name: str(value) for name, value in fields.items()}, kind)
+
+
+def advised_texts(differences: Iterable[WiringDifference]) -> list[str]:
+    """The sentences of differences, and after them the advice about those inside the sandbox, if there are any."""
+    texts, is_inside = list[str](), False
+    for difference in differences:
+        texts.append(difference.text)
+        is_inside = is_inside or difference.code in INSIDE
+    return [*texts, INSIDE_IS_LEFT] if is_inside else texts
+
+
+def difference_texts(differences: Iterable[WiringDifference]) -> str:
+    """The sentences of differences in one line."""
+    return "; ".join(difference.text for difference in differences)

@@ -1,0 +1,1 @@
+"""The daemon as a process: composition, start, reload of settings, and end."""

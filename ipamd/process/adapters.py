@@ -1,0 +1,354 @@
+"""Connect ports and adapters: only this module names the class that implements each port."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+
+from ipamd import failpoints
+from ipamd.cloud.child import Ec2Child, Process
+from ipamd.cloud.ec2 import BotoEc2
+from ipamd.cloud.metadata import ImdsMetadata
+from ipamd.core.deadline import SystemClock
+from ipamd.core.health import Health
+from ipamd.datastore.open import OpenedDatastore, current_boot_id, open_datastore
+from ipamd.datastore.set_aside import set_aside
+from ipamd.datastore.spool import SpoolDirectory
+from ipamd.history.writer import HistoryWriter, boot_of
+from ipamd.kernel import ruleset
+from ipamd.kernel.conntrack import KernelConnectionTracking
+from ipamd.kernel.host_state import HostStateReader
+from ipamd.kernel.hostnet import KernelHostNetwork
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.packet_path import KernelPacketPaths
+from ipamd.kernel.traces import find_traces, survey_both_families
+from ipamd.kernel.wiring import KernelWiring
+from ipamd.migration.aws_node import FileAwsNode
+from ipamd.model.conditions import ConditionCode, problem_of
+from ipamd.model.errors import DatastoreError, IpamError, SettingsError
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.family import IpNetwork
+from ipamd.model.ids import EniId
+from ipamd.model.record import dataclass, field
+from ipamd.model.subnets import CustomNetwork, parse
+from ipamd.node_info import NodeInfo
+from ipamd.ports.aws_node import AwsNode
+from ipamd.ports.cloud import Ec2, Metadata
+from ipamd.ports.datastore import Datastore, Spool
+from ipamd.ports.history import History, NoHistory
+from ipamd.ports.kernel import HostNetwork, VlanLinks, Wiring
+from ipamd.ports.leg_adoption import LegAdoption
+from ipamd.ports.packet_path import PacketPaths
+from ipamd.ports.pod_facts import PodFactsSource
+from ipamd.ports.policy import PolicyAgent
+from ipamd.ports.process import Clock, ConnectionTracking, Failpoint, NoConnections, no_failpoint
+from ipamd.ports.runtime import Runtime
+from ipamd.report.past import present_holders
+from ipamd.runtime.cri import CriRuntime
+from ipamd.settings import CurrentSettings, Settings, SubnetsConfig
+from ipamd.settings.fields import FROM_KUBELET, HISTORY_OFF
+from ipamd.settings.settings_file import SIZE_MAX, content_of
+
+STAGES = (
+    "datastore",
+    "rpc",
+    "metadata",
+    "ec2",
+    "cri",
+    "spool",
+    "kernel",
+    "host-routing",
+    "serve",
+    "first-address",
+    "plugins",
+    "conflist",
+)
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """The adapters behind the ports, and the opened datastore.
+
+    `runtime`, `custom_network`, `policy_agent` and `pod_facts` are None if the settings do not need them. `has_run_before`: a daemon
+    has served this node since it booted. `boot_id`: of this boot, "" if it is not known. `history_writer`: writes `history`.
+    `is_overtaken`: amazon-vpc-cni-k8s gave out addresses after our rows were written, so the rows were set aside.
+    """
+
+    clock: Clock
+    health: Health
+    opened: OpenedDatastore
+    wiring: Wiring
+    adoption: LegAdoption
+    hostnet: HostNetwork
+    paths: PacketPaths
+    metadata: Metadata
+    node_info: NodeInfo
+    ec2: Ec2
+    runtime: Runtime | None
+    spool: Spool
+    aws_node: AwsNode
+    connections: ConnectionTracking = field(default_factory=NoConnections)
+    custom_network: CustomNetwork | None = None
+    has_run_before: bool = False
+    failpoint: Failpoint = no_failpoint
+    boot_id: str = ""
+    is_overtaken: bool = False
+    history: History = field(default_factory=NoHistory)
+    history_writer: HistoryWriter | None = None
+    policy_agent: PolicyAgent | None = None
+    pod_facts: PodFactsSource | None = None
+
+    @property
+    def is_datastore_lost(self) -> bool:
+        """Whether rows of this boot were lost: a daemon has run, and left no reliable rows.
+
+        It stays True for the rest of the boot. A sandbox that EC2 did not show at the start after the loss has no row, and its address
+        may be released while no daemon runs (I8).
+        """
+        if self.opened.datastore.snapshot().was_lost:
+            return True
+        return not self.opened.report.is_intact and (self.has_run_before or self._has_wired_before)
+
+    @property
+    def _has_wired_before(self) -> bool:
+        """Whether links of ours exist. Then a daemon has run, and its run directory was removed."""
+        try:
+            return bool(self.wiring.survey().trace)
+        except IpamError:
+            return True
+
+
+def connect(
+    current: CurrentSettings, *, has_run_before: bool, ec2_process: Process | None = None, vlan_links: VlanLinks | None = None
+) -> Adapters:
+    """Open the datastore and make the adapters. None of them makes a call yet.
+
+    Args:
+        has_run_before: a daemon has served this run directory. Traces in the kernel count as well.
+        ec2_process: a running child for EC2.
+        vlan_links: makes VLAN links in place of the kernel.
+    Raises: DatastoreError, SettingsError.
+    """
+    settings, family = current.now, current.now.network.family
+    daemon, custom_network = settings.daemon, load_network(settings.subnets)
+    clock, boot_id = SystemClock(), current_boot_id()
+    failpoint, health = failpoints.from_environment(daemon.run_dir), Health(clock, STAGES)
+    aws_node = FileAwsNode(settings.takeover, run_dir=daemon.run_dir, conflist=daemon.conflist_path, clock=clock, boot_id=boot_id)
+    opened, is_overtaken = _open(settings, aws_node, boot_id=boot_id, clock=clock, failpoint=failpoint, health=health)
+    has_run_before = has_run_before or is_overtaken or _has_left_traces(settings.network.veth_prefix)
+    host = HostNetns()
+    metadata = ImdsMetadata(settings.cloud, clock=clock, family=family)
+    node_info = NodeInfo(metadata, datastore=opened.datastore, clock=clock)
+    history = _history(settings, opened, boot_id=boot_id, clock=clock, node_info=node_info)
+    client = _ec2_client(settings, node_info, health, process=ec2_process)
+    hostnet = _host_network(host, current, opened, node_info, vlan_links=vlan_links)
+    wiring = _wiring(host, settings, failpoint, opened.datastore, state_reader=hostnet.state_reader, vlan_links=vlan_links)
+    return Adapters(
+        clock=clock,
+        health=health,
+        opened=opened,
+        wiring=wiring,
+        adoption=wiring.adoption,
+        hostnet=hostnet,
+        paths=KernelPacketPaths(host, hostnet),
+        connections=KernelConnectionTracking(host),
+        metadata=metadata,
+        node_info=node_info,
+        ec2=BotoEc2(settings.cloud, region=node_info.region, vpc_id=node_info.vpc_id, clock=clock, client=client, family=family),
+        runtime=_runtime(settings),
+        spool=SpoolDirectory(daemon.run_dir, clock=clock),
+        custom_network=custom_network,
+        has_run_before=has_run_before,
+        failpoint=failpoint,
+        boot_id=boot_id,
+        aws_node=aws_node,
+        is_overtaken=is_overtaken,
+        history=history,
+        history_writer=history,
+        policy_agent=_policy_agent(settings),
+        pod_facts=_pod_facts(settings, opened.datastore),
+    )
+
+
+def _runtime(settings: Settings) -> CriRuntime | None:
+    if settings.runtime.cri_socket == "off":
+        return None
+    return CriRuntime(socket=settings.runtime.cri_socket)
+
+
+def _ec2_client(settings: Settings, node_info: NodeInfo, health: Health, *, process: Process | None) -> Ec2Child:
+    def report(cause: str) -> None:
+        health.report("ec2 process", problem_of(ConditionCode.EC2_PROCESS_LOST, cause))
+
+    return Ec2Child(settings.cloud, region=node_info.region, process=process, report=report)
+
+
+def _open(
+    settings: Settings, aws_node: AwsNode, *, boot_id: str, clock: Clock, failpoint: Failpoint, health: Health
+) -> tuple[OpenedDatastore, bool]:
+    """Open the datastore. Returns: the datastore, and whether it is new because amazon-vpc-cni-k8s gave out addresses meanwhile."""
+    path = settings.daemon.run_dir / "state.db"
+    with health.stage("datastore") as stage:
+        is_overtaken = _is_overtaken(path, aws_node)
+        if is_overtaken:
+            _set_aside_overtaken(path, clock)
+        opened = open_datastore(
+            path,
+            boot_id=boot_id,
+            clock=clock,
+            family=settings.network.family,
+            failpoint=failpoint,
+            survey_kernel=partial(survey_both_families, veth_prefix=settings.network.veth_prefix),
+        )
+        stage.detail = opened.report.detail
+    return opened, is_overtaken
+
+
+def _has_left_traces(veth_prefix: str) -> bool:
+    """Whether the kernel has objects of ours although the run directory is new."""
+    trace = find_traces(veth_prefix=veth_prefix)
+    if trace:
+        log.warning("new run directory, but a daemon has run in this boot trace=%s", trace)
+    return bool(trace)
+
+
+def _is_overtaken(path: Path, aws_node: AwsNode) -> bool:
+    """Whether amazon-vpc-cni-k8s gave out addresses since our rows were written, and the rows must be set aside.
+
+    The rows stay in use during an export, when no address is given by them, and while the other daemon serves, because they show which
+    addresses both daemons gave.
+    """
+    if aws_node.is_exporting or (path.exists() and aws_node.listener()):
+        return False
+    return aws_node.has_run_since()
+
+
+def _policy_agent(settings: Settings) -> PolicyAgent | None:
+    if not settings.policy.is_on:
+        return None
+    from ipamd.policy.agent import GrpcPolicyAgent
+
+    return GrpcPolicyAgent(socket=settings.policy.agent_socket)
+
+
+def _pod_facts(settings: Settings, datastore: Datastore) -> PodFactsSource | None:
+    if settings.network.enforcing_mode is None:
+        return None
+    from ipamd.sandbox.legs.pod_facts import AnnotationFacts, KubeletFacts
+
+    facts = settings.pod_facts
+    if facts.source == FROM_KUBELET:
+        return KubeletFacts(socket=facts.kubelet_socket)
+    return AnnotationFacts(is_policy_known=lambda: facts.refuses_unmarked or datastore.are_pods_marked())
+
+
+def load_network(config: SubnetsConfig) -> CustomNetwork | None:
+    """Read the file of custom networking (`ipamd/model/subnets.py` describes it).
+
+    Returns: None if custom networking is off.
+    Raises: SettingsError with every problem, because a node without the file would put pods into the wrong subnet.
+    """
+    if not config.custom_networking:
+        return None
+    path = config.network_file
+    try:
+        content = content_of(str(path))
+        if len(content) > SIZE_MAX:  # the rest was not read, and the cut may be within a character
+            raise failure(SettingsError, FailureCode.FILE_TOO_LARGE, path=path, limit=SIZE_MAX)
+        text = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise failure(SettingsError, FailureCode.NETWORK_FILE_UNREADABLE, path=path, cause=error) from error
+    return parse(text, source=str(path))
+
+
+def _wiring(
+    host: HostNetns,
+    settings: Settings,
+    failpoint: Failpoint,
+    datastore: Datastore,
+    *,
+    state_reader: HostStateReader,
+    vlan_links: VlanLinks | None,
+) -> KernelWiring:
+    def kernel_failpoint(step: str) -> bool:
+        failpoint("kernel." + "-".join(step.split()[:2]))
+        return False
+
+    return KernelWiring(
+        host,
+        veth_prefix=settings.network.veth_prefix,
+        families=lambda: ruleset.families(settings.network, datastore.attachments()),
+        failpoint=kernel_failpoint,
+        is_strict=not settings.network.extra_sources,
+        state_reader=state_reader,
+        vlan_links=vlan_links,
+    )
+
+
+def _set_aside_overtaken(path: Path, clock: Clock) -> None:
+    """Rename the datastore. Its rows are older than the other software's, and would free or assign addresses of its pods (I1).
+
+    Raises: DatastoreError.
+    """
+    try:
+        new_path = set_aside(path, reason="overtaken", now=clock.now())
+    except OSError as error:
+        raise failure(DatastoreError, FailureCode.FILE_NOT_SET_ASIDE, path=path, cause=error) from error
+    log.warning("amazon-vpc-cni-k8s has run since our last change, starting without rows former_rows=%s", new_path or "none")
+
+
+def _history(settings: Settings, opened: OpenedDatastore, *, boot_id: str, clock: Clock, node_info: NodeInfo) -> HistoryWriter:
+    """The history by the settings. It does not access the disk yet."""
+    daemon = settings.daemon
+    directory = None
+    if daemon.history_dir != HISTORY_OFF:
+        directory = Path(daemon.history_dir)
+
+    def instance_id() -> str:
+        identity = node_info.identity()
+        if identity is None:
+            return ""
+        return identity.instance_id
+
+    return HistoryWriter(
+        directory,
+        days=daemon.history_days,
+        bytes_max=daemon.history_bytes,
+        boot=boot_of(boot_id, clock),
+        clock=clock,
+        current_tenures=lambda: present_holders(opened.datastore, clock),
+        ledger=opened.datastore.read_since,
+        node=instance_id,
+    )
+
+
+def _host_network(
+    host: HostNetns,
+    current: CurrentSettings,
+    opened: OpenedDatastore,
+    node_info: NodeInfo,
+    *,
+    vlan_links: VlanLinks | None,
+) -> KernelHostNetwork:
+    """The host's network, which follows changes of the network settings."""
+
+    def sparse_prefixes() -> dict[IpNetwork, EniId]:
+        if not current.now.network.family.is_sparse:
+            return {}
+        return {row.prefix: row.eni_id for row in opened.datastore.addresses() if row.is_rest and row.prefix is not None}
+
+    hostnet = KernelHostNetwork(
+        host,
+        config=current.now.network,
+        nft=Nftables(host),
+        attachments=opened.datastore.attachments,
+        prefixes=sparse_prefixes,
+        vlan_links=vlan_links,
+    )
+    current.follow(lambda now: now.network, lambda config: hostnet.apply_settings(config, node_info.identity()))
+    return hostnet

@@ -1,0 +1,572 @@
+"""Compose the use cases over the ports, room by room.
+
+Tests compose the same graph over fakes, so they test the graph that ships. A restarted daemon must take DEL at once, so this module
+imports nothing heavy that DEL does not need: boto3 and the metrics server come later, in their own threads (docs/life.md, Start).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ipamd import __version__
+from ipamd.cloud.limits import from_table
+from ipamd.core.agenda import Backoffs
+from ipamd.core.context import ServiceContext
+from ipamd.core.demand import Demand, delay
+from ipamd.core.freeze import Freeze
+from ipamd.core.key_locks import KeyLocks
+from ipamd.core.refused_adds import RefusedAdds
+from ipamd.eni.book import EniBook
+from ipamd.eni.earlier_changes import remember_released
+from ipamd.eni.enis import EniService
+from ipamd.eni.external_changes import CloudReconciler
+from ipamd.eni.limits import Limits
+from ipamd.eni.links import LinkWatch
+from ipamd.eni.provisioner import PAUSE, EniProvisioner
+from ipamd.eni.resync import ResyncScheduler
+from ipamd.eni.security_groups import SecurityGroups
+from ipamd.eni.subnets import Subnets
+from ipamd.host.freeze_files import OperatorFreeze
+from ipamd.host.network import HostNetworkReconciler
+from ipamd.host.plugin_chain import PluginChain
+from ipamd.host.triggers import PassScope
+from ipamd.metrics.counts import Counts
+from ipamd.metrics.page import Metrics
+from ipamd.migration.backend import CniBackendServer, CniBackendServicer
+from ipamd.migration.export import ExportService
+from ipamd.migration.handover import OtherDaemon
+from ipamd.migration.importing import ImportService
+from ipamd.migration.legs.branch import BranchImport
+from ipamd.migration.legs.egress import EgressImport
+from ipamd.migration.legs.pool import PoolImport
+from ipamd.model.companions import Companions
+from ipamd.model.conditions import ConditionCode, problem
+from ipamd.model.enforcing_mode import EnforcingMode
+from ipamd.model.eni_tags import EniTags
+from ipamd.model.errors import SUPPLY, UNFILTERED, log_text
+from ipamd.model.family import IPV4, IPV6
+from ipamd.model.freeze import FreezeCause
+from ipamd.model.growth_state import GrowthRefusal
+from ipamd.model.ids import PodName
+from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
+from ipamd.model.pool_counts import assignable_count
+from ipamd.model.record import dataclass
+from ipamd.model.repeats import NO_REPEATS, Repeats
+from ipamd.model.sandbox import RuntimeView
+from ipamd.model.subnets import SubnetPolicy
+from ipamd.model.words import counted, printable
+from ipamd.pool.maintainer import PoolMaintainer
+from ipamd.process.adapters import Adapters
+from ipamd.report.sources import CloudView, Sources
+from ipamd.rpc.cni import CniServicer, SandboxServices
+from ipamd.rpc.introspection import IntrospectionServicer
+from ipamd.sandbox.attach import AttachService
+from ipamd.sandbox.check import CheckService
+from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.detach import DetachService
+from ipamd.sandbox.gc import GcService
+from ipamd.sandbox.judge import SandboxJudge
+from ipamd.sandbox.legs.pool import PoolSource
+from ipamd.sandbox.quarantine import QuarantineService
+from ipamd.sandbox.repeated_adds import RepeatedAdds
+from ipamd.sandbox.runtime import RuntimeReconciler
+from ipamd.sandbox.spooled_deletes import SpooledDeletes
+from ipamd.sandbox.startup import StartupReconciler
+from ipamd.sandbox.veth_names import VethNames
+from ipamd.settings import CurrentSettings, Settings
+
+if TYPE_CHECKING:
+    from ipamd.eni.legs.branches import BranchComparison
+    from ipamd.policy.hook import PolicyHook
+    from ipamd.ports.cloud import Ec2
+    from ipamd.sandbox.legs.branch import BranchSource
+
+DEL_SHARE = 4
+"""One in this many RPC places is never taken by ADD, so that DEL is served while ADDs wait for addresses. Ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolServices:
+    """The services of the packages `eni` and `pool`."""
+
+    enis: EniService
+    provisioner: EniProvisioner
+    resyncs: ResyncScheduler
+    maintainer: PoolMaintainer
+    subnets: Subnets
+
+
+class App:
+    """All services of the daemon, composed over the adapters room by room. It does no I/O and starts no thread.
+
+    These are None if the settings turn them off: `runtime` (CRI), `cni_backend` (the plugin and the policy agent of amazon-vpc-cni-k8s
+    are not served), `policy` (that agent is not called), `branches` (no pod gets a branch ENI).
+    """
+
+    def __init__(self, adapters: Adapters, current: CurrentSettings) -> None:
+        self.adapters, self.current = adapters, current
+        stock = adapters.opened.datastore.stock
+        demand = Demand(on_supply=partial(adapters.health.resolve, SUPPLY, is_over=lambda: assignable_count(stock()) > 0))
+        self.context = context = ServiceContext(
+            datastore=adapters.opened.datastore,
+            wiring=adapters.wiring,
+            clock=adapters.clock,
+            health=adapters.health,
+            locks=KeyLocks(adapters.clock),
+            demand=demand,
+            freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
+            agenda=Backoffs(adapters.clock, is_urgent=lambda: demand.waiting()[0] > 0),
+            failpoint=adapters.failpoint,
+        )
+        adapters.opened.datastore.keep_history(adapters.history)
+        self.refused = RefusedAdds(history=adapters.history, clock=adapters.clock)
+        self.metrics = Metrics()
+        self.companions = Companions()
+        self.cooldown = Cooldown(context, connections=adapters.connections, period_s=lambda: float(current.now.pool.cooldown_s))
+        self.policy = self._policy()
+        self._serve_sandboxes()
+        self.pool = compose_pool(
+            context,
+            self.cooldown,
+            adapters,
+            current,
+            unplaced=partial(self.quarantine.unplaced, is_of_pool=True),  # a branch ENI is not on the instance
+            list_soon=self._list_soon,
+            on_cut_off=lambda: self.host_network.mark(PassScope.EVERYTHING),
+            look_for_other_daemon=self.other_daemon.check,
+            repeats=self.repeated_adds.repeats,
+        )
+        self._follow_others()
+        self._apply_restrictions()
+        self._report()
+
+    def _list_soon(self) -> None:
+        """Have the runtime's sandboxes listed soon, if CRI is on."""
+        if self.runtime is not None:
+            self.runtime.list_soon()
+
+    def _apply_restrictions(self) -> None:
+        """Freeze the pool, and report unfiltered pods, if the settings demand that for the life of the process."""
+        settings, context = self.current.now, self.context
+        if settings.pool.provisioning_disabled:
+            context.freeze.set(FreezeCause.SETTING, "DISABLE_NETWORK_RESOURCE_PROVISIONING=true")
+        if settings.policy.is_unfiltered:
+            cause = f"NETWORK_POLICY_ENFORCING_MODE={settings.policy.mode}, VPC_IPAMD_POLICY_AGENT=absent"
+            context.health.report(UNFILTERED, problem(ConditionCode.PODS_UNFILTERED, settings=cause))
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force now."""
+        return self.current.now
+
+    @property
+    def rpc_limit(self) -> int:
+        """Most requests at once: the setting, plus the ADDs that may wait for the control plane to name a branch ENI."""
+        limit = self.settings.daemon.max_concurrent_rpcs
+        if self.branches is not None:
+            limit += self.branches.waiting_limit
+        return limit
+
+    def _policy(self) -> PolicyHook | None:
+        """The hook that calls the network policy agent; imported only if a setting needs it."""
+        agent, settings = self.adapters.policy_agent, self.current.now
+        if agent is None:
+            return None
+        from ipamd.policy.hook import PolicyHook
+
+        is_unsure, prefix = self.adapters.is_datastore_lost, settings.network.veth_prefix
+        return PolicyHook(self.context, agent=agent, mode=settings.policy.mode, prefix=prefix, is_unsure=is_unsure)
+
+    def _branches(self, names: Callable[..., VethNames]) -> BranchSource | None:
+        """The hook that decides which sandboxes get branch ENIs; imported only if a setting needs it."""
+        network, source = self.current.now.network, self.adapters.pod_facts
+        if source is None or network.enforcing_mode is None:
+            return None
+        from ipamd.sandbox.legs.branch import BranchSource
+
+        own_prefix = ""
+        if network.enforcing_mode is EnforcingMode.STRICT:
+            own_prefix = STRICT_VETH_PREFIX
+        return BranchSource(
+            self.context,
+            source=source,
+            mode=network.enforcing_mode,
+            family=network.family,
+            mtu=lambda: self.current.now.network.sandbox_mtu,
+            names=names(is_by_pod=True, own_prefix=own_prefix),
+            cooldown=self.cooldown,
+            trunk_mac=lambda: self.pool.enis.trunk_mac(),
+            unplaced=lambda: self.quarantine.unplaced(is_of_pool=False),
+        )
+
+    def _serve_sandboxes(self) -> None:
+        """Make the services of the CNI verbs, and those that maintain sandboxes without a request."""
+        context, cooldown, adapters, current = self.context, self.cooldown, self.adapters, self.current
+        runtime, judge, prefix = adapters.runtime, SandboxJudge(context), current.now.network.veth_prefix
+        self.sandbox = self._verbs(judge)
+        self.spooled_deletes = SpooledDeletes(context, spool=adapters.spool, detach=self.sandbox.detach)
+        self.other_daemon = OtherDaemon(context, aws_node=adapters.aws_node)
+        self.imported = self._import(prefix)
+        self.quarantine = QuarantineService(context, cooldown=cooldown, judge=judge, mtu=lambda: current.now.network.sandbox_mtu)
+        self.runtime: RuntimeReconciler | None = None
+        if runtime is not None:
+            self.runtime = RuntimeReconciler(
+                context,
+                runtime=runtime,
+                detach=self.sandbox.detach,
+                quarantine=self.quarantine,
+                imported=self.imported,
+                learned=adapters.node_info.set_runtime,
+            )
+        self.startup = StartupReconciler(
+            context,
+            cooldown=cooldown,
+            runtime=runtime,
+            quarantine=self.quarantine,
+            imported=self.imported,
+            is_datastore_intact=adapters.opened.report.is_intact,
+            is_datastore_lost=adapters.is_datastore_lost,
+        )
+
+    def _import(self, prefix: str) -> ImportService:
+        """Make the service that imports sandboxes of amazon-vpc-cni-k8s, for every kind of leg that they may have."""
+        context, adapters, network = self.context, self.adapters, self.current.now.network
+        adoption, failpoint = adapters.adoption, context.failpoint
+        other_family = IPV6
+        if network.family is IPV6:
+            other_family = IPV4
+        extra = (EgressImport(adoption, adapters.aws_node, family=other_family, failpoint=failpoint),)
+        branch = BranchImport(adoption, is_on=network.pod_eni, pod_facts=adapters.pod_facts, prefix=prefix, failpoint=failpoint)
+        pool = PoolImport(adoption, context.datastore, extra=extra, prefix=prefix, failpoint=failpoint)
+        return ImportService(
+            context,
+            aws_node=adapters.aws_node,
+            kinds=(branch, pool),
+            extra=extra,
+            other=self.other_daemon,
+            prefix=prefix,
+        )
+
+    def _verbs(self, judge: SandboxJudge) -> SandboxServices:
+        context, cooldown, adapters, current = self.context, self.cooldown, self.adapters, self.current
+        runtime, prefix, is_by_pod = adapters.runtime, current.now.network.veth_prefix, current.now.network.pod_veth_names
+        names = partial(VethNames, context, cooldown=cooldown, runtime=runtime, prefix=prefix)
+        self.branches = self._branches(names)
+        detach = DetachService(
+            context,
+            cooldown=cooldown,
+            veth_prefix=prefix,
+            is_source_checked=adapters.hostnet.is_source_checked,
+            is_named_by_pod=is_by_pod or self.branches is not None,
+            policy=self.policy,
+        )
+        self.repeated_adds = RepeatedAdds(context.datastore, is_reaped=runtime is not None)
+        pool = PoolSource(
+            context,
+            cooldown=cooldown,
+            mtu=lambda: current.now.network.sandbox_mtu,
+            egress=lambda: adapters.hostnet.extra_family()[0],
+            delay=lambda: delay(adapters.ec2, context.clock),
+            names=names(is_by_pod=is_by_pod),
+            pod_names=names(is_by_pod=True),
+            repeated=self.repeated_adds,
+            look_for_gone=self._list_soon,
+        )
+        chain = PluginChain(current.now.daemon.conflist_path.parent)
+        sources = []
+        if self.branches is not None:
+            sources.append(self.branches)
+        self.pool_empty = pool.pool_empty
+        attach = AttachService(
+            context,
+            cooldown=cooldown,
+            pool=pool,
+            sources=sources,
+            waiting_limit=max(current.now.daemon.max_concurrent_rpcs * (DEL_SHARE - 1) // DEL_SHARE, 1),
+            require_chain=lambda request: chain.require_plugins(request.plugin_directories),
+            policy=self.policy,
+        )
+        check = CheckService(context, hostnet=adapters.hostnet, identity=adapters.node_info.identity)
+        return SandboxServices(attach, detach, check, GcService(context, runtime=runtime, judge=judge, detach=detach))
+
+    def _follow_others(self) -> None:
+        """Make the services that follow changes on the node and at EC2, and those of the migration."""
+        context, adapters, enis, resyncs = self.context, self.adapters, self.pool.enis, self.pool.resyncs
+        node_info, hostnet, settings = adapters.node_info, adapters.hostnet, self.current.now
+        self.host_network = HostNetworkReconciler(
+            context, hostnet=hostnet, quarantine=self.quarantine, enis=enis, identity=node_info.identity
+        )
+        self.current.follow(lambda now: now.network, lambda _: self.host_network.mark(PassScope.EVERYTHING))
+        links = LinkWatch(
+            context,
+            hostnet=hostnet,
+            book=enis.book,
+            routing=enis.routing,
+            resyncs=resyncs,
+            on_change=self.host_network.on_change,
+        )
+        self.cloud = CloudReconciler(
+            context,
+            metadata=adapters.metadata,
+            learn_identity=node_info.learn_identity,
+            identity=node_info.identity,
+            book=enis.book,
+            resyncs=resyncs,
+            links=links,
+        )
+        self.export = ExportService(
+            context, cooldown=self.cooldown, aws_node=adapters.aws_node, prefix=settings.network.veth_prefix
+        )
+        self.operator = OperatorFreeze(
+            context.freeze, run_dir=settings.daemon.run_dir, boot_id=adapters.boot_id, clock=adapters.clock
+        )
+        self.cni_backend = self._serve_others()
+
+    def _serve_others(self) -> CniBackendServer | None:
+        """Serve the plugin and the policy agent of amazon-vpc-cni-k8s in place of its daemon, on one socket; None if neither is
+        configured."""
+        takeover, policy = self.current.now.takeover, self.current.now.policy
+        if not (takeover.cni_backend_socket or self.policy):
+            return None
+        servicer, further_services = None, []
+        policy_mode = ""
+        if self.policy:
+            policy_mode = policy.mode
+        if takeover.cni_backend_socket:
+            servicer = CniBackendServicer(
+                self.sandbox,
+                datastore=self.context.datastore,
+                clock=self.context.clock,
+                uses_external_snat=lambda: self.current.now.network.external_snat,
+                policy_mode=policy_mode,
+                refused=self.refused.record_refusal,
+            )
+        if self.policy:
+            from ipamd.policy.agent import ConfigServicer
+
+            config_servicer = ConfigServicer(
+                mode=policy.mode,
+                family=self.current.now.network.family,
+                identity=self.adapters.node_info.identity,
+                metadata=self.adapters.metadata,
+                health=self.context.health,
+                clock=self.context.clock,
+            )
+            further_services.append(config_servicer.add_to)
+        return CniBackendServer(servicer, path=Path(takeover.questions_socket), further_services=further_services)
+
+    def _report(self) -> None:
+        """Make the services on the socket, and the metrics."""
+        context, adapters = self.context, self.adapters
+        sources = self._sources()
+        counts = Counts(
+            ec2=adapters.ec2,
+            replayed=lambda: self.sandbox.attach.replayed_count,
+            pool_empty=self.pool_empty,
+            looks=self.pool.resyncs.counts,
+            repairs=self.host_network.repair_backoff.counts,
+            released=self.pool.provisioner.steps.counts,
+            metadata=self.cloud.difference,
+            metadata_requests=adapters.metadata.request_count,
+        )
+        self.metrics.watch(sources, counts)
+        self.cni = CniServicer(
+            services=self.sandbox,
+            health=context.health,
+            clock=context.clock,
+            observer=self.metrics,
+            refused=self.refused.record_refusal,
+        )
+        self.introspection = IntrospectionServicer(
+            sources,
+            freeze=self.operator.freeze,
+            thaw=self.operator.thaw,
+            export=self.export.export,
+            keep=self.export.undo,
+            retry=self._retry,
+            compared=self.pool.enis.end_unseen,
+        )
+
+    def _retry(self) -> list[tuple[str, GrowthRefusal]]:
+        """Repeat now the EC2 calls that EC2 refused. From any thread."""
+        failures = {(PAUSE, intent_id): log_text(error) for intent_id, error in self.pool.provisioner.failures().items()}
+        ended = self.pool.subnets.limits.retry(failures | self.pool.maintainer.security_groups.refusals())
+        self.context.demand.trigger()
+        self.pool.resyncs.changed.set()
+        return ended
+
+    def _sources(self) -> Sources:
+        context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
+        node_info, custom = adapters.node_info, adapters.custom_network
+        judgement = quarantined = missing_count = None
+        if runtime is not None:
+            judgement, quarantined = runtime.present_judgement, runtime.present_verdicts
+            missing_count = self.quarantine.judge.missing_count
+        return Sources(
+            clock=context.clock,
+            health=context.health,
+            datastore=context.datastore,
+            history=adapters.history,
+            spool=adapters.spool,
+            wiring=context.wiring,
+            hostnet=adapters.hostnet,
+            paths=adapters.paths,
+            ec2=adapters.ec2,
+            cri=adapters.runtime,
+            locks=context.locks,
+            demand=context.demand,
+            refused=self.refused,
+            pool=pool.maintainer,
+            settings=self.current,
+            identity=node_info.identity,
+            dying_count=self.cooldown.dying_count,
+            runtime_view=self._runtime_view,
+            runtime=node_info.runtime,
+            judgement=judgement,
+            quarantined=quarantined,
+            missing_count=missing_count,
+            cloud=self._cloud_view,
+            recent=lambda: pool.enis.book.added().keys(),
+            frozen=pool.enis.routing.frozen,
+            freezings=context.freeze.in_force,
+            subnets=lambda: pool.subnets.views(node_info.identity()),
+            given_twice=self.other_daemon.given_twice,
+            pending_policy_cleanups=self._pending_policy_cleanups,
+            cut_off=self.host_network.cut_off,
+            unplaced=self.quarantine.cut_off,
+            trunk=lambda: (pool.enis.book.trunk() or [None])[0],
+            waiting_for_uplink=self._waiting_branch_count,
+            limits_of=from_table,
+            companions=lambda: self.companions.seen,
+            groups_of=lambda eni_id: pool.enis.book.facts_of(eni_id).security_groups,
+            tracking_of=lambda eni_id: pool.enis.book.facts_of(eni_id).connection_tracking,
+            primary_carries_pods=custom is None or custom.primary_carries_pods,
+            version=__version__,
+        )
+
+    def _runtime_view(self) -> RuntimeView | None:
+        if self.runtime is None:
+            return None
+        return self.runtime.view()
+
+    def _pending_policy_cleanups(self) -> Mapping[PodName, datetime]:
+        if self.policy is None:
+            return {}
+        return self.policy.pending_cleanups()
+
+    def _waiting_branch_count(self) -> int:
+        if self.branches is None:
+            return 0
+        return len(self.branches.waiting_keys())
+
+    def _cloud_view(self) -> CloudView:
+        """The last answer of EC2, and the running calls, which with their retries take up to a minute."""
+        reachable, detail = self.adapters.node_info.cloud
+        for call in self.adapters.ec2.calls_under_way():
+            detail += f"; {call.api} for {call.subject} is at work for {call.age_s:.0f} s"
+            if call.refusal_count:
+                detail += f", refused {counted(call.refusal_count, 'time')}, last: {call.last_refusal}"
+        return CloudView(
+            reachable=reachable,
+            call_count=sum(report.count for report in self.adapters.ec2.call_reports().values()),
+            detail=printable(detail),
+        )
+
+
+def compose_pool(
+    context: ServiceContext,
+    cooldown: Cooldown,
+    adapters: Adapters,
+    current: CurrentSettings,
+    *,
+    unplaced: Callable[[], frozenset[str]] = frozenset,
+    list_soon: Callable[[], None] = lambda: None,
+    on_cut_off: Callable[[], None] = lambda: None,
+    look_for_other_daemon: Callable[[], object] = lambda: None,
+    repeats: Callable[[], Repeats] = lambda: NO_REPEATS,
+) -> PoolServices:
+    """Make the services of `eni` and `pool`. The fleet simulation makes only these, for each of its nodes."""
+    node_info, settings, is_intact = adapters.node_info, current.now, adapters.opened.report.is_intact
+    identity, ec2, book = node_info.identity, adapters.ec2, EniBook(context)
+    if is_intact:
+        remember_released(book, adapters.opened.datastore.read_since, adapters.clock)
+    else:
+        remember_released(book, adapters.history.read_since, adapters.clock)
+    branches = None
+    if settings.network.pod_eni:
+        branches = _branches(context, ec2, book, on_cut_off)
+    subnets = _subnets(context, adapters, settings, book=book, limits=Limits(context, ec2=ec2))
+    resyncs = ResyncScheduler(context, unplaced=unplaced)
+    enis = EniService(
+        context,
+        book=book,
+        ec2=ec2,
+        hostnet=adapters.hostnet,
+        cooldown=cooldown,
+        resyncs=resyncs,
+        identity=identity,
+        exclusion=subnets.exclusion,
+        on_quarantined=list_soon,
+        is_datastore_lost=adapters.is_datastore_lost,
+        family=settings.network.family,
+    )
+    provisioner = _provisioner(context, adapters, current, enis=enis, subnets=subnets, check_other_daemon=look_for_other_daemon)
+    maintainer = PoolMaintainer(
+        context,
+        provisioner=provisioner,
+        leg_comparison=branches,
+        security_groups=SecurityGroups(context, ec2=ec2, book=book, follows_primary=subnets.follows_primary),
+        identity=identity,
+        settings=settings.pool_settings(max_pods=0),
+        repeats=repeats,
+    )
+    return PoolServices(enis, provisioner, resyncs, maintainer, subnets)
+
+
+def _provisioner(
+    context: ServiceContext,
+    adapters: Adapters,
+    current: CurrentSettings,
+    *,
+    enis: EniService,
+    subnets: Subnets,
+    check_other_daemon: Callable[[], object],
+) -> EniProvisioner:
+    settings = current.now
+    provisioner = EniProvisioner(
+        context,
+        ec2=adapters.ec2,
+        enis=enis,
+        subnets=subnets,
+        tags=lambda: EniTags(settings.cloud.cluster_name, current.now.cloud.additional_tags),
+        identity=adapters.node_info.identity,
+        refresh_identity=adapters.node_info.refresh_identity,
+        look_for_other_daemon=check_other_daemon,
+    )
+    if settings.cloud.leaked_eni_cleanup_disabled:
+        provisioner.leaked_enis.disable()
+    return provisioner
+
+
+def _branches(context: ServiceContext, ec2: Ec2, book: EniBook, on_cut_off: Callable[[], None]) -> BranchComparison:
+    """The service that compares branch ENIs with EC2; imported only if pods may have branch ENIs."""
+    from ipamd.eni.legs.branches import BranchComparison
+
+    return BranchComparison(context, ec2=ec2, book=book, on_change=on_cut_off)
+
+
+def _subnets(context: ServiceContext, adapters: Adapters, settings: Settings, *, book: EniBook, limits: Limits) -> Subnets:
+    return Subnets(
+        context,
+        ec2=adapters.ec2,
+        policy=SubnetPolicy(
+            settings.subnets.discovery, settings.cloud.cluster_name, adapters.custom_network, settings.network.ipv6
+        ),
+        limits=limits,
+        identity=adapters.node_info.identity,
+        groups_of=lambda eni_id: book.facts_of(eni_id).security_groups,
+    )

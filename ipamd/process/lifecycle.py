@@ -1,0 +1,381 @@
+"""The daemon's start, from alive to ready, and its end.
+
+docs/life.md, Start, has the order of the steps. A start waits as little as possible: with an intact datastore it needs only the
+kernel, and the cloud loop goes on asking the other sources in the background (`ipamd/process/cloud_loop.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from ipamd.core.agenda import NODE
+from ipamd.core.deadline import Deadline
+from ipamd.core.health import START, ConditionHandle, Health, Phase
+from ipamd.core.loop import Loop
+from ipamd.datastore.open import current_boot_id
+from ipamd.history.writer import PAUSE_S, REFUSED_MAX_S
+from ipamd.host.conflist_keeper import ConflistKeeper, OtherCni
+from ipamd.host.files import FileFollowers
+from ipamd.host.freeze_files import DrainHookFile
+from ipamd.host.maintenance import Maintenance
+from ipamd.host.runtime_directories import RuntimeDirectories
+from ipamd.migration.handover import Handover
+from ipamd.model.conditions import ConditionCode, problem
+from ipamd.model.errors import DatastoreError, IpamError, NotServingError, SettingsError, log_text
+from ipamd.model.repair_messages import repair_texts
+from ipamd.model.sandbox import Sandbox
+from ipamd.model.words import counted
+from ipamd.process.bootstrap import App
+from ipamd.process.cloud_loop import CloudLoop
+from ipamd.process.first_address import FirstAddress
+from ipamd.process.reload import SettingsReload
+from ipamd.process.served_mark import ServedMark
+from ipamd.rpc.unix_server import UnixServer
+
+WORTH_REPEATING = (DatastoreError, SettingsError)
+"""Errors that are not retryable in general, but after which a repeated step may succeed: DEL or EC2's answer changed a row in use by
+the step, or a directory is not mounted yet."""
+
+CLOUD_PATIENCE_S = 0.5
+"""How long a start with confirmed addresses waits for EC2. Ours, measured: with 3 s and a hanging EC2 the first ADD took 3.4 s,
+above the budget of 2 s (docs/performance.md)."""
+
+RUNTIME_PATIENCE_S = 1.0
+"""How long a start with an intact datastore waits for CRI. Ours: a list takes milliseconds. A hanging runtime must not delay every
+pod, and without its answer nothing is freed."""
+
+REPEATED = ("spool", "kernel", "aws-node", "host-routing", "conflist")
+"""Steps of a start that are repeated after a failure; each is a part of the condition of its name."""
+
+CHECK_S = 0.2
+"""How often a wait for a first turn checks whether the daemon ends. Ours; it reads memory only."""
+
+REPLAY_DEADLINE_S = 30.0
+"""Longest replay of the spool at the start, which waits for its end."""
+
+REPLAY_WHILE_SERVING_S = 1.0
+"""How long the maintenance waits for sandboxes and for the spool's lock. Ours: the next replay comes 5 s later, and one sandbox must
+not delay the check for another daemon."""
+
+log = logging.getLogger(__name__)
+
+
+def _claim_conditions(health: Health, sockets: Iterable[str]) -> dict[str, ConditionHandle]:
+    """Claim the conditions of the sockets, and a part of the condition of each repeated step. Returns: the handles by subject."""
+    conditions = {subject: health.claim(subject) for subject in sockets}
+    for step in REPEATED:
+        conditions[step] = health.claim(step, part="start")
+    return conditions
+
+
+class Lifecycle:
+    """One life of the daemon. `run` is a thread body; `stop` ends its waits and its loops. `reload` is for SIGHUP."""
+
+    def __init__(self, app: App, *, end: Callable[[str], None], server: UnixServer | None = None) -> None:
+        """`end` exits the process, for a reason that only a restart can repair. `server` has our plugin's socket."""
+        self._app, self._end, context, daemon = app, end, app.context, app.settings.daemon
+        self._servers = {"socket": server, "cni-backend": app.cni_backend}
+        self._health, self._stopped, self._is_serving = context.health, threading.Event(), threading.Event()
+        self._conditions = _claim_conditions(self._health, self._servers)
+        run_dir, boot_id = daemon.run_dir, current_boot_id()
+        self._served_mark = ServedMark(run_dir, boot_id=boot_id, health=self._health)
+        self._handover = Handover(
+            aws_node=app.adapters.aws_node,
+            is_overtaken=app.adapters.is_overtaken,
+            export=app.export,
+            other=app.other_daemon,
+            backend=app.cni_backend,
+            backend_condition=self._conditions["cni-backend"],
+            hostnet=app.adapters.hostnet,
+            identity=app.adapters.node_info.identity,
+            stopped=self._stopped,
+            quiesce=self.stop,
+            leave_mark=self._served_mark.leave,
+            end=end,
+            left_chains=app.imported.left_chains,
+        )
+        self._maintenance = Maintenance(
+            context,
+            spool=app.adapters.spool,
+            leave_mark=self._served_mark.leave,
+            replay=self._replay_spool_while_serving,
+            find_other_daemon=self._handover.check,
+            keep_sockets=self._keep_sockets,
+            clean_up_policy=self._clean_up_policy,
+            release_idle=app.adapters.ec2.release_idle,
+            end=end,
+        )
+        self._cloud = CloudLoop(app)
+        self._files = FileFollowers(health=self._health, clock=context.clock, agenda=context.agenda)
+        self.reload = SettingsReload(app.current, health=self._health, wake=self._files.loop.wake)
+        self._drain_hook = DrainHookFile(context.freeze, path=daemon.freeze_path)
+        self._conflist = self._conflist_keeper()
+        self._first_address = FirstAddress(context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
+        self._first, self._serving, self._last = self._loops()
+
+    def _clean_up_policy(self) -> None:
+        """Repeat pending calls to the network policy agent, if there is one."""
+        if self._app.policy is not None:
+            self._app.policy.clean_up()
+
+    def _conflist_keeper(self) -> ConflistKeeper:
+        app = self._app
+        return ConflistKeeper(
+            app.settings,
+            runtime=app.adapters.node_info.runtime,
+            clock=app.context.clock,
+            repair_backoff=app.host_network.repair_backoff,
+            health=self._health,
+            note=app.host_network.record_repair,
+            is_stopped=self._stopped.is_set,
+            other_cni=OtherCni(self._take_others, app.settings.takeover.directories),
+            companions=app.companions,
+            more_directories=RuntimeDirectories(app.adapters.runtime, clock=app.context.clock).directories,
+        )
+
+    def _loops(self) -> tuple[list[Loop], list[Loop], list[Loop]]:
+        """All loops: those that start with the process, those that start when ADD is served, and those that `stop` does not end."""
+        app, runtime, history = self._app, self._app.runtime, self._app.adapters.history_writer
+        first = [self._files.loop, self._cloud.loop]
+        serving = [
+            self._maintenance.loop,
+            app.pool.maintainer.loop,
+            app.host_network.loop,
+            app.cloud.links.loop,
+        ]
+        last = [app.cooldown.loop]  # DEL is served until the process ends, and its links must be deleted within a second (I4)
+        if runtime is not None:
+            first.append(runtime.loop)
+            if app.settings.runtime.cri_events:
+                serving.append(runtime.events)
+        if history is not None:
+            history_loop = Loop(
+                "history",
+                history.turn,
+                health=self._health,
+                clock=app.context.clock,
+                changed=history.noted,
+                settle_s=PAUSE_S,
+                failed_max_s=REFUSED_MAX_S,
+            )
+            last.append(history_loop)
+        return first, serving, last
+
+    def _keep_sockets(self) -> None:
+        """Repair each socket that was removed, replaced or made accessible to others, and report one that cannot be repaired."""
+        for subject, server in self._servers.items():
+            if server is None:
+                continue
+            try:
+                repaired = server.keep()
+            except (SettingsError, OSError, RuntimeError) as error:
+                unreachable = problem(ConditionCode.SOCKET_UNREACHABLE, cause=log_text(error))
+                self._conditions[subject].report(unreachable, error=error)
+                continue
+            if repaired:
+                log.warning("socket repaired socket=%s reason=%s", server.path, repaired)
+                self._health.record_error(subject, SettingsError(f"{server.path} was repaired: {repaired}"))
+            self._conditions[subject].report(None)
+
+    def run(self) -> None:
+        """Go from alive to ready.
+
+        After an IpamError that a repetition cannot repair, the daemon reports a condition and goes on serving DEL. Any other error,
+        such as a thread that cannot be started, ends the process: part of the start may be missing, and the next start may succeed.
+        """
+        try:
+            self._run()
+        except NotServingError:
+            return  # stopped while it waited
+        except IpamError as error:
+            state = "ADD is not served"
+            if self._health.phase is Phase.SERVING:
+                state = "it is not ready"
+            stopped = problem(ConditionCode.START_STOPPED, state=state, cause=log_text(error))
+            self._health.report(START, stopped, error=error)
+        except Exception as error:  # top of the thread
+            # No condition of the start is reported, because it would refuse the waiting ADDs. The next daemon serves them.
+            log.error("the start failed error=%s", log_text(error), exc_info=error)
+            self._end(f"the start failed: {log_text(error)}")
+
+    def drain(self) -> None:
+        """Stop taking ADD, and record when this daemon last served."""
+        self._served_mark.leave()
+        self._health.enter(Phase.DRAINING)
+
+    def stop(self) -> None:
+        """End every wait and every loop except the cooldown and the history, which DEL needs until the process ends."""
+        self._stopped.set()
+        for loop in [*self._serving, *self._first]:
+            loop.stop()
+        self._is_serving.set()  # loops that still wait at the gate end too
+
+    def close(self) -> None:
+        """End the remaining loops."""
+        for loop in self._last:
+            loop.stop()
+        pod_facts = self._app.adapters.pod_facts
+        if pod_facts is not None:
+            pod_facts.close()
+
+    def _run(self) -> None:
+        app, health, runtime = self._app, self._health, self._app.runtime
+        health.enter(Phase.RESTORING)
+        for loop in self._last:
+            loop.start()
+        self._files.follow(self.reload)
+        self._files.loop.start()
+        if not self._handover.begin():
+            return
+        app.operator.restore()
+        self._drain_hook.make_directory()
+        self._drain_hook.check()  # before the pool may grow
+        self._files.follow(self._drain_hook)
+        self._cloud.loop.start()
+        # Before the first sandbox is wired, and without waiting for EC2. If the kernel refuses, the start goes on with a condition.
+        log.info("confinement repaired=%s", repair_texts(app.host_network.confine()) or "in place")
+        self._until_done("spool", self._replay_spool)
+        listed = self._first_list()
+        if listed is not None:
+            app.other_daemon.check_pods(listed.values())
+        has_addresses = any(eni.host_ready and eni.managed for eni in app.context.datastore.enis())
+        cloud_patience_s = math.inf
+        if has_addresses:
+            cloud_patience_s = CLOUD_PATIENCE_S
+        self._await(lambda: self._cloud.is_answered, patience_s=cloud_patience_s)
+        self._until_done("kernel", lambda: self._restore(listed))
+        self._until_done("aws-node", self._handover.finish)
+        self._until_done("host-routing", self._set_up_eni_routings)
+        app.pool.subnets.mark()  # by the present settings, because EC2 may not have answered yet
+        self._serve()
+        self._files.follow(self._conflist)  # plugins are asked for their versions while EC2 is asked
+        self._cloud.loop.wake()
+        if runtime is not None:
+            runtime.begin()
+        app.context.demand.announce_supply()
+        app.context.demand.trigger()
+        with health.stage("first-address") as stage:
+            stage.detail = self._first_address.wait()
+        with health.stage("plugins") as stage:
+            self._await(lambda: bool(self._conflist.versions_text))
+            stage.detail = self._conflist.versions_text
+        self._conflist.begin()  # before the conflist is written: it reports a file that cannot be written too
+        self._until_done("conflist", self._write_conflist)
+        self._files.loop.wake()
+        self._first_address.remember()
+        health.mark_ready()
+        self._served_mark.tidy()
+        self._served_mark.leave()
+        log.info("ready after start took_s=%.2f addresses=%s", health.uptime_s(), app.context.datastore.counts())
+
+    def _serve(self) -> None:
+        """Serve ADD from now on. The loops start first but wait at the gate, so that no ADD waits for their first turns."""
+        with self._health.stage("serve") as stage:
+            for loop in self._serving:
+                loop.start(gate=self._is_serving)
+            self._health.enter(Phase.SERVING)
+            self._is_serving.set()
+            stage.detail = str(self._app.context.datastore.counts())
+
+    def _first_list(self) -> dict[str, Sandbox] | None:
+        """Wait for the runtime's first complete list.
+
+        The wait has no limit if the datastore is not intact, because it cannot be rebuilt without the list.
+        Returns: sandboxes by ID; None if CRI is off, or if it does not answer in time.
+        """
+        runtime = self._app.runtime
+        if runtime is None:
+            unlisted = self._health.claim("cri")  # without CRI there is no other writer
+            unlisted.report(problem(ConditionCode.RUNTIME_OFF))
+            return None
+        runtime.loop.start()
+        patience_s = math.inf
+        if self._app.adapters.opened.report.is_intact:
+            patience_s = RUNTIME_PATIENCE_S
+        self._await(lambda: runtime.first_list is not None, patience_s=patience_s)
+        return runtime.first_list
+
+    def _await(self, is_done: Callable[[], bool], *, patience_s: float = math.inf) -> None:
+        """Wait for the first turn of a loop. Raises: NotServingError if the daemon is stopped."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._health.wait_for(is_done, min(left_s, CHECK_S)):
+                return
+            self._require_running(0.0)
+
+    def _require_running(self, pause_s: float) -> None:
+        """Pause. Raises: NotServingError if the daemon is stopped."""
+        if self._stopped.wait(pause_s):
+            raise NotServingError("vpc-ipamd is shutting down")
+
+    def _until_done(self, name: str, step: Callable[[], None]) -> None:
+        """Repeat an idempotent step until it succeeds. Raises: an error that a repetition cannot repair; NotServingError."""
+        while True:
+            try:
+                step()
+                self._conditions[name].report(None)
+                return
+            except IpamError as error:
+                if not (error.retryable or isinstance(error, WORTH_REPEATING)):
+                    raise
+                failed = problem(ConditionCode.START_STEP_FAILED, cause=log_text(error))
+                self._conditions[name].report(failed, error=error)
+            self._require_running(self._app.context.agenda.back_off(("start", name), NODE))
+
+    def _replay_spool(self) -> None:
+        with self._health.stage("spool") as stage:
+            count = self._app.spooled_deletes.replay(deadline=Deadline.after(self._app.context.clock, REPLAY_DEADLINE_S))
+            stage.detail = f"{counted(count, 'DEL')} carried out"
+
+    def _replay_spool_while_serving(self) -> None:
+        """Replay DELs that were spooled after the start. The stage of the start stays as it is."""
+        deadline = Deadline.after(self._app.context.clock, REPLAY_WHILE_SERVING_S)
+        count = self._app.spooled_deletes.replay(deadline=deadline)
+        if count:
+            log.info("spooled DELs carried out count=%d", count)
+
+    def _restore(self, listed: dict[str, Sandbox] | None) -> None:
+        with self._health.stage("kernel") as stage:
+            outcome = self._app.startup.reconcile_kernel(self._app.context.wiring.survey(), listed)
+            stage.detail = str(outcome)
+        if outcome.duplicates:
+            self._app.host_network.report_duplicates(outcome.duplicates)
+            log.error("I1 was broken before this start what=%s", "; ".join(outcome.duplicates))
+        log.info("restored result=%s", outcome)
+
+    def _set_up_eni_routings(self) -> None:
+        self._app.cloud.links.compare()  # so that the set-up does not wait for an ENI whose link is gone
+        with self._health.stage("host-routing") as stage:
+            problems = self._app.pool.enis.routing.set_up_all()
+            if self._app.adapters.node_info.identity() is None:
+                problems.append("the node's own part waits for instance metadata")
+            if problems:
+                stage.degrade("; ".join(problems))
+
+    def _write_conflist(self) -> None:
+        with self._health.stage("conflist") as stage:
+            stage.detail = str(self._conflist.write())
+            outcome = self._take_others()
+            if outcome:
+                stage.detail += f"; {outcome}"
+
+    def _take_others(self) -> str:
+        """Set aside the conflist of amazon-vpc-cni-k8s, and then remove its chains. Raises: IpamError.
+
+        Returns: a sentence about the conflist, "" if there was none.
+        """
+        outcome = self._handover.take_conflist()
+        chains_problem = None
+        try:
+            removed = self._handover.remove_left_chains()
+            if removed:
+                self._app.host_network.record_repair(f"removed what amazon-vpc-cni-k8s had left in nftables: {removed}")
+        except IpamError as error:
+            chains_problem = problem(ConditionCode.CHAINS_LEFT, cause=log_text(error))
+        self._health.report("aws-node chains", chains_problem)
+        return outcome

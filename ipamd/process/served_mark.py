@@ -1,0 +1,61 @@
+"""Record when this daemon last served. From this mark the plugin counts how long STATUS may bridge an absence (I17, docs/adr/0033).
+
+The mark is a file in the run directory with the boot ID and CLOCK_BOOTTIME in milliseconds, replaced by a rename. /run is a tmpfs,
+so no disk is written. Only a *ready* daemon writes it, so that a crash loop does not prolong the bridging. It is written at *ready*,
+at SIGTERM, and every 5 s by the loop of `Maintenance`, so after a kill -9 the absence seems at most 5 s longer. The mark means that
+the daemon lives and serves ADD, not that it answers in time. `cni_plugin/absence.py` reads it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from ipamd.core.health import Health
+from ipamd.model.conditions import ConditionCode, problem
+from ipamd.settings.settings_file import created
+
+SERVED_NAME = "served"
+
+LEFTOVERS = ".bridged-*"
+"""Temporary files of plugins that were killed while they wrote."""
+
+
+class ServedMark:
+    """Safe to use from any thread."""
+
+    def __init__(self, run_dir: Path, *, boot_id: str, health: Health) -> None:
+        self._path = run_dir / SERVED_NAME
+        self._boot_id = boot_id
+        self._health = health
+        self._writing = threading.Lock()
+
+    def leave(self) -> None:
+        """Write the mark if the daemon is ready, or hands its node back: until amazon-vpc-cni-k8s serves, ours may be the only
+        conflist.
+
+        If the file cannot be written, STATUS bridges nothing.
+        """
+        if not (self._health.is_ready or self._health.is_held):
+            return
+        unwritable, failure = None, None
+        try:
+            with self._writing:
+                self._write()
+        except OSError as error:
+            unwritable = problem(ConditionCode.SERVED_MARK_UNWRITABLE, path=self._path, cause=error.strerror)
+            failure = error
+        self._health.report("served mark", unwritable, error=failure)
+
+    def tidy(self) -> None:
+        """Remove temporary files of killed plugins."""
+        for path in self._path.parent.glob(LEFTOVERS):
+            path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        now_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        temporary = self._path.with_name(f".{SERVED_NAME}")
+        with created(temporary, 0o600) as stream:
+            stream.write(f"{self._boot_id}\n{now_ms}\n".encode())
+        temporary.replace(self._path)

@@ -1,0 +1,1 @@
+"""What reports say of legs, and only of them."""

@@ -1,0 +1,10 @@
+"""What to do about conditions of legs, by subject, and the page that says more. See `ipamd/report/verdict.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LEG_ADVICE: Mapping[str, tuple[str, str]] = {
+    "branch": ("find out who wrote the pod's annotation, and delete the pod", "docs/security-groups.md#what-happens"),
+    "egress": ("do what it says, or turn the egress off", "docs/ipv6.md"),
+}

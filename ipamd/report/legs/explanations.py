@@ -1,0 +1,56 @@
+"""What an explanation says of the legs of a sandbox, and of addresses that only extra legs have."""
+
+from __future__ import annotations
+
+from ipamd.model.attachment import Attachment
+from ipamd.model.enforcing_mode import EnforcingMode
+from ipamd.model.family import IPV4, Family, IpAddress, family_of
+from ipamd.model.legs.branch_eni import Branch, branch_of
+from ipamd.model.words import counted
+
+
+def explain_legs(attachment: Attachment) -> list[str]:
+    """Explain what a sandbox has beside an address of the pool."""
+    sentences = []
+    if not attachment.is_of_pool:
+        sentences.append(_explain_branch(attachment, branch_of(attachment)))
+    if attachment.other_address is not None:
+        ifname = family_of(attachment.other_address).local_range.ifname
+        sentences.append(f"for egress of the other family it has {attachment.other_address} on {ifname}")
+    return sentences
+
+
+def setting_of_extra_legs(family: Family) -> str:
+    """Return the setting that gives pods addresses of a family that is not the pool's."""
+    return "ENABLE_V4_EGRESS" if family is IPV4 else "ENABLE_V6_EGRESS"
+
+
+def explain_trunk(trunk: str, *, uplinked_count: int) -> str:
+    """Explain the trunk ENI. `uplinked_count`: sandboxes that have an uplink."""
+    return f"{trunk} is this node's trunk ENI, which carries {counted(uplinked_count, 'branch ENI')} of sandboxes"
+
+
+def explain_local_range(address: IpAddress) -> str:
+    """Explain what an address of the local range is; "" for any other address."""
+    local_range = family_of(address).local_range
+    if address not in local_range.network:
+        return ""
+    return (
+        f"{address} is of {local_range.network}, for egress by {local_range.ifname}: good on this node alone, outside it is the "
+        "node's own"
+    )
+
+
+def _explain_branch(attachment: Attachment, branch: Branch) -> str:
+    """Explain the branch ENI of a sandbox, and whether EC2 agrees with it."""
+    mode = EnforcingMode.STRICT if branch.is_strict else EnforcingMode.STANDARD
+    if attachment.contradiction is None:
+        opinion = "EC2 has not been asked"
+    elif attachment.contradiction == "":
+        opinion = "EC2 agrees"
+    elif attachment.is_unconfirmed:
+        opinion = attachment.contradiction
+    else:
+        opinion = f"EC2 contradicts: {attachment.objection}"
+    consequence = ", so it has no network until EC2 agrees" if attachment.is_cut_off else ""
+    return f"that ENI is its branch ENI: {mode}, MAC {branch.mac}, link {branch.link}; {opinion}{consequence}"

@@ -1,0 +1,44 @@
+"""Find recorded sandboxes by pod, by the beginning of a container ID, or by an address."""
+
+from __future__ import annotations
+
+from ipamd.model.attachment import Attachment
+from ipamd.model.errors import InvalidRequestError
+from ipamd.model.family import IpAddress
+from ipamd.model.history_subject import HistorySubject
+from ipamd.model.legs import addresses_of
+from ipamd.report.sources import Sources
+
+
+def sandboxes_of_pod(sources: Sources, name: str) -> list[Attachment]:
+    """Return the attachments of a pod, `namespace/name` or its name alone; none if no sandbox has the name.
+
+    Raises: InvalidRequestError if pods of several namespaces have the name.
+    """
+    subject = HistorySubject(name)
+    attachments = [attachment for attachment in sources.datastore.attachments() if subject.names_pod(attachment.sandbox_name)]
+    pods = sorted({attachment.sandbox_name for attachment in attachments})
+    if len(pods) > 1:
+        raise InvalidRequestError(f"{name} is the name of {len(pods)} pods", details=f"give one of {', '.join(pods)}")
+    return attachments
+
+
+def sandboxes_by_container_id(sources: Sources, beginning: str) -> list[Attachment]:
+    """Return the attachments of the sandbox whose container ID has this beginning; none if there is no such sandbox.
+
+    Raises: InvalidRequestError if several container IDs have it.
+    """
+    attachments = []
+    for attachment in sources.datastore.attachments():
+        if attachment.key.container_id.startswith(beginning):
+            attachments.append(attachment)
+    if len({attachment.key.container_id for attachment in attachments}) > 1:
+        raise InvalidRequestError(
+            f"{beginning} is the beginning of {len(attachments)} container IDs", details="give more characters"
+        )
+    return attachments
+
+
+def sandboxes_by_address(sources: Sources, address: IpAddress) -> list[Attachment]:
+    """Return the attachment that has an address, by any leg; none if no sandbox has it."""
+    return [attachment for attachment in sources.datastore.attachments() if address in addresses_of(attachment)]

@@ -1,0 +1,93 @@
+"""The pool's plan as messages of the introspection service."""
+
+from __future__ import annotations
+
+import re
+
+from ipamd.answers import answer
+from ipamd.model.growth_state import GrowthRefusal
+from ipamd.model.placement import eni_limit
+from ipamd.model.pool_actions import Action, Allocate
+from ipamd.model.pool_settings import PoolSettings
+from ipamd.pb import introspection_pb2 as pb
+from ipamd.report.what_if import WhatIf
+
+
+def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = ()) -> pb.PlanReply:
+    """Make the message of a plan and of its inputs. `changed`: the settings and the type under which it was asked for."""
+    snapshot, counts = plan.snapshot, plan.snapshot.counts
+    return answer(
+        pb.PlanReply,
+        plan.decided,
+        snapshot.limits,
+        snapshot,
+        actions=[_action(action) for action in plan.decided.actions],
+        obstacles=[obstacle(subject, refusal) for subject, refusal in plan.obstacles],
+        targets=targets(plan.settings),
+        auto=_auto_target(plan),
+        changed=changed,
+        eni_limit=eni_limit(snapshot.limits, plan.settings),
+        eni_count=snapshot.known_eni_count + len(snapshot.refused_device_indexes),
+        **{f"{name}_count": getattr(counts, name) for name in ("total", "free", "in_use", "cooling")},
+        in_progress=snapshot.growth.pending,
+    )
+
+
+def obstacle(subject: str, refusal: GrowthRefusal) -> pb.Obstacle:
+    """Make the message of a refusal of EC2: what it stops, and until when."""
+    return answer(pb.Obstacle, refusal, subject=subject, next=refusal.next_step, retry_in_s=refusal.left_s)
+
+
+def _auto_target(plan: WhatIf) -> pb.AutoTarget | None:
+    auto, demand = plan.auto, plan.snapshot.growth.demand
+    if auto is None:
+        return None
+    return answer(
+        pb.AutoTarget,
+        auto,
+        demand,
+        in_force=plan.settings.warm_target_auto,
+        sentence=str(auto),
+        held_reserve_count=auto.held_count,
+        in_use_count=auto.busy_count,
+        max_count=auto.most_count,
+        expected_at_start_count=auto.start_count,
+        adds_per_s_1m=demand.minute_rate,
+        adds_per_s_10m=demand.ten_minute_rate,
+    )
+
+
+def targets(settings: PoolSettings) -> list[pb.Target]:
+    """List the targets and caps; `defined`: whether it has an effect."""
+    has_targets, is_fixed = not settings.family.is_sparse, not settings.warm_target_auto
+    in_effect = {
+        "warm_eni_target": not settings.ip_targets_defined,
+        "warm_ip_target": is_fixed and settings.warm_ip_target > 0,
+        "minimum_ip_target": settings.minimum_ip_target > 0,
+        "warm_prefix_target": is_fixed and settings.warm_prefix_target > 0,
+        "max_eni": settings.max_eni > 0,
+        "max_pods": settings.max_pods > 0,
+    }
+    messages = []
+    for name, is_set in in_effect.items():
+        variable = name.upper()
+        if name == "max_pods":
+            variable = "VPC_IPAMD_MAX_PODS"
+        messages.append(pb.Target(name=variable, value=getattr(settings, name), defined=is_set and has_targets))
+    return messages
+
+
+def _action(action: Action) -> pb.PlannedAction:
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(action).__name__).lower()
+    if isinstance(action, Allocate) and action.prefix_count:
+        kind = "allocate-prefixes"
+    elif isinstance(action, Allocate):
+        kind = "allocate-addresses"
+    addresses, prefixes = len(getattr(action, "addresses", ())), len(getattr(action, "prefixes", ()))
+    return pb.PlannedAction(
+        kind=kind,
+        eni_id=getattr(action, "eni_id", ""),
+        address_count=getattr(action, "address_count", addresses),
+        prefix_count=getattr(action, "prefix_count", prefixes),
+        text=str(action),
+    )

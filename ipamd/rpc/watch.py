@@ -1,0 +1,184 @@
+"""Check by real calls over our own socket that requests are answered, so that a hanging daemon is replaced.
+
+A listening socket proves nothing: the kernel accepts connections for a process whose gRPC no longer serves them. So a loop makes calls
+over the socket, on a connection that it keeps and with a thread of its own. If the daemon has answered no request for SILENCE_S, it
+exits, because only a new process repairs that. A refusal for lack of room (RESOURCE_EXHAUSTED) counts as an answer, and so does any
+other request that has ended: a busy or overloaded daemon is not silent.
+
+Only time in which this process ran counts as silence. When a process is stopped and continued (SIGSTOP, a freezer cgroup), its clocks
+jump, so each call and each pause counts for its planned length at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from ipamd.core.health import Health
+from ipamd.core.loop import Loop
+from ipamd.grpc_client import Peer, status
+from ipamd.model.conditions import ConditionCode, problem
+from ipamd.model.errors import log_text
+from ipamd.overdue_calls import CALLS
+from ipamd.ports.process import Clock
+
+log = logging.getLogger(__name__)
+
+SERVICE = "vpc_ipamd.v1.Watch"
+METHOD = "Answer"
+
+SILENCE_S = 60.0
+"""After so long without an answer the daemon ends. Ours: the longest deadline of a plugin, so that earlier requests had their time."""
+
+INTERVAL_S = 5.0
+"""Pause after an answer. Ours: a call costs 1 ms of CPU, both ends together (measured)."""
+
+RETRY_S = 1.0
+"""Pause after a call without an answer."""
+
+CALL_S = 10.0
+"""Timeout of a call. Ours: more than the 4.5 s that the plugin waits for STATUS; six calls fit into SILENCE_S."""
+
+REPORT_S = 15.0
+"""Silence after which the condition is reported. Ours: longer than one lost call after a pause of the process."""
+
+UNWATCHED_S = 20.0
+"""Longest time that one call of `is_alive` adds to the time without a turn of the loop. Ours: kubelet's period."""
+
+NOT_ANSWERED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
+"""Statuses that gRPC's client makes by itself; the server sent any other."""
+
+CONDITION = "requests"
+THREADS = "request threads"
+
+
+class Watched(Protocol):
+    """A server (`ipamd/rpc/unix_server.py`)."""
+
+    path: Path
+
+    @property
+    def ended_count(self) -> int:
+        """Requests that the server has ended; the count restarts with each new server."""
+        ...
+
+    @property
+    def lacks_threads(self) -> bool:
+        """Whether requests wait for a thread that cannot be made."""
+        ...
+
+
+def handler() -> grpc.GenericRpcHandler[Any, Any]:
+    """Serve the method that is called."""
+    answer = grpc.unary_unary_rpc_method_handler(_answer, request_deserializer=bytes, response_serializer=bytes)
+    return grpc.method_handlers_generic_handler(SERVICE, {METHOD: answer})
+
+
+def _stub(channel: grpc.Channel) -> Any:
+    return channel.unary_unary(f"/{SERVICE}/{METHOD}", request_serializer=bytes, response_deserializer=bytes)
+
+
+def _answer(_request: bytes, _context: grpc.ServicerContext) -> bytes:
+    return b""
+
+
+class ServiceWatch:
+    """The loop `answers`. `is_alive` is for the health pages, from their threads."""
+
+    def __init__(
+        self,
+        server: Watched,
+        *,
+        health: Health,
+        clock: Clock,
+        end: Callable[[str], None],
+        end_overdue: Callable[[], tuple[str, ...]] = CALLS.end_overdue,
+    ) -> None:
+        """Keep what a turn needs.
+
+        Args:
+            end: exits the process.
+            end_overdue: ends the daemon's own calls to other programs that grpcio left open past their deadlines, and returns where.
+        """
+        self._server = server
+        self._health = health
+        self._clock = clock
+        self._end = end
+        self._end_overdue = end_overdue
+        self._peer = Peer(str(server.path), _stub)
+        self._ended_count = 0
+        self._silent_s = 0.0
+        self._turn_count = 0
+        self._asked = (0, self._clock.monotonic(), 0.0)
+        self.loop = Loop("answers", self.turn, health=health, clock=clock)
+
+    def turn(self) -> float:
+        """Make one call, and end what is overdue. Returns: seconds until the next."""
+        self._turn_count += 1
+        for socket in self._end_overdue():
+            log.warning("ended the connections to a program that neither answers nor reads socket=%s", socket)
+        began = self._clock.monotonic()
+        cause = self._problem()
+        took_s = min(self._clock.monotonic() - began, CALL_S)
+        self._report_threads()
+        ended_count, self._ended_count = self._ended_count, self._server.ended_count
+        if not cause or ended_count != self._ended_count:
+            self._silent_s = 0.0
+            self._health.report(CONDITION, None)
+            if cause:
+                return RETRY_S
+            return INTERVAL_S
+        self._silent_s += took_s + RETRY_S
+        if self._silent_s >= REPORT_S:
+            unanswered = problem(
+                ConditionCode.REQUESTS_UNANSWERED, silent_s=f"{REPORT_S:.0f}", cause=cause, end_s=f"{SILENCE_S:.0f}"
+            )
+            self._health.report(CONDITION, unanswered)
+        if self._silent_s >= SILENCE_S:
+            self._end(f"no request was answered for {SILENCE_S:.0f} s: {cause}")
+        return RETRY_S
+
+    def is_alive(self) -> bool:
+        """Whether a request was answered within SILENCE_S. False too if this loop itself has been stuck for that long.
+
+        Reads memory only: any number of pods may ask. The time between two calls counts up to UNWATCHED_S, so that a pause of the
+        whole process does not look like a stuck loop.
+        """
+        turn_count, asked_monotonic_s, unwatched_s = self._asked
+        now = self._clock.monotonic()
+        if turn_count == self._turn_count:
+            unwatched_s += min(now - asked_monotonic_s, UNWATCHED_S)
+        else:
+            unwatched_s = 0.0
+        self._asked = (self._turn_count, now, unwatched_s)
+        return self._silent_s < SILENCE_S and unwatched_s < SILENCE_S + CALL_S
+
+    def close(self) -> None:
+        """End the loop and the running call."""
+        self.loop.stop()
+        self._peer.close()
+
+    def _problem(self) -> str:
+        """Call. Returns: why there was no answer, "" for any answer."""
+        stub = self._peer.stub()
+        try:
+            stub(b"", timeout=CALL_S)
+        except grpc.RpcError as error:
+            code, text = status(error)
+            self._peer.call_failed(stub, code)
+            if code in NOT_ANSWERED:
+                return text
+            return ""
+        except (RuntimeError, MemoryError, OSError) as error:
+            return log_text(error)
+        return ""
+
+    def _report_threads(self) -> None:
+        thread_problem = None
+        if self._server.lacks_threads:
+            thread_problem = problem(ConditionCode.NO_REQUEST_THREAD)
+        self._health.report(THREADS, thread_problem)

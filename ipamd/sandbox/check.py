@@ -1,0 +1,93 @@
+"""CHECK: compare a sandbox's wiring with its record, and the host's networking with what the sandbox needs.
+
+CHECK reports every difference at once and repairs nothing; the host network reconciler does. It also fails for a sandbox whose address
+EC2 has taken away, although nothing on the node is wrong: the sandbox no longer has the network that ADD promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ipamd.core.context import Service, ServiceContext
+from ipamd.core.deadline import Deadline
+from ipamd.model.attachment import Attachment
+from ipamd.model.cloud import InstanceIdentity
+from ipamd.model.cni_request import AttachRequest
+from ipamd.model.cniresult import recorded_spec, result_differences
+from ipamd.model.errors import CheckFailedError, UnknownAttachmentError
+from ipamd.model.routing_difference import RoutingDifference
+from ipamd.model.wiring_difference import advised_texts
+from ipamd.ports.kernel import HostNetwork
+
+
+class CheckService(Service):
+    """Serves CHECK."""
+
+    def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, identity: Callable[[], InstanceIdentity | None]) -> None:
+        """`identity` is None until instance metadata answers: then the node's own routing is not compared."""
+        super().__init__(context)
+        self._hostnet = hostnet
+        self._identity = identity
+
+    def check_sandbox(self, request: AttachRequest, *, deadline: Deadline) -> None:
+        """Compare a sandbox with its record.
+
+        Raises: UnknownAttachmentError if there is no record; CheckFailedError with every difference; KernelDumpError if the
+            kernel could not be read.
+        """
+        with self._locks.hold(request.key, "CHECK", deadline):
+            attachment = self._datastore.attachment(request.key)
+            if attachment is None:
+                raise UnknownAttachmentError(
+                    f"sandbox {request.key} is not attached", details="DEL it and let the runtime make a new one"
+                )
+            lost = self._lost_at_ec2(attachment)
+            problems = [lost] if lost else []
+            if request.prev_result is not None:
+                problems += result_differences(
+                    request.prev_result, ifname=request.key.ifname, address=attachment.address, netns=request.netns
+                )
+            wiring = self._wiring.check(recorded_spec(attachment, netns=request.netns))
+            host = self._host_problems(attachment)
+            problems += advised_texts(wiring)
+            problems += [f"host: {difference.advised_text}" for difference in host]
+        if problems:
+            raise CheckFailedError(
+                f"sandbox {request.key} differs from {'what EC2 shows' if lost else 'its record'}",
+                details="; ".join(problems),
+                address=str(attachment.address),
+                eni_id=attachment.eni_id,
+                lost=lost,
+                differences=(*(difference.code for difference in wiring), *(difference.code for difference in host)),
+            )
+
+    def _host_problems(self, attachment: Attachment) -> list[RoutingDifference]:
+        """List the faults of the node, and of the ENI that has the address, that keep packets from the sandbox."""
+        eni = self._datastore.eni(attachment.eni_id)
+        if eni is None and attachment.is_of_pool:
+            return []
+        differences = self._hostnet.differences(identity=self._identity(), enis=[eni] if eni else ())
+        return [difference for difference in differences if difference.is_cut]
+
+    def _lost_at_ec2(self, attachment: Attachment) -> str:
+        """Return why the VPC does not deliver packets to this sandbox, and what to do; "" if the record has no such fact.
+
+        The record has only facts that two plausible answers of EC2 proved (I11): an address that is missing from one answer passes,
+        and so does every address while EC2 does not answer. CHECK makes no EC2 call.
+        """
+        if attachment.is_unconfirmed:
+            return f"it has no network until EC2 confirms {attachment.eni_id}; {attachment.contradiction}"
+        if not attachment.is_of_pool:
+            if not attachment.contradiction:
+                return ""
+            return (
+                f"EC2 contradicts what its pod was told of {attachment.eni_id}: {attachment.contradiction}; "
+                "find out who wrote the pod's annotation, and delete the pod"
+            )
+        row = self._datastore.address(attachment.address)
+        if row is not None and row.is_lost:
+            reason = row.lost_reason or "EC2 does not show it"
+            return f"{attachment.address} on {attachment.eni_id} is lost: {reason}; delete the pod, its successor gets another address"
+        if row is None or self._datastore.eni(attachment.eni_id) is None:
+            return f"{attachment.eni_id}, which has its address {attachment.address}, is gone; delete the pod"
+        return ""

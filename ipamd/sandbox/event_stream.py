@@ -1,0 +1,92 @@
+"""Keep the runtime's event stream open; every event requests a new list of sandboxes.
+
+The stream is opened before the first list that counts, and again whenever it breaks. If the runtime does not support events, the
+stream is tried again every 5 min: the runtime may be upgraded in place. Nothing else is concluded from an event (docs/datastore.md,
+Sources).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ipamd.core.agenda import NODE
+from ipamd.core.context import ServiceContext
+from ipamd.core.loop import Loop
+from ipamd.model.errors import EventsUnsupportedError, IpamError, log_text
+from ipamd.model.sandbox import EventKind, SandboxEvent
+from ipamd.ports.runtime import Runtime
+from ipamd.sandbox.missed_events import MissedEventDetector
+
+log = logging.getLogger(__name__)
+
+STREAM = ("events",)
+"""Key of the agenda for the pauses before a broken stream is opened again; they follow the schedule of a service of this node. A list
+that succeeds after a failed one ends a pause early. A stream that lasted as long as the longest pause resets the schedule."""
+
+UNSUPPORTED_RETRY_S = 300.0
+"""Pause before events are tried again with a runtime that does not support them. Ours: an upgrade in place is noticed within five
+minutes.
+"""
+
+
+class EventStream:
+    """Holds one subscription at a time. It calls `wake` for every event, after noting it, and for the first outcome."""
+
+    def __init__(self, context: ServiceContext, *, runtime: Runtime, wake: Callable[[], None]) -> None:
+        clock = context.clock
+        self.missed_events = MissedEventDetector(clock)
+        self._agenda = context.agenda
+        self._runtime = runtime
+        self._wake = wake
+        self._last_logged = ""
+        self._clock = clock
+        self._opened_monotonic_s = 0.0
+        self.has_outcome = False
+        self.loop = Loop("events", self.turn, health=context.health, clock=clock, cancel=runtime.cancel_events)
+
+    def turn(self) -> float:
+        """Hold one subscription until it breaks. Returns: seconds until the next one."""
+        is_supported = True
+        try:
+            for event in self._runtime.events():
+                if self.loop.is_stopped:
+                    break
+                self._handle(event)
+        except EventsUnsupportedError as error:
+            is_supported = False
+            self._log_change(f"no events: {log_text(error)}")
+        except IpamError as error:
+            self._log_change(f"the event stream is not open: {log_text(error)}")
+        finally:
+            self._close()
+        return self._agenda.back_off(STREAM, NODE) if is_supported else UNSUPPORTED_RETRY_S
+
+    def _handle(self, event: SandboxEvent) -> None:
+        if event.kind is EventKind.SUBSCRIBED:
+            self._opened_monotonic_s = self._clock.monotonic()
+            self.missed_events.on_open()
+            self._log_change("the event stream is open")
+            self.loop.recovered()
+        else:
+            self.missed_events.on_event(event)
+        self.has_outcome = True
+        self._wake()
+
+    def _close(self) -> None:
+        """Note that the stream has ended, and wake the reconciler if the stream was open or this is the first outcome."""
+        was_open = self.missed_events.is_open
+        if was_open:
+            if self._clock.monotonic() - self._opened_monotonic_s >= NODE.longest_s:
+                self._agenda.clear(STREAM)
+            self.missed_events.on_close()
+        is_first = not self.has_outcome
+        self.has_outcome = True
+        if was_open or is_first:
+            self._wake()  # the cause of the break may have changed the list
+
+    def _log_change(self, sentence: str) -> None:
+        """Log the state of the stream when it changes."""
+        if sentence != self._last_logged and not self.loop.is_stopped:
+            self._last_logged = sentence
+            log.info("container runtime state=%s", sentence)

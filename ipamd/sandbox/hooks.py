@@ -1,0 +1,23 @@
+"""The Protocol by which ADD and DEL use the network policy agent, which only some nodes have.
+
+The package `policy` implements it. Only the composition imports that package, where a setting requires it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ipamd.core.deadline import Deadline
+from ipamd.model.attachment import Attachment
+from ipamd.model.cni_request import AttachRequest
+from ipamd.ports.datastore import UnitOfWork
+
+
+class PolicyEnforcement(Protocol):
+    """Informs the network policy agent before a sandbox gets its network, and after it is gone."""
+
+    def enforce(self, request: AttachRequest, deadline: Deadline) -> None:
+        """Have the agent filter a sandbox that is wired; the ADD fails if it refuses."""
+
+    def owe(self, uow: UnitOfWork, attachment: Attachment) -> None:
+        """Record that the agent has to forget a pod once its sandboxes are gone."""

@@ -1,0 +1,129 @@
+"""Rebuild the wiring of a sandbox from what the kernel shows of its legs, so that a sandbox whose row was lost is recorded again.
+
+The alias of the first host veth has the sandbox and its address. What else is needed depends on the kind of leg: the row of the
+address for one of the pool, and the alias of the uplink for one that has an uplink. `QuarantineService` decides whether a sandbox is
+adopted at all; this module only refuses what other sandboxes or other facts contradict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ipamd.model.attachment import WiringSpec, is_imported_alias, sandbox_mac
+from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.legs import with_seen_extra
+from ipamd.model.legs.branch_eni import Branch
+from ipamd.model.legs.conflict import branch_conflict
+from ipamd.model.record import replace
+from ipamd.ports.datastore import Datastore
+
+
+class LegAdopter(Protocol):
+    """Adopts the sandboxes with one kind of first leg."""
+
+    unplaced_why: str
+    """Why such a sandbox has no row of its address, for people."""
+
+    def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
+        """Return the wiring of an unrecorded sandbox by its first host veth; or why it must not be recorded, one sentence."""
+
+
+class PoolAdopter:
+    """Adopts sandboxes that have an address of the pool: the row of the address says which ENI has it."""
+
+    unplaced_why = "EC2 shows the address on no ENI of this node"
+
+    def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
+        """See `LegAdopter`."""
+        row = datastore.address(veth.address) if veth.address else None
+        if row is None or veth.key is None:
+            return "the address is on no ENI of this node"
+        if _contradicts_route(veth, survey):
+            return "alias and route disagree"
+        if row.owner is not None:
+            return f"recorded for {row.owner}"
+        if datastore.attachment(veth.key) is not None:
+            return "the sandbox is recorded with another address"
+        eni = next(eni for eni in datastore.enis() if eni.eni_id == row.eni_id)
+        mac = MacAddress(veth.mac) if is_imported_alias(veth.alias) else None
+        return WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu, mac, eni_id=eni.eni_id)
+
+
+class BranchAdopter:
+    """Adopts sandboxes with branch ENIs, by the aliases of the host veth and of the VLAN link."""
+
+    unplaced_why = "by a branch ENI, not recorded"
+
+    def wiring_of(self, veth: HostVeth, survey: KernelSurvey, datastore: Datastore) -> WiringSpec | str:
+        """See `LegAdopter`. A sandbox in standard mode to which the node has no route waits for EC2: it is held."""
+        link, key = survey.uplink_of(veth), veth.key
+        if link is None or not isinstance(link.uplink, Branch) or key is None or veth.address is None:
+            return "no VLAN link of ours leads to its branch ENI"
+        if datastore.attachment(key) is not None:
+            return "the sandbox is recorded with another address"
+        spec = WiringSpec(
+            key,
+            veth.address,
+            link.uplink.route_table,
+            veth.name,
+            "",
+            veth.mtu,
+            _foreign_mac(veth, key),
+            uplink=link.uplink,
+            eni_id=link.eni_id,
+            is_held=not link.uplink.is_strict and not _is_routed(veth, survey),
+        )
+        eni = link.uplink.eni(link.eni_id, veth.address)
+        others, enis, row = datastore.attachments(), datastore.enis(), datastore.address(veth.address)
+        return branch_conflict(eni, key, row=row, others=others, enis=enis) or spec
+
+
+ADOPTERS: tuple[LegAdopter, ...] = (PoolAdopter(), BranchAdopter())
+
+
+def adopter_of(veth: HostVeth) -> LegAdopter:
+    """Return who adopts the sandbox of a first host veth."""
+    pool, branch = ADOPTERS
+    return pool if veth.is_of_pool else branch
+
+
+def seen_wiring(veth: HostVeth, survey: KernelSurvey, datastore: Datastore, *, mtu: Callable[[], int]) -> WiringSpec | str:
+    """Return the wiring of all legs of an unrecorded sandbox; or why it must not be recorded, one sentence.
+
+    `mtu`: of new sandboxes, where the survey has none: a record with another MTU than the sandbox has would cause a "repair".
+    """
+    if veth.key is None or veth.address is None:
+        return "the veth carries no identity"
+    wiring = adopter_of(veth).wiring_of(veth, survey, datastore)
+    if isinstance(wiring, str):
+        return wiring
+    return with_seen_extra(replace(wiring, mtu=wiring.mtu or mtu()), survey)
+
+
+def _contradicts_route(veth: HostVeth, survey: KernelSurvey) -> bool:
+    """Whether the address of a veth is routed elsewhere, or is not routed and another living veth has it too.
+
+    A missing route alone proves nothing (I11): the host network reconciler restores it.
+    """
+    device = survey.routes.get(veth.address) if veth.address else None
+    if device == veth.name:
+        return False
+    if device is not None:
+        return True
+    return any(other.address == veth.address and other.name != veth.name and not other.is_dying for other in survey.firsts)
+
+
+def _foreign_mac(veth: HostVeth, key: AttachmentKey) -> MacAddress | None:
+    """Return the MAC of a host veth that amazon-vpc-cni-k8s wired; None of one of ours, whose MAC is derived from the sandbox.
+
+    The alias of a sandbox with a branch ENI does not show who wired it.
+    """
+    is_foreign = is_imported_alias(veth.alias) or veth.mac not in ("", sandbox_mac(key, side="host"))
+    return MacAddress(veth.mac) if is_foreign else None
+
+
+def _is_routed(veth: HostVeth, survey: KernelSurvey) -> bool:
+    """Whether the node routes to a sandbox. It has no route to a sandbox whose branch ENI EC2 has never confirmed."""
+    return veth.address is not None and veth.name in (survey.routes.get(veth.address), survey.own_routes.get(veth.address))

@@ -1,0 +1,199 @@
+"""Give a new sandbox an address of the pool, and in the same step one of the other family if it gets a leg for egress.
+
+While no address is free, the ADD waits as long as the pool may still grow and its caller has time. No EC2 call is made here (I12): an
+empty pool wakes the pool maintainer. It does not grow for a pod whose earlier sandboxes still have addresses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from ipamd.core.context import Service, ServiceContext
+from ipamd.core.deadline import Deadline, StepTimer
+from ipamd.core.demand import PoolStatus
+from ipamd.model.address import Address
+from ipamd.model.attachment import POD_IFNAME, WiringSpec
+from ipamd.model.blocked import Blocked
+from ipamd.model.cni_request import AttachRequest
+from ipamd.model.errors import IpamError, LocalRangeEmptyError, PoolEmptyError, UndeletedSandboxesError
+from ipamd.model.family import Family
+from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.record import dataclass
+from ipamd.model.refusals import RefusalCode, refusal
+from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.repeated_adds import RepeatedAdds
+from ipamd.sandbox.veth_names import VethNames
+
+POOL_WAIT_MARGIN_S = 1.0
+"""Of the caller's deadline, kept for the rollback and the refusal. Ours: an unwire takes about 20 ms, a reply 1 ms."""
+
+FAILPOINTS = ("attach.reserved",)
+
+
+class PoolSource(Service):
+    """Offers every ADD an address of the pool. Safe from any thread. `pool_empty`: ADDs refused for want of an address, by cause."""
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        cooldown: Cooldown,
+        mtu: Callable[[], int],
+        egress: Callable[[], Family | None],
+        delay: Callable[[], Blocked],
+        names: VethNames,
+        pod_names: VethNames,
+        repeated: RepeatedAdds,
+        look_for_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Keep what a reservation needs.
+
+        Args:
+            mtu: of a new sandbox, in bytes.
+            egress: the other family of which a new sandbox gets an address, by an extra leg.
+            delay: what delays a pool that can grow.
+            names: names host veths.
+            pod_names: names by pod, for a caller that wires the sandbox itself and names the link after the pod.
+            repeated: which pods have earlier sandboxes.
+            look_for_gone: has the runtime listed soon, because an earlier sandbox of a pod may be gone.
+        """
+        super().__init__(context)
+        self._cooldown = cooldown
+        self._mtu = mtu
+        self._egress = egress
+        self._delay = delay
+        self._names = names
+        self._pod_names = pod_names
+        self._repeated = repeated
+        self._look_for_gone = look_for_gone
+        self.pool_empty: Counter[Blocked] = Counter()
+
+    def offer(self, request: AttachRequest) -> PoolOffer:
+        """Offer an address, which is reserved when the offer is claimed."""
+        return PoolOffer(self, request)
+
+    @contextmanager
+    def claimed(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> Iterator[WiringSpec]:
+        """Reserve an address and a name; see `LegOffer.claimed`.
+
+        Raises: UndeletedSandboxesError, PoolEmptyError, LocalRangeEmptyError, VethNameTakenError, BusyError, WiringError,
+            DeadlineError, DatastoreError.
+        """
+        names = self._pod_names if request.is_wired_by_caller else self._names
+        with names.claimed(request, deadline) as host_veth:
+            has_earlier = self._require_few(request)
+            with steps.step("reserve"):
+                # There is room for one link for egress, which serves the pod's own interface. A caller that wires makes it itself.
+                has_egress = request.key.ifname == POD_IFNAME and not request.is_wired_by_caller
+                reserved = self._reserve(request, deadline, egress=self._egress() if has_egress else None)
+            self._repeated.took(request, reserved.address)
+            self._failpoint("attach.reserved")
+            yield self._spec(request, reserved, host_veth)
+            self._demand.take(is_demand=not has_earlier)
+        if has_earlier:
+            self._look_for_gone()
+
+    def _require_few(self, request: AttachRequest) -> bool:
+        """Require that the pod has few earlier sandboxes. Returns: whether it has any. Raises: UndeletedSandboxesError."""
+        try:
+            return self._repeated.require_few(request)
+        except UndeletedSandboxesError:
+            self._look_for_gone()
+            raise
+
+    def _spec(self, request: AttachRequest, reserved: Address, host_veth: str) -> WiringSpec:
+        """Return what to wire. Raises: WiringError if the ENI of the address is gone; the address cools then."""
+        eni = self._datastore.eni(reserved.eni_id)
+        if eni is None:
+            self._cooldown.abort(reserved.address, reason="no ENI for the address", dying_veth=None)
+            raise refusal(RefusalCode.ENI_GONE, eni=reserved.eni_id, address=reserved.address)
+        return WiringSpec(
+            key=request.key,
+            address=reserved.address,
+            route_table=eni.route_table,
+            host_veth=host_veth,
+            netns=request.netns,
+            mtu=self._mtu(),
+            others_mac=MacAddress("") if request.is_wired_by_caller else None,
+            prefix=reserved.prefix,
+            other_address=reserved.other_address,
+            eni_id=reserved.eni_id,
+        )
+
+    def _reserve(self, request: AttachRequest, deadline: Deadline, *, egress: Family | None) -> Address:
+        """Reserve a free address; while none is free, wait as long as the pool may still grow and the caller has time.
+
+        The pool does not grow for a pod whose earlier sandboxes have addresses: it waits for one that cools.
+        """
+        key = request.key
+        try:
+            return self._take(key, egress)
+        except PoolEmptyError:
+            is_demand = not self._repeated.is_repeat(request)
+            generation = self._demand.join(is_demand=is_demand)
+        try:
+            while True:
+                # Read these before trying, so that a change after this point ends the wait below at once.
+                supply, status = self._demand.supply_count, self._demand.status
+                try:
+                    return self._take(key, egress)
+                except PoolEmptyError as empty:
+                    deadline.check(f"waiting for an address for sandbox {key}")
+                    remaining_s = deadline.remaining_s() - POOL_WAIT_MARGIN_S
+                    cooled_s = self._cooldown.next_due_s()
+                    # A status from before `join` does not count this ADD: the maintainer has not planned since.
+                    is_planned = status.generation >= generation
+                    is_blocked = is_planned and (status.blocked is not None or not is_demand)
+                    if remaining_s <= 0 or (is_blocked and not self._changes_within(remaining_s, status, cooled_s)):
+                        raise self._refusal(request, empty, status, cooled_s) from None
+                self._demand.wait(seen_supply=supply, seen_status=status, timeout_s=min(remaining_s, 1.0))
+        finally:
+            self._demand.leave(is_demand=is_demand)
+
+    def _changes_within(self, remaining_s: float, status: PoolStatus, cooled_s: float | None) -> bool:
+        """Whether an address will have cooled, or a blocked pool will retry, before the time is up."""
+        if cooled_s is not None and cooled_s < remaining_s:
+            return True
+        return status.retry_deadline is not None and status.retry_deadline - self._clock.monotonic() < remaining_s
+
+    def _take(self, key: AttachmentKey, egress: Family | None) -> Address:
+        try:
+            return self._datastore.reserve(key, extra_family=egress)
+        except LocalRangeEmptyError:
+            self.pool_empty[Blocked.EGRESS] += 1
+            raise
+
+    def _refusal(self, request: AttachRequest, empty: PoolEmptyError, status: PoolStatus, cooled_s: float | None) -> IpamError:
+        """Build the error with the cause that the pool published, and the next step that helps against it (I14)."""
+        kind = self._delay() if status.kind is Blocked.GROWING else status.kind
+        cause = status.shortage(kind)
+        undeleted = self._repeated.shortage(request, cause=cause)
+        if undeleted is not None:
+            self.pool_empty[Blocked.UNDELETED] += 1
+            self._look_for_gone()
+            return undeleted
+        self.pool_empty[kind] += 1
+        step = status.step() or ("" if cooled_s is not None else "retry; `ipamctl status` shows the pool loop")
+        if cooled_s is not None:
+            step = f"an address has cooled in {cooled_s:.0f} s: retry then" + (f"; or {step}" if step else "")
+        error = refusal(RefusalCode.NO_ADDRESS, sandbox=request.key, cause=cause, counts=self._datastore.counts(), step=step)
+        return error.with_traceback(empty.__traceback__)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOffer:
+    """An address of the pool for one ADD. See `LegOffer`."""
+
+    source: PoolSource
+    request: AttachRequest
+
+    @property
+    def pending(self) -> str:
+        """Nothing is waited for before the claim."""
+        return ""
+
+    def claimed(self, deadline: Deadline, steps: StepTimer) -> AbstractContextManager[WiringSpec]:
+        """Reserve the address; see `PoolSource.claimed`."""
+        return self.source.claimed(self.request, deadline, steps)

@@ -1,0 +1,159 @@
+"""Define the settings of the network: how sandboxes and the node are wired, and in which subnets ENIs are made."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from pathlib import Path
+
+from ipamd.model.enforcing_mode import EnforcingMode
+from ipamd.model.family import IPV4, IPV6, Family
+from ipamd.model.record import dataclass
+from ipamd.settings.field_kinds import live, setting
+from ipamd.settings.parsers import (
+    choice,
+    integer,
+    parse_bool,
+    parse_cidrs,
+    parse_file,
+    parse_mark,
+    parse_service_cidrs,
+    parse_veth_prefix,
+)
+
+NETWORK_FILE = Path("/etc/vpc-ipamd/network.json")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """How sandboxes and the node are wired."""
+
+    ipv4: bool = setting(
+        "ENABLE_IPv4", parse_bool, True, "Pods have IPv4 addresses; one of the two families, for the life of the node."
+    )
+    ipv6: bool = setting("ENABLE_IPv6", parse_bool, False, "Pods have IPv6 addresses, of one /80 on the primary ENI.")
+    v4_egress: bool = setting(
+        "ENABLE_V4_EGRESS", parse_bool, True, "Let pods of IPv6 reach IPv4 by the node's own address; means nothing for others."
+    )
+    v6_egress: bool = setting(
+        "ENABLE_V6_EGRESS", parse_bool, False, "Let pods of IPv4 reach IPv6 by the node's own address; means nothing for others."
+    )
+    eni_mtu: int = live("AWS_VPC_ENI_MTU", integer(576, 9001), 9001, "MTU of ENIs, bytes.")
+    pod_mtu: int = live("POD_MTU", integer(576, 9001), 0, "MTU of sandboxes, bytes; default: that of the ENIs.")
+    veth_prefix: str = setting("AWS_VPC_K8S_CNI_VETHPREFIX", parse_veth_prefix, "eni", "Beginning of host veth names.")
+    pod_veth_names: bool = setting(
+        "VPC_IPAMD_POD_VETH_NAMES",
+        parse_bool,
+        False,
+        "Name host veths by pod as amazon-vpc-cni-k8s does, for policy agents that compute the name.",
+    )
+    external_snat: bool = live("AWS_VPC_K8S_CNI_EXTERNALSNAT", parse_bool, False, "Leave SNAT to something outside the node.")
+    exclude_snat_cidrs: tuple[IPv4Network, ...] = live(
+        "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS",
+        parse_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
+    )
+    external_service_cidrs: tuple[IPv4Network, ...] = live(
+        "AWS_EXTERNAL_SERVICE_CIDRS",
+        parse_service_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, that every sandbox reaches through table main, whatever its ENI (rule 1535).",
+    )
+    randomize_snat: str = live(
+        "AWS_VPC_K8S_CNI_RANDOMIZESNAT", choice("prng", "hashrandom", "none"), "prng", "How SNAT chooses ports."
+    )
+    node_port_support: bool = live("AWS_VPC_CNI_NODE_PORT_SUPPORT", parse_bool, True, "Mark NodePort connections.")
+    connmark: int = live(
+        "AWS_VPC_K8S_CNI_CONNMARK", parse_mark, 0x80, "Bit of the packet mark that the node's rules use: one of 0x10ff."
+    )
+    extra_source_cidrs: tuple[IPv4Network, ...] = setting(
+        "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
+        parse_cidrs,
+        (),
+        "IPv4 CIDRs, comma separated, from which any sandbox may send besides its own address: for those that route for others.",
+    )
+    foreign_links: str = live(
+        "VPC_IPAMD_FOREIGN_LINK_POLICY",
+        choice("confine", "drop"),
+        "confine",
+        "By links of others into a sandbox (Multus), drop packets whose source is routed elsewhere, or all.",
+    )
+    pod_eni: bool = setting(
+        "ENABLE_POD_ENI",
+        parse_bool,
+        False,
+        "Serve pods that have security groups of their own, by branch ENIs (docs/security-groups.md).",
+    )
+    pod_groups_mode: str = setting(
+        "POD_SECURITY_GROUP_ENFORCING_MODE",
+        choice(*EnforcingMode),
+        str(EnforcingMode.STRICT),
+        "strict: all packets of such a pod pass its branch ENI; standard: those of its own node do not.",
+    )
+    early_demux_disabled: bool = setting(
+        "DISABLE_TCP_EARLY_DEMUX",
+        parse_bool,
+        False,
+        "Turn off early demultiplexing of TCP on the node: kubelet's TCP probes reach pods in strict mode only without it.",
+    )
+
+    @property
+    def family(self) -> Family:
+        """The family of the pool and of the sandboxes' main addresses."""
+        if self.ipv6:
+            return IPV6
+        return IPV4
+
+    @property
+    def extra_sources(self) -> tuple[IPv4Network, ...]:
+        """The extra source CIDRs in force: with pods of IPv6 there are none."""
+        if self.ipv6:
+            return ()
+        return self.extra_source_cidrs
+
+    @property
+    def extra_family(self) -> Family | None:
+        """The other family, if sandboxes may reach it by the node's own address."""
+        if self.ipv6 and self.v4_egress:
+            return IPV4
+        if not self.ipv6 and self.v6_egress:
+            return IPV6
+        return None
+
+    @property
+    def enforcing_mode(self) -> EnforcingMode | None:
+        """How pods with security groups of their own are wired; None: none are served."""
+        if not self.pod_eni:
+            return None
+        return EnforcingMode(self.pod_groups_mode)
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether all packets of pods with security groups of their own pass their branch ENIs, those of their own node too."""
+        return self.enforcing_mode is EnforcingMode.STRICT
+
+    @property
+    def sandbox_mtu(self) -> int:
+        """POD_MTU, or the ENIs' MTU when it is not set."""
+        return self.pod_mtu or self.eni_mtu
+
+
+@dataclass(frozen=True)
+class SubnetsConfig:
+    """In which subnets new ENIs are made."""
+
+    discovery: bool = setting(
+        "ENABLE_SUBNET_DISCOVERY",
+        parse_bool,
+        True,
+        "Make ENIs in every subnet of the zone that is tagged for it, not only in the node's.",
+    )
+    custom_networking: bool = setting(
+        "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
+        parse_bool,
+        False,
+        "Take subnet and security groups of new ENIs from a file, by availability zone; the primary ENI carries no pods.",
+    )
+    network_file: Path = setting(
+        "VPC_IPAMD_NETWORK_FILE", parse_file, NETWORK_FILE, "That file: JSON, read at the start (docs/subnets.md)."
+    )

@@ -1,0 +1,97 @@
+"""Record the last starts of the daemon in the run directory, so that `ipamctl` recognises a crash loop while no daemon answers.
+
+A process writes a line when it begins and completes it when it ends, also if its settings are invalid. A line without an end belongs
+to a process that runs or was killed. The file only informs people; no decision depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from ipamd.model.words import printable
+
+STARTS_NAME = "starts"
+
+STARTS_MAX = 8
+"""Starts in the file at most. Ours: enough to recognise a loop."""
+
+REASON_MAX = 400
+"""Characters of a reason; a longer one is cut, such as a message about many settings. Ours."""
+
+
+class ProcessStart(NamedTuple):
+    """A start of the daemon.
+
+    `boottime_s`: CLOCK_BOOTTIME at the start. `exit_status`: None while the process runs, or if it was killed. `reason`: of its end,
+    "" if it is not known.
+    """
+
+    boottime_s: float
+    pid: int
+    exit_status: int | None = None
+    reason: str = ""
+
+
+class StartRecord:
+    """The line of this process. No method raises an error, because a start must not fail for it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._this_start = ProcessStart(time.clock_gettime(time.CLOCK_BOOTTIME), os.getpid())
+
+    def begin(self) -> None:
+        """Record that this process began."""
+        self._put()
+
+    def end(self, exit_status: int, *, reason: str) -> None:
+        """Record how this process ends."""
+        self._this_start = self._this_start._replace(exit_status=exit_status, reason=printable(reason, most=REASON_MAX))
+        self._put()
+
+    def _put(self) -> None:
+        with suppress(OSError):
+            if not _is_ours(self._run_dir):
+                return
+            earlier = [start for start in read_starts(self._run_dir) if start.boottime_s != self._this_start.boottime_s]
+            lines = [json.dumps(start._asdict()) for start in [*earlier, self._this_start][-STARTS_MAX:]]
+            temporary = self._run_dir / f".{STARTS_NAME}"
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w") as stream:
+                stream.write("\n".join(lines) + "\n")
+            temporary.replace(self._run_dir / STARTS_NAME)
+
+
+def read_starts(run_dir: Path) -> tuple[ProcessStart, ...]:
+    """Read the last starts, oldest first. Returns: () if the file does not exist or cannot be read."""
+    try:
+        lines = (run_dir / STARTS_NAME).read_text().splitlines()
+        starts = tuple(ProcessStart(**json.loads(line)) for line in lines)
+    except (OSError, ValueError, TypeError, RecursionError):
+        return ()
+    if not all(map(_is_well_formed, starts)):
+        return ()
+    return starts
+
+
+def _is_well_formed(start: ProcessStart) -> bool:
+    """Whether the fields of a line have their types: a disk may have damaged it."""
+    return (
+        isinstance(start.boottime_s, (int, float))
+        and isinstance(start.pid, int)
+        and isinstance(start.exit_status, (int, type(None)))
+        and isinstance(start.reason, str)
+    )
+
+
+def _is_ours(run_dir: Path) -> bool:
+    """Whether a directory is ours alone, or empty, as a run directory is. Invalid settings may name any directory."""
+    status = run_dir.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    return not status.st_mode & 0o077 or not any(run_dir.iterdir())

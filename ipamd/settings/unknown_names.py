@@ -1,0 +1,174 @@
+"""Refuse misspelt names of settings, and suggest the nearest setting (I15).
+
+The environment of a pod has many other variables: those of the AWS SDK, those that Kubernetes makes for each Service, those of
+images and webhooks. So names that do not resemble a setting of this program or of amazon-vpc-cni-k8s are ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from ipamd.model.words import counted, printable
+from ipamd.settings.fields import Settings
+from ipamd.settings.former_names import FORMER_NAMES
+from ipamd.settings.upstream import UPSTREAM, Fate
+
+FAMILIES = ("VPC_IPAMD_", "AWS_VPC_K8S_", "AWS_VPC_CNI_", "AWS_VPC_ENI_", "WARM_")
+"""Prefixes that nobody else uses. A name with such a prefix that is not a known setting is refused."""
+
+OURS_BESIDE_FIELDS = ("VPC_IPAMD_FAILPOINT",)
+"""Variables of ours that are not fields of `Settings`; `ipamd/failpoints.py` reads this one."""
+
+OF_A_SERVICE = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+"""Matches the variables that kubelet makes for each Service of the namespace.
+Source: https://kubernetes.io/docs/concepts/services-networking/service/, environment variables."""
+
+LENGTH_MAX = 128
+"""Characters. A longer name is not a misspelt setting: the longest setting has 40. Ours."""
+
+UNKNOWN_MAX = 20
+"""Unknown names of a file that are listed one by one. Ours: finding the nearest setting costs milliseconds for each name, and a file
+of 1 MB may hold 100,000 names."""
+
+SHORT, SHORT_DISTANCE, LONG_DISTANCE = 12, 1, 2
+"""A misspelt name differs in one character, or in two where it has more than 12. Ours: no name of the SDK is that near."""
+
+
+@cache
+def ours() -> frozenset[str]:
+    """The variable of every field of `Settings`."""
+    return frozenset(field.metadata["env"] for _, field, _ in Settings().declared())
+
+
+def unknown(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
+    """Find variables that are not settings. Returns: one sentence for each, sorted by name.
+
+    Args:
+        is_ours: `given` is the settings file. It holds nothing but settings, so a name in it need not look like one.
+    """
+    names = _unknown_names(given, is_ours=is_ours)
+    more_count = 0
+    if is_ours:
+        more_count = max(len(names) - UNKNOWN_MAX, 0)
+    sentences = []
+    for name in names[: len(names) - more_count]:
+        if _may_be_misspelt(name, is_ours=is_ours):
+            sentences += _sentences_about(name, is_ours=is_ours)
+    if more_count:
+        sentences.append(f"{counted(more_count, 'more name')} in the file: there are no such settings")
+    return sentences
+
+
+def _sentences_about(name: str, *, is_ours: bool) -> list[str]:
+    """The sentence about an unknown name; none if it resembles no setting, and others may have set it."""
+    suggestion = FORMER_NAMES.get(name, "") or _spelt_otherwise(name) or nearest(name, _meant())
+    family = _family_of(name)
+    if not (suggestion or family or is_ours):
+        return []
+    return [_advise(name, suggestion or _nearest_in_family(name, family))]
+
+
+def nearest(name: str, candidates: Iterable[str], *, most: int | None = None) -> str:
+    """Find the candidate that differs least from `name`.
+
+    Args:
+        most: characters that may differ; without it the length of the name decides.
+    Returns: "" if all differ in more characters.
+    """
+    allowed = LONG_DISTANCE
+    if most is not None:
+        allowed = most
+    elif len(name) <= SHORT:
+        allowed = SHORT_DISTANCE
+    spelt = name.upper().replace("-", "_")
+    letters = set(spelt)
+    best, best_distance = "", allowed + 1
+    for candidate in candidates:
+        # A mistake adds one character and removes one at most. Comparing lengths and letters takes a microsecond and excludes nearly
+        # every candidate.
+        is_far = abs(len(candidate) - len(spelt)) > allowed
+        if is_far or len(letters.symmetric_difference(candidate.upper())) > 2 * allowed:
+            continue
+        distance = _distance(spelt, candidate.upper())
+        if (distance, candidate) < (best_distance, best):
+            best, best_distance = candidate, distance
+    return best
+
+
+def _unknown_names(given: Mapping[str, str], *, is_ours: bool) -> list[str]:
+    """Names in `given` that are no setting, sorted. An empty variable of the environment counts as not set."""
+    names = ours() | {setting.name for setting in UPSTREAM} | set(OURS_BESIDE_FIELDS)
+    return sorted(name for name in given if name not in names and (given[name] or is_ours))
+
+
+def _may_be_misspelt(name: str, *, is_ours: bool) -> bool:
+    """Exclude names that are too long, and variables of Services: `vpc-ipamd` is a likely name of a Service."""
+    if len(name) > LENGTH_MAX:
+        return False
+    return is_ours or not OF_A_SERVICE.fullmatch(name)
+
+
+@cache
+def _meant() -> tuple[str, ...]:
+    """Names that a misspelt name may stand for: all settings that have a meaning here."""
+    return tuple(sorted(ours() | {setting.name for setting in UPSTREAM if setting.fate is not Fate.WITHOUT_MEANING}))
+
+
+@cache
+def _known_names() -> tuple[str, ...]:
+    """Names to suggest: the meant ones first, then all of amazon-vpc-cni-k8s, even those without meaning here."""
+    return (*_meant(), *(setting.name for setting in UPSTREAM))
+
+
+def _family_of(name: str) -> str:
+    """The prefix of FAMILIES that a name has; "" if it has none."""
+    for family in FAMILIES:
+        if name.upper().startswith(family):
+            return family
+    return ""
+
+
+def _nearest_in_family(name: str, family: str) -> str:
+    """The known name that continues `name`, or else the one that differs least, without a limit."""
+    relatives = [candidate for candidate in _known_names() if candidate.startswith(family[:8])]
+    for relative in relatives:
+        if relative.startswith(name.upper()):
+            return relative
+    return nearest(name, relatives, most=LENGTH_MAX)
+
+
+def _advise(name: str, best: str) -> str:
+    """One sentence about an unknown name. If the best suggestion has no meaning here, the sentence says why."""
+    if FORMER_NAMES.get(name) == best:
+        return f"{name}: this setting has another name now: set {best} instead"
+    advice = f"did you mean {best}?"
+    for setting in UPSTREAM:
+        if setting.name == best and setting.fate is Fate.WITHOUT_MEANING:
+            advice = f"{best} means nothing here: {setting.text}"
+            break
+    return f"{printable(name)}: there is no such setting; {advice}"
+
+
+def _spelt_otherwise(name: str) -> str:
+    """The known name that differs only in underscores and hyphens; "" if there is none."""
+    letters = re.sub("[-_]", "", name).upper()
+    for candidate in _known_names():
+        if candidate.replace("_", "").upper() == letters:
+            return candidate
+    return ""
+
+
+def _distance(first: str, second: str) -> int:
+    """Count the insertions, deletions, changes and swaps of neighbours between two names."""
+    before: list[int] = []
+    row = list(range(len(second) + 1))
+    for i, first_letter in enumerate(first, start=1):
+        two_before, before, row = before, row, [i]
+        for j, second_letter in enumerate(second, start=1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (first_letter != second_letter))
+            if i > 1 and j > 1 and first_letter == second[j - 2] and first[i - 2] == second_letter:
+                cost = min(cost, two_before[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

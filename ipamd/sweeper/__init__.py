@@ -1,0 +1,1 @@
+"""The program `vpc-ipamd-sweeper`: deletes a cluster's leaked ENIs."""

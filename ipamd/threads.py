@@ -1,0 +1,177 @@
+"""The threads that serve requests: one permanent thread, and further ones that start while requests wait and end without work.
+
+If a thread cannot be started (the pids limit is reached, or there is no memory), requests are only delayed. grpcio dispatches
+requests by a single thread, and an exception from `submit` would end it, after which no request would be answered. So `submit` never
+raises: the request stays in the queue until the permanent thread serves it, and the start of a further thread is retried whenever a
+request arrives or ends. Rejected: `ThreadPoolExecutor`, which raises in `submit`, keeps every thread that it started, and can be
+changed by its private names only.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 15.0
+"""Time after which a thread without work ends, except the last one. Ours: starting a thread takes 0.1 ms, and keeping one costs
+0.1 MiB."""
+
+
+class _Request:
+    """A queued call, and the future that gets its outcome."""
+
+    __slots__ = ("_args", "_function", "_kwargs", "future")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._function = function
+        self._args = args
+        self._kwargs = kwargs
+
+    def run(self) -> None:
+        """Make the call. The future gets its result or exception."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._function(*self._args, **self._kwargs)
+        except BaseException as error:  # noqa: BLE001  # top of a request: it must not end the thread
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class RequestThreads(Executor):
+    """An executor of at most `most` daemon threads. Safe from any thread."""
+
+    idle_s = IDLE_S
+
+    def __init__(self, most: int, name: str) -> None:
+        """Start the permanent thread. Raises: RuntimeError if that is not possible."""
+        self._most = most
+        self._name = name
+        self._least = 1
+        self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._changed = threading.Condition(threading.Lock())
+        self._open_count = 0
+        self._is_short = False
+        self.thread_count = 1
+        """Threads that exist."""
+        self.ended_count = 0
+        """Requests that have ended, since the beginning."""
+        self._start_thread()
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the last thread that was needed could not be started."""
+        return self._is_short
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Queue a call. Raises nothing, also after `shutdown`: grpcio still hands out what it had accepted before."""
+        request = _Request(fn, args, kwargs)
+        with self._changed:  # count and queue together, because a thread that ends reads both
+            self._open_count += 1
+            self._queue.put(request)
+            is_needed = self._reserve_thread()
+        if is_needed:
+            self._add_thread()
+        return request.future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End every thread once it has no work. With `wait` return when all have ended."""
+        with self._changed:
+            self._least = 0
+        if cancel_futures:
+            self._cancel_queued()
+        self._queue.put(None)  # wakes one waiting thread; each thread that ends wakes the next
+        if wait:
+            with self._changed:
+                self._changed.wait_for(lambda: self.thread_count == 0)
+
+    def _cancel_queued(self) -> None:
+        while True:
+            try:
+                request = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if request is not None:
+                request.future.cancel()
+                request.run()  # wakes the caller that waits for the future
+                self._count_ended()
+
+    def _reserve_thread(self) -> bool:
+        """Count a further thread if requests wait for one. With the lock held. Returns: whether to make it."""
+        if self.thread_count >= min(self._open_count, self._most):
+            return False
+        self.thread_count += 1
+        return True
+
+    def _add_thread(self) -> None:
+        """Start a thread that was counted. If that fails, the requests wait for the existing threads."""
+        try:
+            self._start_thread()
+        except Exception as error:  # noqa: BLE001  # nothing may be raised into grpcio's thread
+            with self._changed:
+                self.thread_count -= 1
+                was_short, self._is_short = self._is_short, True
+                self._changed.notify_all()
+            if not was_short:
+                log.warning(
+                    "no further thread can be made, requests wait name=%s count=%d error=%s", self._name, self.thread_count, error
+                )
+        else:
+            if self._is_short:
+                self._is_short = False
+                log.info("threads can be made again name=%s", self._name)
+
+    def _start_thread(self) -> None:
+        threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+
+    def _serve(self) -> None:
+        """Thread body."""
+        while True:
+            try:
+                request = self._queue.get(timeout=self._patience_s())
+            except queue.Empty:
+                request = None
+            if request is not None:
+                request.run()
+                del request  # else it would stay in memory until the next request arrives
+                if self._count_ended():
+                    self._add_thread()
+            elif self._may_end():
+                return
+
+    def _patience_s(self) -> float | None:
+        """How long to wait for work; None for the permanent thread."""
+        if self._least == 0:
+            return 0.0
+        if self.thread_count <= self._least:
+            return None
+        return self.idle_s
+
+    def _count_ended(self) -> bool:
+        """Count a request that has ended. Returns: whether to start a thread for waiting requests; it is counted already."""
+        with self._changed:
+            self.ended_count += 1
+            self._open_count -= 1
+            return self._reserve_thread()
+
+    def _may_end(self) -> bool:
+        """Whether this thread may end, because there is no work and others remain. If so, it is no longer counted."""
+        with self._changed:
+            if not self._queue.empty() or self.thread_count <= self._least:
+                return False
+            self.thread_count -= 1
+            if self._least == 0 and self.thread_count:
+                self._queue.put(None)
+            self._changed.notify_all()
+            return True

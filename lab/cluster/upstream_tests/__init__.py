@@ -1,0 +1,1 @@
+"""The integration tests of amazon-vpc-cni-k8s, run against vpc-ipamd on the cluster of `make cluster`."""

@@ -1,0 +1,85 @@
+"""`python -m lab.cluster.upstream_tests TESTS`: run the integration tests of amazon-vpc-cni-k8s.
+
+It prints a table and writes build/upstream-tests/results.json.
+
+TESTS is a folder with the built tests, which belong to their project and are no part of this one: `tests/SUITE.test` for each suite of
+its test/integration, and `agent/NAME` for each program of its test/agent/cmd, all of them static.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.cluster.cluster import Cluster
+from lab.cluster.upstream_tests import results
+from lab.cluster.upstream_tests.bed import INSTANCE_TYPE, MAX_PODS, TestBed, dry_run
+from lab.cluster.upstream_tests.results import CaseResult
+from lab.cluster.upstream_tests.suites import SUITES, Suite, suite
+from lab.errors import LabError
+from lab.node.node import REPOSITORY
+from lab.vpc.state import Vpc
+
+OUTPUT = REPOSITORY / "build" / "upstream-tests"
+PAGE = REPOSITORY / "docs" / "upstream_tests.md"
+VPC_CIDRS = "10.0.0.0/16,100.64.0.0/16"
+"""The second is where their tests of subnet discovery make subnets; they associate it only if it is not there."""
+
+EXIT_FAILED, EXIT_NO_CLUSTER = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the suites; returns the exit status: 0 no case failed, 1 one did, 2 no cluster could be built."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.cluster.upstream_tests", description="Run the tests of amazon-vpc-cni-k8s."
+    )
+    parser.add_argument("tests", type=Path, help="folder of the built tests")
+    parser.add_argument("--suites", nargs="+", choices=[known.name for known in SUITES], default=[known.name for known in SUITES])
+    parser.add_argument("--focus", default="", help="cases whose name matches; results of others stay as they are")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--record", action="store_true", help="put the table of all results into docs/upstream_tests.md")
+    options = parser.parse_args(argv)
+    tests, output = options.tests.resolve(), options.output.resolve()
+    output.mkdir(parents=True, exist_ok=True)
+    chosen = [suite(name) for name in options.suites]
+    if lacking := [known.name for known in chosen if not (tests / "tests" / f"{known.name}.test").exists()]:
+        print(f"upstream-tests: {tests}/tests has no program of: {', '.join(lacking)}", file=sys.stderr)
+        return EXIT_NO_CLUSTER
+    record = output / "results.json"
+    for known in chosen:
+        if known.reason:
+            results.write(record, results.left_out(known, dry_run(tests, known, output=output), known.reason))
+    try:
+        cases = _run([known for known in chosen if not known.reason], tests, output, record, options.focus)
+    except LabError as error:
+        print(f"upstream-tests: {error}", file=sys.stderr)
+        return EXIT_NO_CLUSTER
+    print(results.table(results.read(record)))
+    if options.record:
+        results.record(PAGE, results.read(record))
+    return EXIT_FAILED if any(case.state is results.State.FAILED for case in cases) else 0
+
+
+def _run(suites: Sequence[Suite], tests: Path, output: Path, record: Path, focus: str) -> list[CaseResult]:
+    if not suites:
+        return []
+    cases: list[CaseResult] = []
+    with Cluster(
+        instance_type=INSTANCE_TYPE, max_pods=MAX_PODS, vpc=Vpc(cidr=VPC_CIDRS), names_by_dns=True, has_helm=False
+    ) as cluster:
+        test_bed = TestBed(cluster, tests=tests, rootfs=OUTPUT / "rootfs.tar", output=output)
+        try:
+            test_bed.prepare()
+            for known in suites:
+                print(f"upstream-tests: {known.name}", flush=True)
+                cases += test_bed.run(known, focus=focus)
+                results.write(record, cases)
+        finally:
+            cluster.keep_logs(output / "logs")
+    return cases
+
+
+if __name__ == "__main__":
+    sys.exit(main())

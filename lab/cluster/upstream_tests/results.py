@@ -1,0 +1,146 @@
+"""What became of each case: read from Ginkgo's reports, kept as JSON, shown as a table.
+
+A case that the run left out has its reason from `suites.py`, one that failed the first line of Ginkgo's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from lab.cluster.upstream_tests.suites import Suite
+
+Document = Sequence[Mapping[str, Any]]
+"""A report as Ginkgo writes it."""
+
+MARKER = "<!-- What follows is written by `make incumbent-tests RECORD=yes`. -->"
+REASON_MAX_CHARACTERS = 200
+_PASSED, _LEFT_OUT = "passed", ("skipped", "pending", "interrupted", "")
+_POINTERS = re.compile(r"0x[0-9a-f]+")
+
+
+class State(StrEnum):
+    """What became of a case."""
+
+    PASSED = "passed"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One case. `name` is unique within its suite; `reason` is "" for one that passed."""
+
+    suite: str
+    name: str
+    state: State
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def read_report(suite: Suite, document: Document, *, names: Iterable[str]) -> list[CaseResult]:
+    """Read what a report of `--ginkgo.json-report` says of each of the cases `names`.
+
+    A case that was not run for no reason of its own or of `suites.py` failed with its suite, whose first failure is its reason: when
+    the set-up of a suite fails, the report has none of its cases.
+    """
+    set_up = [report for report in _reports(document) if report["LeafNodeType"] == "BeforeSuite"]
+    of_suite = next((_failure(node) for node in set_up if node["State"] not in (_PASSED, *_LEFT_OUT)), "")
+    cases = dict(_cases(document))
+    return [_case(suite, name, cases.get(name, {"State": ""}), of_suite) for name in names]
+
+
+def case_names(document: Document) -> list[str]:
+    """The names of the cases of a report, which may be that of a dry run; cases of the same words are numbered."""
+    return [name for name, _ in _cases(document)]
+
+
+def left_out(suite: Suite, names: Iterable[str], reason: str) -> list[CaseResult]:
+    """Say of all cases of a suite that they were not run, for one reason."""
+    return [CaseResult(suite.name, name, State.SKIPPED, reason) for name in names]
+
+
+def write(path: Path, results: Iterable[CaseResult]) -> None:
+    """Keep results as JSON; what the file has of the same cases is replaced, and the rest is kept."""
+    merged = {(result.suite, result.name): result for result in [*read(path), *results]}
+    everything = sorted(merged.values(), key=lambda result: result.suite)
+    path.write_text(json.dumps([asdict(result) for result in everything], indent=1) + "\n", encoding="utf-8")
+
+
+def read(path: Path) -> list[CaseResult]:
+    """Read what `write` kept; nothing if there is no file."""
+    if not path.exists():
+        return []
+    entries = json.loads(path.read_text(encoding="utf-8"))
+    return [CaseResult(**{**entry, "state": State(entry["state"])}) for entry in entries]
+
+
+def table(results: Iterable[CaseResult]) -> str:
+    """Show all cases as a Markdown table, with a line of counts before it."""
+    cases = list(results)
+    counts = Counter(case.state for case in cases)
+    totals = ", ".join(f"{counts[state]} {state}" for state in State)
+    lines = [f"{len(cases)} cases: {totals}.", "", "| Suite | Case | Result | Reason |", "|---|---|---|---|"]
+    lines += [f"| {case.suite} | {_cell(case.name)} | {case.state} | {_cell(case.reason)} |" for case in cases]
+    return "\n".join(lines) + "\n"
+
+
+def record(page: Path, results: Iterable[CaseResult]) -> None:
+    """Put the table into a page of docs/, after its marker."""
+    head, _, _ = page.read_text(encoding="utf-8").partition(MARKER)
+    page.write_text(f"{head}{MARKER}\n\n{table(results)}", encoding="utf-8")
+
+
+def _reports(document: Document) -> Iterator[Mapping[str, Any]]:
+    for part in document:
+        yield from part.get("SpecReports") or []
+
+
+def _cases(document: Document) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    counts: Counter[str] = Counter()
+    for report in _reports(document):
+        if report["LeafNodeType"] != "It":
+            continue
+        words = " ".join([*(report["ContainerHierarchyTexts"] or []), report["LeafNodeText"]])
+        name = " ".join(words.split())
+        counts[name] += 1
+        number = counts[name]
+        yield name if number == 1 else f"{name} #{number}", report
+
+
+def _case(suite: Suite, name: str, report: Mapping[str, Any], of_suite: str) -> CaseResult:
+    seconds = round(report.get("RunTime", 0) / 1e9, 1)
+    state = report["State"]
+    if state == _PASSED:
+        return CaseResult(suite.name, name, State.PASSED, seconds=seconds)
+    known = suite.reason_for(name)
+    if state in _LEFT_OUT:
+        said = (report.get("Failure") or {}).get("Message", "")
+        reason = known or said or of_suite
+        is_failed = not known and not said and bool(of_suite)
+        return CaseResult(
+            suite.name, name, State.FAILED if is_failed else State.SKIPPED, _short(reason or "the run ended before it"), seconds
+        )
+    on_purpose = suite.deviation_of(name)
+    return CaseResult(suite.name, name, State.FAILED, on_purpose or _short(_failure(report)), seconds)
+
+
+def _failure(report: Mapping[str, Any]) -> str:
+    message: str = (report.get("Failure") or {}).get("Message", "")
+    return message or f"Ginkgo reports {report['State']}"
+
+
+def _short(text: str) -> str:
+    """One line of a failure's message, without pointers, which differ from run to run."""
+    line = _POINTERS.sub("0x...", " ".join(text.split()))
+    return line if len(line) <= REASON_MAX_CHARACTERS else line[: REASON_MAX_CHARACTERS - 3] + "..."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,136 @@
+"""The suites of amazon-vpc-cni-k8s's test/integration, and why some of their cases are not run or cannot pass.
+
+A suite with a reason is not run at all: what all of its cases need is not to be had in the lab.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Cases of a suite that are not run: those whose full name matches, and why."""
+
+    pattern: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One suite, which is one program of tests.
+
+    exclusions: cases that are not run. deviations: cases that are run and may fail, because vpc-ipamd does otherwise on purpose.
+    options: of its own, with {subnet} and {zone} for those of the nodes.
+    """
+
+    name: str
+    timeout_s: int = 3600
+    reason: str = ""
+    exclusions: Sequence[Exclusion] = ()
+    deviations: Sequence[Exclusion] = ()
+    options: Sequence[str] = ()
+
+    def reason_for(self, case: str) -> str:
+        """Why a case is not run; "" if it is."""
+        return _first_reason(self.exclusions, case)
+
+    def deviation_of(self, case: str) -> str:
+        """Why a case may fail on purpose; "" if it must not."""
+        return _first_reason(self.deviations, case)
+
+
+def _first_reason(exclusions: Sequence[Exclusion], case: str) -> str:
+    matching = (exclusion.reason for exclusion in exclusions if re.search(exclusion.pattern, case))
+    return next(matching, "")
+
+
+_FORMER_MODE = (
+    "free addresses of the former mode are supply and count for the target, so a live switch needs no new ones (docs/adr/0029)"
+)
+_NODE_GROUPS = "it makes node groups by CloudFormation and Auto Scaling, which the lab does not have"
+_EKS = "it asks EKS to describe the cluster, which the lab cannot"
+_SUBNETS = (
+    "--public-subnets={subnet}",
+    "--private-subnets={subnet}",
+    "--availability-zones={zone}",
+    "--public-route-table-id=rtb-0123456789abcdef0",
+)
+"""Otherwise EKS is asked for the cluster's subnets and EC2 for their route tables; the lab has neither."""
+_REGISTRY = "it installs software whose images come from a registry"
+
+SUITES = (
+    Suite("az-traffic", reason=_EKS),
+    Suite("calico", reason=_REGISTRY),
+    Suite(
+        "cni",
+        timeout_s=6000,
+        exclusions=(
+            Exclusion(
+                "verifies VPC CNI is kube-proxy mode agnostic",
+                "it looks for the iptables chain or the nftables table of amazon-vpc-cni-k8s by name; the same promise is held by "
+                "`make cluster` and tests/netns/test_other_software.py",
+            ),
+            Exclusion(
+                "test host networking",
+                "their tester asks for a rule to each pod's address; here one rule leads to all pods (docs/adr/0044)",
+            ),
+            Exclusion(
+                "MAC address [Pp]olicy",
+                "it needs systemd-udevd on the node, which a lab node does not run; tests/netns/test_networkd_files.py has it",
+            ),
+            Exclusion(
+                "AWS_VPC_K8S_CNI_LOG_FILE",
+                "the daemon logs to standard error; the setting has no meaning here (docs/settings.md)",
+            ),
+        ),
+        deviations=(Exclusion("^test pod networking", f"after a test with prefixes: {_FORMER_MODE}"),),
+    ),
+    Suite("cni-egress", reason="it needs a cluster of IPv6, and `make cluster` makes one of IPv4"),
+    Suite("cni-upgrade-downgrade", reason=_REGISTRY),
+    Suite(
+        "core-plugins",
+        exclusions=(
+            Exclusion(
+                "all core plugins should be present",
+                "four reference plugins come with the image, those that a conflist of ours can name (docs/adr/0039)",
+            ),
+        ),
+    ),
+    Suite("custom-networking", reason=_NODE_GROUPS),
+    Suite("custom-networking-sgpp", reason=_NODE_GROUPS),
+    Suite(
+        "eni-subnet-discovery",
+        timeout_s=6000,
+        options=_SUBNETS,
+        exclusions=(Exclusion("missing ec2:DescribeSubnets permission", "it changes IAM policies, and the lab has no IAM API"),),
+    ),
+    Suite("eni-trunking", reason=_NODE_GROUPS),
+    Suite(
+        "ipamd",
+        timeout_s=6000,
+        exclusions=(
+            Exclusion("IPAMD Introspection", "introspection is served on a socket that root alone reaches (docs/ipamctl.md)"),
+            Exclusion(
+                "aws-node pod event",
+                "it takes IAM policies away, and the daemon never calls the Kubernetes API to raise an event",
+            ),
+        ),
+        deviations=(
+            Exclusion("with PD enabled when WARM_IP_TARGET = 2 should have 1 prefix", _FORMER_MODE),
+            Exclusion("ADDITIONAL_ENI_TAGS", f"after a test with prefixes: {_FORMER_MODE}"),
+        ),
+    ),
+    Suite("ipv6", reason="it needs a cluster of IPv6, and `make cluster` makes one of IPv4"),
+    Suite("metrics-helper", reason="cni-metrics-helper and CloudWatch are not in the lab; Prometheus scrapes the daemon"),
+    Suite("multus", reason=_REGISTRY),
+    Suite("pod-eni", reason="it ends the instances and waits for an Auto Scaling group to replace them"),
+    Suite("snat", reason=_NODE_GROUPS),
+)
+
+
+def suite(name: str) -> Suite:
+    """Find a suite. Raises: KeyError."""
+    return {known.name: known for known in SUITES}[name]

@@ -1,0 +1,98 @@
+"""Write the part of the chart's schema that is about settings: every name that there is, and a pattern of its values.
+
+Helm refuses a misspelt setting by it before anything is changed. Without it running daemons would keep the generation before, and the
+next process to start would end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ipamd.model.record import fields
+from ipamd.settings import Settings
+from ipamd.settings.parsers import Parser, parse_bool
+from ipamd.settings.upstream import UPSTREAM, Fate
+
+SCHEMA = Path(__file__).resolve().parents[1] / "manifests" / "chart" / "values.schema.json"
+
+BY_VALUES = (
+    "AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG",
+    "CLUSTER_NAME",
+    "ENABLE_POD_ENI",
+    "NETWORK_POLICY_ENFORCING_MODE",
+    "POD_SECURITY_GROUP_ENFORCING_MODE",
+    "VPC_IPAMD_CONFLIST_FILE",
+    "VPC_IPAMD_CRI_SOCKET",
+    "VPC_IPAMD_ENABLE_PORTMAP_PLUGIN",
+    "VPC_IPAMD_HEALTH_ADDRESS",
+    "VPC_IPAMD_KUBELET_PODS_SOCKET",
+    "VPC_IPAMD_POD_SECURITY_GROUP_SOURCE",
+    "VPC_IPAMD_RUN_DIR",
+    "VPC_IPAMD_SETTINGS_FILE",
+)
+"""Variables that the chart sets by values of their own, or by its mounts."""
+
+OURS = "VPC_IPAMD_"
+
+ONE_LINE = r"^[^\n\r]*$"
+BOOLEAN = r"^(|1|t|T|TRUE|true|True|0|f|F|FALSE|false|False)$"
+WHOLE_NUMBER = r"^(|[+-]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})$"
+
+
+def chart_schema() -> str:
+    """Write the schema anew: what is about settings is generated, the rest stays as it is written by hand."""
+    schema = json.loads(SCHEMA.read_text())
+    known = setting_schemas()
+    schema["properties"]["settings"] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {name: known[name] for name in sorted(known) if name not in BY_VALUES},
+    }
+    schema["properties"]["extraEnv"]["items"]["properties"]["name"] = {
+        "type": "string",
+        "pattern": "^[A-Z][A-Z0-9_]*$",
+        "not": {"enum": list(BY_VALUES)},
+        "anyOf": [{"not": {"pattern": f"^{OURS}"}}, {"enum": sorted(name for name in known if name.startswith(OURS))}],
+    }
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def setting_schemas() -> Mapping[str, Mapping[str, str]]:
+    """The schema of each setting's value: those of this daemon, and those of amazon-vpc-cni-k8s that it takes.
+
+    A value is text, and an empty one counts as not set. Bounds are the daemon's to check: it names every problem at once.
+    """
+    schemas = {}
+    for setting in UPSTREAM:
+        if setting.fate is not Fate.REFUSED or setting.harmless:
+            schemas[setting.name] = {"type": "string", "pattern": ONE_LINE}
+    for topic in fields(Settings):
+        for field in fields(type(getattr(Settings(), topic.name))):
+            metadata = field.metadata
+            text = re.sub(r"\s+", " ", metadata["text"])
+            schemas[metadata["env"]] = {"type": "string", "pattern": _pattern(metadata["parse"]), "description": text}
+    return schemas
+
+
+def _pattern(parse: Parser) -> str:
+    """What a value of this kind looks like."""
+    if parse is parse_bool:
+        return BOOLEAN
+    made_by = getattr(parse, "__qualname__", "").partition(".")[0]
+    if made_by == "integer":
+        return WHOLE_NUMBER
+    if made_by == "choice":
+        allowed: tuple[str, ...] = _closed_over(parse)["allowed"]
+        words = ("".join(f"[{letter.upper()}{letter}]" if letter.isalpha() else letter for letter in word) for word in allowed)
+        return f"^(|{'|'.join(words)})$"
+    return ONE_LINE
+
+
+def _closed_over(parse: Parser) -> Mapping[str, Any]:
+    """The variables that a made parser keeps of its maker."""
+    return inspect.getclosurevars(parse).nonlocals
