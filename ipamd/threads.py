@@ -69,9 +69,18 @@ class RequestThreads(Executor):
         """Requests that have ended, since the beginning."""
         self._start_thread()
 
-    @property
-    def is_short(self) -> bool:
-        """Whether the last thread that was needed could not be started."""
+    def lacks_threads(self) -> bool:
+        """Whether a further thread cannot be started.
+
+        If the last one that requests needed could not be started, this tries again, because no request may need one for a long time:
+        without the trial the answer would stay True after the cause has ended.
+        """
+        with self._changed:
+            is_tried = self._is_short and self.thread_count < self._most
+            if is_tried:
+                self.thread_count += 1
+        if is_tried:
+            self._add_thread()
         return self._is_short
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

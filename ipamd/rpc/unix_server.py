@@ -74,10 +74,9 @@ class UnixServer:
         """Requests that this server has ended."""
         return self._threads.ended_count
 
-    @property
     def lacks_threads(self) -> bool:
-        """Whether requests wait for a thread that cannot be made."""
-        return self._threads.is_short
+        """Whether a further thread for requests cannot be started (`RequestThreads.lacks_threads`)."""
+        return self._threads.lacks_threads()
 
     def _make_server(self) -> tuple[grpc.Server, RequestThreads]:
         """Raises: RuntimeError if its thread cannot be started."""

@@ -66,9 +66,8 @@ class Watched(Protocol):
         """Requests that the server has ended; the count restarts with each new server."""
         ...
 
-    @property
     def lacks_threads(self) -> bool:
-        """Whether requests wait for a thread that cannot be made."""
+        """Whether a further thread for requests cannot be started."""
         ...
 
 
@@ -179,6 +178,6 @@ class ServiceWatch:
 
     def _report_threads(self) -> None:
         thread_problem = None
-        if self._server.lacks_threads:
+        if self._server.lacks_threads():
             thread_problem = problem(ConditionCode.NO_REQUEST_THREAD)
         self._health.report(THREADS, thread_problem)

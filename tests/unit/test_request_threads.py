@@ -158,7 +158,7 @@ def test_a_thread_is_tried_again_when(threads: RequestThreads, limit: ThreadLimi
         opened.wait(PATIENCE_S)
 
     waiting = [threads.submit(run), threads.submit(run)]
-    assert threads.is_short
+    assert threads.lacks_threads()
     assert not begun.is_set()
     limit.is_reached = False
     if event == "a request comes":
@@ -174,7 +174,32 @@ def test_a_thread_is_tried_again_when(threads: RequestThreads, limit: ThreadLimi
         release()
     for done in waiting:
         done.result(PATIENCE_S)
-    assert not threads.is_short
+    assert not threads.lacks_threads()
+
+
+def test_the_lack_ends_although_no_request_needs_a_thread(threads: RequestThreads, limit: ThreadLimit) -> None:
+    """The permanent thread serves whatever comes, one request after the other, so only the question itself can notice."""
+    release = hold(threads)
+    limit.is_reached = True
+    waiting = threads.submit(int)
+    release()
+    assert waiting.result(PATIENCE_S) == 0
+    assert threads.lacks_threads()
+    assert threads.thread_count == 1
+    limit.is_reached = False
+    assert not threads.lacks_threads()
+    await_rest(threads)
+    assert not threads.lacks_threads(), "the further thread has ended for want of work, not for want of room"
+
+
+def test_the_bound_is_no_lack(threads: RequestThreads, limit: ThreadLimit) -> None:
+    """All permitted threads exist: the question starts no further one."""
+    releases = [hold(threads) for _ in range(MOST)]
+    limit.is_reached = True
+    assert not threads.lacks_threads()
+    assert threads.thread_count == MOST
+    for release in releases:
+        release()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError(), OSError(11, "again")])

@@ -42,13 +42,17 @@ class Played:
         self.clock = FakeClock()
         self.path = Path("/nowhere/s")
         self.ended_count = 0
-        self.lacks_threads = False
+        self.is_short = False
         self.ended: list[str] = []
         self.health = Health(self.clock, ())
         self.overdue_turns = 0
         self.watch = ServiceWatch(
             self, health=self.health, clock=self.clock, end=self.ended.append, end_overdue=self._end_overdue
         )
+
+    def lacks_threads(self) -> bool:
+        """As a server answers."""
+        return self.is_short
 
     def _end_overdue(self) -> tuple[str, ...]:
         self.overdue_turns += 1
@@ -171,10 +175,10 @@ def test_a_loop_that_is_stuck_is_noticed_by_the_pages(played: Played) -> None:
 
 def test_a_lack_of_threads_is_a_condition_while_it_lasts(played: Played) -> None:
     """The service goes on answering."""
-    played.lacks_threads = True
+    played.is_short = True
     played.turn(None)
     assert THREADS in played.health.conditions_by_subject()
-    played.lacks_threads = False
+    played.is_short = False
     played.turn(None)
     assert THREADS not in played.health.conditions_by_subject()
 
