@@ -6,8 +6,7 @@ The servicer makes the deadline once and passes it down, so that every wait on t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ipamd.model.record import dataclass
@@ -65,12 +64,25 @@ class StepTimer:
         self.address = ""
         self.eni = ""
 
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Measure a block; a name used twice adds up."""
-        started = self._clock.monotonic()
-        try:
-            yield
-        finally:
-            elapsed = (self._clock.monotonic() - started) * 1000
-            self.durations_ms[name] = self.durations_ms.get(name, 0.0) + elapsed
+    def step(self, name: str) -> _Step:
+        """Return a context that measures its block; a name used twice adds up."""
+        return _Step(self, name, self._clock)
+
+
+class _Step:
+    """Adds the duration of a block to its timer. A class, because a context made by a generator costs three times as much."""
+
+    __slots__ = ("_clock", "_name", "_started_s", "_timer")
+
+    def __init__(self, timer: StepTimer, name: str, clock: Clock) -> None:
+        self._timer = timer
+        self._name = name
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._started_s = self._clock.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        elapsed_ms = (self._clock.monotonic() - self._started_s) * 1000
+        durations_ms = self._timer.durations_ms
+        durations_ms[self._name] = durations_ms.get(self._name, 0.0) + elapsed_ms

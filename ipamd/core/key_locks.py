@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from ipamd.core.deadline import Deadline
 from ipamd.model.ids import AttachmentKey
-from ipamd.model.record import dataclass, field
+from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.ports.process import Clock
 
@@ -31,10 +31,12 @@ class LockHolder:
 
 @dataclass(slots=True)
 class _Ticket:
+    """One operation in the queue of a key. `turn` is set when it is the first; None if it was the first from the beginning."""
+
     operation: str
     deadline: Deadline
     taken_monotonic_s: float
-    turn: threading.Event = field(default_factory=threading.Event)
+    turn: threading.Event | None = None
 
 
 class KeyLocks:
@@ -59,17 +61,14 @@ class KeyLocks:
         ticket = _Ticket(operation, deadline, self._clock.monotonic())
         with self._guard:
             self.asked_count += 1
-            queue = self._queues.setdefault(key, deque())
-            queue.append(ticket)
-            if queue[0] is ticket:
-                ticket.turn.set()
-        if not ticket.turn.wait(deadline.remaining_s()):
-            holder = self._leave(key, ticket)
-            for_s = self._clock.monotonic() - holder.taken_monotonic_s
-            raise refusal(
-                RefusalCode.SANDBOX_BUSY, sandbox=key, holder=holder.operation, for_s=f"{for_s:.1f}", operation=operation
-            )
-        ticket.taken_monotonic_s = self._clock.monotonic()
+            queue = self._queues.get(key)
+            if queue is None:
+                self._queues[key] = deque((ticket,))
+            else:
+                ticket.turn = threading.Event()
+                queue.append(ticket)
+        if ticket.turn is not None:
+            self._wait_for_turn(key, ticket, ticket.turn)
         try:
             yield
         finally:
@@ -87,6 +86,16 @@ class KeyLocks:
         ]
         return sorted(rows, key=lambda row: -row.age_s)
 
+    def _wait_for_turn(self, key: AttachmentKey, ticket: _Ticket, turn: threading.Event) -> None:
+        """Wait until the ticket is the first of its queue. Raises: BusyError; the ticket has left its queue then."""
+        if not turn.wait(ticket.deadline.remaining_s()):
+            holder = self._leave(key, ticket)
+            for_s = self._clock.monotonic() - holder.taken_monotonic_s
+            raise refusal(
+                RefusalCode.SANDBOX_BUSY, sandbox=key, holder=holder.operation, for_s=f"{for_s:.1f}", operation=ticket.operation
+            )
+        ticket.taken_monotonic_s = self._clock.monotonic()
+
     def _leave(self, key: AttachmentKey, ticket: _Ticket) -> _Ticket:
         """Remove a ticket from its queue and wake the next one. Returns: the ticket that was at the head."""
         with self._guard:
@@ -96,5 +105,10 @@ class KeyLocks:
             if not queue:
                 del self._queues[key]
             elif head is ticket:
-                queue[0].turn.set()
+                _give_turn(queue[0])
         return head
+
+
+def _give_turn(ticket: _Ticket) -> None:
+    if ticket.turn is not None:  # a ticket that waits has one
+        ticket.turn.set()

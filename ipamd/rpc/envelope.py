@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from ipamd.model.cni_request import AttachRequest, SandboxNames
@@ -145,6 +146,11 @@ def decode_directories(path: str) -> tuple[str, ...]:
     """
     if len(path) > PLUGIN_PATH_MAX:
         return ()
+    return _directories(path)
+
+
+@lru_cache(maxsize=8)  # a runtime passes the same path each time
+def _directories(path: str) -> tuple[str, ...]:
     directories = tuple(part for part in path.split(":") if part)
     if not all(directory.startswith("/") and directory.isprintable() for directory in directories):
         return ()
