@@ -43,6 +43,9 @@ ONE_LINE = r"^[^\n\r]*$"
 BOOLEAN = r"^(|1|t|T|TRUE|true|True|0|f|F|FALSE|false|False)$"
 WHOLE_NUMBER = r"^(|[+-]?[0-9]{1,20}|0[xX][0-9a-fA-F]{1,16})$"
 
+TYPES = {BOOLEAN: ["string", "boolean"], WHOLE_NUMBER: ["string", "integer"]}
+"""Types of YAML that a value may have, by its pattern as text; every other value is text only."""
+
 
 def chart_schema() -> str:
     """Write the schema anew: what is about settings is generated, the rest stays as it is written by hand."""
@@ -62,20 +65,22 @@ def chart_schema() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def setting_schemas() -> Mapping[str, Mapping[str, str]]:
+def setting_schemas() -> Mapping[str, Mapping[str, object]]:
     """The schema of each setting's value: those of this daemon, and those of amazon-vpc-cni-k8s that it takes.
 
-    A value is text, and an empty one counts as not set. Bounds are the daemon's to check: it names every problem at once.
+    A value is text, or a number or boolean of YAML where the setting is one; the templates write it as text. An empty text counts as
+    not set. Bounds are the daemon's to check: it names every problem at once.
     """
-    schemas = {}
+    schemas: dict[str, Mapping[str, object]] = {}
     for setting in UPSTREAM:
         if setting.fate is not Fate.REFUSED or setting.harmless:
-            schemas[setting.name] = {"type": "string", "pattern": ONE_LINE}
+            schemas[setting.name] = {"type": ["string", "integer", "boolean"], "pattern": ONE_LINE}
     for topic in fields(Settings):
         for field in fields(type(getattr(Settings(), topic.name))):
             metadata = field.metadata
             text = re.sub(r"\s+", " ", metadata["text"])
-            schemas[metadata["env"]] = {"type": "string", "pattern": _pattern(metadata["parse"]), "description": text}
+            pattern = _pattern(metadata["parse"])
+            schemas[metadata["env"]] = {"type": TYPES.get(pattern, "string"), "pattern": pattern, "description": text}
     return schemas
 
 

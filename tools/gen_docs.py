@@ -21,6 +21,7 @@ from ipamd.settings.upstream import UPSTREAM, Fate, UpstreamSetting
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # also when run as a script
 from tools import ipamctl_page, picture
+from tools.chart_readme import chart_readme
 from tools.chart_schema import chart_schema
 from tools.metrics_page import metrics_page
 
@@ -144,6 +145,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/picture/architecture.svg": picture_page,
     "docs/assumptions.md": assumptions_page,
     "manifests/chart/values.schema.json": chart_schema,
+    "manifests/chart/README.md": chart_readme,
     # helm reads nothing outside of the chart, kustomize nothing outside of its folder
     **{f"manifests/chart/files/{name}": (MONITORING / name).read_text for name in MONITORING_FILES},
     "manifests/chart/files/guard.yaml": (ROOT / "manifests" / "pod-eni" / "guard.yaml").read_text,

@@ -33,7 +33,7 @@ image_python="cyclonedx-bom >= 7, < 8"
 lock_python="pip-tools >= 7.5, < 8"
 # Schemas of Kubernetes that tests/unit/manifests/test_kubernetes_schemas.py asks for.
 schema_versions="1.30 1.35 1.37"
-helm_version=v3.19.0 kustomize_version=v5.7.1
+helm_version=v3.19.0 helm_kubernetes_minor=34 kustomize_version=v5.7.1
 
 for_plugin() {
     needed=("${plugin_packages[@]}")
@@ -105,8 +105,16 @@ machine() {
 }
 
 helm() {
+    # Its own builds take the release of Kubernetes from the linker; without it helm takes each cluster for 1.20 while it renders, and
+    # refuses the chart, which needs a later one.
+    local package=helm.sh/helm/v3/pkg name flags="" stamp=build/heavy/helm-$helm_version-kubernetes-1.$helm_kubernetes_minor
     mkdir -p build/heavy
-    from_go helm "helm.sh/helm/v3/cmd/helm@$helm_version"
+    [ -e "$stamp" ] || ! command -v go >/dev/null || rm -f build/heavy/helm
+    for name in chartutil lint/rules; do
+        flags+=" -X $package/$name.k8sVersionMajor=1 -X $package/$name.k8sVersionMinor=$helm_kubernetes_minor"
+    done
+    from_go helm "helm.sh/helm/v3/cmd/helm@$helm_version" "-ldflags=$flags"
+    [ ! -x build/heavy/helm ] || touch "$stamp"
 }
 
 manifests() {
@@ -148,10 +156,10 @@ heavy_kubectl() {
     rm -rf "$work"
 }
 
-from_go() { # PROGRAM PACKAGE@VERSION
+from_go() { # PROGRAM PACKAGE@VERSION [FLAG of go install]...
     # From its Go module, whose hash Go's checksum database knows; where Go is not, tests with it are skipped.
     [ ! -x "build/heavy/$1" ] && command -v go >/dev/null || return 0
-    GOBIN=$PWD/build/heavy GOFLAGS= timeout -k 5 900 go install -trimpath "$2" >/dev/null 2>&1 \
+    GOBIN=$PWD/build/heavy GOFLAGS= timeout -k 5 900 go install -trimpath "${@:3}" "$2" >/dev/null 2>&1 \
         || echo "setup: $1 could not be built from its Go module $2; tests with it are skipped" >&2
 }
 

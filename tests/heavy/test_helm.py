@@ -16,6 +16,7 @@ from ipamd.settings import Settings, load
 from tests.heavy.tools import HELM, needs
 from tests.unit.manifests.manifest import MANIFESTS, documents
 from tests.unit.manifests.monitoring import DASHBOARDS
+from tests.unit.manifests.test_chart import AGENT
 from tests.unit.manifests.test_kubernetes_schemas import OF_OPERATORS, VERSIONS, validate
 
 pytestmark = needs("helm")
@@ -61,10 +62,24 @@ def _settings(found: dict[str, dict[str, Any]], folder: Path, *, name: str = "vp
     return load(environment)
 
 
+ONLY_OF_HELM = ("instance", "version", "component", "part-of", "managed-by")
+"""Standard labels, below app.kubernetes.io/, that the chart adds to an object and the files for kustomize have not, or only some."""
+
+
+def _as_of_kustomize(document: dict[str, Any]) -> dict[str, Any]:
+    """An object without the labels that say which release of a chart it is of. Its pods have none of these."""
+    extra = {"helm.sh/chart", *(f"app.kubernetes.io/{name}" for name in ONLY_OF_HELM)}
+    if document["kind"] == "ServiceAccount":
+        extra.add("app.kubernetes.io/name")
+    labels = {name: value for name, value in document["metadata"].get("labels", {}).items() if name not in extra}
+    metadata = {name: value for name, value in document["metadata"].items() if name != "labels"}
+    return document | {"metadata": metadata | ({"labels": labels} if labels else {})}
+
+
 def test_the_defaults_are_the_base(tmp_path: Path) -> None:
-    """Object for object, field for field, once the settings file is taken away."""
+    """Object for object, field for field, once the settings file and the labels of a release are taken away."""
     found = _rendered(tmp_path, {"hotReload": False})
-    assert list(found.values()) == documents()
+    assert [_as_of_kustomize(each) for each in found.values()] == [_as_of_kustomize(each) for each in documents()]
     with_file = _rendered(tmp_path)
     assert set(with_file) - set(found) == {"ConfigMap/vpc-ipamd-settings"}
     assert _settings(with_file, tmp_path).pool == Settings().pool
@@ -107,7 +122,8 @@ def test_the_sweeper_is_that_of_the_manifest(tmp_path: Path) -> None:
         text = text.replace(f"value: {placeholder}", f"value: {value}")
     found = _rendered(tmp_path, values)
     for wanted in yaml.safe_load_all(text):
-        assert found[f"{wanted['kind']}/{wanted['metadata']['name']}"] == wanted
+        rendered = found[f"{wanted['kind']}/{wanted['metadata']['name']}"]
+        assert _as_of_kustomize(rendered) == _as_of_kustomize(wanted)
 
 
 def test_every_value_arrives(tmp_path: Path) -> None:
@@ -241,10 +257,11 @@ def test_monitoring_is_that_of_kustomize(tmp_path: Path) -> None:
     for kind, file in (("PodMonitor", "podmonitor.yaml"), ("PrometheusRule", "rules.yaml")):
         wanted = yaml.safe_load((MANIFESTS / "monitoring" / file).read_text())
         wanted["metadata"]["labels"]["release"] = "prometheus"
-        assert found[f"{kind}/vpc-ipamd"] == wanted
+        assert _as_of_kustomize(found[f"{kind}/vpc-ipamd"]) == wanted
     dashboard = found["ConfigMap/vpc-ipamd-dashboard"]
     assert dashboard["data"] == {name: (MANIFESTS / "monitoring" / name).read_text() for name in DASHBOARDS}
-    assert dashboard["metadata"]["labels"] == {"grafana_dashboard": "1", "release": "prometheus"}
+    labels = dashboard["metadata"]["labels"]
+    assert labels.items() >= {"grafana_dashboard": "1", "release": "prometheus"}.items()
 
 
 def test_runbooks_are_where_the_value_says(tmp_path: Path) -> None:
@@ -310,6 +327,7 @@ def test_a_changed_network_rolls_the_daemons(tmp_path: Path) -> None:
         {"clustername": "prod"},
         {"sweeper": {"enabled": True}},
         {"settings": {"X": 1}},
+        {"networkPolicyAgent": AGENT},
         {"settings": {"WARM_ENI_TARGTE": "1"}},
         {"settings": {"WARM_ENI_TARGET": "one"}},
         {"settings": {"AWS_PROFILE": "x"}},
@@ -326,3 +344,135 @@ def test_helm_refuses_what_the_schema_refuses(tmp_path: Path, values: dict[str, 
     done = _helm("template", "vpc-ipamd", str(CHART), values=values, folder=tmp_path)
     assert done.returncode != 0
     assert "don't meet the specifications of the schema" in done.stderr
+
+
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+def test_only_the_policy_agent_has_a_token(tmp_path: Path) -> None:
+    """The pod mounts none by itself; a projected one is in the agent's container, and a ClusterRole of its own lets it read."""
+    values = {"networkPolicy": "strict", "networkPolicyAgent": AGENT, "settings": {"ENABLE_IPv6": True, "ENABLE_IPv4": False}}
+    found = _rendered(tmp_path, values)
+    pod = found["DaemonSet/vpc-ipamd"]["spec"]["template"]["spec"]
+    daemon, agent = pod["containers"]
+    assert (daemon["name"], agent["image"]) == ("ipamd", "registry.example/agent:v1.4.2")
+    assert pod["automountServiceAccountToken"] is False
+    (volume,) = [volume for volume in pod["volumes"] if "projected" in volume]
+    with_token = [
+        (container["name"], mount["mountPath"])
+        for container in [*pod["initContainers"], *pod["containers"]]
+        for mount in container["volumeMounts"]
+        if mount["name"] == volume["name"]
+    ]
+    assert with_token == [("network-policy-agent", TOKEN)]
+    assert {"--enable-network-policy=true", "--enable-ipv6=true", "--metrics-bind-addr=:8162"} <= set(agent["args"])
+    shared = {mount["name"] for mount in daemon["volumeMounts"]} & {mount["name"] for mount in agent["volumeMounts"]}
+    assert "aws-node" in shared
+    binding = found["ClusterRoleBinding/vpc-ipamd-policy-agent"]
+    assert binding["roleRef"]["name"] == found["ClusterRole/vpc-ipamd-policy-agent"]["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "kube-system"}]
+    verbs = {verb for rule in found["ClusterRole/vpc-ipamd-policy-agent"]["rules"] for verb in rule["verbs"]}
+    assert verbs == {"get", "list", "watch"}
+
+
+def test_without_the_policy_agent_nobody_has_a_token(tmp_path: Path) -> None:
+    """No role, no projected volume and one container; also with a mode, for an agent that runs elsewhere."""
+    for values in ({}, {"networkPolicy": "standard"}):
+        found = _rendered(tmp_path, values)
+        assert not any(name.startswith("ClusterRole") for name in found)
+        pod = found["DaemonSet/vpc-ipamd"]["spec"]["template"]["spec"]
+        assert len(pod["containers"]) == 1
+        assert not any("projected" in volume for volume in pod["volumes"])
+
+
+def test_numbers_and_booleans_arrive_as_text(tmp_path: Path) -> None:
+    """Whole and without an exponent, in the file, in variables and in the variables of an init container."""
+    values = {
+        "settings": {"WARM_IP_TARGET": 5, "VPC_IPAMD_HISTORY_MAX_BYTES": 33554432, "DISABLE_TCP_EARLY_DEMUX": True},
+        "extraEnv": [{"name": "GOMAXPROCS", "value": 2}, {"name": "AWS_USE_FIPS_ENDPOINT", "value": False}],
+        "portmap": False,
+    }
+    for has_file in (True, False):
+        found = _rendered(tmp_path, values | {"hotReload": has_file})
+        settings = _settings(found, tmp_path)
+        assert (settings.pool.warm_ip_target, settings.daemon.history_bytes) == (5, 33554432)
+        variables = _variables(found["DaemonSet/vpc-ipamd"])
+        assert (variables["GOMAXPROCS"], variables["AWS_USE_FIPS_ENDPOINT"]) == ("2", "false")
+        assert variables["VPC_IPAMD_ENABLE_PORTMAP_PLUGIN"] == "false"
+        (init,) = found["DaemonSet/vpc-ipamd"]["spec"]["template"]["spec"]["initContainers"]
+        assert {"name": "DISABLE_TCP_EARLY_DEMUX", "value": "true"} in init["env"]
+
+
+def test_contexts_probes_and_volumes_are_values(tmp_path: Path) -> None:
+    """A part is laid over the default; the port is that of the daemon and of its probes."""
+    values = {
+        "healthPort": 61700,
+        "startupProbe": {"failureThreshold": 90},
+        "securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "ipamd.json"}},
+        "seLinuxType": "spc_t",
+        "podSecurityContext": {"supplementalGroups": [7]},
+        "extraVolumes": [{"name": "ca", "secret": {"secretName": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],
+    }
+    daemonset = _rendered(tmp_path, values)["DaemonSet/vpc-ipamd"]
+    pod = daemonset["spec"]["template"]["spec"]
+    (daemon,) = pod["containers"]
+    assert _variables(daemonset)["VPC_IPAMD_HEALTH_ADDRESS"] == "127.0.0.1:61700"
+    probes = [daemon[name] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert {probe["httpGet"]["port"] for probe in probes} == {61700}
+    assert (daemon["startupProbe"]["failureThreshold"], daemon["startupProbe"]["periodSeconds"]) == (90, 1)
+    context = daemon["securityContext"]
+    assert context["seccompProfile"] == {"type": "Localhost", "localhostProfile": "ipamd.json"}
+    assert (context["readOnlyRootFilesystem"], context["seLinuxOptions"]) == (True, {"type": "spc_t"})
+    assert pod["securityContext"] == {"supplementalGroups": [7]}
+    assert values["extraVolumes"][0] in pod["volumes"]  # type: ignore[index]
+    assert values["extraVolumeMounts"][0] in daemon["volumeMounts"]  # type: ignore[index]
+
+
+def test_options_of_the_pod_monitor(tmp_path: Path) -> None:
+    """They arrive, and the scraped port is the one that the settings name."""
+    drop = {"sourceLabels": ["__name__"], "regex": "process_.*", "action": "drop"}
+    monitor = {
+        "enabled": True,
+        "interval": "1m",
+        "scrapeTimeout": "5s",
+        "jobLabel": "app.kubernetes.io/name",
+        "podTargetLabels": ["team"],
+        "sampleLimit": 2000000,
+        "annotations": {"x/y": "text"},
+        "relabelings": [{"targetLabel": "fleet", "replacement": "a"}],
+        "metricRelabelings": [drop],
+    }
+    found = _rendered(tmp_path, {"podMonitor": monitor, "settings": {"VPC_IPAMD_METRICS_ADDRESS": "0.0.0.0:9100"}})
+    pod_monitor = found["PodMonitor/vpc-ipamd"]
+    spec = pod_monitor["spec"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert (endpoint["interval"], endpoint["scrapeTimeout"], endpoint["metricRelabelings"]) == ("1m", "5s", [drop])
+    assert endpoint["relabelings"][-1] == {"targetLabel": "fleet", "replacement": "a"}
+    assert {rule["replacement"] for rule in endpoint["relabelings"] if rule.get("targetLabel") == "__address__"} == {
+        "$1:9100",
+        "[$1]:9100",
+    }
+    assert (spec["jobLabel"], spec["podTargetLabels"], spec["sampleLimit"]) == ("app.kubernetes.io/name", ["team"], 2000000)
+    assert pod_monitor["metadata"]["annotations"] == {"x/y": "text"}
+
+
+def test_every_object_has_the_standard_labels(tmp_path: Path) -> None:
+    """Those that Kubernetes recommends, and yours; pods have those of the base only, so a new chart rolls nothing."""
+    values = {
+        "clusterName": "prod",
+        "commonLabels": {"team": "net"},
+        "network": NETWORK,
+        "networkPolicy": "standard",
+        "networkPolicyAgent": AGENT,
+        "sweeper": {"enabled": True, "vpcId": "vpc-0a1b", "region": "us-west-2"},
+        "podMonitor": {"enabled": True},
+        "rules": {"enabled": True},
+        "dashboard": {"enabled": True},
+    }
+    found = _rendered(tmp_path, values)
+    standard = {f"app.kubernetes.io/{name}" for name in ("name", *ONLY_OF_HELM)} | {"helm.sh/chart", "team"}
+    assert [name for name, each in found.items() if not standard <= set(each["metadata"]["labels"])] == []
+    assert {each["metadata"]["labels"]["app.kubernetes.io/managed-by"] for each in found.values()} == {"Helm"}
+    pod_labels = found["DaemonSet/vpc-ipamd"]["spec"]["template"]["metadata"]["labels"]
+    assert set(pod_labels) == {"app.kubernetes.io/name", "app.kubernetes.io/version"}

@@ -23,6 +23,41 @@ app.kubernetes.io/instance: {{ include "vpc-ipamd.fullname" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
+{{/* Of every object, but not of pods: a chart's new version alone must not roll them. */}}
+{{- define "vpc-ipamd.commonLabels" -}}
+app.kubernetes.io/instance: {{ include "vpc-ipamd.fullname" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: {{ .Chart.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "vpc-ipamd.objectLabels" -}}
+app.kubernetes.io/name: {{ include "vpc-ipamd.name" . }}
+app.kubernetes.io/component: node-agent
+{{ include "vpc-ipamd.commonLabels" . }}
+{{- end }}
+
+{{- define "vpc-ipamd.sweeperLabels" -}}
+app.kubernetes.io/name: {{ include "vpc-ipamd.fullname" . }}-sweeper
+app.kubernetes.io/component: sweeper
+{{ include "vpc-ipamd.commonLabels" . }}
+{{- end }}
+
+{{- define "vpc-ipamd.monitoringLabels" -}}
+app.kubernetes.io/name: {{ include "vpc-ipamd.name" . }}
+app.kubernetes.io/component: monitoring
+{{ include "vpc-ipamd.commonLabels" . }}
+{{- end }}
+
+{{/* A number that YAML gave as a float is written without an exponent: 33554432, not 3.3554432e+07. */}}
+{{- define "vpc-ipamd.text" -}}
+{{- if kindIs "float64" . }}{{ if eq . (floor .) }}{{ int64 . }}{{ else }}{{ . }}{{ end }}{{ else }}{{ . }}{{ end -}}
+{{- end }}
+
 {{- define "vpc-ipamd.serviceAccount" -}}
 {{ .Values.serviceAccount.name | default (.Values.serviceAccount.create | ternary (include "vpc-ipamd.fullname" .) "default") }}
 {{- end }}

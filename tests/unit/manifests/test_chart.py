@@ -12,14 +12,18 @@ from jsonschema import Draft7Validator
 
 import ipamd
 from ipamd.settings import Settings, describe
-from tests.unit.manifests.manifest import MANIFESTS, container, environment
+from tests.unit.manifests.manifest import MANIFESTS, container, environment, init_container
 from tests.unit.manifests.monitoring import DASHBOARDS
+from tests.unit.manifests.test_kubernetes_schemas import VERSIONS
 from tests.zones import ZONE_NAMES
 from tools.chart_schema import BY_VALUES
 
 CHART = MANIFESTS / "chart"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+
+AGENT = {"enabled": True, "image": {"repository": "registry.example/agent", "tag": "v1.4.2"}}
+"""The value for the network policy agent in the pod."""
 
 
 def refused(values: dict[str, Any]) -> list[str]:
@@ -61,6 +65,27 @@ def test_the_defaults_are_valid() -> None:
         {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}, "rules": {"enabled": True}},
         {"settings": {"AWS_VPC_K8S_CNI_EXTERNALSNAT": "true", "ADDITIONAL_ENI_TAGS": '{"team": "blue"}'}},
         {"settings": {"VPC_IPAMD_WARM_TARGET_MODE": "Auto", "WARM_ENI_TARGET": "-1", "MAX_ENI": ""}},
+        {
+            "settings": {"WARM_ENI_TARGET": 1, "ENABLE_PREFIX_DELEGATION": True, "AWS_VPC_CNI_NODE_PORT_SUPPORT": True},
+            "portmap": False,
+        },
+        {"extraEnv": [{"name": "GOMAXPROCS", "value": 2}, {"name": "AWS_USE_FIPS_ENDPOINT", "value": True}]},
+        {"healthPort": 61677, "startupProbe": {"failureThreshold": 90}, "readinessProbe": {"successThreshold": 2}},
+        {
+            "securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "x.json"}},
+            "podSecurityContext": {"runAsGroup": 0},
+        },
+        {
+            "extraVolumes": [{"name": "ca", "secret": {"secretName": "ca"}}],
+            "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca"}],
+        },
+        {"resources": {"limits": {"memory": "1.5e8", "ephemeral-storage": "1Ti"}}},
+        {
+            "commonLabels": {"team": "net"},
+            "podMonitor": {"scrapeTimeout": "5s", "sampleLimit": 20000, "jobLabel": "app.kubernetes.io/name"},
+        },
+        {"podMonitor": {"metricRelabelings": [{"sourceLabels": ["__name__"], "regex": "process_.*", "action": "drop"}]}},
+        {"networkPolicy": "standard", "networkPolicyAgent": AGENT},
         {"resources": {"requests": {"cpu": 0.5}, "limits": {"cpu": 2, "memory": 268435456}}},
     ],
 )
@@ -82,7 +107,23 @@ def test_good_values(values: dict[str, Any]) -> None:
         {"settings": {"ENABLE_POD_ENI": "true"}},
         {"extraEnv": [{"name": "VPC_IPAMD_KUBELET_PODS_SOCKET", "value": "/run/x/y.sock"}]},
         {"image": {"digest": "latest"}},
-        {"settings": {"WARM_ENI_TARGET": 1}},
+        {"settings": {"WARM_ENI_TARGET": 1.5}},
+        {"settings": {"WARM_ENI_TARGET": True}},
+        {"settings": {"ENABLE_PREFIX_DELEGATION": 2}},
+        {"healthPort": 0},
+        {"healthPort": 65536},
+        {"livenessProbe": {"httpGet": {"port": 1}}},
+        {"livenessProbe": {"periodSeconds": 0}},
+        {"securityContext": {"runAsUsr": 1}},
+        {"podSecurityContext": {"privileged": True}},
+        {"extraVolumes": [{"secret": {"secretName": "ca"}}]},
+        {"extraVolumeMounts": [{"name": "ca", "mountPath": "ca"}]},
+        {"commonLabels": {"app.kubernetes.io/managed-by": "me"}},
+        {"podMonitor": {"metricRelabelings": [{"source_labels": ["x"]}]}},
+        {"networkPolicyAgent": AGENT},
+        {"networkPolicy": "standard", "networkPolicyAgent": {"enabled": True}},
+        {"networkPolicy": "standard", "networkPolicyAgent": {"enabled": True, "image": {"repository": "r/agent"}}},
+        {"networkPolicy": "standard", "networkPolicyAgent": AGENT, "serviceAccount": {"create": False}},
         {"settings": {"VPC_IPAMD_CRI_SOCKET": "/run/x/y.sock"}},
         {"settings": {"warm_eni_target": "1"}},
         {"settings": {"WARM_ENI_TARGET": "1\nWARM_IP_TARGET=2"}},
@@ -182,10 +223,17 @@ def test_the_guard_is_on_where_pods_have_security_groups() -> None:
 
 
 def test_defaults_are_those_of_the_base() -> None:
-    """Versions, resources and the CRI socket."""
+    """Versions, resources, security contexts, probes and the CRI socket."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == ipamd.__version__
+    assert chart["kubeVersion"] == f">={VERSIONS[0]}.0-0"
+    assert [chart["home"]] == chart["sources"] == [VALUES["rules"]["runbookBaseUrl"]]
     assert VALUES["resources"] == container()["resources"]
+    assert VALUES["securityContext"] == container()["securityContext"]
+    assert VALUES["initSecurityContext"] == init_container()["securityContext"]
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert VALUES[name] | {"httpGet": container()[name]["httpGet"]} == container()[name]
+        assert VALUES["healthPort"] == container()[name]["httpGet"]["port"]
     assert VALUES["runtime"]["socket"] == environment()["VPC_IPAMD_CRI_SOCKET"]
     assert VALUES["portmap"] == environment()["VPC_IPAMD_ENABLE_PORTMAP_PLUGIN"]
 

