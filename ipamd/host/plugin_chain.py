@@ -14,16 +14,37 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ipamd.host.conflist import PLUGIN_TYPE, SUFFIXES
+from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.settings.settings_file import content_of
 
 FILES_MAX = 64
 """Files of the configuration directory that are read. Ours: it has one or two."""
+
+SETTLED_S = 0.1
+"""Time after which two changes of a directory differ in their times. Ours: ten times the longest tick of a kernel's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownChain:
+    """The chain as it was read, and the statuses by which a change of it is noticed.
+
+    `paths`: the configuration directory, and the files that were read until one could be loaded. `statuses`: of each path.
+    """
+
+    paths: tuple[str, ...]
+    statuses: tuple[object, ...]
+    chained: tuple[str, ...]
+
+    def is_current(self) -> bool:
+        """Whether nothing has changed since. Raises: OSError if one of the paths is gone."""
+        return tuple(_status(path) for path in self.paths) == self.statuses
 
 
 class PluginChain:
@@ -32,13 +53,13 @@ class PluginChain:
     def __init__(self, directory: Path) -> None:
         """`directory`: the one with the runtime's CNI configuration."""
         self._directory = directory
-        self._read: tuple[tuple[object, ...], tuple[str, ...]] = ((), ())
+        self._known: _KnownChain | None = None
 
     def require_plugins(self, directories: Sequence[str]) -> None:
         """Raise ChainedPluginMissingError if a plugin of the chain is in none of the runtime's directories.
 
-        `directories`: CNI_PATH of the ADD; if it is empty, nothing is refused. Every ADD calls this. While no plugin is missing it
-        costs one listing of the configuration directory and one stat of each file.
+        `directories`: CNI_PATH of the ADD; if it is empty, nothing is refused. Every ADD calls this. While nothing changes and no
+        plugin is missing it costs one stat of the configuration directory, of its first file, and of each plugin beside ours.
         """
         unseen = [name for name in self._chained_plugins() if not _is_in_any(directories, name)]
         if not unseen:
@@ -50,34 +71,53 @@ class PluginChain:
     def _chained_plugins(self) -> tuple[str, ...]:
         """Return the types of the plugins in one chain with ours; () if they are not known."""
         try:
-            signature = self._signature()
+            known = self._known
+            if known is None or not known.is_current():
+                known = self._read()
         except OSError:
+            self._known = None
             return ()
-        read_signature, chained = self._read
-        if signature != read_signature:
-            chained = self._read_chained([str(name) for name in signature[::2]])
-            self._read = (signature, chained)
-        return chained
+        return known.chained
 
-    def _signature(self) -> tuple[object, ...]:
-        """Return the files that a runtime may take, in its order, each with fields of its status that change with the content."""
-        signature: list[object] = []
-        for name in sorted(os.listdir(self._directory))[:FILES_MAX]:  # noqa: PTH208  # names are what is sorted
-            if name.endswith(SUFFIXES):
-                status = os.stat(f"{self._directory}/{name}")  # noqa: PTH116  # a Path costs more than the call, at every ADD
-                signature += [name, (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)]
-        return tuple(signature)
+    def _read(self) -> _KnownChain:
+        """Read the first file that a runtime can load. Like the runtime, skip the others. Raises: OSError.
 
-    def _read_chained(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Read the first file that a runtime can load. Like the runtime, skip the others."""
-        for name in names:
-            try:
-                config = json.loads(content_of(str(self._directory / name)))
-            except (OSError, ValueError, RecursionError):
+        What is read within SETTLED_S after a change is not kept, because a second change may leave the same time.
+        """
+        directory = str(self._directory)
+        paths, statuses = [directory], [_status(directory)]
+        chained: tuple[str, ...] = ()
+        for name in sorted(os.listdir(directory))[:FILES_MAX]:  # noqa: PTH208  # names are what is sorted
+            if not name.endswith(SUFFIXES):
                 continue
-            if isinstance(config, dict) and (config.get("type") or config.get("plugins")):
-                return _chained_with_ours(config)
-        return ()
+            path = f"{directory}/{name}"
+            paths.append(path)
+            statuses.append(_status(path))
+            config = _loaded(path)
+            if config is not None:
+                chained = _chained_with_ours(config)
+                break
+        known = _KnownChain(tuple(paths), tuple(statuses), chained)
+        changed_at_s = max(Path(path).stat().st_mtime for path in paths)
+        is_settled = abs(time.time() - changed_at_s) > SETTLED_S
+        self._known = known if is_settled else None
+        return known
+
+
+def _status(path: str) -> object:
+    """Return what a change of a file or a directory changes. Raises: OSError."""
+    status = os.stat(path)  # noqa: PTH116  # a Path costs more than the call, at every ADD
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _loaded(path: str) -> dict[str, Any] | None:
+    """Read a configuration as a runtime does; None if it would skip the file."""
+    try:
+        config = json.loads(content_of(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_network = isinstance(config, dict) and (config.get("type") or config.get("plugins"))
+    return config if is_network else None
 
 
 def _missing_plugins(directories: Sequence[str], unseen: Sequence[str]) -> tuple[str, ...]:

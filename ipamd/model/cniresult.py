@@ -23,6 +23,9 @@ from ipamd.model.record import replace
 CANONICAL_VERSION = "1.1.0"
 """Version of stored results. A CNI version that only adds optional fields needs no new canonical version."""
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+"""Made once: `json.dumps` with arguments makes an encoder at each call."""
+
 _FIELDS_SINCE = "1.1.0"
 
 _NEW_FIELDS = {"interfaces": ("mtu", "socketPath", "pciID"), "routes": ("mtu", "advmss", "priority", "table", "scope")}
@@ -57,7 +60,7 @@ def build_result(spec: WiringSpec, wired: Wired, *, prev_result: JsonObject | No
     if wired.is_default_route:
         base["routes"].append({"dst": str(family.any_route), "gw": gateway})
     base["cniVersion"] = CANONICAL_VERSION
-    return json.dumps(base, sort_keys=True, separators=(",", ":")).encode()
+    return _ENCODER.encode(base).encode()
 
 
 def convert_result(stored: bytes, *, version: str) -> bytes:
@@ -66,6 +69,8 @@ def convert_result(stored: bytes, *, version: str) -> bytes:
     Raises: IncompatibleVersionError for an unsupported version.
     """
     require_supported(version)
+    if version == CANONICAL_VERSION:
+        return stored
     result: dict[str, Any] = json.loads(stored)
     if is_before(version, _FIELDS_SINCE):
         for section, names in _NEW_FIELDS.items():
@@ -76,7 +81,7 @@ def convert_result(stored: bytes, *, version: str) -> bytes:
         for ip_configuration in result.get("ips", ()):
             ip_configuration["version"] = "6" if ":" in ip_configuration["address"] else "4"
     result["cniVersion"] = version
-    return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
+    return _ENCODER.encode(result).encode()
 
 
 def result_differences(prev_result: JsonObject, *, ifname: str, address: IpAddress, netns: str) -> list[str]:
@@ -140,7 +145,7 @@ def renamed_result(stored: bytes, host_veth: str, to: str) -> bytes:
     result = json.loads(stored)
     for interface in _host_interfaces(result, host_veth):
         interface["name"] = to
-    return json.dumps(result, sort_keys=True, separators=(",", ":")).encode()
+    return _ENCODER.encode(result).encode()
 
 
 @lru_cache(maxsize=2048)  # each pass over the sandboxes reads all results

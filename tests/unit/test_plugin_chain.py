@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,11 +169,23 @@ def test_files_that_no_runtime_loads_are_passed_over(host: Host) -> None:
     assert host.missing() == ("portmap", "istio-cni")
 
 
-def test_the_file_is_read_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ADD costs a few stats."""
+def set_time(path: Path, at_s: float) -> None:
+    """As if the path had been changed then."""
+    os.utime(path, (at_s, at_s))
+
+
+@pytest.mark.parametrize(("age_s", "reads_expected"), [(60.0, 1), (0.0, 5)], ids=["settled", "changed just now"])
+def test_the_file_is_read_once_when_its_time_can_show_a_change(
+    host: Host, monkeypatch: pytest.MonkeyPatch, age_s: float, reads_expected: int
+) -> None:
+    """ADD costs a few stats. A file of this instant is read again, because another change may have the same time."""
+    now_s = time.time()
+    monkeypatch.setattr(plugin_chain.time, "time", lambda: now_s)
     reads: list[str] = []
     read = plugin_chain.content_of
     monkeypatch.setattr(plugin_chain, "content_of", lambda path: reads.append(path) or read(path))
+    for path in (host.conf / "10-vpc-ipamd.conflist", host.conf):
+        set_time(path, now_s - age_s)
     for _ in range(5):
         host.missing()
-    assert len(reads) == 1
+    assert len(reads) == reads_expected

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("ipamd", "cni_plugin", "lab", "bench", "fuzz", "tools")
+FOLDERS = ("ipamd", "cni_plugin", "kubectl_ipamd", "lab", "bench", "fuzz", "tools")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if "pb" not in path.parts)
 
 FUNCTION_LINES_MAX = 50

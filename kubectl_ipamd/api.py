@@ -1,0 +1,160 @@
+"""Ask the API server over the socket of `kubectl proxy`: bounded requests that only read."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from kubectl_ipamd.errors import NoAnswerError, PluginError, RightMissingError
+
+LIST_TIMEOUT_S = 30.0
+"""For one page of a list. Ours: 500 nodes with their images are about 10 MB."""
+
+LIST_LIMIT = 500
+"""Objects of a page, as kubectl takes them."""
+
+LIST_BYTES_MAX = 64 << 20
+
+PIECE_BYTES = 1 << 16
+
+FORBIDDEN = 403
+
+
+class ApiError(Exception):
+    """A request failed. `status`: HTTP's, or 0 if there was no answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether the operator lacks the right."""
+        return self.status in (401, FORBIDDEN)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket. Raises: OSError."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+@dataclass(frozen=True)
+class Api:
+    """The API server behind a socket. Any thread may ask; each request has a connection of its own."""
+
+    path: Path
+
+    def get(self, target: str, query: Mapping[str, str] | None = None, *, timeout_s: float, bytes_max: int) -> bytes:
+        """Return the body of an answer with status 200.
+
+        Args:
+            target: the path of the request, already quoted.
+            timeout_s: for the whole request, however slowly its bytes come.
+            bytes_max: a longer body is refused.
+        Raises: ApiError.
+        """
+        deadline = time.monotonic() + timeout_s
+        if query:
+            target = f"{target}?{urlencode(query)}"
+        connection = _UnixConnection(self.path, timeout_s)
+        try:
+            connection.request("GET", target, headers={"Accept": "application/json, text/plain", "Connection": "close"})
+            response = connection.getresponse()
+            body = _body(connection, response, deadline=deadline, bytes_max=bytes_max)
+        except TimeoutError as error:
+            raise ApiError(0, f"no answer within {timeout_s:g} s") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise ApiError(0, str(error) or type(error).__name__) from error
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise ApiError(response.status, _message(body) or f"HTTP status {response.status}")
+        return body
+
+    def list(self, target: str, **query: str) -> list[dict[str, Any]]:
+        """Return all objects of a collection, page by page. Raises: RightMissingError, NoAnswerError."""
+        objects: list[dict[str, Any]] = []
+        position = ""
+        while True:
+            page_query = {**query, "limit": str(LIST_LIMIT)}
+            if position:
+                page_query["continue"] = position
+            page = self._page(target, page_query)
+            objects += page.get("items") or []
+            position = page.get("metadata", {}).get("continue") or ""
+            if not position:
+                return objects
+
+    def _page(self, target: str, query: Mapping[str, str]) -> dict[str, Any]:
+        try:
+            page = json.loads(self.get(target, query, timeout_s=LIST_TIMEOUT_S, bytes_max=LIST_BYTES_MAX))
+        except ApiError as error:
+            raise _ending(error, target) from error
+        except ValueError as error:
+            raise NoAnswerError(f"{target}: the answer is no JSON") from error
+        if not isinstance(page, dict):
+            raise NoAnswerError(f"{target}: the answer is no list of objects")
+        return page
+
+
+def _body(
+    connection: http.client.HTTPConnection, response: http.client.HTTPResponse, *, deadline: float, bytes_max: int
+) -> bytes:
+    """Read a body within its bounds. Raises: TimeoutError, OSError, http.client.HTTPException."""
+    expected_size = response.length
+    pieces: list[bytes] = []
+    size = 0
+    while expected_size is None or size < expected_size:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        if connection.sock is not None:
+            connection.sock.settimeout(left_s)
+        piece = response.read1(PIECE_BYTES)
+        if not piece:
+            break
+        pieces.append(piece)
+        size += len(piece)
+        if size > bytes_max:
+            raise OSError(f"the answer has more than {bytes_max} bytes")
+    if expected_size is not None and size < expected_size:
+        raise http.client.IncompleteRead(b"", expected_size - size)
+    return b"".join(pieces)
+
+
+def _message(body: bytes) -> str:
+    """The message of a Status object, or the beginning of another text."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return body[:500].decode("utf-8", "replace").strip()
+    if isinstance(document, dict):
+        return str(document.get("message", ""))
+    return ""
+
+
+def _ending(error: ApiError, target: str) -> PluginError:
+    if error.is_forbidden:
+        return RightMissingError(f"the API server refuses to list {target}: {error}")
+    return NoAnswerError(f"the API server does not list {target}: {error}")
+
+
+def quoted(name: str) -> str:
+    """Quote one part of a path."""
+    return quote(name, safe="")

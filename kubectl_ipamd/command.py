@@ -1,0 +1,130 @@
+"""The command `kubectl-ipamd`, which kubectl runs as `kubectl ipamd`: parse, run, and turn errors into exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from kubectl_ipamd.errors import EXIT_INTERRUPTED, PluginError
+from kubectl_ipamd.session import Session, open_session
+from kubectl_ipamd.text import printable
+from kubectl_ipamd.verbs import bundle, execute, status, top, versions, where
+from kubectl_ipamd.version import __version__
+
+PROGRAM = "kubectl ipamd"
+
+PARALLEL = 64
+"""Requests at once. Ours: the API server takes 400 reads at once by default, and others need some of them."""
+
+TIMEOUT_S = 5.0
+"""For one node. Ours: a page takes 10 ms; with PARALLEL, 500 nodes that do not answer take 40 s."""
+
+TOTAL_S = 45.0
+"""For all nodes. Ours: with the lists before it, a command takes less than a minute."""
+
+EPILOG = """\
+exit statuses: 0 answered; 1 answered, and somebody must look; 2 wrong usage; 3 kubectl, the API server or a daemon does not answer;
+4 a right is missing. docs/kubectl.md has screens, the fields of -o json and the rights that each command needs.
+"""
+
+Run = Callable[[Session, argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns: the exit status."""
+    arguments = make_parser().parse_args(argv)
+    run: Run = arguments.run
+    try:
+        with open_session(arguments) as session:
+            return run(session, arguments)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our pipe has exited. That is no error, and Python must not report it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except PluginError as error:
+        print(f"{PROGRAM}: {printable(str(error))}", file=sys.stderr)
+        return error.exit_status
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description="All nodes of a cluster that runs vpc-ipamd.", epilog=EPILOG, parents=[_common(is_top=True)]
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, run: Run) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text, parents=[_common(is_top=False)])
+        added.set_defaults(run=run)
+        return added
+
+    added = command("status", "show every node, the worst first; exit 1 if a node needs attention", status.run)
+    added.add_argument(
+        "--short", type=int, default=0, metavar="N", help="nodes that can give fewer than N addresses need attention"
+    )
+    added.add_argument("--troubled", action="store_true", help="show only nodes that need attention")
+    _where_parser(command("where", "show which pod has an address, or which address a pod has, and its node", where.run))
+    command("versions", "show which releases run on how many nodes; exit 1 if more than one does", versions.run)
+    added = command("top", "show free and used addresses by subnet and by zone, the fullest first", top.run)
+    added.add_argument("--by", choices=("both", "subnet", "zone"), default="both")
+    _bundle_parser(command("bundle", "collect an archive for support from each of many nodes (needs pods/exec)", bundle.run))
+    _exec_parser(command("exec", "run a verb of ipamctl on a node (needs pods/exec)", execute.run))
+    return parser
+
+
+def _where_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subject", metavar="ADDRESS|POD", help="an address, NAMESPACE/NAME, or a pod's name")
+    parser.add_argument("--ask-nodes", action="store_true", help="also ask the history of the daemons, by exec (needs pods/exec)")
+
+
+def _bundle_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("nodes", nargs="*", metavar="NODE")
+    parser.add_argument("--all", action="store_true", help="of all nodes")
+    parser.add_argument("-d", "--directory", default="", metavar="DIR", help="folder for the archives (default: a new one here)")
+    _debug_option(parser)
+
+
+def _exec_parser(parser: argparse.ArgumentParser) -> None:
+    _debug_option(parser)
+    parser.add_argument("node", metavar="NODE")
+    parser.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="VERB...", help="as for ipamctl, for example: explain 10.0.3.7"
+    )
+
+
+def _debug_option(parser: argparse.ArgumentParser) -> None:
+    text = "where the daemon's container does not run, start a privileged pod by `kubectl debug`, and delete it afterwards"
+    parser.add_argument("--debug", action="store_true", help=text)
+
+
+def _common(*, is_top: bool) -> argparse.ArgumentParser:
+    """Options that may stand before and after the command. Only those of the top have defaults, so that none is overwritten."""
+    parser = argparse.ArgumentParser(add_help=False)
+
+    def option(*names: str, default: object, **settings: object) -> None:
+        parser.add_argument(*names, default=default if is_top else argparse.SUPPRESS, **settings)  # type: ignore[arg-type]
+
+    option("-o", "--output", choices=("table", "wide", "json"), default="table", help="(default: table)")
+    option("-n", "--namespace", default="kube-system", help="of the daemon's pods (default: kube-system)")
+    option("-l", "--selector", default="app.kubernetes.io/name=vpc-ipamd", help="of the daemon's pods, by labels")
+    option("--metrics-port", type=int, default=0, metavar="PORT", help="if a settings file has another than 61678")
+    option("--parallel", type=_positive, default=PARALLEL, metavar="N", help=f"requests at once (default: {PARALLEL})")
+    option("--timeout", type=float, default=TIMEOUT_S, metavar="S", help=f"seconds for one node (default: {TIMEOUT_S:g})")
+    option("--total-timeout", type=float, default=TOTAL_S, metavar="S", help=f"seconds for all nodes (default: {TOTAL_S:g})")
+    option("--kubectl", default="kubectl", metavar="PROGRAM", help="kubectl to use (default: that on PATH)")
+    for name in ("kubeconfig", "context", "cluster", "user", "server", "as"):
+        option(f"--{name}", default="", metavar="X", help="as for kubectl")
+    option("--as-group", action="append", default=[], metavar="X", help="as for kubectl")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number

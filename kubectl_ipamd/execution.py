@@ -1,0 +1,89 @@
+"""Run `ipamctl` on a node by `kubectl exec`: in the daemon's pod or, while its container does not run, in a debug pod.
+
+Both are root on the node: the daemon's pod may change its network, and a debug pod may do anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kubectl_ipamd.cluster import CONTAINER, DaemonPod
+from kubectl_ipamd.errors import NoAnswerError
+from kubectl_ipamd.kubectl import Kubectl
+
+DEBUG_LIFE_S = 900
+"""The debug pod ends by itself after this time, if this program cannot delete it. Ours: a bundle takes a minute."""
+
+START_S = 90.0
+"""Longest wait for the debug pod. Ours: the image is on the node already."""
+
+CALL_S = 30.0
+"""Longest wait for a short command of kubectl."""
+
+HOST = "/host"
+"""Where a debug pod has the node's files. Source: `kubectl debug --help`."""
+
+DEBUG_ENVIRONMENT = {
+    "VPC_IPAMD_RUN_DIR": f"{HOST}/run/vpc-ipamd",
+    "VPC_IPAMD_HISTORY_DIR": f"{HOST}/var/lib/vpc-ipamd/history",
+}
+"""Where `ipamctl` finds the daemon's files in a debug pod."""
+
+_POD_NAME = re.compile(r"\bnode-debugger-[a-z0-9.-]+")
+
+
+@contextmanager
+def target(kubectl: Kubectl, pod: DaemonPod, *, may_debug: bool) -> Iterator[list[str]]:
+    """Yield the words of `kubectl exec` up to the pod's name and container.
+
+    Args:
+        may_debug: whether to make a debug pod while the daemon's container does not run.
+    Raises: NoAnswerError if there is no container to run it in.
+    """
+    if pod.is_running:
+        yield ["-n", pod.namespace, pod.name, "-c", CONTAINER]
+    elif may_debug:
+        with debug_pod(kubectl, pod) as name:
+            yield ["-n", pod.namespace, name]
+    else:
+        raise NoAnswerError(
+            f"the daemon's container on {pod.node} does not run ({pod.problem}): --debug starts a privileged pod there instead"
+        )
+
+
+@contextmanager
+def debug_pod(kubectl: Kubectl, pod: DaemonPod) -> Iterator[str]:
+    """Start a pod with the daemon's image on its node by `kubectl debug`, yield its name, and delete it. Raises: NoAnswerError."""
+    started = kubectl.run(debug_words(pod), timeout_s=CALL_S)
+    names = _POD_NAME.findall(started.output.decode("utf-8", "replace") + started.error)
+    if started.status or not names:
+        raise NoAnswerError(f"`kubectl debug` started no pod on {pod.node}: {started.error}")
+    name = names[0].rstrip(".")
+    try:
+        words = ["wait", "-n", pod.namespace, f"pod/{name}", "--for=condition=Ready", f"--timeout={START_S:.0f}s"]
+        waited = kubectl.run(words, timeout_s=START_S + CALL_S)
+        if waited.status:
+            raise NoAnswerError(f"the debug pod {name} does not start: {waited.error}")
+        yield name
+    finally:
+        kubectl.run(["delete", "pod", name, "-n", pod.namespace, "--wait=false", "--ignore-not-found"], timeout_s=CALL_S)
+
+
+def debug_words(pod: DaemonPod) -> list[str]:
+    """Return the words of `kubectl debug`. The pod only sleeps: `kubectl exec` then runs what is asked for, and loses no output."""
+    environment = [f"--env={name}={value}" for name, value in DEBUG_ENVIRONMENT.items()]
+    return [
+        "debug",
+        f"node/{pod.node}",
+        "-n",
+        pod.namespace,
+        f"--image={pod.image}",
+        "--image-pull-policy=IfNotPresent",
+        "--profile=sysadmin",
+        *environment,
+        "--",
+        "sleep",
+        str(DEBUG_LIFE_S),
+    ]

@@ -1,0 +1,196 @@
+"""Judge a node by its figures, or by why there are none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kubectl_ipamd.figures import NodeFigures
+from kubectl_ipamd.fleet import NodeReading, Silence
+from kubectl_ipamd.text import counted
+
+NODE_FULL = frozenset({"max-pods", "node-full"})
+"""Causes of `ipamd_pool_blocked` that mean that the node has all the addresses that it may have. Source: docs/metrics.md."""
+
+FROZEN = "frozen"
+"""The cause of `ipamd_pool_blocked` of a frozen pool."""
+
+
+class NodeState(StrEnum):
+    """The state of a node, the worst first.
+
+    NO_DAEMON: the node should have a daemon and has none. CRASH_LOOP, DOWN: its container does not run. NO_ANSWER: it runs and its
+    figures cannot be read. NOT_READY: it serves no ADD. CUT_OFF: pods run without network. EMPTY: no address can be given, and the
+    node may have more. BLOCKED: the pool wants to grow and cannot. SHORT: fewer addresses can be given than the operator asked for.
+    CONDITIONS: something is not as it should be. FROZEN: the pool is. FULL: the node has all its addresses and gave them to pods.
+    """
+
+    NO_DAEMON = "no-daemon"
+    CRASH_LOOP = "crash-loop"
+    DOWN = "down"
+    NO_ANSWER = "no-answer"
+    NOT_READY = "not-ready"
+    CUT_OFF = "cut-off"
+    EMPTY = "empty"
+    BLOCKED = "blocked"
+    SHORT = "short"
+    CONDITIONS = "conditions"
+    FROZEN = "frozen"
+    FULL = "full"
+    READY = "ready"
+
+
+SEVERITY: Mapping[NodeState, int] = {state: number for number, state in enumerate(NodeState)}
+"""0 is the worst."""
+
+UNREMARKABLE = frozenset({NodeState.FULL, NodeState.READY})
+"""States that need nobody's attention."""
+
+NEXT_STEPS: Mapping[NodeState, str] = {
+    NodeState.NO_DAEMON: "kubectl -n {namespace} describe daemonset: taints, quotas and admission keep its pod away",
+    NodeState.CRASH_LOOP: "kubectl -n {namespace} logs POD -c ipamd --previous; then kubectl ipamd bundle NODE --debug",
+    NodeState.DOWN: "kubectl -n {namespace} describe pod POD",
+    NodeState.NO_ANSWER: "kubectl ipamd exec NODE status",
+    NodeState.NOT_READY: "kubectl ipamd exec NODE status",
+    NodeState.CUT_OFF: "kubectl ipamd exec NODE audit",
+    NodeState.EMPTY: "kubectl ipamd exec NODE status, and kubectl ipamd top for its subnets",
+    NodeState.BLOCKED: "kubectl ipamd exec NODE status, and kubectl ipamd top for its subnets",
+    NodeState.SHORT: "kubectl ipamd exec NODE plan",
+    NodeState.CONDITIONS: "kubectl ipamd exec NODE status",
+    NodeState.FROZEN: "kubectl ipamd exec NODE status",
+}
+"""What to run for a node in this state. NODE and POD are the reader's."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The state of a node, and why, for people ("" if there is nothing to say)."""
+
+    state: NodeState
+    reason: str
+
+    @property
+    def needs_attention(self) -> bool:
+        """Whether somebody must look."""
+        return self.state not in UNREMARKABLE
+
+
+def judge(reading: NodeReading, *, short_below: int = 0) -> Judgement:
+    """Judge one node.
+
+    Args:
+        short_below: a node that can give fewer addresses is short.
+    """
+    if reading.figures is None:
+        return Judgement(_silent_state(reading), reading.problem)
+    for state, reason_of in _CHECKS:
+        reason = reason_of(reading.figures, short_below)
+        if reason:
+            return Judgement(state, _with_others(state, reason, reading.figures))
+    return Judgement(NodeState.READY, _others(reading.figures))
+
+
+def _silent_state(reading: NodeReading) -> NodeState:
+    if reading.silence is Silence.NO_POD:
+        return NodeState.NO_DAEMON
+    if reading.silence is not Silence.NOT_RUNNING:
+        return NodeState.NO_ANSWER
+    if reading.node.pod is not None and reading.node.pod.is_looping:
+        return NodeState.CRASH_LOOP
+    return NodeState.DOWN
+
+
+def _not_ready(figures: NodeFigures, _: int) -> str:
+    if figures.is_ready:
+        return ""
+    return "ADD is not served"
+
+
+def _cut_off(figures: NodeFigures, _: int) -> str:
+    parts = []
+    if figures.cut_off_sandboxes:
+        parts.append(f"{counted(figures.cut_off_sandboxes, 'pod')} without network")
+    if figures.lost:
+        parts.append(f"EC2 does not show {figures.lost} of the pods' addresses")
+    return "; ".join(parts)
+
+
+def _has_none(figures: NodeFigures) -> bool:
+    return figures.assignable == 0
+
+
+def _empty(figures: NodeFigures, _: int) -> str:
+    if not _has_none(figures) or figures.blocked in NODE_FULL:
+        return ""
+    if figures.blocked:
+        return f"no address can be given: {figures.blocked}"
+    return "no address can be given"
+
+
+def _blocked(figures: NodeFigures, _: int) -> str:
+    if figures.blocked in {"", FROZEN, *NODE_FULL}:
+        return ""
+    return f"the pool cannot grow: {figures.blocked}"
+
+
+def _short(figures: NodeFigures, short_below: int) -> str:
+    if figures.assignable is None or figures.assignable >= short_below:
+        return ""
+    return f"fewer than {short_below} addresses can be given"
+
+
+def _with_conditions(figures: NodeFigures, _: int) -> str:
+    subjects = [subject for subject in figures.conditions if not _is_told_by_state(subject, figures)]
+    if not figures.are_settings_valid:
+        subjects.append("the settings file is wrong")
+    return ", ".join(subjects)
+
+
+def _is_told_by_state(subject: str, figures: NodeFigures) -> bool:
+    """Whether the state FULL or FROZEN says the same as a condition: the pool's of a full node, and that of a freeze."""
+    if subject == "pool":
+        return _has_none(figures) and figures.blocked in NODE_FULL
+    return subject == FROZEN and bool(figures.frozen)
+
+
+def _frozen(figures: NodeFigures, _: int) -> str:
+    return ", ".join(figures.frozen)
+
+
+def _full(figures: NodeFigures, _: int) -> str:
+    if not _has_none(figures):
+        return ""
+    return f"{figures.blocked}: all its addresses are in use"
+
+
+_CHECKS: tuple[tuple[NodeState, Callable[[NodeFigures, int], str]], ...] = (
+    (NodeState.NOT_READY, _not_ready),
+    (NodeState.CUT_OFF, _cut_off),
+    (NodeState.EMPTY, _empty),
+    (NodeState.BLOCKED, _blocked),
+    (NodeState.SHORT, _short),
+    (NodeState.CONDITIONS, _with_conditions),
+    (NodeState.FROZEN, _frozen),
+    (NodeState.FULL, _full),
+)
+"""In the order of severity; the first check with a reason is the state."""
+
+
+def _with_others(state: NodeState, reason: str, figures: NodeFigures) -> str:
+    """Append the conditions to the reason of a worse state."""
+    parts = [reason, _others(figures)]
+    conditions = _with_conditions(figures, 0)
+    if conditions and SEVERITY[state] < SEVERITY[NodeState.CONDITIONS]:
+        parts.insert(1, f"conditions: {conditions}")
+    return "; ".join(filter(None, parts))
+
+
+def _others(figures: NodeFigures) -> str:
+    """Facts that make no state: pods that wait, settings that wait for a restart."""
+    parts = []
+    if figures.waiting_adds:
+        parts.append(f"{counted(figures.waiting_adds, 'pod')} waiting for an address")
+    if figures.settings_awaiting_restart:
+        parts.append(f"{counted(figures.settings_awaiting_restart, 'setting')} awaiting a restart")
+    return "; ".join(parts)

@@ -1,0 +1,70 @@
+"""Decide which nodes a DaemonSet is for, by its node selector and required node affinity. Pure.
+
+Source: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/. Taints are not looked at: the daemon tolerates all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+NAME_FIELD = "metadata.name"
+
+Holds = Callable[[str | None, list[str]], bool]
+"""The value of a label, None without it, and the values of an expression -> whether the expression holds."""
+
+
+def is_for_node(pod_spec: Mapping[str, Any], *, name: str, labels: Mapping[str, str]) -> bool:
+    """Whether the pods of a DaemonSet with this pod template may be on the node."""
+    selector = pod_spec.get("nodeSelector") or {}
+    if any(labels.get(label) != value for label, value in selector.items()):
+        return False
+    affinity = (pod_spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not required:
+        return True
+    return any(_fits(term, name, labels) for term in required.get("nodeSelectorTerms") or [])
+
+
+def _fits(term: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
+    expressions = term.get("matchExpressions") or []
+    fields = term.get("matchFields") or []
+    if not expressions and not fields:
+        return False
+    fits_labels = all(_holds(expression, labels.get(expression["key"])) for expression in expressions)
+    return fits_labels and all(_holds(expression, {NAME_FIELD: name}.get(expression["key"])) for expression in fields)
+
+
+def _is_greater(value: str | None, limits: list[str]) -> bool:
+    return _compared(value, limits) > 0
+
+
+def _is_less(value: str | None, limits: list[str]) -> bool:
+    return _compared(value, limits) < 0
+
+
+def _compared(value: str | None, limits: list[str]) -> int:
+    """Compare two whole numbers: -1, 0 or 1. A value that is none fits neither Gt nor Lt."""
+    try:
+        number, limit = int(value or ""), int(limits[0])
+    except (ValueError, IndexError):
+        return 0
+    return (number > limit) - (number < limit)
+
+
+_OPERATORS: Mapping[str, Holds] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+    "Gt": _is_greater,
+    "Lt": _is_less,
+}
+
+
+def _holds(expression: Mapping[str, Any], value: str | None) -> bool:
+    """Evaluate an expression. One with an unknown operator holds, so that the node is shown."""
+    operator = _OPERATORS.get(expression.get("operator", ""))
+    if operator is None:
+        return True
+    return operator(value, expression.get("values") or [])

@@ -1,0 +1,86 @@
+"""What every command works with: kubectl, the API server through it, and the operator's choices."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kubectl_ipamd.api import Api
+from kubectl_ipamd.cluster import ClusterNode, ClusterView, DaemonPod, read_cluster
+from kubectl_ipamd.errors import CommandLineError, NoAnswerError
+from kubectl_ipamd.fleet import Limits, NodeReading, read_fleet
+from kubectl_ipamd.kubectl import Kubectl
+from kubectl_ipamd.proxy import api_socket
+
+OPTIONS = ("kubeconfig", "context", "cluster", "user", "server", "as")
+"""Options of kubectl that are passed on."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open way to the cluster.
+
+    Args:
+        namespace: of the daemon's pods.
+        selector: of the daemon's pods, by labels.
+        metrics_port: 0 if the pods' environments decide.
+        output: table, wide or json.
+    """
+
+    kubectl: Kubectl
+    api: Api
+    namespace: str
+    selector: str
+    metrics_port: int
+    limits: Limits
+    output: str
+
+    def cluster(self) -> ClusterView:
+        """List nodes and daemons. Raises: PluginError."""
+        return read_cluster(self.api, namespace=self.namespace, selector=self.selector, metrics_port=self.metrics_port)
+
+    def fleet(self) -> tuple[list[NodeReading], tuple[str, ...]]:
+        """Read all nodes. Returns: their readings, and notes. Raises: PluginError."""
+        view = self.cluster()
+        return read_fleet(self.api, view.nodes.values(), self.limits), view.notes
+
+    def node(self, view: ClusterView, name: str) -> ClusterNode:
+        """Return a node by its name. Raises: CommandLineError."""
+        node = view.nodes.get(name)
+        if node is None:
+            raise CommandLineError(f"no node {name} has or should have a daemon; `kubectl ipamd status` lists those that do")
+        return node
+
+
+def pod_of(node: ClusterNode) -> DaemonPod:
+    """Return the daemon's pod of a node. Raises: NoAnswerError."""
+    if node.pod is None:
+        raise NoAnswerError(f"no pod of the daemon is on {node.name}")
+    return node.pod
+
+
+@contextmanager
+def open_session(arguments: argparse.Namespace) -> Iterator[Session]:
+    """Start `kubectl proxy` and yield what a command needs. Raises: PluginError."""
+    kubectl = Kubectl(arguments.kubectl, tuple(_kubectl_options(arguments)))
+    with api_socket(kubectl) as path:
+        yield Session(
+            kubectl=kubectl,
+            api=Api(path),
+            namespace=arguments.namespace,
+            selector=arguments.selector,
+            metrics_port=arguments.metrics_port,
+            limits=Limits(arguments.parallel, arguments.timeout, arguments.total_timeout),
+            output=arguments.output,
+        )
+
+
+def _kubectl_options(arguments: argparse.Namespace) -> Iterator[str]:
+    for name in OPTIONS:
+        value = getattr(arguments, name)
+        if value:
+            yield f"--{name}={value}"
+    for group in arguments.as_group:
+        yield f"--as-group={group}"

@@ -1,0 +1,77 @@
+"""Make text from outside safe to print, and lay out tables."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+CELL_MAX = 240
+"""Characters of a cell in a table. Ours: an error of the API server may have thousands; JSON has all of it."""
+
+GAP = "  "
+
+_UNPRINTABLE = re.compile(r"[^ -~]")
+
+
+def printable(text: str) -> str:
+    """Escape what a terminal would obey: control and format characters, line breaks. Letters of all scripts stay."""
+    if text.isprintable():
+        return text
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode()
+
+
+def table(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Lay out rows under a header. An empty cell shows "-".
+
+    Args:
+        columns: head of a column -> the key of its cells.
+    """
+    lines = [list(columns)]
+    for row in rows:
+        lines.append([_cell(row[key]) for key in columns.values()])
+    return "\n".join(_aligned(lines))
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, list):
+        value = ", ".join(map(str, value)) or "-"
+    text = printable(str(value))
+    if len(text) > CELL_MAX:
+        return f"{text[: CELL_MAX - 3]}..."
+    return text
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> Iterable[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    screen_width = _screen_width()
+    for line in lines:
+        text = GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        if screen_width and len(text) > screen_width:
+            text = f"{text[: screen_width - 3]}..."
+        yield text
+
+
+def _screen_width() -> int:
+    """Columns of the terminal; 0 if standard output is none, so that a row in a pipe is whole."""
+    if not sys.stdout.isatty():
+        return 0
+    return os.get_terminal_size(sys.stdout.fileno()).columns
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 node`, `2 nodes`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}s"

@@ -1,0 +1,1 @@
+"""The kubectl plugin, against a made API server over HTTP and a made kubectl."""

@@ -1,0 +1,126 @@
+"""What the plugin reads of a whole cluster: the worst node first, in bounded time, and what is missing is named."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import ipamd
+from kubectl_ipamd.figures import NAMES, read_figures
+from kubectl_ipamd.version import __version__
+from tests.unit.docs.test_docs import ROOT
+from tests.unit.kubectl.cluster import page
+from tests.unit.kubectl.conftest import Desk
+
+LOOPING = {"waiting": {"reason": "CrashLoopBackOff"}}
+
+
+@pytest.mark.parametrize(
+    ("recording", "state"),
+    [
+        ("idle", "ready"),
+        ("idle-ipv6", "ready"),
+        ("subnet-full", "empty"),
+        ("subnet-nearly-full", "blocked"),
+        ("eni-detached", "cut-off"),
+        ("denied-at-start", "not-ready"),
+        ("packed", "full"),
+        ("frozen", "frozen"),
+        ("runtime-gone", "conditions"),
+    ],
+)
+def test_a_node_in_trouble_has_its_state(desk: Desk, recording: str, state: str) -> None:
+    """The pages are those of real daemons on lab nodes (tests/recordings)."""
+    desk.cluster.add("node-0", page(recording))
+    status, answer = desk.ask("status")
+    assert [row["state"] for row in answer["nodes"]] == [state]
+    assert status == int(state not in ("ready", "full"))
+
+
+def test_the_worst_node_is_first_and_silence_is_a_row(desk: Desk) -> None:
+    """A crash loop, a daemon that hangs, a full subnet, and a node without a daemon, beside one that is well."""
+    desk.cluster.add("node-well", page("idle"))
+    desk.cluster.add("node-full", page("subnet-full"))
+    desk.cluster.add("node-hung", None)
+    desk.cluster.add("node-loop", None, state=LOOPING, restarts=7)
+    desk.cluster.nodes.append({"metadata": {"name": "node-bare", "labels": {"kubernetes.io/os": "linux"}}})
+    desk.cluster.nodes.append({"metadata": {"name": "node-windows", "labels": {"kubernetes.io/os": "windows"}}})
+    status, answer = desk.ask("status", "--timeout", "1")
+    assert [(row["node"], row["state"]) for row in answer["nodes"]] == [
+        ("node-bare", "no-daemon"),
+        ("node-loop", "crash-loop"),
+        ("node-hung", "no-answer"),
+        ("node-full", "empty"),
+        ("node-well", "ready"),
+    ]
+    assert (status, answer["summary"]["attention"]) == (1, 4)
+    assert not [path for path in desk.cluster.paths if "node-loop" in path]
+
+
+def test_500_nodes_take_less_than_a_minute(desk: Desk) -> None:
+    """Of which 25 do not answer."""
+    text = page("idle")
+    for number in range(500):
+        desk.cluster.add(f"node-{number}", None if number % 20 == 0 else text)
+    began = time.monotonic()
+    status, answer = desk.ask("status", "--timeout", "2")
+    taken_s = time.monotonic() - began
+    assert status == 1
+    assert answer["summary"]["by_state"] == {"no-answer": 25, "ready": 475}
+    assert taken_s < 60
+
+
+def test_a_short_node_is_named(desk: Desk) -> None:
+    """By the number that the operator names."""
+    desk.cluster.add("node-0", page("idle"))
+    assert desk.ask("status", "--short", "1")[0] == 0
+    assert desk.ask("status", "--short", "1000")[1]["nodes"][0]["state"] == "short"
+
+
+def test_a_missing_right_is_named(desk: Desk) -> None:
+    """Without pods/proxy the table is there and the status is 4; without the right to list nodes the pods' nodes are shown."""
+    desk.cluster.add("node-0", page("idle"))
+    desk.cluster.forbidden.add("/proxy/")
+    status, answer = desk.ask("status")
+    assert (status, answer["nodes"][0]["state"]) == (4, "no-answer")
+    desk.cluster.forbidden = {"/api/v1/nodes", "daemonsets"}
+    status, answer = desk.ask("status")
+    assert (status, answer["nodes"][0]["state"], len(answer["notes"])) == (0, "ready", 2)
+    desk.cluster.forbidden = {"/pods"}
+    assert desk.run("status")[0] == 4
+
+
+def test_versions_are_counted(desk: Desk) -> None:
+    """One row for a release; a node without figures is a row with an empty one, and somebody must look."""
+    desk.cluster.add("node-0", page("idle"))
+    desk.cluster.add("node-1", page("busy"))
+    status, answer = desk.ask("versions")
+    assert (status, [(row["version"], row["count"]) for row in answer["versions"]]) == (0, [(ipamd.__version__, 2)])
+    desk.cluster.add("node-2", None, state=LOOPING)
+    status, answer = desk.ask("versions")
+    assert (status, {row["version"] for row in answer["versions"]}) == (1, {ipamd.__version__, ""})
+
+
+def test_the_youngest_answer_about_a_subnet_counts(desk: Desk) -> None:
+    """Free addresses are those of the node that asked EC2 last; what nodes hold is summed."""
+    for name, free, age, assigned in (("node-0", 90, 700, 3), ("node-1", 40, 20, 5)):
+        labels = '{subnet="subnet-1",zone="us-west-2a"'
+        text = f"ipamd_ready 1\nipamd_subnet_free_addresses{labels}}} {free}\n"
+        text += f"ipamd_subnet_answer_age_seconds{labels}}} {age}\n"
+        text += f'ipamd_subnet_held_addresses{labels},state="assigned"}} {assigned}\n'
+        desk.cluster.add(name, text)
+    status, answer = desk.ask("top")
+    (subnet,) = answer["subnets"]
+    assert (status, subnet["free"], subnet["answer_age_s"], subnet["assigned"], subnet["nodes"]) == (0, 40, 20, 8, 2)
+    (zone,) = answer["zones"]
+    assert (zone["zone"], zone["free"], zone["nodes"], zone["unread"]) == ("us-west-2a", 40, 2, 0)
+
+
+def test_the_metrics_that_are_read_are_the_daemons() -> None:
+    """Each name is one that a whole daemon of fakes exposes (tests/unit/service/test_metrics.py holds that list)."""
+    exposed = {line.split()[0] for line in (ROOT / "tests/unit/service/metrics.txt").read_text().splitlines()}
+    assert exposed >= NAMES
+    assert __version__ == ipamd.__version__
+    with pytest.raises(ValueError, match="ipamd_ready"):
+        read_figures("go_goroutines 7\n")
