@@ -38,7 +38,6 @@ from ipamd.kernel.legs.wirings import LegWirings
 from ipamd.kernel.netlink import Message, must
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.nft_changes import OwnTables
 from ipamd.kernel.nft_table import NftTable
 from ipamd.kernel.other_software import OtherSoftware
 from ipamd.kernel.pod_snat_sets import PodSnatSets
@@ -61,7 +60,6 @@ from ipamd.model.repairs import (
     LEADING,
     NODE,
     NODE_ROUTING,
-    TRANSLATION,
     RepairCode,
     RepairedObject,
     RepairKind,
@@ -106,10 +104,10 @@ class KernelHostNetwork(HostNetwork):
         self._host = host
         self._config = config
         self._pod_snat = pod_snat or PodSnatSets(host, nft, is_on=config.has_pod_snat, recorded=attachments)
+        self._table = self._pod_snat.tables
         self._nft = nft
         self._attachments = attachments
         self._prefixes = prefixes
-        self._table = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting")
         self._former_names: set[str] = set()
         # The primary link's name and the former settings by which the table was last repaired; None before the first repair.
         self._table_inputs: tuple[str, ruleset.FormerSettings] | None = None
@@ -124,12 +122,8 @@ class KernelHostNetwork(HostNetwork):
         self.state_reader = HostStateReader(veth_prefix=config.veth_prefix, family=config.family)
         """Finds the links of ENIs by MAC."""
         self._wirings = LegWirings(state_reader=self.state_reader, vlan_links=vlan_links)
-        self._events = HostEvents(
-            host,
-            veth_prefix=config.veth_prefix,
-            families=ruleset.families(config, attachments()),
-            vlan_links=vlan_links,
-        )
+        families = ruleset.families(config, attachments())
+        self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=families, vlan_links=vlan_links)
         self._primary_name = ""  # last known name of the primary ENI's link
         self._extra_range: tuple[Family, IpAddress | None] | None = None  # its family, and the node's own address of it
         self._lock = threading.Lock()
@@ -150,7 +144,8 @@ class KernelHostNetwork(HostNetwork):
             self._set_up_node(identity)
 
     def _set_up_node(self, identity: InstanceIdentity) -> None:
-        self._table.forget()
+        with self._pod_snat.lock:
+            self._table.forget()
         with self._host.netlink() as sock:
             host_state = self.state_reader.read(sock, [identity.primary_mac])
         _, refusals = self._repair_node(host_state, identity)

@@ -179,6 +179,28 @@ class OwnTables:
         self._verified = verified if refused.keys() <= self._optional else None
         return reports, refused
 
+    def change_elements(self, table: NftTable, update: str, elements: str) -> None:
+        """Change elements of the sets of a table, and remember the table with them.
+
+        If other software changed the tables since they were verified, they are remembered as they were, and the next repair compares
+        everything.
+
+        Args:
+            update: the commands that make the change, one transaction.
+            elements: the commands that fill all sets of the table as they are to be then.
+        Raises: WiringError; then nothing was changed.
+        """
+        verified, applied = self._verified, self._applied.get(table)
+        is_as_verified = self.is_unchanged() is True
+        self._nft.run(update)
+        if verified is None or applied is None or not is_as_verified:
+            return
+        text = applied.commands.partition(FLUSH)[0] + elements
+        with suppress(WiringError, KernelDumpError):
+            listing = applied.text.splitlines(keepends=True)[: -len(_SET.findall(text))]
+            self._applied[table] = _AppliedTable(text, "".join(listing) + _set_contents(self._host, table, text))
+        self._verified = self._verify_tables({**verified.commands, table: text}, verified.generation, 1)
+
     def _updates(self, commands: Mapping[NftTable, str], before: Mapping[NftTable, str]) -> dict[NftTable, str]:
         """Return the commands for each table that differs. `before`: the text of each table that could be read."""
         updates = dict[NftTable, str]()

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.nft_changes import set_addresses
-from ipamd.kernel.ruleset import SNAT, SNAT_SETS
+from ipamd.kernel.nft_changes import OwnTables, set_addresses
+from ipamd.kernel.ruleset import SNAT, SNAT_SETS, elements
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.family import IpAddress
 from ipamd.model.pod_snat import PodSnat
+from ipamd.model.repairs import TRANSLATION
 
 log = logging.getLogger(__name__)
 
@@ -35,17 +36,18 @@ class PodSnatSets:
     def __init__(
         self, host: HostNetns, nft: Nftables, *, is_on: bool, recorded: Callable[[], Iterable[Attachment]] = tuple
     ) -> None:
-        """Read nothing yet.
+        """Read nothing, and write no table yet.
 
         Args:
             is_on: a setting lets pods differ from the node's SNAT.
             recorded: returns the recorded sandboxes.
         """
         self._host = host
-        self._nft = nft
         self._is_on = is_on
         self._recorded = recorded
         self.lock = threading.Lock()
+        self.tables = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting")
+        """The tables for translation and marks, one of which has the sets. Repaired and compared under `lock`."""
         self._entries: dict[IpAddress, PodSnat] | None = None
         self._unsure: set[IpAddress] = set()  # the kernel may have them otherwise than `_entries`
 
@@ -101,12 +103,17 @@ class PodSnatSets:
             return
         with self.lock:
             entries = dict(self._loaded())
-            if entries.pop(address, None) is choice and address not in self._unsure:
+            former = entries.pop(address, None)
+            is_unsure = address in self._unsure
+            if former is choice and not is_unsure:
                 return
             if choice is not None:
                 entries[address] = choice
             self._entries = entries
-            self._change(address, choice)
+            self._unsure.add(address)
+            others = set(PodSnat) if is_unsure else {former}
+            self.tables.change_elements(SNAT, _change(address, choice, others), elements(entries))
+            self._unsure.discard(address)
 
     def leave(self, address: IpAddress) -> None:
         """Take an address out of the sets.
@@ -122,13 +129,13 @@ class PodSnatSets:
         """Whether neither the sets nor the memory of them has an address; false before the first reading."""
         return self._entries is not None and address not in self._entries and address not in self._unsure
 
-    def _change(self, address: IpAddress, choice: PodSnat | None) -> None:
-        """Change the sets in one transaction. Raises: WiringError."""
-        commands = ""
-        for other, name in SNAT_SETS.items():
+
+def _change(address: IpAddress, choice: PodSnat | None, others: Collection[PodSnat | None]) -> str:
+    """Return commands that take an address out of the sets of `others` and put it into that of `choice`."""
+    commands = ""
+    for chosen, name in SNAT_SETS.items():
+        if chosen is choice or chosen in others:
             commands += f"add element {SNAT} {name} {{ {address} }}\n"
-            if other is not choice:  # the kernel refuses to delete an element that is not there
-                commands += f"delete element {SNAT} {name} {{ {address} }}\n"
-        self._unsure.add(address)
-        self._nft.run(commands)
-        self._unsure.discard(address)
+        if chosen is not choice and chosen in others:  # the kernel refuses to delete an element that is not there
+            commands += f"delete element {SNAT} {name} {{ {address} }}\n"
+    return commands

@@ -114,7 +114,7 @@ def replace_table(
     if not chains:
         return SNAT.removal()
     body = _with_prefixes("\n".join(chains), config.veth_prefix, former.veth_prefixes)
-    return SNAT.replacement(body) + _elements(choices)
+    return SNAT.replacement(body) + elements(choices)
 
 
 SNAT_HEAD = "type nat hook postrouting priority srcnat + 10; policy accept;"
@@ -238,11 +238,11 @@ def _mark_in(config: NetworkConfig, primary_link: str, former_marks: Collection[
 
 
 def _address_set(name: str) -> str:
-    """Return the text of an empty set of IPv4 addresses within its table. `_elements` fills it, and can fill it again alone."""
+    """Return the text of an empty set of IPv4 addresses within its table. `elements` fills it, and can fill it again alone."""
     return f"  set {name} {{\n    type {family.IPV4.nft_address};\n  }}"
 
 
-def _elements(choices: Choices | None) -> str:
+def elements(choices: Choices | None) -> str:
     """Return commands that fill the sets of sandboxes' addresses."""
     if choices is None:
         return ""

@@ -147,18 +147,7 @@ def connect(
     node_info = NodeInfo(metadata, datastore=opened.datastore, clock=clock)
     history = _history(settings, opened, boot_id=boot_id, clock=clock, node_info=node_info)
     client = _ec2_client(settings, node_info, health, process=ec2_process)
-    nft = Nftables(host)
-    pod_snat = PodSnatSets(host, nft, is_on=settings.network.has_pod_snat, recorded=opened.datastore.attachments)
-    hostnet = _host_network(host, current, opened, node_info, nft=nft, pod_snat=pod_snat, vlan_links=vlan_links)
-    wiring = _wiring(
-        host,
-        settings,
-        failpoint,
-        opened.datastore,
-        state_reader=hostnet.state_reader,
-        pod_snat=pod_snat,
-        vlan_links=vlan_links,
-    )
+    hostnet, wiring = _kernel(host, current, opened, node_info, failpoint=failpoint, vlan_links=vlan_links)
     return Adapters(
         clock=clock,
         health=health,
@@ -184,6 +173,31 @@ def connect(
         policy_agent=_policy_agent(settings),
         pod_facts=_pod_facts(settings, opened.datastore),
     )
+
+
+def _kernel(
+    host: HostNetns,
+    current: CurrentSettings,
+    opened: OpenedDatastore,
+    node_info: NodeInfo,
+    *,
+    failpoint: Failpoint,
+    vlan_links: VlanLinks | None,
+) -> tuple[KernelHostNetwork, KernelWiring]:
+    """Make the adapters of the host's network and of the wiring, which share what was chosen for the SNAT of sandboxes."""
+    nft, settings = Nftables(host), current.now
+    pod_snat = PodSnatSets(host, nft, is_on=settings.network.has_pod_snat, recorded=opened.datastore.attachments)
+    hostnet = _host_network(host, current, opened, node_info, nft=nft, pod_snat=pod_snat, vlan_links=vlan_links)
+    wiring = _wiring(
+        host,
+        settings,
+        failpoint,
+        opened.datastore,
+        state_reader=hostnet.state_reader,
+        pod_snat=pod_snat,
+        vlan_links=vlan_links,
+    )
+    return hostnet, wiring
 
 
 def _runtime(settings: Settings) -> CriRuntime | None:
