@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from dataclasses import replace
 from ipaddress import IPv4Network, ip_address
 
@@ -18,6 +19,7 @@ from ipamd.model.pod_snat import PodSnat
 from ipamd.model.repairs import RepairCode
 from tests.errors import failed
 from tests.netns.conftest import SECONDARY_MAC
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.privileged
 
@@ -244,3 +246,22 @@ def test_the_answer_about_a_packet_follows_the_choice(node):
     assert (answer.mark, answer.source) == (0, None)
     answer = node.hostnet.translation(replace(packet, source=spec.address + 1), node.world.identity())
     assert (answer.mark, str(answer.source)) == (0x80, NODE)
+
+
+def test_an_add_beside_a_replacement_is_not_lost(node, monkeypatch):
+    """An address that an ADD enters while a repair is about to replace the table is in the new one when the ADD goes on."""
+    run, address = node.world.nft.run, ip_address("10.0.1.5")
+    threads = []
+
+    def run_beside_an_add(commands, **options):
+        if "delete table ip vpc-ipamd\n" in commands and not threads:
+            threads.append(threading.Thread(target=node.sets.enter, args=(address, PodSnat.NONE)))
+            threads[0].start()
+            threads[0].join(0.2)  # without the lock it would be done by now
+        return run(commands, **options)
+
+    monkeypatch.setattr(node.world.nft, "run", run_beside_an_add)
+    node.world.vpc_cidrs = (*node.world.vpc_cidrs, IPv4Network("100.64.0.0/16"))
+    assert node.reconcile() == [RepairCode.TABLE_FOLLOWED]
+    threads[0].join(PATIENCE_S)
+    assert node.sets_shown()[PodSnat.NONE] == {str(address)}
