@@ -21,8 +21,10 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import NoReturn
 
-from ipamd.kernel import answers, messages, uapi
+from ipamd.kernel import answers, messages, ruleset, uapi
 from ipamd.kernel.netns import OWN_NETNS, HostNetns, entered
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.pod_snat_sets import PodSnatSets
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.kernel.wiring_messages import sandbox_routes
 from ipamd.model.attachment import WiringSpec, sandbox_mac, veth_name
@@ -30,6 +32,8 @@ from ipamd.model.family import IPV4
 from ipamd.model.ids import parse_key
 from ipamd.model.legs import first_leg
 from ipamd.model.legs.leg import SHARED_TABLES
+from ipamd.model.pod_snat import PodSnat
+from ipamd.settings import NetworkConfig
 
 ROUNDS = 200
 """Wirings measured one by one."""
@@ -90,6 +94,7 @@ class Host:
         for name, table in (("main table", 254), ("ENI table", 2)):
             wired, retired = self.times(ROUNDS, table=table)
             found[f"wire, {name}"], found[f"retire, {name}"] = statistics.median(wired), statistics.median(retired)
+        found["wire, SNAT chosen"], found["retire, SNAT chosen"] = self._snat_by_pod(ROUNDS)
         found["wire, pyroute2 call by call"], found["retire, pyroute2 call by call"] = self._pyroute2(ROUNDS // 4)
         found[f"sweep of {SWEPT}"], found[f"{SWEPT} wires at once, all done"] = self._sweeps()
         found[f"survey of {SURVEYED}"] = self._survey()
@@ -149,6 +154,24 @@ class Host:
                 gone.append(_timed(remove))
                 self._wiring.sweep()
         return made, gone
+
+    def _snat_by_pod(self, rounds: int) -> tuple[float, float]:
+        """The same on an ENI table for a sandbox that enters and leaves a set of nftables (docs/adr/0082)."""
+        sets = PodSnatSets(self._host, Nftables(self._host), is_on=True)
+        spec = replace(self._spec(0, self._pod, table=2), snat=PodSnat.NONE)
+        network = IPv4Network("10.0.0.0/16")
+        with sets.lock:
+            text = ruleset.replace_table(
+                NetworkConfig(), vpc_cidrs=[network], primary_address=network[4], primary_link="lo", choices=sets.wanted()
+            )
+            sets.tables.repair({ruleset.SNAT: text})
+        wiring = KernelWiring(self._host, veth_prefix="eni", pod_snat=sets)
+        wired, retired = [], []
+        for _ in range(rounds):
+            wired.append(_timed(lambda: wiring.wire(spec)))
+            retired.append(_timed(lambda: wiring.mark_for_deletion(spec, is_source_checked=True)))
+            wiring.sweep()
+        return statistics.median(wired), statistics.median(retired)
 
     def _sweeps(self) -> tuple[float, float]:
         specs = [self._spec(i, self._sandbox(f"swept{i}"), table=2) for i in range(SWEPT)]

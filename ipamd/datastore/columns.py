@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from enum import StrEnum
 
 from sqlalchemy import REAL, CheckConstraint, Column, Integer, MetaData, Table, Text
 from sqlalchemy.schema import SchemaItem
@@ -27,6 +28,12 @@ def text(name: str, *, nullable: bool = False, primary_key: bool = False) -> Col
 def optional_address(name: str) -> Column[str]:
     """Return a column of an address that may be NULL. The column itself names what reads it (`READER`)."""
     return Column(name, Text, nullable=True, info={READER: read_address})
+
+
+def optional_choice(name: str, values: type[StrEnum]) -> Column[str]:
+    """Return a column of one of some values that may be NULL. The column itself names what reads it (`READER`)."""
+    listed = ", ".join(repr(str(value)) for value in values)
+    return Column(name, Text, CheckConstraint(f"{name} IN ({listed})"), nullable=True, info={READER: values})
 
 
 def texts(*names: str) -> list[Column[str]]:

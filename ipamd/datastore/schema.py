@@ -14,12 +14,13 @@ from sqlalchemy import REAL, CheckConstraint, Column, ForeignKeyConstraint, Inde
 from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from ipamd.datastore.columns import flag, integer, one_of, optional_address, real, table, text, texts
+from ipamd.datastore.columns import flag, integer, one_of, optional_address, optional_choice, real, table, text, texts
 from ipamd.datastore.legs import uplinked_table
 from ipamd.datastore.legs.uplinked_table import uplinked_attachment
 from ipamd.model.address import AddressState
 from ipamd.model.eni import EniState
 from ipamd.model.family import IPV4, Family
+from ipamd.model.pod_snat import PodSnat
 
 SCHEMA_VERSION = 2
 """`user_version` of the files that we write. It stays while every further step in `migrations` is additive."""
@@ -134,6 +135,7 @@ attachment = table(
     Column("result", LargeBinary, nullable=False),
     *texts("created_at", "origin", "network_name", "pod_namespace", "pod_name", "pod_uid"),
     optional_address("other_address"),
+    optional_choice("snat", PodSnat),
     UniqueConstraint("address"),
     UniqueConstraint("address", "eni_id", "container_id", "ifname"),
     ForeignKeyConstraint(

@@ -38,9 +38,9 @@ from ipamd.kernel.legs.wirings import LegWirings
 from ipamd.kernel.netlink import Message, must
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.nft_changes import OwnTables
 from ipamd.kernel.nft_table import NftTable
 from ipamd.kernel.other_software import OtherSoftware
+from ipamd.kernel.pod_snat_sets import PodSnatSets
 from ipamd.kernel.repair import Repair
 from ipamd.model.attachment import Attachment, WiringSpec
 from ipamd.model.cloud import InstanceIdentity
@@ -60,7 +60,6 @@ from ipamd.model.repairs import (
     LEADING,
     NODE,
     NODE_ROUTING,
-    TRANSLATION,
     RepairCode,
     RepairedObject,
     RepairKind,
@@ -90,6 +89,7 @@ class KernelHostNetwork(HostNetwork):
         attachments: Callable[[], Iterable[Attachment]] = tuple,
         prefixes: Callable[[], Mapping[IpNetwork, EniId]] = dict,
         vlan_links: VlanLinks | None = None,
+        pod_snat: PodSnatSets | None = None,
     ) -> None:
         """Manage the namespace `host` by `config`.
 
@@ -99,13 +99,15 @@ class KernelHostNetwork(HostNetwork):
             prefixes: returns the prefixes of the pool's family whose free addresses get an unreachable route
                 (`sysctls.unreachable_route_repairs`), each with its ENI.
             vlan_links: makes VLAN links if the kernel cannot.
+            pod_snat: keeps what was chosen for single sandboxes, which `KernelWiring` changes; None: as recorded.
         """
         self._host = host
         self._config = config
+        self._pod_snat = pod_snat or PodSnatSets(host, nft, is_on=config.has_pod_snat, recorded=attachments)
+        self._table = self._pod_snat.tables
         self._nft = nft
         self._attachments = attachments
         self._prefixes = prefixes
-        self._table = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting")
         self._former_names: set[str] = set()
         # The primary link's name and the former settings by which the table was last repaired; None before the first repair.
         self._table_inputs: tuple[str, ruleset.FormerSettings] | None = None
@@ -120,12 +122,8 @@ class KernelHostNetwork(HostNetwork):
         self.state_reader = HostStateReader(veth_prefix=config.veth_prefix, family=config.family)
         """Finds the links of ENIs by MAC."""
         self._wirings = LegWirings(state_reader=self.state_reader, vlan_links=vlan_links)
-        self._events = HostEvents(
-            host,
-            veth_prefix=config.veth_prefix,
-            families=ruleset.families(config, attachments()),
-            vlan_links=vlan_links,
-        )
+        families = ruleset.families(config, attachments())
+        self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=families, vlan_links=vlan_links)
         self._primary_name = ""  # last known name of the primary ENI's link
         self._extra_range: tuple[Family, IpAddress | None] | None = None  # its family, and the node's own address of it
         self._lock = threading.Lock()
@@ -146,7 +144,8 @@ class KernelHostNetwork(HostNetwork):
             self._set_up_node(identity)
 
     def _set_up_node(self, identity: InstanceIdentity) -> None:
-        self._table.forget()
+        with self._pod_snat.lock:
+            self._table.forget()
         with self._host.netlink() as sock:
             host_state = self.state_reader.read(sock, [identity.primary_mac])
         _, refusals = self._repair_node(host_state, identity)
@@ -265,6 +264,7 @@ class KernelHostNetwork(HostNetwork):
             primary_address=identity.primary_address,
             former=former,
             extra_source=source if is_extra else None,
+            choices=self._pod_snat.chosen(),
         )
 
     def await_link(self, mac: MacAddress) -> None:
@@ -387,8 +387,11 @@ class KernelHostNetwork(HostNetwork):
 
     def _repair_table(self, identity: InstanceIdentity, inputs: tuple[str, ruleset.FormerSettings]) -> list[RepairReport]:
         self._table_inputs = inputs
-        commands = self._commands(identity, *inputs)
-        reports, refused = self._table.repair(commands)
+        with self._pod_snat.lock:
+            commands = self._commands(identity, *inputs)
+            reports, refused = self._table.repair(commands)
+            if ruleset.SNAT not in refused:
+                self._pod_snat.settle()
         for refusal in self._needed_refusals(refused, commands):
             raise refusal
         return reports
@@ -467,8 +470,10 @@ class KernelHostNetwork(HostNetwork):
             except WiringError as exc:
                 differences.append(routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause=exc))
         differences += self._inspect_other_software(addresses)
-        commands = self._commands(identity, link.name, self._former_settings(host_state))
-        reports, refused = self._table.differences(commands)
+        former = self._former_settings(host_state)
+        with self._pod_snat.lock:
+            commands = self._commands(identity, link.name, former)
+            reports, refused = self._table.differences(commands)
         differences += [repair_difference(report, NODE) for report in reports]
         refusals = self._needed_refusals(refused, commands)
         return differences + [routing_difference(DifferenceCode.NOT_COMPARED, NODE, cause=refusal) for refusal in refusals]
@@ -593,7 +598,8 @@ class KernelHostNetwork(HostNetwork):
         return needed
 
     def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
-        """Return the commands that make the tables for translation and marks as this node needs them."""
+        """Return the commands that make the tables for translation and marks as this node needs them. The caller has the lock of
+        `PodSnatSets`."""
         commands = {table: table.removal() for table in local_range_ruleset.TABLES.values()}
         if self._extra_range:
             family, source = self._extra_range
@@ -604,6 +610,7 @@ class KernelHostNetwork(HostNetwork):
             primary_address=identity.primary_address,
             primary_link=primary_link,
             former=former,
+            choices=self._pod_snat.wanted(),
         )
         return commands
 

@@ -19,9 +19,10 @@ from ipamd.kernel import uapi
 from ipamd.kernel.netlink import Message, NetlinkSocket, attributes, members, must, text_attribute
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
-from ipamd.kernel.nft_table import FLUSH, LINKS, TRIES, NftTable
+from ipamd.kernel.nft_table import FLUSH, REFILLED, TRIES, NftTable
 from ipamd.model.errors import KernelDumpError, WiringError
 from ipamd.model.failures import FailureCode, failure
+from ipamd.model.family import IpAddress, unpack_address
 from ipamd.model.record import dataclass
 from ipamd.model.repairs import RepairCode, RepairedObject, RepairReport
 
@@ -178,6 +179,28 @@ class OwnTables:
         self._verified = verified if refused.keys() <= self._optional else None
         return reports, refused
 
+    def change_elements(self, table: NftTable, update: str, elements: str) -> None:
+        """Change elements of the sets of a table, and remember the table with them.
+
+        If other software changed the tables since they were verified, they are remembered as they were, and the next repair compares
+        everything.
+
+        Args:
+            update: the commands that make the change, one transaction.
+            elements: the commands that fill all sets of the table as they are to be then.
+        Raises: WiringError; then nothing was changed.
+        """
+        verified, applied = self._verified, self._applied.get(table)
+        is_as_verified = self.is_unchanged() is True
+        self._nft.run(update)
+        if verified is None or applied is None or not is_as_verified:
+            return
+        text = applied.commands.partition(FLUSH)[0] + elements
+        with suppress(WiringError, KernelDumpError):
+            listing = applied.text.splitlines(keepends=True)[: -len(_SET.findall(text))]
+            self._applied[table] = _AppliedTable(text, "".join(listing) + _set_contents(self._host, table, text))
+        self._verified = self._verify_tables({**verified.commands, table: text}, verified.generation, 1)
+
     def _updates(self, commands: Mapping[NftTable, str], before: Mapping[NftTable, str]) -> dict[NftTable, str]:
         """Return the commands for each table that differs. `before`: the text of each table that could be read."""
         updates = dict[NftTable, str]()
@@ -266,12 +289,12 @@ class OwnTables:
             return commands
         if applied == (commands, text):
             return ""
-        # If only links came or went, refill the sets and report nothing. The counters keep their values then.
-        body, _, links = commands.partition(FLUSH)
-        applied_body, _, applied_links = applied.commands.partition(FLUSH)
-        is_same_table = body == applied_body and LINKS.sub("", applied.text) == LINKS.sub("", text)
-        if is_same_table and links != applied_links:
-            return FLUSH + links
+        # If only links or addresses came or went, refill the sets and report nothing. The counters keep their values then.
+        body, _, elements = commands.partition(FLUSH)
+        applied_body, _, applied_elements = applied.commands.partition(FLUSH)
+        is_same_table = body == applied_body and REFILLED.sub("", applied.text) == REFILLED.sub("", text)
+        if is_same_table and elements != applied_elements:
+            return FLUSH + elements
         return commands
 
     def _change(self, table: NftTable, commands: str, *, text_before: str, text_after: str, update: str) -> RepairCode | None:
@@ -339,6 +362,16 @@ def _objects(sock: NetlinkSocket, table: NftTable, commands: str) -> Iterator[by
     yield from sock.dump(_named(table, uapi.NFT_MSG_GETRULE, uapi.NFTA_RULE_TABLE))
     for name, _ in _SET.findall(commands):
         yield from sock.dump(_elements(table, name))
+
+
+def set_addresses(sock: NetlinkSocket, table: NftTable, name: str) -> set[IpAddress]:
+    """Return the addresses in a set of single addresses; none if there is no such set. Raises: WiringError, KernelDumpError."""
+    addresses = set[IpAddress]()
+    for body in sock.dump(_elements(table, name)):
+        for element in members(attributes(body, NFGENMSG_BYTES).get(uapi.NFTA_SET_ELEM_LIST_ELEMENTS, b"")):
+            key = attributes(element, 0)[uapi.NFTA_SET_ELEM_KEY]
+            addresses.add(unpack_address(attributes(key, 0)[uapi.NFTA_DATA_VALUE]))
+    return addresses
 
 
 def _elements(table: NftTable, name: str) -> Message:

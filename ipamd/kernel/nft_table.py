@@ -7,11 +7,16 @@ The first repair of a process therefore always replaces the table.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-LINKS = re.compile(r"^iface_index .*\n", re.M)
-"""The line about a set of links in the text of a table (`nft_changes`)."""
+from ipamd.model.family import IpAddress
+
+POD_SET = "snat_"
+"""Beginning of the names of sets of sandboxes' addresses."""
+
+REFILLED = re.compile(rf"^(?:iface_index \w+|ipv4_addr {POD_SET}\w+) \[.*\n", re.M)
+"""The line about a set that is refilled by itself, in the text of a table (`nft_changes`): of links, or of sandboxes' addresses."""
 
 FLUSH = "flush set "
 
@@ -50,6 +55,12 @@ class NftTable(NamedTuple):
         numbers = ", ".join(f'"{index:016}"' for index in links)
         added = f"add element {self} {name} {{ {numbers} }}\n"
         return f"{FLUSH}{self} {name}\n{added if links else ''}"
+
+    def addresses(self, name: str, addresses: Iterable[IpAddress]) -> str:
+        """Return commands that fill a set of addresses."""
+        listed = ", ".join(str(address) for address in sorted(addresses, key=int))
+        added = f"add element {self} {name} {{ {listed} }}\n"
+        return f"{FLUSH}{self} {name}\n{added if listed else ''}"
 
     def replacement(self, body: str) -> str:
         """Return commands that replace the table, as one transaction."""

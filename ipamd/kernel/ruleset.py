@@ -5,6 +5,10 @@
     mark_out  prerouting  dstnat+10 (-90)  after DNAT: a sandbox's new connections to outside the VPC get the bit
     snat_out  postrouting srcnat+10 (110)  after kube-proxy and portmap: SNAT to the node's primary address
 
+Pods may differ from the node's SNAT (docs/adr/0082). Their addresses are in two sets, `snat_none` and `snat_force`. Both mark_out and
+snat_out match them ahead of their other rules: otherwise a pod of a secondary ENI would send with its own address by the primary ENI,
+where EC2 drops it, or with the node's address by its own ENI.
+
 The bit selects table main (rule 1024), so the packet leaves through the primary ENI, where the SNAT address is valid.
 Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, updateHostIptablesRules; pkg/networkutils/nftables_connmark.go. Deliberate
 differences: bits of other agents in the mark are kept (v1.23.0 overwrites the whole mark: its
@@ -14,16 +18,18 @@ transaction instead of rule by rule (docs/adr/0005).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
+from typing import NamedTuple, Self
 
 from ipamd.kernel import translation_rules as rules
-from ipamd.kernel.nft_table import NftTable
-from ipamd.kernel.translation_rules import TranslationRule
+from ipamd.kernel.nft_table import POD_SET, NftTable
+from ipamd.kernel.translation_rules import PacketCondition, TranslationRule
 from ipamd.model import family
 from ipamd.model.attachment import Attachment
 from ipamd.model.errors import WiringError
 from ipamd.model.failures import FailureCode, failure
+from ipamd.model.pod_snat import PodSnat
 from ipamd.model.record import dataclass
 from ipamd.settings import NetworkConfig
 
@@ -54,6 +60,14 @@ class FormerSettings:
 
 NONE_FORMER = FormerSettings()
 
+SNAT_SETS = {choice: f"{POD_SET}{choice}" for choice in PodSnat}
+"""The names of the sets of addresses of sandboxes for which something was chosen."""
+
+Choices = Mapping[family.IpAddress, PodSnat]
+"""What was chosen for the connections of sandboxes to outside the VPC, by address."""
+
+_VPC_SET = "vpc"
+
 UPLINKS = "vlan*"
 """Uplinks of sandboxes, whose packets keep their address. Source: amazon-vpc-cni-k8s pkg/networkutils/network.go (`! -o vlan+`)."""
 
@@ -65,6 +79,7 @@ def replace_table(
     primary_address: IPv4Address,
     primary_link: str,
     former: FormerSettings = NONE_FORMER,
+    choices: Choices | None = None,
 ) -> str:
     """Return commands that replace our table, to be run as one transaction.
 
@@ -72,27 +87,34 @@ def replace_table(
         vpc_cidrs: 1 or more (0 with external SNAT); these and `config.exclude_snat_cidrs` are reached without SNAT.
         primary_link: the primary ENI's interface name.
         former: what sandboxes and connections from before a change of settings still need.
+        choices: of single sandboxes; None: the table has no sets for them.
     Returns: only the removal if neither SNAT nor marks are configured, or sandboxes have IPv6.
     Raises: WiringError if `vpc_cidrs` is empty and SNAT is not external: all traffic would be SNATed (I11).
     Concurrency: pure.
     """
     has_snat = translates(config)
-    if not vpc_cidrs and has_snat:
+    if config.family is not family.IPV4:
+        choices = None
+    if not vpc_cidrs and (has_snat or choices is not None):
         raise failure(WiringError, FailureCode.NO_VPC_CIDR)
     chains: list[str] = []
     if needs_mark(config) or former.marks:
         chains.append(_mark_in(config, primary_link, former.marks))
+    networks = ReachedNetworks.of(vpc_cidrs, config)
     if has_snat:
-        exempt = (*vpc_cidrs, *config.exclude_snat_cidrs)
-        chains.append(cidr_set("exempt", exempt))
-        marked = mark_rules(config, exempt, former)
-        translated = translation_rules(config, exempt, primary_address)
+        chains.append(cidr_set("exempt", networks.exempt))
+    if choices is not None:
+        chains += [_address_set(name) for name in SNAT_SETS.values()]
+        chains.append(cidr_set(_VPC_SET, networks.vpc))
+    if has_snat or choices is not None:
+        marked = mark_rules(config, networks, former, choices)
+        translated = translation_rules(config, networks, primary_address, choices)
         chains.append(chain("mark_out", "type filter hook prerouting priority dstnat + 10; policy accept;", map(str, marked)))
         chains.append(chain("snat_out", SNAT_HEAD, map(str, translated)))
     if not chains:
         return SNAT.removal()
     body = _with_prefixes("\n".join(chains), config.veth_prefix, former.veth_prefixes)
-    return SNAT.replacement(body)
+    return SNAT.replacement(body) + elements(choices)
 
 
 SNAT_HEAD = "type nat hook postrouting priority srcnat + 10; policy accept;"
@@ -103,28 +125,66 @@ def translates(config: NetworkConfig) -> bool:
     return config.family is family.IPV4 and not config.external_snat
 
 
-def mark_rules(config: NetworkConfig, exempt: Collection[IPv4Network], former: FormerSettings) -> list[TranslationRule]:
-    """Rules of the chain `mark_out`. `exempt`: the networks that are reached without SNAT."""
+class ReachedNetworks(NamedTuple):
+    """Networks that are reached without SNAT. `vpc`: by every sandbox. `exempt`: by those for which nothing was chosen."""
+
+    vpc: tuple[IPv4Network, ...]
+    exempt: tuple[IPv4Network, ...]
+
+    @classmethod
+    def of(cls, vpc_cidrs: Iterable[IPv4Network], config: NetworkConfig) -> Self:
+        """Take them from the VPC and the settings."""
+        vpc = tuple(vpc_cidrs)
+        return cls(vpc, (*vpc, *config.exclude_snat_cidrs))
+
+
+def mark_rules(
+    config: NetworkConfig, networks: ReachedNetworks, former: FormerSettings, choices: Choices | None
+) -> list[TranslationRule]:
+    """Rules of the chain `mark_out`. `choices`: as in `replace_table`."""
     mark = f"{config.connmark:#x}"
-    conditions = (
-        rules.comes_by(config.veth_prefix, former.veth_prefixes),
-        rules.NEW,
-        rules.NOT_FOR_NODE,
-        rules.is_not_to("ip daddr != @exempt", exempt),
-    )
-    return [TranslationRule(conditions, f"ct mark set ct mark or {mark} meta mark set meta mark or {mark}")]
+    action = f"ct mark set ct mark or {mark} meta mark set meta mark or {mark}"
+    conditions = (rules.comes_by(config.veth_prefix, former.veth_prefixes), rules.NEW, rules.NOT_FOR_NODE)
+    chain_rules: list[TranslationRule] = []
+    if choices is not None:
+        chain_rules = [
+            TranslationRule((_is_chosen(choices, PodSnat.NONE),), rules.RETURN),
+            TranslationRule((*conditions, *_is_forced_outside(choices, networks)), action),
+        ]
+    if translates(config):
+        chain_rules.append(TranslationRule((*conditions, rules.is_not_to("ip daddr != @exempt", networks.exempt)), action))
+    return chain_rules
 
 
 def translation_rules(
-    config: NetworkConfig, exempt: Collection[IPv4Network], primary_address: IPv4Address
+    config: NetworkConfig, networks: ReachedNetworks, primary_address: IPv4Address, choices: Choices | None
 ) -> list[TranslationRule]:
-    """Rules of the chain `snat_out`. `exempt`: as in `mark_rules`."""
-    return [
+    """Rules of the chain `snat_out`. `choices`: as in `replace_table`."""
+    action = f"snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}"
+    chain_rules = [
         TranslationRule((rules.leaves_by("lo"),), rules.RETURN),
         TranslationRule((rules.leaves_by(UPLINKS),), rules.RETURN),
-        TranslationRule((rules.is_to("ip daddr @exempt", exempt),), rules.RETURN),
-        TranslationRule((rules.NOT_FOR_NODE,), f"snat to {primary_address}{PORT_FLAGS[config.randomize_snat]}"),
     ]
+    if choices is not None:
+        chain_rules += [
+            TranslationRule((_is_chosen(choices, PodSnat.NONE),), rules.RETURN),
+            TranslationRule((*_is_forced_outside(choices, networks), rules.NOT_FOR_NODE), action),
+        ]
+    if translates(config):
+        chain_rules += [
+            TranslationRule((rules.is_to("ip daddr @exempt", networks.exempt),), rules.RETURN),
+            TranslationRule((rules.NOT_FOR_NODE,), action),
+        ]
+    return chain_rules
+
+
+def _is_chosen(choices: Choices, choice: PodSnat) -> PacketCondition:
+    return rules.is_from_set(SNAT_SETS[choice], [address for address, chosen in choices.items() if chosen is choice])
+
+
+def _is_forced_outside(choices: Choices, networks: ReachedNetworks) -> tuple[PacketCondition, PacketCondition]:
+    """Select what sandboxes with SNAT by choice send to outside the VPC."""
+    return _is_chosen(choices, PodSnat.FORCE), rules.is_not_to(f"ip daddr != @{_VPC_SET}", networks.vpc)
 
 
 def families(config: NetworkConfig, attachments: Iterable[Attachment]) -> tuple[family.Family, ...]:
@@ -151,7 +211,8 @@ def needs_mark(config: NetworkConfig) -> bool:
 
     Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, SetupHostNetwork.
     """
-    return config.family is family.IPV4 and (config.node_port_support or not config.external_snat)
+    is_wanted = config.node_port_support or not config.external_snat or config.has_pod_snat
+    return config.family is family.IPV4 and is_wanted
 
 
 def _with_prefixes(body: str, prefix: str, former: Collection[str]) -> str:
@@ -174,6 +235,21 @@ def _mark_in(config: NetworkConfig, primary_link: str, former_marks: Collection[
     for bit in [mark, *(f"{former:#x}" for former in sorted(former_marks))]:
         lines.append(f'iifname "{config.veth_prefix}*" ct mark and {bit} == {bit} meta mark set meta mark or {bit}')
     return chain("mark_in", "type filter hook prerouting priority mangle; policy accept;", lines)
+
+
+def _address_set(name: str) -> str:
+    """Return the text of an empty set of IPv4 addresses within its table. `elements` fills it, and can fill it again alone."""
+    return f"  set {name} {{\n    type {family.IPV4.nft_address};\n  }}"
+
+
+def elements(choices: Choices | None) -> str:
+    """Return commands that fill the sets of sandboxes' addresses."""
+    if choices is None:
+        return ""
+    return "".join(
+        SNAT.addresses(name, [address for address, chosen in choices.items() if chosen is choice])
+        for choice, name in SNAT_SETS.items()
+    )
 
 
 def cidr_set(name: str, cidrs: Iterable[IPv4Network]) -> str:

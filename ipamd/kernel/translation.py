@@ -7,7 +7,15 @@ from ipaddress import IPv4Address, IPv4Network
 
 from ipamd.kernel import translation_rules as rules
 from ipamd.kernel.legs import local_range_ruleset
-from ipamd.kernel.ruleset import NONE_FORMER, FormerSettings, mark_rules, translates, translation_rules
+from ipamd.kernel.ruleset import (
+    NONE_FORMER,
+    Choices,
+    FormerSettings,
+    ReachedNetworks,
+    mark_rules,
+    translates,
+    translation_rules,
+)
 from ipamd.kernel.translation_rules import TranslationRule
 from ipamd.model import family
 from ipamd.model.packet_path import NewConnection, Translation
@@ -22,23 +30,25 @@ def translation_of(
     primary_address: IPv4Address,
     former: FormerSettings = NONE_FORMER,
     extra_source: family.IpAddress | None = None,
+    choices: Choices | None = None,
 ) -> Translation:
     """Return what the rules of `replace_table` and `range_table` do with a new connection.
 
     Args:
         extra_source: the node's own address of the family of extra legs, None if there are none.
+        choices: of single sandboxes, as `replace_table` takes them.
     Concurrency: pure.
     """
     served = family.family_of(packet.destination)
     is_rejected = extra_source is not None and _decides(local_range_ruleset.refusals(served), packet)
     if extra_source is not None and _decides(local_range_ruleset.source_rules(config, served, extra_source), packet):
         return Translation(source=extra_source, is_rejected=is_rejected)
-    if served is not family.IPV4 or not translates(config):
+    if served is not family.IPV4 or config.family is not family.IPV4 or not (translates(config) or choices is not None):
         return Translation(is_rejected=is_rejected)
-    exempt = (*vpc_cidrs, *config.exclude_snat_cidrs)
-    is_translated = _decides(translation_rules(config, exempt, primary_address), packet)
+    networks = ReachedNetworks.of(vpc_cidrs, config)
+    is_translated = _decides(translation_rules(config, networks, primary_address, choices), packet)
     return Translation(
-        mark=config.connmark if _decides(mark_rules(config, exempt, former), packet) else 0,
+        mark=config.connmark if _decides(mark_rules(config, networks, former, choices), packet) else 0,
         source=primary_address if is_translated else None,
         is_rejected=is_rejected,
     )

@@ -77,6 +77,11 @@ def is_from(family: Family, network: IpNetwork) -> PacketCondition:
     return PacketCondition(f"{family.nft} saddr {network}", lambda packet: _is_in(packet.source, [network]))
 
 
+def is_from_set(name: str, addresses: Collection[IpAddress]) -> PacketCondition:
+    """Select packets from the addresses in a set of IPv4 addresses. `addresses`: those that it holds."""
+    return PacketCondition(f"ip saddr @{name}", lambda packet: packet.source in addresses)
+
+
 def _fits_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 

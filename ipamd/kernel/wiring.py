@@ -31,6 +31,7 @@ from ipamd.kernel.legs.wirings import LegWirings
 from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket, must
 from ipamd.kernel.netns import HostNetns, opened_netns
 from ipamd.kernel.netns_absence import is_netns_gone
+from ipamd.kernel.pod_snat_sets import PodSnatSets
 from ipamd.kernel.wiring_messages import IPV6_IS_OFF, address_removals, sandbox_routes, sandbox_rules, sandbox_side
 from ipamd.model import kernel_numbers
 from ipamd.model.attachment import Wired, WiringSpec
@@ -173,6 +174,7 @@ class KernelWiring(Wiring):
         is_strict: bool = True,
         state_reader: host_state.HostStateReader | None = None,
         vlan_links: VlanLinks | None = None,
+        pod_snat: PodSnatSets | None = None,
     ) -> None:
         """Wire sandboxes to the namespace of `host`.
 
@@ -182,6 +184,7 @@ class KernelWiring(Wiring):
             is_strict: no sandbox may send from other addresses than its own (no `VPC_IPAMD_EXTRA_SOURCE_CIDRS`).
             state_reader: finds links of ENIs by MAC.
             vlan_links: makes VLAN links if the kernel cannot.
+            pod_snat: keeps what was chosen for single sandboxes; None: no sandbox has a choice.
         """
         self._host = host
         self._veth_prefix = veth_prefix
@@ -190,7 +193,8 @@ class KernelWiring(Wiring):
         self._ipv4_conf = devconf.host_veth(is_strict=is_strict)
         state_reader = state_reader or host_state.HostStateReader(veth_prefix=veth_prefix, family=IPV4)
         self._vlan_links = vlan_links
-        self._wirings = LegWirings(state_reader=state_reader, vlan_links=vlan_links)
+        self._pod_snat = pod_snat
+        self._wirings = LegWirings(state_reader=state_reader, vlan_links=vlan_links, pod_snat=pod_snat)
         self.adoption = KernelAdoption(host, ipv4_conf=self._ipv4_conf, vlan_links=vlan_links, rename=self._rename)
         """Takes over the legs of sandboxes that amazon-vpc-cni-k8s wired."""
 
@@ -223,6 +227,8 @@ class KernelWiring(Wiring):
             undo: list[Message] = []
             pairs: list[_Pair] = []
             try:
+                for leg in legs:
+                    self._wirings.of(leg).enter_sets(leg)
                 uplinks = _Uplinks(self._wirings, self._host, undo=undo)
                 uplinks.prepare(legs)
                 pairs = self._create(spec, legs, netns, uplinks)
@@ -234,9 +240,13 @@ class KernelWiring(Wiring):
                 is_beside = spec.is_further and further_interfaces.has_default_route(sandbox, family_of(spec.address))
                 self._configure_sandbox_side(sandbox, netns, spec, pairs, has_default_route=is_beside or not spec.is_further)
             except BaseException as exc:
-                self._undo(spec, pairs, undo, exc)
+                self._undo(spec, legs, pairs, undo=undo, cause=exc)
                 raise
         return identity, is_beside
+
+    def _leave_sets(self, legs: Iterable[Leg]) -> None:
+        for leg in legs:
+            self._wirings.of(leg).leave_sets(leg.address)
 
     def unwire(self, spec: WiringSpec) -> None:
         with self._host.netlink() as host:
@@ -254,6 +264,7 @@ class KernelWiring(Wiring):
                     link_removals += uplink_removals
                     rule_removals += uplink_rules
             host.carry_out([*link_removals, *rule_removals], operation=f"unwiring of {spec.key}")
+        self._leave_sets(legs_of(spec))
         if spec.is_further:
             self.forget_inside(netns=spec.netns, identity=None, address=spec.address)
 
@@ -283,6 +294,7 @@ class KernelWiring(Wiring):
                 dying = _close_without_taking_down(host, dying, after, operation=operation)
                 after = []
             host.carry_out([*(dying_link.taking_down() for dying_link in dying), *after], operation=operation)
+        self._leave_sets((first, *more))
         return veth
 
     def _dying_links(
@@ -383,13 +395,16 @@ class KernelWiring(Wiring):
 
     def survey(self, *, may_be_torn: bool = False) -> KernelSurvey:
         with self._host.netlink() as host:
-            return survey.survey(
+            seen = survey.survey(
                 host,
                 veth_prefix=self._veth_prefix,
                 families=self._families(),
                 may_be_torn=may_be_torn,
                 vlan_links=self._vlan_links,
             )
+        if self._pod_snat is None or self._pod_snat.chosen() is None:
+            return seen
+        return replace(seen, snat=self._pod_snat.seen())
 
     def repair(
         self, specs: Iterable[WiringSpec], *, seen: KernelSurvey | None = None, backed_off: Collection[RepairedObject] = ()
@@ -519,6 +534,8 @@ class KernelWiring(Wiring):
                 )
                 batch += [*uplink_removals, *wiring.idle_rules(host, uplink), *uplink_rules]
             host.carry_out(batch, operation=f"removal of leftover {host_veth or address}")
+        if address is not None:
+            self._wirings.leave_sets(address)
         return address
 
     def _leftover_link_removals(
@@ -653,10 +670,13 @@ class KernelWiring(Wiring):
                 if sysctls.sysctl(setting, wanted="0") != "0":
                     sysctls.sysctl(setting, wanted="0", is_set=True)
 
-    def _undo(self, spec: WiringSpec, pairs: Sequence[_Pair], undo: Sequence[Message], cause: BaseException) -> None:
+    def _undo(
+        self, spec: WiringSpec, legs: Iterable[Leg], pairs: Sequence[_Pair], *, undo: Sequence[Message], cause: BaseException
+    ) -> None:
         """Remove the pairs (their routes go with them), then the added rules. A failure is appended to the details of `cause`."""
         links = [messages.delete_link(pair.host_index, step=f"undo: delete link {pair.leg.host_veth}") for pair in pairs]
         try:
+            self._leave_sets(legs)
             with self._host.netlink() as host:
                 host.carry_out([*links, *undo], operation=f"rollback of {spec.key}")
         except WiringError as exc:

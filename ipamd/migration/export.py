@@ -28,7 +28,7 @@ from ipamd.model.record import dataclass, field, replace
 from ipamd.model.repair_messages import repair_texts
 from ipamd.model.repairs import RepairKind, RepairReport
 from ipamd.model.wiring_differences import wiring_differences
-from ipamd.model.words import counted
+from ipamd.model.words import counted, first_of
 from ipamd.ports.aws_node import AwsNode
 from ipamd.sandbox.cooldown import Cooldown
 
@@ -39,6 +39,7 @@ ADDS_WAIT_S = 20.0
 """Longest wait for ADDs that are in progress. Ours: an ADD that finds no address may take longer; then the export must be repeated."""
 
 LOCK_WAIT_S = 5.0
+NAMED_MAX = 5
 POLL_S = 0.02
 
 FAILPOINTS = ("export.begun", "export.renamed", "export.written", "export.restored")
@@ -142,6 +143,8 @@ class ExportService(Service):
         if aws_node.has_run_since():  # our rows lack its addresses, and may have some that it has given to other pods
             details = "our rows are older than its file: restart the daemon, which then takes over what the other gave"
             raise failure(TakeoverError, FailureCode.EXPORT_OTHER_RAN, advice=details)
+        if not aws_node.is_exporting:
+            self._require_common_snat()
         try:
             aws_node.begin_export()
         finally:
@@ -149,6 +152,12 @@ class ExportService(Service):
                 self.hold()
         self._failpoint("export.begun")
         self._quiesce()
+
+    def _require_common_snat(self) -> None:
+        """Refuse while a sandbox differs from the node's SNAT. Raises: TakeoverError."""
+        chosen = [row.sandbox_name or str(row.key) for row in self._datastore.attachments() if row.snat is not None]
+        if chosen:
+            raise failure(TakeoverError, FailureCode.EXPORT_POD_SNAT, sandboxes=first_of(chosen, NAMED_MAX))
 
     def _finish(self, report: ExportReport) -> None:
         """Complete wiring and file, then change the conflists. Raises: IpamError."""

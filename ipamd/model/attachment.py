@@ -16,6 +16,7 @@ from ipamd.model.cni_request import NetnsIdentity, SandboxNames
 from ipamd.model.errors import IpamError
 from ipamd.model.family import IpAddress, IpNetwork, read_address
 from ipamd.model.ids import AttachmentKey, ContainerId, EniId, IfName, MacAddress, parse_key
+from ipamd.model.pod_snat import PodSnat
 from ipamd.model.record import dataclass, field
 from ipamd.model.uplink import Uplink
 
@@ -52,6 +53,7 @@ class Attachment:
     contradicts the claim to it; "" if it does not, None before EC2 was called. It begins with
         `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
+    snat: what was chosen for its connections to outside the VPC, None: nothing.
     result: the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
     """
 
@@ -74,6 +76,7 @@ class Attachment:
     uplink: Uplink | None = None
     since_monotonic_s: float | None = field(default=None, compare=False)
     contradiction: str | None = None
+    snat: PodSnat | None = None
 
     @property
     def is_of_pool(self) -> bool:
@@ -95,6 +98,7 @@ class Attachment:
             other_address=self.other_address,
             uplink=self.uplink,
             eni_id=self.eni_id,
+            snat=self.snat,
         )
 
     @property
@@ -132,6 +136,7 @@ class WiringSpec:
     uplink: how the sandbox is connected to its own ENI, `eni_id`, by a link on that of the trunk ENI, or None.
     trunk_mac: the MAC of the trunk ENI, "" if the VLAN link need not be made any more.
     is_held: the links stay down and get no routes until a repair wires them.
+    snat: what was chosen for its connections to outside the VPC, None: nothing.
     """
 
     key: AttachmentKey
@@ -147,6 +152,7 @@ class WiringSpec:
     eni_id: EniId = EniId("")
     trunk_mac: MacAddress = MacAddress("")
     is_held: bool = False
+    snat: PodSnat | None = None
 
     @property
     def is_imported(self) -> bool:
@@ -195,6 +201,7 @@ def record_of(
         other_address=spec.other_address,
         uplink=spec.uplink,
         contradiction=UNCONFIRMED if spec.is_held else None,
+        snat=spec.snat,
     )
 
 

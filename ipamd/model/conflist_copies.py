@@ -15,7 +15,10 @@ from ipamd.model.pod_annotations import POD_ANNOTATIONS
 
 CAPABILITIES = "capabilities"
 
-NO_ANNOTATIONS = "it hands over no annotations of pods: VPC_IPAMD_POD_SECURITY_GROUP_SOURCE becomes kubelet"
+NO_ANNOTATIONS = (
+    "it hands over no annotations of pods: VPC_IPAMD_POD_SECURITY_GROUP_SOURCE becomes kubelet, and "
+    "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES stays empty"
+)
 """Source: multus-cni, pkg/types/types.go, RuntimeConfig: a closed list, which lacks them."""
 
 

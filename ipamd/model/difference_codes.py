@@ -27,6 +27,7 @@ class DifferenceCode(StrEnum):
     ROUTE_ELSEWHERE = "route-elsewhere"
     RULE_MISSING = "rule-missing"
     RULE_ELSEWHERE = "rule-elsewhere"
+    SNAT_CHOICE = "snat-choice"
 
     UPLINK_MISSING = "uplink-missing"
     UPLINK_DYING = "uplink-dying"

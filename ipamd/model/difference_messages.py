@@ -36,6 +36,7 @@ MESSAGES: Mapping[DifferenceCode, str] = {
     DifferenceCode.ROUTE_ELSEWHERE: "{address} is routed through {actual}, not through {link}{table}",
     DifferenceCode.RULE_MISSING: "{rule} is missing",
     DifferenceCode.RULE_ELSEWHERE: "{rule} looks up table {actual}, not {expected}",
+    DifferenceCode.SNAT_CHOICE: "the SNAT choice of {address} is {actual} in nftables, not {expected}",
     DifferenceCode.UPLINK_MISSING: "VLAN link {link} is missing",
     DifferenceCode.UPLINK_DYING: "VLAN link {link} is marked for deletion",
     DifferenceCode.UPLINK_NOT_OURS: "link {link} is not the VLAN link of {sandbox}: it {cause}; delete it: ip link del {link}",

@@ -15,6 +15,7 @@
     |  +- PolicyAgentRefusedError      11  yes    it answered, and refused
     |  +- PodFactsError                11  yes    it is not known whether the pod needs an ENI of its own (I19)
     |  +- UplinkPendingError           11  yes    the control plane has not named the pod's own ENI yet (`legs/` has its kinds)
+    |  +- SnatAnnotationError          11  yes    the pod's annotation about SNAT is not allowed, or cannot be followed
     |  +- ChainedPluginMissingError    11  yes    a plugin of the chain is in none of the runtime's directories
     |  +- UndeletedSandboxesError      11  yes    earlier sandboxes of a pod were never deleted, and hold addresses
     +- PluginNotAvailableError         50  yes    STATUS: ADD is not served
@@ -174,6 +175,10 @@ class PodFactsError(TryAgainError):
 
 class UplinkPendingError(TryAgainError):
     """The pod must have an ENI of its own, and the control plane has not named it, or the node has no trunk ENI yet."""
+
+
+class SnatAnnotationError(TryAgainError):
+    """The pod's annotation about SNAT is not allowed, cannot be followed, or could not be read."""
 
 
 class ChainedPluginMissingError(TryAgainError):

@@ -152,6 +152,7 @@ class FailureCode(StrEnum):
     EXPORT_NOT_READY = "export-not-ready"
     EXPORT_OTHER_SERVES = "export-other-serves"
     EXPORT_OTHER_RAN = "export-other-ran"
+    EXPORT_POD_SNAT = "export-pod-snat"
     EXPORT_WIRING_INCOMPLETE = "export-wiring-incomplete"
     EXPORT_ADD_AT_WORK = "export-add-at-work"
     POOL_NOT_PLANNED = "pool-not-planned"
@@ -467,6 +468,10 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     FailureCode.EXPORT_OTHER_SERVES: FailureMessage("amazon-vpc-cni-k8s serves {listener} already", "{advice}"),
     FailureCode.EXPORT_OTHER_RAN: FailureMessage(
         "amazon-vpc-cni-k8s has run here since we last read or wrote its file", "{advice}"
+    ),
+    FailureCode.EXPORT_POD_SNAT: FailureMessage(
+        "amazon-vpc-cni-k8s knows no SNAT by pod, and would change the address with which these are seen: {sandboxes}",
+        "delete these pods first",
     ),
     FailureCode.EXPORT_WIRING_INCOMPLETE: FailureMessage("the wiring of sandboxes is not complete", "{missing}"),
     FailureCode.EXPORT_ADD_AT_WORK: FailureMessage("an ADD is still at work", "it ends within a minute"),

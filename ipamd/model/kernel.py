@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ipamd.model.family import IpAddress, IpNetwork, family_of
 from ipamd.model.ids import AttachmentKey, EniId, MacAddress
 from ipamd.model.kernel_numbers import INCOMING_PRIORITY
+from ipamd.model.pod_snat import PodSnat
 from ipamd.model.record import dataclass, field
 from ipamd.model.uplink import Uplink
 
@@ -114,6 +115,7 @@ class KernelSurvey:
     `routes`: address/32 in the main table -> name of the host veth, or what else it leads through; `own_routes`: in `OWN_TABLE`.
     `to_rules`: addresses with a rule 512 to main. `has_own_rule`: whether the rule to `OWN_TABLE` is there.
     `from_rules`: address -> tables of its rules 1536; `from_prefixes`: of rules for a whole prefix.
+    `snat`: the addresses in the sets of those for which something was chosen; None if they were not read.
     `is_whole`: no dump was interrupted, so what it lacks was not there (I11).
     """
 
@@ -130,6 +132,7 @@ class KernelSurvey:
     vlans: tuple[VlanLink, ...] = ()
     uplink_routes: frozenset[UplinkRoute] = frozenset()
     incoming_rules: frozenset[IncomingRule] = frozenset()
+    snat: Mapping[IpAddress, PodSnat] | None = None
 
     @property
     def firsts(self) -> tuple[HostVeth, ...]:

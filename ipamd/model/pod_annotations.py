@@ -13,7 +13,10 @@ CONFIG_SOURCE, FROM_API = "kubernetes.io/config.source", "api"
 """Where kubelet has a pod from; a static pod's is a file or a URL, and no admission policy sees it. Source: kubernetes
 pkg/kubelet/types/pod_update.go."""
 
-ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE)
+SNAT = "vpc-ipamd/snat"
+"""The annotation by which a pod chooses how its connections to outside the VPC are translated: a value of `PodSnat`."""
+
+ANNOTATIONS_READ = (POD_ENI, MARK, CONFIG_SOURCE, SNAT)
 
 ANNOTATION_MAX = 16 * 1024
 """Characters of `POD_ENI`. Ours: the controller's has 300."""

@@ -23,6 +23,7 @@ from ipamd.model.errors import (
     PolicyAgentRefusedError,
     PolicyAgentSilentError,
     PoolEmptyError,
+    SnatAnnotationError,
     TombstonedError,
     UndeletedSandboxesError,
     VethNameTakenError,
@@ -55,6 +56,10 @@ class RefusalCode(StrEnum):
     AGENT_SILENT = "agent-silent"
     AGENT_REFUSED = "agent-refused"
     POD_FACTS_UNKNOWN = "pod-facts-unknown"
+    SNAT_NOT_ALLOWED = "snat-not-allowed"
+    SNAT_VALUE_UNKNOWN = "snat-value-unknown"
+    SNAT_NOT_APPLICABLE = "snat-not-applicable"
+    SNAT_ANNOTATION_UNKNOWN = "snat-annotation-unknown"
     CHAIN_INCOMPLETE = "chain-incomplete"
     TOO_MANY_SANDBOXES = "too-many-sandboxes"
     ADDRESSES_UNDELETED = "addresses-undeleted"
@@ -138,6 +143,27 @@ REFUSALS: Mapping[RefusalCode, Refusal] = {
         "{cause}; see its log on this node; retry",
     ),
     RefusalCode.POD_FACTS_UNKNOWN: Refusal(PodFactsError, "{pod} gets no address (I19): {cause}", "{step}"),
+    RefusalCode.SNAT_NOT_ALLOWED: Refusal(
+        SnatAnnotationError,
+        "{pod} gets no address: its annotation {annotation}={value} is not allowed in namespace {namespace}",
+        "add the namespace to VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES, or remove the annotation",
+    ),
+    RefusalCode.SNAT_VALUE_UNKNOWN: Refusal(
+        SnatAnnotationError,
+        "{pod} gets no address: its annotation {annotation}={value} is none of {choices}",
+        "correct the annotation, or remove it",
+    ),
+    RefusalCode.SNAT_NOT_APPLICABLE: Refusal(
+        SnatAnnotationError,
+        "{pod} gets no address: its annotation {annotation}={value} cannot be followed",
+        "{cause}; remove the annotation",
+    ),
+    RefusalCode.SNAT_ANNOTATION_UNKNOWN: Refusal(
+        SnatAnnotationError,
+        "{pod} gets no address: the runtime did not hand over its annotations, so {annotation} is not known",
+        "containerd does from 1.5 on and CRI-O from 1.29 on, if our conflist asks for them: it does some seconds after the daemon's "
+        "start; retry; or remove the namespace from VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES",
+    ),
     RefusalCode.CHAIN_INCOMPLETE: Refusal(
         ChainedPluginMissingError,
         "plugin {plugins} of the chain is missing in {directories}",

@@ -23,6 +23,7 @@ from ipamd.kernel.hostnet import KernelHostNetwork
 from ipamd.kernel.netns import HostNetns
 from ipamd.kernel.nft import Nftables
 from ipamd.kernel.packet_path import KernelPacketPaths
+from ipamd.kernel.pod_snat_sets import PodSnatSets
 from ipamd.kernel.traces import find_traces, survey_both_families
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.migration.aws_node import FileAwsNode
@@ -146,8 +147,7 @@ def connect(
     node_info = NodeInfo(metadata, datastore=opened.datastore, clock=clock)
     history = _history(settings, opened, boot_id=boot_id, clock=clock, node_info=node_info)
     client = _ec2_client(settings, node_info, health, process=ec2_process)
-    hostnet = _host_network(host, current, opened, node_info, vlan_links=vlan_links)
-    wiring = _wiring(host, settings, failpoint, opened.datastore, state_reader=hostnet.state_reader, vlan_links=vlan_links)
+    hostnet, wiring = _kernel(host, current, opened, node_info, failpoint=failpoint, vlan_links=vlan_links)
     return Adapters(
         clock=clock,
         health=health,
@@ -173,6 +173,31 @@ def connect(
         policy_agent=_policy_agent(settings),
         pod_facts=_pod_facts(settings, opened.datastore),
     )
+
+
+def _kernel(
+    host: HostNetns,
+    current: CurrentSettings,
+    opened: OpenedDatastore,
+    node_info: NodeInfo,
+    *,
+    failpoint: Failpoint,
+    vlan_links: VlanLinks | None,
+) -> tuple[KernelHostNetwork, KernelWiring]:
+    """Make the adapters of the host's network and of the wiring, which share what was chosen for the SNAT of sandboxes."""
+    nft, settings = Nftables(host), current.now
+    pod_snat = PodSnatSets(host, nft, is_on=settings.network.has_pod_snat, recorded=opened.datastore.attachments)
+    hostnet = _host_network(host, current, opened, node_info, nft=nft, pod_snat=pod_snat, vlan_links=vlan_links)
+    wiring = _wiring(
+        host,
+        settings,
+        failpoint,
+        opened.datastore,
+        state_reader=hostnet.state_reader,
+        pod_snat=pod_snat,
+        vlan_links=vlan_links,
+    )
+    return hostnet, wiring
 
 
 def _runtime(settings: Settings) -> CriRuntime | None:
@@ -273,6 +298,7 @@ def _wiring(
     datastore: Datastore,
     *,
     state_reader: HostStateReader,
+    pod_snat: PodSnatSets,
     vlan_links: VlanLinks | None,
 ) -> KernelWiring:
     def kernel_failpoint(step: str) -> bool:
@@ -287,6 +313,7 @@ def _wiring(
         is_strict=not settings.network.extra_sources,
         state_reader=state_reader,
         vlan_links=vlan_links,
+        pod_snat=pod_snat,
     )
 
 
@@ -333,6 +360,8 @@ def _host_network(
     opened: OpenedDatastore,
     node_info: NodeInfo,
     *,
+    nft: Nftables,
+    pod_snat: PodSnatSets,
     vlan_links: VlanLinks | None,
 ) -> KernelHostNetwork:
     """The host's network, which follows changes of the network settings."""
@@ -345,10 +374,11 @@ def _host_network(
     hostnet = KernelHostNetwork(
         host,
         config=current.now.network,
-        nft=Nftables(host),
+        nft=nft,
         attachments=opened.datastore.attachments,
         prefixes=sparse_prefixes,
         vlan_links=vlan_links,
+        pod_snat=pod_snat,
     )
     current.follow(lambda now: now.network, lambda config: hostnet.apply_settings(config, node_info.identity()))
     return hostnet

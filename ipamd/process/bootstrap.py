@@ -71,6 +71,7 @@ from ipamd.sandbox.detach import DetachService
 from ipamd.sandbox.gc import GcService
 from ipamd.sandbox.judge import SandboxJudge
 from ipamd.sandbox.legs.pool import PoolSource
+from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.quarantine import QuarantineService
 from ipamd.sandbox.repeated_adds import RepeatedAdds
 from ipamd.sandbox.runtime import RuntimeReconciler
@@ -201,6 +202,13 @@ class App:
             cooldown=self.cooldown,
             trunk_mac=lambda: self.pool.enis.trunk_mac(),
             unplaced=lambda: self.quarantine.unplaced(is_of_pool=False),
+            snat=self._snat_choice(),
+        )
+
+    def _snat_choice(self) -> PodSnatChoice:
+        network = self.current.now.network
+        return PodSnatChoice(
+            network.snat_annotation_namespaces, network.snat_exempt_pods, network.snat_forced_pods, network.family
         )
 
     def _serve_sandboxes(self) -> None:
@@ -274,6 +282,7 @@ class App:
             names=names(is_by_pod=is_by_pod),
             pod_names=names(is_by_pod=True),
             repeated=self.repeated_adds,
+            snat=self._snat_choice(),
             look_for_gone=self._list_soon,
         )
         chain = PluginChain(current.now.daemon.conflist_path.parent)

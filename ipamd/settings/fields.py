@@ -324,6 +324,8 @@ OF_IPV4 = frozenset(
         "AWS_VPC_K8S_CNI_CONNMARK",
         "ENABLE_V6_EGRESS",
         "VPC_IPAMD_EXTRA_SOURCE_CIDRS",
+        "VPC_IPAMD_SNAT_EXEMPT_PODS",
+        "VPC_IPAMD_SNAT_FORCED_PODS",
     }
 )
 """Settings without meaning for pods of IPv6. Such a node has one /80 on the primary ENI and no SNAT. Every reply leaves by that ENI,

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Set
+from ipaddress import IPv4Network
 from typing import Any
 
 from ipamd.model.enforcing_mode import EnforcingMode
@@ -104,6 +105,7 @@ def contradictions(settings: Settings) -> list[str]:
         *_pods_without_ipv6(settings),
         *_without_branches(settings),
         *_conflist_of_aws_node(settings),
+        *_pods_with_two_choices(settings.network),
         *_network_contradictions(settings.network, custom_networking=settings.subnets.custom_networking),
     ]
 
@@ -261,6 +263,20 @@ def _conflist_of_aws_node(settings: Settings) -> list[str]:
     return [
         f"VPC_IPAMD_CONFLIST_FILE={str(ours)!r}: that is the conflist of amazon-vpc-cni-k8s, which is renamed: choose another"
     ]
+
+
+def _pods_with_two_choices(network: NetworkConfig) -> list[str]:
+    """One sentence if a namespace or an address is both taken out of SNAT and forced into it."""
+    shared = []
+    for exempt in network.snat_exempt_pods:
+        for forced in network.snat_forced_pods:
+            is_overlap = isinstance(exempt, IPv4Network) and isinstance(forced, IPv4Network) and exempt.overlaps(forced)
+            if exempt == forced or is_overlap:
+                shared.append(str(exempt))
+    if not shared:
+        return []
+    names = ", ".join(dict.fromkeys(shared))
+    return [f"VPC_IPAMD_SNAT_EXEMPT_PODS and VPC_IPAMD_SNAT_FORCED_PODS both have {names}: remove it from one of them"]
 
 
 def _network_contradictions(network: NetworkConfig, *, custom_networking: bool) -> list[str]:

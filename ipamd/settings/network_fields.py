@@ -16,6 +16,8 @@ from ipamd.settings.parsers import (
     parse_cidrs,
     parse_file,
     parse_mark,
+    parse_namespaces,
+    parse_pod_subjects,
     parse_service_cidrs,
     parse_veth_prefix,
 )
@@ -52,6 +54,24 @@ class NetworkConfig:
         parse_cidrs,
         (),
         "IPv4 CIDRs, comma separated, to which traffic is sent without SNAT.",
+    )
+    snat_annotation_namespaces: tuple[str, ...] = setting(
+        "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES",
+        parse_namespaces,
+        (),
+        "Namespaces, comma separated, whose pods may choose their SNAT by the annotation vpc-ipamd/snat: none or force.",
+    )
+    snat_exempt_pods: tuple[str | IPv4Network, ...] = setting(
+        "VPC_IPAMD_SNAT_EXEMPT_PODS",
+        parse_pod_subjects,
+        (),
+        "Namespaces, or IPv4 CIDRs of pods' addresses, comma separated: what these pods send keeps their own address.",
+    )
+    snat_forced_pods: tuple[str | IPv4Network, ...] = setting(
+        "VPC_IPAMD_SNAT_FORCED_PODS",
+        parse_pod_subjects,
+        (),
+        "The same for pods whose connections to outside the VPC all get the node's address, whatever the other settings say.",
     )
     external_service_cidrs: tuple[IPv4Network, ...] = live(
         "AWS_EXTERNAL_SERVICE_CIDRS",
@@ -110,6 +130,11 @@ class NetworkConfig:
         if self.ipv6:
             return ()
         return self.extra_source_cidrs
+
+    @property
+    def has_pod_snat(self) -> bool:
+        """Whether pods may differ from the node's SNAT. Pods of IPv6 have none."""
+        return not self.ipv6 and bool(self.snat_annotation_namespaces or self.snat_exempt_pods or self.snat_forced_pods)
 
     @property
     def extra_family(self) -> Family | None:

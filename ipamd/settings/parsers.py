@@ -19,6 +19,14 @@ TEXT_MAX = 32 * 1024
 CIDRS_MAX = 1000
 """Ours: each external service CIDR is a rule of the node."""
 
+NAMESPACES_MAX = 1000
+"""Ours: a list is searched at each ADD."""
+
+NAMESPACE_MAX = 63
+
+NAMESPACE = rf"(?=.{{1,{NAMESPACE_MAX}}}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+"""Source: kubernetes apimachinery pkg/util/validation, IsDNS1123Label."""
+
 PATH_BYTES_MAX = 4096
 """Source: Linux, include/uapi/linux/limits.h, PATH_MAX."""
 
@@ -144,6 +152,24 @@ def parse_cidrs(text: str) -> tuple[IPv4Network, ...]:
     if len(cidrs) > CIDRS_MAX:
         raise ValueError(f"must be {CIDRS_MAX} CIDRs at most")
     return cidrs
+
+
+def parse_namespaces(text: str) -> tuple[str, ...]:
+    """Accept a comma-separated list of names of namespaces. Raises: ValueError naming the bad one."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for name in names:
+        if not re.fullmatch(NAMESPACE, name):
+            raise ValueError(f"{name} is no name of a namespace: lower-case letters, digits and hyphens, {NAMESPACE_MAX} at most")
+    if len(names) > NAMESPACES_MAX:
+        raise ValueError(f"must be {NAMESPACES_MAX} namespaces at most")
+    return names
+
+
+def parse_pod_subjects(text: str) -> tuple[str | IPv4Network, ...]:
+    """Accept a comma-separated list of names of namespaces and of IPv4 CIDRs. Raises: ValueError naming the bad one."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    cidrs = parse_cidrs(",".join(part for part in parts if "/" in part))
+    return (*parse_namespaces(",".join(part for part in parts if "/" not in part)), *cidrs)
 
 
 def parse_service_cidrs(text: str) -> tuple[IPv4Network, ...]:

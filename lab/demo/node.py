@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lab.demo.ledger import AddressLedger
@@ -17,6 +18,10 @@ CLUSTER_NAME = "demo"
 
 HOLD_S = "3"
 """What is in excess is released after so many seconds, not after an hour, so that the demo's end shows it. Ours."""
+
+
+KUBELET_ANNOTATIONS = {"kubernetes.io/config.source": "api"}
+"""Of every pod, as kubelet writes them. Source: kubernetes pkg/kubelet/types/pod_update.go."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class DemoNode:
         self.lab_node = lab_node
         self.name = lab_node.name
         settings = {"CLUSTER_NAME": CLUSTER_NAME, "VPC_IPAMD_RELEASE_HOLD_SECONDS": HOLD_S, **family.settings}
+        settings["VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES"] = "default"  # the runtime hands over the annotations of all pods then
         settings["DISABLE_LEAKED_ENI_CLEANUP"] = "true"  # its one look, 1 to 2 min after a start, may fall into the idle seconds
         self.daemon = Daemon(lab_node, region=region, settings=settings)
         self._ledger = ledger
@@ -56,10 +62,10 @@ class DemoNode:
         with self._lock:
             return [self._pods[name] for name in sorted(self._pods)]
 
-    def run_pod(self, name: str, *, uid: str = "", attempt: int = 0) -> Pod:
+    def run_pod(self, name: str, *, uid: str = "", attempt: int = 0, annotations: Mapping[str, str] = KUBELET_ANNOTATIONS) -> Pod:
         """Have the runtime create a sandbox, once. Raises: SandboxError with the plugin's words."""
         cri = self.lab_node.cri
-        sandbox_id = cri.run_sandbox(name, uid=uid, attempt=attempt, timeout_s=RUN_TIMEOUT_S)
+        sandbox_id = cri.run_sandbox(name, uid=uid, attempt=attempt, annotations=annotations, timeout_s=RUN_TIMEOUT_S)
         status = cri.status(sandbox_id)
         if status.address is None:
             raise NodeError(f"{self.name}: the runtime reports no address for sandbox {sandbox_id}")

@@ -324,6 +324,7 @@ class FakeWiring:
             # Where ours lead, rules of single sandboxes are those without a route.
             to_rules = frozenset(address for address in self.rules if self.is_former or address not in routes)
             own = {} if self.is_former else dict(routes)
+            chosen = {spec.address: spec.snat for spec in self.wired.values() if spec.snat is not None}
             return KernelSurvey(
                 tuple(veths),
                 routes,
@@ -337,6 +338,7 @@ class FakeWiring:
                 vlans=tuple(replace(one, is_up=one.is_up and one.name not in self.down) for one in self.vlans.values()),
                 uplink_routes=frozenset(self.uplink_routes).union(*(leg.routes for leg in whole)),
                 incoming_rules=frozenset[IncomingRule]().union(*(leg.incoming_rules for leg in whole)),
+                snat=chosen or None,
             )
 
     def write_former_rules(self, specs: Iterable[WiringSpec]) -> None:

@@ -104,6 +104,16 @@ def test_auto_computes_what_warm_ip_target_says() -> None:
     assert (pool.warm_target_auto, pool.minimum_ip_target, pool.ip_targets_defined) == (True, 5, True)
 
 
+@pytest.mark.parametrize(
+    ("exempt", "forced"), [("web", "batch,web"), ("10.0.0.0/16", "10.0.5.0/24"), ("10.0.5.0/24", "10.0.0.0/16,web")]
+)
+def test_a_pod_is_not_both_exempt_from_snat_and_forced(exempt: str, forced: str) -> None:
+    """One problem for lists that have a namespace or an address in common."""
+    with pytest.raises(SettingsError, check=failed(FailureCode.SETTINGS_WRONG, count=1)):
+        load({"VPC_IPAMD_SNAT_EXEMPT_PODS": exempt, "VPC_IPAMD_SNAT_FORCED_PODS": forced})
+    assert load({"VPC_IPAMD_SNAT_EXEMPT_PODS": exempt, "VPC_IPAMD_SNAT_FORCED_PODS": "other,192.168.0.0/16"}).network.has_pod_snat
+
+
 def test_all_problems_at_once() -> None:
     """Every problem of every topic is in one error, so that an operator corrects them in one go."""
     environment = {"WARM_IP_TARGET": "x", "POD_MTU": "1", "HTTP_TIMEOUT": "x", "VPC_IPAMD_LOG_LEVEL": "loud", "MAX_ENI": "2"}
@@ -163,6 +173,9 @@ GOOD = {
         "10.1.0.0/16, 10.2.3.4/24,",
         (IPv4Network("10.1.0.0/16"), IPv4Network("10.2.3.0/24")),
     ),
+    "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES": ("web, batch-2,web", ("web", "batch-2")),
+    "VPC_IPAMD_SNAT_EXEMPT_PODS": ("10.1.2.3/16, web", ("web", IPv4Network("10.1.0.0/16"))),
+    "VPC_IPAMD_SNAT_FORCED_PODS": ("batch,", ("batch",)),
     "AWS_EXTERNAL_SERVICE_CIDRS": ("198.51.100.0/24", (IPv4Network("198.51.100.0/24"),)),
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ("HashRandom", "hashrandom"),
     "AWS_VPC_CNI_NODE_PORT_SUPPORT": ("F", False),
@@ -312,6 +325,17 @@ BAD = {
     ],
     "VPC_IPAMD_POD_VETH_NAMES": ["pod"],
     "AWS_VPC_K8S_CNI_EXTERNALSNAT": ["yes"],
+    "VPC_IPAMD_SNAT_ANNOTATION_NAMESPACES": [
+        "*",
+        "Web",
+        "web_1",
+        "-web",
+        "a" * 64,
+        "10.0.0.0/8",
+        ",".join(f"n{n}" for n in range(1001)),
+    ],
+    "VPC_IPAMD_SNAT_EXEMPT_PODS": ["10.0.0.1", "10.0.0.0/33", "fd00::/8", "Web"],
+    "VPC_IPAMD_SNAT_FORCED_PODS": ["10.0.0.1", "web/x"],
     "AWS_EXTERNAL_SERVICE_CIDRS": ["10.0.0.0/8,0.0.0.0/0"],
     "AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS": ["10.0.0.1," * 1001],
     "AWS_VPC_K8S_CNI_RANDOMIZESNAT": ["random"],

@@ -96,6 +96,9 @@ def as_text(value: object) -> str:
 FORMER_NAMES = {"uplink": "branch"}
 """Fields of rows that the former code names otherwise."""
 
+LATER_FIELDS = {"snat"}
+"""Fields of rows that the former code does not have; they are empty in what it left."""
+
 FORMER_NAMES_OF_DELETE = {"reason": "why", "deletion_state": "asked"}
 """The same, of an operation."""
 
@@ -104,7 +107,9 @@ def rows_by(rows: Any, key: str) -> dict[str, dict[str, str]]:
     """Map each row's key to its fields, all as text."""
     return {
         str(getattr(row, key)): {
-            FORMER_NAMES.get(field.name, field.name): as_text(getattr(row, field.name)) for field in dataclasses.fields(row)
+            FORMER_NAMES.get(field.name, field.name): as_text(getattr(row, field.name))
+            for field in dataclasses.fields(row)
+            if field.name not in LATER_FIELDS
         }
         for row in rows
     }

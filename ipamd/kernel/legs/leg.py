@@ -80,6 +80,16 @@ class LegWiring(Generic[L]):
         masqueraded = into._replace(mark=MASQUERADE_MARK)
         return [into, far, masqueraded, out, LegPacket(veth, leg.address), out if far is out else by_primary]
 
+    # Sets of our nftables tables that name addresses. They share no batch with the messages above.
+
+    def enter_sets(self, leg: L) -> None:
+        """Have the sets name the leg's address if they must, and only then; before the sandbox can send. Raises: WiringError."""
+        del leg
+
+    def leave_sets(self, address: IpAddress) -> None:
+        """Take an address that a leg of this kind had out of the sets. A failure is left to the repair of the tables."""
+        del address
+
     # The uplink. A leg without one has nothing to make, to repair or to remove.
 
     def uplink_creation(self, host: HostNetns, leg: L) -> list[Message]:

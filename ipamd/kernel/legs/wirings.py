@@ -8,6 +8,9 @@ from ipamd.kernel.host_state import HostStateReader
 from ipamd.kernel.legs.branch import BranchWiring
 from ipamd.kernel.legs.egress import EgressWiring
 from ipamd.kernel.legs.leg import LegWiring
+from ipamd.kernel.legs.pool import PoolWiring
+from ipamd.kernel.pod_snat_sets import PodSnatSets
+from ipamd.model.family import IpAddress
 from ipamd.model.legs import EgressLeg, Leg, PoolLeg
 from ipamd.model.legs.branch import BranchLeg
 from ipamd.model.legs.branch_eni import Branch
@@ -18,15 +21,29 @@ from ipamd.ports.kernel import VlanLinks
 class LegWirings:
     """Finds the wiring of a leg. Concurrency: as `KernelWiring`."""
 
-    def __init__(self, *, state_reader: HostStateReader, vlan_links: VlanLinks | None) -> None:
-        """`state_reader` finds links of ENIs by MAC; `vlan_links` makes VLAN links if the kernel cannot."""
+    def __init__(
+        self, *, state_reader: HostStateReader, vlan_links: VlanLinks | None, pod_snat: PodSnatSets | None = None
+    ) -> None:
+        """Make the wiring of each kind.
+
+        Args:
+            state_reader: finds links of ENIs by MAC.
+            vlan_links: makes VLAN links if the kernel cannot.
+            pod_snat: keeps what was chosen for single sandboxes; None: no sandbox has a choice.
+        """
         branch = BranchWiring(state_reader=state_reader, links=vlan_links)
-        self._by_leg: dict[type[Leg], LegWiring[Any]] = {PoolLeg: LegWiring(), EgressLeg: EgressWiring(), BranchLeg: branch}
+        pool = PoolWiring(pod_snat) if pod_snat else LegWiring[PoolLeg]()
+        self._by_leg: dict[type[Leg], LegWiring[Any]] = {PoolLeg: pool, EgressLeg: EgressWiring(), BranchLeg: branch}
         self._by_uplink: dict[type[Any], LegWiring[Any]] = {Branch: branch}
 
     def of(self, leg: Leg) -> LegWiring[Any]:
         """Return how the kernel wires a leg."""
         return self._by_leg[type(leg)]
+
+    def leave_sets(self, address: IpAddress) -> None:
+        """Take an address that any kind of leg may have had out of the sets of our nftables tables."""
+        for wiring in self._by_leg.values():
+            wiring.leave_sets(address)
 
     def of_uplink(self, uplink: Uplink) -> LegWiring[Any]:
         """Return how the kernel wires the legs that have an uplink of this kind."""

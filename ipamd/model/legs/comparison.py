@@ -88,6 +88,17 @@ def route_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
     return differences
 
 
+def snat_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
+    """Compare what was chosen for connections to outside the VPC with the sets that have the address. A repair of the node's table
+    mends them."""
+    if survey.snat is None:
+        return []
+    actual, expected = survey.snat.get(leg.address), leg.sandbox.snat
+    if actual is expected:
+        return []
+    return [wiring_difference(DifferenceCode.SNAT_CHOICE, address=leg.address, actual=actual or "-", expected=expected or "-")]
+
+
 def from_rule_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
     """Compare the rules that select the table for packets from the address."""
     tables = survey.from_rules.get(leg.address, ()) + survey.tables_from_prefix(leg.address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipamd.model.attachment import ALIAS_TAG, IMPORTED_TAG, encode_alias
 from ipamd.model.kernel import KernelSurvey
-from ipamd.model.legs.comparison import from_rule_differences, route_differences, veth_differences
+from ipamd.model.legs.comparison import from_rule_differences, route_differences, snat_differences, veth_differences
 from ipamd.model.legs.leg import Leg
 from ipamd.model.record import dataclass
 from ipamd.model.wiring_difference import WiringDifference
@@ -26,4 +26,5 @@ class PoolLeg(Leg):
     def differences(self, survey: KernelSurvey) -> list[WiringDifference]:
         differences = veth_differences(self, self.veth_in(survey))
         differences += route_differences(self, survey)
-        return differences + from_rule_differences(self, survey)
+        differences += from_rule_differences(self, survey)
+        return differences + snat_differences(self, survey)

@@ -6,17 +6,26 @@ from ipamd.model.attachment import Attachment
 from ipamd.model.enforcing_mode import EnforcingMode
 from ipamd.model.family import IPV4, Family, IpAddress, family_of
 from ipamd.model.legs.branch_eni import Branch, branch_of
+from ipamd.model.pod_snat import PodSnat
 from ipamd.model.words import counted
+
+SNAT_MEANINGS = {
+    PodSnat.NONE: "SNAT was chosen for it: none, so that outside the VPC it is seen with its own address",
+    PodSnat.FORCE: "SNAT was chosen for it: force, so that outside the VPC it is seen with the node's address",
+}
+"""By the choice: what an explanation says of it."""
 
 
 def explain_legs(attachment: Attachment) -> list[str]:
-    """Explain what a sandbox has beside an address of the pool."""
+    """Explain what a sandbox has beside an address of the pool, and what was chosen for it."""
     sentences = []
     if not attachment.is_of_pool:
         sentences.append(_explain_branch(attachment, branch_of(attachment)))
     if attachment.other_address is not None:
         ifname = family_of(attachment.other_address).local_range.ifname
         sentences.append(f"for egress of the other family it has {attachment.other_address} on {ifname}")
+    if attachment.snat is not None:
+        sentences.append(SNAT_MEANINGS[attachment.snat])
     return sentences
 
 

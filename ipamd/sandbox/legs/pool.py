@@ -20,9 +20,11 @@ from ipamd.model.cni_request import AttachRequest
 from ipamd.model.errors import IpamError, LocalRangeEmptyError, PoolEmptyError, UndeletedSandboxesError
 from ipamd.model.family import Family
 from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.pod_snat import PodSnat
 from ipamd.model.record import dataclass
 from ipamd.model.refusals import RefusalCode, refusal
 from ipamd.sandbox.cooldown import Cooldown
+from ipamd.sandbox.pod_snat_choice import PodSnatChoice
 from ipamd.sandbox.repeated_adds import RepeatedAdds
 from ipamd.sandbox.veth_names import VethNames
 
@@ -46,6 +48,7 @@ class PoolSource(Service):
         names: VethNames,
         pod_names: VethNames,
         repeated: RepeatedAdds,
+        snat: PodSnatChoice,
         look_for_gone: Callable[[], None] = lambda: None,
     ) -> None:
         """Keep what a reservation needs.
@@ -57,6 +60,7 @@ class PoolSource(Service):
             names: names host veths.
             pod_names: names by pod, for a caller that wires the sandbox itself and names the link after the pod.
             repeated: which pods have earlier sandboxes.
+            snat: how connections of a new sandbox to outside the VPC are translated.
             look_for_gone: has the runtime listed soon, because an earlier sandbox of a pod may be gone.
         """
         super().__init__(context)
@@ -67,6 +71,7 @@ class PoolSource(Service):
         self._names = names
         self._pod_names = pod_names
         self._repeated = repeated
+        self._snat = snat
         self._look_for_gone = look_for_gone
         self.pool_empty: Counter[Blocked] = Counter()
 
@@ -78,9 +83,10 @@ class PoolSource(Service):
     def claimed(self, request: AttachRequest, deadline: Deadline, steps: StepTimer) -> Iterator[WiringSpec]:
         """Reserve an address and a name; see `LegOffer.claimed`.
 
-        Raises: UndeletedSandboxesError, PoolEmptyError, LocalRangeEmptyError, VethNameTakenError, BusyError, WiringError,
-            DeadlineError, DatastoreError.
+        Raises: SnatAnnotationError, UndeletedSandboxesError, PoolEmptyError, LocalRangeEmptyError, VethNameTakenError, BusyError,
+            WiringError, DeadlineError, DatastoreError.
         """
+        snat = self._snat.by_annotation(request)
         names = self._pod_names if request.is_wired_by_caller else self._names
         with names.claimed(request, deadline) as host_veth:
             has_earlier = self._require_few(request)
@@ -90,7 +96,7 @@ class PoolSource(Service):
                 reserved = self._reserve(request, deadline, egress=self._egress() if has_egress else None)
             self._repeated.took(request, reserved.address)
             self._failpoint("attach.reserved")
-            yield self._spec(request, reserved, host_veth)
+            yield self._spec(request, reserved, host_veth, snat or self._snat.by_settings(request, reserved.address))
             self._demand.take(is_demand=not has_earlier)
         if has_earlier:
             self._look_for_gone()
@@ -103,7 +109,7 @@ class PoolSource(Service):
             self._look_for_gone()
             raise
 
-    def _spec(self, request: AttachRequest, reserved: Address, host_veth: str) -> WiringSpec:
+    def _spec(self, request: AttachRequest, reserved: Address, host_veth: str, snat: PodSnat | None) -> WiringSpec:
         """Return what to wire. Raises: WiringError if the ENI of the address is gone; the address cools then."""
         eni = self._datastore.eni(reserved.eni_id)
         if eni is None:
@@ -120,6 +126,7 @@ class PoolSource(Service):
             prefix=reserved.prefix,
             other_address=reserved.other_address,
             eni_id=reserved.eni_id,
+            snat=snat,
         )
 
     def _reserve(self, request: AttachRequest, deadline: Deadline, *, egress: Family | None) -> Address:

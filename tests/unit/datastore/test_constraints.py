@@ -34,7 +34,7 @@ def _attachment_row(container_id: str, address: str) -> str:
     return (
         "INSERT INTO attachment SELECT "
         f"'{container_id}', ifname, '{address}', eni_id, route_table, host_veth, netns, netns_device, netns_inode, fingerprint,"
-        " result, created_at, origin, network_name, pod_namespace, pod_name, pod_uid, NULL FROM attachment LIMIT 1"
+        " result, created_at, origin, network_name, pod_namespace, pod_name, pod_uid, NULL, NULL FROM attachment LIMIT 1"
     )
 
 
@@ -68,6 +68,7 @@ FORBIDDEN = {
     "a state that is none": "UPDATE address SET state = 'busy' WHERE address = '10.0.0.102'",
     "a prefix that is no /28": "INSERT INTO prefix SELECT '10.0.9.0/27', eni_id FROM eni LIMIT 1",
     "a prefix of another ENI": "UPDATE address SET prefix = '10.0.9.0/28' WHERE address = '10.0.0.102'",
+    "a choice of SNAT that is none": "UPDATE attachment SET snat = 'some'",
     "a flag that is neither": "UPDATE eni SET managed = 2",
     "a value of the wrong type": "UPDATE eni SET device_index = 'first'",
 }

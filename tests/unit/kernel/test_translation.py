@@ -14,6 +14,7 @@ from ipamd.kernel import ruleset
 from ipamd.kernel.translation import translation_of
 from ipamd.model.family import IPV4, IPV6, read_address
 from ipamd.model.packet_path import NewConnection, Translation
+from ipamd.model.pod_snat import PodSnat
 from ipamd.settings import NetworkConfig
 
 PRIMARY, MARK = IPv4Address("10.0.0.10"), 0x80
@@ -80,3 +81,24 @@ def test_egress_is_translated_and_not_reached(family: object) -> None:
     assert answer(served.outside) == Translation(source=node)
     assert answer(multicast).source is None
     assert answer(served.local_range.last).is_rejected
+
+
+@pytest.mark.parametrize(
+    ("packet", "settings", "choice", "expected"),
+    [
+        (FROM_POD, {}, PodSnat.NONE, NOTHING),
+        (FROM_POD, {"external_snat": True}, PodSnat.FORCE, TRANSLATED),
+        (replace(FROM_POD, destination=EXCLUDED[9]), {"exclude_snat_cidrs": (EXCLUDED,)}, PodSnat.FORCE, TRANSLATED),
+        (replace(FROM_POD, destination=IN_VPC), {}, PodSnat.FORCE, NOTHING),
+        (replace(FROM_POD, is_for_node=True), {}, PodSnat.FORCE, NOTHING),
+        (replace(FROM_POD, source=POD + 1), {}, PodSnat.NONE, TRANSLATED),
+        (replace(FROM_POD, source=POD + 1), {"external_snat": True}, PodSnat.FORCE, NOTHING),
+    ],
+)
+def test_a_choice_decides_for_its_address(
+    packet: NewConnection, settings: dict[str, object], choice: PodSnat, expected: Translation
+) -> None:
+    """Mark and address follow the choice together, and other sandboxes are as before."""
+    config = NetworkConfig(**settings)  # type: ignore[arg-type]
+    answer = translation_of(packet, config, vpc_cidrs=(VPC,), primary_address=PRIMARY, choices={POD: choice})
+    assert answer == expected

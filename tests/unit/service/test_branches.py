@@ -43,6 +43,7 @@ from ipamd.model.legs.branch_eni import KERNELS_TABLES
 from ipamd.model.legs.branch_errors import BranchAnnotationError
 from ipamd.model.legs.branch_requirement import NOBODY_MARKS
 from ipamd.model.legs.refusals import BranchRefusalCode
+from ipamd.model.pod_annotations import SNAT
 from ipamd.model.pod_facts import GroupRequirement, PodFacts
 from ipamd.model.refusals import RefusalCode
 from ipamd.model.sandbox import SandboxState
@@ -162,6 +163,21 @@ def test_a_further_interface_is_refused_at_once(node: FakeNode) -> None:
     assert refusal.value.cni_code == 11
     assert (node.datastore.attachments(), node.datastore.counts(), node.clock.monotonic()) == before
     assert node.datastore.attachment(first.key) == first
+
+
+def test_an_annotation_about_snat_is_refused(tmp_path: Path) -> None:
+    """Packets of a pod with a branch ENI leave by that: its annotation is refused by a code, and lists do not concern it."""
+    network = NetworkConfig(snat_annotation_namespaces=("default",), snat_exempt_pods=("default",))
+    node = made(tmp_path, network=network)
+    node.pod_facts.put("a", annotation(2))
+    asked = replace(request(node, "a"), annotations={SNAT: "none"})
+    with refused_with(RefusalCode.SNAT_NOT_APPLICABLE):
+        node.attacher.attach_sandbox(asked, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
+    served = node.attacher.attach_sandbox(
+        replace(asked, annotations={}), deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock)
+    )
+    assert (served.is_of_pool, served.snat) == (False, None)
+    node.datastore.close()
 
 
 # What a sandbox gets by what is known of its pod.

@@ -22,6 +22,7 @@ from ipamd.model.finding_codes import Severity
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import AttachmentKey, MacAddress
+from ipamd.model.pod_snat import PodSnat
 from ipamd.model.refusals import RefusalCode
 from ipamd.process.served_mark import ServedMark
 from ipamd.report.audit import audit
@@ -329,6 +330,23 @@ def test_an_export_freezes_writes_and_changes_the_conflists(warm: FakeNode, thei
     assert refused.value.retryable
     assert warm.delete("mine"), "DEL is served"
     assert service.export().exported_count == 1
+
+
+def test_an_export_is_refused_while_sandboxes_have_snat_by_pod(warm: FakeNode, theirs: FakeAwsNode) -> None:
+    """Its daemon would change the address with which they are seen: nothing is begun until these pods are deleted."""
+    if warm.network.ipv6:
+        pytest.skip("pods of IPv6 have no SNAT")
+    warm.network = replace(warm.network, snat_exempt_pods=("default",))
+    start_over(warm, theirs)
+    warm.add("chosen")
+    finish_start(warm)
+    report = exporter(warm, theirs).export()
+    assert report.problems, report
+    assert (theirs.is_exporting, theirs.written) == (False, [])
+    assert warm.add("still").snat is PodSnat.NONE
+    assert warm.delete("chosen")
+    assert warm.delete("still")
+    assert exporter(warm, theirs).export().problems == []
 
 
 def test_an_export_before_its_daemon_only(warm: FakeNode, theirs: FakeAwsNode) -> None:

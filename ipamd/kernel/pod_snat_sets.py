@@ -1,0 +1,141 @@
+"""Keep the addresses of sandboxes whose SNAT was chosen for them in two sets of our nftables table (docs/adr/0082).
+
+`ruleset` has the rules that match the sets, where connections are marked and where they are translated. ADD enters an address before
+it replies, DEL takes it out. nftables and rtnetlink share no batch, so each is a transaction of its own, and only for a sandbox for
+which something was chosen. A repair of the table writes all addresses from the memory that is kept here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.nft_changes import OwnTables, set_addresses
+from ipamd.kernel.ruleset import SNAT, SNAT_SETS, elements
+from ipamd.model.attachment import Attachment
+from ipamd.model.errors import KernelDumpError, WiringError
+from ipamd.model.family import IpAddress
+from ipamd.model.pod_snat import PodSnat
+from ipamd.model.repairs import TRANSLATION
+
+log = logging.getLogger(__name__)
+
+
+class PodSnatSets:
+    """The addresses that are, or must be, in the sets.
+
+    Concurrency: from any thread, but `wanted` and `settle` only under `lock`, which also excludes `enter` and `leave`: who replaces
+    the table holds it from `wanted` to `settle`, or an address that an ADD entered meanwhile would be lost. Inside it only the lock
+    of `Nftables` is taken. A new dictionary replaces the choices at each change, so that others read them without the lock.
+    """
+
+    def __init__(
+        self, host: HostNetns, nft: Nftables, *, is_on: bool, recorded: Callable[[], Iterable[Attachment]] = tuple
+    ) -> None:
+        """Read nothing, and write no table yet.
+
+        Args:
+            is_on: a setting lets pods differ from the node's SNAT.
+            recorded: returns the recorded sandboxes.
+        """
+        self._host = host
+        self._is_on = is_on
+        self._recorded = recorded
+        self.lock = threading.Lock()
+        self.tables = OwnTables(host, nft, repaired_object=TRANSLATION, follows="the VPC's CIDRs or of a setting")
+        """The tables for translation and marks, one of which has the sets. Repaired and compared under `lock`."""
+        self._entries: dict[IpAddress, PodSnat] | None = None
+        self._unsure: set[IpAddress] = set()  # the kernel may have them otherwise than `_entries`
+
+    def chosen(self) -> Mapping[IpAddress, PodSnat] | None:
+        """Return the choices by address, as `wanted` does, from any thread."""
+        if self._entries is None:
+            with self.lock:
+                return self.wanted()
+        return self._needed(self._entries)
+
+    def wanted(self) -> Mapping[IpAddress, PodSnat] | None:
+        """Return the choices by address; None if the table needs no sets: no setting asks for them, and no sandbox has a choice.
+
+        A sandbox may have one from earlier settings. The caller holds `lock`.
+        """
+        return self._needed(self._loaded())
+
+    def _needed(self, entries: dict[IpAddress, PodSnat]) -> Mapping[IpAddress, PodSnat] | None:
+        return entries if self._is_on or entries else None
+
+    def _loaded(self) -> dict[IpAddress, PodSnat]:
+        """Return the choices by address. The caller holds `lock`.
+
+        The first call reads the records, and what an earlier process has left in the kernel: rows may be lost, and their sandboxes are
+        adopted later.
+        """
+        if self._entries is None:
+            entries = dict(self.seen())
+            entries |= {row.address: row.snat for row in self._recorded() if row.snat is not None}
+            self._entries = entries
+        return self._entries
+
+    def settle(self) -> None:
+        """Record that the table was written by `entries`."""
+        self._unsure.clear()
+
+    def seen(self) -> dict[IpAddress, PodSnat]:
+        """Return the choices that the kernel's sets have now; none if it does not answer or has no such sets."""
+        choices: dict[IpAddress, PodSnat] = {}
+        with suppress(WiringError, KernelDumpError), self._host.netfilter() as sock:
+            for choice, name in SNAT_SETS.items():
+                choices |= dict.fromkeys(set_addresses(sock, SNAT, name), choice)
+        return choices
+
+    def enter(self, address: IpAddress, choice: PodSnat | None) -> None:
+        """Have the sets say what was chosen for the sandbox of an address; None: nothing.
+
+        Raises: WiringError if nftables refuses. Then the caller must call `leave`.
+        """
+        if choice is None and self._is_absent(
+            address
+        ):  # without the lock: no pod waits for a repair because others have a choice
+            return
+        with self.lock:
+            entries = dict(self._loaded())
+            former = entries.pop(address, None)
+            is_unsure = address in self._unsure
+            if former is choice and not is_unsure:
+                return
+            if choice is not None:
+                entries[address] = choice
+            self._entries = entries
+            self._unsure.add(address)
+            others = set(PodSnat) if is_unsure else {former}
+            self.tables.change_elements(SNAT, _change(address, choice, others), elements(entries))
+            self._unsure.discard(address)
+
+    def leave(self, address: IpAddress) -> None:
+        """Take an address out of the sets.
+
+        If nftables refuses, the next repair does it, and no later sandbox gets the address before (`enter`).
+        """
+        try:
+            self.enter(address, None)
+        except WiringError as error:
+            log.info("an address stays in a set of nftables until the next repair address=%s error=%s", address, error)
+
+    def _is_absent(self, address: IpAddress) -> bool:
+        """Whether neither the sets nor the memory of them has an address; false before the first reading."""
+        return self._entries is not None and address not in self._entries and address not in self._unsure
+
+
+def _change(address: IpAddress, choice: PodSnat | None, others: Collection[PodSnat | None]) -> str:
+    """Return commands that take an address out of the sets of `others` and put it into that of `choice`."""
+    commands = ""
+    for chosen, name in SNAT_SETS.items():
+        if chosen is choice or chosen in others:
+            commands += f"add element {SNAT} {name} {{ {address} }}\n"
+        if chosen is not choice and chosen in others:  # the kernel refuses to delete an element that is not there
+            commands += f"delete element {SNAT} {name} {{ {address} }}\n"
+    return commands

@@ -1,0 +1,87 @@
+"""Choose how the connections of a new sandbox to outside the VPC are translated (docs/adr/0082). Pure.
+
+The choice is the annotation's where a setting allows the annotation in the pod's namespace, else that of the lists in the settings,
+else none. The namespace is that of CNI_ARGS, which the runtime writes, and never of an annotation, which the pod's author writes. An
+annotation that may not or cannot be followed refuses the ADD: a pod that runs with another source address than it asked for would be
+noticed only by its peers.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+from ipamd.model.attachment import POD_IFNAME
+from ipamd.model.cni_request import AttachRequest
+from ipamd.model.errors import IpamError
+from ipamd.model.family import IPV4, Family, IpAddress
+from ipamd.model.pod_annotations import SNAT
+from ipamd.model.pod_snat import PodSnat
+from ipamd.model.record import dataclass
+from ipamd.model.refusals import RefusalCode, refusal
+
+CHOICES = ", ".join(PodSnat)
+
+OF_IPV6 = "pods of IPv6 are never translated"
+
+OF_UPLINK = "packets of a pod with security groups of its own leave by its branch ENI"
+
+
+@dataclass(frozen=True, slots=True)
+class PodSnatChoice:
+    """The settings that decide.
+
+    annotated_namespaces: whose pods may choose by the annotation; none: the annotation is not read. exempt, forced: namespaces of
+    pods, and CIDRs of their addresses. family: of the pool; only IPv4 is translated.
+    """
+
+    annotated_namespaces: tuple[str, ...] = ()
+    exempt: tuple[str | IPv4Network, ...] = ()
+    forced: tuple[str | IPv4Network, ...] = ()
+    family: Family = IPV4
+
+    def by_annotation(self, request: AttachRequest) -> PodSnat | None:
+        """Return what the pod's annotation chooses, None without one. Raises: SnatAnnotationError."""
+        if not self.annotated_namespaces or request.is_wired_by_caller:
+            return None
+        namespace = request.names.pod_namespace
+        if request.annotations is None:
+            # The network of a further interface has a configuration of its own, which may not ask for annotations.
+            if namespace in self.annotated_namespaces and request.key.ifname == POD_IFNAME:
+                raise _refused(RefusalCode.SNAT_ANNOTATION_UNKNOWN, request)
+            return None
+        value = request.annotations.get(SNAT)
+        if value is None:
+            return None
+        if namespace not in self.annotated_namespaces:
+            raise _refused(RefusalCode.SNAT_NOT_ALLOWED, request, value=value[:40], namespace=namespace or "(unknown)")
+        if value not in tuple(PodSnat):
+            raise _refused(RefusalCode.SNAT_VALUE_UNKNOWN, request, value=value[:40], choices=CHOICES)
+        if self.family is not IPV4:
+            raise _refused(RefusalCode.SNAT_NOT_APPLICABLE, request, value=value, cause=OF_IPV6)
+        return PodSnat(value)
+
+    def by_settings(self, request: AttachRequest, address: IpAddress) -> PodSnat | None:
+        """Return what the lists choose: the one that names the pod's namespace, else the one whose CIDR has its address.
+
+        Nothing is chosen for a sandbox that amazon-vpc-cni-k8s wires, and for IPv6.
+        """
+        if self.family is not IPV4 or request.is_wired_by_caller:
+            return None
+        lists = ((PodSnat.NONE, self.exempt), (PodSnat.FORCE, self.forced))
+        for choice, subjects in lists:
+            if request.names.pod_namespace in subjects:
+                return choice
+        for choice, subjects in lists:
+            if any(isinstance(subject, IPv4Network) and address in subject for subject in subjects):
+                return choice
+        return None
+
+    def refuse_for_uplink(self, request: AttachRequest) -> None:
+        """Refuse the annotation of a pod that has an ENI of its own. Raises: SnatAnnotationError."""
+        choice = self.by_annotation(request)
+        if choice is not None:
+            raise _refused(RefusalCode.SNAT_NOT_APPLICABLE, request, value=choice, cause=OF_UPLINK)
+
+
+def _refused(code: RefusalCode, request: AttachRequest, **fields: object) -> IpamError:
+    return refusal(code, pod=request.names.pod or f"sandbox {request.key}", annotation=SNAT, **fields)
