@@ -33,7 +33,7 @@ class ServiceContext:
 
 
 class Service:
-    """Base of a use case: it has each part of the context as an attribute."""
+    """Base of a use case: it has the parts of the context as attributes, except `freeze`, which few need."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._datastore = context.datastore

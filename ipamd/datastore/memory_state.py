@@ -1,9 +1,9 @@
 """The copy of the last committed state in memory, which serves every read and every reservation.
 
 `PoolIndex` keeps the free addresses in order, so that a reservation reads a few lists and never the disk (I5, I10). Only these
-methods write: `reserve`, `withhold`, `suspect`, `set_draining`, and `apply` with a committed unit of work. A unit of work first claims
-each address that it changes, which hides the address from `reserve` until the unit ends. Otherwise one address could be removed on
-disk and reserved in memory at the same time.
+methods change rows: `reserve`, `withhold`, `suspect`, `set_draining`, and `apply` with a committed unit of work. A unit of work first
+claims each address that it changes, which hides the address from `reserve` until the unit ends. Otherwise one address could be removed
+on disk and reserved in memory at the same time.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def _lines(path: Path, *, start: int = 0) -> Iterator[bytes]:
 class _LineFilter:
     """The texts for which lines are searched: the subject's, and each container ID of its pod that a line shows.
 
-    A line without any of these is not decoded.
+    A line without any of these is decoded only if it marks a start or a gap.
     """
 
     def __init__(self, subject: HistorySubject) -> None:

@@ -102,7 +102,7 @@ class HistoryWriter:
         self._began_at = clock.now()
         self._pending: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
         self._unlogged: deque[HistoryRecord] = deque(maxlen=PENDING_MAX)
-        self._lock = threading.Lock()  # of `_pending` and `_dropped_count`: `note` waits for no disk
+        self._lock = threading.Lock()  # of `_pending`, `_unlogged` and `_dropped_count`; no disk is waited for with it
         self._writing = threading.Lock()  # `close` does not wait for the loop's end
         self.noted = threading.Event()
         self._problem = ""
@@ -143,7 +143,7 @@ class HistoryWriter:
         self.noted.set()
 
     def read(self, subject: str) -> RecordedHistory:
-        """Read the records in memory first: a record that is written meanwhile is then read twice, and returned once."""
+        """Read the records in memory first: one that is written meanwhile comes twice, and `history_subject` drops the second."""
         if self._directory is None:
             return NoHistory().read(subject)
         wanted = HistorySubject(subject)

@@ -1,4 +1,4 @@
-"""The CNI configuration that makes the runtime call us: written last, atomically, and never removed.
+"""The CNI configuration that makes the runtime call us: written last, atomically, and removed by an export only.
 
 A shutdown leaves the file in place, because without it a runtime cannot delete sandboxes (containerd #8774). `cniVersion` is one that
 every libcni accepts; `cniVersions` lets newer ones choose a later version, with GC and STATUS (docs/adr/0009). A version is offered

@@ -1,4 +1,5 @@
-"""Wait until something in directories changes, by inotify(7). Python has no binding of its own; three calls of the C library do.
+"""Wait until something in directories changes, by inotify(7). Python has no binding of its own, so this calls two
+functions of the C library.
 
 A node may have no inotify instance left (fs.inotify.max_user_instances), or the directory may be gone. Then only the time-out ends the
 wait, and the next `arm` tries again.

@@ -97,9 +97,8 @@ class PodSnatSets:
 
         Raises: WiringError if nftables refuses. Then the caller must call `leave`.
         """
-        if choice is None and self._is_absent(
-            address
-        ):  # without the lock: no pod waits for a repair because others have a choice
+        # Without the lock: no pod waits for a repair because other pods have a choice.
+        if choice is None and self._is_absent(address):
             return
         with self.lock:
             entries = dict(self._loaded())

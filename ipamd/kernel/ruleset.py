@@ -100,21 +100,36 @@ def replace_table(
     chains: list[str] = []
     if needs_mark(config) or former.marks:
         chains.append(_mark_in(config, primary_link, former.marks))
-    networks = ReachedNetworks.of(vpc_cidrs, config)
-    if has_snat:
-        chains.append(cidr_set("exempt", networks.exempt))
-    if choices is not None:
-        chains += [_address_set(name) for name in SNAT_SETS.values()]
-        chains.append(cidr_set(_VPC_SET, networks.vpc))
     if has_snat or choices is not None:
-        marked = mark_rules(config, networks, former, choices)
-        translated = translation_rules(config, networks, primary_address, choices)
-        chains.append(chain("mark_out", "type filter hook prerouting priority dstnat + 10; policy accept;", map(str, marked)))
-        chains.append(chain("snat_out", SNAT_HEAD, map(str, translated)))
+        networks = ReachedNetworks.of(vpc_cidrs, config)
+        chains += _outgoing(config, networks, primary_address, former, choices)
     if not chains:
         return SNAT.removal()
     body = _with_prefixes("\n".join(chains), config.veth_prefix, former.veth_prefixes)
     return SNAT.replacement(body) + elements(choices)
+
+
+def _outgoing(
+    config: NetworkConfig,
+    networks: ReachedNetworks,
+    primary_address: IPv4Address,
+    former: FormerSettings,
+    choices: Choices | None,
+) -> list[str]:
+    """Return the sets and the chains that mark and translate what sandboxes send outside the VPC."""
+    sets: list[str] = []
+    if translates(config):
+        sets.append(cidr_set("exempt", networks.exempt))
+    if choices is not None:
+        sets += [_address_set(name) for name in SNAT_SETS.values()]
+        sets.append(cidr_set(_VPC_SET, networks.vpc))
+    marked = mark_rules(config, networks, former, choices)
+    translated = translation_rules(config, networks, primary_address, choices)
+    return [
+        *sets,
+        chain("mark_out", "type filter hook prerouting priority dstnat + 10; policy accept;", map(str, marked)),
+        chain("snat_out", SNAT_HEAD, map(str, translated)),
+    ]
 
 
 SNAT_HEAD = "type nat hook postrouting priority srcnat + 10; policy accept;"

@@ -159,6 +159,12 @@ class KernelSurvey:
                 return link
         return None
 
+    def chosen_snat(self, address: IpAddress) -> PodSnat | None:
+        """Return which of the sets has an address; None if none has it, or they were not read."""
+        if self.snat is None:
+            return None
+        return self.snat.get(address)
+
     @property
     def host_veths(self) -> tuple[HostVeth, ...]:
         """The host veths of all legs."""

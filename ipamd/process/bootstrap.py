@@ -102,7 +102,8 @@ class PoolServices:
 
 
 class App:
-    """All services of the daemon, composed over the adapters room by room. It does no I/O and starts no thread.
+    """All services of the daemon, composed over the adapters room by room. It starts no thread. Only the pool reads
+    something: which addresses it released before, and, if the datastore was lost, what the kernel still has.
 
     These are None if the settings turn them off: `runtime` (CRI), `cni_backend` (the plugin and the policy agent of amazon-vpc-cni-k8s
     are not served), `policy` (that agent is not called), `branches` (no pod gets a branch ENI).

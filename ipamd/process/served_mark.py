@@ -1,9 +1,10 @@
 """Record when this daemon last served. From this mark the plugin counts how long STATUS may bridge an absence (I17, docs/adr/0033).
 
 The mark is a file in the run directory with the boot ID and CLOCK_BOOTTIME in milliseconds, replaced by a rename. /run is a tmpfs,
-so no disk is written. Only a *ready* daemon writes it, so that a crash loop does not prolong the bridging. It is written at *ready*,
-at SIGTERM, and every 5 s by the loop of `Maintenance`, so after a kill -9 the absence seems at most 5 s longer. The mark means that
-the daemon lives and serves ADD, not that it answers in time. `cni_plugin/absence.py` reads it.
+so no disk is written. Only a daemon that is *ready*, or that holds ADDs while the node changes hands, writes it: a crash loop must
+not prolong the bridging. It is written at *ready*, at SIGTERM, and every 5 s by the loop of `Maintenance`, so after a kill -9 the
+absence seems at most 5 s longer. The mark means that the daemon lives and serves ADD, not that it answers in time.
+`cni_plugin/absence.py` reads it.
 """
 
 from __future__ import annotations

@@ -1,2 +1,1 @@
-"""The gRPC edge: decode envelopes, call services with typed requests, encode results and errors. Only this package says ADD and
-DEL."""
+"""The gRPC edge: decode envelopes, call services with typed requests, encode results and errors."""

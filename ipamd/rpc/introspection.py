@@ -2,7 +2,8 @@
 
 `Freeze` and `Thaw` freeze and thaw the pool, `Retry` repeats refused EC2 calls, `Export` hands the node back to amazon-vpc-cni-k8s.
 All others only read `Sources`: `GetHistory` reads the ledger and the history on disk; `Explain` reads these and the kernel (or EC2);
-`Path` reads the kernel; `Audit` reads the kernel, the runtime and EC2. All other answers come from memory.
+`Path` reads the kernel; `Audit` reads the kernel, the runtime and EC2, and ends conditions that no longer hold. All other answers come
+from memory.
 """
 
 from __future__ import annotations

@@ -41,17 +41,10 @@ class PodSnatChoice:
 
     def by_annotation(self, request: AttachRequest) -> PodSnat | None:
         """Return what the pod's annotation chooses, None without one. Raises: SnatAnnotationError."""
-        if not self.annotated_namespaces or request.is_wired_by_caller:
-            return None
-        namespace = request.names.pod_namespace
-        if request.annotations is None:
-            # The network of a further interface has a configuration of its own, which may not ask for annotations.
-            if namespace in self.annotated_namespaces and request.key.ifname == POD_IFNAME:
-                raise _refused(RefusalCode.SNAT_ANNOTATION_UNKNOWN, request)
-            return None
-        value = request.annotations.get(SNAT)
+        value = self._annotation_of(request)
         if value is None:
             return None
+        namespace = request.names.pod_namespace
         if namespace not in self.annotated_namespaces:
             raise _refused(RefusalCode.SNAT_NOT_ALLOWED, request, value=value[:40], namespace=namespace or "(unknown)")
         if value not in tuple(PodSnat):
@@ -59,6 +52,18 @@ class PodSnatChoice:
         if self.family is not IPV4:
             raise _refused(RefusalCode.SNAT_NOT_APPLICABLE, request, value=value, cause=OF_IPV6)
         return PodSnat(value)
+
+    def _annotation_of(self, request: AttachRequest) -> str | None:
+        """Return the value of the pod's annotation; None if it has none, or annotations are not read. Raises: SnatAnnotationError."""
+        if not self.annotated_namespaces or request.is_wired_by_caller:
+            return None
+        if request.annotations is not None:
+            return request.annotations.get(SNAT)
+        # The network of a further interface has a configuration of its own, which may not ask for annotations.
+        is_expected = request.names.pod_namespace in self.annotated_namespaces and request.key.ifname == POD_IFNAME
+        if is_expected:
+            raise _refused(RefusalCode.SNAT_ANNOTATION_UNKNOWN, request)
+        return None
 
     def by_settings(self, request: AttachRequest, address: IpAddress) -> PodSnat | None:
         """Return what the lists choose: the one that names the pod's namespace, else the one whose CIDR has its address.

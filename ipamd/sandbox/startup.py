@@ -321,7 +321,7 @@ class StartupReconciler(Service):
                 uow.find_other(attachment.address, other_address=veth.address)
 
     def _remove_stray_routes(self) -> None:
-        """Remove routes and rules of our addresses that no veth and no attachment has; EC2 may have taken the address since."""
+        """Remove rules of our addresses that no veth and no attachment has, and their routes; EC2 may have taken the address since."""
         survey = self._survey
         owned = {attachment.address for attachment in self._datastore.attachments()} | self._claimed
         ruled = set(survey.to_rules) | set(survey.from_rules)

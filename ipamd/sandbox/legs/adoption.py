@@ -48,8 +48,17 @@ class PoolAdopter:
             return "the sandbox is recorded with another address"
         eni = next(eni for eni in datastore.enis() if eni.eni_id == row.eni_id)
         mac = MacAddress(veth.mac) if is_imported_alias(veth.alias) else None
-        snat = survey.snat.get(row.address) if survey.snat else None
-        return WiringSpec(veth.key, row.address, eni.route_table, veth.name, "", veth.mtu, mac, eni_id=eni.eni_id, snat=snat)
+        return WiringSpec(
+            veth.key,
+            row.address,
+            eni.route_table,
+            veth.name,
+            "",
+            veth.mtu,
+            mac,
+            eni_id=eni.eni_id,
+            snat=survey.chosen_snat(row.address),
+        )
 
 
 class BranchAdopter:
