@@ -284,9 +284,7 @@ def run(current: CurrentSettings, signals: Signals, *, early: list[socket.socket
     app = App(adapters, current)
     health = app.context.health
     directory = settings.daemon.run_dir
-    server = RpcServer(
-        run_dir=directory, cni=app.cni, introspection=lambda: app.introspection, max_concurrent_rpcs=app.rpc_limit
-    )
+    server = RpcServer(run_dir=directory, cni=app.cni, introspection=lambda: app.introspection, max_concurrent_rpcs=app.rpc_limit)
     gc.freeze()  # modules and services live as long as the process, so no collection needs to scan them
     with health.stage("rpc") as stage:
         server.start()
