@@ -75,7 +75,7 @@ def _counts_by_usability(subnets: Sequence[SubnetView]) -> Mapping[str, float]:
 def _fragmented(subnets: Iterable[SubnetView]) -> BySubnet:
     """Count the free addresses outside whole free /28s.
 
-    These are all free addresses if EC2 refuses a /28, or if fewer than 16 are free. Otherwise their number is not known; it counts as 0.
+    These are all free addresses if EC2 refuses a /28, or if fewer than 16 are free. Otherwise their number is not known: 0.
     """
     fragmented = {}
     for subnet in subnets:
