@@ -122,7 +122,7 @@ class ServiceWatch:
         self.loop = Loop("answers", self.turn, health=health, clock=clock)
 
     def turn(self) -> float:
-        """End connections of overdue calls, and make a call if no request was answered lately. Returns: seconds until the next turn."""
+        """End connections of overdue calls, and make a call if no request was answered lately. Returns: seconds until the next."""
         self._turn_count += 1
         for socket in self._end_overdue():
             log.warning("ended the connections to a program that neither answers nor reads socket=%s", socket)
