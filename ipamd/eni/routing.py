@@ -157,9 +157,9 @@ class EniRouting(Service):
         self.thaw(eni.eni_id)
         if not eni.managed or eni.is_primary:
             return  # nothing was set up for it
-        keep = [other for other in self._datastore.enis() if other.eni_id != eni.eni_id]
+        remaining = [other for other in self._datastore.enis() if other.eni_id != eni.eni_id]
         try:
-            self._hostnet.teardown_eni(eni, keep=keep)
+            self._hostnet.teardown_eni(eni, remaining=remaining)
         except IpamError as error:
             log.warning("removing the routing of a detached ENI failed eni=%s error=%s", eni.eni_id, log_text(error))
 

@@ -109,7 +109,7 @@ def _preferred_source(body: bytes) -> IpAddress | None:
 
 
 def _selects(rule: answers.PolicyRule, packet: RoutedPacket) -> bool:
-    """Whether a rule selects a packet. A rule with a selector that is not read here counts as one that does not."""
+    """Whether a rule selects a packet. If the rule has a selector that we do not read, the answer is False."""
     if rule.has_other_selectors or packet.mark & rule.mask != rule.mark:
         return False
     if rule.ports is not None and not rule.ports[0] <= packet.port <= rule.ports[1]:

@@ -370,7 +370,7 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
         "the nftables table was not made", "no CIDR of the VPC is known, and without one traffic within the VPC would be SNATed"
     ),
     FailureCode.SYSCTL_REFUSED: FailureMessage(
-        "sysctl {sandbox} could not be set to {wanted}", "{cause}; run `{command}` on the node, or let the init container do it"
+        "sysctl {sysctl} could not be set to {wanted}", "{cause}; run `{command}` on the node, or let the init container do it"
     ),
     FailureCode.HOST_NETNS: FailureMessage(
         "{netns} is the host's own network namespace",

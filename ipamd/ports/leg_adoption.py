@@ -31,15 +31,19 @@ class LegAdoption(Protocol):
         """
 
     def extra_links(self, firsts: Iterable[HostVeth], *, family: Family) -> Mapping[str, int]:
-        """The links by which amazon-vpc-cni-k8s gives sandboxes addresses of `family`, beside the pool's: index by the name of the
-        sandbox's own host veth.
+        """Return the extra links by which amazon-vpc-cni-k8s gives sandboxes an address of `family` beside that of the pool.
+
+        `firsts`: the host veths with the addresses of the pool. Returns: the index of the extra link, by the name of the sandbox's
+        first host veth.
 
         Raises: WiringError, KernelDumpError.
         """
 
-    def adopt_extra(self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, told: IpAddress | None) -> HostVeth:
+    def adopt_extra(
+        self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, recorded_address: IpAddress | None
+    ) -> HostVeth:
         """Make such a link one of ours: fixed neighbours at both ends, alias, name. The link is down briefly; can be repeated.
 
-        `told`: its address by a file, where no route leads to it.
+        `recorded_address`: the address that a file of amazon-vpc-cni-k8s has, for a link to which no route leads.
         Returns: the link as it is now. Raises: WiringError, KernelDumpError.
         """

@@ -195,13 +195,15 @@ class FakeWiring:
         self._maybe_fail("extra_links")
         return {veth.name: number for number, veth in enumerate(firsts, 1) if veth.name in self.seconds}
 
-    def adopt_extra(self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, told: IpAddress | None) -> HostVeth:
+    def adopt_extra(
+        self, index: int, *, first: HostVeth, key: AttachmentKey, family: Family, recorded_address: IpAddress | None
+    ) -> HostVeth:
         """See the port."""
         self._maybe_fail("adopt_extra")
         if not index:
             raise WiringError("link 0 for egress changed")
         with self.lock:
-            address = self.seconds[first.name] or told
+            address = self.seconds[first.name] or recorded_address
             if address is None:
                 raise WiringError("its address is not known")
             self.taken_seconds[key] = address
