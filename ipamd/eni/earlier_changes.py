@@ -90,11 +90,10 @@ def _enis_with_release_intents(records: Iterable[HistoryRecord]) -> set[str]:
     return eni_ids
 
 
-def remember_named(book: EniBook, context: ServiceContext) -> None:
-    """Record in the book, from the intents of an earlier process, what it released or was about to release.
+def remember_open_releases(book: EniBook, context: ServiceContext) -> None:
+    """Record in the book the addresses that an earlier process released or was about to release, by its open intents.
 
-    EC2 may still show these addresses, as long after the release as it might have to that process. A malformed intent is left to its
-    recovery.
+    EC2 may show an address for RECENT_S after its release, whichever process released it. A malformed intent is left to its recovery.
     """
     now_s = context.clock.monotonic()
     for intent in context.datastore.open_intents():

@@ -91,7 +91,7 @@ class MetadataDifference:
 
 
 class CloudReconciler(Service):
-    """Takes the turns of metadata, and schedules both sources. Used by the cloud loop's thread."""
+    """Makes the turns of metadata, and schedules the readings of both sources. Used by the cloud loop's thread."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class CloudReconciler(Service):
         self._book = book
         self._resyncs = resyncs
         self.links = links
-        self._differing: tuple[frozenset[InterfaceDifference], float] = frozenset(), 0.0  # and since when
+        # The differences of the last comparison, and since when there has been any (monotonic).
+        self._differing: tuple[frozenset[InterfaceDifference], float] = frozenset(), 0.0
         self._questions: dict[InterfaceDifference, Question] = {}
         self._logged_problem = ""
         self._agenda.put(TURN, in_s=_jittered(TURN_S))  # the start has just read metadata
@@ -168,7 +169,7 @@ class CloudReconciler(Service):
         """
         ours = {eni.mac for eni in self._datastore.enis()}
         readings = self._book.readings()
-        # Of ENIs that were tried at the same time ours come first, because they have sandboxes.
+        # Among ENIs that were tried at the same time ours come first, because they have sandboxes.
         oldest_first = sorted(readings, key=lambda mac: (readings[mac].tried_monotonic_s, mac not in ours, mac))
         for mac in oldest_first:
             reading = readings[mac]
@@ -241,7 +242,7 @@ class CloudReconciler(Service):
     def _observe_unrecorded(self, readings: Iterable[Reading], places: Collection[EniId]) -> set[EniId]:
         """Record the MACs of the ENIs that EC2 showed but that have no row.
 
-        Returns: those with an address in metadata that EC2 showed without one. They are compared again.
+        Returns: the ENIs that have an address in metadata, although EC2 showed them without one. They are compared again.
         """
         late = set()
         for reading in readings:

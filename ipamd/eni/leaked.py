@@ -1,7 +1,7 @@
 """Delete the ENIs that this node leaked: those whose intents were lost with the datastore (I9). This is done once after each start.
 
-The first Describe comes a minute or two after the start, a second one half a minute later only if the first showed a leaked ENI,
-and no further one (I13). An ENI is deleted if both answers show it detached, if this node created it before this process started
+The first Describe comes a minute or two after the start. Only if it shows a leaked ENI, a second and last one follows half a minute
+later (I13). An ENI is deleted if both answers show it detached, if this node created it before this process started
 (it has our tags, including an intent's token), and if no intent or row names it. The pool's thread does this between two plans, so
 that no creation of ours is under way. An ENI that was attached meanwhile is kept. Rejected: deleting ENIs that amazon-vpc-cni-k8s
 leaked, because `vpc-ipamd-sweeper` does that, with a longer age.
@@ -34,7 +34,8 @@ SECOND_LOOK_S = 30.0
 """Time between the two Describes. Ours: as between two answers about an absent address."""
 
 MIN_AGE = timedelta(seconds=60)
-"""Least age by the tag, which has this node's own time. Ours: short, because each creation under way has an open intent."""
+"""Least age of a leaked ENI by its tag, in which this node wrote its own time. Ours: short, because a creation that is under way has
+an open intent, so its ENI does not count as leaked."""
 
 LOOK = ("leaked ENIs",)
 """Agenda key: the next Describe."""

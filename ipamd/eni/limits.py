@@ -99,8 +99,8 @@ class Ec2Request:
             return (self.kind, stopped)
         return (stopped,)
 
-    def is_called(self, word: str, error: BaseException) -> bool:
-        """Whether a word of the table's second column applies to this request and its error."""
+    def is_matched_by(self, word: str, error: BaseException) -> bool:
+        """Whether a word of the table's second column (`LimitRule.applies_to`) describes this request and its error."""
         match word:
             case "spare":
                 return not self.is_urgent
@@ -133,9 +133,9 @@ class Ec2Request:
 class LimitRule:
     """One row of the table.
 
-    If a request that `applies_to` describes fails with `error`, the subject `stops` pauses by `schedule`. `cap`: the field of
-    `Ec2Request` with the number that may still be requested. `is_lasting`: it is no short disturbance, so that the planner grows in
-    another way.
+    If a request that `applies_to` describes (see `Ec2Request.is_matched_by`) fails with `error`, requests of the subject `stops` pause
+    by `schedule`. `cap`: the field of `Ec2Request` with the number that may still be requested. `is_lasting`: the refusal is no short
+    disturbance, so the planner grows in another way.
     """
 
     error: type[BaseException] | tuple[type[BaseException], ...]
@@ -162,7 +162,8 @@ TABLE = (
     LimitRule(CloudError, "odd", *PREFIXES, ROOM),  # single addresses may still be available
     LimitRule(BaseException, "any", "error", EC2),
 )
-"""The first rule that fits is applied. Some halve the request, because EC2 refuses it as a whole although a part may be available."""
+"""The first rule that fits is applied. Some rules halve the next request: EC2 refuses a request as a whole, although a part of it may
+be available."""
 
 YIELD_S = {CREATION: 900.0, ALLOCATION: 60.0}
 YIELD_MAX_S = 1800.0
@@ -211,7 +212,7 @@ class Limits:
     """The refusals in force. Used by the pool's thread; `refusal` and `in_force` by any."""
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, draw: Callable[[], float] = random.random) -> None:
-        """`draw` returns 0.0 to 1.0. This node multiplies the pause of spare requests by 1 more than that, its `part`."""
+        """`draw` returns a random number from 0.0 to 1.0. This node multiplies its pauses of spare requests by 1 plus this number."""
         self._clock = context.clock
         self._agenda = context.agenda
         self._ec2 = ec2
@@ -221,7 +222,7 @@ class Limits:
 
     def learn(self, request: Ec2Request, error: BaseException) -> None:
         """Put a refusal of EC2 in force, by the first rule of the table that fits."""
-        rule = next(rule for rule in TABLE if isinstance(error, rule.error) and request.is_called(rule.applies_to, error))
+        rule = next(rule for rule in TABLE if isinstance(error, rule.error) and request.is_matched_by(rule.applies_to, error))
         key = request.key(rule.stops)
         if isinstance(error, SubnetExhaustedError) and rule.stops == "room":
             if request.home is not None and request.kind == ALLOCATION:  # for a creation `Subnets` calls `room_refused`
@@ -302,7 +303,7 @@ class Limits:
         return None
 
     def cap(self, key: Key) -> int | None:
-        """Return how much may still be requested; None if nothing is refused."""
+        """Return how many of the subject `key` may still be requested; None without a refusal in force."""
         limit = self._limits.get(key)
         if limit is None or self._agenda.is_due(("limit", *key)):
             return None
@@ -379,7 +380,7 @@ class Limits:
         return caps
 
     def _creation_room(self, home: SubnetId | None, candidates: Collection[SubnetId]) -> int | None:
-        """Return the room of the candidate with most; None if the default subnet is the only one."""
+        """Return how many addresses the candidate with most room takes; None if the default subnet is the only candidate."""
         if all(subnet_id == home for subnet_id in candidates):
             return None
         return max(map(self._left, candidates))

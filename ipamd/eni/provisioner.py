@@ -126,9 +126,8 @@ class EniProvisioner(Service):
     def execute(self, action: Growth) -> None:
         """Grow by one action at EC2 and store the answer.
 
-        Raises: CloudError and its subclasses, also for an action that the plan must not request, and for one that EC2 confirmed
-        without
-            any effect (I18). If the outcome is not known, the intent stays open and is recovered later.
+        Raises: CloudError and its subclasses, also for an action that the plan must not request, and for an action that EC2 confirmed
+            without any effect (I18). If the outcome is not known, the intent stays open and is recovered later.
         """
         if not self._agenda.is_due(WITHOUT_EFFECT):
             raise CloudError("EC2 confirmed the last request, but no new address was recorded", details=WHAT_HELPS)
@@ -169,7 +168,7 @@ class EniProvisioner(Service):
         if self._untracked and not self._untracked & {eni.eni_id for eni in self._datastore.enis()}:
             self._end_tracking()  # the ENIs without the primary ENI's timeouts are gone
         now_s = self._clock.monotonic()
-        # Used by ADDs, and by sandboxes whose address EC2 shows only now: a new /28 may be in use already.
+        # Addresses of ADDs, and of sandboxes whose address EC2 shows only now, because a new /28 may be in use already.
         taken_count = self._usable_count() - self._datastore.counts().free
         if not count or now_s - self._ramp.began_s > RAMP_MAX_S:
             self._ramp = _Ramp(now_s, taken_count)
@@ -231,7 +230,7 @@ class EniProvisioner(Service):
             if any(still_open.intent_id == intent.intent_id for still_open in self._log.all_open()):
                 self._back_off(intent, failure)
             elif was_denied:
-                self._limits.clear(RELEASE_DENIED)  # IAM allows it again: the others are tried at once
+                self._limits.clear(RELEASE_DENIED)  # IAM allows the call again, so the other intents are tried at once
         return problems
 
     def _try_resume(self, intent: Intent) -> IpamError | None:
@@ -269,7 +268,7 @@ class EniProvisioner(Service):
     def next_retry_s(self) -> float | None:
         """Seconds until an open intent is tried again or ends, or a refused place may be tried again; None without any.
 
-        An intent that is due already does not count, because it waits until no ADD waits.
+        An intent that is due already does not count: it is tried as soon as no ADD waits, and not at a certain time.
         """
         intents = self._log.all_open()
         open_ids = {intent.intent_id for intent in intents}
@@ -279,8 +278,11 @@ class EniProvisioner(Service):
         return soonest_s([*filter(None, map(self._left_s, intents)), self._log.close_old_in_s(), self._agenda.next_s(PLACE)])
 
     def with_pending(self, state: GrowthState) -> GrowthState:
-        """Add the possible effects of open operations for the planner: ENIs and slots that may be in use, and addresses that may come;
-        also slots with addresses that are recorded elsewhere. A malformed intent is left out, and its recovery reports it."""
+        """Add to `state` the possible effects of open operations, for the planner: ENIs and slots that may be in use already, and
+        addresses that may arrive. Slots with addresses that are recorded on other ENIs count too.
+
+        A malformed intent is left out; its recovery reports it.
+        """
         enis: list[PendingEni] = []
         slots = Counter(self.enis.book.enis_with_conflicting_slots())
         address_count = 0

@@ -32,9 +32,13 @@ this. Ours: a real mass loss is believed after ten minutes."""
 DOUBT_MAX_S = 3600.0
 """Longest pause between two resyncs because of a doubt. Ours: as for metadata that stays stuck."""
 
-DOUBT, UNPLACED, AGAIN = ("resync", "doubt"), ("resync", "unplaced"), ("resync", "again")
-"""Agenda keys: the next resync about objects that EC2 did not show; the next one for a sandbox whose address EC2 shows on no ENI, as
-happens with a partial answer after a lost datastore (EC2 may never show it); and the retry of one that EC2 did not answer."""
+DOUBT = ("resync", "doubt")
+"""Agenda key: the next resync about objects that EC2 did not show."""
+UNPLACED = ("resync", "unplaced")
+"""Agenda key: the next resync for a sandbox whose address EC2 shows on no ENI. That happens with a partial answer after a lost
+datastore; EC2 may never show the address."""
+AGAIN = ("resync", "again")
+"""Agenda key: the retry of a resync that EC2 did not answer."""
 
 CONDITION = "resync"
 
@@ -109,7 +113,7 @@ class EniSyncResult:
         if difference not in self.contradictions:
             self.contradictions.append(difference)
 
-    def look_again(self, after_s: float | None) -> None:
+    def compare_again(self, after_s: float | None) -> None:
         """Request another comparison after `after_s`, None for none. The earliest request counts."""
         self.again_s = soonest_s([self.again_s, after_s])
 
@@ -181,7 +185,9 @@ class ResyncScheduler(Service):
         )
         self._agenda.clear(DOUBT)
         if result.again_s is None:
-            self._health.report(CONDITION, None)  # here, because no resync is due that could end the condition
+            self._health.report(
+                CONDITION, None
+            )  # at once, because without a doubt no resync follows that would end the condition
         else:
             # The pause depends on the doubt's age, not on the number of comparisons: a retried creation may compare every few seconds.
             lasted_s = now_s - result.doubt_since_monotonic_s
@@ -194,7 +200,7 @@ class ResyncScheduler(Service):
         self._unplaced_before = self._unplaced()
         if self._unplaced_before - before:
             self._agenda.clear(UNPLACED)
-            self._agenda.back_off(UNPLACED, EC2)  # the answer that did not show it has just come
+            self._agenda.back_off(UNPLACED, EC2)  # pause first: the last answer, which did not show the address, is recent
         if self._agenda.keys(*DOUBT) and self._agenda.is_due(DOUBT):
             self._agenda.clear(DOUBT)
             self.request(ResyncReason.DOUBT, "a second answer about objects that were not shown")

@@ -106,17 +106,18 @@ class EniRouting(Service):
             return problem
         return ""
 
-    def claim(
-        self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress], answered: Collection[IpNetwork] = ()
+    def remove_stale_prefix_rules(
+        self, eni: Eni, fresh: Collection[IpAddress], *, wired: Collection[IpAddress], rejected: Collection[IpNetwork] = ()
     ) -> None:
         """Remove the rules of prefixes that would route new addresses of an ENI by another ENI's table (I7), and the rules of prefixes
         that are no longer used.
 
-        `wired`: addresses of sandboxes, recorded or not. `answered`: prefixes whose free addresses the node rejects from now on.
+        `wired`: addresses of sandboxes, recorded or not. `rejected`: prefixes for whose free addresses the node adds an unreachable
+        route.
         Raises: WiringError, KernelDumpError.
         """
-        if answered:
-            self._hostnet.reject_free_addresses(answered)
+        if rejected:
+            self._hostnet.reject_free_addresses(rejected)
         recorded_prefixes = {row.prefix for row in self._datastore.addresses()}
 
         def is_needless(prefix: IpNetwork, table: int) -> bool:
@@ -183,7 +184,7 @@ class EniRouting(Service):
         )
 
     def has_stuck_eni(self) -> bool:
-        """Whether exactly one ENI is not set up, and has not been for long. ENIs that were unplugged do not count."""
+        """Whether exactly one ENI has been without host routing for long, and all others have it. Unplugged ENIs do not count."""
         all_facts = [self._book.facts_of(eni.eni_id) for eni in self._unready()]
         counted_facts = [facts for facts in all_facts if not facts.is_unplugged]
         return len(counted_facts) == 1 and self._is_stuck(counted_facts[0])
@@ -213,7 +214,7 @@ class EniRouting(Service):
         """Change `host_ready` of a recorded ENI, unless the ENI was removed meanwhile. Returns: whether it changed."""
         eni = self._datastore.eni(eni_id)
         if eni is None or (host_ready and eni.host_ready):
-            return False  # "not ready" is always written: another thread may be about to commit "ready"
+            return False  # only for True: False is always written, because another thread may be about to commit True
         with self._datastore.transaction() as uow:
             eni = self._datastore.eni(eni_id)  # read again: nobody else changes it before this transaction ends
             if eni is None or (host_ready and (self._book.facts_of(eni_id).frozen or eni.state is not EniState.ATTACHED)):

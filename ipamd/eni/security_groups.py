@@ -60,7 +60,7 @@ class SecurityGroups(Service):
         return is_done
 
     def refusals(self) -> dict[Key, str]:
-        """Why each ENI keeps its former groups, by its key in the agenda. From any thread."""
+        """Return why each ENI keeps its former groups, by the key of its pause. From any thread."""
         return {(CONDITION, eni_id): reason for eni_id, reason in self._refused.items()}
 
     def next_retry_s(self) -> float | None:

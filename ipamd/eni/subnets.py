@@ -35,17 +35,18 @@ from ipamd.ports.cloud import Ec2
 
 log = logging.getLogger(__name__)
 
-KEPT_S = 300.0
-"""How long an answer is used. Ours: people change tags by hand, and after a refusal the subnets are described again at once;
-amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/awsutils.go, AllocENI)."""
+ANSWER_VALID_S = 300.0
+"""How long an answer of DescribeSubnets is used. Ours: people change tags by hand, and after a refusal the subnets are described again
+at once; amazon-vpc-cni-k8s describes them before every creation (pkg/awsutils/awsutils.go, AllocENI)."""
 
 CONDITION = "subnets"
 
 DESCRIBE = ("DescribeSubnets",)
+"""Agenda key: the pause after IAM denied the call."""
 EXCLUDED = ("excluded ENIs",)
+"""Agenda key: the pause between two checks whether excluded ENIs may be used again."""
 FIRST = ("subnets after a start",)
-"""Agenda keys: the pause after IAM denied the call; the pause between two checks whether excluded ENIs may be used again; the one
-check after a start."""
+"""Agenda key: the single check after a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Subnets(Service):
 
     def choose(self, action: CreateEni, identity: InstanceIdentity) -> Iterator[tuple[EniTarget, CreateEni]]:
         """Yield the subnets for a new ENI, the one with most room first, each with the action reduced to the room that it has. The
-        caller takes the next one if EC2 refuses because a subnet is full.
+        caller takes the next subnet if EC2 refuses because a subnet is full.
 
         Raises: SubnetChoiceError if no subnet may be used; SubnetExhaustedError if none has room; CloudError if EC2 does not answer.
         """
@@ -151,8 +152,8 @@ class Subnets(Service):
             return False
         return self.learn(identity)
 
-    def learn_once(self, identity: InstanceIdentity) -> bool:
-        """Learn which subnets are excluded, once in a process that has not asked. For a pool that need not grow after a start.
+    def learn_after_start(self, identity: InstanceIdentity) -> bool:
+        """Describe the subnets once after a start, for a pool that need not grow and would not do it for another reason.
 
         A tag may have changed while no daemon ran, and such a pool may not grow for days. Returns: whether an exclusion changed.
         Raises nothing.
@@ -162,7 +163,7 @@ class Subnets(Service):
         self._agenda.put(FIRST, in_s=math.inf)
         return self.learn(identity)
 
-    def look_again(self, identity: InstanceIdentity) -> bool:
+    def recheck_excluded(self, identity: InstanceIdentity) -> bool:
         """Check from time to time whether an ENI is still excluded, for a pool that lacks addresses and cannot grow.
 
         Returns: whether an exclusion changed. Raises nothing.
@@ -183,9 +184,9 @@ class Subnets(Service):
             self._refresh(identity)
         except CloudError as error:
             log.info("describing subnets failed error=%s", log_text(error))  # `choose` raises it if it matters
-        return self.mark()
+        return self.mark_exclusions()
 
-    def ask_denied(self, identity: InstanceIdentity) -> None:
+    def retry_denied_call(self, identity: InstanceIdentity) -> None:
         """Repeat the call that IAM denied, once its pause is over or a person has ended the pause (`ipamctl retry`).
 
         Otherwise the condition would last until the next creation of an ENI. No timer is set, so that an idle pool does not wake
@@ -194,7 +195,7 @@ class Subnets(Service):
         if self._is_denied and self._agenda.is_due(DESCRIBE) and self.learn(identity):
             self._demand.trigger()
 
-    def mark(self) -> bool:
+    def mark_exclusions(self) -> bool:
         """Record which ENIs get no new sandbox, by the last answer. Returns: whether one changed. Makes no EC2 call."""
         is_any_changed = False
         for recorded_eni in self._datastore.enis():
@@ -255,7 +256,7 @@ class Subnets(Service):
         node's own subnet is used, and a condition reports it. Raises: CloudError if EC2 has never answered.
         """
         now_s = self._clock.monotonic()
-        if now_s - self._listed_monotonic_s < KEPT_S or not self._agenda.is_due(DESCRIBE):
+        if now_s - self._listed_monotonic_s < ANSWER_VALID_S or not self._agenda.is_due(DESCRIBE):
             return self._listed
         try:
             listed = self._describe(identity)
@@ -342,7 +343,10 @@ class Subnets(Service):
             raise self._no_subnet(excluded)
 
     def _listed_for_choice(self, identity: InstanceIdentity) -> Mapping[SubnetId, DescribedSubnet] | None:
-        """Return the described subnets; None if EC2 does not answer and they are not needed. Raises: CloudError if they are."""
+        """Return the described subnets; None if EC2 does not answer and the node's own subnet will do.
+
+        Raises: CloudError if EC2 does not answer and the choice needs the answer.
+        """
         try:
             return self._refresh(identity)
         except CloudError:

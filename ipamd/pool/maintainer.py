@@ -174,7 +174,7 @@ class PoolMaintainer(Service):
             identity = self._identity()  # read it again: the check of leaked ENIs may take seconds
             if identity is not None:
                 self.security_groups.follow(identity)
-                self._subnets.ask_denied(identity)
+                self._subnets.retry_denied_call(identity)
         return due_deadline
 
     def cycle(self) -> Plan | None:
@@ -236,8 +236,8 @@ class PoolMaintainer(Service):
             identity = self._identity()
             if not decided.deficit_count:
                 self._note_success()  # the growth that EC2 refused is no longer needed
-                return identity is not None and self._subnets.learn_once(identity)
-            return identity is not None and self._subnets.look_again(identity)
+                return identity is not None and self._subnets.learn_after_start(identity)
+            return identity is not None and self._subnets.recheck_excluded(identity)
         action = decided.actions[0]
         if isinstance(action, ReleaseAddresses | ReleaseEni):
             self._release_surplus(action, snapshot)

@@ -250,7 +250,7 @@ class Lifecycle:
         self._until_done("kernel", lambda: self._restore(listed))
         self._until_done("aws-node", self._handover.finish)
         self._until_done("host-routing", self._set_up_eni_routings)
-        app.pool.subnets.mark()  # by the present settings, because EC2 may not have answered yet
+        app.pool.subnets.mark_exclusions()  # by the present settings, because EC2 may not have answered yet
         self._serve()
         self._files.follow(self._conflist)  # plugins are asked for their versions while EC2 is asked
         self._cloud.loop.wake()

@@ -173,7 +173,7 @@ class FakeNode:
         self.startup.reconcile_kernel(self.wiring.survey(), self.listed())
         assert self.enis.routing.set_up_all() == []
         self.hostnet.setup_node(identity)
-        self.app.pool.subnets.mark()
+        self.app.pool.subnets.mark_exclusions()
         self.pool.set_limits(self.ec2.limits, settings=self.settings)
         self.health.enter(Phase.SERVING)
         self.pool.cycle()

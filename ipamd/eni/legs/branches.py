@@ -36,16 +36,16 @@ SPACING_S = 1.0
 """Least time between two calls. Ours: sandboxes that start together share a call, and a second is short beside a pod's start."""
 
 FRUITLESS_SPACING_S = 5.0
-"""Least time to the next call after an answer that did not confirm a new sandbox. Ours: forged annotations, a new one with each pod,
-then cost one call in 5 s, a hundredth of the account's limit; other pods wait that much longer."""
+"""Least time to the next call after an answer that did not confirm a new sandbox's claim. Ours: if somebody creates pods with forged
+annotations again and again, that costs one call in 5 s, a hundredth of the account's limit; other pods wait up to 5 s longer."""
 
-MOST = 199
+CALL_MAX = 199
 """Most ENIs in one call, beside the trunk. Ours: a filter of EC2 takes 200 values, and a trunk carries 120 branches."""
 
 NAMED_COUNT = 5
 """How many sandboxes the condition names."""
 
-SAID_AFTER_S = 10.0
+REPORTED_AFTER_S = 10.0
 """The condition names a sandbox that has waited for this long. Ours: EC2 answers in a second, and a rollout must change no
 condition."""
 
@@ -56,7 +56,7 @@ CONDITION = UPLINKS
 """The condition; and the agenda key, with a sandbox's key, of the next call about it."""
 
 CLAIMED = "branch claim"
-"""Agenda key, with an ENI's ID: EC2 has not confirmed a sandbox's claim to it. Claims of other sandboxes to it wait too."""
+"""Agenda key, with an ENI's ID: EC2 has not confirmed a sandbox's claim to this ENI. Other sandboxes' claims to it share the pause."""
 
 SEEN, CALL = "branch contradicted", ("branch call",)
 """Agenda keys: a contradiction that one answer showed; and the next call, for any sandbox."""
@@ -84,7 +84,7 @@ class BranchComparison(Service):
             self._agenda.put((CONDITION, key), in_s=_first_pause_s(rows[key]))
         rows_due = [row for row in rows.values() if self._is_due(row)]
         if rows_due and self._agenda.is_due(CALL):
-            self._ask(rows_due[:MOST])
+            self._ask(rows_due[:CALL_MAX])
         self._report()
 
     def next_s(self) -> float | None:
@@ -107,7 +107,7 @@ class BranchComparison(Service):
         return self._agenda.is_due((CONDITION, row.key))
 
     def _ask(self, rows: list[Attachment]) -> None:
-        """Describe the branch ENIs of `rows` and the trunk in one call, and conclude for each sandbox."""
+        """Describe the branch ENIs of `rows` and the trunk in one call, and draw the conclusion for each sandbox."""
         eni_ids = [row.eni_id for row in rows]
         trunk = self._book.trunk()
         trunk_id = None
@@ -124,7 +124,7 @@ class BranchComparison(Service):
         self._agenda.put(CALL, in_s=FRUITLESS_SPACING_S if is_fruitless else SPACING_S)
 
     def _weigh_all(self, rows: Collection[Attachment], described: Collection[DescribedEni], trunk_id: EniId | None) -> bool:
-        """Conclude for each sandbox. Returns: whether the answer did not confirm a new one."""
+        """Draw the conclusion for each sandbox. Returns: whether the answer failed to confirm the claim of any new sandbox."""
         readable = {eni.eni_id: eni for eni in described if not eni.problem}
         unreadable = {eni.eni_id for eni in described if eni.problem}
         is_fruitless = False
@@ -149,7 +149,7 @@ class BranchComparison(Service):
     def _try_weigh(
         self, row: Attachment, described: DescribedEni | None, trunk_id: EniId | None, *, is_absence: bool
     ) -> bool | None:
-        """Conclude for one sandbox. Returns: whether EC2 confirms its claim; None if the outcome was not recorded."""
+        """Draw the conclusion for one sandbox. Returns: whether EC2 confirms its claim; None if the outcome was not recorded."""
         try:
             return self._weigh(row, described, trunk_id, is_absence=is_absence)
         except UnknownAttachmentError:
@@ -160,7 +160,10 @@ class BranchComparison(Service):
         return None
 
     def _weigh(self, row: Attachment, described: DescribedEni | None, trunk_id: EniId | None, *, is_absence: bool) -> bool:
-        """Conclude from one answer. Returns: whether EC2 agrees. Raises: UnknownAttachmentError, DatastoreError."""
+        """Compare one sandbox's claim with an answer, and store the outcome. Returns: whether EC2 confirms the claim.
+
+        Raises: UnknownAttachmentError, DatastoreError.
+        """
         if (described is None and not is_absence) or (row.is_unconfirmed and trunk_id is None):
             self._back_off(row)
             return False
@@ -194,7 +197,7 @@ class BranchComparison(Service):
         if not is_known:
             self._agenda.put(doubt, in_s=DOUBT_AGAIN_S)
         if row.is_unconfirmed:
-            self._back_off(row)  # a shorter pause, because it has no network until EC2 agrees
+            self._back_off(row)  # a shorter pause, because the sandbox has no network until EC2 confirms its claim
         else:
             self._agenda.put((CONDITION, row.key), in_s=DOUBT_AGAIN_S)
         return False
@@ -223,7 +226,7 @@ class BranchComparison(Service):
         if not row.is_unconfirmed:
             return ""
         waited_s = self._clock.monotonic() - (row.since_monotonic_s or 0.0)
-        if not self._refusal and waited_s < SAID_AFTER_S:
+        if not self._refusal and waited_s < REPORTED_AFTER_S:
             return ""
         cause = self._refusal or "its answers do not show it"
         return f"{name} has no network until EC2 confirms {row.eni_id}: {cause}; EC2 is asked again"

@@ -37,7 +37,7 @@ from ipamd.model.pool_settings import PoolSettings
 from tests.fakes.cloud import IDENTITY, PRIMARY, FakeEc2
 from tests.fakes.node import FakeNode
 
-BEGINNINGS = {State.ASKED, State.UNANSWERED, State.UNREPEATABLE, State.FOUND, State.HELD}
+BEGINNINGS = {State.ASKED, State.UNANSWERED, State.UNREPEATABLE, State.FOUND, State.WITHHELD}
 BESIDE_THE_TABLE = {"growth.intent-opened", "growth.intent-closed", "growth.marked", "growth.host-ready", "release.intent-opened"}
 
 
@@ -433,7 +433,7 @@ def test_a_return_of_an_address(carrier: Carrier, case: Case) -> None:
     given = set()
     with suppress(PoolEmptyError):
         given.update(node.datastore.reserve(node.key(f"s{number}")).address for number in range(9))
-    assert len(given) == node.datastore.counts().total - (then is State.HELD)
+    assert len(given) == node.datastore.counts().total - (then is State.WITHHELD)
     assert (address in given) is (then is State.DONE and not case.at_ec2)
     assert carrier.is_denial_said() is case.is_undone_later
 
