@@ -14,7 +14,7 @@ import threading
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from ipamd.core.agenda import ROOM
+from ipamd.core.backoffs import ROOM
 from ipamd.core.context import Service, ServiceContext
 from ipamd.model.cloud import ConnectionTracking, MetadataEni, all_addresses
 from ipamd.model.cloud_evidence import RECENT_S, CloudKey
@@ -33,7 +33,7 @@ Place = tuple[int, int]
 """Network card and device index."""
 
 PLACE = "place"
-"""Agenda key, with a place that EC2 refused."""
+"""Back-off key, with a place that EC2 refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ NOTHING = EniFacts()
 class EniBook(Service):
     """The records. Safe from any thread; its lock is a leaf, and no ADD or DEL takes it.
 
-    The agenda has, under PLACE, the places of the instance that EC2 refused: an ENI is there that is not recorded. The refusal of a
+    `Backoffs` has, under PLACE, the places of the instance that EC2 refused: an ENI is there that is not recorded. The refusal of a
     device index is the only sign of an ENI that Describe does not show: a foreign one, or ours after a lost datastore. After a
     pause the place is tried again, because nothing announces that it has become free.
     """
@@ -252,7 +252,7 @@ class EniBook(Service):
                     place = facts.shown_at
                 mac = None if place is None else facts.mac
                 self._put(eni_id, replace(facts, shown_at=place, mac=mac))
-        self._agenda.clear(*((PLACE, place) for place in {*places.values(), *self._present()}))
+        self._backoffs.clear(*((PLACE, place) for place in {*places.values(), *self._present()}))
 
     def trunk(self) -> tuple[EniId, MacAddress] | None:
         """Return the node's trunk ENI; None if EC2 showed none attached. From any thread."""
@@ -280,11 +280,11 @@ class EniBook(Service):
 
     def mark_taken(self, place: Place) -> None:
         """Record that EC2 refused to attach an ENI there, because the place is taken."""
-        self._agenda.back_off((PLACE, place), ROOM)
+        self._backoffs.back_off((PLACE, place), ROOM)
 
     def mark_free(self, place: Place) -> None:
         """Record that EC2 attached an ENI there, so the place was free."""
-        self._agenda.clear((PLACE, place))
+        self._backoffs.clear((PLACE, place))
 
     def unrecorded_enis(self) -> dict[EniId, Place]:
         """Return the ENIs that EC2 showed but that are not recorded, each with its place, without those that our calls removed.
@@ -302,7 +302,7 @@ class EniBook(Service):
 
     def refused(self) -> frozenset[Place]:
         """Return the places that EC2 refused lately, without those of ENIs that it showed."""
-        refused = [key for key in self._agenda.keys(PLACE) if not self._agenda.is_due(key)]
+        refused = [key for key in self._backoffs.keys(PLACE) if not self._backoffs.is_due(key)]
         if not refused:
             return frozenset()
         occupied = {*self.unrecorded_enis().values(), *self._present()}

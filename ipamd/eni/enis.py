@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from ipamd.core.agenda import EC2
+from ipamd.core.backoffs import EC2
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook, Place
 from ipamd.eni.differences import CloudDifference, CloudDifferences, Contradiction, is_taken
@@ -50,7 +50,7 @@ Source: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkInterf
 """
 
 TRUNK_LOOK = ("trunk look",)
-"""Agenda key: the next comparison that looks for the trunk ENI, while pods need it and none is known."""
+"""Back-off key: the next comparison that looks for the trunk ENI, while pods need it and none is known."""
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +176,8 @@ class EniService(Service):
         trunk = self.book.trunk()
         if trunk is not None:
             return trunk[1]
-        if self._agenda.is_due(TRUNK_LOOK) and not self._resyncs.is_asked:
-            self._agenda.back_off(TRUNK_LOOK, EC2)
+        if self._backoffs.is_due(TRUNK_LOOK) and not self._resyncs.is_asked:
+            self._backoffs.back_off(TRUNK_LOOK, EC2)
             self._resyncs.request(ResyncReason.OTHER, "a pod must have an ENI of its own, and no trunk is known")
         if not self._resyncs.is_asked:
             raise no_trunk(ASK_FOR_TRUNK)
@@ -357,7 +357,7 @@ class EniService(Service):
         is_trunk = bool(eni.eni_id) and eni.attachment_status == "attached" and eni.interface_type == TRUNK
         self.book.observe(eni.eni_id, trunk_mac=eni.mac if is_trunk else None)
         if is_trunk:
-            self._agenda.clear(TRUNK_LOOK)
+            self._backoffs.clear(TRUNK_LOOK)
 
     def _continue_creation(self, eni: DescribedEni) -> None:
         """Reopen a creation whose intent was lost with the datastore, so that EC2 does not keep the ENI after the instance (I9)."""

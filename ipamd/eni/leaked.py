@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
-from ipamd.core.agenda import ROOM
+from ipamd.core.backoffs import ROOM
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook
 from ipamd.eni.operations import OperationLog
@@ -38,7 +38,7 @@ MIN_AGE = timedelta(seconds=60)
 an open intent, so its ENI does not count as leaked."""
 
 LOOK = ("leaked ENIs",)
-"""Agenda key: the next Describe."""
+"""Back-off key: the next Describe."""
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +63,17 @@ class LeakedEnis(Service):
         self._delete = delete
         self._book = book
         self._started_at = context.clock.now()
-        self._agenda.put(LOOK, in_s=_jittered(FIRST_LOOK_S))
+        self._backoffs.put(LOOK, in_s=_jittered(FIRST_LOOK_S))
 
     def disable(self) -> None:
         """Make no further Describe. Open deletions of an earlier daemon go on."""
-        self._agenda.clear(LOOK)
+        self._backoffs.clear(LOOK)
 
     def run_due(self, identity: InstanceIdentity) -> None:
         """Make the Describe that is due, if any. Nothing is deleted while the pool is frozen. After an error it is repeated later."""
         if self.next_look_s() != 0:
             return
-        self._agenda.back_off(LOOK, ROOM)  # before the call, so that a defect does not make the pool's loop spin
+        self._backoffs.back_off(LOOK, ROOM)  # before the call, so that a defect does not make the pool's loop spin
         try:
             self._look(identity)
         except IpamError as error:
@@ -81,8 +81,8 @@ class LeakedEnis(Service):
 
     def next_look_s(self) -> float | None:
         """Seconds until a Describe is due; None if all are done, or the pool is frozen."""
-        if self._agenda.keys(*LOOK) and not self._freeze.reason:
-            return self._agenda.left_s(LOOK)
+        if self._backoffs.keys(*LOOK) and not self._freeze.reason:
+            return self._backoffs.left_s(LOOK)
         return None
 
     def _look(self, identity: InstanceIdentity) -> None:
@@ -92,7 +92,7 @@ class LeakedEnis(Service):
         if leaked and not seen_before:
             for eni_id in leaked:
                 self._book.observe(eni_id, is_leaked=True)
-            self._agenda.put(LOOK, in_s=SECOND_LOOK_S)
+            self._backoffs.put(LOOK, in_s=SECOND_LOOK_S)
             return
         self.disable()
         self._delete_all(sorted(leaked & seen_before))

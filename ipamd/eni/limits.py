@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import cast
 
-from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Schedule, schedule_of, soonest_s
-from ipamd.core.agenda import Key as AgendaKey
+from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, LIMIT, ROOM, Schedule, schedule_of, soonest_s
+from ipamd.core.backoffs import Key as BackoffKey
 from ipamd.core.context import ServiceContext
 from ipamd.model.blocked import Blocked, blocked_by
 from ipamd.model.cause import Cause, joined
@@ -214,7 +214,7 @@ class Limits:
     def __init__(self, context: ServiceContext, *, ec2: Ec2, draw: Callable[[], float] = random.random) -> None:
         """`draw` returns a random number from 0.0 to 1.0. This node multiplies its pauses of spare requests by 1 plus this number."""
         self._clock = context.clock
-        self._agenda = context.agenda
+        self._backoffs = context.backoffs
         self._ec2 = ec2
         self.part = 1.0 + draw()
         self._limits: dict[Key, _Limit] = {}
@@ -238,7 +238,7 @@ class Limits:
     def _keep_eni_size(self) -> None:
         """Extend a known bound of addresses for a new ENI, so that later creations do not halve their way down to it again."""
         if ENI_SIZE in self._limits:
-            self._agenda.back_off(("limit", *ENI_SIZE), LIMIT)
+            self._backoffs.back_off(("limit", *ENI_SIZE), LIMIT)
 
     def back_off(
         self,
@@ -270,7 +270,7 @@ class Limits:
         """End the refusals of these keys."""
         for key in keys:
             self._limits.pop(key, None)
-            self._agenda.clear(("limit", *key))
+            self._backoffs.clear(("limit", *key))
 
     def succeeded(self, request: Ec2Request) -> None:
         """End the refusals that a successful request has disproved."""
@@ -295,7 +295,7 @@ class Limits:
     def refusal(self, *keys: Key) -> GrowthRefusal | None:
         """Return the first refusal of these keys that is in force; None without one."""
         for key in keys:
-            limit, left_s = self._limits.get(key), self._agenda.left_s(("limit", *key))
+            limit, left_s = self._limits.get(key), self._backoffs.left_s(("limit", *key))
             if limit is not None and left_s:
                 remainder = f"; {counted(limit.cap, 'address')} left of it" if key[0] == "room" else ""
                 cause = joined(refusal.cause for refusal in limit.all)
@@ -305,7 +305,7 @@ class Limits:
     def cap(self, key: Key) -> int | None:
         """Return how many of the subject `key` may still be requested; None without a refusal in force."""
         limit = self._limits.get(key)
-        if limit is None or self._agenda.is_due(("limit", *key)):
+        if limit is None or self._backoffs.is_due(("limit", *key)):
             return None
         return limit.cap
 
@@ -314,16 +314,16 @@ class Limits:
         refusals = (self.refusal(key) for key in list(self._limits) if key[-1] != "spare" and key[0] != "release")
         return [refusal for refusal in refusals if refusal is not None]
 
-    def retry(self, reasons: Mapping[AgendaKey, str] = MappingProxyType({})) -> list[tuple[str, GrowthRefusal]]:
+    def retry(self, reasons: Mapping[BackoffKey, str] = MappingProxyType({})) -> list[tuple[str, GrowthRefusal]]:
         """End the pauses of all refused calls, for growth or not, because a person has removed the cause. From any thread.
 
         Room and caps are checked again as after a pause, spare requests still wait, and all calls stay within the budget.
         `reasons`: reasons of pauses that other parts of the daemon began. Returns: for each reason the key of its pause, and the
         refusal with the seconds that were left.
         """
-        back_off = {key: left_s for key, left_s in self._agenda.of_ec2().items() if key[-1] != "spare"}
+        back_off = {key: left_s for key, left_s in self._backoffs.of_ec2().items() if key[-1] != "spare"}
         limits = dict(self._limits)
-        self._agenda.clear(*back_off)
+        self._backoffs.clear(*back_off)
         log.info("pauses after refusals of EC2 ended count=%d", len(back_off))
         ended = []
         for key, left_s in back_off.items():
@@ -338,7 +338,7 @@ class Limits:
     def next_retry_s(self) -> float | None:
         """Seconds until the first refusal ends, or until spare requests may be made again; None if nothing is refused."""
         yields = (self._yielding(kind) for kind in YIELD_S)
-        return soonest_s([self._agenda.next_s("limit"), *(refusal.left_s for refusal in yields if refusal is not None)])
+        return soonest_s([self._backoffs.next_s("limit"), *(refusal.left_s for refusal in yields if refusal is not None)])
 
     def state(self, *, home: SubnetId | None, candidates: Collection[SubnetId], is_urgent: bool) -> GrowthState:
         """Return the limits of growth for the planner. `candidates`: the subnets for a new ENI, empty before they are known."""
@@ -427,11 +427,11 @@ class Limits:
         limit = self._limits.get(key)
         if limit is not None:
             self._limits[key] = replace(limit, cap=max(limit.cap - needs(action), 0))
-        self._agenda.shorten(("limit", *key))
+        self._backoffs.shorten(("limit", *key))
 
     def _put(self, key: Key, refusal: GrowthRefusal, cap: int, schedule: Schedule) -> None:
         self._limits[key] = _Limit(refusal, cap)
-        self._agenda.back_off(("limit", *key), schedule)
+        self._backoffs.back_off(("limit", *key), schedule)
 
     def _no_room(self, candidates: Collection[SubnetId]) -> GrowthRefusal | None:
         """Return why no subnet takes another ENI now; None if one may."""

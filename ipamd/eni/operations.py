@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from ipamd.core.agenda import soonest_s
+from ipamd.core.backoffs import soonest_s
 from ipamd.core.context import Service
 from ipamd.model.cloud import INTENT_TAG, DescribedEni
 from ipamd.model.cloud_evidence import RECENT_S

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ipamd.core.agenda import EC2, soonest_s
+from ipamd.core.backoffs import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.failure_isolation import NAMED_MAX, FailureIsolation
 from ipamd.eni.book import PLACE
@@ -53,13 +53,13 @@ TRACKING = "connection tracking"
 """Condition: EC2 refuses to create ENIs with the primary ENI's timeouts of connection tracking."""
 
 PAUSE = "operation"
-"""Agenda key, with an intent's ID: the pause of an open operation."""
+"""Back-off key, with an intent's ID: the pause of an open operation."""
 
 RAMP_MAX_S = 3600.0
 """Longest duration of a ramp, because others may have taken the requested addresses meanwhile. Ours."""
 
 WITHOUT_EFFECT = ("operation without effect",)
-"""Agenda key: EC2 confirmed a request, but the number of addresses did not grow."""
+"""Back-off key: EC2 confirmed a request, but the number of addresses did not grow."""
 
 WHAT_HELPS = "nothing is asked for until a pause is over; `ipamctl audit` compares with EC2; please report it"
 
@@ -129,7 +129,7 @@ class EniProvisioner(Service):
         Raises: CloudError and its subclasses, also for an action that the plan must not request, and for an action that EC2 confirmed
             without any effect (I18). If the outcome is not known, the intent stays open and is recovered later.
         """
-        if not self._agenda.is_due(WITHOUT_EFFECT):
+        if not self._backoffs.is_due(WITHOUT_EFFECT):
             raise CloudError("EC2 confirmed the last request, but no new address was recorded", details=WHAT_HELPS)
         count = action.address_count + action.prefix_count * ADDRESSES_PER_PREFIX
         self._require_wanted(action, count)
@@ -140,9 +140,9 @@ class EniProvisioner(Service):
         is_grown = self._usable_count() > usable_before
         is_new_empty_eni = not count and len(self._datastore.enis()) > enis_before
         if not is_done or is_grown or is_new_empty_eni:
-            self._agenda.clear(WITHOUT_EFFECT)
+            self._backoffs.clear(WITHOUT_EFFECT)
             return
-        self._agenda.back_off(WITHOUT_EFFECT, EC2)
+        self._backoffs.back_off(WITHOUT_EFFECT, EC2)
         raise CloudError(f"EC2 confirmed the request, but no new address was recorded: {action}", details=WHAT_HELPS)
 
     def _require_wanted(self, action: Growth, count: int) -> None:
@@ -273,9 +273,9 @@ class EniProvisioner(Service):
         intents = self._log.all_open()
         open_ids = {intent.intent_id for intent in intents}
         self._failed = {intent_id: error for intent_id, error in self._failed.items() if intent_id in open_ids}
-        self._agenda.retain(PAUSE, open_ids)
+        self._backoffs.retain(PAUSE, open_ids)
         self._guard.retain(open_ids)
-        return soonest_s([*filter(None, map(self._left_s, intents)), self._log.close_old_in_s(), self._agenda.next_s(PLACE)])
+        return soonest_s([*filter(None, map(self._left_s, intents)), self._log.close_old_in_s(), self._backoffs.next_s(PLACE)])
 
     def with_pending(self, state: GrowthState) -> GrowthState:
         """Add to `state` the possible effects of open operations, for the planner: ENIs and slots that may be in use already, and
@@ -315,9 +315,9 @@ class EniProvisioner(Service):
         """Back off from an intent that stays open after a try."""
         self._failed.pop(intent.intent_id, None)
         self._failed[intent.intent_id] = error
-        self._agenda.back_off((PAUSE, intent.intent_id), EC2)
+        self._backoffs.back_off((PAUSE, intent.intent_id), EC2)
         if isinstance(error, FrozenError) and error.again_s:
-            self._agenda.put((PAUSE, intent.intent_id), in_s=error.again_s)
+            self._backoffs.put((PAUSE, intent.intent_id), in_s=error.again_s)
         if error is not None and is_denied(error, intent):
             self._limits.learn_release(error)
 
@@ -329,8 +329,8 @@ class EniProvisioner(Service):
         """Seconds left of an intent's pause."""
         is_tried = intent.intent_id in self._failed
         if is_denied(self._failed.get(intent.intent_id), intent) or (intent.is_release and not is_tried):
-            return self._agenda.left_s(("limit", *RELEASE_DENIED))
-        return self._agenda.left_s((PAUSE, intent.intent_id))
+            return self._backoffs.left_s(("limit", *RELEASE_DENIED))
+        return self._backoffs.left_s((PAUSE, intent.intent_id))
 
     @contextmanager
     def _backing_off_open_intents(self) -> Iterator[None]:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ipamd.core.agenda import NODE, soonest_s
+from ipamd.core.backoffs import NODE, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import FROZEN, EniBook, EniFacts, MissingLink
 from ipamd.model.blocked import Blocked
@@ -33,7 +33,7 @@ STUCK_AFTER_S = 60.0
 routing is compared (ipamd/host/network.py)."""
 
 ROUTING = "host routing"
-"""Agenda key, with an ENI whose set-up failed."""
+"""Back-off key, with an ENI whose set-up failed."""
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class EniRouting(Service):
             log.warning("host routing setup failed eni=%s error=%s", eni.eni_id, problem)
             if is_counted:
                 self._health.record_error(f"host routing of {eni.eni_id}", error)
-                self._agenda.back_off((ROUTING, eni.eni_id), NODE)
+                self._backoffs.back_off((ROUTING, eni.eni_id), NODE)
             self._book.observe(eni.eni_id, unready_why=problem)
             return problem
         return ""
@@ -167,7 +167,7 @@ class EniRouting(Service):
     def retry_due(self) -> None:
         """Set up the ENIs whose next try is due, for waiting ADDs."""
         for eni in self._unready():
-            if self._agenda.is_due((ROUTING, eni.eni_id)):
+            if self._backoffs.is_due((ROUTING, eni.eni_id)):
                 self.set_up(eni)
 
     def refusal(self) -> GrowthRefusal | None:
@@ -196,12 +196,12 @@ class EniRouting(Service):
 
     def next_retry_s(self) -> float | None:
         """Seconds until a set-up is due again; None if all are done."""
-        return soonest_s(self._agenda.left_s((ROUTING, eni.eni_id)) for eni in self._unready())
+        return soonest_s(self._backoffs.left_s((ROUTING, eni.eni_id)) for eni in self._unready())
 
     def _unready(self) -> list[Eni]:
         """Return the ENIs that are in the pool and not set up, and note in the book since when."""
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and not eni.host_ready]
-        self._agenda.retain(ROUTING, {eni.eni_id for eni in enis})
+        self._backoffs.retain(ROUTING, {eni.eni_id for eni in enis})
         for eni in enis:
             if self._book.facts_of(eni.eni_id).unready_since is None:
                 self._book.observe(eni.eni_id, unready_since=self._clock.monotonic())

@@ -63,7 +63,7 @@ limit.
 Ours: detaches take 2 to 5 s; amazon-vpc-cni-k8s sleeps 2 s (pkg/awsutils/awsutils.go, freeENI)."""
 
 NOT_VISIBLE = "ENI not shown"
-"""Agenda key, with an intent's ID: EC2 did not show the ENI that it created. It counts as absent if EC2 does not show it after the
+"""Back-off key, with an intent's ID: EC2 did not show the ENI that it created. It counts as absent if EC2 does not show it after the
 pause either."""
 
 OUTCOMES = {
@@ -244,7 +244,7 @@ class OperationRunner(Service):
             why_not_repeated = f"the repeated call was refused: {work.create.refused}"
         enis = self._ec2.find_by_token(work.intent.client_token)
         if enis:
-            self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
+            self._backoffs.clear((NOT_VISIBLE, work.intent.intent_id))
             work.described = enis[0]
             return None
         if self._is_absent(work.intent):
@@ -263,18 +263,18 @@ class OperationRunner(Service):
                 raise
             self._log.close(work.intent, "the ENI is gone")
             return State.DONE
-        self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
+        self._backoffs.clear((NOT_VISIBLE, work.intent.intent_id))
         return None
 
     def _is_absent(self, intent: Intent) -> bool:
         """Record that an answer did not show the ENI. Returns: whether an answer GONE_AFTER_S ago did not show it either. A single
         answer may lag behind Create (I11)."""
         key = (NOT_VISIBLE, intent.intent_id)
-        if not self._agenda.keys(*key):
-            self._agenda.put(key, in_s=GONE_AFTER_S)
-        is_absent = self._agenda.is_due(key)
+        if not self._backoffs.keys(*key):
+            self._backoffs.put(key, in_s=GONE_AFTER_S)
+        is_absent = self._backoffs.is_due(key)
         if is_absent:
-            self._agenda.clear(key)
+            self._backoffs.clear(key)
         return is_absent
 
     def _name(self, work: Work) -> None:
@@ -468,7 +468,7 @@ class OperationRunner(Service):
             raise CloudError(
                 f"it is not known yet whether EC2 has assigned a /80 to {eni.eni_id}", details="it shows none, and is asked again"
             )
-        self._agenda.clear((NOT_VISIBLE, work.intent.intent_id))
+        self._backoffs.clear((NOT_VISIBLE, work.intent.intent_id))
         work.outcome = f"read back: {added_count} addresses added"
         return None
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ipamd.core.agenda import soonest_s
+from ipamd.core.backoffs import soonest_s
 from ipamd.core.health import Health
 from ipamd.host.appended_plugins import AppendedPlugins
 from ipamd.host.conflist import PLUGIN_TYPE, READ_AGAIN_S, ConflistFile, write

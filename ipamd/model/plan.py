@@ -85,7 +85,7 @@ def plan(snapshot: PoolSnapshot, *, settings: PoolSettings) -> Plan:
     decided = _plan(snapshot, settings)
     if not snapshot.frozen:
         return decided
-    barred = barred_enis(is_ahead_of_need=snapshot.is_frozen_ahead)
+    barred = barred_enis(may_grow_for_adds=snapshot.is_frozen_ahead)
     return replace(decided, sentence=f"{decided.sentence}; frozen, {barred} and nothing released: {snapshot.frozen}")
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from ipamd.core.agenda import NODE
+from ipamd.core.backoffs import NODE
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.deadline import Deadline
 from ipamd.core.failure_isolation import FailureIsolation
@@ -94,13 +94,13 @@ class PolicyHook(Service):
         """Make the agent forget the pending names, for at most `WAIT_S`; an absent agent is not waited for. Raises: DatastoreError."""
         pending_cleanups = self.pending_cleanups()
         self._failures.retain(map(str, pending_cleanups))
-        self._agenda.retain(OWED, pending_cleanups)
+        self._backoffs.retain(OWED, pending_cleanups)
         until = Deadline.after(self._clock, WAIT_S)
         for pod in pending_cleanups:
-            if not self._agenda.is_due((AGENT,)) or not until.remaining_s():
+            if not self._backoffs.is_due((AGENT,)) or not until.remaining_s():
                 return
-            if self._agenda.is_due((OWED, pod)):
-                with self._failures.skip(str(pod)):
+            if self._backoffs.is_due((OWED, pod)):
+                with self._failures.isolate(str(pod)):
                     self._forget(pod, until)
 
     def _forget(self, pod: PodName, until: Deadline) -> None:
@@ -114,10 +114,10 @@ class PolicyHook(Service):
                 with self._watching_agent():
                     self._agent.forget(pod, timeout_s=until.remaining_s(), is_patient=False)
             except PolicyAgentSilentError:
-                self._agenda.back_off((AGENT,), NODE)
+                self._backoffs.back_off((AGENT,), NODE)
                 return
             except PolicyAgentRefusedError:
-                self._agenda.back_off((OWED, pod), NODE)
+                self._backoffs.back_off((OWED, pod), NODE)
                 raise
             self._failpoint("policy.forgotten")
             with self._datastore.transaction() as uow:
@@ -138,7 +138,7 @@ class PolicyHook(Service):
 
     def _answered(self) -> None:
         if AGENT in self._health.conditions_by_subject():
-            self._agenda.clear((AGENT,))
+            self._backoffs.clear((AGENT,))
             self._health.report(AGENT, None)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-from ipamd.core.agenda import EC2, soonest_s
+from ipamd.core.backoffs import EC2, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.core.demand import PoolStatus
 from ipamd.core.failure_isolation import NAMED_MAX
@@ -55,7 +55,7 @@ MAX_ACTIONS_PER_WAKE = 32
 """Ours: the largest common types have 15 ENIs, each of which takes two actions, a creation and one allocation."""
 
 PREFETCH_SUBNETS = ("subnets ahead of growth",)
-"""Agenda key: subnets are read once ahead of need, at the start of a node without a free address."""
+"""Back-off key: subnets are read once ahead of need, at the start of a node without a free address."""
 
 if TYPE_CHECKING:
     from ipamd.eni.legs.comparison import LegComparison
@@ -209,8 +209,8 @@ class PoolMaintainer(Service):
     def _prepare_for_limits(self, counts: PoolCounts) -> None:
         """Report that there is no plan yet. On a node without a free address, read the subnets meanwhile for the first growth."""
         identity = self._identity()
-        if identity is not None and not counts.free and self._agenda.is_due(PREFETCH_SUBNETS):
-            self._agenda.put(PREFETCH_SUBNETS, in_s=inf)
+        if identity is not None and not counts.free and self._backoffs.is_due(PREFETCH_SUBNETS):
+            self._backoffs.put(PREFETCH_SUBNETS, in_s=inf)
             self._subnets.learn(identity)
         self._publish("the instance's limits are not known yet", None, generation=0)
 
@@ -277,7 +277,7 @@ class PoolMaintainer(Service):
             refused=self._enis.book.refused(),
             taken=self._enis.routing.unplugged(),
             frozen=self._freeze.reason,
-            is_frozen_ahead=self._freeze.is_ahead_of_need,
+            is_frozen_ahead=self._freeze.may_grow_for_adds,
             has_trunk=self._enis.book.trunk() is not None,
         )
         snapshot = snapshot_of(self._datastore.stock(), waiting_count=waiting_count)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ipamd import __version__
 from ipamd.cloud.limits import from_table
-from ipamd.core.agenda import Backoffs
+from ipamd.core.backoffs import Backoffs
 from ipamd.core.context import ServiceContext
 from ipamd.core.demand import Demand, delay
 from ipamd.core.freeze import Freeze
@@ -121,7 +121,7 @@ class App:
             locks=KeyLocks(adapters.clock),
             demand=demand,
             freeze=Freeze(clock=adapters.clock, health=adapters.health, demand=demand),
-            agenda=Backoffs(adapters.clock, is_urgent=lambda: demand.waiting()[0] > 0),
+            backoffs=Backoffs(adapters.clock, is_urgent=lambda: demand.waiting()[0] > 0),
             failpoint=adapters.failpoint,
         )
         adapters.opened.datastore.keep_history(adapters.history)

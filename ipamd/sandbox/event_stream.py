@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ipamd.core.agenda import NODE
+from ipamd.core.backoffs import NODE
 from ipamd.core.context import ServiceContext
 from ipamd.core.loop import Loop
 from ipamd.model.errors import EventsUnsupportedError, IpamError, log_text
@@ -21,7 +21,7 @@ from ipamd.sandbox.missed_events import MissedEventDetector
 log = logging.getLogger(__name__)
 
 STREAM = ("events",)
-"""Key of the agenda for the pauses before a broken stream is opened again; they follow the schedule of a service of this node. A list
+"""Key of `Backoffs` for the pauses before a broken stream is opened again; they follow the schedule of a service of this node. A list
 that succeeds after a failed one ends a pause early. A stream that lasted as long as the longest pause resets the schedule."""
 
 UNSUPPORTED_RETRY_S = 300.0
@@ -36,7 +36,7 @@ class EventStream:
     def __init__(self, context: ServiceContext, *, runtime: Runtime, wake: Callable[[], None]) -> None:
         clock = context.clock
         self.missed_events = MissedEventDetector(clock)
-        self._agenda = context.agenda
+        self._backoffs = context.backoffs
         self._runtime = runtime
         self._wake = wake
         self._last_logged = ""
@@ -60,7 +60,7 @@ class EventStream:
             self._log_change(f"the event stream is not open: {log_text(error)}")
         finally:
             self._close()
-        return self._agenda.back_off(STREAM, NODE) if is_supported else UNSUPPORTED_RETRY_S
+        return self._backoffs.back_off(STREAM, NODE) if is_supported else UNSUPPORTED_RETRY_S
 
     def _handle(self, event: SandboxEvent) -> None:
         if event.kind is EventKind.SUBSCRIBED:
@@ -78,7 +78,7 @@ class EventStream:
         was_open = self.missed_events.is_open
         if was_open:
             if self._clock.monotonic() - self._opened_monotonic_s >= NODE.longest_s:
-                self._agenda.clear(STREAM)
+                self._backoffs.clear(STREAM)
             self.missed_events.on_close()
         is_first = not self.has_outcome
         self.has_outcome = True

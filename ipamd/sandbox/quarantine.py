@@ -200,11 +200,11 @@ class QuarantineService(Service):
         self._leftovers &= {veth.name for veth in unrecorded}
         self._failures.retain({str(row.address) for row in rows} | {str(veth.address) for veth in unrecorded})
         for row in rows:
-            with self._failures.skip(str(row.address)):
+            with self._failures.isolate(str(row.address)):
                 self._resolve_row(row, unrecorded, survey, listed)
         self._update_unplaced(unrecorded, survey)
         for veth in list(self._unplaced.values()):
-            with self._failures.skip(str(veth.address)):
+            with self._failures.isolate(str(veth.address)):
                 self._resolve_unplaced(veth, listed)
 
     def _update_unplaced(self, unrecorded: list[HostVeth], survey: KernelSurvey) -> None:

@@ -167,7 +167,7 @@ class RuntimeReconciler(Service):
         self._failures.retain(str(attachment.key) for attachment in suspects)
         reaped = []
         for attachment in suspects:
-            with self._failures.skip(str(attachment.key)):
+            with self._failures.isolate(str(attachment.key)):
                 if self._decide(attachment, listed, survey):
                     reaped.append(attachment.key)
         return reaped

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection
 from math import isfinite
 
-from ipamd.core.agenda import EC2, schedule_of, soonest_s
+from ipamd.core.backoffs import EC2, schedule_of, soonest_s
 from ipamd.core.context import Service, ServiceContext
 from ipamd.eni.book import EniBook
 from ipamd.model.attachment import UNCONFIRMED, Attachment
@@ -53,13 +53,14 @@ ABSENT = "it does not exist"
 """The objection to a branch ENI that two answers did not show."""
 
 CONDITION = UPLINKS
-"""The condition; and the agenda key, with a sandbox's key, of the next call about it."""
+"""The condition; and the back-off key, with a sandbox's key, of the next call about it."""
 
 CLAIMED = "branch claim"
-"""Agenda key, with an ENI's ID: EC2 has not confirmed a sandbox's claim to this ENI. Other sandboxes' claims to it share the pause."""
+"""Back-off key, with an ENI's ID: EC2 has not confirmed a sandbox's claim to this ENI. Other sandboxes' claims to it share the
+pause."""
 
 SEEN, CALL = "branch contradicted", ("branch call",)
-"""Agenda keys: a contradiction that one answer showed; and the next call, for any sandbox."""
+"""Back-off keys: a contradiction that one answer showed; and the next call, for any sandbox."""
 
 log = logging.getLogger(__name__)
 
@@ -80,31 +81,33 @@ class BranchComparison(Service):
         attachments = self._datastore.attachments()
         rows = {row.key: row for row in attachments if row.uplink is not None and row.contradiction != ""}
         self._forget_all_but(rows.values())
-        for key in rows.keys() - {agenda_key[1] for agenda_key in self._agenda.keys(CONDITION)}:
-            self._agenda.put((CONDITION, key), in_s=_first_pause_s(rows[key]))
+        for key in rows.keys() - {backoff_key[1] for backoff_key in self._backoffs.keys(CONDITION)}:
+            self._backoffs.put((CONDITION, key), in_s=_first_pause_s(rows[key]))
         rows_due = [row for row in rows.values() if self._is_due(row)]
-        if rows_due and self._agenda.is_due(CALL):
+        if rows_due and self._backoffs.is_due(CALL):
             self._ask(rows_due[:CALL_MAX])
         self._report()
 
     def next_s(self) -> float | None:
         """Seconds until something is due by the clock; None if nothing is."""
-        if not self._agenda.keys(CONDITION):
+        if not self._backoffs.keys(CONDITION):
             return None
-        waits = (self._agenda.next_s(CONDITION), self._agenda.next_s(CLAIMED), self._agenda.next_s(*CALL))
+        waits = (self._backoffs.next_s(CONDITION), self._backoffs.next_s(CLAIMED), self._backoffs.next_s(*CALL))
         return soonest_s(wait for wait in waits if wait is not None and isfinite(wait))
 
     def _forget_all_but(self, rows: Collection[Attachment]) -> None:
         keys, eni_ids = {row.key for row in rows}, {row.eni_id for row in rows}
-        for agenda_key in (CONDITION, SEEN):
-            self._agenda.retain(agenda_key, keys)
+        for backoff_key in (CONDITION, SEEN):
+            self._backoffs.retain(backoff_key, keys)
         # The pause of a claim outlives its sandbox, so that a pod that is created repeatedly does not cost a call each time.
-        self._agenda.clear(*(key for key in self._agenda.keys(CLAIMED) if key[1] not in eni_ids and self._agenda.is_due(key)))
+        self._backoffs.clear(
+            *(key for key in self._backoffs.keys(CLAIMED) if key[1] not in eni_ids and self._backoffs.is_due(key))
+        )
 
     def _is_due(self, row: Attachment) -> bool:
-        if row.is_unconfirmed and not self._agenda.is_due((CLAIMED, row.eni_id)):
+        if row.is_unconfirmed and not self._backoffs.is_due((CLAIMED, row.eni_id)):
             return False
-        return self._agenda.is_due((CONDITION, row.key))
+        return self._backoffs.is_due((CONDITION, row.key))
 
     def _ask(self, rows: list[Attachment]) -> None:
         """Describe the branch ENIs of `rows` and the trunk in one call, and draw the conclusion for each sandbox."""
@@ -121,7 +124,7 @@ class BranchComparison(Service):
             return
         self._refusal = ""
         is_fruitless = self._weigh_all(rows, described, trunk_id)
-        self._agenda.put(CALL, in_s=FRUITLESS_SPACING_S if is_fruitless else SPACING_S)
+        self._backoffs.put(CALL, in_s=FRUITLESS_SPACING_S if is_fruitless else SPACING_S)
 
     def _weigh_all(self, rows: Collection[Attachment], described: Collection[DescribedEni], trunk_id: EniId | None) -> bool:
         """Draw the conclusion for each sandbox. Returns: whether the answer failed to confirm the claim of any new sandbox."""
@@ -142,7 +145,7 @@ class BranchComparison(Service):
         longest_s = schedule.longest_s
         if any(row.is_unconfirmed for row in rows):
             longest_s = min(schedule.urgent_s, longest_s)
-        pause_s = self._agenda.back_off(CALL, schedule, longest_s=longest_s)
+        pause_s = self._backoffs.back_off(CALL, schedule, longest_s=longest_s)
         self._refusal = log_text(error)
         log.warning("comparing branch ENIs failed, will retry in_s=%.0f error=%s", pause_s, self._refusal)
 
@@ -155,7 +158,7 @@ class BranchComparison(Service):
         except UnknownAttachmentError:
             log.debug("sandbox deleted before the answer sandbox=%s", row.key)
         except IpamError as error:
-            self._agenda.back_off((CONDITION, row.key), EC2)
+            self._backoffs.back_off((CONDITION, row.key), EC2)
             log.warning("recording a branch ENI failed, will retry eni=%s error=%s", row.eni_id, log_text(error))
         return None
 
@@ -169,7 +172,7 @@ class BranchComparison(Service):
             return False
         objection = ABSENT if described is None else contradiction(branch_eni_of(row), described, trunk=trunk_id)
         if not objection:
-            self._agenda.clear((CLAIMED, row.eni_id))
+            self._backoffs.clear((CLAIMED, row.eni_id))
             self._store(row, "")
             return True
         if objection != row.objection and not self._is_second(row, objection):
@@ -191,21 +194,21 @@ class BranchComparison(Service):
     def _is_second(self, row: Attachment, objection: str) -> bool:
         """Whether an answer at least a minute ago contradicted the row in the same way. If none did, remember this one."""
         doubt = (SEEN, row.key, objection)
-        is_known = doubt in self._agenda.keys(SEEN)
-        if is_known and self._agenda.is_due(doubt):
+        is_known = doubt in self._backoffs.keys(SEEN)
+        if is_known and self._backoffs.is_due(doubt):
             return True
         if not is_known:
-            self._agenda.put(doubt, in_s=DOUBT_AGAIN_S)
+            self._backoffs.put(doubt, in_s=DOUBT_AGAIN_S)
         if row.is_unconfirmed:
             self._back_off(row)  # a shorter pause, because the sandbox has no network until EC2 confirms its claim
         else:
-            self._agenda.put((CONDITION, row.key), in_s=DOUBT_AGAIN_S)
+            self._backoffs.put((CONDITION, row.key), in_s=DOUBT_AGAIN_S)
         return False
 
     def _back_off(self, row: Attachment) -> None:
-        self._agenda.back_off((CONDITION, row.key), EC2)
+        self._backoffs.back_off((CONDITION, row.key), EC2)
         if row.is_unconfirmed:
-            self._agenda.back_off((CLAIMED, row.eni_id), EC2)
+            self._backoffs.back_off((CLAIMED, row.eni_id), EC2)
 
     def _report(self) -> None:
         sentences = []

@@ -6,7 +6,7 @@ import pytest
 
 from ipamd.cloud import errors
 from ipamd.cloud.credential_errors import FAULT, MISSING, REFUSED, RULES, SILENT, THROTTLED, UNREADABLE, Lack, Party, cause
-from ipamd.core.agenda import CREDENTIALS, DENIED, EC2, schedule_of
+from ipamd.core.backoffs import CREDENTIALS, DENIED, EC2, schedule_of
 from ipamd.model.errors import STALE_KEYS, CloudCredentialsError, CloudDeniedError, CloudError, ThrottledError
 
 CODES = (SILENT, UNREADABLE, FAULT, MISSING, REFUSED, THROTTLED, "AccessDenied", "404", "", "{odd}%s")
