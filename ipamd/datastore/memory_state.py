@@ -77,7 +77,7 @@ class View:
         self.attachments = Overlay(rows.attachments)
         self.tombstones = Overlay(rows.tombstones)
         self.intents = Overlay(rows.intents)
-        self.owed = Overlay(rows.owed)
+        self.policy_pods = Overlay(rows.policy_pods)
         self.doubts = rows.doubts
         self.identity = rows.identity
         self.are_pods_marked = rows.are_pods_marked
@@ -201,7 +201,7 @@ class MemoryState:
                     self._pool.slots.pop(eni_id, None)
             for key, attachment in view.attachments.changes.items():
                 self._pods.replace(self.rows.attachments.get(key), attachment)
-            for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents, view.owed):
+            for changed in (view.enis, view.addresses, view.attachments, view.tombstones, view.intents, view.policy_pods):
                 changed.commit()
             self._replace_single_facts(view)
             if view.intents.changes:
@@ -294,9 +294,9 @@ class MemoryState:
             rows = list(self.rows.intents.values())
         return tuple(sorted(rows, key=lambda intent: (intent.opened_at, intent.intent_id)))
 
-    def owed(self) -> dict[PodName, datetime]:
+    def policy_pods(self) -> dict[PodName, datetime]:
         with self._lock:
-            return self.rows.owed.copy()
+            return self.rows.policy_pods.copy()
 
     def snapshot(self) -> Snapshot:
         with self._lock:

@@ -48,7 +48,7 @@ POOL_ROWS = AttachmentRows.of(schema.attachment)
 """Attachments that have an address of the pool."""
 
 INSERT_LOST, DELETE_LOST = insert(schema.lost), delete_row(schema.lost)
-INSERT_OWED, DELETE_OWED = insert(schema.owed), delete_row(schema.owed)
+INSERT_POLICY_POD, DELETE_POLICY_POD = insert(schema.owed), delete_row(schema.owed)
 INSERT_DOUBT, DELETE_DOUBTS = insert(schema.doubt), delete(schema.doubt)
 
 INSERT_PREFIX = sqlite_insert(schema.prefix).on_conflict_do_nothing()
@@ -130,7 +130,7 @@ def read_snapshot(connection: Connection) -> Snapshot:
     _read_doubts(connection, snapshot)
     for row in _read_rows(connection, schema.owed):
         since = row.pop("since")
-        snapshot.owed[PodName(**row)] = since
+        snapshot.policy_pods[PodName(**row)] = since
     return _with_meta(snapshot, {row.name: row.value for row in connection.execute(select(schema.meta))})
 
 

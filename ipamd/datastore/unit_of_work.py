@@ -257,18 +257,18 @@ class SqlUnitOfWork:
         self._log(LedgerEvent.INTENT_CLOSED, eni_id=intent.eni_id, detail=f"{intent.kind} {intent_id}: {outcome}")
 
     @change
-    def owe(self, pod: PodName) -> None:
-        if self.view.owed.get(pod) is None:
+    def record_policy_pod(self, pod: PodName) -> None:
+        if self.view.policy_pods.get(pod) is None:
             row: Params = {"namespace": pod.namespace, "pod": pod.pod, "since": self._now}
-            self._disk.write(sql.INSERT_OWED, row, subject=f"recording that the policy agent may know {pod}")
-            self.view.owed.changes[pod] = self._now
+            self._disk.write(sql.INSERT_POLICY_POD, row, subject=f"recording that the policy agent may know {pod}")
+            self.view.policy_pods.changes[pod] = self._now
 
     @change
-    def clear_pending_policy_cleanup(self, pod: PodName) -> None:
-        if self.view.owed.get(pod) is not None:
+    def erase_policy_pod(self, pod: PodName) -> None:
+        if self.view.policy_pods.get(pod) is not None:
             row: Params = {"namespace": pod.namespace, "pod": pod.pod}
-            self._disk.write(sql.DELETE_OWED, row, subject=f"recording that the policy agent forgot {pod}")
-            self.view.owed.changes[pod] = None
+            self._disk.write(sql.DELETE_POLICY_POD, row, subject=f"recording that the policy agent forgot {pod}")
+            self.view.policy_pods.changes[pod] = None
 
     @change
     def mark_restored(self, *, detail: str, was_lost: bool = False, unplaced: Iterable[AttachmentKey] = ()) -> None:

@@ -69,10 +69,10 @@ class UnitOfWork(Protocol):
     def close_intent(self, intent_id: str, *, outcome: str) -> None:
         """Close an intent, with its outcome for the ledger. Raises: InvariantError if it is not open."""
 
-    def owe(self, pod: PodName) -> None:
+    def record_policy_pod(self, pod: PodName) -> None:
         """Record that the network policy agent may know a pod's name from now on. Repeatable; writes no ledger row."""
 
-    def clear_pending_policy_cleanup(self, pod: PodName) -> None:
+    def erase_policy_pod(self, pod: PodName) -> None:
         """Record that the network policy agent does not know a pod's name any more. A pod that was not recorded is fine."""
 
     def mark_restored(self, *, detail: str, was_lost: bool = False, unplaced: Iterable[AttachmentKey] = ()) -> None:
@@ -281,7 +281,7 @@ class Datastore(Protocol):
     def open_intents(self) -> tuple[Intent, ...]:
         """Open intents, oldest first: their outcome at EC2 is not known."""
 
-    def owed(self) -> dict[PodName, datetime]:
+    def policy_pods(self) -> dict[PodName, datetime]:
         """Pods whose names the network policy agent may know, each with the time since when."""
 
     def snapshot(self) -> Snapshot:

@@ -91,7 +91,7 @@ class DetachService(Service):
             with steps.step("commit"), self._datastore.transaction() as uow:
                 uow.unassign(key, cooldown=self._cooldown.period, reason=reason, event=event)
                 if self._policy is not None:
-                    self._policy.owe(uow, attachment)
+                    self._policy.record_pod(uow, attachment)
                 uow.put_tombstone(key)
             self._failpoint("detach.committed")
             self._cooldown.release(attachment.wiring, host_veth=host_veth)

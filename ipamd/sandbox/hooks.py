@@ -19,5 +19,5 @@ class PolicyEnforcement(Protocol):
     def enforce(self, request: AttachRequest, deadline: Deadline) -> None:
         """Have the agent filter a sandbox that is wired; the ADD fails if it refuses."""
 
-    def owe(self, uow: UnitOfWork, attachment: Attachment) -> None:
+    def record_pod(self, uow: UnitOfWork, attachment: Attachment) -> None:
         """Record that the agent has to forget a pod once its sandboxes are gone."""

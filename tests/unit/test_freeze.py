@@ -15,7 +15,7 @@ import pytest
 from ipamd.core.backoffs import Backoffs
 from ipamd.core.deadline import SystemClock
 from ipamd.core.demand import Demand
-from ipamd.core.freeze import CONDITION, REASON_MAX, NO_REASON, Freeze
+from ipamd.core.freeze import CONDITION, NO_REASON, REASON_MAX, Freeze
 from ipamd.core.health import Health
 from ipamd.host import files as file_follower
 from ipamd.host.files import FileFollowers

@@ -56,7 +56,7 @@ def silence_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is told of no end before the next beginning (I21)."""
     monkeypatch.setattr("ipamd.policy.hook._pods_of", lambda _attachments: frozenset())
-    monkeypatch.setattr(MemoryState, "owed", lambda _state: {})
+    monkeypatch.setattr(MemoryState, "policy_pods", lambda _state: {})
 
 
 WITH_BRANCHES = ("I19", "I21")
