@@ -24,9 +24,9 @@ from ipamd.model.eni import Eni
 from ipamd.model.errors import DatastoreError, InvariantError, UnknownAttachmentError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IpAddress, IpNetwork, family_of
-from ipamd.model.history import UNKEPT, HistoryRecord, LedgerEvent
+from ipamd.model.history import LEFT_OUT_OF_HISTORY, HistoryRecord, LedgerEvent
 from ipamd.model.ids import AttachmentKey, EniId, PodName
-from ipamd.model.intent import Intent, IntentKind, named
+from ipamd.model.intent import Intent, IntentKind, objects_to_release
 from ipamd.model.tombstone import Tombstone
 from ipamd.ports.process import Clock
 
@@ -108,7 +108,7 @@ class SqlUnitOfWork:
             key, pod, since, other = of.key, of.sandbox_name, of.created_at, str(of.other_address or "")
         row = key_params(key) | {"at": at or self._now, "event": event.value, "address": str(address or ""), "eni_id": eni_id}
         self.ledger_rows.append({**row, "detail": detail})
-        if event not in UNKEPT:
+        if event not in LEFT_OUT_OF_HISTORY:
             kept_detail = "" if detail == pod else detail
             self.recorded.append(HistoryRecord(**row, detail=kept_detail, pod=pod, since=since, other_address=other))
 
@@ -237,7 +237,7 @@ class SqlUnitOfWork:
     def _addresses_to_release(self, intent: Intent) -> Sequence[IpAddress]:
         """List the addresses that leave the pool when an intent is carried out."""
         if intent.kind is IntentKind.UNASSIGN:
-            singles, prefixes = named(intent)
+            singles, prefixes = objects_to_release(intent)
             recorded = {row.address for row in self.view.addresses.all().values() if row.prefix in prefixes}
             return sorted(all_addresses(singles, prefixes) | recorded)
         if intent.kind is IntentKind.DELETE_ENI:

@@ -153,7 +153,7 @@ class HostNetworkReconciler(Service):
 
     def cut_off(self) -> frozenset[str]:
         """Return the keys of sandboxes that packets do not reach or leave. From any thread."""
-        return self.failed_sandboxes.names.union(str(row.key) for row in self._datastore.attachments() if row.is_cut_off)
+        return self.failed_sandboxes.names.union(str(row.key) for row in self._datastore.attachments() if row.must_be_cut_off)
 
     def confine(self, *, is_silent: bool = False) -> list[RepairReport]:
         """Put the rules that confine sandboxes in place. A failure is a condition while it lasts. Returns: one report per repair."""
@@ -281,8 +281,10 @@ class HostNetworkReconciler(Service):
                 self._locks.hold(attachment.key, "REPAIR", Deadline.after(self._clock, REPAIR_WAIT_S)),
             ):
                 if self._datastore.attachment(attachment.key) == attachment:
-                    is_cut = attachment.key in cut_off_keys
-                    self._repair_sandbox(attachment, survey, table=moved.get(attachment.key), is_cut=is_cut, repairs=repairs)
+                    loses_packets = attachment.key in cut_off_keys
+                    self._repair_sandbox(
+                        attachment, survey, table=moved.get(attachment.key), loses_packets=loses_packets, repairs=repairs
+                    )
         return repairs, bool(damaged)
 
     def _damaged(
@@ -298,7 +300,7 @@ class HostNetworkReconciler(Service):
         former = survey.to_rules | {address for address in survey.from_rules if self._prefix(address) is not None}
 
         def is_damaged(attachment: Attachment) -> bool:
-            if attachment.is_cut_off:
+            if attachment.must_be_cut_off:
                 return not up.isdisjoint(first_leg(attachment.wiring).links)
             if attachment.key in unseen:
                 return True
@@ -309,13 +311,13 @@ class HostNetworkReconciler(Service):
         return [attachment for attachment in attachments if is_damaged(attachment)]
 
     def _repair_sandbox(
-        self, attachment: Attachment, survey: KernelSurvey, *, table: int | None, is_cut: bool, repairs: list[RepairReport]
+        self, attachment: Attachment, survey: KernelSurvey, *, table: int | None, loses_packets: bool, repairs: list[RepairReport]
     ) -> None:
         """Repair one sandbox, whose lock is held, and append a report of each repair to `repairs`.
 
         Args:
             table: the route table of its ENI, if it has changed.
-            is_cut: packets do not reach or leave it.
+            loses_packets: packets do not reach or leave it.
         Raises: WiringError for faults that could not be repaired, KernelDumpError, DatastoreError.
         """
         if table is not None:  # change the record first, because DEL uses it
@@ -325,13 +327,13 @@ class HostNetworkReconciler(Service):
         if not attachment.is_of_pool:
             with suppress(UplinkPendingError):  # the trunk ENI is not known; this has EC2 asked for it
                 spec = replace(spec, trunk_mac=self._enis.trunk_mac())
-        if attachment.is_cut_off:
+        if attachment.must_be_cut_off:
             repairs.append(self._wiring.cut_off(spec))
             return
         reports = self._wiring.repair([spec], seen=survey, backed_off=self._backed_off)
         repairs += reports
-        problems = [repair_text(report) for report in reports if report.is_blocked]
-        if is_cut and not problems:
+        problems = [repair_text(report) for report in reports if report.needs_operator]
+        if loses_packets and not problems:
             problems += self._reachability_problems([spec]).values()
         if problems:  # a condition as long as they last
             raise WiringError("; ".join(problems))
@@ -353,7 +355,7 @@ class HostNetworkReconciler(Service):
             is_in_part = int(attachment.address) % part_count == part
             has_failed = str(attachment.key) in self.failed_sandboxes.names
             is_checked = is_in_part or has_failed or attachment.address in named_addresses
-            if is_checked and not attachment.is_cut_off:
+            if is_checked and not attachment.must_be_cut_off:
                 specs.append(recorded_spec(attachment))
         return self._reachability_problems(specs)
 

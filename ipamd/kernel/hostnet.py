@@ -57,9 +57,9 @@ from ipamd.model.packet_path import NewConnection, Translation
 from ipamd.model.record import replace
 from ipamd.model.repairs import (
     CONFINEMENT,
-    LEADING,
     NODE,
     NODE_ROUTING,
+    SHARED_RULE,
     RepairCode,
     RepairedObject,
     RepairKind,
@@ -126,8 +126,7 @@ class KernelHostNetwork(HostNetwork):
         families = ruleset.families(config, attachments())
         self._events = HostEvents(host, veth_prefix=config.veth_prefix, families=families, vlan_links=vlan_links)
         self._primary_name = ""  # last known name of the primary ENI's link
-        # The family of extra legs, and the node's own address of that family, by which they reach other hosts; None without extra
-        # legs.
+        # The family of extra legs, and the address of the node by which they reach other hosts; None without extra legs.
         self._extra_range: tuple[Family, IpAddress | None] | None = None
         self._lock = threading.Lock()
 
@@ -202,7 +201,7 @@ class KernelHostNetwork(HostNetwork):
         with self._host.netlink() as sock:
             outcomes = sock.request(rules)
         must(outcomes, "setup of the node")
-        return [RepairReport(RepairCode.ADDED, LEADING, OWN_RULE) for outcome in outcomes if not outcome.errno]
+        return [RepairReport(RepairCode.ADDED, SHARED_RULE, OWN_RULE) for outcome in outcomes if not outcome.errno]
 
     def extra_family(self) -> tuple[Family | None, str]:
         family = self._config.extra_family

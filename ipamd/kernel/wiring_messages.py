@@ -30,13 +30,13 @@ def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[M
     `ipv4_conf`: the settings (`devconf.host_veth`). The link gets no IPv6 address: adding one would cost more than the rest of the
     batch, and the node could be reached by it.
     """
-    name, is_held = leg.host_veth, leg.sandbox.is_held
+    name, is_kept_down = leg.host_veth, leg.sandbox.is_kept_down
     step = f"name and raise {name}"
-    if is_held:
+    if is_kept_down:
         step = f"name and hold {name}"
     return [
         messages.disable_ipv6_autoconfiguration(index, step=f"keep IPv6 off {name}"),
-        messages.change_link(index, step=step, is_up=None if is_held else True, alias=leg.alias, ipv4_conf=ipv4_conf),
+        messages.change_link(index, step=step, is_up=None if is_kept_down else True, alias=leg.alias, ipv4_conf=ipv4_conf),
     ]
 
 

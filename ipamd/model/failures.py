@@ -1,4 +1,4 @@
-"""The failures of adapters: for each code what it says and the next step. The only place with these sentences.
+"""The failures of adapters: for each code the sentence and the next step. The only place with these sentences.
 
 The class of the error decides the CNI code and whether the runtime may retry (`errors`); the code says which failure it is, and stays
 when the sentences are reworded. Names in braces are the fields of the error. Pure.

@@ -84,7 +84,7 @@ def obstacle(snapshot: PoolSnapshot) -> str:
         return "an ADD waits"
     if _is_growing(snapshot):
         return "the pool is growing"
-    if snapshot.growth.has_stuck_eni or snapshot.taken_free_count:
+    if snapshot.growth.has_stuck_eni or snapshot.unplugged_free_count:
         return "an ENI's host routing is not in place"
     if snapshot.hold.refusal is not None:
         return snapshot.hold.refusal.reason  # without its countdown: the sentence is logged when it changes

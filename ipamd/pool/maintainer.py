@@ -276,9 +276,9 @@ class PoolMaintainer(Service):
             growth=self._growth(is_urgent=waiting_count > 0),
             occupied=self._enis.book.unrecorded_enis().values(),
             refused=self._enis.book.refused(),
-            taken=self._enis.routing.unplugged(),
+            unplugged=self._enis.routing.unplugged(),
             frozen=self._freeze.reason,
-            is_frozen_ahead=self._freeze.may_grow_for_adds,
+            may_grow_for_adds=self._freeze.may_grow_for_adds,
             has_trunk=self._enis.book.trunk() is not None,
         )
         snapshot = snapshot_of(self._datastore.stock(), waiting_count=waiting_count)

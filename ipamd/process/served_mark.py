@@ -38,7 +38,7 @@ class ServedMark:
 
         If the file cannot be written, STATUS bridges nothing.
         """
-        if not (self._health.is_ready or self._health.is_held):
+        if not (self._health.is_ready or self._health.are_adds_blocked):
             return
         unwritable, failure = None, None
         try:

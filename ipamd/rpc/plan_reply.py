@@ -48,7 +48,7 @@ def _auto_target(plan: WhatIf) -> pb.AutoTarget | None:
         demand,
         in_force=plan.settings.warm_target_auto,
         sentence=str(auto),
-        held_reserve_count=auto.held_count,
+        held_reserve_count=auto.effective_reserve_count,
         in_use_count=auto.busy_count,
         max_count=auto.most_count,
         expected_at_start_count=auto.start_count,

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from ipamd.core.context import Service, ServiceContext
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
-from ipamd.model.aws_node import Unnamed
+from ipamd.model.aws_node import UnidentifiedVeth
 from ipamd.model.defects import Defect
 from ipamd.model.errors import IpamError, log_text
 from ipamd.model.evidence import SandboxVerdict
@@ -142,7 +142,7 @@ class StartupReconciler(Service):
         except IpamError as error:  # their addresses wait, and the cooldown thread tries again every second
             log.warning("dying links are swept later error=%s", log_text(error))
 
-    def _quarantine_unnamed(self, unnamed_veths: Iterable[Unnamed]) -> None:
+    def _quarantine_unnamed(self, unnamed_veths: Iterable[UnidentifiedVeth]) -> None:
         """Quarantine the addresses of veths that the import could not attribute to a sandbox. Raises: DatastoreError."""
         for unnamed in unnamed_veths:
             for address in unnamed.addresses:

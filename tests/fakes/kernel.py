@@ -104,7 +104,7 @@ class FakeWiring:
                 spec.is_further and any(spec.key.container_id == other.key.container_id for other in self.wired.values())
             )
             self.wired[spec.host_veth] = spec
-            if spec.is_held:
+            if spec.is_kept_down:
                 self.down |= set(first_leg(spec).links)
                 return Wired(sandbox_mac(spec.key, side="host"), sandbox_mac(spec.key, side="sandbox"), identity)
             for link in legs_of(spec):

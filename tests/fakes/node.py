@@ -261,7 +261,7 @@ class FakeNode:
                 link = self.wiring.vlans[branch.vlan]
                 assert (link.address, link.eni_id, link.is_dying) == (attachment.address, attachment.eni_id, False)
                 continue
-            assert facts is None or facts.wish is not GroupRequirement.YES, (
+            assert facts is None or facts.requirement is not GroupRequirement.YES, (
                 "I19: who must have a branch ENI has no address of the pool"
             )
             eni, one = self.ec2.enis.get(attachment.eni_id), attachment.address

@@ -187,7 +187,7 @@ class BranchComparison(Service):
         if outcome == row.contradiction:
             return
         with self._datastore.transaction() as uow:
-            is_changed = uow.record_contradiction(row.key, contradiction=outcome).is_cut_off != row.is_cut_off
+            is_changed = uow.record_contradiction(row.key, contradiction=outcome).must_be_cut_off != row.must_be_cut_off
         if is_changed:
             self._on_change()
 
@@ -224,7 +224,7 @@ class BranchComparison(Service):
         """Return a sentence about a sandbox whose branch ENI EC2 contradicts, or has not confirmed for long; "" for others."""
         name = row.sandbox_name or str(row.key)
         if row.objection:
-            suffix = "; it is cut off" if row.is_cut_off else ""
+            suffix = "; it is cut off" if row.must_be_cut_off else ""
             return f"{name} has {row.eni_id}, of which EC2 says: {row.objection}{suffix}"
         if not row.is_unconfirmed:
             return ""

@@ -20,7 +20,14 @@ from collections.abc import Collection, Mapping, Sequence
 from ipamd.kernel import answers, checks, messages, sandbox_repair, survey, uapi, wiring_messages
 from ipamd.kernel.host_state import HostStateReader
 from ipamd.kernel.legs.branch_links import BranchLinks
-from ipamd.kernel.legs.branch_messages import diversion_from_main, end_of_table, end_removal, held_uplink_side, rule, uplink_side
+from ipamd.kernel.legs.branch_messages import (
+    diversion_from_main,
+    end_of_table,
+    end_removal,
+    rule,
+    uplink_side,
+    uplink_side_kept_down,
+)
 from ipamd.kernel.legs.branch_repair import BranchRepair
 from ipamd.kernel.legs.leg import LegWiring
 from ipamd.kernel.netlink import AnswerOutcome, Message, NetlinkSocket
@@ -44,9 +51,9 @@ class BranchWiring(LegWiring[BranchLeg]):
 
     def host_side(self, leg: BranchLeg, *, veth: int, uplink: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
         naming_veth = wiring_messages.name_host_veth(leg, veth, ipv4_conf)
-        if leg.sandbox.is_held:
+        if leg.sandbox.is_kept_down:
             # No rule may name the address of a held sandbox, because another host may have it, whose packets this node forwards.
-            return naming_veth + held_uplink_side(leg, link=uplink)
+            return naming_veth + uplink_side_kept_down(leg, link=uplink)
         batch = [*diversion_from_main(leg), *naming_veth, *uplink_side(leg, link=uplink, veth=veth)]
         if leg.is_in_shared_tables:
             batch += wiring_messages.sandbox_routes(leg, veth, leg.host_veth)

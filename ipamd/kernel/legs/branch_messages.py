@@ -83,7 +83,7 @@ def uplink_side(leg: BranchLeg, *, link: int, veth: int) -> list[Message]:
     ]
 
 
-def held_uplink_side(leg: BranchLeg, *, link: int) -> list[Message]:
+def uplink_side_kept_down(leg: BranchLeg, *, link: int) -> list[Message]:
     """Name a VLAN link that no route or rule uses yet, and remove the rule of an earlier sandbox, as `diversion_from_main` does."""
     branch = leg.branch
     return [

@@ -61,5 +61,5 @@ def _explain_branch(attachment: Attachment, branch: Branch) -> str:
         opinion = attachment.contradiction
     else:
         opinion = f"EC2 contradicts: {attachment.objection}"
-    consequence = ", so it has no network until EC2 agrees" if attachment.is_cut_off else ""
+    consequence = ", so it has no network until EC2 agrees" if attachment.must_be_cut_off else ""
     return f"that ENI is its branch ENI: {mode}, MAC {branch.mac}, link {branch.link}; {opinion}{consequence}"

@@ -17,7 +17,7 @@ def contradicted(snapshot: Snapshot) -> list[AuditFinding]:
     for attachment in snapshot.attachments.values():
         eni, sandbox = attachment.eni_id, f"{attachment.key} ({attachment.sandbox_name or '-'})"
         if attachment.objection:
-            code = LegFindingCode.BRANCH_CUT_OFF if attachment.is_cut_off else LegFindingCode.BRANCH_CONTRADICTED
+            code = LegFindingCode.BRANCH_CUT_OFF if attachment.must_be_cut_off else LegFindingCode.BRANCH_CONTRADICTED
             objection = attachment.objection
             contradicted.append(finding(code, attachment.address, eni=eni, sandbox=sandbox, objection=objection))
         elif attachment.is_unconfirmed:

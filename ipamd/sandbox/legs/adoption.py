@@ -83,7 +83,7 @@ class BranchAdopter:
             _foreign_mac(veth, key),
             uplink=link.uplink,
             eni_id=link.eni_id,
-            is_held=not link.uplink.is_strict and not _is_routed(veth, survey),
+            is_kept_down=not link.uplink.is_strict and not _is_routed(veth, survey),
         )
         eni = link.uplink.eni(link.eni_id, veth.address)
         others, enis, row = datastore.attachments(), datastore.enis(), datastore.address(veth.address)

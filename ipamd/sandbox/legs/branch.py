@@ -171,14 +171,14 @@ class BranchSource(Service):
                 eni = parse_pod_eni(facts.annotation, family=self._family)
                 return BranchOffer(self, request, eni, pending="" if self._trunk_mac() else TRUNK_ASKED)
         pod = _describe(request)
-        if facts.wish is GroupRequirement.NO:
+        if facts.requirement is GroupRequirement.NO:
             raise branch_refusal(BranchRefusalCode.BRANCH_UNWANTED, pod=pod, cause=decision.reason, step=decision.advice)
         raise refusal(RefusalCode.POD_FACTS_UNKNOWN, pod=pod, cause=decision.reason, step=decision.advice)
 
     def _learn(self, facts: PodFacts) -> None:
         """Report whether the source has facts about pods, and record that pods are marked."""
         conditions = self._health.conditions_by_subject()
-        if facts.wish is GroupRequirement.UNKNOWN and not facts.is_of_pod:
+        if facts.requirement is GroupRequirement.UNKNOWN and not facts.is_of_pod:
             self._health.report(FACTS, problem(ConditionCode.POD_FACTS_MISSING, cause=facts.reason))
         elif FACTS in conditions:
             self._health.report(FACTS, None)
@@ -260,7 +260,7 @@ class BranchSource(Service):
             uplink=branch,
             eni_id=eni.eni_id,
             trunk_mac=trunk_mac,
-            is_held=not branch.is_strict,
+            is_kept_down=not branch.is_strict,
         )
 
     def confirm_soon(self) -> None:

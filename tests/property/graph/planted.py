@@ -48,7 +48,7 @@ def silence_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
     ordinary = Decision(AttachMode.POOL, "nobody tells")
 
     def choose_wrongly(facts: PodFacts) -> Decision:
-        return ordinary if facts.wish is GroupRequirement.UNKNOWN else choose(facts)
+        return ordinary if facts.requirement is GroupRequirement.UNKNOWN else choose(facts)
 
     monkeypatch.setattr(hook, "choose_attach_mode", choose_wrongly)
 
