@@ -367,7 +367,7 @@ class SqlUnitOfWork:
         )
 
     @change
-    def find_other(self, address: IpAddress, *, other_address: IpAddress) -> None:
+    def record_extra_address(self, address: IpAddress, *, other_address: IpAddress) -> None:
         old = self.view.known_address(address)
         params: Params = {"key_address": old.address, "key_state": old.state, "other_address": other_address}
         self._disk.write(sql.UPDATE_OTHER_ADDRESS, params, subject=f"finding {other_address}")  # its state stays as it is (I8)
@@ -395,7 +395,7 @@ class SqlUnitOfWork:
         self._move(address, AddressEvent.ABORT, log=LedgerEvent.ABORTED, reason=reason, cooldown=cooldown)
 
     @change
-    def give_back(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
+    def return_unused(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         if self.view.known_address(address).is_lost:
             self.abort(address, cooldown=cooldown, reason=reason)
         else:

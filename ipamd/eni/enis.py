@@ -564,7 +564,8 @@ class EniService(Service):
         cooldown: timedelta | None,
     ) -> bool:
         """Add the addresses that contradict no record. A new address that is wired already is quarantined at once, because after a
-        lost datastore a running sandbox may have it (I1, I2). Returns: whether there was such an address."""
+        lost datastore a running sandbox may have it (I1, I2). Returns: whether there was such an address.
+        """
         is_any_wired = False
         conflicting = self.book.facts_of(eni_id).elsewhere
         primaries: dict[IpAddress, EniId] = {eni.primary_address: eni.eni_id for eni in self._datastore.enis()}
@@ -649,7 +650,8 @@ class EniService(Service):
 
     def _lose(self, absent: Collection[CloudKey], outcome: EniSyncResult) -> None:
         """Record that these ENIs and addresses are gone. If the datastore refuses one of them, that is reported, and the rest is
-        recorded."""
+        recorded.
+        """
         present_rows = [row for row in self._datastore.addresses() if not row.is_lost]
         for key in sorted(absent, key=str):
             rows = [row for row in present_rows if key in (row.address, row.eni_id, stand_in(row.address))]

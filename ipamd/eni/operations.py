@@ -267,7 +267,8 @@ class OperationLog(Service):
 
     def finish(self, intent: Intent, forget: Callable[[UnitOfWork], None]) -> None:
         """Store that EC2 has released the objects of an intent; `forget` removes their rows. The intent stays until Describe cannot
-        show them any more."""
+        show them any more.
+        """
         payload = {**intent.payload, SETTLED_AT: repr(self._clock.monotonic())}
         with self._datastore.transaction() as uow:
             forget(uow)

@@ -99,7 +99,8 @@ class EniProvisioner(Service):
         look_for_other_daemon: Callable[[], object],
     ) -> None:
         """`tags` returns the tags of new ENIs. `identity` returns this node's identity, None before it is known; `refresh_identity`
-        reads instance metadata first. `look_for_other_daemon`: see `ReleaseGuard`."""
+        reads instance metadata first. `look_for_other_daemon`: see `ReleaseGuard`.
+        """
         super().__init__(context)
         self._ec2 = ec2
         self.enis = enis
@@ -404,7 +405,8 @@ class EniProvisioner(Service):
 
     def _allocate(self, action: Allocate) -> bool:
         """Allocate addresses or prefixes on an ENI. Returns: False if others filled or detached the ENI; then the pool must plan
-        again."""
+        again.
+        """
         operation = Assign(action.eni_id, action.prefix_count or action.address_count, action.prefix_count > 0)
         try:
             work = self.steps.run(self._log.open(operation), identity=self._identity(), is_first=True)

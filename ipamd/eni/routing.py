@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 
 class EniRouting(Service):
     """Sets up, freezes and tears down the routing of ENIs. Safe from any thread, because the state is in the datastore and the book.
-    The methods from `retry_due` on are for the pool's thread."""
+    The methods from `retry_due` on are for the pool's thread.
+    """
 
     def __init__(self, context: ServiceContext, *, hostnet: HostNetwork, book: EniBook) -> None:
         super().__init__(context)
@@ -137,7 +138,8 @@ class EniRouting(Service):
 
     def freeze(self, eni_id: EniId, *, was_there: bool = False) -> None:
         """Stop assigning addresses of an ENI, because its link is gone. Its sandboxes keep their addresses. Idempotent; an unknown ENI
-        is fine. `was_there`: see `MissingLink`."""
+        is fine. `was_there`: see `MissingLink`.
+        """
         self._book.observe(eni_id, link=MissingLink(was_there))
         self._health.report(f"frozen {eni_id}", problem(ConditionCode.ENI_FROZEN, eni=eni_id, cause=FROZEN))
         if self._mark(eni_id, host_ready=False):

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 class SecurityGroups(Service):
     """Applies the primary ENI's groups to the others. Used by the pool's thread. The book has each ENI's groups as EC2 showed them
-    last."""
+    last.
+    """
 
     def __init__(self, context: ServiceContext, *, ec2: Ec2, book: EniBook, follows_primary: Callable[[Eni], bool]) -> None:
         """`follows_primary` returns whether an ENI must have the primary ENI's groups, not those of custom networking."""
@@ -69,7 +70,8 @@ class SecurityGroups(Service):
 
     def _changed(self, wanted: tuple[str, ...]) -> list[EniId]:
         """Return the ENIs whose groups are known and differ. An empty `wanted` means that metadata is not up to date yet, because an
-        ENI always has at least one group."""
+        ENI always has at least one group.
+        """
         enis = [eni for eni in self._datastore.enis() if eni.is_in_pool and not eni.is_primary and self._follows_primary(eni)]
         groups_of = {eni.eni_id: self._book.facts_of(eni.eni_id).security_groups for eni in enis}
         return sorted(eni_id for eni_id, groups in groups_of.items() if wanted and groups not in ((), wanted))

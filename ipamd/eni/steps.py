@@ -268,7 +268,8 @@ class OperationRunner(Service):
 
     def _is_absent(self, intent: Intent) -> bool:
         """Record that an answer did not show the ENI. Returns: whether an answer GONE_AFTER_S ago did not show it either. A single
-        answer may lag behind Create (I11)."""
+        answer may lag behind Create (I11).
+        """
         key = (NOT_VISIBLE, intent.intent_id)
         if not self._backoffs.keys(*key):
             self._backoffs.put(key, in_s=GONE_AFTER_S)
@@ -515,7 +516,8 @@ class OperationRunner(Service):
 
     def _keep_managed_or_attached(self, work: Work, described: DescribedEni, recorded: Eni | None) -> bool:
         """Close the deletion of an ENI that an AWS service manages now, or that seemed leaked but is attached. Returns: whether it was
-        closed."""
+        closed.
+        """
         if described.operator:
             self._leave_to_operator(work, described)
             return True
@@ -568,7 +570,8 @@ class OperationRunner(Service):
 
     def _ensure_delete_on_termination(self, eni_id: EniId) -> None:
         """Make EC2 delete the ENI with the instance, if the failed creation did not do that. Otherwise the ENI would outlive the node
-        (I9)."""
+        (I9).
+        """
         try:
             described = self._ec2.describe_eni(eni_id)
             if described.attachment_id and not described.delete_on_termination and not described.operator:
@@ -770,7 +773,8 @@ class OperationRunner(Service):
 
     def adopt_changes(self, identity: InstanceIdentity) -> bool:
         """Compare with EC2 after a refused allocation, because others may have filled or detached the ENI. Returns: whether the
-        datastore changed."""
+        datastore changed.
+        """
         before = self._datastore.enis(), self._datastore.counts().total
         return self.adopt_enis(identity) or before != (self._datastore.enis(), self._datastore.counts().total)
 

@@ -604,7 +604,8 @@ class KernelHostNetwork(HostNetwork):
 
     def _commands(self, identity: InstanceIdentity, primary_link: str, former: ruleset.FormerSettings) -> dict[NftTable, str]:
         """Return the commands that make the tables for translation and marks as this node needs them. The caller has the lock of
-        `PodSnatSets`."""
+        `PodSnatSets`.
+        """
         commands = {table: table.removal() for table in local_range_ruleset.TABLES.values()}
         if self._extra_range:
             family, source = self._extra_range

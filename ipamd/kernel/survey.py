@@ -213,7 +213,8 @@ def rules_of(sock: NetlinkSocket, family: Family) -> list[answers.PolicyRule]:
 
 def strict_links(sock: NetlinkSocket, family: Family) -> set[str]:
     """Return the names of links that the rules of strict mode select: those of uplinks, and of host veths whose packets they lead to
-    uplinks. Raises: as `rules_of`."""
+    uplinks. Raises: as `rules_of`.
+    """
     return {rule.incoming for rule in incoming_rules(rules_of(sock, family))}
 
 

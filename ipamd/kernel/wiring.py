@@ -588,7 +588,8 @@ class KernelWiring(Wiring):
 
     def _create(self, spec: WiringSpec, legs: Sequence[Leg], netns: int, uplinks: _Uplinks) -> list[_Pair]:
         """Create the veth pairs, and at the first try the uplinks. If links of an earlier ADD are in the way, remove them and try
-        again."""
+        again.
+        """
         veth_messages: list[Message] = []
         for leg in legs:  # two messages for each leg
             veth_messages.append(_creation(leg, netns))

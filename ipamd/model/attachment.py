@@ -105,7 +105,8 @@ class Attachment:
     @property
     def must_be_cut_off(self) -> bool:
         """Whether the sandbox must have no network: in strict mode if EC2 contradicts its claim to the ENI, in standard mode as long
-        as EC2 has not confirmed the claim."""
+        as EC2 has not confirmed the claim.
+        """
         return bool(self.contradiction and self.uplink and (self.uplink.is_strict or self.is_unconfirmed))
 
     @property

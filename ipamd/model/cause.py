@@ -46,7 +46,8 @@ class Ec2Refusal:
 @dataclass(frozen=True, slots=True)
 class CausePart:
     """One reason. `own`: in our own words. `refusal`: EC2's refusal, if that is the reason. `note`: follows the reason, such as
-    advice."""
+    advice.
+    """
 
     own: str = ""
     refusal: Ec2Refusal | None = None

@@ -76,7 +76,8 @@ class OthersPart:
 
 def parse(content: bytes) -> dict[str, Any] | None:
     """Read a CNI configuration as a runtime's JSON decoder does: UTF-8 without a mark, no NaN. None if it is no JSON object, or too
-    deep."""
+    deep.
+    """
     try:
         document = json.loads(content.decode(), parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):

@@ -142,7 +142,8 @@ class KernelSurvey:
     @property
     def trace(self) -> str:
         """Name one link that only a daemon of ours can have made: a host veth with our alias or in our group, or an uplink; "" if
-        there is none."""
+        there is none.
+        """
         for veth in self.host_veths:
             if veth.key is not None or veth.is_dying:
                 return f"link {veth.name}"

@@ -228,7 +228,8 @@ def _places(snapshot: PoolSnapshot, settings: PoolSettings) -> int:
 
 def _free_indexes(snapshot: PoolSnapshot) -> Iterator[int]:
     """Yield device indexes for new ENIs. 0 is never free, even if no ENI has it: on some nodes the primary ENI is device 1
-    (amazon-vpc-cni-k8s issue 3753)."""
+    (amazon-vpc-cni-k8s issue 3753).
+    """
     taken = {0} | {eni.device_index for eni in snapshot.enis} | snapshot.unmanaged_device_indexes
     taken |= snapshot.refused_device_indexes | {pending.device_index for pending in snapshot.growth.pending_enis}
     return free_indexes(taken)

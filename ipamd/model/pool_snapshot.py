@@ -147,7 +147,8 @@ def pool_snapshot(
 
 def _sorted_out(stock: Stock) -> tuple[list[EniStock], list[EniStock], list[PoolCounts]]:
     """Return the managed ENIs that occupy a place, those of them whose addresses new pods may get, and the counts of the other
-    ENIs."""
+    ENIs.
+    """
     managed: list[EniStock] = []
     usable: list[EniStock] = []
     leaving: list[PoolCounts] = []

@@ -70,7 +70,8 @@ def release_actions(snapshot: PoolSnapshot, settings: PoolSettings, *, surplus: 
 
 def excluded_actions(snapshot: PoolSnapshot) -> tuple[Release, ...]:
     """Decide what to release although the pool needs addresses and cannot grow: addresses that no pod may have, and ENIs whose place
-    another one can take."""
+    another one can take.
+    """
     if obstacle(snapshot):
         return ()
     return tuple(_excluded(snapshot))

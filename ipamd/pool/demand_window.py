@@ -107,7 +107,8 @@ class RollingMax:
 
     def ends(self, window_s: float) -> Iterator[float]:
         """Yield the times at which a step leaves the window: then the maximum falls unless a new value is recorded, or a whole window
-        has been seen."""
+        has been seen.
+        """
         return (at_s + window_s for at_s, _ in self._steps)
 
 

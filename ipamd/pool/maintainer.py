@@ -473,7 +473,8 @@ class PoolMaintainer(Service):
 
     def _spare_eni_delay_s(self) -> float:
         """Return the setting times a random number from 1 to 2, so that nodes that got pods at the same moment do not call EC2
-        together."""
+        together.
+        """
         return self.settings.spare_eni_delay_s * self._refused.part
 
     def _note_success(self) -> None:
@@ -516,5 +517,6 @@ class PoolMaintainer(Service):
 
 def is_reported(error: IpamError, *, is_urgent: bool) -> bool:
     """Whether a failure of growth is reported as a condition. Throttling is reported only if an ADD waits, because other growth may be
-    late."""
+    late.
+    """
     return isinstance(error, CloudError) and (is_urgent or not isinstance(error, ThrottledError))

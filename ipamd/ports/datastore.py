@@ -132,8 +132,8 @@ class UnitOfWork(Protocol):
         Returns: the attachment as it is now. UnknownAttachmentError, which does not fail the unit, if there is none.
         """
 
-    def find_other(self, address: IpAddress, *, other_address: IpAddress) -> None:
-        """Record what the sandbox of an assigned or quarantined address was found to have by an extra leg.
+    def record_extra_address(self, address: IpAddress, *, other_address: IpAddress) -> None:
+        """Record the address of an extra leg that the sandbox of an assigned or quarantined address was found to have.
 
         That happens after the file was lost, or downgraded and upgraded again. Meanwhile nobody else gets that address, and it
         cools with the sandbox's address.
@@ -151,7 +151,7 @@ class UnitOfWork(Protocol):
     def abort(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """reserved -> cooling: an ADD failed after its reservation. On disk the address was free: reservations are in memory (I5)."""
 
-    def give_back(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
+    def return_unused(self, address: IpAddress, *, cooldown: timedelta, reason: str) -> None:
         """reserved -> free: an ADD failed before its sandbox or the node's routing had the address, so no packet can have carried it
         (I8). An address that was lost meanwhile is aborted instead.
         """

@@ -229,7 +229,7 @@ class App:
                 detach=self.sandbox.detach,
                 quarantine=self.quarantine,
                 imported=self.imported,
-                learned=adapters.node_info.set_runtime,
+                on_info=adapters.node_info.set_runtime,
             )
         self.startup = StartupReconciler(
             context,
@@ -273,7 +273,7 @@ class App:
             is_named_by_pod=is_by_pod or self.branches is not None,
             policy=self.policy,
         )
-        self.repeated_adds = RepeatedAdds(context.datastore, is_reaped=runtime is not None)
+        self.repeated_adds = RepeatedAdds(context.datastore, has_reaper=runtime is not None)
         pool = PoolSource(
             context,
             cooldown=cooldown,
@@ -284,7 +284,7 @@ class App:
             pod_names=names(is_by_pod=True),
             repeated=self.repeated_adds,
             snat=self._snat_choice(),
-            look_for_gone=self._list_soon,
+            request_list=self._list_soon,
         )
         chain = PluginChain(current.now.daemon.conflist_path.parent)
         sources = []
@@ -447,7 +447,7 @@ class App:
             given_twice=self.other_daemon.given_twice,
             pending_policy_cleanups=self._pending_policy_cleanups,
             cut_off=self.host_network.cut_off,
-            unplaced=self.quarantine.cut_off,
+            unplaced=self.quarantine.without_network,
             trunk=lambda: (pool.enis.book.trunk() or [None])[0],
             waiting_for_uplink=self._waiting_branch_count,
             limits_of=from_table,

@@ -21,8 +21,8 @@ from ipamd.sandbox.missed_events import MissedEventDetector
 log = logging.getLogger(__name__)
 
 STREAM = ("events",)
-"""Key of `Backoffs` for the pauses before a broken stream is opened again; they follow the schedule of a service of this node. A list
-that succeeds after a failed one ends a pause early. A stream that lasted as long as the longest pause resets the schedule."""
+"""Key in `Backoffs` of the pauses before a broken stream is opened again. The pauses grow as for every peer on this node (`NODE`).
+A list that succeeds after a failed one ends a pause early. A stream that lasted as long as the longest pause resets the pauses."""
 
 UNSUPPORTED_RETRY_S = 300.0
 """Pause before events are tried again with a runtime that does not support them. Ours: an upgrade in place is noticed within five
@@ -31,7 +31,11 @@ minutes.
 
 
 class EventStream:
-    """Holds one subscription at a time. It calls `wake` for every event, after noting it, and for the first outcome."""
+    """Holds one subscription at a time.
+
+    It calls `wake` after every event, and when the first subscription fails or ends. `has_outcome`: whether the first one has
+    succeeded, failed or ended.
+    """
 
     def __init__(self, context: ServiceContext, *, runtime: Runtime, wake: Callable[[], None]) -> None:
         clock = context.clock
@@ -74,7 +78,7 @@ class EventStream:
         self._wake()
 
     def _close(self) -> None:
-        """Note that the stream has ended, and wake the reconciler if the stream was open or this is the first outcome."""
+        """Note that the stream has ended. Wake the reconciler if the stream was open, or if this is the first subscription's end."""
         was_open = self.missed_events.is_open
         if was_open:
             if self._clock.monotonic() - self._opened_monotonic_s >= NODE.longest_s:

@@ -61,7 +61,8 @@ class BranchWiring(LegWiring[BranchLeg]):
 
     def undo(self, leg: BranchLeg, added: Collection[Message]) -> list[Message]:
         """Return the removal of the branch table's end route if it was added. It is sent after the removal of the rules to the
-        table."""
+        table.
+        """
         return [end_removal(leg.branch)] if end_of_table(leg.branch) in added else []
 
     def rules_by_name(self, leg: BranchLeg, *, name: str, former_name: str) -> list[Message]:
@@ -132,7 +133,8 @@ class BranchWiring(LegWiring[BranchLeg]):
 
     def idle_rules(self, sock: NetlinkSocket, uplink: Branch) -> list[Message]:
         """Remove the rules to a branch's table that name a link which does not exist, as after a veth is deleted with its
-        namespace."""
+        namespace.
+        """
         own = (kernel_numbers.INCOMING_PRIORITY, uplink.route_table)
         names = set[str]()
         for present in survey.rules_of(sock, family_of(uplink.gateway)):

@@ -153,7 +153,8 @@ class LegWiring(Generic[L]):
 
     def repair_uplink(self, work: sandbox_repair.SandboxRepair, leg: L, seen: KernelSurvey) -> None:
         """Restore the uplink, its table and its rules. The host veth has been repaired before. Raises: KernelDumpError,
-        WiringError."""
+        WiringError.
+        """
         del work, leg, seen
 
     def cut_uplink(self, work: sandbox_repair.SandboxRepair, leg: L) -> None:

@@ -61,7 +61,8 @@ class BranchLeg(Leg):
     @property
     def entries_for_others(self) -> list[dict[str, str]]:
         """An interface that does not exist, with the VLAN ID as its MAC. A DEL by the plugin of amazon-vpc-cni-k8s finds the VLAN link
-        by it."""
+        by it.
+        """
         return [{"name": f"{DUMMY_PREFIX}{self.host_veth[-VETH_HASH_LENGTH:]}", "mac": str(self.branch.vlan)}]
 
     @property
@@ -93,7 +94,8 @@ class BranchLeg(Leg):
     @property
     def incoming_rules(self) -> tuple[IncomingRule, ...]:
         """The rules of strict mode: packets that arrive by the VLAN link or by the host veth are looked up in the branch's table,
-        whatever their source."""
+        whatever their source.
+        """
         if not self.branch.is_strict:
             return ()
         return tuple(IncomingRule(name, self.branch.route_table) for name in (self.branch.link, self.host_veth))

@@ -14,7 +14,8 @@ from ipamd.model.wiring_difference import WiringDifference, wiring_difference
 
 def veth_differences(leg: Leg, veth: HostVeth | None) -> list[WiringDifference]:
     """Compare the host veth. It is the sandbox's if its alias or its MAC is the sandbox's; the other of the two may have been
-    changed."""
+    changed.
+    """
     if veth is None:
         kind = RepairKind.LINK if leg.is_wired_again else None
         return [wiring_difference(DifferenceCode.VETH_MISSING, kind, link=leg.host_veth)]
@@ -91,7 +92,8 @@ def route_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
 
 def snat_differences(leg: Leg, survey: KernelSurvey) -> list[WiringDifference]:
     """Compare the recorded SNAT choice with the nftables sets that contain the address. The repair of the node's table corrects the
-    sets."""
+    sets.
+    """
     if survey.snat is None:
         return []
     actual, expected = survey.snat.get(leg.address), leg.sandbox.snat

@@ -154,9 +154,9 @@ class PoolSimulation:
             self.push(self.now_s + EXCESS_S, "look")
         elif self.now_s - self.excess_since_s >= EXCESS_S:
             self.excess_since_s = None
-            self.give_back(excess)
+            self.return_unused(excess)
 
-    def give_back(self, number: int) -> None:
+    def return_unused(self, number: int) -> None:
         """Unassign from the last ENIs first; an ENI that is empty goes."""
         while number > 0:
             share = min(number, self.enis[-1])
