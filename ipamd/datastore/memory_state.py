@@ -124,7 +124,7 @@ class MemoryState:
         self.rows = snapshot.copy()
         self.reservations: dict[AttachmentKey, IpAddress] = {}
         self._free_extra: deque[IpAddress] | None = None
-        """Addresses of the local range that no row has, longest free first. None until the first one is requested."""
+        """Addresses of the local range (for extra legs) that no row has, longest free first. None until the first one is requested."""
         for eni in snapshot.enis.values():
             self._pool.put_eni(eni)
         for address in snapshot.addresses.values():
@@ -216,7 +216,8 @@ class MemoryState:
                 self.reservations.pop(old.owner, None)
         if new is not None:
             self._pool.put(new)
-            if new.state is AddressState.RESERVED and new.owner is not None:  # marked lost, or healed, during an ADD
+            # It is still reserved if it was marked as lost, or as found again, during an ADD.
+            if new.state is AddressState.RESERVED and new.owner is not None:
                 self.reservations[new.owner] = address
         self._move_extra_address(old, new)
 
@@ -309,7 +310,7 @@ class MemoryState:
         return self.rows.doubts
 
     def recount(self) -> list[str]:
-        """Check counters and buckets against the addresses; only between transactions. One sentence per difference."""
+        """Compare counters and buckets with the addresses; one sentence per difference. Must not be called during a transaction."""
         with self._lock:
             differences = self._pool.recount(self.rows.addresses.values())
             if self._free_extra is not None:

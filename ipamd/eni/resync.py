@@ -185,9 +185,8 @@ class ResyncScheduler(Service):
         )
         self._backoffs.clear(DOUBT)
         if result.again_s is None:
-            self._health.report(
-                CONDITION, None
-            )  # at once, because without a doubt no resync follows that would end the condition
+            # The condition ends now: without a doubt, no resync is due soon that could end it.
+            self._health.report(CONDITION, None)
         else:
             # The pause depends on the doubt's age, not on the number of comparisons: a retried creation may compare every few seconds.
             lasted_s = now_s - result.doubt_since_monotonic_s

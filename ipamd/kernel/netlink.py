@@ -139,9 +139,8 @@ class NetlinkSocket:
         """
         shorter = NetlinkSocket(datagram_bytes=SHORTER_BYTES)
         try:
-            shorter.request(
-                [Message("first answer", uapi.NLMSG_NOOP, 0, b"")]
-            )  # the kernel takes the datagram size from a receive
+            # The kernel chooses the size of a dump's datagrams by the buffer of an earlier receive, so one answer is received first.
+            shorter.request([Message("first answer", uapi.NLMSG_NOOP, 0, b"")])
         except BaseException:
             shorter.close()
             raise
