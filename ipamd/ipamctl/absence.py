@@ -89,7 +89,7 @@ def hung(process: Listener) -> MissingDaemon:
 
 
 def gone(run_dir: Path) -> MissingDaemon:
-    """No process listens: once, or again and again."""
+    """No process listens. Distinguish a daemon that does not run from one that ends again and again (a crash loop)."""
     now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     recent = [start for start in read_starts(run_dir) if now_s - LOOP_S <= start.boottime_s <= now_s]
     if len(recent) >= LOOP_STARTS:

@@ -210,7 +210,7 @@ def _gateway_differences(outcome: AnswerOutcome, leg: Leg) -> list[WiringDiffere
 
 
 def _expected_routes(leg: Leg) -> list[_ExpectedRoute]:
-    """Return the routes of the sandbox side. The first one is that without which no packet arrives."""
+    """Return the routes of the sandbox side. The first is the local route to its own address, without which it receives no packet."""
     name, address, gateway = leg.ifname, leg.address, leg.gateway
     length, unicast = address.max_prefixlen, uapi.RTN_UNICAST
     own_fields: dict[str, object] = {"ifname": name, "address": address}

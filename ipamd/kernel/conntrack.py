@@ -166,7 +166,10 @@ def _dump(family: Family) -> Message:
 
 
 def _filtered_dump(family: Family, side: int, flag: int, packed: bytes) -> Message:
-    """Ask for the entries that have an address in one place."""
+    """Return the request for the entries that have an address as source (or destination) of their original (or reply) tuple.
+
+    `side`, `flag`: one of `_PLACES`.
+    """
     source, destination = (uapi.CTA_IP_V4_SRC, uapi.CTA_IP_V4_DST) if family is IPV4 else (uapi.CTA_IP_V6_SRC, uapi.CTA_IP_V6_DST)
     kind = destination
     if flag == uapi.CTA_FILTER_IP_SRC:

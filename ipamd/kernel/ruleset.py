@@ -50,8 +50,9 @@ Source: amazon-vpc-cni-k8s pkg/networkutils/network.go, typeOfSNAT (--random-ful
 class FormerSettings:
     """Values of earlier settings that are still in use.
 
-    `veth_prefixes`: of living sandboxes. `marks`: bits that connections may carry. Each mark is found by its rule 1024, which stays
-    while a connection carries the mark, or until somebody removes it.
+    `veth_prefixes`: prefixes in the names of existing host veths. `marks`: mark bits that existing connections may carry. Former marks
+    are read from the routing rules of priority 1024: such a rule is kept while a connection carries its mark, unless somebody removes
+    the rule.
     """
 
     veth_prefixes: tuple[str, ...] = ()

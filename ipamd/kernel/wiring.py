@@ -346,7 +346,7 @@ class KernelWiring(Wiring):
         down = messages.change_link(link.index, step=f"take link {former_name} down", is_up=False)
         rename = messages.change_link(link.index, step=f"name it {to}", name=to)
         batch = [down, rename]
-        if link.is_up:  # a link that is held or cut off stays down
+        if link.is_up:  # the link of a sandbox that is kept down or cut off stays down
             batch.append(messages.change_link(link.index, step=f"raise link {to}", is_up=True))
         batch += self._restore_after_renaming(host, link, leg, former_name=former_name, name=to)
         host.carry_out(batch, operation=f"renaming of {former_name} to {to}")

@@ -25,7 +25,7 @@ inet6_addr_add."""
 
 
 def name_host_veth(leg: Leg, index: int, ipv4_conf: Mapping[int, int]) -> list[Message]:
-    """Give a host veth its alias and settings, and raise it unless the sandbox is held.
+    """Give a host veth its alias and settings, and raise it unless the sandbox is kept down.
 
     `ipv4_conf`: the settings (`devconf.host_veth`). The link gets no IPv6 address: adding one would cost more than the rest of the
     batch, and the node could be reached by it.

@@ -47,10 +47,10 @@ class NodeBounds:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """One mode.
+    """How many pods a node can run in one mode.
 
-    `address_count`: pods with an address of their own, ADDRESSES_MAX for more. `max_pods`: that and the pods on the host's network.
-    `recommended`: the same within EKS's cap; 0 if the vCPUs are not known.
+    `address_count`: pods with an address of their own, at most ADDRESSES_MAX. `max_pods`: these and the pods on the host's network.
+    `recommended`: `max_pods`, but at most what EKS recommends; 0 if the vCPUs are not known.
     """
 
     mode: str

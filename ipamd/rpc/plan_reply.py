@@ -58,7 +58,7 @@ def _auto_target(plan: WhatIf) -> pb.AutoTarget | None:
 
 
 def targets(settings: PoolSettings) -> list[pb.Target]:
-    """List the targets and caps; `defined`: whether it has an effect."""
+    """List the targets and caps. The field `defined` of each shows whether the target or cap has an effect."""
     has_targets, is_fixed = not settings.family.is_sparse, not settings.warm_target_auto
     in_effect = {
         "warm_eni_target": not settings.ip_targets_defined,
