@@ -131,7 +131,12 @@ class PodSnatSets:
 
     def _is_absent(self, address: IpAddress) -> bool:
         """Whether an address is certainly in no set; False before the first reading."""
-        return self._entries is not None and address not in self._entries and address not in self._unsure
+        entries = self._entries
+        if entries is None:
+            return False
+        if not entries and not self._unsure:  # if no pod has a choice, no ADD or DEL spends time on hashing its address
+            return True
+        return address not in entries and address not in self._unsure
 
 
 def _change(address: IpAddress, choice: PodSnat | None, others: Collection[PodSnat | None]) -> str:

@@ -73,8 +73,13 @@ class _DyingLink:
     def taking_down(self) -> Message:
         """Take the link down, so that the kernel removes its routes, and put it into the dying group."""
         link = self.link
-        down = messages.change_link(link.index, step=f"take link {link.name} down", is_up=False, group=uapi.DYING_GROUP)
-        return replace(down, tolerated=messages.ABSENT)
+        return messages.change_link(
+            link.index,
+            step=f"take link {link.name} down",
+            is_up=False,
+            group=uapi.DYING_GROUP,
+            tolerated=messages.ABSENT,
+        )
 
     def routes_removal(self) -> Iterator[Message]:
         """Put the link into the dying group, and remove the routes to the address through it."""
@@ -87,8 +92,7 @@ class _DyingLink:
                 index=link.index,
                 step=f"delete route {address} dev {link.name} table {table}",
             )
-        group = messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP)
-        yield replace(group, tolerated=messages.ABSENT)
+        yield messages.change_link(link.index, step=f"mark link {link.name}", group=uapi.DYING_GROUP, tolerated=messages.ABSENT)
 
 
 class _Uplinks:
@@ -709,8 +713,8 @@ class KernelWiring(Wiring):
         if not outcome.replies:
             return None
         link = answers.read_link(outcome.replies[0])
-        owner = survey.host_veth(link).key
-        if link.kind != uapi.VETH_KIND or (key and owner and owner != key):
+        owner = survey.host_veth(link).key if key else None
+        if link.kind != uapi.VETH_KIND or (owner and owner != key):
             raise failure(
                 WiringError,
                 FailureCode.LINK_NOT_OURS,

@@ -59,8 +59,8 @@ COUNTED = ("free", "reserved", "assigned", "cooling", "quarantined")
 """States of addresses; each has a field of its name with the ending `_count`."""
 
 
-def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
-    """Serve the methods of `servicer` as `vpc_ipamd.v1.Introspection`; an error that it raises becomes the status of the call."""
+def method_handlers(servicer: object) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    """Return a handler for each method of `vpc_ipamd.v1.Introspection`; an error that `servicer` raises becomes the call's status."""
     service = pb.DESCRIPTOR.services_by_name["Introspection"]
     handlers = {}
     for method in service.methods:
@@ -69,7 +69,7 @@ def handler(servicer: object) -> grpc.GenericRpcHandler[Any, Any]:
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
-    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+    return handlers
 
 
 def _serve(servicer: object, name: str, request: Any, context: grpc.ServicerContext) -> Any:
@@ -89,7 +89,7 @@ class IntrospectionServicer:
 
     Args:
         freeze, thaw: return the problem, "" if there is none.
-        export, keep: hand the node back to amazon-vpc-cni-k8s, and undo that; both return the fields of `ExportReply`.
+        export, undo_export: hand the node back to amazon-vpc-cni-k8s, and undo that; both return the fields of `ExportReply`.
         retry: repeats now the EC2 calls that EC2 refused; returns their subjects and refusals.
         compared: called with the subjects of all findings after an audit that asked EC2, so that conditions about other subjects end.
     """
@@ -98,7 +98,7 @@ class IntrospectionServicer:
     freeze: Callable[[str], str]
     thaw: Callable[[], str]
     export: Callable[[], object]
-    keep: Callable[[], object]
+    undo_export: Callable[[], object]
     retry: Callable[[], Sequence[tuple[str, GrowthRefusal]]]
     compared: Callable[[Collection[str]], None]
 
@@ -252,9 +252,9 @@ class IntrospectionServicer:
         return pb.ThawReply(freezes=self._freezes(), problem=problem)
 
     def Export(self, request: pb.ExportRequest) -> pb.ExportReply:
-        """Give the node back to amazon-vpc-cni-k8s, or keep it after all."""
+        """Give the node back to amazon-vpc-cni-k8s, or undo that (field `undo`)."""
         if request.undo:
-            return answer(pb.ExportReply, self.keep())
+            return answer(pb.ExportReply, self.undo_export())
         return answer(pb.ExportReply, self.export())
 
     def Retry(self, _: pb.RetryRequest) -> pb.RetryReply:
