@@ -176,9 +176,12 @@ class ResyncScheduler(Service):
         """Take the result of any comparison, one at a time. If it leaves a doubt, schedule the next resync."""
         before, now_s = self._result, self._clock.monotonic()
         # A new doubt, or one that the next answer may end, must not wait for as long as a doubt that has lasted for hours.
-        is_believed_again = bool(before.implausible) != bool(result.implausible)
-        is_progress = before.again_s is None or is_believed_again or result.doubted - before.doubted or result.lost_count
-        result.doubt_since_monotonic_s = now_s if is_progress else before.doubt_since_monotonic_s
+        has_plausibility_changed = bool(before.implausible) != bool(result.implausible)
+        had_no_doubt, has_new_doubt = before.again_s is None, bool(result.doubted - before.doubted)
+        if had_no_doubt or has_new_doubt or has_plausibility_changed or result.lost_count:
+            result.doubt_since_monotonic_s = now_s
+        else:
+            result.doubt_since_monotonic_s = before.doubt_since_monotonic_s
         self._result = result
         self.counts.update(
             {ExternalChange.FORCED_ENI: result.forced_eni_count, ExternalChange.FORCED_ADDRESS: result.forced_count}

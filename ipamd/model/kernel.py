@@ -225,9 +225,14 @@ def stray_rules(survey: KernelSurvey, subnets: Iterable[IpNetwork]) -> frozenset
 
     Other software that uses the same priorities has a route for each of its addresses.
     """
-    ruled = {*survey.to_rules, *survey.from_rules} - survey.routes.keys() - {veth.address for veth in survey.firsts}
     networks = tuple(subnets)
-    return frozenset(address for address in ruled if any(address in network for network in networks))
+    with_rule = {*survey.to_rules, *survey.from_rules}
+    with_veth = {veth.address for veth in survey.firsts}
+    strays = set[IpAddress]()
+    for address in with_rule - survey.routes.keys() - with_veth:
+        if any(address in network for network in networks):
+            strays.add(address)
+    return frozenset(strays)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,8 @@ class SandboxJudge(Service):
             for veth in survey.firsts
             if veth.key and not veth.is_dying and not self._datastore.is_tombstoned(veth.key)
         }
-        return len(wired) <= int(is_datastore_whole) or not wired.isdisjoint(listed)
+        may_be_absent_count = 1 if is_datastore_whole else 0
+        return len(wired) <= may_be_absent_count or not wired.isdisjoint(listed)
 
     def judge_veth(
         self,

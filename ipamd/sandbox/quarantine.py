@@ -159,11 +159,12 @@ class QuarantineService(Service):
         survey = self.survey()
         if survey is None:
             return None
-        return frozenset(
-            veth.key.container_id
-            for veth in self._unrecorded(survey)
-            if veth.key and (veth.address in quarantined or veth.name in self._unplaced)
-        )
+        container_ids = set[str]()
+        for veth in self._unrecorded(survey):
+            is_known = veth.address in quarantined or veth.name in self._unplaced
+            if is_known and veth.key is not None:
+                container_ids.add(veth.key.container_id)
+        return frozenset(container_ids)
 
     def verdicts(self, address: IpAddress, listed: Collection[str] | None) -> list[str]:
         """Describe the present verdict on each unrecorded veth that has an address, one sentence each. Changes nothing."""

@@ -87,7 +87,9 @@ class KubeletFacts(PodFactsSource):
                     time.sleep(RETRY_S)
                     continue
                 # An earlier answer of kubelet says more than the timeout of the last request.
-                code, message = failed if failed[0] is not grpc.StatusCode.DEADLINE_EXCEEDED else earlier or failed
+                if failed[0] is grpc.StatusCode.DEADLINE_EXCEEDED and earlier is not None:
+                    failed = earlier
+                code, message = failed
                 return PodFacts(
                     GroupRequirement.UNKNOWN, self._why(code, message, names.pod_uid), is_of_pod=code is grpc.StatusCode.NOT_FOUND
                 )
