@@ -27,7 +27,8 @@ MOMENT_S = 1.5
 """After this time without an answer a person is told what is seen. Ours: a healthy daemon answers within milliseconds."""
 
 PATIENT_S = 60.0
-"""For RPCs that take longer: an audit and `explain --find` ask EC2, which may delay them; an export waits for ADDs."""
+"""For RPCs that take longer: an audit, `explain --find` and `plan --network` ask EC2, which may delay them; an export waits
+for ADDs."""
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
@@ -65,7 +66,7 @@ class Client:
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         timeout_s = TIMEOUT_S
-        if rpc in ("Audit", "Export") or fields.get("find"):
+        if rpc in ("Audit", "Export") or fields.get("find") or fields.get("network_source"):
             timeout_s = PATIENT_S
         process = listener(self._path)
         if isinstance(process, MissingDaemon):
