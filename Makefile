@@ -204,6 +204,20 @@ fuzz: plugin-if-possible ## random and damaged input for all that reads it: SEED
 docs: $(STAMP) ## generate docs/settings.md, docs/metrics.md, docs/ipamctl.md, the manual page and the pictures from the code's own sentences
 	$(BIN)/python tools/gen_docs.py
 
+# Of PyPI, in an environment of its own.
+MATERIAL := mkdocs-material >= 9.6, < 10
+SITE := build/site/venv
+
+$(SITE)/.made: Makefile
+	rm -rf $(SITE)
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/pip install --quiet --disable-pip-version-check "$(MATERIAL)"
+	touch $@
+
+.PHONY: site
+site: $(RUNS) $(SITE)/.made ## a static site with search of the pages that are there, links checked: build/site/html; not in `.ci/run`
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python tools/static_site.py
+
 .PHONY: man
 man: $(RUNS) ## generate the manual page ipamctl(1): docs/man/ipamctl.1
 	@$(BIN)/python tools/man_page.py
