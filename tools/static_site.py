@@ -1,8 +1,8 @@
 """Make a static site with search of the pages that are there: build/site/html. Run by `make site`.
 
 The pages stay where they are and as they are. Copies of them are laid out for MkDocs below build/site/pages, under the same names, so
-that their links hold. MkDocs with Material for MkDocs builds the site, strictly: a link or an anchor that leads nowhere is an error. Both
-are in a virtual environment of their own, which `make site` makes; neither is a dependency of anything else.
+that their links hold. MkDocs with Material for MkDocs builds the site, strictly: a link or an anchor that leads nowhere is an error.
+Both are in a virtual environment of their own, which `make site` makes; neither is a dependency of anything else.
 """
 
 from __future__ import annotations
