@@ -74,7 +74,7 @@ class DaemonSets:
 
 
 @dataclass(frozen=True)
-class Step:
+class MigrationStep:
     """Commands to be run in order. `nodes`: those that change hands in it."""
 
     title: str
@@ -86,7 +86,7 @@ class Step:
 class MigrationPlan:
     """`problems`: what must be mended before the first step. `done`: nodes that need no step. `skipped`: those that can take none."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[MigrationStep, ...]
     problems: tuple[str, ...]
     done: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -108,15 +108,21 @@ def plan_over(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: C
     example = waiting[0] if waiting else None
     if example is not None and _would_be_on(daemonsets.other, example, {key: value}):
         steps.append(
-            Step(f"keep {OTHER} off nodes with the label; this restarts it on the others", _affinity_patch(daemonsets, choices))
+            MigrationStep(
+                f"keep {OTHER} off nodes with the label; this restarts it on the others", _affinity_patch(daemonsets, choices)
+            )
         )
     canary = [node.name for node in waiting[: choices.canary]]
     if canary:
         steps.append(
-            Step("canary", tuple(_over_commands(canary, daemonsets, choices, soak_minutes=choices.soak_minutes)), tuple(canary))
+            MigrationStep(
+                "canary", tuple(_over_commands(canary, daemonsets, choices, soak_minutes=choices.soak_minutes)), tuple(canary)
+            )
         )
     for zone, names in _batches(waiting[choices.canary :], choices.batch or _tenth(len(waiting))):
-        steps.append(Step(f"batch in {zone or 'no zone'}", tuple(_over_commands(names, daemonsets, choices)), tuple(names)))
+        steps.append(
+            MigrationStep(f"batch in {zone or 'no zone'}", tuple(_over_commands(names, daemonsets, choices)), tuple(names))
+        )
     return MigrationPlan(tuple(steps), problems, tuple(done), tuple(skipped))
 
 
@@ -130,7 +136,7 @@ def plan_back(nodes: Iterable[MigrationNode], daemonsets: DaemonSets, choices: C
         elif not node.image:
             skipped.append(node.name)
         else:
-            steps.append(Step("back", tuple(_back_commands(node, choices)), (node.name,)))
+            steps.append(MigrationStep("back", tuple(_back_commands(node, choices)), (node.name,)))
     problems = (
         ()
         if daemonsets.other is not None
