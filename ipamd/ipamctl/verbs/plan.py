@@ -47,7 +47,7 @@ def render_plan(answer: Answer, layout: Layout) -> str:
 
 
 def _auto_lines(auto: Answer | None) -> list[str]:
-    """The lines about the target by measured demand; none if the daemon did not send it."""
+    """The lines about the target of VPC_IPAMD_WARM_TARGET_MODE=auto; none if the answer has no such target."""
     if not auto:
         return []
     sentence = auto["sentence"]
@@ -90,7 +90,7 @@ def _needs_attention(answer: Answer) -> bool:
 
 PLAN = Verb(
     help="what the pool would do now and why, also under other settings; changes nothing",
-    about="What the pool would ask EC2 for now, and what is in the way. Other settings may be tried; nothing is changed. "
+    about="Shows what the pool would request from EC2 now, and what blocks it; also under other settings. Nothing is changed. "
     "With --network: what a start with another file of custom networking would do to this node's ENIs and pods; "
     "the status is 1 if the file is refused, or takes something away.",
     examples=("ipamctl plan --set WARM_IP_TARGET=10", "ipamctl plan --network network.json"),
