@@ -168,6 +168,7 @@ cluster: image ## Kubernetes of Go modules on two lab nodes, vpc-ipamd by its ch
 .PHONY: screens
 screens: ready-for-lab ## what ipamctl shows in the tickets of docs/troubleshooting.md, on 80 and 200 columns; docs/screens/
 	VPC_IPAMD_HEAVY=1 VPC_IPAMD_SCREENS=docs/screens $(BIN)/python -m pytest -q tests/lab/tickets/test_tickets.py
+	$(BIN)/python tools/screen_picture.py
 
 # of `make incumbent-tests`: a folder with the built tests (docs/upstream_tests.md), and what to run of them: ONLY="--suites ipamd --focus Tag"
 TESTS ?=
@@ -200,8 +201,26 @@ randomised: $(STAMP) ## the shipped graph in simulated time: faults, kills and o
 fuzz: plugin-if-possible ## random and damaged input for all that reads it: SEED=1 FUZZ=usual or full; build/fuzz.json
 	$(BIN)/python -m fuzz --scale $(FUZZ) --seed $(SEED)
 
-docs: $(STAMP) ## generate docs/settings.md, docs/metrics.md, docs/ipamctl.md and the picture from the code's own sentences
+docs: $(STAMP) ## generate docs/settings.md, docs/metrics.md, docs/ipamctl.md, the manual page and the pictures from the code's own sentences
 	$(BIN)/python tools/gen_docs.py
+
+# Of PyPI, in an environment of its own.
+MATERIAL := mkdocs-material >= 9.6, < 10
+SITE := build/site/venv
+
+$(SITE)/.made: Makefile
+	rm -rf $(SITE)
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/pip install --quiet --disable-pip-version-check "$(MATERIAL)"
+	touch $@
+
+.PHONY: site
+site: $(RUNS) $(SITE)/.made ## a static site with search of the pages that are there, links checked: build/site/html; not in `.ci/run`
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python tools/static_site.py
+
+.PHONY: man
+man: $(RUNS) ## generate the manual page ipamctl(1): docs/man/ipamctl.1
+	@$(BIN)/python tools/man_page.py
 
 clean: ## remove what the commands made, the lab's leftovers included
 	if [ -x $(BIN)/vpc-lab ]; then $(BIN)/vpc-lab down || true; fi

@@ -148,15 +148,13 @@ def end_with_a_thread(signals: Signals, failed: threading.ExceptHookArgs) -> Non
 
 
 def main(*, vlan_links: VlanLinks | None = None) -> int:
-    """Run the daemon until a signal or a failure ends it; returns the exit status. With arguments: run `ipamd datastore` on its file.
+    """Run the daemon until a signal or a failure ends it; returns the exit status. With arguments: run the command that they name.
 
     Args:
         vlan_links: makes VLAN links where the kernel cannot, as on a lab's machine.
     """
     if sys.argv[1:]:
-        from ipamd.datastore import command
-
-        return command.main(sys.argv[1:])
+        return _run_command(sys.argv[1:])
     _do_without_tls()
     prepare_grpc()
     gc.disable()  # imported modules are never freed, and scanning them for garbage took a sixth of the start
@@ -166,6 +164,17 @@ def main(*, vlan_links: VlanLinks | None = None) -> int:
     exit_status, reason = _run_with_settings(vlan_links)
     record.end(exit_status, reason=reason)
     return exit_status
+
+
+def _run_command(arguments: list[str]) -> int:
+    """Run `ipamd clean-up` or `ipamd datastore`; returns the exit status."""
+    if arguments[0] == "clean-up":
+        from ipamd.process import clean_up
+
+        return clean_up.main(arguments[1:])
+    from ipamd.datastore import command
+
+    return command.main(arguments)
 
 
 def _run_with_settings(vlan_links: VlanLinks | None) -> tuple[int, str]:

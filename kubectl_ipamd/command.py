@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from kubectl_ipamd.errors import EXIT_INTERRUPTED, PluginError
 from kubectl_ipamd.session import Session, open_session
 from kubectl_ipamd.text import printable
-from kubectl_ipamd.verbs import bundle, execute, status, top, versions, where
+from kubectl_ipamd.verbs import bundle, execute, migrate, status, top, versions, where
 from kubectl_ipamd.version import __version__
 
 PROGRAM = "kubectl ipamd"
@@ -74,7 +74,21 @@ def make_parser() -> argparse.ArgumentParser:
     added.add_argument("--by", choices=("both", "subnet", "zone"), default="both")
     _bundle_parser(command("bundle", "collect an archive for support from each of many nodes (needs pods/exec)", bundle.run))
     _exec_parser(command("exec", "run a verb of ipamctl on a node (needs pods/exec)", execute.run))
+    text = "print how nodes come over from amazon-vpc-cni-k8s, or go back, as commands; execute none of them"
+    _migrate_parser(command("migrate", text, migrate.run))
     return parser
+
+
+def _migrate_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--plan", action="store_true", help="print the plan; there is nothing else that it does")
+    parser.add_argument("--back", action="store_true", help="of nodes that go back to amazon-vpc-cni-k8s")
+    label = "what both DaemonSets look at (default: %(default)s)"
+    parser.add_argument("--label", default="vpc-ipamd=yes", metavar="KEY=VALUE", help=label)
+    parser.add_argument("--batch", type=int, default=0, metavar="N", help="nodes in one batch (default: a tenth)")
+    parser.add_argument("--canary", type=int, default=1, metavar="N", help="nodes that go first, alone (default: %(default)s)")
+    parser.add_argument(
+        "--soak", type=int, default=60, metavar="MINUTES", help="how long the canary is watched (default: %(default)s)"
+    )
 
 
 def _where_parser(parser: argparse.ArgumentParser) -> None:

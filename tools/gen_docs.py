@@ -23,7 +23,9 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # also when run as
 from tools import ipamctl_page, picture
 from tools.chart_readme import chart_readme
 from tools.chart_schema import chart_schema
+from tools.man_page import man_page
 from tools.metrics_page import metrics_page
+from tools.screen_picture import screen_picture
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSUMPTIONS = ROOT / "tools" / "assumptions.md"
@@ -143,6 +145,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/ipamctl.md": ipamctl_page.page,
     "docs/picture/architecture.svg": picture_page,
+    "docs/man/ipamctl.1": man_page,
+    "docs/picture/screen.svg": screen_picture,
     "docs/assumptions.md": assumptions_page,
     "manifests/chart/values.schema.json": chart_schema,
     "manifests/chart/README.md": chart_readme,

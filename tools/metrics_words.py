@@ -33,6 +33,11 @@ Nodes share some causes: a full subnet, a throttled account, a denied call, a wr
 cause, whatever the number of nodes: its value is how many nodes have the trouble, and its description names some of them. Labels are `zone`
 and, where there is one, `cause`, `api` or `subject`. An alert about one node's own trouble has that node's labels. Where your Prometheus
 sets a label `cluster`, all of them are by cluster too.
+
+`runbook_url` of each alert is its heading below, as a path in this repository. Give it the address of your copy, BASE: in the chart by the value
+`rules.runbookBaseUrl`, and `rules.runbookPath` if it is [the site](../CONTRIBUTING.md#set-up), whose pages end in .html. Without the chart:
+
+    sed -i 's,runbook_url: docs/,runbook_url: BASE/docs/,' manifests/monitoring/rules.yaml
 """
 
 ALERTS_TAIL = """\

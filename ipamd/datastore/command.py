@@ -27,7 +27,9 @@ EXIT_REFUSED = 1
 def main(arguments: Sequence[str]) -> int:
     """Run `ipamd ARGUMENTS`; returns the exit status, 0 or 1. Raises: SystemExit, 2 for wrong arguments, 0 after the usage."""
     parser = argparse.ArgumentParser(
-        prog="ipamd", description="The daemon, without arguments; else shows or takes back its datastore."
+        prog="ipamd",
+        description="The daemon, without arguments; else shows or takes back its datastore.",
+        epilog="`ipamd clean-up --help`: remove what is left of ours on a node that has gone back to amazon-vpc-cni-k8s.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("what", choices=["datastore"])

@@ -17,13 +17,23 @@ from ipamd.model.blocked import Blocked
 from ipamd.model.cloud import InstanceIdentity
 from ipamd.model.conditions import ConditionCode, problem
 from ipamd.model.eni import ADDRESSES_PER_PREFIX, Eni
-from ipamd.model.errors import CloudDeniedError, CloudError, SubnetChoiceError, SubnetExhaustedError, is_about_keys, log_text
+from ipamd.model.errors import (
+    CloudDeniedError,
+    CloudError,
+    CloudNotFoundError,
+    SubnetChoiceError,
+    SubnetExhaustedError,
+    is_about_keys,
+    log_text,
+)
 from ipamd.model.ids import EniId, SubnetId
 from ipamd.model.pool_actions import Action, CreateEni
 from ipamd.model.record import dataclass, replace
 from ipamd.model.subnets import (
     RESERVED_COUNT,
+    CustomNetwork,
     DescribedSubnet,
+    SubnetCheck,
     SubnetPolicy,
     SubnetView,
     ZoneNetwork,
@@ -139,9 +149,33 @@ class Subnets(Service):
 
     def exclusion(self, eni: Eni) -> str:
         """Return why an attached ENI gets no new sandbox; "" if it may get one."""
+        return self._exclusion(eni, self._policy)
+
+    def exclusion_under(self, eni: Eni, custom: CustomNetwork) -> str:
+        """Return `exclusion` as it would be after a start with this file of custom networking. Makes no EC2 call."""
+        return self._exclusion(eni, replace(self._policy, custom=custom))
+
+    def _exclusion(self, eni: Eni, policy: SubnetPolicy) -> str:
         identity = self._identity()
         zone = identity.availability_zone if identity else ""
-        return exclusion(eni, self._policy, self._listed, zone=zone, security_group_ids=self._groups_of(eni.eni_id))
+        return exclusion(eni, policy, self._listed, zone=zone, security_group_ids=self._groups_of(eni.eni_id))
+
+    def check_network(self, custom: CustomNetwork, identity: InstanceIdentity) -> SubnetCheck:
+        """Check whether ENIs could be created after a start with this file, by one DescribeSubnets. Changes nothing; any thread."""
+        zone = custom.of_zone(identity.availability_zone)
+        if zone is None:
+            return SubnetCheck(_no_zone(identity))
+        try:
+            subnet = self._ec2.describe_subnet(zone.subnet_id)
+        except CloudNotFoundError as error:
+            return SubnetCheck(log_text(error))
+        except CloudError as error:
+            return SubnetCheck(unchecked_reason=log_text(error))
+        reason = why_not_usable(subnet, identity, replace(self._policy, custom=custom))
+        problem_text = ""
+        if reason:
+            problem_text = f"{zone.subnet_id} is {reason}"
+        return SubnetCheck(problem_text, free_count=subnet.free_count)
 
     def recheck_before_create(self, action: Action, identity: InstanceIdentity) -> bool:
         """Describe the subnets before the pool grows for the first time, and before each new ENI.
@@ -224,7 +258,7 @@ class Subnets(Service):
         return tuple(self._view(subnet, identity) for subnet in self._listed.values())
 
     def _view(self, subnet: DescribedSubnet, identity: InstanceIdentity) -> SubnetView:
-        excluded = self._why_not(subnet, identity)
+        excluded = why_not_usable(subnet, identity, self._policy)
         free_count, answered_monotonic_s = subnet.free_count, self._answered_monotonic_s
         counted = self.limits.counted_room(subnet.subnet_id)
         if counted is not None and counted.answered_monotonic_s >= answered_monotonic_s:
@@ -291,7 +325,7 @@ class Subnets(Service):
         zone = self._zone(identity)
         if zone is None:
             raise SubnetChoiceError(
-                f"custom networking's file names no subnet for {identity.availability_zone}",
+                _no_zone(identity),
                 next_step=f"add {identity.availability_zone} to the zones of VPC_IPAMD_NETWORK_FILE and restart the daemon",
             )
         return (self._ec2.describe_subnet(zone.subnet_id),)
@@ -301,22 +335,6 @@ class Subnets(Service):
         if self._policy.custom is None:
             return None
         return self._policy.custom.of_zone(identity.availability_zone)
-
-    def _why_not(self, subnet: DescribedSubnet, identity: InstanceIdentity) -> str:
-        """Return why no new ENI may go to a subnet, by its tags and the settings; "" if one may."""
-        policy = self._policy
-        is_own = subnet.subnet_id == identity.subnet_id
-        if policy.custom is not None:  # EC2 attaches no ENI of another VPC or zone
-            if subnet.vpc_id != identity.vpc_id:
-                return f"of another VPC ({subnet.vpc_id}) than this node ({identity.vpc_id})"
-            if subnet.availability_zone != identity.availability_zone:
-                return f"of another zone ({subnet.availability_zone}) than this node ({identity.availability_zone})"
-            return ""
-        if not policy.is_discovering and not is_own:
-            return "not the node's own, and ENABLE_SUBNET_DISCOVERY is off"
-        if policy.needs_ipv6 and not subnet.has_ipv6:
-            return "without IPv6"
-        return why_unusable(subnet.tags, is_primary=is_own, cluster_name=policy.cluster_name)
 
     def _usable(self, identity: InstanceIdentity) -> list[tuple[SubnetId, int | None]]:
         """Return the usable subnets, the one with most room first, each with its free count, None if it is not known.
@@ -328,7 +346,7 @@ class Subnets(Service):
         if listed is None:
             self._require_home_usable(home)
             return [(home, None)]
-        reasons = {subnet.subnet_id: self._why_not(subnet, identity) for subnet in listed.values()}
+        reasons = {subnet.subnet_id: why_not_usable(subnet, identity, self._policy) for subnet in listed.values()}
         usable = by_room(subnet for subnet in listed.values() if not reasons[subnet.subnet_id])
         if usable:
             return [(subnet.subnet_id, None if subnet.free_count < 0 else subnet.free_count) for subnet in usable]
@@ -380,3 +398,23 @@ class Subnets(Service):
                 self.limits.short_of_room(subnet_id, most + 1)
             return None
         return replace(action, address_count=min(action.address_count, most))
+
+
+def why_not_usable(subnet: DescribedSubnet, identity: InstanceIdentity, policy: SubnetPolicy) -> str:
+    """Return why no new ENI may go to a subnet, by its tags and the settings; "" if one may. Concurrency: pure."""
+    is_own = subnet.subnet_id == identity.subnet_id
+    if policy.custom is not None:  # EC2 attaches no ENI of another VPC or zone
+        if subnet.vpc_id != identity.vpc_id:
+            return f"of another VPC ({subnet.vpc_id}) than this node ({identity.vpc_id})"
+        if subnet.availability_zone != identity.availability_zone:
+            return f"of another zone ({subnet.availability_zone}) than this node ({identity.availability_zone})"
+        return ""
+    if not policy.is_discovering and not is_own:
+        return "not the node's own, and ENABLE_SUBNET_DISCOVERY is off"
+    if policy.needs_ipv6 and not subnet.has_ipv6:
+        return "without IPv6"
+    return why_unusable(subnet.tags, is_primary=is_own, cluster_name=policy.cluster_name)
+
+
+def _no_zone(identity: InstanceIdentity) -> str:
+    return f"custom networking's file names no subnet for {identity.availability_zone}"

@@ -28,7 +28,7 @@ MOMENT_S = 1.5
 milliseconds."""
 
 PATIENT_S = 60.0
-"""Timeout of RPCs that take longer: an audit and `explain --find` wait for EC2, an export waits for ADDs."""
+"""Timeout of RPCs that take longer: an audit, `explain --find` and `plan --network` wait for EC2, an export waits for ADDs."""
 
 DEFAULT_RUN_DIR = "/run/vpc-ipamd"
 SERVICE = pb.DESCRIPTOR.services_by_name["Introspection"]
@@ -66,7 +66,7 @@ class Client:
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
         timeout_s = TIMEOUT_S
-        if rpc in ("Audit", "Export") or fields.get("find"):
+        if rpc in ("Audit", "Export") or fields.get("find") or fields.get("network_source"):
             timeout_s = PATIENT_S
         process = listener(self._path)
         if isinstance(process, MissingDaemon):

@@ -29,6 +29,8 @@ MESSAGES: Mapping[StrEnum, str] = {
     ConditionCode.NO_REQUEST_THREAD: "{subject}: a thread cannot be created: requests wait for one another",
     ConditionCode.SETTINGS_INVALID: "settings: generation {generation} stays in force: {cause}",
     ConditionCode.SETTINGS_NEED_RESTART: "settings: needs a restart: {settings}",
+    ConditionCode.NETWORK_FILE_DIFFERS: "{subject}: {path} differs from the one in force; the next start takes it",
+    ConditionCode.NETWORK_FILE_REFUSED: "{subject}: the next start would end with status 2: {cause}",
     ConditionCode.RUNTIME_OFF: "CRI is off: nothing is reaped",
     ConditionCode.RUNTIME_NOT_BELIEVED: "CRI: {cause}; nothing is reaped",
     ConditionCode.AGENT_SILENT: "{subject}: {cause}",

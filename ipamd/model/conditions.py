@@ -26,6 +26,8 @@ class ConditionCode(StrEnum):
     NO_REQUEST_THREAD = "no-request-thread"
     SETTINGS_INVALID = "settings-invalid"
     SETTINGS_NEED_RESTART = "settings-need-restart"
+    NETWORK_FILE_DIFFERS = "network-file-differs"
+    NETWORK_FILE_REFUSED = "network-file-refused"
 
     RUNTIME_OFF = "runtime-off"
     RUNTIME_NOT_BELIEVED = "runtime-not-believed"

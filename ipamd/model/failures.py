@@ -149,6 +149,10 @@ class FailureCode(StrEnum):
     ENTRY_ADDRESS = "entry-address"
     NODE_FILE_UNREADABLE = "node-file-unreadable"
     NODE_FILE_UNSEEN = "node-file-unseen"
+    CLEAN_UP_DAEMON_RUNS = "clean-up-daemon-runs"
+    CLEAN_UP_NO_CONFLIST = "clean-up-no-conflist"
+    CLEAN_UP_NOT_SERVED = "clean-up-not-served"
+    CLEAN_UP_CONFLIST_STAYS = "clean-up-conflist-stays"
     EXPORT_NOT_READY = "export-not-ready"
     EXPORT_OTHER_SERVES = "export-other-serves"
     EXPORT_OTHER_RAN = "export-other-ran"
@@ -464,6 +468,18 @@ FAILURES: Mapping[FailureCode, FailureMessage] = {
     FailureCode.ENTRY_ADDRESS: FailureMessage("{entry} has the address {address!r}", "{cause}"),
     FailureCode.NODE_FILE_UNREADABLE: FailureMessage("{path} cannot be read", "{cause}"),
     FailureCode.NODE_FILE_UNSEEN: FailureMessage("{path} cannot be looked at", "{cause}"),
+    FailureCode.CLEAN_UP_DAEMON_RUNS: FailureMessage(
+        "a vpc-ipamd runs in {path}", "`ipamctl export` gives the node back; then take vpc-ipamd off it"
+    ),
+    FailureCode.CLEAN_UP_NO_CONFLIST: FailureMessage(
+        "the node has not gone back: amazon-vpc-cni-k8s has no conflist at {path}",
+        "let aws-node come first, after `ipamctl export`",
+    ),
+    FailureCode.CLEAN_UP_NOT_SERVED: FailureMessage(
+        "the node has not gone back: amazon-vpc-cni-k8s does not answer on {socket}, nor on 127.0.0.1:50051",
+        "wait until aws-node is ready: until then our tables translate what pods send",
+    ),
+    FailureCode.CLEAN_UP_CONFLIST_STAYS: FailureMessage("{path} cannot be removed: {cause}", "remove it by hand"),
     FailureCode.EXPORT_NOT_READY: FailureMessage("the daemon is not ready", "its rows may not be whole; see `ipamctl status`"),
     FailureCode.EXPORT_OTHER_SERVES: FailureMessage("amazon-vpc-cni-k8s serves {listener} already", "{advice}"),
     FailureCode.EXPORT_OTHER_RAN: FailureMessage(

@@ -236,13 +236,21 @@ def _sparsest_first(eni: EniCapacity) -> tuple[bool, int, int, str]:
     return eni.is_primary, eni.counts.in_use, -eni.device_index, eni.eni_id
 
 
+def why_never_released(*, is_primary: bool, created_by_us: bool) -> str:
+    """Return why an ENI is never detached, whoever has its addresses; "" if it may be once it is empty (I9)."""
+    if is_primary:
+        return "is the primary one"
+    if not created_by_us:
+        return "was not created by us"
+    return ""
+
+
 def _why_eni_stays(eni: EniCapacity, snapshot: PoolSnapshot, min_age_s: float) -> str:
     """Return why an ENI must not be deleted, even if there is a surplus; "" if it may. Source: `getDeletableENI`, see above."""
     counts = eni.counts
-    if eni.is_primary:
-        return "is the primary one"
-    if not eni.created_by_us:
-        return "was not created by us"
+    reason = why_never_released(is_primary=eni.is_primary, created_by_us=eni.created_by_us)
+    if reason:
+        return reason
     if eni.state is not EniState.ATTACHED:
         return f"is {eni.state}"
     if not eni.host_ready:

@@ -242,6 +242,19 @@ class SubnetView:
     answer_age_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class SubnetCheck:
+    """Whether ENIs could be created in the subnet that a file of custom networking names for this node.
+
+    `problem`: why none could, "" if one could or it is not known. `unchecked_reason`: why EC2 was not heard, "" if it answered or
+    was not asked. `free_count`: IPv4 addresses that EC2 says are free; -1 if it is not known.
+    """
+
+    problem: str = ""
+    unchecked_reason: str = ""
+    free_count: int = -1
+
+
 def matches_cluster(tags: Mapping[str, str], cluster_name: str) -> bool:
     """Whether the cluster tags let this cluster in: none of them does, or one names it. Without a name every cluster is let in."""
     clusters = {key.removeprefix(CLUSTER_TAG_PREFIX) for key in tags if key.startswith(CLUSTER_TAG_PREFIX)}

@@ -715,15 +715,19 @@ class Setting(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., default: _Optional[str] = ..., origin: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("settings", "instance_type")
+    __slots__ = ("settings", "instance_type", "network_file", "network_source")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FILE_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_SOURCE_FIELD_NUMBER: _ClassVar[int]
     settings: _containers.RepeatedScalarFieldContainer[str]
     instance_type: str
-    def __init__(self, settings: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ...) -> None: ...
+    network_file: bytes
+    network_source: str
+    def __init__(self, settings: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., network_file: _Optional[bytes] = ..., network_source: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "in_progress")
+    __slots__ = ("sentence", "actions", "deficit_count", "excess_count", "obstacles", "targets", "auto", "changed", "instance_type", "eni_limit", "slots_per_eni", "eni_count", "total_count", "free_count", "in_use_count", "cooling_count", "waiting_count", "in_progress", "network")
     SENTENCE_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
     DEFICIT_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -742,6 +746,7 @@ class PlanReply(_message.Message):
     COOLING_COUNT_FIELD_NUMBER: _ClassVar[int]
     WAITING_COUNT_FIELD_NUMBER: _ClassVar[int]
     IN_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
     sentence: str
     actions: _containers.RepeatedCompositeFieldContainer[PlannedAction]
     deficit_count: int
@@ -760,7 +765,64 @@ class PlanReply(_message.Message):
     cooling_count: int
     waiting_count: int
     in_progress: str
-    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., in_progress: _Optional[str] = ...) -> None: ...
+    network: NetworkPlan
+    def __init__(self, sentence: _Optional[str] = ..., actions: _Optional[_Iterable[_Union[PlannedAction, _Mapping]]] = ..., deficit_count: _Optional[int] = ..., excess_count: _Optional[int] = ..., obstacles: _Optional[_Iterable[_Union[Obstacle, _Mapping]]] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., auto: _Optional[_Union[AutoTarget, _Mapping]] = ..., changed: _Optional[_Iterable[str]] = ..., instance_type: _Optional[str] = ..., eni_limit: _Optional[int] = ..., slots_per_eni: _Optional[int] = ..., eni_count: _Optional[int] = ..., total_count: _Optional[int] = ..., free_count: _Optional[int] = ..., in_use_count: _Optional[int] = ..., cooling_count: _Optional[int] = ..., waiting_count: _Optional[int] = ..., in_progress: _Optional[str] = ..., network: _Optional[_Union[NetworkPlan, _Mapping]] = ...) -> None: ...
+
+class NetworkPlan(_message.Message):
+    __slots__ = ("source", "refused_code", "refused_reason", "in_force", "custom_networking", "zone", "entry", "subnet_id", "security_group_ids", "problem", "unchecked_reason", "free_count", "other_entries", "primary_carries_pods", "max_pods", "max_pods_now", "enis")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_CODE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_REASON_FIELD_NUMBER: _ClassVar[int]
+    IN_FORCE_FIELD_NUMBER: _ClassVar[int]
+    CUSTOM_NETWORKING_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    SUBNET_ID_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    UNCHECKED_REASON_FIELD_NUMBER: _ClassVar[int]
+    FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OTHER_ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    PRIMARY_CARRIES_PODS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PODS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PODS_NOW_FIELD_NUMBER: _ClassVar[int]
+    ENIS_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    refused_code: str
+    refused_reason: str
+    in_force: bool
+    custom_networking: bool
+    zone: str
+    entry: str
+    subnet_id: str
+    security_group_ids: _containers.RepeatedScalarFieldContainer[str]
+    problem: str
+    unchecked_reason: str
+    free_count: int
+    other_entries: _containers.RepeatedScalarFieldContainer[str]
+    primary_carries_pods: bool
+    max_pods: int
+    max_pods_now: int
+    enis: _containers.RepeatedCompositeFieldContainer[PlannedEni]
+    def __init__(self, source: _Optional[str] = ..., refused_code: _Optional[str] = ..., refused_reason: _Optional[str] = ..., in_force: _Optional[bool] = ..., custom_networking: _Optional[bool] = ..., zone: _Optional[str] = ..., entry: _Optional[str] = ..., subnet_id: _Optional[str] = ..., security_group_ids: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ..., unchecked_reason: _Optional[str] = ..., free_count: _Optional[int] = ..., other_entries: _Optional[_Iterable[str]] = ..., primary_carries_pods: _Optional[bool] = ..., max_pods: _Optional[int] = ..., max_pods_now: _Optional[int] = ..., enis: _Optional[_Iterable[_Union[PlannedEni, _Mapping]]] = ...) -> None: ...
+
+class PlannedEni(_message.Message):
+    __slots__ = ("eni_id", "subnet_id", "fate", "reason", "reason_now", "pods", "free_count")
+    ENI_ID_FIELD_NUMBER: _ClassVar[int]
+    SUBNET_ID_FIELD_NUMBER: _ClassVar[int]
+    FATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REASON_NOW_FIELD_NUMBER: _ClassVar[int]
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    FREE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    eni_id: str
+    subnet_id: str
+    fate: str
+    reason: str
+    reason_now: str
+    pods: _containers.RepeatedScalarFieldContainer[str]
+    free_count: int
+    def __init__(self, eni_id: _Optional[str] = ..., subnet_id: _Optional[str] = ..., fate: _Optional[str] = ..., reason: _Optional[str] = ..., reason_now: _Optional[str] = ..., pods: _Optional[_Iterable[str]] = ..., free_count: _Optional[int] = ...) -> None: ...
 
 class PlannedAction(_message.Message):
     __slots__ = ("kind", "eni_id", "address_count", "prefix_count", "text")

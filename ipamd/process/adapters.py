@@ -28,12 +28,12 @@ from ipamd.kernel.traces import find_traces, survey_both_families
 from ipamd.kernel.wiring import KernelWiring
 from ipamd.migration.aws_node import FileAwsNode
 from ipamd.model.conditions import ConditionCode, problem_of
-from ipamd.model.errors import DatastoreError, IpamError, SettingsError
+from ipamd.model.errors import DatastoreError, IpamError
 from ipamd.model.failures import FailureCode, failure
 from ipamd.model.family import IpNetwork
 from ipamd.model.ids import EniId
 from ipamd.model.record import dataclass, field
-from ipamd.model.subnets import CustomNetwork, parse
+from ipamd.model.subnets import CustomNetwork
 from ipamd.node_info import NodeInfo
 from ipamd.ports.aws_node import AwsNode
 from ipamd.ports.cloud import Ec2, Metadata
@@ -50,7 +50,7 @@ from ipamd.report.past import present_holders
 from ipamd.runtime.cri import CriRuntime
 from ipamd.settings import CurrentSettings, Settings, SubnetsConfig
 from ipamd.settings.fields import FROM_KUBELET, HISTORY_OFF
-from ipamd.settings.settings_file import SIZE_MAX, content_of
+from ipamd.settings.network_file import read_network_file
 
 STAGES = (
     "datastore",
@@ -283,15 +283,7 @@ def load_network(config: SubnetsConfig) -> CustomNetwork | None:
     """
     if not config.custom_networking:
         return None
-    path = config.network_file
-    try:
-        content = content_of(str(path))
-        if len(content) > SIZE_MAX:  # the rest was not read, and the cut may be within a character
-            raise failure(SettingsError, FailureCode.FILE_TOO_LARGE, path=path, limit=SIZE_MAX)
-        text = content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise failure(SettingsError, FailureCode.NETWORK_FILE_UNREADABLE, path=path, cause=error) from error
-    return parse(text, source=str(path))
+    return read_network_file(config.network_file)
 
 
 def _wiring(

@@ -462,6 +462,8 @@ class App:
             groups_of=lambda eni_id: pool.enis.book.facts_of(eni_id).security_groups,
             tracking_of=lambda eni_id: pool.enis.book.facts_of(eni_id).connection_tracking,
             primary_carries_pods=custom is None or custom.primary_carries_pods,
+            custom_network=custom,
+            network_judge=pool.subnets,
             version=__version__,
         )
 

@@ -32,6 +32,7 @@ from ipamd.model.words import counted
 from ipamd.process.bootstrap import App
 from ipamd.process.cloud_loop import CloudLoop
 from ipamd.process.first_address import FirstAddress
+from ipamd.process.network_watch import NetworkFileWatch
 from ipamd.process.reload import SettingsReload
 from ipamd.process.served_mark import ServedMark
 from ipamd.rpc.unix_server import UnixServer
@@ -112,6 +113,8 @@ class Lifecycle:
         self._cloud = CloudLoop(app)
         self._files = FileFollowers(health=self._health, clock=context.clock, backoffs=context.backoffs)
         self.reload = SettingsReload(app.current, health=self._health, wake=self._files.loop.wake)
+        subnets, custom_network = app.current.now.subnets, app.adapters.custom_network
+        self._network_watch = NetworkFileWatch(subnets, in_force=custom_network, health=self._health)
         self._drain_hook = DrainHookFile(context.freeze, path=daemon.freeze_path)
         self._conflist = self._conflist_keeper()
         self._first_address = FirstAddress(context, run_dir=run_dir, boot_id=boot_id, stopped=self._stopped)
@@ -227,8 +230,7 @@ class Lifecycle:
         health.enter(Phase.RESTORING)
         for loop in self._last:
             loop.start()
-        self._files.follow(self.reload)
-        self._files.loop.start()
+        self._follow_settings()
         if not self._handover.begin():
             return
         app.operator.restore()
@@ -271,6 +273,13 @@ class Lifecycle:
         self._served_mark.tidy()
         self._served_mark.leave()
         log.info("ready after start took_s=%.2f addresses=%s", health.uptime_s(), app.context.datastore.counts())
+
+    def _follow_settings(self) -> None:
+        """Follow the mounted files that settings come from, from the start on."""
+        self._files.follow(self.reload)
+        if self._app.adapters.custom_network is not None:
+            self._files.follow(self._network_watch)
+        self._files.loop.start()
 
     def _serve(self) -> None:
         """Serve ADD from now on. The loops start first but wait at the gate, so that no ADD waits for their first turns."""

@@ -21,7 +21,7 @@ from ipamd.model.aws_node import GivenTwice
 from ipamd.model.cloud import ConnectionTracking, InstanceIdentity
 from ipamd.model.cloud_evidence import CloudKey
 from ipamd.model.companions import Companion
-from ipamd.model.eni import InstanceLimits
+from ipamd.model.eni import Eni, InstanceLimits
 from ipamd.model.evidence import Evidence, Judgement
 from ipamd.model.family import IpAddress
 from ipamd.model.freeze import Freezing
@@ -31,7 +31,7 @@ from ipamd.model.pool_settings import PoolSettings
 from ipamd.model.pool_snapshot import PoolSnapshot
 from ipamd.model.record import dataclass
 from ipamd.model.sandbox import RuntimeInfo, RuntimeView
-from ipamd.model.subnets import SubnetView
+from ipamd.model.subnets import CustomNetwork, SubnetCheck, SubnetView
 from ipamd.ports.cloud import Ec2
 from ipamd.ports.datastore import Datastore, Spool
 from ipamd.ports.history import History
@@ -71,6 +71,18 @@ class PoolView(Protocol):
 
     def preview(self) -> PoolSnapshot | None:
         """The planner's input now; None before the pool's first cycle."""
+        ...
+
+
+class NetworkJudge(Protocol):
+    """Judges a file of custom networking as a start with it would. Changes nothing; any thread."""
+
+    def exclusion_under(self, eni: Eni, custom: CustomNetwork) -> str:
+        """Why the ENI would get no new sandbox; "" if it would."""
+        ...
+
+    def check_network(self, custom: CustomNetwork, identity: InstanceIdentity) -> SubnetCheck:
+        """Whether ENIs could be created where the file says. Makes one EC2 call."""
         ...
 
 
@@ -154,6 +166,9 @@ class Sources:
     """Timeouts of connection tracking of an ENI, according to EC2's last answer."""
     primary_carries_pods: bool
     """Whether pods may be on the primary ENI; False with custom networking."""
+    custom_network: CustomNetwork | None
+    """The file of custom networking that is in force; None without custom networking."""
+    network_judge: NetworkJudge
     version: str
 
     def uplinked(self) -> list[Attachment]:

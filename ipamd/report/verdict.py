@@ -100,6 +100,10 @@ ADVICE = STEPS | {
     "mass loss": ("compare with the EC2 console; nothing is freed meanwhile", BY_HAND),
     "history": ("free or mount the disk, or set VPC_IPAMD_HISTORY_DIR=off; ADD and DEL go on", DEGRADED),
     "settings": ("correct the settings file, or restart the daemon where it says so", "docs/settings.md#the-settings-file"),
+    "network file": (
+        "`ipamctl plan --network FILE` shows what it does; then restart the daemon, or put the former file back",
+        "docs/subnets.md#before-a-changed-file-is-applied",
+    ),
     "repair conflict": ("find out what undoes the repair", "docs/troubleshooting.md#something-undoes-repairs"),
     "other software": (
         "if pods have no connectivity, run the command that the line names",

@@ -33,6 +33,7 @@ from ipamd.model.snapshot import eni_place
 from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.audit import audit
 from ipamd.report.explain import explain
+from ipamd.report.network_plan import plan_network
 from ipamd.report.past import ask, latest
 from ipamd.report.path import trace_path
 from ipamd.report.sources import Sources
@@ -265,9 +266,12 @@ class IntrospectionServicer:
         """Compute what the pool would do now, also under other settings or on another type. Nothing is changed."""
         settings, instance_type = tuple(request.settings), request.instance_type
         plan = what_if(self.sources, settings, instance_type=instance_type)
+        network = None
+        if request.network_source:
+            network = answer(pb.NetworkPlan, plan_network(self.sources, request.network_file, source=request.network_source))
         if instance_type:
-            return plan_reply(plan, changed=(*settings, instance_type))
-        return plan_reply(plan, changed=settings)
+            return plan_reply(plan, changed=(*settings, instance_type), network=network)
+        return plan_reply(plan, changed=settings, network=network)
 
     def Capacity(self, _: pb.CapacityRequest) -> pb.CapacityReply:
         """Compute how many pods this node can hold in each mode."""

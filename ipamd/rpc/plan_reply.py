@@ -13,8 +13,13 @@ from ipamd.pb import introspection_pb2 as pb
 from ipamd.report.what_if import WhatIf
 
 
-def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = ()) -> pb.PlanReply:
-    """Make the message of a plan and of its inputs. `changed`: the settings and the type under which it was asked for."""
+def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = (), network: pb.NetworkPlan | None = None) -> pb.PlanReply:
+    """Make the message of a plan and of its inputs.
+
+    Args:
+        changed: the settings and the type under which it was asked for.
+        network: the judgement of a file of custom networking, if one was asked for.
+    """
     snapshot, counts = plan.snapshot, plan.snapshot.counts
     return answer(
         pb.PlanReply,
@@ -30,6 +35,7 @@ def plan_reply(plan: WhatIf, *, changed: tuple[str, ...] = ()) -> pb.PlanReply:
         eni_count=snapshot.known_eni_count + len(snapshot.refused_device_indexes),
         **{f"{name}_count": getattr(counts, name) for name in ("total", "free", "in_use", "cooling")},
         in_progress=snapshot.growth.pending,
+        network=network,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
 
 from kubectl_ipamd.errors import CommandLineError, NoAnswerError
 from kubectl_ipamd.execution import target
@@ -18,15 +19,24 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
         raise CommandLineError("name a verb of ipamctl, for example: kubectl ipamd exec NODE status")
     pod = pod_of(session.node(session.cluster(), arguments.node))
     with target(session.kubectl, pod, may_debug=arguments.debug) as place:
-        command = session.kubectl.command("exec", *_terminal_options(), *place, "--", "ipamctl", *words)
+        command = session.kubectl.command("exec", *_input_options(words), *place, "--", "ipamctl", *words)
         try:
             return subprocess.run(command, check=False).returncode
         except OSError as error:
             raise NoAnswerError(f"{session.kubectl.program} cannot be started: {error.strerror}") from error
 
 
-def _terminal_options() -> list[str]:
-    """Options that give `ipamctl` a terminal, if there is one: it then has its width, its colours and Ctrl-C."""
+STANDARD_INPUT = "-"
+"""As a file's name, for `ipamctl plan --network -` and the like."""
+
+
+def _input_options(words: Sequence[str]) -> list[str]:
+    """Options that give `ipamctl` a terminal, if there is one: it then has its width, its colours and Ctrl-C.
+
+    Without a terminal it gets standard input only if it is to read it, because a loop of a shell may need the rest.
+    """
+    if STANDARD_INPUT in words:
+        return ["-i"]
     if sys.stdin.isatty() and sys.stdout.isatty():
         return ["-i", "-t"]
     return []

@@ -95,6 +95,7 @@ def _up_arguments(arguments: argparse.Namespace) -> list[str]:
 
 def _serve(arguments: argparse.Namespace) -> int:
     """Be the lab until told to stop; everything is removed on the way out."""
+    from lab.cli.aws_nodes import AwsNodes
     from lab.cli.daemons import Daemons
     from lab.lab import IPV6_CIDR, Lab  # ~150 ms of imports that no other command needs
     from lab.vpc.family import IPV4, IPV6
@@ -114,7 +115,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         if arguments.outside:
             lab.add_internet()
         daemons = Daemons(lab)
-        control = ControlServer(lab, daemons)
+        control = ControlServer(lab, daemons, AwsNodes(lab))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: control.stopping.set())
         if arguments.daemon:

@@ -28,6 +28,7 @@ from lab.node.process import BASE_ENVIRONMENT, NodeProcess
 from lab.node.workspace import STATE_ROOT
 
 if TYPE_CHECKING:
+    from lab.cli.aws_nodes import AwsNodes
     from lab.cli.daemons import Daemons
     from lab.lab import Lab  # at run time its imports (gRPC, the servers) are for the lab process alone
 
@@ -73,9 +74,10 @@ def ask(name: str, verb: str, *, fds: Sequence[int] = (), timeout_s: float | Non
 class ControlServer:
     """Serves one Lab, one thread per request; `stopping` is set by the verb `down`."""
 
-    def __init__(self, lab: Lab, daemons: Daemons) -> None:
+    def __init__(self, lab: Lab, daemons: Daemons, aws_nodes: AwsNodes) -> None:
         self.stopping = threading.Event()
         self._lab = lab
+        self._aws_nodes = aws_nodes
         self._daemons = daemons
         self._socket = socket.socket(socket.AF_UNIX)
         self._verbs: dict[str, Callable[..., Answer]] = {
@@ -85,6 +87,7 @@ class ControlServer:
             "remove": self._remove,
             "exec": self._exec,
             "daemon": self._daemon,
+            "aws_node": self._aws_node,
             "await_daemons": self._await_daemons,
             "ping": self._ping,
             "faults": self._faults,
@@ -185,6 +188,15 @@ class ControlServer:
             if is_awaited:
                 self._daemons.wait_ready(node)
         return {"pid": self._daemons.pid(node)}
+
+    def _aws_node(self, *, node: str, action: str) -> Answer:
+        if action == "log":
+            return {"log": self._aws_nodes.log(node)}
+        if action == "start":
+            self._aws_nodes.start(node)
+        elif action == "kill":
+            self._aws_nodes.kill(node)
+        return {"pid": self._aws_nodes.pid(node), "allocations": self._aws_nodes.allocations(node)}
 
     def _await_daemons(self) -> Answer:
         self._daemons.wait_ready(*self._lab.nodes)

@@ -17,7 +17,8 @@ from lab.node.errors import NodeError, SandboxError
 if TYPE_CHECKING:
     from lab.lab import Lab
 
-READY_TIMEOUT_S = 60.0  # ours, because: a first ENI takes seconds on EC2, a throttled start some tens
+READY_TIMEOUT_S = 120.0
+"""Ours: a first ENI takes seconds on EC2, and a node that comes over waits until the other daemon has been away for a minute."""
 POLL_S = 0.05
 LOG_LINES = 40
 FAILURE_LOG_LINES = 15

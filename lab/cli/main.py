@@ -2,6 +2,7 @@
 
     vpc-lab up [--nodes 2] [--type m5.large] [--daemon [--env KEY=VALUE]...]     start a lab in the background
     vpc-lab daemon node-a kill | start | restart | log [--env KEY=VALUE]...      the node's vpc-ipamd
+    vpc-lab aws-node node-a start | kill | show | log                            a stand-in for amazon-vpc-cni-k8s on the node
     vpc-lab pods node-a [--run 3 | --remove]                                     run, list, remove pod sandboxes
     vpc-lab exec node-a [--sandbox ID] -- COMMAND                                in a node, or a sandbox's namespace
     vpc-lab hand detach ENI | unassign ADDRESS | attach node-a --type efa-only | ...   what other hands do (hand.py)
@@ -64,6 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     daemon.add_argument("action", choices=("kill", "start", "restart", "log"))
     _add_env(daemon, "start, restart: a setting, on top of those the daemon had before; KEY= takes one back")
     daemon.add_argument("--no-wait", action="store_true", help="start, restart: return before pods can run")
+    other = command("aws-node", _aws_node, "play amazon-vpc-cni-k8s on a node, to rehearse a migration (docs/migration.md)")
+    other.add_argument("node")
+    other.add_argument(
+        "action",
+        choices=("start", "kill", "show", "log"),
+        help="start and wait until pods can run; kill -9, which leaves its file and conflist; show who has which address by its file",
+    )
     pods = command("pods", _pods, "list, run or remove the pod sandboxes of a node")
     pods.add_argument("node")
     pods.add_argument("--run", dest="count", type=int, default=0, metavar="N", help="run N more")
@@ -148,6 +156,21 @@ def _daemon(arguments: argparse.Namespace) -> int:
         print(f"the daemon of {node} was killed with signal 9")
     else:
         print(f"the daemon of {node} {'was started' if arguments.no_wait else 'is ready'} (process {answer['pid']})")
+    return 0
+
+
+def _aws_node(arguments: argparse.Namespace) -> int:
+    action, node = arguments.action, arguments.node
+    answer = ask(arguments.name, "aws_node", timeout_s=None, node=node, action=action)  # the lab bounds its waiting
+    if action == "log":
+        print(answer["log"])
+    elif action == "kill":
+        print(f"aws-node of {node} was killed with signal 9; its file and conflist stay")
+    else:
+        state = f"runs (process {answer['pid']})" if answer["pid"] else "does not run"
+        print(f"aws-node of {node} {state}")
+        for entry in answer["allocations"]:
+            print(f"{entry['container_id'][:13]}  {entry['pod']:<20}  {entry['address']}")
     return 0
 
 

@@ -145,7 +145,7 @@ class Migration:
                 self._node.run(["nft", "delete", "table", *table])
         left = [one for one in self._node.run(["nft", "list", "tables"]).stdout.splitlines() if "vpc-ipamd" in one]
         self._report.check(
-            "migration out: the page's commands remove our tables", bool(removed) and not left, str(left or removed)
+            "migration out: our tables can be removed under pods", bool(removed) and not left, str(left or removed)
         )
         self._kept("migration out", rows)
         self._scale(8)

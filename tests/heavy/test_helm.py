@@ -264,15 +264,26 @@ def test_monitoring_is_that_of_kustomize(tmp_path: Path) -> None:
     assert labels.items() >= {"grafana_dashboard": "1", "release": "prometheus"}.items()
 
 
-def test_runbooks_are_where_the_value_says(tmp_path: Path) -> None:
-    """With or without a slash at its end, and nothing is left of the placeholder."""
-    rules = {"enabled": True, "runbookBaseUrl": "https://runbooks.example.net/ipamd/"}
+@pytest.mark.parametrize(
+    ("values", "page"),
+    [
+        ({}, "docs/metrics.md"),
+        ({"runbookBaseUrl": "https://runbooks.example.net/ipamd/"}, "https://runbooks.example.net/ipamd/docs/metrics.md"),
+        (
+            {"runbookBaseUrl": "https://runbooks.example.net", "runbookPath": "docs/metrics.html"},
+            "https://runbooks.example.net/docs/metrics.html",
+        ),
+    ],
+    ids=["default", "base", "base and page"],
+)
+def test_runbooks_are_where_the_values_say(tmp_path: Path, values: dict[str, str], page: str) -> None:
+    """With or without a slash at the base's end; by default the page in the repository."""
+    rules = {"enabled": True, **values}
     groups = _rendered(tmp_path, {"rules": rules})["PrometheusRule/vpc-ipamd"]["spec"]["groups"]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     assert alerts
     for rule in alerts:
-        url = f"https://runbooks.example.net/ipamd/docs/metrics.md#{rule['alert'].lower()}"
-        assert rule["annotations"]["runbook_url"] == url
+        assert rule["annotations"]["runbook_url"] == f"{page}#{rule['alert'].lower()}"
 
 
 @pytest.mark.parametrize(

@@ -292,3 +292,12 @@ def test_a_page_that_only_looks(desk: Desk) -> None:
         if "logs" in command and ">" not in command:
             assert "ready" in text
     assert "ready" in (desk.folder / "node.log").read_text()
+
+
+def test_a_node_changes_hands_by_its_label(desk: Desk) -> None:
+    """The label comes and goes; both DaemonSets look at it."""
+    comes, goes = commands("migration.md", Runner.CLUSTER)
+    desk.run(goes)
+    assert "vpc-ipamd" not in desk.cluster.get("Node", "node-a")["metadata"]["labels"]
+    desk.run(comes)
+    assert desk.cluster.get("Node", "node-a")["metadata"]["labels"]["vpc-ipamd"] == "yes"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ipamd.ipamctl.layout import Layout
 from ipamd.ipamctl.tables import Columns, filled, table
-from ipamd.ipamctl.verb import Answer, Verb, argument
+from ipamd.ipamctl.verb import Answer, Ask, RefusedError, UsageError, Verb, argument
+from ipamd.ipamctl.verbs.network_plan import loses_something, read_network, render_network
 from ipamd.ipamctl.verbs.status import targets
 from ipamd.model.words import MANY, counted, of_limit, pool_size, usable
 
 
 def render_plan(answer: Answer, layout: Layout) -> str:
-    """Write the sentence, the actions in order, and the numbers behind the plan."""
+    """Write the sentence, the actions in order, and the numbers behind the plan; or what a file of custom networking would do."""
+    if answer.get("network"):
+        return render_network(answer["network"], layout)
     changed = answer["changed"]
     lines = []
     if changed:
@@ -65,13 +70,34 @@ def _unusable(answer: Answer) -> str:
     return f", {count} quarantined or lost"
 
 
+def ask_plan(daemon: Ask, arguments: Any) -> Answer:
+    """Ask for the plan, with the content of a file of custom networking if one is named. Raises: VerbError."""
+    request: Answer = {"settings": arguments.settings, "instance_type": arguments.instance_type}
+    if not arguments.network:
+        return daemon("Plan", **request)
+    if arguments.settings or arguments.instance_type:
+        raise UsageError("--network is judged under the settings in force: give it without --set and --instance-type")
+    content, source = read_network(arguments.network)
+    answer = daemon("Plan", **request, network_file=content, network_source=source)
+    if not answer.get("network"):  # it ignores the field
+        raise RefusedError("the daemon is of another release and does not know --network: use its own ipamctl")
+    return answer
+
+
+def _needs_attention(answer: Answer) -> bool:
+    return "network" in answer and loses_something(answer["network"])
+
+
 PLAN = Verb(
     help="what the pool would do now and why, also under other settings; changes nothing",
-    about="Shows what the pool would request from EC2 now, and what blocks it; also under other settings. Nothing is changed.",
-    examples=("ipamctl plan --set WARM_IP_TARGET=10",),
+    about="Shows what the pool would request from EC2 now, and what blocks it; also under other settings. Nothing is changed. "
+    "With --network: what a start with another file of custom networking would do to this node's ENIs and pods; "
+    "the status is 1 if the file is refused, or takes something away.",
+    examples=("ipamctl plan --set WARM_IP_TARGET=10", "ipamctl plan --network network.json"),
     lay_out=render_plan,
     rpc="Plan",
-    fields=("settings", "instance_type"),
+    make=ask_plan,
+    needs_attention=_needs_attention,
     arguments=(
         argument(
             "--set",
@@ -82,5 +108,6 @@ PLAN = Verb(
             help="plan under this setting (repeatable)",
         ),
         argument("--instance-type", metavar="TYPE", default="", help="plan with the limits of this instance type"),
+        argument("--network", metavar="FILE", default="", help="judge this file of custom networking; - is standard input"),
     ),
 )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from ipaddress import IPv4Address, ip_address
 from itertools import chain
 from typing import Any
 
 import pytest
 
-from lab.vpc.family import IPV4, IPV6, Family, pool_of
+from ipamd.process.clean_up import EXIT_KEPT, EXIT_REFUSED
+from lab.node.node import REPOSITORY
+from lab.vpc.family import IPV4, Family, pool_of
 from lab.vpc.model import Address
 from tests import aws_node
 from tests.aws_node import Pod
@@ -147,24 +150,38 @@ def test_there_and_back_and_there_again(family: Family) -> None:
         follow_the_page(node)
 
 
+def clean_up(node: Migrated, words: list[str]) -> None:
+    """Run the command as the page says: our daemon is off the node, and the other's answers. Pods keep address and egress."""
+    targets = dict.fromkeys(node.rig.attachments().values(), True)
+    node.rig.kill()
+    refused = node.rig.node.run([sys.executable, "-m", "ipamd.daemon", *words], cwd=str(REPOSITORY), check=False)
+    assert refused.returncode == EXIT_REFUSED, "nobody translates what pods send yet"
+    node.agent.start()
+    tables = set(node.sh("nft list tables").splitlines())
+    done = node.rig.node.run([sys.executable, "-m", "ipamd.daemon", *words], cwd=str(REPOSITORY), check=False)
+    egress = {table for table in tables if table.endswith("vpc-ipamd-egress")}
+    assert done.returncode == (EXIT_KEPT if egress else 0), done.stdout + done.stderr
+    left = {table for table in node.sh("nft list tables").splitlines() if "vpc-ipamd" in table}
+    assert left == ({table for table in tables if "vpc-ipamd" in table} if "--dry-run" in words else egress)
+    assert "113213" not in node.sh("ip rule; ip -6 rule") or "--dry-run" in words
+    assert node.rig.lab.ping(source="host-a", targets=targets) == targets
+    assert node.reach_outside([pod for pod in node.pods if pod.other is not None and pod.address in targets])
+    node.agent.kill()
+    node.rig.start(wait=False)
+    node.rig.driver.wait_status(lambda s: "goes back" in s["verdict"], what="still the other's", timeout_s=120)
+
+
 def follow_the_page(node: Migrated) -> None:
     """Every command of docs/migration.md, in its order; what only shows something first."""
     found = commands("migration.md", Runner.NODE)
-    assert [command.split()[1] for command in found] == [
-        "status", "attachments", "audit", "export", *["delete"] * 7, "export",
+    assert [" ".join(command.split()[1:]) for command in found] == [
+        "status", "attachments", "audit", "export", "clean-up --dry-run", "clean-up", "export --undo",
     ]  # fmt: skip
     for command in found:
-        program, *words = command.split()
-        if program == "nft":  # a node of IPv6 has nothing to mark, and nothing that drops neighbour discovery since the export
-            place, egress = tuple(words[-2:]), "vpc-ipamd-egress"
-            lacking = {("bridge", "vpc-ipamd-confine"), ("ip6", egress)}
-            lacking |= {("ip", "vpc-ipamd"), ("ip6", "vpc-ipamd-confine")} if node.rig.family is IPV6 else {("ip", egress)}
-            is_there = " ".join(words[1:]) in node.sh("nft list tables").splitlines()
-            assert is_there or place in lacking, place
-            if is_there:
-                node.rig.node.run([program, *words])
+        _, *words = command.split()
+        if words[0] == "clean-up":
+            clean_up(node, words)
             continue
-        assert command != "ipamctl export --undo" or "vpc-ipamd" not in node.sh("nft list tables")
         done = node.rig.driver.ipamctl(*words)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         assert "problem " not in done.stdout

@@ -126,6 +126,30 @@ def test_capacity() -> None:
     assert "m5.4xlarge: " in other
 
 
+def test_a_network_file_is_judged_before_it_is_applied() -> None:
+    """The file in force takes nothing; a changed one that is mounted is named by status, and judged by the command of the page."""
+    path = "/run/network.json"
+    with rig(start=False, env={"AWS_VPC_K8S_CNI_CUSTOM_NETWORK_CFG": "true", "VPC_IPAMD_NETWORK_FILE": path}) as made:
+        subnet = made.lab.vpc.enis_of(made.node.instance_id)[0].subnet_id
+        other = made.lab.vpc.add_subnet("10.0.48.0/20").subnet_id
+        made.node.write_file(path, json.dumps({"zones": {"us-west-2a": {"subnet": subnet}}}).encode())
+        made.start()
+        printed = run_page(made, "subnets.md")
+        assert subnet in printed["ipamctl plan --network network.json"]
+        made.node.write_file(path, json.dumps({"zones": {"us-west-2a": {"subnet": other}}}).encode())
+
+        def is_named() -> bool:
+            _, text = shell(made, "ipamctl status -o json")
+            return "network-file-differs" in {code for each in json.loads(text)["conditions"] for code in each["codes"]}
+
+        wait_until(is_named, what="status names the changed file")
+        status, text = shell(made, "ipamctl plan --network network.json -o json")
+        network = json.loads(text)["network"]
+        fates = {eni["eni_id"]: eni["fate"] for eni in network["enis"]}
+        assert (status, network["subnet_id"], set(fates.values())) == (1, other, {"drained", "detached"})
+        made.assert_sound()
+
+
 def page_text(page: str) -> str:
     """A page of docs/."""
     return (REPOSITORY / "docs" / page).read_text()

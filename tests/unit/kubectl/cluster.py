@@ -38,6 +38,8 @@ class MadeCluster:
 
     Args:
         pages: node -> its page of metrics; None: it accepts the connection and says nothing.
+        daemonsets: others than the daemon's.
+        node_selector: of the daemon's DaemonSet.
         forbidden: beginnings of paths, and `proxy`, that are refused with 403.
     """
 
@@ -45,6 +47,8 @@ class MadeCluster:
     daemons: list[dict[str, Any]] = field(default_factory=list)
     pods: list[dict[str, Any]] = field(default_factory=list)
     pages: dict[str, str | None] = field(default_factory=dict)
+    daemonsets: list[dict[str, Any]] = field(default_factory=list)
+    node_selector: dict[str, str] = field(default_factory=lambda: {"kubernetes.io/os": "linux"})
     forbidden: set[str] = field(default_factory=set)
     paths: list[str] = field(default_factory=list)
 
@@ -76,8 +80,9 @@ class MadeCluster:
         if path == "/api/v1/nodes":
             return 200, listed(self.nodes, query)
         if path == "/apis/apps/v1/namespaces/kube-system/daemonsets":
-            template = {"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}, "containers": [{"name": "ipamd"}]}}
-            return 200, listed([{"metadata": {"name": "vpc-ipamd"}, "spec": {"template": template}}], query)
+            template = {"spec": {"nodeSelector": self.node_selector, "containers": [{"name": "ipamd"}]}}
+            ours = {"metadata": {"name": "vpc-ipamd"}, "spec": {"template": template}}
+            return 200, listed([ours] if "labelSelector" in query else [ours, *self.daemonsets], query)
         if "labelSelector" in query:
             return 200, listed(self.daemons, query)
         field_name, _, value = query["fieldSelector"][0].partition("=")

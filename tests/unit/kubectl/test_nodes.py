@@ -54,6 +54,16 @@ def test_exec_runs_ipamctl_in_the_daemons_pod(desk: Desk, monkeypatch: pytest.Mo
     assert desk.run("exec", "node-9", "status")[0] == 2
 
 
+def test_exec_passes_standard_input_to_a_verb_that_reads_it(desk: Desk) -> None:
+    """`ipamctl plan --network -` reads a file of the operator's machine; no other verb takes input from a shell's loop."""
+    desk.cluster.add("node-0", page("idle"))
+    (desk.folder / "out").write_text("")
+    desk.run("exec", "node-0", "plan", "--network", "-")
+    desk.run("exec", "node-0", "plan", "--network", "network.json")
+    with_input, without = desk.kubectl_commands()
+    assert ("-i" in with_input, "-i" in without) == (True, False)
+
+
 def test_a_daemon_that_is_down_needs_a_debug_pod(desk: Desk) -> None:
     """Only where it is asked for; the pod has the daemon's image, and is deleted."""
     desk.cluster.add("node-0", None, state=DOWN)

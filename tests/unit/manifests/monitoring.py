@@ -11,8 +11,8 @@ import yaml
 from tests.unit.manifests.manifest import MANIFESTS
 
 FOLDER = MANIFESTS / "monitoring"
-RUNBOOK_BASE = "https://example.com/vpc-ipamd"
-"""A placeholder: where the documents are is known to who installs this."""
+RUNBOOK_PAGE = "docs/metrics.md"
+"""In the repository: who installs this knows where the repository is."""
 
 METRIC = re.compile(r"\b(?:ipamd|awscni|process)_[a-z0-9_]+\b|\bup\b")
 

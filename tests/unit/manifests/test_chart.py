@@ -152,6 +152,8 @@ def test_good_values(values: dict[str, Any]) -> None:
         {"podMonitor": {"interval": "often"}},
         {"dashboard": {"labels": {}}},
         {"rules": {"runbookBaseUrl": "docs"}},
+        {"rules": {"runbookPath": "/docs/metrics.md"}},
+        {"rules": {"runbookPath": "docs/metrics.md#top"}},
         {"priorityClassName": ""},
         {"serviceAccount": {"annotation": {}}},
         {"runtime": {"socket": "unix:///run/crio/crio.sock"}},
@@ -227,7 +229,7 @@ def test_defaults_are_those_of_the_base() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == ipamd.__version__
     assert chart["kubeVersion"] == f">={VERSIONS[0]}.0-0"
-    assert [chart["home"]] == chart["sources"] == [VALUES["rules"]["runbookBaseUrl"]]
+    assert [chart["home"]] == chart["sources"]
     assert VALUES["resources"] == container()["resources"]
     assert VALUES["securityContext"] == container()["securityContext"]
     assert VALUES["initSecurityContext"] == init_container()["securityContext"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +38,7 @@ RULE = {
 def test_each_alert_has_its_heading(rule: dict[str, Any]) -> None:
     """Its runbook is a place of its own, which says what it means and what to do."""
     assert [error.message for error in Draft202012Validator(RULE).iter_errors(rule)] == []
-    assert rule["annotations"]["runbook_url"] == f"{monitoring.RUNBOOK_BASE}/docs/metrics.md#{rule['alert'].lower()}"
+    assert rule["annotations"]["runbook_url"] == f"{monitoring.RUNBOOK_PAGE}#{rule['alert'].lower()}"
     told = PAGE.partition(f"\n### {rule['alert']}\n")[2].partition("\n#")[0]
     assert told.strip().startswith(rule["annotations"]["summary"])
     assert len(told.split()) > len(rule["annotations"]["summary"].split()) + 3
@@ -168,7 +170,23 @@ def test_the_dashboards_show_what_operators_look_for() -> None:
 
 
 def test_the_chart_sets_where_runbooks_are() -> None:
-    """Its template replaces the beginning of each `runbook_url`; the value's default is the placeholder of the rules."""
+    """Its template puts a base before the page that the rules name; without a base there is no invented address."""
     values = yaml.safe_load((MANIFESTS / "chart" / "values.yaml").read_text())
-    assert values["rules"]["runbookBaseUrl"] == monitoring.RUNBOOK_BASE
-    assert f'replace "{monitoring.RUNBOOK_BASE}"' in (MANIFESTS / "chart" / "templates" / "monitoring.yaml").read_text()
+    assert (values["rules"]["runbookBaseUrl"], values["rules"]["runbookPath"]) == ("", monitoring.RUNBOOK_PAGE)
+    template = (MANIFESTS / "chart" / "templates" / "monitoring.yaml").read_text()
+    assert f'replace "runbook_url: {monitoring.RUNBOOK_PAGE}#"' in template
+    text = (monitoring.FOLDER / "rules.yaml").read_text()
+    assert text.count(f"runbook_url: {monitoring.RUNBOOK_PAGE}#") == len(monitoring.rules()), "as the template replaces it"
+    assert "example." not in text
+
+
+def test_the_page_sets_where_runbooks_are_without_the_chart(tmp_path: Path) -> None:
+    """By the command that docs/metrics.md has, on a copy of the rules."""
+    (command,) = re.findall(r"^    (sed -i .*rules\.yaml)$", PAGE, re.M)
+    rules = tmp_path / "manifests" / "monitoring" / "rules.yaml"
+    rules.parent.mkdir(parents=True)
+    rules.write_text((monitoring.FOLDER / "rules.yaml").read_text())
+    subprocess.run(["/bin/sh", "-c", command.replace("BASE", "https://docs.example.net")], cwd=tmp_path, check=True, timeout=30)
+    groups = yaml.safe_load(rules.read_text())["spec"]["groups"]
+    urls = {rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule}
+    assert urls == {f"https://docs.example.net/{monitoring.RUNBOOK_PAGE}#{rule['alert'].lower()}" for rule in monitoring.rules()}

@@ -1,0 +1,167 @@
+"""Find and remove our tables, rules and routes on a node that has gone back to amazon-vpc-cni-k8s, and that no daemon of ours keeps.
+
+What pods of ours still need stays, and is named. Links of pods stay too, with their rules 512 and 1536: these numbers are those of
+amazon-vpc-cni-k8s, which removes them with the pod. Everything is recognised by a name or number that nobody else uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+from ipamd.kernel import messages, static_default_route, survey, uapi
+from ipamd.kernel.netlink import Message, NetlinkSocket
+from ipamd.kernel.netns import HostNetns
+from ipamd.kernel.nft import Nftables
+from ipamd.kernel.repair import route_removal
+from ipamd.kernel.traces import TABLE_PREFIX
+from ipamd.model.family import IPV4, IPV6, Family, IpNetwork, family_of
+from ipamd.model.kernel import HostVeth, KernelSurvey
+from ipamd.model.kernel_numbers import OWN_RULE, OWN_TABLE, OWN_TABLE_PRIORITY, STRICT_TABLE
+from ipamd.model.record import dataclass
+from ipamd.model.words import counted
+
+EGRESS_TABLE = f"{TABLE_PREFIX}-egress"
+
+FAMILIES = (IPV4, IPV6)
+
+IP = {IPV4: "ip", IPV6: "ip -6"}
+"""How people address a family's rules and routes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """One thing of ours in the kernel.
+
+    `name`: for people. `kept_reason`: which pods still need it, "" if none does. `nft_commands`, `messages`: what removes it.
+    """
+
+    name: str
+    kept_reason: str = ""
+    nft_commands: str = ""
+    messages: tuple[Message, ...] = ()
+
+
+def find_leftovers(host: HostNetns, nft: Nftables, *, veth_prefix: str) -> list[Leftover]:
+    """Find everything of ours in the host's namespace. Changes nothing. Raises: KernelDumpError, WiringError."""
+    host.open_netlink(protocol=uapi.NETLINK_NETFILTER).close()  # without such a socket libnftables ends the process
+    with host.netlink() as sock:
+        surveys = [survey.survey(sock, veth_prefix=veth_prefix, families=(family,)) for family in FAMILIES]
+        leftovers = [*_nft_tables(nft, surveys[0].extra)]
+        for family, seen in zip(FAMILIES, surveys, strict=True):
+            leftovers += _rules(sock, family, seen)
+            leftovers += _routes(sock, family, seen)
+    return leftovers
+
+
+def remove_leftovers(host: HostNetns, nft: Nftables, leftovers: Iterable[Leftover]) -> None:
+    """Remove everything that no pod needs: nftables in one transaction, then rules, then routes. Raises: WiringError.
+
+    What is gone meanwhile is no error, so that the removal may be repeated.
+    """
+    removable = [leftover for leftover in leftovers if not leftover.kept_reason]
+    commands = "".join(leftover.nft_commands for leftover in removable)
+    if commands:
+        nft.run(commands)
+    batch = [message for leftover in removable for message in leftover.messages]
+    with host.netlink() as sock:
+        sock.carry_out(batch, operation="removal of what we left")
+
+
+def clean_up(*, veth_prefix: str, is_tried: bool) -> list[Leftover]:
+    """Find what is left in the calling thread's namespace, and remove it unless that `is_tried` only.
+
+    Raises: KernelDumpError, WiringError.
+    """
+    with closing(HostNetns()) as host:
+        nft = Nftables(host)
+        leftovers = find_leftovers(host, nft, veth_prefix=veth_prefix)
+        if not is_tried:
+            remove_leftovers(host, nft, leftovers)
+    return leftovers
+
+
+def _nft_tables(nft: Nftables, extra: Iterable[HostVeth]) -> Iterator[Leftover]:
+    """Every table whose name is ours. That for egress stays while a pod has a link whose packets it translates."""
+    pods = dict.fromkeys(FAMILIES, 0)
+    for veth in extra:
+        if veth.address is not None and not veth.is_dying:
+            pods[family_of(veth.address)] += 1
+    needed = {(family.nft, EGRESS_TABLE): count for family, count in pods.items() if count}
+    for line in sorted(nft.run("list tables\n").splitlines()):
+        words = line.split()
+        if len(words) != 3 or not _is_our_table(words[2]):
+            continue
+        _, family_name, name = words
+        count = needed.get((family_name, name), 0)
+        reason = f"{counted(count, 'pod')} of ours send by it" if count else ""
+        yield Leftover(f"nftables table {family_name} {name}", reason, f"delete table {family_name} {name}\n")
+
+
+def _is_our_table(name: str) -> bool:
+    return name == TABLE_PREFIX or name.startswith(f"{TABLE_PREFIX}-")
+
+
+def _rules(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
+    """The rule that leads to all sandboxes, that for reverse lookups in strict mode, and rules 1536 for whole prefixes.
+
+    amazon-vpc-cni-k8s has none of these. A pod of ours that has no rule of its own still needs them: the export was not complete.
+    """
+    strict = [veth for veth in seen.uplinked if not veth.is_dying]
+    for rule in survey.rules_of(sock, family):
+        prefix = survey.from_prefix(rule)
+        if (rule.priority, rule.table) == (OWN_TABLE_PRIORITY, OWN_TABLE):
+            change = messages.delete_rule(OWN_TABLE_PRIORITY, table=OWN_TABLE, family=family)
+            yield Leftover(f"{IP[family]} {OWN_RULE}", _without_rule(seen, family), messages=(change,))
+        elif rule.table == STRICT_TABLE:
+            change = messages.delete_rule(
+                rule.priority, table=STRICT_TABLE, mark=rule.mark, incoming=rule.incoming, family=family
+            )
+            yield Leftover(f"{IP[family]} rule {rule.priority} lookup {STRICT_TABLE}", _needed_by(strict), messages=(change,))
+        elif prefix is not None:
+            users = [veth for veth in seen.veths if _needs_prefix_rule(veth, prefix, seen)]
+            change = messages.delete_rule(rule.priority, table=rule.table, source=prefix)
+            yield Leftover(
+                f"{IP[family]} rule {rule.priority} from {prefix} lookup {rule.table}", _needed_by(users), messages=(change,)
+            )
+
+
+def _routes(sock: NetlinkSocket, family: Family, seen: KernelSurvey) -> Iterator[Leftover]:
+    """The tables of ours, and the second default route of IPv6 (`static_default_route`)."""
+    strict = [veth for veth in seen.uplinked if not veth.is_dying]
+    reasons = {OWN_TABLE: _without_rule(seen, family), STRICT_TABLE: _needed_by(strict)}
+    for table, reason in reasons.items():
+        routes = survey.routes_of(sock, table=table, family=family)
+        removals = tuple(route_removal(route, f"delete route {route.destination} of table {table}") for route in routes)
+        if removals:
+            yield Leftover(f"{IP[family]} route table {table}: {counted(len(routes), 'route')}", reason, messages=removals)
+    if family is IPV6:
+        for repair in static_default_route.removals(survey.routes_of(sock, table=uapi.RT_TABLE_MAIN, family=IPV6)):
+            if repair.change is not None:
+                yield Leftover(f"{IP[IPV6]} {repair.target}", messages=(repair.change,))
+
+
+def _without_rule(seen: KernelSurvey, family: Family) -> str:
+    """Which pods of a family are reached by our table alone: they have no rule 512, or no route in main."""
+    return _needed_by(
+        veth
+        for veth in seen.veths
+        if not veth.is_dying
+        and veth.address is not None
+        and family_of(veth.address) is family
+        and (veth.address not in seen.to_rules or veth.address not in seen.routes)
+    )
+
+
+def _needed_by(veths: Iterable[HostVeth]) -> str:
+    names = sorted(veth.name for veth in veths)
+    if not names:
+        return ""
+    return f"{counted(len(names), 'pod')} of ours need it, first {names[0]}"
+
+
+def _needs_prefix_rule(veth: HostVeth, prefix: IpNetwork, seen: KernelSurvey) -> bool:
+    """Whether a living pod has an address of the prefix, and no rule of its own."""
+    if veth.is_dying or veth.address is None or veth.address.version != prefix.version:
+        return False
+    return veth.address in prefix and not seen.from_rules.get(veth.address)

@@ -1,0 +1,146 @@
+"""`ipamd clean-up`: remove our tables, rules and routes from a node that has gone back to amazon-vpc-cni-k8s (docs/migration.md).
+
+It works only if no daemon of ours runs and amazon-vpc-cni-k8s serves the node: otherwise pods would lose SNAT or confinement, or the
+running daemon would put everything back. The daemon's pod is off the node by then, so it runs in a debug pod with our image, on the
+node's network and with the node's files below a directory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ipamd import __version__
+from ipamd.kernel.leftovers import Leftover, clean_up
+from ipamd.migration.aws_node import TCP_ADDRESS
+from ipamd.migration.listener import is_aws_node, is_served_by_another
+from ipamd.model.errors import IpamError, SettingsError, TakeoverError, log_text
+from ipamd.model.failures import FailureCode, failure
+from ipamd.model.words import printable
+from ipamd.rpc.run_dir import LOCK_NAME
+from ipamd.settings import Settings, load
+
+EXIT_KEPT = 1
+"""Something is left that pods of ours need: run it again when they are gone."""
+
+EXIT_REFUSED = 2
+"""The node has not gone back, or the kernel refused."""
+
+SETTINGS = (
+    "AWS_VPC_K8S_CNI_VETHPREFIX",
+    "VPC_IPAMD_RUN_DIR",
+    "VPC_IPAMD_CONFLIST_FILE",
+    "VPC_IPAMD_AWS_NODE_CONFLIST_FILE",
+    "VPC_IPAMD_AWS_NODE_SOCKET",
+)
+"""What it reads of the daemon's settings: an invalid value of another one must not prevent a clean-up."""
+
+PROGRAM = "ipamd clean-up"
+
+
+def main(arguments: Sequence[str], *, is_served_by_other: Callable[[Settings], bool] | None = None) -> int:
+    """Run the command; returns the exit status. Raises: SystemExit, 2 for wrong arguments, 0 after the usage.
+
+    `is_served_by_other`: whether amazon-vpc-cni-k8s answers on this node.
+    """
+    options = make_parser().parse_args(arguments)
+    try:
+        settings = _settings(options.host_root)
+        _require_gone_back(settings, is_served_by_other or _is_served_by_other)
+        lines = _removed_conflist(settings, is_tried=options.dry_run)
+        leftovers = clean_up(veth_prefix=settings.network.veth_prefix, is_tried=options.dry_run)
+    except IpamError as error:
+        print(f"{PROGRAM}: {printable(log_text(error))}", file=sys.stderr)  # noqa: T201
+        return EXIT_REFUSED
+    lines += [_line(leftover, is_tried=options.dry_run) for leftover in leftovers]
+    print("\n".join(lines) or "nothing of ours is left")  # noqa: T201
+    if any(leftover.kept_reason for leftover in leftovers):
+        return EXIT_KEPT
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the command."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Remove vpc-ipamd's nftables tables, rules, routes and conflist from a node that has gone back to "
+        "amazon-vpc-cni-k8s. What pods of ours still need stays, and the exit status is 1: run it again when they are gone.",
+    )
+    parser.add_argument("--version", action="version", version=f"ipamd {__version__}")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be removed, and remove nothing")
+    parser.add_argument(
+        "--host-root", default="", metavar="DIR", help="where the node's files are, in a debug pod /host (default: here)"
+    )
+    return parser
+
+
+def _settings(host_root: str) -> Settings:
+    """The daemon's settings as far as they are read, with paths below the host's root. Raises: SettingsError."""
+    environment = {name: os.environ[name] for name in SETTINGS if name in os.environ}
+    settings = load(environment)
+    if not host_root:
+        return settings
+    if not Path(host_root).is_absolute():
+        raise failure(
+            SettingsError, FailureCode.SETTINGS_WRONG, count=1, problems=f"--host-root {host_root!r} is no absolute path"
+        )
+    paths = {
+        "VPC_IPAMD_RUN_DIR": str(settings.daemon.run_dir),
+        "VPC_IPAMD_CONFLIST_FILE": str(settings.daemon.conflist_path),
+        "VPC_IPAMD_AWS_NODE_SOCKET": settings.takeover.daemon_socket,
+        "VPC_IPAMD_AWS_NODE_CONFLIST_FILE": settings.takeover.conflist,
+    }
+    below = {name: f"{host_root.rstrip('/')}{path}" for name, path in paths.items() if path.startswith("/")}
+    return load(environment | below)
+
+
+def _require_gone_back(settings: Settings, is_served_by_other: Callable[[Settings], bool]) -> None:
+    """Check that no daemon of ours runs, and that the other one serves. Raises: TakeoverError."""
+    if _is_locked(settings.daemon.run_dir / LOCK_NAME):
+        raise failure(TakeoverError, FailureCode.CLEAN_UP_DAEMON_RUNS, path=settings.daemon.run_dir)
+    theirs = settings.takeover.conflist_beside(settings.daemon.conflist_path)
+    if not theirs.exists():
+        raise failure(TakeoverError, FailureCode.CLEAN_UP_NO_CONFLIST, path=theirs)
+    if not is_served_by_other(settings):
+        raise failure(TakeoverError, FailureCode.CLEAN_UP_NOT_SERVED, socket=settings.takeover.daemon_socket)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a daemon holds the run directory. The lock is the file's, so it is seen through any mount of the directory."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _is_served_by_other(settings: Settings) -> bool:
+    return is_served_by_another(settings.takeover.daemon_socket) or is_aws_node(TCP_ADDRESS)
+
+
+def _removed_conflist(settings: Settings, *, is_tried: bool) -> list[str]:
+    """Remove our conflist, which an export leaves on a node that amazon-vpc-cni-k8s had never run on. Raises: TakeoverError."""
+    ours = settings.daemon.conflist_path
+    if not ours.exists():
+        return []
+    if is_tried:
+        return [f"would remove {ours}"]
+    try:
+        ours.unlink(missing_ok=True)
+    except OSError as error:
+        raise failure(TakeoverError, FailureCode.CLEAN_UP_CONFLIST_STAYS, path=ours, cause=error.strerror) from error
+    return [f"removed {ours}"]
+
+
+def _line(leftover: Leftover, *, is_tried: bool) -> str:
+    if leftover.kept_reason:
+        return f"kept {leftover.name}: {leftover.kept_reason}"
+    verb = "would remove" if is_tried else "removed"
+    return f"{verb} {leftover.name}"
