@@ -54,6 +54,7 @@ class Attachment:
         `UNCONFIRMED` while the sandbox waits, without routes, for a confirmation by EC2.
     fingerprint: identifies the request (netns identity, ifname, configuration): the same request gets the same answer.
     snat: what was chosen for its connections to outside the VPC, None: nothing.
+    kept_s: how long its address is kept for its pod after its DEL, in seconds; None: the address is as any other.
     result: the CNI result as canonical JSON of spec 1.1.0, converted per request. Pod names are for display only.
     """
 
@@ -77,6 +78,7 @@ class Attachment:
     since_monotonic_s: float | None = field(default=None, compare=False)
     contradiction: str | None = None
     snat: PodSnat | None = None
+    kept_s: int | None = None
 
     @property
     def is_of_pool(self) -> bool:
@@ -99,6 +101,7 @@ class Attachment:
             uplink=self.uplink,
             eni_id=self.eni_id,
             snat=self.snat,
+            kept_s=self.kept_s,
         )
 
     @property
@@ -137,6 +140,7 @@ class WiringSpec:
     trunk_mac: the MAC of the trunk ENI, "" if the VLAN link need not be made any more.
     is_held: the links stay down and get no routes until a repair wires them.
     snat: what was chosen for its connections to outside the VPC, None: nothing.
+    kept_s: as in `Attachment`; the kernel does not read it.
     """
 
     key: AttachmentKey
@@ -153,6 +157,7 @@ class WiringSpec:
     trunk_mac: MacAddress = MacAddress("")
     is_held: bool = False
     snat: PodSnat | None = None
+    kept_s: int | None = None
 
     @property
     def is_imported(self) -> bool:
@@ -202,6 +207,7 @@ def record_of(
         uplink=spec.uplink,
         contradiction=UNCONFIRMED if spec.is_held else None,
         snat=spec.snat,
+        kept_s=spec.kept_s,
     )
 
 
