@@ -195,6 +195,10 @@ class MemoryState:
         with self._lock:
             self._pool.pin(ranges, changed=self.rows.addresses.values())
 
+    def pinned(self) -> frozenset[IpAddress]:
+        with self._lock:
+            return frozenset(self._pool.pinned)
+
     def draining(self) -> Draining:
         return self._pool.draining
 

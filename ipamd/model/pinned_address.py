@@ -42,6 +42,15 @@ class PinnedWish:
     may_take: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PinnedClaim:
+    """What an ADD reserves for a pod that asks. `address`: None: any, because the pod had none before. Others as in `PinnedWish`."""
+
+    pod: str
+    address: IpAddress | None
+    kept_s: int
+
+
 def ranges_of(namespace: str, ranges: Iterable[PinnedRange]) -> tuple[IPv4Network, ...]:
     """Return the CIDRs whose addresses pods of a namespace may name."""
     return tuple(item.cidr for item in ranges if item.namespace == namespace and item.cidr is not None)

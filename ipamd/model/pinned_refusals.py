@@ -88,8 +88,8 @@ REFUSALS: Mapping[PinnedRefusalCode, Refusal] = {
     ),
     PinnedRefusalCode.IN_PREFIX: Refusal(
         PinnedAddressError,
-        _ASKED + "which lies in a /28 that EC2 has delegated to {holder}",
-        "reserve the range in the subnet with type explicit, so that EC2 delegates no /28 of it; release that /28",
+        _ASKED + "which lies in a /28 that is delegated to an ENI",
+        "{cause}; release that /28, and reserve the range in the subnet with type explicit, so that EC2 delegates none of it",
     ),
     PinnedRefusalCode.HELD: Refusal(
         PinnedAddressError,
