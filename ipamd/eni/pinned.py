@@ -1,6 +1,6 @@
 """Obtain from EC2 the addresses that pods ask for, and give them back when their time is over (docs/adr/0083).
 
-An ADD registers what it wants and waits; the pool's thread makes the calls, at most three for one ADD. An address is only ever obtained
+An ADD registers what it wants and waits; the pool's thread makes the calls, at most three for one ADD. An address is obtained only
 by a plain AssignPrivateIpAddresses that names it, which EC2 refuses while any ENI has it: of two nodes that want it at once, one gets
 it. From a holder that is proven gone, or that the operator allows to lose it, the address is withdrawn first, by a call that names the
 holder's ENI and fails if the address is not there any more. Rejected: AllowReassignment, by which the second of two nodes would take
@@ -37,7 +37,7 @@ LOOK_S = 0.5
 """How often a waiting ADD checks whether its caller is still there. Ours."""
 
 UNCLAIMED_S = 60.0
-"""After this long an address of a pinned range that is free and kept for nobody goes back to EC2: the ADD that asked for it failed, and
+"""After this long a free address of a pinned range that is kept for nobody goes back to EC2: the ADD that asked for it failed, and
 the runtime did not repeat it. Ours: kubelet repeats an ADD within seconds."""
 
 ROOM_S = 60.0
@@ -45,6 +45,9 @@ ROOM_S = 60.0
 
 RELEASE_AGAIN_S = 5.0
 """Pause after a release that was not made, because an ADD waited or EC2 refused it. Ours."""
+
+OBTAINED, TAKEN = "obtained", "taken"
+"""Outcomes beside the codes of refusals; what was taken from another ENI counts as both."""
 
 FAILPOINTS = ("pinned.withdrawn", "pinned.assigned", "pinned.recorded")
 
@@ -141,19 +144,24 @@ class PinnedAddresses(Service):
                 want = self._wants.pop(0) if self._wants else None
             if want is None:
                 break
-            try:
-                self._obtain(want, limits)
-                self.counts["obtained"] += 1
-            except PinnedAddressError as error:
-                want.error = error
-                self.counts[str(error.refusal)] += 1
-            except IpamError as error:
-                want.error = want.refusal(PinnedRefusalCode.PENDING, cause=log_text(error))
-                self.counts[PinnedRefusalCode.PENDING] += 1
-            finally:
-                with self._changed:
-                    want.is_done = True
-                    self._changed.notify_all()
+            self._try(want, limits)
+
+    def _try(self, want: _Want, limits: InstanceLimits) -> None:
+        """Obtain one address, and wake its ADD in any case."""
+        want.error = want.refusal(PinnedRefusalCode.PENDING, cause="an unexpected error")  # unless an outcome replaces it
+        outcome = str(PinnedRefusalCode.PENDING)
+        try:
+            self._obtain(want, limits)
+            want.error, outcome = None, OBTAINED
+        except PinnedAddressError as error:
+            want.error, outcome = error, str(error.refusal)
+        except IpamError as error:
+            want.error = want.refusal(PinnedRefusalCode.PENDING, cause=log_text(error))
+        finally:
+            self.counts[outcome] += 1
+            with self._changed:
+                want.is_done = True
+                self._changed.notify_all()
 
     def next_s(self) -> float | None:
         """Seconds until an address is due to be released, or an ADD waits; None without either."""
@@ -290,7 +298,7 @@ class PinnedAddresses(Service):
         self._room.pop(eni_id, None)
         self._enis.add_addresses(eni_id, frozenset({want.address}), frozenset(), asked_count=1)
         if former is not None:
-            self.counts["taken"] += 1
+            self.counts[TAKEN] += 1
             with self._datastore.transaction() as uow:
                 detail = f"for {want.wish.pod}, from {former.name}"
                 uow.record_event(LedgerEvent.MOVED, address=want.address, detail=detail)
