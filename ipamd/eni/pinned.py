@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from ipamd.core.agenda import soonest_s
@@ -46,9 +45,6 @@ ROOM_S = 60.0
 RELEASE_AGAIN_S = 5.0
 """Pause after a release that was not made, because an ADD waited or EC2 refused it. Ours."""
 
-OBTAINED, TAKEN = "obtained", "taken"
-"""Outcomes beside the codes of refusals; what was taken from another ENI counts as both."""
-
 FAILPOINTS = ("pinned.withdrawn", "pinned.assigned", "pinned.recorded")
 
 log = logging.getLogger(__name__)
@@ -80,8 +76,7 @@ class _Former:
 class PinnedAddresses(Service):
     """Obtains and releases pinned addresses.
 
-    `obtain` may be called from any thread and waits for the pool's thread, which calls all other methods. `counts`: what became of the
-    addresses that were asked for, since the start.
+    `obtain` may be called from any thread and waits for the pool's thread, which calls all other methods.
     """
 
     def __init__(
@@ -117,7 +112,6 @@ class PinnedAddresses(Service):
         self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
         self._room: dict[EniId, float] = {}  # until when a slot of the ENI is left free, on the monotonic clock
         self._release_deadline_s = 0.0
-        self.counts: Counter[str] = Counter()
 
     def obtain(self, wish: PinnedWish, address: IpAddress, deadline: Deadline) -> None:
         """Wait until the node has an address. Raises: PinnedAddressError if it cannot be had; DeadlineError if the caller left."""
@@ -149,16 +143,14 @@ class PinnedAddresses(Service):
     def _try(self, want: _Want, limits: InstanceLimits) -> None:
         """Obtain one address, and wake its ADD in any case."""
         want.error = want.refusal(PinnedRefusalCode.PENDING, cause="an unexpected error")  # unless an outcome replaces it
-        outcome = str(PinnedRefusalCode.PENDING)
         try:
             self._obtain(want, limits)
-            want.error, outcome = None, OBTAINED
+            want.error = None
         except PinnedAddressError as error:
-            want.error, outcome = error, str(error.refusal)
+            want.error = error
         except IpamError as error:
             want.error = want.refusal(PinnedRefusalCode.PENDING, cause=log_text(error))
         finally:
-            self.counts[outcome] += 1
             with self._changed:
                 want.is_done = True
                 self._changed.notify_all()
@@ -298,7 +290,6 @@ class PinnedAddresses(Service):
         self._room.pop(eni_id, None)
         self._enis.add_addresses(eni_id, frozenset({want.address}), frozenset(), asked_count=1)
         if former is not None:
-            self.counts[TAKEN] += 1
             with self._datastore.transaction() as uow:
                 detail = f"for {want.wish.pod}, from {former.name}"
                 uow.record_event(LedgerEvent.MOVED, address=want.address, detail=detail)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from tempfile import mkdtemp
 from time import monotonic
 
 import pytest
@@ -17,17 +18,20 @@ from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
 from ipamd.model.cni_request import SandboxNames
+from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError
 from ipamd.model.family import IpAddress
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.history import LedgerEvent
+from ipamd.model.history_answer import HistoryQuestion
 from ipamd.model.ids import EniId, IfName, InstanceId, MacAddress
 from ipamd.model.pinned_address import SAME, PinnedRange
 from ipamd.model.pinned_refusals import PinnedRefusalCode
 from ipamd.model.pod_annotations import ADDRESS, ADDRESS_KEPT
 from ipamd.model.pool_settings import PoolSettings
+from ipamd.report.explain import explain
 from ipamd.settings import NetworkConfig
-from tests.fakes.cloud import PRIMARY, SUBNET
+from tests.fakes.cloud import PRIMARY, SUBNET, FakeEc2
 from tests.fakes.node import FakeNode
 from tests.patience import PATIENCE_S
 from tests.refusing import refused_with
@@ -44,10 +48,10 @@ SMALL = PoolSettings(warm_ip_target=2, minimum_ip_target=4)
 class Node(FakeNode):
     """A node whose namespace `db` may name addresses of a range; `web` may only keep its own."""
 
-    def __init__(self, run_dir: Path, *, pool: PoolSettings = SMALL, **network: object) -> None:
+    def __init__(self, run_dir: Path, *, pool: PoolSettings = SMALL, ec2: FakeEc2 | None = None, **network: object) -> None:
         ranges = (PinnedRange("db", RANGE), PinnedRange("db", IPv4Network("10.9.0.0/24")), PinnedRange("web"))
         config = NetworkConfig(**{"pinned_ranges": ranges, **network})  # type: ignore[arg-type]
-        super().__init__(run_dir, settings=pool, network=config)
+        super().__init__(run_dir, settings=pool, ec2=ec2, network=config)
         self.bring_up()
 
     def ask(
@@ -109,7 +113,7 @@ class Node(FakeNode):
     def state(self, address: IpAddress = WANTED) -> tuple[AddressState, str | None] | None:
         """State of an address, and for whom it is kept; None without a row."""
         row = self.datastore.address(address)
-        return row and (row.state, row.kept_for)
+        return None if row is None else (row.state, row.kept_for)
 
 
 MakeNode = Callable[..., Node]
@@ -247,7 +251,7 @@ def test_who_is_not_proven_gone_keeps_it(make_node: MakeNode, state: str) -> Non
     before = node.calls()
     with refused_with(PinnedRefusalCode.HELD, eni=other, instance=OTHER_NODE, state=state):
         node.ask("a")
-    assert (node.calls() - before, node.addresses_of(other)) == (1, {WANTED})
+    assert (node.calls() - before, set(node.addresses_of(other))) == (1, {WANTED})
 
 
 @pytest.mark.parametrize(("state", "takers"), [("stopped", ()), ("terminated", ()), ("running", ("db",))])
@@ -304,12 +308,12 @@ def test_the_slower_of_two_nodes_gets_nothing(make_node: MakeNode) -> None:
     before = node.calls()
     with refused_with(PinnedRefusalCode.PENDING):
         node.ask("a")
-    assert (node.calls() - before, node.addresses_of(EniId("eni-faster"))) == (CALLS_MAX, {WANTED})
+    assert (node.calls() - before, set(node.addresses_of(EniId("eni-faster")))) == (CALLS_MAX, {WANTED})
 
 
 def test_a_full_eni_makes_room(make_node: MakeNode) -> None:
     """One free address goes back to EC2 first: three calls. If the wanted one must be withdrawn too, the next ADD goes on."""
-    node = make_node(pool=PoolSettings())
+    node = make_node(pool=PoolSettings(), ec2=FakeEc2(limits=InstanceLimits("t3.small", 1, 10)))
     taken_from = len(node.addresses_of(PRIMARY))
     before = node.calls()
     assert node.ask("a").address == WANTED
@@ -409,3 +413,31 @@ def test_pods_of_ipv6_are_refused(tmp_path: Path, address: str) -> None:
     asked = replace(node.request("a"), names=SandboxNames("db", "db-0", "uid"), annotations={ADDRESS: address})
     with refused_with(PinnedRefusalCode.NOT_APPLICABLE):
         node.attacher.attach_sandbox(asked, deadline=Deadline.after(node.clock, 60.0), steps=StepTimer(node.clock))
+
+
+def test_it_is_explained(make_node: MakeNode) -> None:
+    """What the pod asked for, for whom the address is kept, and that a range gives named addresses only; the metric counts both."""
+    node = make_node()
+    node.ask("a", kept_s="300")
+
+    def explained() -> str:
+        return " | ".join(explain(node.app.introspection.sources, HistoryQuestion(str(WANTED), 10)).sentences)
+
+    assert "kept for its pod for 300 s" in explained()
+    assert pinned_counts(node) == {"in use": 1, "kept": 0}
+    node.delete("a")
+    node.cool()
+    assert "kept for pod db/db-0" in explained()
+    assert pinned_counts(node) == {"in use": 0, "kept": 1}
+    assert pinned_counts(make_node_without(node)) == {}
+
+
+def make_node_without(node: Node) -> FakeNode:
+    """A node of default settings."""
+    return FakeNode(Path(mkdtemp(dir=node.run_dir)))
+
+
+def pinned_counts(node: FakeNode) -> dict[str, float]:
+    """The samples of `ipamd_pinned_addresses`."""
+    samples = [sample for family in node.app.metrics.registry.collect() for sample in family.samples]
+    return {sample.labels["state"]: sample.value for sample in samples if sample.name == "ipamd_pinned_addresses"}
