@@ -20,6 +20,7 @@ from ipamd.eni.enis import EniService
 from ipamd.eni.resync import ResyncReason, ResyncScheduler
 from ipamd.model.address import Address, AddressState
 from ipamd.model.cloud import AddressHolder, DescribedEni, InstanceIdentity
+from ipamd.model.conditions import ConditionCode, problem_of
 from ipamd.model.eni import InstanceLimits
 from ipamd.model.errors import CloudError, CloudNotFoundError, EniLimitError, IpamError, PinnedAddressError, log_text
 from ipamd.model.family import IpAddress
@@ -44,6 +45,9 @@ ROOM_S = 60.0
 
 RELEASE_AGAIN_S = 5.0
 """Pause after a release that was not made, because an ADD waited or EC2 refused it. Ours."""
+
+RESERVATIONS, RESERVATIONS_S = ("subnet reservations",), 3600.0
+"""Agenda key and pause of the check whether the ranges are reserved. Ours: somebody changes reservations by hand."""
 
 FAILPOINTS = ("pinned.withdrawn", "pinned.assigned", "pinned.recorded")
 
@@ -107,6 +111,7 @@ class PinnedAddresses(Service):
         self._identity = identity
         self._release = release
         self._cooldown_s = cooldown_s
+        self._condition = context.health.claim("pinned addresses")
         self._changed = threading.Condition()
         self._wants: list[_Want] = []
         self._unattached: set[IpAddress] = set()  # EC2 showed them on an ENI that is attached to nothing
@@ -161,8 +166,29 @@ class PinnedAddresses(Service):
             if self._wants:
                 return 0.0
         now_s = self._clock.monotonic()
-        due = [self._due_s(row) for row in self._pinned_rows()]
-        return soonest_s(max(due_s, self._release_deadline_s) - now_s for due_s in due)
+        due = [max(self._due_s(row), self._release_deadline_s) - now_s for row in self._pinned_rows()]
+        return soonest_s([*due, self._agenda.left_s(RESERVATIONS)])
+
+    def check_reservations(self) -> None:
+        """Report ranges in subnets of this node that no CIDR reservation of type `explicit` covers. One call a subnet and hour."""
+        subnets = {eni.subnet_id: eni.subnet_cidr for eni in self._datastore.enis()}
+        if not subnets or not self._agenda.is_due(RESERVATIONS):
+            return
+        self._agenda.put(RESERVATIONS, in_s=RESERVATIONS_S)
+        problems = []
+        for subnet_id, subnet_cidr in sorted(subnets.items()):
+            ranges = [cidr for cidr in self._cidrs if cidr.overlaps(subnet_cidr)]
+            if not ranges:
+                continue
+            try:
+                reserved = self._ec2.explicit_reservations(subnet_id)
+            except CloudError as error:
+                problems.append(f"it is not known whether they are reserved in {subnet_id}: {log_text(error)}")
+                continue
+            bare = [str(cidr) for cidr in ranges if not any(cidr.subnet_of(network) for network in reserved)]
+            if bare:
+                problems.append(f"{', '.join(bare)} in {subnet_id} is in no CIDR reservation of type explicit")
+        self._condition.report(problem_of(ConditionCode.RANGES_UNRESERVED, "; ".join(problems)))
 
     def slot_caps(self, limits: InstanceLimits) -> Mapping[EniId, int]:
         """Return how many slots the pool may use on the ENIs on which room was made."""

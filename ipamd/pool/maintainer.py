@@ -171,6 +171,8 @@ class PoolMaintainer(Service):
         due_deadline = soonest_s([deadline, None if pause_s is None else self._clock.monotonic() + pause_s])
         if self.limits is not None:  # until then the cloud thread may be recording ENIs, and only one thread may do that
             self._enis.resync_due()
+            if self._pinned is not None:
+                self._pinned.check_reservations()
             identity = self._identity()
             if identity is not None:
                 self._provisioner.leaked_enis.run_due(identity)

@@ -13,7 +13,7 @@ from time import monotonic
 import pytest
 
 from ipamd.core.deadline import Deadline, StepTimer
-from ipamd.eni.pinned import UNCLAIMED_S
+from ipamd.eni.pinned import RESERVATIONS_S, UNCLAIMED_S
 from ipamd.model.address import AddressState
 from ipamd.model.attachment import Attachment
 from ipamd.model.cloud import DescribedEni
@@ -441,3 +441,17 @@ def pinned_counts(node: FakeNode) -> dict[str, float]:
     """The samples of `ipamd_pinned_addresses`."""
     samples = [sample for family in node.app.metrics.registry.collect() for sample in family.samples]
     return {sample.labels["state"]: sample.value for sample in samples if sample.name == "ipamd_pinned_addresses"}
+
+
+def test_ranges_that_ec2_may_give_to_others_are_named(make_node: MakeNode) -> None:
+    """Once an hour, and not in an ADD; a reservation that covers the range ends the condition."""
+    node = make_node()
+    node.pool.run_once()
+    (told,) = [text for subject, text in node.health.conditions_by_subject().items() if subject == "pinned addresses"]
+    assert str(RANGE) in str(told)
+    node.ec2.reservations[SUBNET] = (IPv4Network("10.0.12.0/24"),)
+    node.pool.run_once()
+    assert node.ec2.calls["explicit_reservations"] == 1
+    node.clock.advance(RESERVATIONS_S)
+    node.pool.run_once()
+    assert "pinned addresses" not in node.health.conditions_by_subject()
