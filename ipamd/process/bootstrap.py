@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +53,7 @@ from ipamd.model.errors import SUPPLY, UNFILTERED, log_text
 from ipamd.model.family import IPV4, IPV6, IpAddress
 from ipamd.model.freeze import FreezeCause
 from ipamd.model.growth_state import GrowthRefusal
-from ipamd.model.ids import PodName
+from ipamd.model.ids import EniId, PodName
 from ipamd.model.kernel_numbers import STRICT_VETH_PREFIX
 from ipamd.model.pinned_address import PinnedWish
 from ipamd.model.pool_counts import assignable_count
@@ -66,7 +66,6 @@ from ipamd.pool.maintainer import PoolMaintainer
 from ipamd.process.adapters import Adapters
 from ipamd.report.sources import CloudView, Sources
 from ipamd.rpc.cni import CniServicer, SandboxServices
-from ipamd.rpc.introspection import IntrospectionServicer
 from ipamd.sandbox.attach import AttachService
 from ipamd.sandbox.check import CheckService
 from ipamd.sandbox.cooldown import Cooldown
@@ -89,6 +88,7 @@ if TYPE_CHECKING:
     from ipamd.eni.pinned import PinnedAddresses
     from ipamd.policy.hook import PolicyHook
     from ipamd.ports.cloud import Ec2
+    from ipamd.rpc.introspection import IntrospectionServicer
     from ipamd.sandbox.legs.branch import BranchSource
     from ipamd.sandbox.legs.pinned import PinnedSource
     from ipamd.sandbox.legs.source import LegSource
@@ -408,7 +408,7 @@ class App:
     def _report(self) -> None:
         """Make the services on the socket, and the metrics."""
         context, adapters = self.context, self.adapters
-        sources = self._sources()
+        sources = self._make_sources()
         counts = Counts(
             ec2=adapters.ec2,
             replayed=lambda: self.sandbox.attach.replayed_count,
@@ -427,8 +427,15 @@ class App:
             observer=self.metrics,
             refused=self.refused.record_refusal,
         )
-        self.introspection = IntrospectionServicer(
-            sources,
+        self._sources = sources
+
+    @cached_property
+    def introspection(self) -> IntrospectionServicer:
+        """The service that `ipamctl` asks. Its code is imported at the first question."""
+        from ipamd.rpc.introspection import IntrospectionServicer
+
+        return IntrospectionServicer(
+            self._sources,
             freeze=self.operator.freeze,
             thaw=self.operator.thaw,
             export=self.export.export,
@@ -445,7 +452,7 @@ class App:
         self.pool.resyncs.changed.set()
         return ended
 
-    def _sources(self) -> Sources:
+    def _make_sources(self) -> Sources:
         context, adapters, pool, runtime = self.context, self.adapters, self.pool, self.runtime
         node_info, custom = adapters.node_info, adapters.custom_network
         judgement = quarantined = missing_count = None
@@ -484,7 +491,7 @@ class App:
             pending_policy_cleanups=self._pending_policy_cleanups,
             cut_off=self.host_network.cut_off,
             unplaced=self.quarantine.cut_off,
-            trunk=lambda: (pool.enis.book.trunk() or [None])[0],
+            trunk=self._trunk_eni,
             waiting_for_uplink=self._waiting_branch_count,
             limits_of=from_table,
             companions=lambda: self.companions.seen,
@@ -503,6 +510,13 @@ class App:
         if self.policy is None:
             return {}
         return self.policy.pending_cleanups()
+
+    def _trunk_eni(self) -> EniId | None:
+        trunk = self.pool.enis.book.trunk()
+        if trunk is None:
+            return None
+        eni_id, _ = trunk
+        return eni_id
 
     def _waiting_branch_count(self) -> int:
         if self.branches is None:
